@@ -180,8 +180,8 @@ impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
     fn wrong(&mut self) -> Result<u64> {
         let (input, output) = self.memory()?;
         let part = self.run.part();
-        let reduced_elsewhere = part.collective == Collective::Reduce && part.rank != part.root;
-        Ok(if reduced_elsewhere { 0 } else { part.wrong(&input, &output) })
+        let no_output = part.collective == Collective::Reduce && part.rank != part.root;
+        Ok(if no_output { 0 } else { part.wrong(&input, &output) })
     }
 }
 

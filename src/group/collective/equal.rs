@@ -64,7 +64,7 @@ impl ProcessGroup {
         self.begin_apart(Collective::AllReduce, input, output, op, 0)
     }
 
-    /// Reduces all ranks' `data`; the root gets the result, in place. Elsewhere `data` is only read.
+    /// Reduces all ranks' `data`; the root gets the result, in place. On other ranks `data` is only read.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] if there is no such root.
@@ -80,8 +80,8 @@ impl ProcessGroup {
         self.begin_in_place(Collective::Reduce, data, op, root, |data, _| data)
     }
 
-    /// Reduces all ranks' `input`; the root gets the result in `output`, which must be as long there. Elsewhere `output` is
-    /// not used and may be empty.
+    /// Reduces all ranks' `input`; the root gets the result in `output`, which must be as long there. On other ranks `output`
+    /// is not used and may be empty.
     ///
     /// # Errors
     /// As [`reduce`](Self::reduce), and [`Error::Argument`] if the lengths differ at the root.
@@ -239,7 +239,7 @@ impl ProcessGroup {
     }
 
     /// The root gets all ranks' `input` in `output`, in the order of ranks: there `output` is `size` times as long as
-    /// `input`. Elsewhere it is not used and may be empty.
+    /// `input`. On other ranks it is not used and may be empty.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, or, at the root, unless `output` is `size` times as long as
@@ -261,7 +261,7 @@ impl ProcessGroup {
     }
 
     /// As [`gather`](Self::gather), in place. At the root `data` has a block for each rank, and the root's own, the r-th of
-    /// `size` equal ones, is already filled. Elsewhere `data` is the block that this rank gives, and only read.
+    /// `size` equal ones, is already filled. On other ranks `data` is the block that this rank gives, and is only read.
     ///
     /// # Errors
     /// As [`gather`](Self::gather), and at the root [`Error::Argument`] unless `size` divides the length.
@@ -278,7 +278,7 @@ impl ProcessGroup {
     }
 
     /// Rank r gets the r-th of `size` equal blocks of the root's `input` in `output`. `input` is `size` times as long as
-    /// `output` at the root; elsewhere it is not used and may be empty.
+    /// `output` at the root; on other ranks it is not used and may be empty.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, or, at the root, unless `input` is `size` times as long as
@@ -299,8 +299,8 @@ impl ProcessGroup {
         self.begin_apart(Collective::Scatter, input, output, ReduceOp::Sum, root)
     }
 
-    /// As [`scatter`](Self::scatter), in place. At the root `data` has a block for each rank and stays unchanged; elsewhere
-    /// `data` is the block, and is filled. This rank's block is returned.
+    /// As [`scatter`](Self::scatter), in place. At the root `data` has a block for each rank and stays unchanged; on
+    /// other ranks `data` is the block, and is filled. Returns this rank's block.
     ///
     /// # Errors
     /// As [`scatter`](Self::scatter), and at the root [`Error::Argument`] unless `size` divides the length.

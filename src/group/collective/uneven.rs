@@ -85,7 +85,7 @@ impl ProcessGroup {
     }
 
     /// As [`gather_v`](Self::gather_v), in place, where the root knows all lengths. At the root `data` has a block for each rank,
-    /// and its own is already filled; elsewhere `data` is the block that this rank gives, only read, and `lengths` is not used.
+    /// and its own is already filled; on other ranks `data` is the block that this rank gives, only read, and `lengths` is not used.
     ///
     /// # Errors
     /// As [`gather_v`](Self::gather_v); at the root [`Error::Argument`](crate::Error::Argument) unless `lengths` has one for each rank and
@@ -110,7 +110,7 @@ impl ProcessGroup {
         self.begin_uneven_in_place(call, data, lengths, |data, _| data)
     }
 
-    /// Rank r gets the r-th block of the root's `input`, which has one for each rank, of these `lengths`. Elsewhere neither is used:
+    /// Rank r gets the r-th block of the root's `input`, which has one for each rank, of these `lengths`. On other ranks neither is used:
     /// they may be empty.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ impl ProcessGroup {
         )
     }
 
-    /// As [`scatter_v`](Self::scatter_v), in place. At the root `data` has a block for each rank and stays unchanged; elsewhere
+    /// As [`scatter_v`](Self::scatter_v), in place. At the root `data` has a block for each rank and stays unchanged; on other ranks
     /// `data` must be exactly as long as the block, and is filled, and `lengths` is not used. This rank's block is returned.
     ///
     /// # Errors

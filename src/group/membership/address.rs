@@ -22,11 +22,11 @@ pub(crate) fn towards(
         return Ok(towards);
     }
     let at = store.reached().1.ip();
-    let elsewhere = match at {
+    let reachable = match at {
         IpAddr::V4(at) => !at.is_loopback() && !at.is_link_local(),
         IpAddr::V6(at) => !at.is_loopback() && !at.is_unicast_link_local(),
     };
-    if elsewhere {
+    if reachable {
         store.set(STORE, at.to_string().as_bytes())?;
     }
     let all = usize::try_from(store.add(ARRIVED, 1)?) == Ok(config.ranks);

@@ -97,7 +97,7 @@ pub(crate) fn meet(
     let rank = monitor.rank;
     let neighbours = neighbours(rank, hosts, engine.limits().connect_all);
     let far: Vec<Rank> =
-        neighbours.iter().copied().filter(|&other| elsewhere(&hosts[rank], &hosts[other])).collect();
+        neighbours.iter().copied().filter(|&other| on_other_host(&hosts[rank], &hosts[other])).collect();
     let begun = Instant::now();
     let call = format!("greeting ranks {} over {}", list(&neighbours), engine.limits().provider);
     let explain = |stop| {
@@ -276,7 +276,7 @@ fn from_where(address: IpAddr) -> String {
 }
 
 /// Whether two ranks are on different hosts or in different network namespaces.
-fn elsewhere(one: &Host, other: &Host) -> bool {
+fn on_other_host(one: &Host, other: &Host) -> bool {
     (&one.boot, one.network) != (&other.boot, other.network)
 }
 
@@ -292,7 +292,7 @@ fn neighbours(rank: Rank, hosts: &[Host], all: bool) -> Vec<Rank> {
     }
     let mut groups: Vec<Vec<Rank>> = Vec::new();
     for (rank, host) in hosts.iter().enumerate() {
-        match groups.iter_mut().find(|group| !elsewhere(&hosts[group[0]], host)) {
+        match groups.iter_mut().find(|group| !on_other_host(&hosts[group[0]], host)) {
             Some(group) => group.push(rank),
             None => groups.push(vec![rank]),
         }
@@ -335,7 +335,7 @@ mod tests {
             for (rank, greeted) in all.iter().enumerate() {
                 assert!(!greeted.contains(&rank));
                 assert!(greeted.iter().all(|&other| all[other].contains(&rank)), "{ranks:?}: {all:?}");
-                let far = greeted.iter().any(|&other| elsewhere(&hosts[rank], &hosts[other]));
+                let far = greeted.iter().any(|&other| on_other_host(&hosts[rank], &hosts[other]));
                 assert_eq!(far, ranks.len() > 1, "{ranks:?}: rank {rank} greets {greeted:?}");
             }
             let most = all.iter().map(Vec::len).max().unwrap_or(0);
