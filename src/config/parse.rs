@@ -11,6 +11,7 @@ pub(super) const YEAR: Duration = Duration::from_secs(365 * 86400);
 /// # Errors
 /// A sentence that says what is wrong with the text, and what is valid.
 pub fn parse_size(text: &str) -> Result<usize, String> {
+    let wrong = || "wanted a number of bytes such as 4096, 256K or 4M".to_owned();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = unit.trim().to_ascii_lowercase();
@@ -19,11 +20,11 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         "k" => 10,
         "m" => 20,
         "g" => 30,
-        _ => return Err("wanted a number of bytes such as 4096, 256K or 4M".into()),
+        _ => return Err(wrong()),
     };
     let number: usize = number.parse().map_err(|error: std::num::ParseIntError| match error.kind() {
         std::num::IntErrorKind::PosOverflow => "too large".to_owned(),
-        _ => "wanted a number of bytes such as 4096, 256K or 4M".to_owned(),
+        _ => wrong(),
     })?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".into())
 }

@@ -10,7 +10,8 @@ use crate::outside;
 /// The most bytes read of a file of the kernel that has a speed.
 const LONGEST: u64 = 4 << 10;
 
-/// The kind of network of a provider of this name. [`Limits`] tells sockets and shared memory, but not EFA from others.
+/// The kind of network of a provider of this name. [`Limits`] says whether it is sockets or shared memory, but not
+/// whether it is EFA.
 pub(crate) fn kind(provider: &str) -> Kind {
     match provider.split(';').next().unwrap_or_default() {
         "shm" => Kind::SharedMemory,

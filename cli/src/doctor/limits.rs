@@ -123,7 +123,8 @@ impl Limits {
         let yama = "/proc/sys/kernel/yama/ptrace_scope";
         Self {
             memlock: Limit::of(Resource::Memlock),
-            // Who pins memory is asked for it outside of all containers; of other processes' memory, inside of theirs.
+            // The capability to lock memory counts only in the first user namespace; that to read another process's memory counts in
+            // the namespace of that process.
             may_lock: may(IPC_LOCK).map(|may| may && first_user_namespace(files)),
             files: Limit::of(Resource::Nofile),
             shm: shm.map(|shm| {

@@ -118,11 +118,9 @@ impl UnevenCall {
     /// Zeros for blocks of these lengths. If there is no memory for them, the group fails, because the other ranks go on.
     pub(crate) fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
         let sum = sum(lengths);
-        let bytes = sum
-            .and_then(|sum| sum.checked_mul(size_of::<T>()))
-            .filter(|&bytes| isize::try_from(bytes).is_ok());
-        let room = bytes.and(sum).and_then(|sum| bytemuck::allocation::try_zeroed_vec(sum).ok());
+        let room = sum.and_then(|sum| bytemuck::allocation::try_zeroed_vec(sum).ok());
         room.ok_or_else(|| {
+            let bytes = sum.and_then(|sum| sum.checked_mul(size_of::<T>()));
             let what = bytes
                 .map_or_else(|| "more bytes than can be addressed".to_owned(), |it| format!("{it} bytes"));
             let why = format!("{}: no memory for the {what} that come here", self.name);
