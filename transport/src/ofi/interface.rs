@@ -58,17 +58,18 @@ impl Interface {
         match self {
             Self::Name(name) => name == device,
             Self::Address(wanted) => address == Some(*wanted),
-            Self::Network(network, bits) => match (network, address) {
-                (IpAddr::V4(network), Some(IpAddr::V4(address))) => {
-                    let other = network.to_bits() ^ address.to_bits();
-                    other.leading_zeros() >= u32::from(*bits)
-                }
-                (IpAddr::V6(network), Some(IpAddr::V6(address))) => {
-                    let other = network.to_bits() ^ address.to_bits();
-                    other.leading_zeros() >= u32::from(*bits)
-                }
-                _ => false,
-            },
+            Self::Network(network, bits) => {
+                let shared = match (network, address) {
+                    (IpAddr::V4(one), Some(IpAddr::V4(other))) => {
+                        (one.to_bits() ^ other.to_bits()).leading_zeros()
+                    }
+                    (IpAddr::V6(one), Some(IpAddr::V6(other))) => {
+                        (one.to_bits() ^ other.to_bits()).leading_zeros()
+                    }
+                    _ => return false,
+                };
+                shared >= u32::from(*bits)
+            }
         }
     }
 }

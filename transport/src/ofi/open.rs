@@ -174,9 +174,7 @@ impl Ofi {
             futile: 0,
             waker,
         };
-        if facts.writes_to_itself {
-            ofi.test_itself(info.ip(), patience)?;
-        }
+        ofi.test_itself(info.ip(), patience)?;
         Ok(ofi)
     }
 }

@@ -34,8 +34,6 @@ pub(super) struct Provider {
     /// unseen, until somebody polls; so none is injected, and the end of every put can be reported
     /// (docs/decisions/047-no-inject-where-queued.md).
     pub(super) sockets: bool,
-    /// Whether an endpoint can write to itself, as the self-test does.
-    pub(super) writes_to_itself: bool,
     /// Whether its completion queue's descriptor does not signal arrivals: it stays readable for good, or is made so by
     /// polling alone.
     pub(super) stuck_descriptor: bool,
@@ -78,7 +76,6 @@ const UNKNOWN: Provider = Provider {
     max_put: usize::MAX,
     one_source: false,
     sockets: false,
-    writes_to_itself: true,
     stuck_descriptor: false,
     shares_mapping: false,
     one_host: false,

@@ -75,7 +75,7 @@ impl Options {
 }
 
 /// A provider and device that libfabric offers, and whether it is chosen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Candidate {
     /// The provider's name.
     pub name: String,
@@ -260,6 +260,7 @@ pub fn survey(options: &Options) -> Result<Vec<Candidate>, Error> {
         if seen.contains(&name) {
             continue;
         }
+        let refused = |reason| Candidate { name: name.clone(), reason, ..Candidate::default() };
         match offers(&name, options)? {
             Ok(offers) => {
                 for (info, why) in offers {
@@ -272,24 +273,11 @@ pub fn survey(options: &Options) -> Result<Vec<Candidate>, Error> {
                         Some(first) => (false, format!("it fits, but {} comes first", first.name)),
                     };
                     let (major, minor) = info.version();
-                    survey.push(Candidate {
-                        name: name.clone(),
-                        version: format!("{major}.{minor}"),
-                        domain: info.device(),
-                        address: info.ip(),
-                        taken,
-                        reason,
-                    });
+                    let (version, domain, address) = (format!("{major}.{minor}"), info.device(), info.ip());
+                    survey.push(Candidate { version, domain, address, taken, ..refused(reason) });
                 }
             }
-            Err(reason) => survey.push(Candidate {
-                name: name.clone(),
-                version: String::new(),
-                domain: String::new(),
-                address: None,
-                taken: false,
-                reason,
-            }),
+            Err(reason) => survey.push(refused(reason)),
         }
         seen.push(name);
     }
