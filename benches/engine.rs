@@ -1,33 +1,35 @@
-//! The engine's own cost: nanoseconds for a step (a message put to oneself, taken and freed, without a
-//! wire; the in-process transport's part included), and for finding the receive of a message.
+//! The engine's own cost, without a wire: a rank sends messages to itself over the in-process transport and receives them,
+//! behind so many earlier messages that no receive has taken.
 #![allow(clippy::expect_used, missing_docs, reason = "a bench that cannot run may say so and end")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use unisono::internals::{Matches, Probe};
+use unisono::{Config, ProcessGroup};
+use unisono_transport::inproc::Hub;
 
-fn steps(criterion: &mut Criterion) {
-    const STEPS: usize = 3000;
-    let mut group = criterion.benchmark_group("engine");
-    group.throughput(Throughput::Elements(STEPS as u64));
-    group.bench_function("step", |bencher| {
-        let mut probe = Probe::new().expect("memory");
-        bencher.iter_custom(|iters| (0..iters).map(|_| probe.run(STEPS).expect("a world of one")).sum());
-    });
-    group.finish();
-}
+const TAG: u32 = u32::MAX;
 
-/// Two messages: one that finds its receive, and one that its receive finds, behind others that wait for another tag.
-fn matching(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("matching");
-    group.throughput(Throughput::Elements(2));
-    for waiting in [0_u16, 16, 1024] {
-        let mut matches = Matches::new(waiting);
+fn messages(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("message to itself");
+    group.throughput(Throughput::Elements(1));
+    for waiting in [0_u32, 16, 1024] {
+        let ranks = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None).expect("memory");
+        let mut byte = [0_u8];
+        for tag in 0..waiting {
+            ranks.send(&byte, 0, tag).expect("a world of one");
+        }
         group.bench_function(BenchmarkId::new("behind", waiting), |bencher| {
-            bencher.iter(|| assert!(matches.meet(), "they have not met"));
+            bencher.iter(|| {
+                ranks.send(&byte, 0, TAG).expect("a world of one");
+                ranks.recv(&mut byte, 0, TAG).expect("a message that was sent")
+            });
         });
+        for tag in 0..waiting {
+            ranks.recv(&mut byte, 0, tag).expect("a message that was sent");
+        }
+        ranks.leave().expect("a world of one");
     }
     group.finish();
 }
 
-criterion_group!(benches, steps, matching);
+criterion_group!(benches, messages);
 criterion_main!(benches);

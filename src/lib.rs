@@ -53,11 +53,6 @@ pub mod error;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod group;
-/// Parts of the engine that the project's own benches measure. Not for programs: it may change in any release.
-#[doc(hidden)]
-pub mod internals {
-    pub use crate::engine::probe::{Matches, Probe};
-}
 pub mod launch;
 pub mod object;
 mod outside;
