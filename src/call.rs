@@ -1,17 +1,19 @@
-//! The calls that there are: what the ranks of one must agree on, as codes that travel, and what people call it. The engine carries
-//! the codes and knows no call.
+//! Calls: what their ranks must agree on, as codes on the wire, and their names for people. The engine compares the codes and does
+//! not know the calls.
 
 use crate::{dtype::Dtype, position::CallRecord, reduce::ReduceOp};
 use unisono_schedule::{Collective, Job, Rank, algorithm};
 
-/// The codes of messages from point to point, beside those of collectives. Their peer is the root, their tag the count.
+/// The code of a send, in place of a collective's. The root is then the peer, the count the tag.
 const SEND: u8 = 0x7e;
 
+/// The code of a receive; likewise.
 const RECV: u8 = 0x7d;
 
-/// What a call is for, other than for the elements of slices. It stands where a reduction's code would.
+/// What a call that does not reduce sends; its code stands in place of a reduction's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Cargo {
+    /// The elements of slices.
     #[default]
     Elements,
     /// Values of any type.
@@ -20,11 +22,13 @@ pub(crate) enum Cargo {
     Tensors,
     /// The parts of one tensor.
     Parts,
-    /// What ranks say when a group is made.
+    /// The exchange of a split.
     Split,
+    /// The exchange that makes a new group.
     NewGroup,
-    /// The barrier of shutdown after which nothing that was sent before is in flight, and the last one.
+    /// The first barrier of shutdown, after which no earlier message is in flight.
     Leaving,
+    /// The last barrier of shutdown.
     Shutdown,
 }
 
@@ -41,13 +45,13 @@ impl Cargo {
         Self::Shutdown,
     ];
 
-    /// That of a code in the place of a reduction's.
+    /// The cargo of a code in place of a reduction's.
     fn from_code(code: u8) -> Self {
         let cargo = code.checked_sub(CARGO).and_then(|place| Self::ALL.get(usize::from(place)));
         cargo.copied().unwrap_or_default()
     }
 
-    /// What a call is called after its collective's name, or by a name of its own.
+    /// The suffix of the collective's name, or the call's own name.
     const fn words(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::Elements => ("", None),
@@ -61,7 +65,7 @@ impl Cargo {
     }
 }
 
-/// The code of the first kind of cargo; reductions have lower ones.
+/// The code of the first cargo; reductions have lower codes.
 const CARGO: u8 = 0x40;
 
 /// The bit of a collective's code that says that its blocks are uneven.
@@ -70,58 +74,53 @@ const UNEVEN: u8 = 0x80;
 /// The bit of a collective's code that says that it is of many tensors.
 const COALESCED: u8 = 0x40;
 
-/// The bits of a code that are not of its collective.
+/// The bits of a collective's code that do not name the collective.
 const KINDS: u8 = UNEVEN | COALESCED;
 
 /// The bit of a reduction's code that says that it is in the order of ranks.
 const ORDERED: u8 = 0x80;
 
-/// Bytes that an unexpected message counts beside its elements: its entry, and the allocation.
+/// The bytes that an unexpected message counts in addition to its elements: for its entry and the allocation.
 const ENTRY: usize = 256;
 
-/// What a message is: what sender and receiver must agree on.
+/// The kind of a message, on which sender and receiver must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub form: Form,
     pub dtype: Dtype,
-    /// Elements.
+    /// The number of elements.
     pub count: usize,
 }
 
-/// What its elements are.
+/// What the elements of a message are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Elements, and nothing else.
+    /// Elements of a slice.
     Plain,
-    /// What tensors are whose elements follow.
+    /// The types and shapes of tensors, whose elements follow in another message.
     Tensors,
-    /// A value, encoded.
+    /// An encoded value.
     Object,
-    /// What belongs to tensors or an invitation that was sent before. The tag is the number that was sent with it.
+    /// A message that belongs to an earlier one, of form `Tensors` or `Pair`. The tag is a number that the earlier one has carried.
     Inner,
     /// An invitation to make a group of the two ranks.
     Pair,
-    /// What the invited rank answers. The tag is the number that was sent with the invitation.
+    /// The answer of the invited rank. The tag is a number that the invitation has carried.
     Answer,
 }
 
 impl Form {
+    /// In the order of their codes.
     const ALL: [Self; 6] = [Self::Plain, Self::Tensors, Self::Object, Self::Inner, Self::Pair, Self::Answer];
 
-    /// Whether it belongs to a message that came before.
+    /// Whether the message belongs to an earlier one.
     pub(crate) const fn is_inner(self) -> bool {
         matches!(self, Self::Inner | Self::Answer)
     }
 
+    /// Its place in [`Self::ALL`].
     pub(crate) const fn code(self) -> u8 {
-        match self {
-            Self::Plain => 0,
-            Self::Tensors => 1,
-            Self::Object => 2,
-            Self::Inner => 3,
-            Self::Pair => 4,
-            Self::Answer => 5,
-        }
+        self as u8
     }
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
@@ -134,7 +133,7 @@ impl Kind {
         self.count.saturating_mul(self.dtype.size())
     }
 
-    /// Bytes that it counts among unexpected messages.
+    /// The bytes that it counts among unexpected messages.
     pub(crate) fn kept(&self) -> usize {
         self.bytes().saturating_add(ENTRY)
     }
@@ -153,25 +152,27 @@ impl Kind {
     }
 }
 
-/// What ranks must agree on, in the form that travels.
+/// The parts of a call that its ranks must agree on, as they are on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signature {
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
-    /// The root; 0 where there is none. Of a message the peer.
+    /// The root; 0 if there is none. For a send or a receive the peer.
     pub root: u32,
-    /// What else must be alike: a number of the caller's, 0 if there is nothing.
+    /// For calls of many tensors a hash of their types and shapes; otherwise 0.
     pub contents: u32,
+    /// The number of elements. For a send or a receive the tag.
     pub count: u64,
-    /// The most elements of a message, and lanes.
+    /// The most elements of a message.
     pub chunk: u32,
+    /// The number of lanes.
     pub lanes: u16,
 }
 
 impl Signature {
-    /// Of a job. `algorithm` is its code in the table of algorithms.
+    /// The signature of a job. `algorithm` is the code of its algorithm.
     pub(crate) fn new(job: &Job<'_>, dtype: Dtype, op: ReduceOp, algorithm: u8) -> Self {
-        // There are few: the code always fits.
+        // There are few collectives: the code always fits.
         let place = Collective::ALL.iter().position(|&collective| collective == job.collective);
         let collective = place.and_then(|place| u8::try_from(place).ok()).unwrap_or(!KINDS);
         Self {
@@ -189,14 +190,14 @@ impl Signature {
         }
     }
 
-    /// Of a message to or from a rank, or from any.
+    /// The signature of a send or a receive; `peer` is `None` for a receive from any rank.
     pub(crate) fn message(sends: bool, form: Form, dtype: Dtype, peer: Option<Rank>, tag: u32) -> Self {
         let root = peer.map_or(u32::MAX, narrow);
         let codes = [if sends { SEND } else { RECV }, dtype.code(), form.code(), 0];
         Self { codes, root, count: tag.into(), ..Self::default() }
     }
 
-    /// The same of a message in a group, by the ranks of the world.
+    /// The signature of a send or a receive, with the peer's rank in the world.
     pub(crate) fn worldwide(mut self, world: impl Fn(Rank) -> Rank) -> Self {
         if self.root != u32::MAX {
             self.root = narrow(world(self.root as usize));
@@ -204,7 +205,7 @@ impl Signature {
         self
     }
 
-    /// The same of what is not elements; only of collectives that do not reduce.
+    /// The same call with this cargo; only for collectives that do not reduce.
     pub(crate) fn carrying(mut self, cargo: Cargo) -> Self {
         if cargo != Cargo::Elements {
             self.codes[2] = CARGO | cargo as u8;
@@ -212,7 +213,7 @@ impl Signature {
         self
     }
 
-    /// The same with these contents; and whether the call is of many tensors.
+    /// The same call with these contents. `coalesced`: whether it is of many tensors.
     pub(crate) fn of_contents(mut self, contents: u32, coalesced: bool) -> Self {
         self.contents = contents;
         if coalesced {
@@ -225,7 +226,6 @@ impl Signature {
         Collective::ALL.get(usize::from(self.codes[0] & !KINDS)).copied()
     }
 
-    /// What it is for.
     fn cargo(&self) -> Cargo {
         let reduces = self.collective().is_none_or(|it| it.reduces());
         if reduces { Cargo::Elements } else { Cargo::from_code(self.codes[2]) }
@@ -241,7 +241,7 @@ impl Signature {
         matches!(self.cargo(), Cargo::Leaving | Cargo::Shutdown)
     }
 
-    /// The call in two words, for [`Self::call_of`].
+    /// The call as two words, for [`Self::call_of`].
     pub(crate) fn bits(&self) -> [u64; 2] {
         // No call of many tensors has a root.
         let coalesced = self.collective().is_some() && self.codes[0] & KINDS == COALESCED;
@@ -249,13 +249,13 @@ impl Signature {
         [u64::from(u32::from_le_bytes(self.codes)) | u64::from(more) << 32, self.count]
     }
 
-    /// The call of [`Self::bits`].
+    /// The text of a call that [`Self::bits`] has encoded.
     pub(crate) fn call_of([bits, count]: [u64; 2]) -> String {
         let (codes, root) = ((bits & 0xffff_ffff) as u32, (bits >> 32) as u32);
         Self { codes: codes.to_le_bytes(), root, contents: root, count, chunk: 0, lanes: 0 }.call()
     }
 
-    /// `all_reduce(f32, sum)`, `reduce(i8, max, root 3)`, `all_gather_v(f32)`, `all_reduce_coalesced(f32, sum)`, `barrier()`.
+    /// The call for people: `all_reduce(f32, sum)`, `reduce(i8, max, root 3)`, `all_gather_v(f32)`, `all_reduce_coalesced(f32, sum)`, `barrier()`.
     pub(crate) fn call(&self) -> String {
         let [code, dtype, op, _] = self.codes;
         if code == SEND || code == RECV {
@@ -265,7 +265,7 @@ impl Signature {
             return match Form::from_code(op) {
                 Some(Form::Pair) if code == SEND => format!("open_pair(to {peer}, tag {})", self.count),
                 Some(Form::Pair) => format!("join_pair(from {peer}, tag {})", self.count),
-                // Sent without the tag, which the inviting rank no longer has.
+                // The invited rank answers with another number as tag: the invitation's tag is unknown here.
                 Some(Form::Answer) if code == RECV => format!("open_pair(to {peer})"),
                 Some(Form::Answer) => format!("join_pair(from {peer})"),
                 _ => format!("{call}({dtype}, {way} {peer}, tag {})", self.count),
@@ -309,7 +309,7 @@ impl Signature {
         format!("{}{kind}({arguments})", collective.name())
     }
 
-    /// What ranks compare, for others who do.
+    /// The call as a position reports it.
     pub(crate) fn record(&self) -> CallRecord {
         let Self { codes, contents, count, chunk, lanes, .. } = *self;
         let algorithm =
@@ -318,12 +318,12 @@ impl Signature {
     }
 }
 
-/// A number for a header; all that do not fit are one.
+/// A number as 32 bits; all that do not fit become `u32::MAX`.
 pub(crate) fn narrow(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Whatever a peer says that it does has a name and can be compared.
+/// Any signature of a peer has a text and can be compared.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(theirs: Signature) {
     assert!(theirs.call().len() < 200 && Signature::call_of(theirs.bits()) == theirs.call());

@@ -1,4 +1,4 @@
-//! Asynchronous calls: [`Work`] is an operation that nobody waits for yet.
+//! Asynchronous calls: [`Work`] is an operation that the caller has begun and not yet waited for.
 
 use std::{
     fmt,
@@ -16,36 +16,37 @@ use crate::{
     error::{Error, Failure, Result},
 };
 
-/// Who goes on with operations.
+/// What drives operations: the runtime.
 pub(crate) trait Driver: Send + Sync {
-    /// Waits for the end of an operation, at most until then; false if it has not come.
+    /// Waits for the end of an operation, at most until `until`. False if it has not ended.
     fn wait(&self, outcome: &Outcome, until: Option<Instant>) -> bool;
 
-    /// Why all is over, if it is.
+    /// The failure that has ended the world, if there is one.
     fn failed(&self) -> Option<Failure>;
 
-    /// An error in a child of the process that joined.
+    /// An error in a forked child of the process that joined.
     fn check_process(&self) -> Result<()>;
 }
 
-/// Makes what comes back, or the error that only this call ends with, on the thread that wants it.
+/// Makes the result of a call, or the error that only this call returns, on the thread that waits.
 pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 
-/// An operation under way, which has what it works on. It goes on by itself.
+/// An asynchronous operation. It owns the memory that it works on, and advances without being waited for.
 ///
-/// [`wait`](Self::wait) gives back what the call was given; so does awaiting it, on any executor. Who awaits is woken by
-/// a thread of this library, which wakes the next, and goes on with the operations that nobody waits for, only when the
-/// waker returns; the end of the world waits for that too. Polled again after it gave its result, it gives an
-/// [`Error::Argument`]. A `Work` that is dropped is finished all the same, for the
-/// other ranks wait for it; what it works on is dropped when it has ended. Only a receive that was dropped and for which
-/// no message comes is given up: at its deadline, when all have left its group, or a second after this rank has begun to
-/// leave the world.
-#[must_use = "what it works on comes back from `wait`"]
+/// [`wait`](Self::wait) returns the memory that the call was given; so does awaiting the `Work`, on any executor. A thread of this
+/// library runs the waker of the task that awaits. It wakes other tasks, and advances operations that no thread waits for, only
+/// after the waker has returned; leaving the world waits for that too. A `Work` that is polled after it has returned its result
+/// returns [`Error::Argument`].
+///
+/// The operation of a dropped `Work` is completed, because the other ranks wait for it, and its memory is dropped afterwards. Only a
+/// receive whose `Work` was dropped and whose message has not arrived is given up: at its deadline, when all ranks have left its
+/// group, or a second after this rank has begun to leave the world.
+#[must_use = "`wait` returns the memory that the call was given"]
 pub struct Work<T> {
     outcome: Arc<Outcome>,
-    /// Gone with the last handle of the world, which ends all that is under way: a forgotten work keeps nothing alive.
+    /// Dropped with the last handle of the world, which ends all operations: a forgotten `Work` keeps nothing alive.
     driver: Weak<dyn Driver>,
-    /// Makes the result of the memory that comes back.
+    /// Makes the result from what the operation returns.
     open: fn(Done) -> Option<Result<T>>,
 }
 
@@ -60,29 +61,29 @@ impl<T: Send + 'static> Work<T> {
         Self::with(outcome, driver, |done| memory(done.memory).map(Ok))
     }
 
-    /// Of a collective, which also keeps a `K` until it has ended.
+    /// For a collective that also keeps a `K` until it has ended.
     pub(crate) fn begun<K: 'static>(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
         Self::with(outcome, driver, |done| memory::<(T, K)>(done.memory).map(|(result, _)| Ok(result)))
     }
 
-    /// Of what holds an [`Opening`].
+    /// For an operation whose memory is an [`Opening`].
     pub(crate) fn opened(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
         Self::with(outcome, driver, |done| memory::<Opening<T>>(done.memory).map(|open| open()))
     }
 
-    /// Of what has ended already.
+    /// For a call that has ended already.
     pub(crate) fn done(result: T, driver: &Arc<dyn Driver>) -> Self {
         Self::new(Outcome::ended_with(Some(Box::new(result))), driver)
     }
 }
 
 impl<B: Send + 'static> Work<(B, Rank)> {
-    /// Of a receive: its memory, and who sent the message.
+    /// For a receive: returns its memory and the sender.
     pub(crate) fn received(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
         Self::with(outcome, driver, |done| Some(Ok((memory(done.memory)?, done.received.first()?.from))))
     }
 
-    /// Of a receive or of a send, which knows to whom.
+    /// For a receive or a send; the memory of a send includes the receiver's rank.
     pub(crate) fn either(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>) -> Self {
         Self::with(outcome, driver, |done| {
             let (data, to): (B, Option<Rank>) = memory(done.memory)?;
@@ -91,34 +92,34 @@ impl<B: Send + 'static> Work<(B, Rank)> {
     }
 }
 
-/// The memory that an operation returns, if it is that.
+/// The memory that an operation returns, if it is of this type.
 fn memory<T: 'static>(memory: Memory) -> Option<T> {
     memory?.downcast().ok().map(|memory| *memory)
 }
 
 impl<T> Work<T> {
-    /// Whose result `open` makes of what the operation leaves.
+    /// For an operation whose result `open` makes.
     fn with(outcome: Arc<Outcome>, driver: &Arc<dyn Driver>, open: fn(Done) -> Option<Result<T>>) -> Self {
         Self { outcome, driver: Arc::downgrade(driver), open }
     }
 
-    /// Whether it has ended, well or not. Never blocks.
+    /// Whether the operation has ended, successfully or not. Never blocks.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.check_process().is_err() || self.outcome.ended() || self.failed().is_some()
     }
 
-    /// Waits for its end, and gives back what the call was given.
+    /// Waits until the operation has ended, and returns the memory that the call was given.
     ///
     /// # Errors
-    /// As the blocking call; what it worked on is gone then.
+    /// As the blocking call; the memory is dropped then.
     pub fn wait(self) -> Result<T> {
         self.check_process()?;
         self.wait_until(None);
         self.take()
     }
 
-    /// Waits for its end, but not longer than this; gives the work back if it has not come.
+    /// Waits until the operation has ended, at most for `timeout`; returns the `Work` itself if it has not ended.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -139,7 +140,7 @@ impl<T> Work<T> {
         (self.open)(end.map_err(Error::Failed)?).unwrap_or_else(|| Err(self.lost()))
     }
 
-    /// False if the end has not come until then.
+    /// Waits at most until `until`. False if the operation has not ended.
     fn wait_until(&self, until: Option<Instant>) -> bool {
         self.driver.upgrade().is_none_or(|driver| driver.wait(&self.outcome, until))
     }
@@ -148,12 +149,12 @@ impl<T> Work<T> {
         self.driver.upgrade().map_or(Ok(()), |driver| driver.check_process())
     }
 
-    /// Why all is over, if it is.
+    /// The failure that has ended the world, if there is one.
     fn failed(&self) -> Option<Failure> {
         self.driver.upgrade().map_or_else(|| Some(Failure::Closed), |driver| driver.failed())
     }
 
-    /// Why there is no result: it was given before, or all is over.
+    /// The error if there is no result: it was returned before, or the world has ended.
     fn lost(&self) -> Error {
         if self.outcome.ended() {
             let problem = "it has ended and given its result before".to_owned();

@@ -20,7 +20,7 @@ pub(crate) struct Borrowed<'a> {
     pub output: Region,
     /// Whether the output is only read.
     pub fixed: bool,
-    /// Instead of both: several pieces of memory, which are input and output.
+    /// Instead of both: several pieces of memory that are input and output.
     pub pieces: Option<Pieces>,
     slices: PhantomData<&'a mut [u8]>,
 }
@@ -32,9 +32,9 @@ impl<'a> Borrowed<'a> {
 
     /// Borrows two slices.
     ///
-    /// The engine must have dropped every clone of the two regions, or torn its transport down, before
-    /// the borrow `'a` ends. A call that waits does so before it returns; in a call that does not wait, the borrow is
-    /// of the call's future or of what that owns, which the engine keeps with the operation.
+    /// The engine must have dropped every clone of the two regions, or its transport, before the borrow `'a` ends. A blocking call does
+    /// so before it returns; an asynchronous call borrows from its future or from what that owns, which the engine keeps with the
+    /// operation.
     pub(crate) fn apart<T: Element>(input: &'a [T], output: &'a mut [T]) -> Self {
         // SAFETY: both are valid for `'a`, which by the duty above is longer than the regions live. The
         // input is only read: it is never registered for peers, and steps write to outputs and landed
@@ -47,7 +47,7 @@ impl<'a> Borrowed<'a> {
         }
     }
 
-    /// Borrows a slice that is input and output, where a rank only gives: at the root of a broadcast. The same duty.
+    /// Borrows a slice that is input and output and is only read: at the root of a broadcast. The same duty.
     pub(crate) fn given<T: Element>(data: &'a [T]) -> Self {
         // SAFETY: as in `apart`; the output is only read, since it is fixed: it is never registered for peers, and
         // the engine refuses steps that write there.
@@ -55,7 +55,7 @@ impl<'a> Borrowed<'a> {
         Self { fixed: true, ..Self::of(data.clone(), data) }
     }
 
-    /// Borrows slices that are input and output as one, one after the other. The same duty.
+    /// Borrows slices that together are input and output, one after the other. The same duty.
     pub(crate) fn scattered(slices: impl Iterator<Item = &'a mut [u8]>) -> Self {
         let pieces = Some(Pieces::of(slices));
         Self { pieces, ..Self::apart::<u8>(&[], &mut []) }
@@ -80,10 +80,10 @@ impl<'a> Borrowed<'a> {
 }
 
 impl Borrowed<'static> {
-    /// Borrows what two owners hold.
+    /// Borrows the elements of two owners.
     ///
-    /// Whoever calls this keeps both owners, and touches neither, until the engine has dropped every clone of the two
-    /// regions or its transport was torn down: a `Task` holds them, and gives them back only then.
+    /// The caller keeps both owners, and accesses neither, until the engine has dropped every clone of the two regions or its
+    /// transport: the completion of the task owns them, and returns them only then.
     pub(crate) fn kept<I: Owned, O: Owned>(input: &mut I, output: &mut O) -> Self {
         let (input, output) = (input.elements(), output.elements());
         // SAFETY: an owner's elements stay where they are when it moves (`Owned` is sealed); both outlive the regions
@@ -96,7 +96,7 @@ impl Borrowed<'static> {
         }
     }
 
-    /// Borrows what one owner holds, of which `input` and `output` are parts (ranges of elements). The same duty.
+    /// Borrows the elements of one owner, of which `input` and `output` are parts (ranges of elements). The same duty.
     pub(crate) fn kept_within<B: Owned>(
         owner: &mut B,
         input: std::ops::Range<usize>,
@@ -128,14 +128,14 @@ impl Borrowed<'_> {
 
 #[expect(unnameable_types, reason = "that is what seals it")]
 mod sealed {
-    /// Keeps [`super::Owned`] to what is known to stay where it is.
+    /// Limits [`super::Owned`] to types whose elements do not move.
     pub trait Sealed {}
 }
 
 /// An owner of elements that an asynchronous operation can keep: the elements do not move when their owner moves. Sealed: `Vec`
 /// and [`Buffer`].
 pub trait Owned: sealed::Sealed + Send + 'static {
-    /// What it holds.
+    /// The type of the elements.
     type Element: Element;
 
     /// The elements.
@@ -160,13 +160,12 @@ impl<T: Element> Owned for Buffer<T> {
     }
 }
 
-/// A borrowed output once more, to be registered so that peers may write into it.
+/// A borrowed output as memory to register, so that peers may write into it.
 ///
-/// Only the engine calls this, and drops what it makes of it before the operation returns, or is torn down before
-/// the memory is given back: the duty of [`Borrowed::apart`].
+/// Only the engine calls this. It drops the result before the operation returns, or its transport before the memory returns to
+/// the caller: the duty of [`Borrowed::apart`].
 pub(crate) fn expose(output: &Region) -> Memory {
-    // SAFETY: `Borrowed` made `output` of exclusively borrowed memory that outlives what is made here, by the duty
-    // above. Peers write only where they have been told that this rank awaits it, and schedules are checked for
-    // steps that touch what was not awaited.
+    // SAFETY: `Borrowed` made `output` of exclusively borrowed memory that outlives the result, by the duty above. Peers write only
+    // where a clear to send allows it, and the checker of schedules finds steps that access elements before these are awaited.
     unsafe { Memory::borrowed(output.base(), output.len()) }
 }

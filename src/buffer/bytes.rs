@@ -1,4 +1,4 @@
-//! Bytes that a step reads or writes, and what it does with them: copy, reduce, divide.
+//! The bytes that a step reads or writes, and what it does with them: copy, reduce, divide.
 #![allow(unsafe_code)]
 
 use std::{marker::PhantomData, slice};
@@ -15,7 +15,7 @@ pub(crate) struct Bytes<'a> {
     pub(super) place: PhantomData<&'a Region>,
 }
 
-/// A step whose spans make no sense: a defect of an algorithm, which the checker would have found.
+/// Spans of a step that do not fit their memory or each other: a defect of an algorithm, which the checker should have found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpanError {
     #[error("{len} bytes from {offset} leave a place of {place} bytes")]
@@ -54,7 +54,7 @@ impl<'a> Bytes<'a> {
     /// # Safety
     /// See [`reduce`].
     unsafe fn read(self) -> &'a [u8] {
-        // SAFETY: in bounds, by `new` and `stretch`, of a region or pieces that live for `'a`; at rest by the caller's promise.
+        // SAFETY: in bounds, by `new` and `stretch`, of a region or pieces that live for `'a`; not written by the caller's promise.
         unsafe { slice::from_raw_parts(self.base, self.len) }
     }
 
@@ -66,12 +66,11 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// `into = a ⊕ b`. `into` may be `a` or `b`, but not overlap either otherwise.
+/// `into = a ⊕ b`. `into` may be `a` or `b`, but must not overlap either otherwise.
 ///
-/// Only the engine calls this and [`copy`], from the one thread that drives it, with bytes that are at rest:
-/// a landed slot between its take and its free (its writer has no credit to write there again), or the
-/// operation's input and output, which the caller has borrowed. A put may be reading them, which is why
-/// schedules are checked for writes under a put.
+/// Only the engine calls this and [`copy`], from the driver, with bytes that nothing else writes: a slot between its take and its
+/// free (its writer has no credit to write there again), or the operation's input and output, which are borrowed from the caller.
+/// A put may read them, so schedules are checked for writes to the source of a put.
 pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
     if a.len != into.len || b.len != into.len {
         return Err(SpanError::Overlap);
@@ -79,7 +78,7 @@ pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_
     if into.len == 0 {
         return Ok(());
     }
-    // SAFETY: at rest, as said above; every `&mut` below is apart from the `&` beside it by the tests.
+    // SAFETY: nothing else writes these bytes, as said above; every `&mut` below is apart from the `&` beside it by the conditions.
     unsafe {
         if into.same(a) && into.apart(b) {
             kernel.fold(into.write(), b.read())?;
@@ -94,10 +93,9 @@ pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_
     Ok(())
 }
 
-/// `into = ((x0 ⊕ x1) ⊕ x2) ...`, as [`Kernel::total`]. `into` may be one of the contributions, but not overlap any
-/// otherwise.
+/// `into = ((x0 ⊕ x1) ⊕ x2) ...`, as [`Kernel::total`]. `into` may be one of the contributions, but must not overlap any otherwise.
 pub(crate) fn total(kernel: &Kernel, contributions: &[Bytes<'_>], into: Bytes<'_>) -> Result<(), SpanError> {
-    /// What is in hand at once, and lies apart from all contributions until they have been read.
+    /// The sums of a block, which lie apart from all contributions until these have been read.
     #[repr(align(64))]
     struct Block([u8; 2048]);
     let fits = |one: &Bytes<'_>| one.len == into.len && (into.same(*one) || into.apart(*one));
@@ -110,7 +108,7 @@ pub(crate) fn total(kernel: &Kernel, contributions: &[Bytes<'_>], into: Bytes<'_
         let len = block.0.len().min(into.len - from);
         let Some(sums) = block.0.get_mut(..len) else { continue };
         slices.clear();
-        // SAFETY: at rest, as `reduce` says; nothing is written while these are read but the block, which is ours.
+        // SAFETY: nothing else writes these bytes, as `reduce` says; while they are read, only the local block is written.
         slices.extend(contributions.iter().map(|one| unsafe { one.part(from, len).read() }));
         kernel.total(&slices, sums)?;
         slices.clear();

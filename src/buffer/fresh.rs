@@ -1,4 +1,4 @@
-//! New memory for messages whose length only the sender knows.
+//! New memory for messages whose receive gives none.
 #![allow(unsafe_code)]
 
 use unisono_transport::Region;
@@ -6,27 +6,26 @@ use unisono_transport::Region;
 use super::raw::borrow_raw;
 use crate::{dtype::Dtype, tensor::Tensor};
 
-/// Memory of its own for a message whose place is not known when it comes.
+/// New memory for a message.
 ///
-/// Bytes are zeros before anybody may write there: nothing but what peers say tells whether they have written what
-/// they were to write, and what they have not must be bytes all the same. [`Fresh::provide`] makes them, a piece at a
-/// time, so that it is done while others are under way.
+/// Its bytes are zeroed before a peer may write there: that a peer has written a piece is known only from the peer, and bytes that it
+/// did not write must be initialized too. [`Fresh::provide`] zeroes them a piece at a time, while other pieces are in flight.
 ///
-/// The engine drops every clone of its region before it drops this or takes its bytes.
+/// The engine drops every clone of its region before it drops this or takes its elements.
 pub(crate) struct Fresh {
     region: Region,
-    /// Its room is borrowed to `region`.
+    /// The owner of the memory, which `region` borrows.
     elements: Tensor,
 }
 
 impl Fresh {
-    /// For so many elements; `None` where so much memory is not to be had. None is there yet.
+    /// Memory for so many elements, of which none is provided; `None` if it cannot be allocated.
     pub(crate) fn new(dtype: Dtype, count: usize) -> Option<Self> {
         let mut elements = Tensor::room(dtype, count)?;
         let (start, bytes) = (elements.start(), count * dtype.size());
-        // SAFETY: a tensor's room stays where it is when it moves or grows within it. Of the region only that is
-        // touched which is there: the engine reads and writes what it has provided, and tells peers of no more. What is
-        // there is not touched through the tensor before the region and its clones are gone, by the duty above.
+        // SAFETY: a tensor's room does not move when the tensor moves or grows within it. The engine accesses only the part of the
+        // region that it has provided, and lets peers write only there. The elements are not accessed through the tensor before the
+        // region and its clones are dropped, by the duty above.
         let region = unsafe { borrow_raw(start, bytes) };
         advise(&region);
         Some(Self { region, elements })
@@ -40,7 +39,7 @@ impl Fresh {
         self.elements.dtype()
     }
 
-    /// Makes zeros of what is not there yet of the first so many bytes, or of all if there are fewer.
+    /// Provides the first so many bytes, or all if there are fewer: zeroes those that were not provided before.
     pub(crate) fn provide(&mut self, bytes: usize) {
         let count = bytes.min(self.region.len()).div_ceil(self.dtype().size());
         if count > self.elements.len() {
@@ -48,26 +47,25 @@ impl Fresh {
         }
     }
 
-    /// The elements, after the last clone of the region has gone.
+    /// The elements, after the last clone of the region was dropped.
     pub(crate) fn into_elements(mut self) -> Tensor {
         self.provide(usize::MAX);
         self.elements
     }
 }
 
-/// From so many bytes on memory is worth huge pages: one of them, and what lies beside it.
+/// Memory of at least so many bytes is worth huge pages: it holds a whole one wherever it begins.
 const HUGE: usize = 4 << 20;
 
-/// Asks for huge pages, where there is much memory and nobody has touched it: with small ones its first touch costs more than
-/// twice what a message costs that comes there.
+/// Asks for huge pages for much memory that was not accessed: with small pages the first access costs more than twice as much as a
+/// message.
 fn advise(memory: &Region) {
     let page = rustix::param::page_size();
     let start = (memory.base() as usize).next_multiple_of(page);
     let end = (memory.base() as usize + memory.len()) / page * page;
     if memory.len() >= HUGE && start < end {
         let start = memory.base().with_addr(start).cast();
-        // SAFETY: whole pages of memory that is borrowed to us; advice changes no byte of it. Where the system has no huge pages
-        // to give, it stays as it is.
+        // SAFETY: whole pages of borrowed memory; the advice changes no byte. If the system has no huge pages, nothing changes.
         let _ = unsafe { rustix::mm::madvise(start, end - start.addr(), rustix::mm::Advice::LinuxHugepage) };
     }
 }
@@ -77,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fresh_memory_is_there_as_far_as_it_was_provided() {
+    fn fresh_memory_is_initialized_as_far_as_it_was_provided() {
         for dtype in Dtype::ALL {
             let (size, count) = (dtype.size(), HUGE / dtype.size() + 5);
             let mut fresh = Fresh::new(dtype, count).unwrap();
@@ -86,7 +84,7 @@ mod tests {
             fresh.provide(size * 99 + 1);
             // SAFETY: no put is under way.
             unsafe { fresh.region().write(0, &vec![7; size * 100]).unwrap() };
-            // What has come stays, and where it is.
+            // Written bytes keep their values and their place.
             for bytes in [0, 500, size * 1000, HUGE] {
                 fresh.provide(bytes);
                 assert_eq!(fresh.elements.len(), count.min(100.max(bytes.div_ceil(size))));

@@ -1,5 +1,5 @@
-//! The memory of operations: registered buffers, and a caller's slices, borrowed for one operation. The engine accesses raw memory
-//! only here and in `engine/access.rs`.
+//! The memory of operations: registered buffers, and slices of callers, borrowed for one operation. Raw memory is accessed only here
+//! and in `engine/access.rs`.
 
 mod borrowed;
 mod bytes;

@@ -1,4 +1,4 @@
-//! Memory that lies in several places, used as one.
+//! Several pieces of memory, used as one.
 #![allow(unsafe_code)]
 
 use std::{cell::Cell, marker::PhantomData, sync::Arc};
@@ -10,26 +10,27 @@ use super::{
     raw::borrow_raw,
 };
 
-/// Memory that lies in several places, taken as one. None is empty. Side by side, and no regions, so that going from
-/// one to the next waits for no memory but theirs.
+/// Several pieces of memory, used as one. No piece is empty. They are not regions but lie next to each other in one allocation, so
+/// that going from one to the next needs few cache lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces(Arc<[Piece]>);
 
-/// One of them, and where it begins among all bytes.
+/// A piece of memory.
 #[derive(Debug)]
 struct Piece {
+    /// The number of bytes in the pieces before it.
     start: usize,
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: memory that was borrowed, exclusively, and is touched as regions are, by the one thread that drives the engine.
+// SAFETY: the memory is exclusively borrowed, and only the driver accesses it, as it does regions.
 unsafe impl Send for Piece {}
 // SAFETY: as above.
 unsafe impl Sync for Piece {}
 
 impl Pieces {
-    /// Slices one after the other. The duty is that of [`Borrowed::apart`](super::Borrowed::apart).
+    /// The slices, one after the other. The duty is that of [`Borrowed::apart`](super::Borrowed::apart).
     pub(super) fn of<'a>(slices: impl Iterator<Item = &'a mut [u8]>) -> Self {
         let mut end = 0;
         let pieces = slices.filter(|slice| !slice.is_empty()).map(|slice| {
@@ -40,9 +41,9 @@ impl Pieces {
         Self(pieces.collect())
     }
 
-    /// The bytes from `at` on, as far as they lie together, but no more than `most`. `near` is the piece of the latest call,
-    /// from which this one's is seldom far, and becomes this one's.
-    #[inline] // What comes back through memory waits for all that was copied before it: 3 % of a thousand tensors' time.
+    /// The bytes from `at` on, as far as they are contiguous, at most `most`. `near` is the piece of the last call, where the search
+    /// begins, and becomes the piece of this call.
+    #[inline] // A result that is returned through memory waits for earlier copies: 3 % of the time of a thousand tensors.
     pub(crate) fn stretch(&self, at: usize, most: usize, near: &Cell<usize>) -> Result<Bytes<'_>, SpanError> {
         let has = |index: usize| {
             let piece = self.0.get(index)?;
@@ -60,15 +61,15 @@ impl Pieces {
         Ok(Bytes { base, len, place: PhantomData })
     }
 
-    /// The bytes from `at` on as a region, to be put from, if so many lie together.
+    /// `len` bytes from `at` on as a region, to be put from, if they are contiguous.
     pub(crate) fn together(&self, at: usize, len: usize) -> Option<Region> {
         let bytes = self.stretch(at, len, &Cell::new(0)).ok().filter(|bytes| bytes.len == len)?;
-        // SAFETY: of memory that was borrowed as that of `Borrowed::apart`, whose duty covers what is made of it here; nobody is
-        // told of this region, and nothing writes through it.
+        // SAFETY: the memory is borrowed like that of `Borrowed::apart`, whose duty covers this region; no peer learns of the region,
+        // and nothing writes through it.
         Some(unsafe { borrow_raw(bytes.base, bytes.len) })
     }
 
-    /// Copies the bytes from `at` on to where they lie together.
+    /// Copies the bytes from `at` on into contiguous memory.
     pub(crate) fn gather(&self, mut at: usize, mut into: Bytes<'_>) -> Result<(), SpanError> {
         let near = Cell::new(0);
         while into.len > 0 {

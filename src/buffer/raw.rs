@@ -1,4 +1,4 @@
-//! Regions of raw memory that somebody else owns.
+//! Regions of raw memory that another owner keeps alive.
 #![allow(unsafe_code)]
 
 use std::{ptr::NonNull, sync::LazyLock};
@@ -8,10 +8,10 @@ use unisono_transport::{Memory, Region};
 /// # Safety
 /// As [`Memory::borrowed`].
 pub(super) unsafe fn borrow_raw(base: *mut u8, len: usize) -> Region {
-    /// All of no bytes: a barrier, and whoever only gives or only gets, need no memory for a handle.
+    /// The region of all empty memory, so that a barrier, or a call with only an input or an output, allocates nothing.
     static NOTHING: LazyLock<Region> = LazyLock::new(|| {
         let nowhere = NonNull::<u128>::dangling().as_ptr().cast();
-        // SAFETY: there is no byte that could be touched.
+        // SAFETY: there is no byte that could be accessed.
         Region::unregistered(unsafe { Memory::borrowed(nowhere, 0) })
     });
     if len == 0 {

@@ -66,8 +66,7 @@ impl Registry {
 }
 
 impl<T: Element> Buffer<T> {
-    /// The first `len` elements of a region that is all zeros and all this buffer's; `None` if they do not
-    /// fit or are not aligned.
+    /// The first `len` elements of a region of zeros that this buffer owns; `None` if they do not fit or are not aligned.
     pub(crate) fn new(region: Region, len: usize, registry: &Arc<Registry>) -> Option<Self> {
         let fits = len.checked_mul(size_of::<T>())? <= region.len();
         let aligned = (region.base() as usize).is_multiple_of(align_of::<T>());
@@ -83,10 +82,9 @@ impl<T: Element> Deref for Buffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` checked length and alignment; the region is a mapping that lives as long as
-        // `self`; any bits are a `T` (`Element: Pod`). Nobody writes to it but through `deref_mut` and in
-        // calls that borrow this buffer exclusively: peers are told of the region by those alone, and such a
-        // call ends only when all that they were to write has landed, or with the endpoint.
+        // SAFETY: `new` checked length and alignment; the region is a mapping that lives as long as `self`; any bits are a `T`
+        // (`Element: Pod`). It is written only through `deref_mut` and in calls that borrow this buffer exclusively: only these let
+        // peers write to the region, and such a call ends only when all their writes have landed, or with the endpoint.
         unsafe { slice::from_raw_parts(self.region.base().cast::<T>(), self.len) }
     }
 }
