@@ -1,52 +1,52 @@
-//! The one file of the engine that touches memory which puts read and write: headers, mailboxes, control messages and
-//! staging. What steps do with elements is done in `buffer`, on the same ground.
+//! The one file of the engine that accesses memory which puts read and write: headers, mailboxes, control messages and
+//! staging. Steps access elements in `buffer`, by the same rules.
 //!
 //! The functions are safe for the rest of the engine, because the protocol says who owns which bytes when (docs/wire.md), and
 //! one thread at a time drives the engine:
 //!
-//! - A slot, and the place that a write or a piece of a message goes to, belongs to its sender from the credit or the clear
-//!   to send for it on, and to its receiver from the arrival of the message's immediate on, until the receiver gives credit again.
-//! - A part of a mailbox belongs to the one member that writes to it until its immediate has arrived, and then to the
-//!   receiver until that has read it, at once. The member writes it again only when it knows of that:
-//!   - a window is told again when it has been closed, which takes an answer of the rank that has read of it;
-//!   - that a window is to be closed is told again after the answer, and answered again when it is told again;
-//!   - a mismatch probe waits for the word that the one before was read ([`ControlKind::Read`](super::wire::ControlKind::Read)). Of
-//!     those for messages from point to point only the immediate is looked at;
-//!   - a clear to send goes when the operation of the one before is over, which it is not before a write, or what went through a
-//!     slot because that was refused, has come from everyone who got it: of a schedule that has writes every source writes
-//!     (`schedule::check`), and only after it has read the clear to send. So there are at most two of one rank at once;
-//!   - the greeting and the end of a group are told once; of credits and `Read` only the immediate counts, and they come before
-//!     the end.
-//! - What puts are made from (control messages, headers, staging, scratch, borrowed memory) belongs to this engine. It changes only
-//!   when no put reads it: a record and its header are free when their put has ended, a control message is written again when
-//!   the peer has answered the one before, steps are proved not to write under their own puts.
-//! - Where a peer may be written to, it has said itself: a window within its credit, a clear to send for one operation
-//!   or message, a mailbox for the life of the group.
+//! - The sender owns a slot, and the place of a write or of a piece of a message, from when it has the credit or the clear to
+//!   send for it; the receiver owns it from the arrival of the message's immediate until it gives credit again.
+//! - The one member that writes to a part of a mailbox owns it until its immediate has arrived; then the receiver owns it, and reads
+//!   it at once. The member writes it again only when it knows that the receiver has read it:
+//!   - a window is described again when it has been closed, which takes an answer of the rank that has read the description;
+//!   - a request to close a window is repeated only after its answer, and answered again only if it is repeated;
+//!   - a mismatch probe waits for the control message that says that the last one was read
+//!     ([`ControlKind::Read`](super::wire::ControlKind::Read)). Of a probe for a message from point to point only the immediate counts;
+//!   - a clear to send is sent when the operation of the last one has ended. That is not before every rank that got it has sent a
+//!     write, or a message through a slot if the write was refused: in a schedule that has writes every source writes
+//!     (`schedule::check`), and only after it has read the clear to send. So at most two of one rank exist at once;
+//!   - a rank sends its greeting and its end of a communicator once; of credits and `Read` only the immediate counts, and they come
+//!     before the end.
+//! - This engine owns the sources of its puts (control messages, headers, staging, scratch, borrowed memory). They change only
+//!   while no put reads them: a record and its header are free when their put has ended, a control message is written again when
+//!   the peer has answered the last one, and the checker proves that steps do not write to the sources of their own puts.
+//! - A peer itself says where it may be written to: in a window within its credit, by a clear to send for one operation or message,
+//!   and in a mailbox as long as the communicator exists.
 //!
-//! What arrives against this is an error ([`Failure::Forged`](crate::Failure::Forged), `Failure::Protocol`) before memory is
-//! touched for it.
+//! An arrival that breaks these rules is an error ([`Failure::Forged`](crate::Failure::Forged), `Failure::Protocol`) before any
+//! memory is accessed for it.
 #![allow(unsafe_code)]
 
 use bytemuck::Pod;
 use unisono_transport::{Error, Posted, Put, Region, Transport};
 
-/// What lies there.
+/// Reads a value at an offset of a region, in bytes.
 pub(crate) fn load<T: Pod>(region: &Region, at: usize) -> Result<T, Error> {
     let mut value = T::zeroed();
-    // SAFETY: it belongs to this engine now: its immediate has arrived, or nobody but the engine writes there.
+    // SAFETY: this engine owns the bytes now: their immediate has arrived, or nobody but the engine writes there.
     unsafe { region.read(at, bytemuck::bytes_of_mut(&mut value))? };
     Ok(value)
 }
 
-/// Lays something there, to be put.
+/// Writes a value at an offset of a region, in bytes, to be put.
 pub(crate) fn store<T: Pod>(region: &Region, at: usize, value: &T) -> Result<(), Error> {
-    // SAFETY: what puts are made from is the engine's own, and no put that is under way reads these bytes.
+    // SAFETY: the engine owns the sources of its puts, and no put in flight reads these bytes.
     unsafe { region.write(at, bytemuck::bytes_of(value)) }
 }
 
 /// Begins a put.
 pub(crate) fn put(transport: &mut dyn Transport, put: &Put<'_>) -> Result<Posted, Error> {
-    // SAFETY: its source is kept as it is until the put has ended or was copied, and its target belongs to this sender until
-    // the immediate has arrived.
+    // SAFETY: its source does not change until the put has ended or was copied, and this sender owns its target until the
+    // immediate has arrived.
     unsafe { transport.put(put) }
 }

@@ -1,5 +1,4 @@
-//! The end of an operation. The engine keeps a [`Completion`] for it, and whoever waits for it the [`Outcome`]: two halves of
-//! one thing.
+//! The end of an operation. It has two halves: the engine holds the [`Completion`], and whoever waits holds the [`Outcome`].
 
 use std::{
     any::Any,
@@ -26,59 +25,59 @@ use crate::{
 /// The memory that an operation works on, unless it is borrowed. It returns to the caller with the outcome.
 pub(crate) type Memory = Option<Box<dyn Any + Send>>;
 
-/// The engine's half: when the operation was submitted, what is done at its end, and for whom.
+/// The engine's half: when the operation was submitted, and the action at its end.
 #[must_use]
 pub(crate) struct Completion {
     pub submitted: Instant,
     pub deadline: Instant,
     action: Action,
-    /// The other half. `None` of one of several operations that end as one, and after the end.
+    /// The other half. `None` for one of several operations that end as one, and after the end.
     outcome: Option<Arc<Outcome>>,
-    /// After the end: of whoever awaits it.
+    /// After the end: the waker of the task that awaits the operation.
     waker: Option<Waker>,
 }
 
-/// What is done at the end of an operation; the memory that it works on is a part of it.
+/// The action at the end of an operation. It owns the memory of the operation.
 pub(crate) enum Action {
-    /// The memory goes into the outcome.
+    /// Moves the memory into the outcome.
     Return(Memory),
-    /// This tells what follows.
+    /// Chooses what follows.
     Then(Then),
-    /// Of several operations that end as one: the index of this one, and what all have in common.
+    /// For one of several operations that end as one: its index, and what all of them share.
     Join(usize, Arc<Mutex<Joint>>),
 }
 
-/// Tells what follows an operation that has ended so: another, or nothing. A collective follows another in the same place of its
-/// group's order: nothing that was submitted later comes between. The driver calls it, when nothing touches the memory of the
+/// Chooses what follows an operation: another one, or nothing. A collective that follows takes the place of the first in its group's
+/// order: no operation that was submitted later runs between the two. The driver calls it when nothing accesses the memory of the
 /// operation any more.
 pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Next<Memory, Action>, Failure> + Send>;
 
-/// What follows: nothing, and this is left; or another operation, with its own end.
+/// What follows an operation: nothing (`Break`, with what remains), or another operation with its own action or completion.
 pub(crate) type Next<L, E> = ControlFlow<L, (What, E)>;
 
-/// Of several operations that end as one: their completion, and what the receives among them have got, by index.
+/// What several operations that end as one share: their completion, and the results of the receives among them, by index.
 type Joint = (Completion, Vec<(usize, Receipts)>);
 
-/// How an operation has ended.
+/// The result of an operation.
 pub(crate) type End = Result<Done, Failure>;
 
-/// What an operation leaves to the caller.
+/// What an operation returns to the caller.
 #[derive(Default)]
 pub(crate) struct Done {
     pub memory: Memory,
-    /// Of a collective: the number of its last operation.
+    /// For collectives: the number of the last operation.
     pub number: Option<u64>,
-    /// Of receives.
+    /// For receives: their results.
     pub received: Receipts,
 }
 
-/// What receives have got, in their order.
+/// The results of receives, in the order of the receives.
 pub(crate) type Receipts = SmallVec<[Received; 1]>;
 
-/// What a receive has got.
+/// The result of a receive.
 pub(crate) struct Received {
     pub from: Rank,
-    /// The message, if the receive gave no place for it.
+    /// The message, if the receive gave no memory for it.
     pub message: Option<Fresh>,
 }
 
@@ -91,12 +90,7 @@ impl Completion {
         (Self { submitted, deadline, action, outcome: of, waker: None }, outcome)
     }
 
-    /// The same for an operation that nobody waits for.
-    pub(crate) fn unobserved(timeout: Duration) -> Self {
-        Self::new(timeout, Action::Return(None)).0
-    }
-
-    /// The operation's turn has come: it has all its time from now on.
+    /// The operation begins now: its timeout starts again.
     pub(crate) fn restart(&mut self) {
         let now = Instant::now();
         (self.submitted, self.deadline) = (now, now + (self.deadline - self.submitted));
@@ -110,7 +104,8 @@ impl Completion {
         }
     }
 
-    /// Makes of the action memory that nobody wants: nothing follows.
+    /// Replaces the action by one that returns nothing and lets nothing follow. What the action owns is dropped later, with memory
+    /// that nobody wants.
     pub(crate) fn cancel(&mut self) {
         match &self.action {
             Action::Join(_, joint) => lock(joint).0.cancel(),
@@ -121,7 +116,7 @@ impl Completion {
         }
     }
 
-    /// So many completions of operations that end as one.
+    /// Completions for so many operations that end as one.
     pub(crate) fn split(self, parts: usize) -> Vec<Self> {
         let Self { submitted, deadline, .. } = self;
         let joint = Arc::new(Mutex::new((self, Vec::new())));
@@ -135,7 +130,7 @@ impl Completion {
         (0..parts).map(part).collect()
     }
 
-    /// The completion of all, if this is the last of several that ends; its own, if it is one of none.
+    /// The shared completion, if this is the last of several operations to end; the completion itself, if its operation ends alone.
     pub(crate) fn join(mut self, done: &mut Done) -> Option<Self> {
         while let Action::Join(index, joint) = self.action {
             lock(&joint).1.push((index, mem::take(&mut done.received)));
@@ -148,12 +143,12 @@ impl Completion {
         Some(self)
     }
 
-    /// The operation, and all that are [joined](Self::join) with it, have ended so, and nothing touches their memory any more.
-    /// Returns what follows: another operation, or nothing. Then whoever waits can see the outcome, and what is returned is to
-    /// be [finished](Self::finish).
+    /// The operation, and all that are [joined](Self::join) with it, have ended, and nothing accesses their memory any more.
+    /// Returns what follows. If nothing follows, whoever waits can now see the outcome, and the returned completion is to be
+    /// [finished](Self::finish).
     ///
     /// # Errors
-    /// That of the action, and the completion, which is to [fail](Self::fail) with all others.
+    /// The error of the action, with the completion, which is to [fail](Self::fail) with all others.
     pub(crate) fn end(mut self, done: Done) -> Result<Next<Option<Self>, Self>, (Self, Stop)> {
         let number = done.number;
         let done = match mem::replace(&mut self.action, Action::Return(None)) {
@@ -172,28 +167,28 @@ impl Completion {
         Ok(ControlFlow::Break(self.tell(Ok(done))))
     }
 
-    /// The operation has failed, and nothing touches its memory any more. What is returned is to be [finished](Self::finish).
+    /// The operation has failed, and nothing accesses its memory any more. The returned completion is to be [finished](Self::finish).
     pub(crate) fn fail(self, failure: Failure) -> Option<Self> {
         self.join(&mut Done::default())?.tell(Err(failure))
     }
 
-    /// Lets whoever waits see the outcome. Returns what is left to do, if anything is.
+    /// Lets whoever waits see the outcome. Returns the completion if something remains to be woken or dropped.
     fn tell(mut self, end: End) -> Option<Self> {
         let outcome = self.outcome.take()?;
         self.waker = outcome.set(end);
-        // Where nobody has the other half, what the operation leaves is unwanted too.
+        // If the caller has dropped the other half, nobody wants the memory.
         if let Some(Ok(done)) = Arc::into_inner(outcome).and_then(|outcome| outcome.take()) {
             self.action = Action::Return(done.memory);
         }
         (self.waker.is_some() || !matches!(self.action, Action::Return(None))).then_some(self)
     }
 
-    /// Wakes whoever awaits these, and drops what nobody wants. Both run code of an executor or of a user, which may call anything
-    /// of this library, or panic: nothing may be locked. A panic ends that code only.
+    /// Wakes the tasks that await these operations, and drops memory that nobody wants. Both run code of an executor or of a user,
+    /// which may call this library or panic: no lock may be held. A panic ends that code only.
     pub(crate) fn finish(completions: Vec<Self>) {
         fn isolate(what: &str, part: impl FnOnce()) {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(part)) {
-                // Its drop may panic again, and so may a subscriber of the log.
+                // The drop of the payload may panic again, and so may a subscriber of the log.
                 mem::forget(payload);
                 let told = catch_unwind(|| tracing::error!("{what} has panicked"));
                 told.unwrap_or_else(mem::forget);
@@ -211,17 +206,17 @@ impl Completion {
     }
 }
 
-/// The caller's half: how the operation has ended.
+/// The caller's half: the result of the operation.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// So that a look costs no lock.
+    /// Whether the operation has ended; read without the lock.
     ended: AtomicBool,
-    /// Who awaits the end; and the end, until it is taken.
+    /// The waker of the task that awaits the end; and the end, until it is taken.
     state: Mutex<(Option<Waker>, Option<End>)>,
 }
 
 impl Outcome {
-    /// Of an operation that has ended already.
+    /// The outcome of an operation that has ended already.
     pub(crate) fn ended_with(memory: Memory) -> Arc<Self> {
         let state = Mutex::new((None, Some(Ok(Done { memory, ..Done::default() }))));
         Arc::new(Self { ended: AtomicBool::new(true), state })
@@ -244,10 +239,10 @@ impl Outcome {
         lock(&self.state).1.take()
     }
 
-    /// Takes the end, or asks to be woken then; `None` if the end was taken before.
+    /// Takes the end, or keeps the waker until the end; `None` if the end was taken before.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<End>> {
         if !self.ended() {
-            // Clones and drops wakers, which are code of others, where nothing is locked.
+            // Cloning and dropping a waker runs code of an executor: both happen while no lock is held.
             let waker = waker.clone();
             let mut state = lock(&self.state);
             if !self.ended() {

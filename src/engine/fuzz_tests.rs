@@ -105,14 +105,14 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
         peer.poll(&mut events).map_err(Stop::from)?;
         events.clear();
     }
-    engine.doubt()?;
+    engine.check_stalled()?;
     engine.abandon();
     Ok(())
 }
 
 /// Begins what others would answer: a collective, a send and a receive, or nothing.
 fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Result<(), Halt> {
-    let completion = Completion::unobserved(Duration::from_secs(600));
+    let completion = Completion::new(Duration::from_secs(600), Action::Return(None)).0;
     let kind = |count| Kind { form: Form::Plain, dtype: Dtype::F32, count };
     let (collective, algorithm, count) = match what % 8 {
         0 => return Ok(()),

@@ -1,21 +1,21 @@
-//! How ranks greet each other before the first call: a test of the connections between this rank and some others.
+//! Connection checks: before the first call, ranks that will exchange messages exchange greetings.
 
 use std::time::{Duration, Instant};
 
 use crate::engine::{
     access,
-    comm::{Awaited, Core, Greetings},
+    comm::{Awaited, Core, Greetings, Member},
     endpoint::control_token,
-    progress::{Engine, Until, WORLD},
+    progress::{Engine, WORLD},
     stop::Stop,
     supervisor::Supervisor,
-    wire::{ControlKind, Immediate},
+    wire::{ControlKind, Immediate, hello},
 };
 use unisono_schedule::Rank;
 use unisono_transport::{Error, Memory, Notify, Posted, Put, Source, Target};
 
 impl Engine {
-    /// Makes room for large greetings of so many bytes. Where that cannot be registered, none come.
+    /// Registers memory for large greetings of so many bytes. If it cannot be registered, this rank exchanges none.
     pub(crate) fn take_large_greetings(&mut self, bytes: usize) -> Result<(), Error> {
         let bytes = bytes.min(self.net.port.limits.max_put);
         match self.net.port.transport.register(Memory::map(2 * bytes, false)?) {
@@ -28,22 +28,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins to greet neighbours; to those of them that are `far` a large message goes too, and one comes from each.
+    /// Begins to greet neighbours. With those of them that are `far` (on other hosts) it also exchanges large greetings.
     pub(crate) fn greet(&mut self, neighbours: &[Rank], far: &[Rank]) -> Result<(), Stop> {
         let able = |rank: &&Rank| self.greetings.areas.get(**rank).is_some_and(|area| area.len > 0);
         let far: Vec<Rank> =
             far.iter().filter(|_| self.greetings.area.is_some()).filter(able).copied().collect();
-        let mut core = self.net.core(WORLD)?;
+        let comm = self.net.core(WORLD)?.comm;
         for &rank in neighbours {
-            core.greet(rank)?;
-            core.comm.await_greeting(rank, far.contains(&rank));
+            comm.queue_control(rank, ControlKind::Hello, hello(comm.me, rank))?;
+            comm.members[rank].large_due = far.contains(&rank);
         }
         self.greetings.neighbours = neighbours.to_vec();
         self.greetings.unsent = far;
         Ok(())
     }
 
-    /// Waits for the greetings of all neighbours, until nothing has come for `patience`, or for the deadline.
+    /// Waits for the greetings of all neighbours: until the deadline, or until none has arrived for `patience`.
     pub(crate) fn greeted(
         &mut self,
         supervisor: &dyn Supervisor,
@@ -52,9 +52,9 @@ impl Engine {
     ) -> Result<(), Stop> {
         let (mut missing, mut until) = (usize::MAX, deadline);
         self.greetings.deadline = Some(deadline);
-        let mut over = |engine: &mut Self, moved: bool| {
-            // The large ones count apart.
-            let count = engine.awaited().iter().map(|awaited| 2 - usize::from(awaited.heard)).sum();
+        let mut done = |engine: &mut Self, moved: bool| {
+            // A neighbour whose pattern is missing may also owe a large greeting.
+            let count = engine.awaited().map(|awaited| 2 - usize::from(awaited.heard)).sum();
             if count < missing {
                 (missing, until) = (count, deadline.min(Instant::now() + patience));
             }
@@ -64,33 +64,34 @@ impl Engine {
                 _ => Ok(false),
             }
         };
-        let until = Until { over: &mut over, at: Some(deadline), attends: true };
-        self.progress(until, supervisor).map_err(|halt| halt.stop)
+        self.join_or_leave(&mut done, Some(deadline), supervisor).map_err(|halt| halt.stop)
     }
 
-    /// Goes on with what neighbours may be waiting for, until `over` says so; whoever makes it say so wakes the transport.
+    /// Sends what neighbours may be waiting for until `done` is true. Whoever makes it true wakes the transport.
     pub(crate) fn attend_until(
         &mut self,
-        over: &dyn Fn() -> bool,
+        done: &dyn Fn() -> bool,
         supervisor: &dyn Supervisor,
     ) -> Result<(), Stop> {
-        let until = Until { over: &mut |_, _| Ok(over()), at: None, attends: true };
-        self.progress(until, supervisor).map_err(|halt| halt.stop)?;
-        // What is still read from goes with the engine.
+        self.join_or_leave(&mut |_, _| Ok(done()), None, supervisor).map_err(|halt| halt.stop)?;
+        // Otherwise a put may still read from the area, which then stays as long as the engine.
         if self.net.core(WORLD)?.comm.control_completed() {
             self.greetings = Greetings::default();
         }
         Ok(())
     }
 
-    /// Whose greetings have not all come.
-    pub(crate) fn awaited(&mut self) -> Vec<Awaited> {
-        let Ok(Core { comm, .. }) = self.net.core(WORLD) else { return Vec::new() };
+    /// The neighbours whose greetings have not all arrived.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = Awaited> {
+        let world = self.net.comm(WORLD);
         let neighbours = self.greetings.neighbours.iter();
-        neighbours.filter_map(|&rank| comm.awaits(rank).map(|heard| Awaited { rank, heard })).collect()
+        neighbours.filter_map(move |&rank| {
+            let &Member { greeted: heard, large_due, .. } = world?.members.get(rank)?;
+            (!heard || large_due).then_some(Awaited { rank, heard })
+        })
     }
 
-    /// Sends large messages, as many as the transport takes. True if any went.
+    /// Sends large greetings, as many as the transport takes. True if any went.
     pub(super) fn send_greetings(&mut self) -> Result<bool, Stop> {
         let mut sent = false;
         for _ in 0..self.greetings.unsent.len() {
@@ -99,7 +100,7 @@ impl Engine {
         Ok(sent)
     }
 
-    /// Sends the next large message, if the transport takes it.
+    /// Sends the next large greeting, if the transport takes it.
     fn send_large(&mut self) -> Result<bool, Stop> {
         let Greetings { area: Some(area), areas, unsent, .. } = &mut self.greetings else { return Ok(false) };
         let Some(to) = unsent.pop() else { return Ok(false) };

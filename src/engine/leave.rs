@@ -1,10 +1,10 @@
-//! How a rank leaves all communicators, and what is left over then.
+//! Shutdown: how a rank leaves all communicators, and the messages that nobody has received then.
 
 use crate::{
     engine::{
         comm::Core,
         completion::Completion,
-        progress::{Engine, Until, WORLD},
+        progress::{Engine, WORLD},
         stop::{Halt, Stop},
         supervisor::Supervisor,
     },
@@ -13,32 +13,32 @@ use crate::{
 use std::time::Instant;
 
 impl Engine {
-    /// This rank will leave all groups: from now on nobody waits for receives whose message has not come.
+    /// This rank leaves all groups: from now on it does not wait for receives whose message has not arrived.
     pub(crate) fn leaves(&mut self) {
         self.net.leaves_all = true;
     }
 
-    /// Whether all that is under way are receives whose message has not come, and for which there is no request to send.
+    /// Whether only receives are under way, and neither their messages nor requests to send have arrived.
     pub(crate) fn has_only_receives(&self) -> bool {
         let mut comms = self.net.comms.iter().flatten();
-        self.running.is_empty() && comms.all(|comm| comm.tasks.is_empty() && comm.talk.only_receives())
+        self.running.is_empty() && comms.all(|comm| comm.tasks.is_empty() && comm.messages.only_receives())
     }
 
-    /// Gives these up: their calls, and what belongs to who has asked.
+    /// Gives these receives up. Returns their calls and completions.
     pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Completion)> {
         let comms = self.net.comms.iter_mut().flatten();
         comms.flat_map(|comm| comm.give_up_receives()).collect()
     }
 
-    /// When all ranks leave: tells the end of all groups to whom this rank has met there, and waits for theirs, which come
-    /// after all else. Then no control message is under way any more either.
+    /// When all ranks leave: sends the end of each communicator to all members that this rank has exchanged messages with, and
+    /// waits for theirs, which are their last messages. Afterwards no control message is in flight.
     pub(crate) fn take_leave(&mut self, supervisor: &dyn Supervisor, until: Instant) -> Result<(), Halt> {
         for comm in self.net.comms.iter_mut().flatten().filter(|comm| !comm.end_told) {
             comm.settle_debts(true);
             comm.left = comm.comm_id != WORLD;
             comm.tell_end().map_err(Stop::from)?;
         }
-        let mut over = |engine: &mut Self, moved: bool| {
+        let mut done = |engine: &mut Self, moved: bool| {
             let ended = engine.net.comms.iter().flatten().all(|comm| comm.all_ended());
             match moved {
                 false if ended && !engine.net.has_control() => Ok(true),
@@ -46,12 +46,10 @@ impl Engine {
                 _ => Ok(false),
             }
         };
-        let until = Until { over: &mut over, at: Some(until), attends: true };
-        self.progress(until, supervisor)?;
-        Ok(())
+        self.join_or_leave(&mut done, Some(until), supervisor)
     }
 
-    /// What is left over of any group, after that.
+    /// After that: a failure, if a message was not received in any group or ranks have called different operations.
     pub(crate) fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
         for comm in self.net.comms.iter_mut().flatten() {
             let left = Core { port: &mut self.net.port, comm }.left_over()?;

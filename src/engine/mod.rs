@@ -15,7 +15,6 @@ mod greet;
 mod leave;
 mod p2p;
 mod position;
-pub(crate) mod probe;
 mod progress;
 mod request;
 mod settings;
@@ -27,7 +26,7 @@ mod wait;
 mod wire;
 
 #[cfg(test)]
-pub(crate) use self::collective::Traced;
+pub(crate) use self::tests::Traced;
 pub(crate) use self::{
     collective::Called,
     comm::{Awaited, CommIds},

@@ -1,4 +1,4 @@
-//! Where this rank stands, for whoever compares it with where others do; and since when something waits in vain.
+//! The position of this rank, which the store compares with those of the others, and for how long a call has been stalled.
 
 use std::time::Instant;
 
@@ -10,16 +10,16 @@ use crate::{
 };
 
 impl Engine {
-    /// Where this rank stands. It is `blocked` as far as this engine knows: nothing has moved for so long, and nothing that
-    /// it sent is under way.
+    /// The position of this rank. As far as the engine knows, the rank is `blocked` if nothing moves and nothing that it sent is in
+    /// flight.
     pub(crate) fn position(&self) -> Position {
-        let mut comms: Vec<_> = self.net.comms.iter().flatten().filter(|it| it.is_introduced()).collect();
+        let mut comms: Vec<_> = self.net.comms.iter().flatten().filter(|it| it.introduced).collect();
         let running = |comm: &Comm| {
             let alone = self.alone.iter().map(|(comm_id, run)| (*comm_id, run));
             let mut all = self.running.iter().map(|it| (it.comm_id, &it.run)).chain(alone);
             all.find(|(comm_id, _)| *comm_id == comm.comm_id).map(|(_, run)| run)
         };
-        let idle = |comm: &Comm| running(comm).is_none() && !comm.talk.open();
+        let idle = |comm: &Comm| running(comm).is_none() && !comm.messages.open();
         comms.sort_by_key(|comm| (idle(comm), std::cmp::Reverse(comm.used)));
         let mut cut = comms.len() > GROUPS;
         let settled = comms.iter().all(|comm| comm.is_settled());
@@ -32,7 +32,7 @@ impl Engine {
                 cut |= waits.len() > PEERS;
                 Running { steps, waits: waits.into_iter().take(PEERS).collect() }
             });
-            let mut messages = comm.talk.positions(world, comm.size(), leaves);
+            let mut messages = comm.messages.positions(world, comm.members.len(), leaves);
             cut |= messages.len() > PEERS || messages.iter().any(|message| message.waits.len() > PEERS);
             messages.truncate(PEERS);
             messages.iter_mut().for_each(|message| message.waits.truncate(PEERS));
@@ -50,21 +50,19 @@ impl Engine {
         cut |= traffic.len() > GROUPS * PEERS;
         traffic.truncate(GROUPS * PEERS);
         let quiet =
-            self.wait.waits().map(|since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX));
+            self.wait.since().map(|since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX));
         Position { blocked: quiet.filter(|_| settled && !cut), groups, traffic, ..Position::default() }
     }
 
-    /// Tells since when what has waited longest waits in vain, if it is not for all ranks to leave.
-    pub(crate) fn tell_wait(&mut self, supervisor: &dyn Supervisor) {
-        if self.attends {
+    /// Reports for how long the call that stalled first has done so, unless it waits for all ranks to leave.
+    pub(crate) fn report_stall(&self, supervisor: &dyn Supervisor) {
+        if self.joins_or_leaves {
             return;
         }
         let operations = self.running.iter().filter(|it| !it.run.operation.signature.is_leaving());
-        let operations = operations.filter_map(|it| it.doubted);
-        let messages = self.talking.iter().filter_map(|&comm_id| {
-            self.net.comms.get(usize::from(comm_id))?.as_ref()?.talk.longest_wait().map(|(at, ..)| at)
-        });
-        if let Some(since) = operations.chain(messages).min() {
+        let operations = operations.filter_map(|it| it.stalled);
+        let message = self.oldest_message().map(|(_, at, ..)| at);
+        if let Some(since) = operations.chain(message).min() {
             supervisor.waits(Instant::now().saturating_duration_since(since));
         }
     }

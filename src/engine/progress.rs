@@ -1,23 +1,26 @@
 //! Drives all operations of a process: one loop advances lanes and messages, polls the transport, and sleeps when nothing
-//! can be done. One thread at a time runs it.
+//! can be done. One thread at a time runs it, the driver.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use crate::engine::{
-    collective::{Pass, Run, Traced},
-    comm::{Comm, Core, Greetings, Net},
-    completion::{Completion, Done},
-    endpoint::Port,
-    p2p::{LONG, Talk},
-    request::What,
-    settings::Settings,
-    stop::{Halt, Stop, halt},
-    supervisor::{Call, Request, Supervisor, Task},
-    wait::{Next, Patience, Wait},
-    wire::CommId,
+use crate::{
+    call::Signature,
+    engine::{
+        collective::{Pass, Run},
+        comm::{Comm, Core, Greetings, Net},
+        completion::{Completion, Done},
+        endpoint::Port,
+        p2p::{LONG, Messages},
+        request::What,
+        settings::Settings,
+        stop::{Halt, Stop, halt},
+        supervisor::{Call, Request, Supervisor, Task},
+        wait::{Next, Patience, Wait},
+        wire::CommId,
+    },
 };
 use unisono_schedule::Rank;
 use unisono_transport::{Address, Error, RemoteRegion, Transport, Wake};
@@ -26,67 +29,61 @@ use unisono_transport::{Address, Error, RemoteRegion, Transport, Wake};
 #[derive(Clone, Debug)]
 pub(crate) struct Contact {
     pub address: Address,
-    /// What people call its host.
+    /// The name of its host, for errors.
     pub host: String,
-    /// The mailbox of the world's group: one entry for every rank.
+    /// The mailbox of the world's communicator: one entry for every rank.
     pub mailbox: RemoteRegion,
-    /// With what immediates to it are masked.
+    /// The mask of immediates to it.
     pub mask: u32,
-    /// Where it takes large greetings; of no length where it takes none.
+    /// Where it takes large greetings; of length 0 if it takes none.
     pub area: RemoteRegion,
 }
 
-/// The group of all ranks.
+/// The communicator of all ranks.
 pub(crate) const WORLD: CommId = 0;
 
-/// After so many rounds of one kind, fruitful or not, it is looked at what waits.
+/// The engine checks stalled operations, deadlines and the failure latch after so many rounds in a row that moved something, and
+/// after so many that moved nothing.
 pub(super) const OFTEN: u32 = 1024;
 
-/// When [`Engine::progress`] is to return.
-pub(super) struct Until<'u> {
-    /// Whether all is done, asked before every round; told whether the latest round brought anything, at first that it did.
-    pub over: &'u mut dyn FnMut(&mut Engine, bool) -> Result<bool, Stop>,
-    /// When that may become true by itself, so that nobody sleeps longer.
-    pub at: Option<Instant>,
-    /// Whether ranks meet or leave. Then no operation has a deadline, and nobody else may drive.
-    pub attends: bool,
-}
+/// Whether [`Engine::progress`] is to return: asked before every round, and told whether the latest one moved anything (before the
+/// first: that it did).
+pub(super) type IsDone<'d> = &'d mut dyn FnMut(&mut Engine, bool) -> Result<bool, Stop>;
 
-/// A collective whose turn has come.
+/// A collective that has begun.
 pub(crate) struct UnderWay {
     pub(super) comm_id: CommId,
     pub(super) run: Run,
     pub(super) completion: Completion,
-    /// Since when nothing of it has moved, if that was looked at.
-    pub(super) doubted: Option<Instant>,
+    /// When a check first found it stalled, if nothing of it has moved since.
+    pub(super) stalled: Option<Instant>,
 }
 
-/// Runs schedules: those of one group one after the other, those of different groups side by side.
+/// Runs operations: the collectives of one communicator one after the other, those of different communicators side by side.
 pub(crate) struct Engine {
     pub(super) net: Net,
-    /// At most one of each group.
+    /// The collectives that have begun: at most one of each communicator.
     pub(super) running: Vec<UnderWay>,
-    /// The group's that is [called](Self::call) while no other is under way, until it becomes one of those.
+    /// The collective that its caller [runs directly](Self::call), until it moves to `running`.
     pub(super) alone: Option<(CommId, Run)>,
-    /// The groups with messages that somebody waits for.
-    pub(super) talking: Vec<CommId>,
+    /// The communicators whose sends and receives are to be advanced.
+    pub(super) messaging: Vec<CommId>,
     pub(super) wait: Wait,
-    /// Who has asked for what could not even begin.
+    /// The completions of operations that failed to begin.
     pub(super) lost: Vec<Completion>,
-    /// Whether the latest poll brought nothing.
+    /// Whether the latest round moved nothing.
     pub(super) idle: bool,
-    /// Rounds that brought something.
+    /// The number of rounds that moved something; it wraps.
     pub(super) fruitful: u32,
-    /// Whether ranks meet or leave: every round also sends greetings and all control messages.
-    pub(super) attends: bool,
-    /// Those of the world, until all have come.
+    /// Whether ranks join or leave. Then every round also sends greetings and all control messages, no operation has a deadline,
+    /// and no other thread may drive.
+    pub(super) joins_or_leaves: bool,
+    /// The greetings of the world, until all have arrived.
     pub(super) greetings: Greetings,
-    /// Steps of the latest operation, if they are to be kept.
-    pub(crate) trace: Option<Vec<Traced>>,
 }
 
 impl Engine {
-    /// An engine of rank `me` of `ranks`, which has met nobody yet.
+    /// The engine of rank `me` of `ranks`. It knows no other rank before [`meet`](Self::meet).
     pub(crate) fn new(
         transport: Box<dyn Transport>,
         me: Rank,
@@ -102,21 +99,19 @@ impl Engine {
             net,
             running: Vec::new(),
             alone: None,
-            talking: Vec::new(),
+            messaging: Vec::new(),
             lost: Vec::new(),
             wait: Wait::new(patience),
             idle: false,
             fruitful: 0,
-            attends: false,
+            joins_or_leaves: false,
             greetings: Greetings::default(),
-            trace: None,
         })
     }
 
-    /// What others must know of this rank.
+    /// What other ranks must know of this one.
     pub(crate) fn contact(&self) -> Contact {
-        let world = self.net.comms.iter().flatten().next();
-        let mailbox = world.map(|world| world.mailbox()).unwrap_or_default();
+        let mailbox = self.net.comm(WORLD).map(Comm::mailbox).unwrap_or_default();
         let port = &self.net.port;
         let address = port.transport.address().clone();
         Contact { address, host: String::new(), mailbox, mask: port.mask, area: self.greetings.remote() }
@@ -127,34 +122,33 @@ impl Engine {
         &mut *self.net.port.transport
     }
 
-    /// What ends its sleep.
+    /// Wakes the engine when it sleeps.
     pub(crate) fn waker(&self) -> Arc<dyn Wake> {
         self.net.port.transport.waker()
     }
 
-    /// The groups, to make one and to leave one.
+    /// The communicators and the port.
     pub(crate) fn net(&mut self) -> &mut Net {
         &mut self.net
     }
 
-    /// What the transport can do.
+    /// The limits of the transport.
     pub(crate) fn limits(&self) -> &unisono_transport::Limits {
         &self.net.port.limits
     }
 
-    /// How many operations of a group have begun.
+    /// The number of collectives of a communicator that have begun.
     pub(crate) fn begun(&mut self, comm_id: CommId) -> u64 {
         self.net.core(comm_id).map_or(0, |core| core.comm.begun)
     }
 
-    /// Bytes of registered memory of its own.
+    /// Bytes of registered memory that the engine has allocated.
     pub(crate) fn memory(&self) -> usize {
         let comms = self.net.comms.iter().flatten();
         self.net.port.posts.memory() + comms.map(|comm| comm.memory()).sum::<usize>()
     }
 
-    /// Makes the other ranks known, and settles what depends on them: the smallest chunk that all can
-    /// register, and how to wait.
+    /// Makes the other ranks known, with what all have agreed on: the bytes of a chunk, and how long to poll before sleeping.
     pub(crate) fn meet(
         &mut self,
         contacts: Vec<Contact>,
@@ -162,7 +156,7 @@ impl Engine {
         patience: Patience,
     ) -> Result<(), Stop> {
         self.wait = Wait::new(patience);
-        self.greetings.meet(contacts.iter().map(|contact| contact.area).collect());
+        self.greetings.areas = contacts.iter().map(|contact| contact.area).collect();
         let (processes, mailboxes): (Vec<_>, Vec<_>) =
             contacts.into_iter().map(|it| ((it.address, it.host, it.mask), it.mailbox)).unzip();
         self.net.port.meet(processes);
@@ -182,7 +176,7 @@ impl Engine {
         match request {
             Request::Do(task) => self.take(comm_id, task, supervisor),
             Request::Leave => {
-                // Copies of messages may still be under way: with a poll they are not.
+                // A poll completes copies of messages that are still in flight.
                 self.net.poll()?;
                 Ok(self.net.leave(comm_id)?)
             }
@@ -193,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// Takes on something of a group. A collective's turn comes when those that were asked for before have ended.
+    /// Takes on a task of a communicator. A collective begins when those that were submitted before it have ended.
     pub(crate) fn take(
         &mut self,
         comm_id: CommId,
@@ -210,70 +204,92 @@ impl Engine {
             What::Receive(inbound) => core.receive(inbound, completion)?,
             What::Several(all) => return self.take_several(comm_id, all, completion, supervisor),
         }
-        if !self.talking.contains(&comm_id) {
-            self.talking.push(comm_id);
+        if !self.messaging.contains(&comm_id) {
+            self.messaging.push(comm_id);
         }
         Ok(())
     }
 
-    /// Goes on with all operations until the first of `until` says so, none is left, or somebody else wants to drive. The
-    /// second is a moment at which the first may come true by itself, so that nobody sleeps beyond it. After an error the
-    /// engine must be [abandoned](Self::abandon).
+    /// Advances all operations until `until` is true, none is left, or another thread wants to drive. `until` may become true by
+    /// itself at the time `at`: the engine does not sleep longer. After an error the engine must be [abandoned](Self::abandon).
     pub(crate) fn drive(
         &mut self,
         (until, at): (&dyn Fn() -> bool, Option<Instant>),
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
-        let mut over =
-            |engine: &mut Self, _| Ok(engine.running.is_empty() && engine.talking.is_empty() || until());
-        let until = Until { over: &mut over, at, attends: false };
-        let Err(Halt { stop, stalled }) = self.progress(until, supervisor) else { return Ok(()) };
+        let mut done =
+            |engine: &mut Self, _| Ok(engine.running.is_empty() && engine.messaging.is_empty() || until());
+        self.joins_or_leaves = false;
+        let Err(Halt { stop, stalled }) = self.progress(&mut done, at, supervisor) else { return Ok(()) };
         if stalled.is_some() {
             return Err(Halt { stop, stalled });
         }
-        // What stops all stops the oldest.
+        // A failure of the whole engine is reported for the oldest operation.
         if let Some(oldest) = self.running.iter().min_by_key(|it| it.completion.submitted) {
             return Err(oldest.halt(stop));
         }
-        let messages = self.talking.iter().filter_map(|&comm_id| {
-            let comm = self.net.comms.get(usize::from(comm_id))?.as_ref()?;
-            comm.longest_wait()
-        });
-        Err(match messages.min_by_key(|(at, ..)| *at) {
-            Some((at, signature, _)) => halt(stop, (None, None, 0), signature, at),
+        Err(match self.oldest_message() {
+            Some((_, at, signature, _)) => halt(stop, (None, None, 0), signature, at),
             None => stop.into(),
         })
     }
 
-    /// The one loop: does rounds, and polls, yields or sleeps after a round that brought nothing.
-    pub(super) fn progress(&mut self, until: Until<'_>, supervisor: &dyn Supervisor) -> Result<(), Halt> {
-        let Until { over, at, attends } = until;
-        self.attends = attends;
-        let wanted = || !attends && supervisor.wanted();
+    /// The send or receive that was submitted first of those that have not ended: its communicator, when it was submitted, its call,
+    /// and the rank that it waits for.
+    pub(super) fn oldest_message(&self) -> Option<(&Comm, Instant, Signature, Option<Rank>)> {
+        let comms = self.messaging.iter().filter_map(|&comm_id| self.net.comm(comm_id));
+        let oldest = comms.filter_map(|comm| {
+            let (at, signature, peer) = comm.longest_wait()?;
+            Some((comm, at, signature, peer))
+        });
+        oldest.min_by_key(|(_, at, ..)| *at)
+    }
+
+    /// Runs the loop while ranks join or leave; arguments as for [`progress`](Self::progress).
+    pub(super) fn join_or_leave(
+        &mut self,
+        done: IsDone<'_>,
+        at: Option<Instant>,
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
+        self.joins_or_leaves = true;
+        self.progress(done, at, supervisor)
+    }
+
+    /// The one loop: does rounds until `done`, and polls, yields or sleeps after a round that moved nothing. It does not sleep
+    /// beyond `at`.
+    fn progress(
+        &mut self,
+        done: IsDone<'_>,
+        at: Option<Instant>,
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
+        let exclusive = self.joins_or_leaves;
+        let wanted = || !exclusive && supervisor.wanted();
         let (mut moved, mut fruitless) = (true, 0_u32);
         loop {
             while let Some((comm_id, request)) = supervisor.asked() {
                 self.serve(comm_id, request, supervisor)?;
             }
-            if over(self, moved)? {
+            if done(self, moved)? {
                 return Ok(());
             }
             moved = self.round(supervisor)?;
             if moved {
                 self.wait.reset();
                 fruitless = 0;
-                // Other operations may go on and on beside those that wait.
+                // An operation may stall while others move.
                 self.fruitful = self.fruitful.wrapping_add(1);
                 if !self.fruitful.is_multiple_of(OFTEN) {
                     continue;
                 }
-                self.doubt()?;
+                self.check_stalled()?;
             } else {
-                // Also where patience is so long that nobody ever sleeps.
+                // With a long patience the engine polls and never comes to sleep, where it checks too.
                 fruitless = fruitless.wrapping_add(1);
                 if fruitless.is_multiple_of(OFTEN) {
-                    self.doubt()?;
-                    self.tell_wait(supervisor);
+                    self.check_stalled()?;
+                    self.report_stall(supervisor);
                 }
             }
             if wanted() {
@@ -288,13 +304,13 @@ impl Engine {
                 continue;
             }
             if let Some(nap) = self.pause(now, deadline) {
-                self.report_longest_wait(supervisor)?;
-                // Control messages go out before this thread sleeps: `doubt` may have made some.
-                let relieved = self.doubt()?;
-                self.tell_wait(supervisor);
-                if !self.send_control()? && !relieved {
+                self.report_longest_wait(supervisor);
+                // The check may queue control messages, which must go out before this thread sleeps.
+                let received = self.check_stalled()?;
+                self.report_stall(supervisor);
+                if !self.send_control()? && !received {
                     supervisor.sleeps(true);
-                    // What was asked for just before may not have known that this would sleep.
+                    // Whoever submitted a request just before did not know that it has to wake this thread.
                     let asked = supervisor.asked();
                     let parked = match (&asked, wanted()) {
                         (None, false) => self.net.port.transport.park(nap),
@@ -310,8 +326,8 @@ impl Engine {
         }
     }
 
-    /// Does once what can be done, for every operation under way: puts and takes on every lane, a slice of work,
-    /// control messages; and polls. False if that brought nothing.
+    /// One round: for every operation puts and takes on every lane, a slice of work, and control messages; then a poll. False if
+    /// nothing moved.
     pub(super) fn round(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
         let (mut moved, mut ended) = (false, false);
         let mut index = 0;
@@ -324,20 +340,20 @@ impl Engine {
                     continue;
                 }
                 Ok(Pass::Moved) => {
-                    (moved, task.doubted) = (true, None);
+                    (moved, task.stalled) = (true, None);
                 }
                 Ok(Pass::Idle) => {}
                 Err(stop) => return Err(task.halt(stop)),
             }
             index += 1;
         }
-        if !self.talking.is_empty() || !self.net.port.active_comms.is_empty() {
-            ended |= self.talk(supervisor)?;
+        if !self.messaging.is_empty() || !self.net.port.active_comms.is_empty() {
+            ended |= self.advance_messages(supervisor)?;
         }
-        if self.attends {
+        if self.joins_or_leaves {
             moved |= self.send_control()? | self.send_greetings()?;
         }
-        // What was waited for may have ended, and another may have begun.
+        // The caller's operation may have ended, and another may have begun: both before the next poll.
         if ended {
             return Ok(true);
         }
@@ -345,26 +361,26 @@ impl Engine {
         Ok(!self.idle)
     }
 
-    /// Goes on with messages. True if anything moved.
-    pub(super) fn talk(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
+    /// Advances sends and receives. True if anything moved.
+    pub(super) fn advance_messages(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
         let mut moved = false;
         let mut index = 0;
-        // Those that nobody here waits for are served too: their senders may wait for that.
+        // Also for communicators in which no call of this rank waits: their senders may wait for this rank.
         for &comm_id in &self.net.port.active_comms {
-            if !self.talking.contains(&comm_id) {
-                self.talking.push(comm_id);
+            if !self.messaging.contains(&comm_id) {
+                self.messaging.push(comm_id);
             }
         }
         self.net.port.active_comms.clear();
-        while let Some(&comm_id) = self.talking.get(index) {
-            // A group that has ended meanwhile needs nothing any more.
+        while let Some(&comm_id) = self.messaging.get(index) {
+            // The communicator may have ended meanwhile.
             let Ok(mut core) = self.net.core(comm_id) else {
-                self.talking.swap_remove(index);
+                self.messaging.swap_remove(index);
                 continue;
             };
-            moved |= core.talk()?;
+            moved |= core.advance_messages()?;
             let latest = core.comm.latest();
-            while let Some((completion, received)) = self.net.core(comm_id)?.comm.talk.ended.pop_front() {
+            while let Some((completion, received)) = self.net.core(comm_id)?.comm.messages.ended.pop_front() {
                 moved = true;
                 let done = Done { received: received.into_iter().collect(), ..Done::default() };
                 if let Some(task) = self.conclude(completion, done, latest, supervisor)? {
@@ -372,25 +388,25 @@ impl Engine {
                 }
             }
             let Core { port, comm } = self.net.core(comm_id)?;
-            if comm.talk.open() {
+            if comm.messages.open() {
                 index += 1;
                 continue;
             }
-            // What waits for room is tried again.
-            if comm.talk.has_more() || !comm.control_queue.is_empty() {
+            // Messages and control messages that found no room are tried again.
+            if comm.messages.has_more() || !comm.control_queue.is_empty() {
                 port.mark_active(comm_id);
             }
-            self.talking.swap_remove(index);
-            self.net.sweep()?;
+            self.messaging.swap_remove(index);
+            self.net.continue_leaving()?;
         }
         Ok(moved)
     }
 
-    /// The earliest deadline, unless it has passed.
+    /// The earliest deadline, at most a second from `now`; an error if one has passed.
     pub(super) fn deadline(&mut self, now: Instant) -> Result<Instant, Halt> {
         let mut soonest = now + Duration::from_secs(1);
-        // When all leave, receives may wait until all has come that was sent.
-        if self.attends {
+        // Receives may wait until all ranks have left.
+        if self.joins_or_leaves {
             return Ok(soonest);
         }
         if let Some(first) = self.running.iter().min_by_key(|it| it.completion.deadline) {
@@ -399,74 +415,66 @@ impl Engine {
             }
             soonest = soonest.min(first.completion.deadline);
         }
-        for &comm_id in &self.talking {
+        for &comm_id in &self.messaging {
             let comm = self.net.core(comm_id)?.comm;
-            if let Some((at, signature)) = comm.talk.late(now) {
+            if let Some((at, signature)) = comm.messages.late(now) {
                 let signature = signature.worldwide(|rank| comm.world(rank));
                 return Err(halt(Stop::Deadline, (None, None, 0), signature, at));
             }
-            let talk = &mut comm.talk;
-            let next = [talk.deadline(), talk.patience().filter(|&patience| patience > now)];
+            let messages = &mut comm.messages;
+            let next = [messages.deadline(), messages.patience().filter(|&patience| patience > now)];
             soonest = next.into_iter().flatten().fold(soonest, Instant::min);
         }
         Ok(soonest)
     }
 
-    /// What to do where nothing comes. True if that brought something.
-    pub(super) fn doubt(&mut self) -> Result<bool, Halt> {
+    /// Checks operations that may be stalled: compares what arrived with the calls, sends mismatch probes, and receives large
+    /// messages unexpected. True if it received one.
+    pub(super) fn check_stalled(&mut self) -> Result<bool, Halt> {
         let now = Instant::now();
         let mut waits = false;
         for task in &mut self.running {
-            let doubted = self.net.core(task.comm_id).and_then(|mut core| task.run.doubt(&mut core));
-            doubted.map_err(|stop| task.halt(stop))?;
-            waits |= now >= *task.doubted.get_or_insert(now) + LONG;
+            let checked = self.net.core(task.comm_id).and_then(|mut core| task.run.check_stalled(&mut core));
+            checked.map_err(|stop| task.halt(stop))?;
+            waits |= now >= *task.stalled.get_or_insert(now) + LONG;
         }
-        let mut relieved = false;
+        let mut received = false;
         for comm in self.net.comms.iter_mut().flatten() {
-            relieved |= Core { port: &mut self.net.port, comm }.relieve(now, waits)?;
+            received |= Core { port: &mut self.net.port, comm }.receive_unexpected(now, waits)?;
         }
-        Ok(relieved)
+        Ok(received)
     }
 
-    pub(super) fn send_control(&mut self) -> Result<bool, Halt> {
-        let mut any = self.net.sweep()?;
-        any |= self.net.send_control()?;
-        Ok(any)
+    pub(super) fn send_control(&mut self) -> Result<bool, Stop> {
+        Ok(self.net.continue_leaving()? | self.net.send_control()?)
     }
 
-    /// Tells where that stands which was asked for first.
-    pub(super) fn report_longest_wait(&mut self, supervisor: &dyn Supervisor) -> Result<(), Halt> {
-        if self.attends {
-            if let (Some(deadline), Some(first)) = (self.greetings.deadline, self.awaited().first()) {
-                supervisor.waits_longest(Call::Greeting, Some(first.rank));
-                supervisor.until(deadline);
+    /// Reports the call that was submitted first of those that have not ended, the rank that it waits for, and its deadline.
+    fn report_longest_wait(&self, supervisor: &dyn Supervisor) {
+        let operation = self.running.iter().min_by_key(|it| it.completion.submitted);
+        let older = |at: Instant| operation.is_none_or(|operation| at < operation.completion.submitted);
+        let message = self.oldest_message().filter(|(_, at, ..)| older(*at));
+        let (call, waits, deadline) = match (message, operation) {
+            _ if self.joins_or_leaves => {
+                let Some(first) = self.awaited().next() else { return };
+                (Call::Greeting, Some(first.rank), self.greetings.deadline)
             }
-            return Ok(());
-        }
-        let oldest = self.running.iter().min_by_key(|it| it.completion.submitted);
-        let since = oldest.map(|oldest| oldest.completion.submitted);
-        for &comm_id in &self.talking {
-            let comm = self.net.core(comm_id)?.comm;
-            if let Some((at, signature, peer)) = comm.longest_wait()
-                && since.is_none_or(|since| at < since)
-            {
-                supervisor.waits_longest(Call::Message(comm.latest(), signature), peer);
-                comm.talk.deadline().into_iter().for_each(|deadline| supervisor.until(deadline));
-                return Ok(());
+            (Some((comm, _, signature, peer)), _) => {
+                (Call::Message(comm.latest(), signature), peer, comm.messages.deadline())
             }
-        }
-        if let Some(oldest) = oldest {
-            let core = self.net.core(oldest.comm_id)?;
-            let (_, waits) = oldest.run.progress();
-            let waits = waits.first().map(|&rank| core.comm.world(rank));
-            let operation = &oldest.run.operation;
-            supervisor.waits_longest(Call::Operation(operation.number, operation.signature), waits);
-            supervisor.until(oldest.completion.deadline);
-        }
-        Ok(())
+            (None, Some(UnderWay { comm_id, run, completion, .. })) => {
+                let world = |rank| self.net.comm(*comm_id).map_or(rank, |comm| comm.world(rank));
+                let (_, waits) = run.progress();
+                let call = Call::Operation(run.operation.number, run.operation.signature);
+                (call, waits.first().copied().map(world), Some(completion.deadline))
+            }
+            (None, None) => return,
+        };
+        supervisor.waits_longest(call, waits);
+        deadline.into_iter().for_each(|deadline| supervisor.until(deadline));
     }
 
-    /// How long to sleep, once patience has run out.
+    /// Polls or yields as patience says; once it has run out, the time to sleep.
     fn pause(&mut self, now: Instant, deadline: Instant) -> Option<Duration> {
         match self.wait.next(now, deadline) {
             Next::Poll => std::hint::spin_loop(),
@@ -480,8 +488,8 @@ impl Engine {
         None
     }
 
-    /// Closes the endpoint, after which nothing touches the memory of operations any more. Gives back what belongs to
-    /// those who asked for them: they are still to be told.
+    /// Closes the endpoint, after which nothing touches the memory of operations any more. Returns the completions of all
+    /// operations, whose callers are still to be told.
     pub(crate) fn abandon(mut self) -> Vec<Completion> {
         let mut left = Vec::new();
         let (mut runs, mut talks) = (Vec::new(), Vec::new());
@@ -493,16 +501,17 @@ impl Engine {
         left.append(&mut self.lost);
         for comm in self.net.comms.iter_mut().flatten() {
             left.extend(comm.tasks.drain(..).map(|(.., completion)| completion));
-            talks.push(std::mem::take(&mut comm.talk));
+            talks.push(std::mem::take(&mut comm.messages));
         }
-        // The endpoint goes before the memory that its puts read and that peers write to.
+        // The endpoint closes before the memory that its puts read and that peers write to is freed.
         drop((self, runs));
-        left.extend(talks.iter_mut().flat_map(Talk::abandon));
+        left.extend(talks.iter_mut().flat_map(Messages::abandon));
         left
     }
 }
 
 impl UnderWay {
+    /// Why the engine stops at this operation.
     pub(super) fn halt(&self, stop: Stop) -> Halt {
         let operation = &self.run.operation;
         let which = (Some(operation.number), operation.group.clone(), operation.group_id);

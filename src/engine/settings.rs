@@ -4,36 +4,36 @@ use unisono_schedule::windows::{self, stride};
 
 use crate::engine::wire::{Class, MAX_COMMS};
 
-/// The sizes of windows, alike on every rank.
+/// The sizes of windows, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// Bytes of elements in a slot for small messages.
     pub eager_bytes: usize,
-    /// How many of those slots a flow has.
+    /// The number of those slots of a flow.
     pub eager_slots: usize,
     /// Bytes of elements in a slot for chunks.
     pub chunk_bytes: usize,
-    /// How many of those slots a lane's flow has.
+    /// The number of those slots of each lane's flow.
     pub bulk_slots: usize,
-    /// How many lanes pipelines may use.
+    /// The most lanes of a pipeline.
     pub lanes: usize,
     /// Whether windows ask for huge pages.
     pub huge_pages: bool,
     pub bounds: Bounds,
 }
 
-/// What no configuration changes. Tests take less, so that few and small messages reach every path.
+/// Limits that no configuration changes. Tests use smaller ones, so that few and small messages reach every path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     /// The most communicators that a process may be a member of at once.
     pub comms: usize,
-    /// The most bytes of unexpected messages in memory of their own. Others wait in their slots, and their senders with them; but
-    /// a large one from a rank that waits for a large one of this rank's comes in any case, and so do those in front of the parts
-    /// of one that was asked for.
+    /// The most bytes of unexpected messages that are copied out of their slots. Further ones stay in their slots, and their
+    /// senders wait. A large message from a rank that waits for a large message of this rank is received in any case, and so are
+    /// messages that arrived before the parts of a message with a receive.
     pub unexpected_bytes: usize,
-    /// The largest piece of a message that is written to fresh memory, as a power of two. The pieces that may be in flight at first
-    /// are made zeros before, the others while these come: so few bytes that the first need not wait and that zeros are still in
-    /// the core's own cache.
+    /// The largest piece of a message that is written to fresh memory: its bytes, as a power of two. The receiver zeroes the pieces
+    /// that may be in flight before it clears the message to send, and further ones while these arrive. A piece is so small that
+    /// the first need not wait for long, and that its zeros are still in the core's own cache when it arrives.
     pub fresh_piece: u8,
 }
 
@@ -51,10 +51,8 @@ impl Settings {
             Class::Bulk => (self.lanes, self.bulk_slots, self.chunk_bytes),
         }
     }
-}
 
-impl Settings {
-    /// Bytes to register for windows from so many ranks of each class, and for staging.
+    /// The bytes to register for staging and for windows through which so many ranks send, in classes eager and bulk.
     pub(crate) fn estimate(&self, eager: usize, bulk: usize) -> usize {
         let windows = |class, sources: usize| {
             let (lanes, slots, bytes) = self.window(class);
@@ -65,9 +63,9 @@ impl Settings {
             + self.staging() * stride(self.chunk_bytes.max(self.eager_bytes))
     }
 
-    /// How many puts of one peer may be under way at once because of a window of this class: messages; at most two
-    /// credits for each flow the other way; the message about its window; a mismatch probe, and word that ours was read. In
-    /// bulk and of messages from point to point also writes, their credits, and in bulk a clear to send.
+    /// The most puts of one peer in flight because of a window of this class: messages; two credits for each flow in the other
+    /// direction; the control messages that describe its window, probe for a mismatch and say that our probe was read. In classes
+    /// bulk and message also writes and their credits, and in bulk a clear to send.
     pub(crate) fn arrivals(&self, class: Class) -> usize {
         let (lanes, slots, _) = self.window(class);
         let writes = match class {
@@ -77,26 +75,26 @@ impl Settings {
         lanes * slots + 2 * lanes + 3 + writes
     }
 
-    /// How many puts may be under way at once to one of so many ranks, if all send to it in every class.
+    /// The most puts in flight to a rank if so many ranks send to it in every class.
     pub(crate) fn arrivals_among(&self, ranks: usize) -> usize {
         let each: usize = Class::ALL.iter().map(|&class| self.arrivals(class)).sum();
         each.saturating_mul(ranks)
     }
 
-    /// How many puts of one peer may be under way at once: messages of its flows, credits for ours (at most
-    /// two each before the second is owed), and its other control messages.
+    /// The most puts of one peer in flight: messages of its flows, credits for ours (at most two for each), and its other control
+    /// messages.
     pub(crate) fn arrivals_per_peer(&self) -> usize {
         let messages = 2 * self.eager_slots + self.writes() + self.lanes * (self.bulk_slots + self.writes());
         messages + 2 * (3 + 2 * self.lanes) + 3 * Class::ALL.len() + 3
     }
 
-    /// How many writes straight into an output may be under way on a lane: they take no memory, so there may be
-    /// enough to make credit rare, but they do take room in completion queues.
+    /// The most writes straight into an output in flight on a lane. They take no memory, so there may be so many that credit is
+    /// rarely needed, but each takes room in completion queues.
     pub(crate) fn writes(&self) -> usize {
         windows::writes_in_flight(self.lanes)
     }
 
-    /// How many staging slots there are: two for each lane keep one filling while the other leaves.
+    /// The number of staging slots: two for each lane, so that one is filled while the other is sent.
     pub(crate) fn staging(&self) -> usize {
         2 * self.lanes.max(2)
     }

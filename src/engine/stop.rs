@@ -9,14 +9,14 @@ use std::{
 use crate::{call::Signature, error::Failure};
 use unisono_transport::Error;
 
-/// Why an operation did not end well. Small, so that what goes well, as nearly always, is told in registers.
+/// Why the engine stops. Small, so that a result without an error is returned in registers.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// This rank found the reason.
+    /// This rank found the failure.
     Failure(Box<Failure>),
-    /// The transport broke.
+    /// The transport returned an error.
     Transport(Box<Broken>),
-    /// The group has failed, as the failure latch says.
+    /// The failure latch is set.
     Failed,
     /// The deadline has passed.
     Deadline,
@@ -36,11 +36,11 @@ impl From<Error> for Stop {
     }
 }
 
-/// What a transport says of its end.
+/// An error of the transport.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub error: Error,
-    /// Between this rank and which one, as people know it.
+    /// The rank and host at the other end of the connection, if the error is of one.
     pub with: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// Why the engine stopped, and at what.
+/// Why the engine stops, and at which operation or message.
 pub(crate) struct Halt {
     pub stop: Stop,
     pub stalled: Option<Box<StalledOperation>>,
@@ -65,16 +65,16 @@ impl From<Stop> for Halt {
     }
 }
 
-/// What did not end well.
+/// The operation or message at which the engine stops.
 #[derive(Default)]
 pub(crate) struct StalledOperation {
     /// The operation's number; messages have none.
     pub number: Option<u64>,
-    /// Its group, as [`Operation::group`], and that group's number among all ranks.
+    /// The name of its group for errors, and the id of that group on all ranks; `None` and 0 of the world.
     pub group: Option<Arc<str>>,
     pub id: u64,
     pub call: String,
-    /// How long it has taken.
+    /// For how long it has been under way.
     pub waited: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What the engine asks of whoever runs it, and what it is asked.
+//! What the engine reports to the runtime and asks it ([`Supervisor`]), and the requests that the runtime has for the engine.
 
 use crate::call::Signature;
 use std::{
@@ -15,75 +15,75 @@ use super::{
 };
 use crate::position::Position;
 
-/// Who watches over the engine from outside.
+/// Who runs the engine: the runtime, or a test.
 pub(crate) trait Supervisor {
-    /// Whether to stop: a failure elsewhere was reported.
+    /// Whether to stop, because the failure latch is set.
     fn stopped(&self) -> bool;
 
-    /// This has waited longest: it waits for the rank of the world, if it waits for one.
+    /// The call that has waited longest, and the rank of the world that it waits for, if it waits for one.
     fn waits_longest(&self, _: Call, _: Option<Rank>) {}
 
-    /// What has waited longest has done so in vain for this long.
+    /// The call that stalled first has done so for this time.
     fn waits(&self, _: Duration) {}
 
-    /// The deadline of what has waited longest.
+    /// The deadline of the call that has waited longest.
     fn until(&self, _: Instant) {}
 
     /// An operation begins.
     fn began(&self, _: &Operation) {}
 
-    /// The operation of that number, or a message after it, has ended. What is left to do is to be [finished](Completion::finish)
-    /// where nothing is locked.
+    /// The operation of this number, or a message after it, has ended. The completion, if there is one, is to be
+    /// [finished](Completion::finish) while no lock is held.
     fn ended(&self, _: Option<u64>, left: Option<Completion>) {
         Completion::finish(left.into_iter().collect());
     }
 
-    /// What somebody has asked for meanwhile, and the channel of the group.
+    /// The next request in the submission queue, and the communicator that it is for.
     fn asked(&self) -> Option<(CommId, Request)> {
         None
     }
 
-    /// Whether somebody has.
+    /// Whether there is a request in the submission queue.
     fn asks(&self) -> bool {
         false
     }
 
-    /// Whether somebody else wants to drive.
+    /// Whether another thread wants to drive.
     fn wanted(&self) -> bool {
         false
     }
 
-    /// The engine will sleep, or has slept.
+    /// The engine is about to sleep (`true`), or has slept.
     fn sleeps(&self, _: bool) {}
 }
 
-/// What waits.
+/// A call that waits.
 #[derive(Clone, Copy)]
 pub(crate) enum Call {
-    /// A rank for its neighbours, before there is any call.
+    /// The exchange of greetings, when ranks join.
     Greeting,
-    /// An operation, by its number.
+    /// A collective operation, by its number.
     Operation(u64, Signature),
-    /// A message; the number of the operation before it.
+    /// A send or receive, with the number of the operation before it.
     Message(Option<u64>, Signature),
 }
 
-/// What somebody asks for.
+/// An entry of the submission queue.
 pub(crate) enum Request {
     Do(Task),
-    /// That this rank leave the group when all that was asked for before is done.
+    /// To leave the communicator when all tasks that were submitted before have ended.
     Leave,
-    /// Where this rank stands.
+    /// To answer with this rank's position.
     Position(Arc<PositionQuery>),
 }
 
-/// Something to be done.
+/// Work for the engine, and its completion.
 pub(crate) struct Task {
     pub what: What,
     pub completion: Completion,
 }
 
-/// A question where this rank stands, which whoever drives answers.
+/// A query of this rank's position, which the driver answers.
 #[derive(Default)]
 pub(crate) struct PositionQuery {
     answer: Mutex<Option<Position>>,

@@ -16,7 +16,7 @@ use unisono_transport::{
     sim::{self, Fabric},
 };
 
-use super::*;
+use super::{comm::Core, *};
 use crate::{
     buffer::{Borrowed, Registry},
     call::{Form, Kind, Signature},
@@ -29,6 +29,31 @@ mod control;
 mod credit;
 mod forged;
 mod greet;
+
+/// A finished step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Traced {
+    pub lane: usize,
+    pub step: Step,
+    /// How many of this rank's puts were under way then. What reductions find here overlaps with the wire.
+    pub in_flight: usize,
+}
+
+impl Core<'_> {
+    /// Keeps a step that a lane has finished.
+    pub(super) fn trace(&mut self, lane: usize, step: Option<Step>) {
+        if let (Some(trace), Some(step)) = (&mut self.port.trace, step) {
+            trace.push(Traced { lane, step, in_flight: self.comm.under_way });
+        }
+    }
+}
+
+impl Engine {
+    /// Starts to keep the steps of operations, and returns those that were kept so far.
+    pub(crate) fn keep_trace(&mut self) -> Vec<Traced> {
+        self.net.port.trace.replace(Vec::new()).unwrap_or_default()
+    }
+}
 
 /// Nobody interferes.
 struct Nobody;
@@ -329,13 +354,13 @@ fn chunk_k_is_reduced_while_chunk_k_plus_1_is_in_flight() {
                 direct: true,
                 ..Job::new(Collective::AllReduce, rank, 2, count)
             };
-            engine.trace = Some(Vec::new());
+            engine.keep_trace();
             let mut data = vec![1.0_f32; count];
             let borrowed = Borrowed::within(&mut data, 0..count, 0..count).unwrap();
             call::<f32>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
             drop(borrowed);
             assert!(data.iter().all(|&x| x == 2.0));
-            engine.trace.take().unwrap()
+            engine.keep_trace()
         },
     );
     for trace in traces {
@@ -423,7 +448,11 @@ fn a_message_ends_when_it_has_left() {
                 let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
                 engine.take(WORLD, Task { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
                 engine.drive((&|| outcome.ended(), None), &Nobody).map_err(|halt| halt.stop).unwrap();
-                assert_eq!(engine.net().core(WORLD).unwrap().comm.talk.under_way, 0, "{len} bytes of {rank}");
+                assert_eq!(
+                    engine.net().core(WORLD).unwrap().comm.messages.under_way,
+                    0,
+                    "{len} bytes of {rank}"
+                );
             }
         };
         world(2, SMALL, || Box::new(fabric.open()), ends);
@@ -450,7 +479,7 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
         let waits = |engine: &Engine| engine.position().groups[0].messages[0].waits.clone();
         if rank == 1 {
             assert_eq!(waits(engine), [0]);
-            while engine.net().core(WORLD).unwrap().comm.talk.arrived.is_empty() {
+            while engine.net().core(WORLD).unwrap().comm.messages.arrived.is_empty() {
                 engine.net().poll().unwrap();
                 engine.net().send_control().unwrap();
             }

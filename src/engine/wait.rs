@@ -1,39 +1,38 @@
-//! Waiting is a policy of its own: poll hot for a while, then give way, then sleep on the transport.
+//! How the driver waits: it spins (polls without yielding), then polls and yields, then sleeps on the transport.
 //!
-//! With more ranks than cores nobody may poll hot: the one who is waited for needs the core. The same holds
-//! where other programs use the cores, which shows when a yielded core comes back late; where it always came
-//! back at once, polling takes nothing from anybody and goes on for longer. And patience adapts. A wait that
-//! outlasted its hot polling halves that of the next ones, one that did not doubles it; the same with giving
-//! way; and now and then a wait tries the whole again, which stays if it sufficed.
-//! docs/decisions/048-patience-adapts.md has the figures.
+//! If there are more ranks than cores, no rank may spin, because the rank that it waits for needs the core. The same holds if
+//! other programs use the cores. That shows when a yielded core comes back late; if it always came back at once, polling costs
+//! nobody anything and continues for longer. The durations adapt: a wait that lasted longer than its spinning halves the
+//! spinning of later waits, and a shorter one doubles it; yielding adapts the same way. Some waits use the full durations again,
+//! which stay if they sufficed. docs/decisions/048-patience-adapts.md has the figures.
 
 use std::time::{Duration, Instant};
 
-/// How patiently to wait at most, fixed for the life of an engine.
+/// The longest durations of a wait's phases, fixed for the life of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
-    /// How long to poll without giving the core away.
+    /// For how long to poll without yielding the core.
     pub spin: Duration,
-    /// How long, after that, to poll but yield the core after each fruitless poll.
+    /// For how long, after that, to poll and yield the core after each poll that brought nothing.
     pub give_way: Duration,
-    /// The same as long as nobody else takes the core.
+    /// The same if no other thread takes the core.
     pub alone: Duration,
 }
 
-/// A yielded core that comes back later than this was taken: more than what interrupts and the system's own threads
-/// need, less than the least slice of a thread that computes (0.7 ms on Linux).
+/// Another thread took a yielded core if the core comes back later than this: more than interrupts and the system's own threads
+/// need, less than the shortest slice of a thread that computes (0.7 ms on Linux).
 const TAKEN: Duration = Duration::from_micros(100);
 
-/// The longest sleep: the failure latch and deadlines are looked at in between.
+/// The longest sleep. The driver checks the failure latch and deadlines between sleeps.
 const NAP: Duration = Duration::from_millis(20);
 
-/// How often patience may be halved.
+/// How often a duration may be halved.
 const HALVINGS: u32 = 6;
 
-/// Every so many waits, patience is whole again for one.
+/// One wait in so many uses the full durations.
 const RETRY: u32 = 32;
 
-/// What to do after a fruitless poll.
+/// What to do after a poll that brought nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Poll,
@@ -42,18 +41,21 @@ pub(crate) enum Next {
     Park(Duration),
 }
 
-/// Waits, one after the other: each from its first fruitless poll to the next fruitful one.
+/// The waits of an engine, one after the other. A wait lasts from the first round that moved nothing to the next that moved
+/// something.
 #[derive(Debug)]
 pub(crate) struct Wait {
     patience: Patience,
+    /// When the present wait began, if the engine waits.
     since: Option<Instant>,
-    /// What the present wait came to.
+    /// The latest phase of the present wait.
     last: Next,
-    /// The longest that the core was away in this wait.
+    /// The longest time after which a yielded core came back in this wait.
     away: Duration,
-    /// How often hot polling and giving way were halved.
+    /// How often spinning and yielding are halved.
     spin: u32,
     give_way: u32,
+    /// The number of waits so far; it wraps.
     waits: u32,
 }
 
@@ -62,16 +64,17 @@ impl Wait {
         Self { patience, since: None, last: Next::Poll, away: Duration::ZERO, spin: 0, give_way: 0, waits: 0 }
     }
 
-    /// Since when nothing has moved, where something is waited for.
-    pub(crate) fn waits(&self) -> Option<Instant> {
+    /// When the present wait began, if the engine waits.
+    pub(crate) fn since(&self) -> Option<Instant> {
         self.since
     }
 
-    /// Something moved.
+    /// Something moved: ends the present wait.
     pub(crate) fn reset(&mut self) {
         if self.since.take().is_some() {
-            // Step by step a patience that is much too short never grew: the next wait would outlast its double.
-            let doubled = if self.tries_whole() { HALVINGS } else { 1 };
+            // A wait with the full durations that sufficed restores them at once: a duration that is much too short would not
+            // grow step by step, because the next wait would outlast its double.
+            let doubled = if self.is_full() { HALVINGS } else { 1 };
             let adapt = |halvings: &mut u32, outlasted: bool| {
                 *halvings =
                     if outlasted { (*halvings + 1).min(HALVINGS) } else { halvings.saturating_sub(doubled) };
@@ -83,27 +86,27 @@ impl Wait {
         }
     }
 
-    /// Whether this wait has the whole patience.
-    fn tries_whole(&self) -> bool {
+    /// Whether the present wait uses the full durations.
+    fn is_full(&self) -> bool {
         self.waits.is_multiple_of(RETRY)
     }
 
-    /// The core came back so long after it was yielded.
+    /// The yielded core came back after this time.
     pub(crate) fn back_after(&mut self, away: Duration) {
         self.away = self.away.max(away);
     }
 
-    /// This much of a patience that was halved so often.
-    fn share(&self, patience: Duration, halvings: u32) -> Duration {
-        patience / if self.tries_whole() { 1 } else { 1_u32 << halvings }
+    /// A duration in the present wait, which was halved so often.
+    fn share(&self, duration: Duration, halvings: u32) -> Duration {
+        duration / if self.is_full() { 1 } else { 1_u32 << halvings }
     }
 
-    /// How long this wait, which may begin now, has lasted.
+    /// For how long the present wait, which may begin now, has lasted.
     fn waited(&mut self, now: Instant) -> Duration {
         now.saturating_duration_since(*self.since.get_or_insert(now))
     }
 
-    /// Nothing moved. Whether that is so short that [`next`](Self::next) says to poll; otherwise it is to be asked what else.
+    /// Nothing moved. Whether [`next`](Self::next) would say to poll; if not, ask it what to do.
     pub(crate) fn is_hot(&mut self, now: Instant) -> bool {
         let hot = self.waited(now) < self.share(self.patience.spin, self.spin);
         if hot {
@@ -112,7 +115,7 @@ impl Wait {
         hot
     }
 
-    /// Nothing moved. `now` is the time.
+    /// Nothing moved: what to do. It does not sleep beyond `deadline`.
     pub(crate) fn next(&mut self, now: Instant, deadline: Instant) -> Next {
         if self.is_hot(now) {
             return Next::Poll;
@@ -139,7 +142,7 @@ mod tests {
         alone: Duration::from_micros(128),
     };
 
-    /// What comes of a wait that lasts `micros`, microsecond by microsecond.
+    /// What a wait of `micros` microseconds says to do in each of them.
     fn wait_for(wait: &mut Wait, micros: u64) -> Vec<Next> {
         let start = Instant::now();
         let at = |micros| start + Duration::from_micros(micros);
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!(wait.next(at(64 + 1023), deadline), Next::Yield);
         wait.back_after(Duration::from_millis(1));
         assert!(matches!(wait.next(at(64 + 1023), deadline), Next::Park(_)));
-        // The next wait has not been disturbed yet; of this one's length, half of the patience is left.
+        // In the next wait nobody has taken the core yet. The last one has halved the durations.
         wait.reset();
         wait.next(at(2000), deadline);
         assert_eq!(wait.next(at(2000 + 500), deadline), Next::Yield);
@@ -184,7 +187,7 @@ mod tests {
     #[test]
     fn patience_adapts_and_recovers() {
         let mut wait = Wait::new(PATIENCE);
-        // How long a wait polls before it sleeps.
+        // How many microseconds a wait polls before it sleeps.
         let mut polls = |micros| {
             wait_for(&mut wait, micros).iter().take_while(|next| !matches!(next, Next::Park(_))).count()
         };
@@ -193,14 +196,14 @@ mod tests {
             polls(1000);
         }
         assert_eq!(polls(1000), 3);
-        // Giving way suffices where hot polling did not; short waits bring both back.
+        // A wait that ends while it yields lengthens yielding; one that ends while it spins lengthens both.
         polls(2);
         polls(2);
         assert_eq!(polls(1000), 1 + 8);
         polls(0);
         polls(0);
         assert_eq!(polls(1000), 4 + 16);
-        // And the whole patience is tried every so often.
+        // One wait in so many uses the full durations.
         assert_eq!((0..RETRY).filter(|_| polls(1000) == 192).count(), 1);
     }
 
@@ -210,10 +213,10 @@ mod tests {
         let (deadline, at) = (start + Duration::from_secs(5), |micros| start + Duration::from_micros(micros));
         let mut wait = Wait::new(PATIENCE);
         assert!(wait.is_hot(at(0)) && wait.is_hot(at(63)) && !wait.is_hot(at(64)));
-        // To ask changes nothing.
+        // To have asked `is_hot` changes nothing.
         assert_eq!(wait.next(at(64), deadline), Next::Yield);
         assert!(matches!(wait.next(at(64 + 128), deadline), Next::Park(_)));
-        // A wait that was never asked what else to do counts as one that needed nothing else.
+        // A wait of which only `is_hot` was asked counts as one in which spinning sufficed.
         wait.reset();
         assert!(wait.is_hot(at(1000)) && wait.is_hot(at(1031)) && !wait.is_hot(at(1032)));
         wait.reset();
@@ -225,12 +228,12 @@ mod tests {
     #[test]
     fn patience_that_suffices_stays() {
         let mut wait = Wait::new(PATIENCE);
-        // Whether a wait is over before it yields.
+        // Whether a wait ends before it yields.
         let mut hot = |micros| wait_for(&mut wait, micros).iter().all(|next| *next == Next::Poll);
         for _ in 0..10 {
             hot(1000);
         }
-        // Long waits have worn it out; of short ones, which even its double is too short for, all but a few are hot again.
+        // Long waits have halved the durations. Of the short ones that follow, which outlast even the double, few yield.
         assert!((0..10 * RETRY).filter(|_| !hot(20)).count() <= RETRY as usize);
         for _ in 0..RETRY {
             assert!(hot(20));

@@ -35,13 +35,9 @@ mod wakers;
 mod work;
 
 impl ProcessGroup {
-    /// Keeps, from now on, the finished steps of each operation of this process; [`Self::trace`] returns those of the latest.
-    fn keep_trace(&self) {
-        self.shared.runtime.with(|engine| engine.trace = Some(Vec::new())).unwrap();
-    }
-
-    fn trace(&self) -> Vec<crate::engine::Traced> {
-        self.shared.runtime.with(|engine| engine.trace.clone()).unwrap().unwrap_or_default()
+    /// Starts to keep the steps of this process's operations, and returns those that were kept so far.
+    fn keep_trace(&self) -> Vec<crate::engine::Traced> {
+        self.shared.runtime.with(|engine| engine.keep_trace()).unwrap()
     }
 }
 
@@ -467,9 +463,9 @@ fn a_handle_may_have_a_pipeline_of_its_own() {
             group.keep_trace();
             group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
             assert_eq!(data, [3; 300]);
-            let lanes: std::collections::BTreeSet<_> =
-                group.trace().iter().map(|traced| traced.lane).collect();
-            (group.trace().len(), lanes.len())
+            let trace = group.keep_trace();
+            let lanes: std::collections::BTreeSet<_> = trace.iter().map(|traced| traced.lane).collect();
+            (trace.len(), lanes.len())
         };
         let (whole, cut) = (messages(256, 2), messages(64, 3));
         assert!(whole.1 == 2 && cut.1 == 3 && cut.0 > 2 * whole.0, "{whole:?} {cut:?}");

@@ -1,4 +1,4 @@
-//! How an operation begins: its windows are opened, and its sources are told where they may write.
+//! Begins an operation: opens its windows, and sends clears to send.
 
 use std::mem;
 
@@ -9,7 +9,8 @@ use super::{lane::Lane, run::Run};
 use crate::engine::{comm::Core, request::Operation, stop::Stop, wire::Class};
 
 impl Run {
-    /// Opens the windows that an operation needs, and tells its sources where they may write.
+    /// Opens the windows that an operation needs, and sends a clear to send to each of its sources if its schedule writes straight
+    /// into outputs.
     pub(crate) fn begin(
         core: &mut Core<'_>,
         operation: Box<Operation>,
@@ -38,7 +39,7 @@ impl Run {
             }
         });
         opened?;
-        // Told to all sources, and taken back when the operation ends.
+        // Sources may write there until the operation ends.
         let mut exposed = None;
         if schedule.direct() {
             exposed = expose(core, &operation)?;
@@ -51,7 +52,7 @@ impl Run {
     }
 }
 
-/// What others need to write into an operation's output, if they may.
+/// What peers need to write into an operation's output; `None` if they may not.
 fn expose(core: &mut Core<'_>, operation: &Operation) -> Result<Option<(RemoteRegion, Region)>, Stop> {
     if !operation.writable {
         return Ok(None);
@@ -67,7 +68,7 @@ fn expose(core: &mut Core<'_>, operation: &Operation) -> Result<Option<(RemoteRe
     }
 }
 
-/// Tells every source whether and where it may write into this rank's output.
+/// Sends a clear to send to every source: whether and where it may write into this rank's output.
 fn send_clear_to_send(
     core: &mut Core<'_>,
     operation: &Operation,

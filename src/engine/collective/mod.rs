@@ -1,4 +1,4 @@
-//! Collectives: one operation of a communicator after the other, each a schedule that its lanes run.
+//! Collectives: the operations of a communicator run one after the other, each as a schedule of steps on lanes.
 
 mod begin;
 mod lane;
@@ -8,7 +8,7 @@ mod slice;
 mod turn;
 
 pub(crate) use self::{
-    lane::{Lane, Traced},
+    lane::Lane,
     run::{Pass, Run},
     turn::Called,
 };

@@ -3,24 +3,24 @@
 use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
 use unisono_transport::Region;
 
-use super::lane::{Lane, Traced};
+use super::lane::Lane;
 use crate::{
     buffer::{Bytes, SpanError},
     engine::{
-        comm::{Core, Violation},
+        comm::Core,
         request::Operation,
         stop::Stop,
         wire::{Class, CollectiveHeader, MAX_FLOWS, OperationInfo, Way},
     },
-    error::Failure,
 };
 
-/// What came of one pass over an operation.
+/// The result of one pass over an operation.
 pub(crate) enum Pass {
+    /// The operation has ended.
     Ended,
-    /// All was done that can be done before the next poll, or so much was reduced or copied that it is time for one.
+    /// Something moved; a poll is next.
     Moved,
-    /// There was nothing to do.
+    /// Nothing moved.
     Idle,
 }
 
@@ -30,13 +30,11 @@ pub(crate) struct Run {
     pub class: Class,
     pub(super) schedule: CallSchedule,
     pub(crate) lanes: Vec<Lane>,
-    /// What peers may write into, registered for the time of the operation.
+    /// The output, registered as long as the operation runs, if peers may write into it.
     #[expect(dead_code, reason = "kept for its drop")]
     pub(super) exposed: Option<Region>,
-    /// The lane that is at work.
+    /// The lane that reduced or copied last.
     pub(crate) working: usize,
-    /// Where finished steps are noted, if they are.
-    pub trace: Option<Vec<Traced>>,
 }
 
 impl Run {
@@ -47,11 +45,11 @@ impl Run {
         lanes: Vec<Lane>,
         exposed: Option<Region>,
     ) -> Self {
-        Self { operation, class, schedule, lanes, exposed, working: 0, trace: None }
+        Self { operation, class, schedule, lanes, exposed, working: 0 }
     }
 
-    /// Does what can be done before the next poll: puts and takes on every lane, no more than a slice of work, control messages.
-    /// `idle` says that the latest poll brought nothing.
+    /// Does what can be done before the next poll: puts and takes on every lane, at most a slice of work, and control messages.
+    /// `idle` says that the latest round moved nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
         let (mut moved, mut worked) = (false, 0);
         loop {
@@ -61,21 +59,21 @@ impl Run {
             if worked >= SLICE {
                 break;
             }
-            // Before any work: a peer may wait for leave to write.
+            // Before any work: a peer may wait for a clear to send.
             if core.comm.has_control() {
                 moved |= core.send_control()?;
             }
             let Some(bytes) = self.work(core)? else { break };
             (moved, worked) = (true, worked + bytes);
         }
-        if core.comm.has_debts() && (idle || self.ended()) {
+        if !core.comm.debts.is_empty() && (idle || self.ended()) {
             core.comm.settle_debts(idle);
         }
         if core.comm.has_control() {
             moved |= core.send_control()?;
         }
-        // Nothing of ours may wait for a poll that comes only with the next call (copies that surely leave do not, and are
-        // not waited for); or, after the last one, be lost.
+        // No put may wait in the provider for a poll, since the next one comes only with the next call. Copied control messages that
+        // leave without a poll need not be completed, except in the shutdown, after which they would be lost.
         let comm = &*core.comm;
         let left = if comm.shutting_down { comm.control_completed() } else { comm.control_sent() };
         if self.ended() && comm.under_way == 0 && left {
@@ -90,7 +88,7 @@ impl Run {
         self.lanes.iter().all(|lane| lane.ended)
     }
 
-    /// Steps finished, and the ranks for which lanes wait: none if a lane can go on.
+    /// The number of steps that are done, and the ranks that lanes wait for: none if a lane can continue.
     pub(crate) fn progress(&self) -> (u64, Vec<Rank>) {
         let mut waits = Vec::new();
         for lane in self.lanes.iter().filter(|lane| !lane.ended) {
@@ -109,10 +107,9 @@ impl Run {
         self.lanes.iter().map(|lane| lane.steps).sum()
     }
 
-    /// Runs a lane until it must wait or comes to work. True if it moved.
+    /// Runs a lane until it must wait, or its next step reduces or copies. True if it moved.
     ///
-    /// Work comes second: whatever can be put goes on the wire before anything is reduced, so that chunk k
-    /// is reduced while chunk k+1 is in flight.
+    /// All lanes put what they can before any reduces, so that chunk k is reduced while chunk k+1 is in flight.
     fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool, Stop> {
         let mut moved = false;
         loop {
@@ -148,17 +145,17 @@ impl Run {
                 return Ok(moved);
             }
             moved = true;
-            self.finish(core, index);
+            #[cfg(test)]
+            core.trace(index, self.lanes[index].step);
+            self.finish(index);
         }
     }
 
-    pub(crate) fn finish(&mut self, core: &Core<'_>, index: usize) {
+    /// The present step of a lane is done.
+    pub(crate) fn finish(&mut self, index: usize) {
         let lane = &mut self.lanes[index];
-        if let (Some(trace), Some(step)) = (&mut self.trace, lane.step) {
-            trace.push(Traced { lane: index, step, in_flight: core.comm.under_way });
-        }
         if !matches!(lane.step, Some(Step::Put { .. } | Step::Write { .. })) {
-            // It may have changed what was staged.
+            // The step may have changed the source that was staged.
             lane.latest = None;
         }
         (lane.step, lane.done, lane.staged) = (None, 0, None);
@@ -189,7 +186,7 @@ impl Run {
             Place::Output => (&self.operation.output, 0),
             Place::Scratch => match &core.comm.scratch {
                 Some(scratch) => (scratch, 0),
-                // Nothing may lie anywhere.
+                // An empty span needs no memory.
                 None if span.len == 0 => (&self.operation.output, 0),
                 None => {
                     return Err(core.stop("a step uses scratch that its schedule never asked for".to_owned()));
@@ -216,20 +213,20 @@ impl Run {
         core.stop(format!("{} {step:?}: {error}", self.operation.signature.call()))
     }
 
-    /// What to do where nothing comes: ranks that disagree may wait for each other for ever.
-    pub(crate) fn doubt(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+    /// Finds out whether the operation is stalled because ranks disagree: compares what arrived, and sends mismatch probes.
+    pub(crate) fn check_stalled(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         self.compare(core)?;
-        self.ask(core)
+        self.probe(core)
     }
 
-    /// Looks at what peers sent or would send that no lane takes: ranks that disagree may wait for each
+    /// Compares this operation with messages, probes and clears to send that no lane takes: ranks that disagree may wait for each
     /// other on different flows.
     fn compare(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         let number = self.operation.op();
         let (me, comm) = (core.port.me, &*core.comm);
         let agree =
             |from, info: &OperationInfo| self.operation.agree(me, comm.world(from), info).map_err(Stop::from);
-        // What belongs to a later operation waits; what belongs to an earlier one was never due.
+        // A message of a later operation is early; one of an earlier operation was never awaited.
         let earlier = |info: &OperationInfo| info.number.wrapping_sub(number) >= 1 << 31;
         for (from, info) in comm.untaken() {
             if info.number == number || earlier(&info) {
@@ -237,9 +234,9 @@ impl Run {
             }
         }
         for &(from, class, info) in &comm.mismatch_probes {
-            // For those that were due a window was opened.
-            let never_due = earlier(&info) && comm.receiver(from, class, 0).is_none();
-            if info.number == number || never_due {
+            // If an earlier operation had awaited its message, there would be a window for it.
+            let unawaited = earlier(&info) && comm.receiver(from, class, 0).is_none();
+            if info.number == number || unawaited {
                 agree(from, &info)?;
             }
         }
@@ -248,16 +245,15 @@ impl Run {
         {
             agree(*from, &clear_to_send.operation)?;
         }
-        // Most mismatch probes were answered by a window long before anyone looks.
+        // Only probes of later operations are still needed.
         core.comm
             .mismatch_probes
             .retain(|(.., info)| info.number.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
         Ok(())
     }
 
-    /// Tells those from whom lanes have waited in vain for leave to write what they would write: they may wait for
-    /// a message of another call.
-    fn ask(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+    /// Sends a mismatch probe to each rank whose clear to send a lane waits for: that rank may be in another call.
+    fn probe(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         for lane in &self.lanes {
             if let Some(Step::Write { to, .. }) = lane.step
                 && core.comm.clear_to_send(to, self.operation.op()).is_none()
@@ -268,10 +264,10 @@ impl Run {
         Ok(())
     }
 
-    /// At the end: a peer's message that nobody took spoils what seems done. What peers allowed is over.
+    /// Ends the operation: it fails if a peer has sent a message that no lane has taken. Its clears to send are dropped.
     fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         self.compare(core)?;
-        // Otherwise its arrival was an error already.
+        // Where peers may not write, a write fails on arrival.
         if core.comm.exposed && core.comm.unawaited() {
             return Err(core.port.forged("a write that nobody awaits".to_owned()));
         }
@@ -279,13 +275,16 @@ impl Run {
         Ok(())
     }
 
+    /// The receiving end of the flow from a rank that the schedule takes messages from.
+    fn source(&self, core: &Core<'_>, lane: usize, from: Rank) -> Result<usize, Stop> {
+        core.comm.receiver(from, self.class, lane).ok_or_else(|| {
+            core.stop(format!("a step takes from rank {from}, which is no source of its schedule"))
+        })
+    }
+
     /// Takes the next message. False if it has not landed.
     fn take(&mut self, core: &mut Core<'_>, lane: usize, from: Rank, len: usize) -> Result<bool, Stop> {
-        let Some(receiver) = core.comm.receiver(from, self.class, lane) else {
-            return Err(
-                core.stop(format!("a step takes from rank {from}, which is no source of its schedule"))
-            );
-        };
+        let receiver = self.source(core, lane, from)?;
         if !core.comm.receivers[receiver].ready() {
             return Ok(false);
         }
@@ -293,25 +292,20 @@ impl Run {
         let header: CollectiveHeader = core.comm.header(receiver, slot)?;
         self.operation.agree(core.port.me, core.comm.world(from), &header.operation).map_err(Stop::from)?;
         if header.len as usize != len {
-            return Err(Stop::from(Failure::Protocol {
-                rank: core.port.me,
-                from: core.comm.world(from),
-                what: format!("a message of {} elements where {len} were due", header.len),
-            }));
+            let what = format!("a message of {} elements where {len} were due", header.len);
+            return Err(core.violation(from, what));
         }
         if usize::from(header.flow.reply) >= MAX_FLOWS {
             let what = format!("a message that wants its credit on flow {}", header.flow.reply);
-            return Err(core.violation(from, Violation(what)));
+            return Err(core.violation(from, what));
         }
         core.comm.receivers[receiver].reply = Some(header.flow.reply.into());
         Ok(true)
     }
 
-    /// Gives a slot back.
+    /// Frees the slot of the oldest message that was taken.
     fn free(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
-        let Some(receiver) = core.comm.receiver(from, self.class, lane) else {
-            return Err(core.stop(format!("a step frees what rank {from} never sent")));
-        };
+        let receiver = self.source(core, lane, from)?;
         if !core.comm.receivers[receiver].free() {
             return Err(core.stop(format!("a step frees more messages than rank {from} sent")));
         }
@@ -321,9 +315,7 @@ impl Run {
 
     /// Waits for the next write from a peer. False if it has not landed.
     fn land(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
-        let Some(receiver) = core.comm.receiver(from, self.class, lane) else {
-            return Err(core.stop(format!("a step awaits rank {from}, which is no source of its schedule")));
-        };
+        let receiver = self.source(core, lane, from)?;
         let landing = &mut core.comm.landings[receiver];
         if !landing.ready() {
             return Ok(false);

@@ -1,18 +1,16 @@
-//! How a lane sends: through a slot of the receiver, or straight into its output.
+//! The puts of a lane: through a slot of the receiver, or straight into its output.
 
-use unisono_schedule::{Place, Rank, Span, windows::stride};
+use unisono_schedule::{Place, Rank, Span};
 use unisono_transport::{Region, Target};
 
 use super::run::Run;
 use crate::{
     buffer::{self, Bytes},
     engine::{
-        access,
         comm::{Core, Origin, Ready, Whose},
         stop::Stop,
-        wire::{HEADER, Immediate, PAYLOAD, Way},
+        wire::HEADER,
     },
-    error::Failure,
 };
 
 impl Run {
@@ -28,12 +26,11 @@ impl Run {
             core.probe_mismatch(to, self.class, &self.operation.info())?;
             return Ok(false);
         };
-        // This message may be the last that its receiver awaits before it closes: no control message may come after it.
+        // The receiver may close its endpoint after this message: no control message may follow it.
         if core.comm.shutting_down && !core.comm.control_completed() {
             return Ok(false);
         }
-        let Some(number) = core.comm.senders[sender].flow.next() else { return Ok(false) };
-        let Some(record) = core.port.posts.vacant() else { return Ok(false) };
+        let Some(record) = core.record(&core.comm.senders[sender].flow) else { return Ok(false) };
         let bytes = from.len * self.operation.size;
         let slot_bytes = core.comm.senders[sender].slot_bytes;
         if bytes > slot_bytes {
@@ -44,29 +41,12 @@ impl Run {
         let Some(origin) = self.origin(core, lane, from, (injected, joined))? else { return Ok(false) };
 
         let opposite = core.comm.receiver(to, self.class, lane);
-        let freed = opposite.map_or(0, |flow| core.comm.receivers[flow].freed());
-        let header = self.operation.header(freed, core.comm.senders[sender].reply, from.len);
-        let (headers, at) = core.port.posts.header(record);
-        access::store(headers, at, &header)?;
-
-        let flow = &core.comm.senders[sender].flow;
-        let slot = flow.first + flow.slot(number) * stride(slot_bytes) as u64;
-        let target =
-            Target { region: core.comm.senders[sender].region, offset: slot + (PAYLOAD - HEADER) as u64 };
-        let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
-        let whose = Whose::Lane { lane };
-        if !core.post(Ready { to, origin, bytes, record, header: true, target, immediate, whose })? {
-            return Ok(false);
-        }
-        core.sending(sender, |end| end.flow.advance(HEADER + bytes));
-        if let Some(flow) = opposite {
-            core.comm.receivers[flow].answer();
-        }
-        Ok(true)
+        let ready = Ready { sender, origin, bytes, record, whose: Whose::Lane { lane } };
+        core.put_to_slot(ready, opposite, |flow| self.operation.header(flow, from.len))
     }
 
-    /// Sends a message straight into the output of `to`, from its element `at` on; through a slot if that rank
-    /// does not allow it. False if that is not known yet, or there is no credit or no room.
+    /// Sends a message straight into the output of `to`, from its element `at` on; through a slot if the clear to send refuses
+    /// that. False if there is no clear to send, no credit or no room yet.
     pub(crate) fn write(
         &mut self,
         core: &mut Core<'_>,
@@ -80,35 +60,21 @@ impl Run {
             .map_err(Stop::from)?;
         let Some(region) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
         let Some(sender) = core.comm.sender(to, self.class, lane) else { return Ok(false) };
-        let Some(number) = core.comm.senders[sender].writes.next() else { return Ok(false) };
-        let Some(record) = core.port.posts.vacant() else { return Ok(false) };
+        let Some(record) = core.record(&core.comm.senders[sender].writes) else { return Ok(false) };
         let size = self.operation.size;
         let (bytes, offset) = (from.len * size, (at * size) as u64);
         if offset + bytes as u64 > region.len {
-            return Err(Stop::from(Failure::Protocol {
-                rank: core.port.me,
-                from: core.comm.world(to),
-                what: format!("an output of {} bytes where {} belong", region.len, offset + bytes as u64),
-            }));
+            let what = format!("an output of {} bytes where {} belong", region.len, offset + bytes as u64);
+            return Err(core.violation(to, what));
         }
         let injected = bytes <= core.port.limits.max_inject;
         let Some(origin) = self.origin(core, lane, from, (injected, false))? else { return Ok(false) };
-        let immediate = Immediate::Data {
-            flow: core.comm.senders[sender].writes.id,
-            way: Way::Direct,
-            number: (number & 0xffff) as u16,
-        };
-        let target = Target { region, offset };
-        let whose = Whose::Lane { lane };
-        if !core.post(Ready { to, origin, bytes, record, header: false, target, immediate, whose })? {
-            return Ok(false);
-        }
-        core.sending(sender, |end| end.writes.advance(bytes));
-        Ok(true)
+        let ready = Ready { sender, origin, bytes, record, whose: Whose::Lane { lane } };
+        core.put_direct(ready, Target { region, offset })
     }
 
-    /// Where the bytes of a span can be put from; staged, if they must be registered and are not, lie in several places, or
-    /// are to be joined with a header. `None` if there is no room to stage them yet.
+    /// The place that the bytes of a span are put from. They are staged if they must be registered and are not, if they lie in
+    /// several places, or if a header must lie right before them. `None` if there is no staging slot yet.
     fn origin(
         &mut self,
         core: &mut Core<'_>,
@@ -125,7 +91,7 @@ impl Run {
             let hold = receiver.and_then(|flow| Some((flow, core.comm.receivers[flow].latest()?)));
             return Ok(Some(Origin { region, offset, hold, staging: None }));
         }
-        // The engine's scratch is registered; what the caller borrowed may be, as a part of a region.
+        // The engine's scratch is registered; memory of the caller may lie in a registered buffer.
         let (here, (registered, base)) = match (from.place, &core.comm.scratch) {
             (Place::Input, _) => (&self.operation.input, part(&self.operation.registered_input)),
             (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),
@@ -144,7 +110,8 @@ impl Run {
         if let Some((region, offset)) = origin {
             return Ok(Some(Origin { region, offset, hold: None, staging: None }));
         }
-        // A put that found no room finds its source still staged. One that is joined has a header of its own there.
+        // The source may still be staged for this put, which found no room before, or for the last one, unless a header lies right
+        // before it.
         let again = self.lanes[lane].latest.filter(|(staged, _)| *staged == from && !joined);
         if self.lanes[lane].staged.is_none()
             && let Some((_, staged)) = again
@@ -173,7 +140,7 @@ impl Run {
     }
 }
 
-/// A region, if there is one, and where in it the part begins.
+/// The region that a part lies in, if any, and its offset there.
 fn part(found: &Option<(Region, usize)>) -> (Option<&Region>, usize) {
     found.as_ref().map_or((None, 0), |(region, base)| (Some(region), *base))
 }

@@ -1,4 +1,4 @@
-//! What lanes do with what has come: reductions and copies, a slice at a time.
+//! The work of lanes: reductions and copies, a slice at a time.
 
 use std::{cell::Cell, ops::Range};
 
@@ -11,9 +11,9 @@ use crate::{
 };
 
 impl Run {
-    /// Reduces or copies a slice on the first lane, from the one latest at work on, that has that to do. Tells how many
-    /// bytes that was; `None` if none has.
-    pub(crate) fn work(&mut self, core: &Core<'_>) -> Result<Option<usize>, Stop> {
+    /// Reduces or copies a slice on one lane whose step does that: the lane that did so last, or else the next one. Returns the number
+    /// of bytes; `None` if there is no such lane.
+    pub(crate) fn work(&mut self, core: &mut Core<'_>) -> Result<Option<usize>, Stop> {
         let (lanes, first) = (self.lanes.len(), self.working);
         let work = |lane: usize| match self.lanes[lane].step {
             Some(step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. })) => {
@@ -30,15 +30,17 @@ impl Run {
         self.slice(core, lane, step, into)?;
         let now = self.lanes[lane].done;
         if now >= into.len {
-            self.finish(core, lane);
+            #[cfg(test)]
+            core.trace(lane, Some(step));
+            self.finish(lane);
         }
         self.working = lane;
         Ok(Some((now - before) * self.operation.size))
     }
 
-    /// Does a slice of a reduction or a copy.
+    /// Does a slice of a step.
     fn slice(&mut self, core: &Core<'_>, lane: usize, step: Step, into: Span) -> Result<(), Stop> {
-        // What was borrowed to be read. A copy to where it is copies nothing.
+        // Some memory is borrowed to be read only. A copy of a span onto itself writes nothing.
         let stays = |from: Span| from == Span { place: Place::Input, ..into };
         let fixed = |place| place == Place::Input || place == Place::Output && self.operation.fixed;
         match step {
@@ -60,8 +62,8 @@ impl Run {
         Ok(())
     }
 
-    /// Reduces or copies as much of the parts that `part` gives as lies together in all of them. Tells how many bytes
-    /// that was: not 0, for no part is empty.
+    /// Reduces or copies the beginnings of the parts that `part` returns, as far as each is contiguous. Returns the number of bytes,
+    /// which is not 0, since no part is empty.
     fn portion<'c>(
         &self,
         core: &Core<'_>,
@@ -96,7 +98,7 @@ impl Run {
         result.map(|()| len).map_err(|error| self.broken(core, *step, &error))
     }
 
-    /// Some of a span's elements, as far as they lie together. `near` remembers where that was.
+    /// Some of a span's elements, as far as they are contiguous. `near` keeps the piece that they lie in for the next call.
     fn part<'c>(
         &'c self,
         core: &'c Core<'_>,
@@ -115,7 +117,7 @@ impl Run {
     }
 }
 
-/// As much of each as of the shortest.
+/// The parts, cut to the length of the shortest.
 fn shortest<const N: usize>(mut parts: [Bytes<'_>; N]) -> [Bytes<'_>; N] {
     cut(&mut parts);
     parts

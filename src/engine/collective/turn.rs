@@ -20,16 +20,16 @@ use crate::engine::{
     wire::CommId,
 };
 
-/// How a collective stands that was called.
+/// The result of [`Engine::call`].
 pub(crate) enum Called {
-    /// It has ended; its number.
+    /// The operation of this number has ended.
     Ended(u64),
-    /// It is one of those under way.
+    /// The operation is under way.
     UnderWay(Arc<Outcome>),
 }
 
 impl Engine {
-    /// Takes on a collective: it begins, or waits for its group's turn.
+    /// Begins a collective, or queues it if another one of its communicator is under way.
     pub(crate) fn turn(
         &mut self,
         comm_id: CommId,
@@ -45,7 +45,7 @@ impl Engine {
         self.begin(comm_id, turn, supervisor)
     }
 
-    /// Begins a collective whose turn has come.
+    /// Begins a collective. No other one of its communicator is under way.
     pub(crate) fn begin(
         &mut self,
         comm_id: CommId,
@@ -54,9 +54,8 @@ impl Engine {
     ) -> Result<(), Halt> {
         let (operation, schedule, completion) = turn;
         match self.open(comm_id, (operation, schedule), Some(completion.submitted), supervisor) {
-            Ok(mut run) => {
-                run.trace = self.trace.as_ref().map(|_| Vec::new());
-                self.running.push(UnderWay { comm_id, run, completion, doubted: None });
+            Ok(run) => {
+                self.running.push(UnderWay { comm_id, run, completion, stalled: None });
                 Ok(())
             }
             Err(halt) => {
@@ -66,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// Gives a collective its number, and opens what it needs. It was asked for `since` then, or now.
+    /// Gives a collective its number, and opens its windows. It was submitted at `since`, or now.
     fn open(
         &mut self,
         comm_id: CommId,
@@ -83,8 +82,8 @@ impl Engine {
             .map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))
     }
 
-    /// Begins a collective of a group and goes on with it as long as nobody wants anything else. After an error the engine
-    /// must be [abandoned](Self::abandon).
+    /// Begins a collective and runs it directly as long as nothing else is to be done. After an error the engine must be
+    /// [abandoned](Self::abandon).
     pub(crate) fn call(
         &mut self,
         comm_id: CommId,
@@ -92,8 +91,8 @@ impl Engine {
         timeout: Duration,
         supervisor: &dyn Supervisor,
     ) -> Result<Called, Halt> {
-        let talks = !self.talking.is_empty() || !self.net.port.active_comms.is_empty();
-        if talks || !self.running.is_empty() || self.trace.is_some() {
+        let talks = !self.messaging.is_empty() || !self.net.port.active_comms.is_empty();
+        if talks || !self.running.is_empty() {
             let (completion, outcome) = Completion::new(timeout, Action::Return(None));
             self.turn(comm_id, (operation, schedule, completion), supervisor)?;
             return Ok(Called::UnderWay(outcome));
@@ -102,7 +101,7 @@ impl Engine {
         let run = self.open(comm_id, (operation, schedule), None, supervisor)?;
         self.alone = Some((comm_id, run));
         let ended = self.go_on_alone(supervisor);
-        // It is there: a panic alone leaves it to whoever abandons the engine.
+        // It is always there: only a panic leaves it in place, for `abandon`.
         let Some((comm_id, run)) = self.alone.take() else { return Err(Stop::Failed.into()) };
         if let Ok(true) = ended {
             let number = run.operation.number;
@@ -111,14 +110,14 @@ impl Engine {
             return Ok(Called::Ended(number));
         }
         let (completion, outcome) = Completion::new(timeout, Action::Return(None));
-        let under_way = UnderWay { comm_id, run, completion, doubted: None };
+        let under_way = UnderWay { comm_id, run, completion, stalled: None };
         let halt = ended.map_err(|stop| under_way.halt(stop)).err();
         self.running.push(under_way);
         halt.map_or(Ok(Called::UnderWay(outcome)), Err)
     }
 
-    /// Goes on with what is alone under way. True if it has ended; false if something else is to be done, or to be looked at,
-    /// which [`drive`](Self::drive) does.
+    /// Advances the operation that runs alone. True if it has ended; false if something else is to be done or checked, for which
+    /// [`drive`](Self::drive) is needed.
     fn go_on_alone(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Stop> {
         let Some((comm_id, run)) = &mut self.alone else { return Ok(true) };
         for _ in 0..OFTEN {
@@ -143,7 +142,7 @@ impl Engine {
         Ok(false)
     }
 
-    /// Takes on several messages as one.
+    /// Takes several messages, which end as one.
     pub(crate) fn take_several(
         &mut self,
         comm_id: CommId,
@@ -151,7 +150,7 @@ impl Engine {
         completion: Completion,
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
-        // One more than there are messages: where there are none, it is the last.
+        // One completion more than there are messages, which ends right away: it is the last one if there are no messages.
         let mut parts = completion.split(all.len() + 1).into_iter();
         for (what, completion) in all.into_iter().zip(parts.by_ref()) {
             self.take(comm_id, Task { what, completion }, supervisor)?;
@@ -164,12 +163,9 @@ impl Engine {
         }
     }
 
-    /// The operation has ended; what follows it begins, or else the next of its group.
+    /// The operation has ended: begins what follows it, or else the next one of its communicator.
     pub(crate) fn end(&mut self, index: usize, supervisor: &dyn Supervisor) -> Result<(), Halt> {
-        let UnderWay { comm_id, mut run, completion, .. } = self.running.swap_remove(index);
-        if let Some(steps) = run.trace.take() {
-            self.trace = Some(steps);
-        }
+        let UnderWay { comm_id, run, completion, .. } = self.running.swap_remove(index);
         let number = run.operation.number;
         self.wind_up(comm_id, run)?;
         let done = Done { number: Some(number), ..Done::default() };
@@ -183,7 +179,7 @@ impl Engine {
         self.next_turn(comm_id, supervisor)
     }
 
-    /// Begins the next collective of a group, if one waits for its turn.
+    /// Begins the next collective of a communicator, if one is queued.
     pub(crate) fn next_turn(&mut self, comm_id: CommId, supervisor: &dyn Supervisor) -> Result<(), Halt> {
         let comm = self.net.core(comm_id)?.comm;
         let next = comm.tasks.pop_front();
@@ -193,12 +189,12 @@ impl Engine {
                 completion.restart();
                 self.begin(comm_id, (operation, schedule, completion), supervisor)
             }
-            // It may have been the last of a group that this rank has left.
-            None => Ok(self.net.sweep().map(drop)?),
+            // This may have been the last one of a communicator that this rank leaves.
+            None => Ok(self.net.continue_leaving().map(drop)?),
         }
     }
 
-    /// Takes leave of an operation that has ended. Before anyone learns of its end: it refers to memory that is given back.
+    /// Drops an operation that has ended, before its caller learns of the end: it refers to memory that returns to the caller.
     pub(crate) fn wind_up(&mut self, comm_id: CommId, mut run: Run) -> Result<(), Stop> {
         let mut lanes = std::mem::take(&mut run.lanes);
         lanes.clear();
@@ -208,7 +204,8 @@ impl Engine {
         Ok(())
     }
 
-    /// An operation has ended so. Returns what follows; if nothing does, whoever waits is told. The group has come to this operation.
+    /// An operation has ended. Returns the task that follows; if none does, reports the end. `latest` is the number of the
+    /// communicator's latest operation.
     pub(crate) fn conclude(
         &mut self,
         completion: Completion,

@@ -1,5 +1,5 @@
-//! A group as the engine knows it: its members, its mailbox, its windows and flows, and what its operations leave behind
-//! for the next.
+//! A communicator: a group as the engine knows it, with its members, mailbox, windows and flows, and the state that its operations
+//! share.
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 
@@ -18,7 +18,7 @@ use crate::{
         access,
         collective::Lane,
         completion::Completion,
-        p2p::Talk,
+        p2p::Messages,
         request::Operation,
         settings::Settings,
         wire::{
@@ -29,98 +29,99 @@ use crate::{
     position::{CALLS, CallRecord},
 };
 
-/// The most clears to send of a peer at once: for the operation under way here, and, if that is over for the peer, for the next.
+/// The most clears to send that are kept of a peer: for the present operation, and for the next one if the peer has begun it.
 const CLEAR_TO_SENDS: u8 = 2;
 
-/// Where the operation of that number is among the latest.
+/// The place of operation `number` in [`Comm::calls`].
 pub(crate) fn recent(number: u64) -> usize {
     const { assert!(CALLS == 4) }
     usize::from((number & 3) as u8)
 }
 
-/// A collective that waits for its turn.
+/// A collective that is queued.
 pub(crate) type QueuedCollective = (Box<Operation>, CallSchedule, Completion);
 
-/// A small message outside of any flow: what docs/wire.md has in the mailbox, and credits.
+/// A control message that waits to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ControlMessage {
-    Window(Class),
-    ClearToSend,
+    /// A part of this rank's entry in the peer's mailbox (docs/wire.md).
+    Part(ControlKind),
+    /// Credit for a flow, by the index of its receiver.
     Credit(usize, Way),
-    Hello,
-    MismatchProbe(Class),
-    End,
-    Close(Class),
-    Answer(Class),
-    Read,
 }
 
-/// A group, without its operation under way.
+/// A communicator, without its operation under way.
 pub(crate) struct Comm {
-    /// By which its members' control messages find it.
+    /// Its id, which control messages of its members name.
     pub comm_id: CommId,
-    /// This process's rank in it.
+    /// The rank of this process in it.
     pub me: Rank,
     pub settings: Settings,
-    /// What schedules may keep things in; as much as any has needed so far.
+    /// Scratch memory of schedules: as much as any has needed so far.
     pub scratch: Option<Region>,
-    /// The room of the latest operation's lanes.
+    /// The allocation of the last operation's lanes, for the next one.
     pub(crate) lanes: Vec<Lane>,
+    /// The sending ends of flows.
     pub senders: Vec<Sender>,
-    /// The first of those of windows that were closed, which serve for the next of their class.
+    /// For windows of peers that were closed: their class and the index of their first sender. The next window of the class uses
+    /// these senders.
     pub(crate) spare_senders: Vec<(Class, usize)>,
+    /// The receiving ends of flows, for messages through slots.
     pub receivers: Vec<Incoming>,
-    /// For each of them, what comes straight into this rank's output.
+    /// The receiving ends of the same flows, for writes straight into this rank's memory.
     pub landings: Vec<Incoming>,
-    /// Puts under way, and of those the ones that read the caller's memory, by lane.
+    /// The number of the operation's puts in flight.
     pub under_way: usize,
+    /// The number of those that read the caller's memory, for each lane.
     pub outstanding: Vec<usize>,
     pub(crate) members: Vec<Member>,
     pub(crate) windows: Vec<WindowMemory>,
     /// Written by peers, read when an immediate says so.
-    mailbox: Region,
-    /// What this rank writes to the others' mailboxes: kept here until it has left.
+    pub(crate) mailbox: Region,
+    /// The sources of control messages: what this rank writes to the mailboxes of the others.
     pub(crate) control: Region,
     pub(crate) control_queue: VecDeque<(Rank, ControlMessage)>,
-    /// Receivers whose senders should hear of their credit when there is time.
+    /// Receivers whose senders are to get credit when there is time.
     pub(crate) debts: Vec<(usize, Way)>,
-    /// Control messages that the transport has not reported as sent: those that it reads from `control`, and copies.
+    /// The number of control messages in flight that the transport reads from `control`.
     pub(crate) control_in_flight: usize,
+    /// The number of control messages in flight that the transport has copied.
     pub(crate) control_copies_in_flight: usize,
-    /// Headers of messages that peers cannot send yet, until this rank comes to their operation; and in which class they
-    /// would come. No more than the latest of each rank.
+    /// Mismatch probes of operations that this rank has not ended: the latest of each rank.
     pub mismatch_probes: Vec<(Rank, Class, OperationInfo)>,
-    /// What peers allow, until the end of the operation for which they do. No more than [`CLEAR_TO_SENDS`] of each.
+    /// Clears to send of peers for operations that this rank has not ended: at most [`CLEAR_TO_SENDS`] of each.
     pub clear_to_sends: Vec<(Rank, ClearToSend)>,
     /// Whether peers may write into this rank's output now.
     pub exposed: bool,
-    /// Whether an operation is under way, and those that wait for their turn.
+    /// Whether an operation is under way.
     pub(crate) busy: bool,
+    /// The operations that are queued behind it.
     pub(crate) tasks: VecDeque<QueuedCollective>,
-    /// Operations begun so far: the number of the next.
+    /// The number of operations that have begun, which is the number of the next one.
     pub begun: u64,
-    /// What the latest of them were, each at its number modulo as many.
+    /// The latest operations, each at its number modulo `CALLS`.
     pub(crate) calls: [Signature; CALLS],
-    /// When it began the last of them, counted in those of all groups.
+    /// When the latest operation began, by the count of operations of all communicators.
     pub(crate) used: u64,
-    /// Its number, the same on all members and no other group's, and what errors call it; 0 and nothing of the world.
+    /// The id of the group: the same on all members, and unique; 0 for the world.
     pub(crate) id: u64,
+    /// The name of the group in errors; `None` for the world.
     pub(crate) label: Option<Arc<str>>,
     /// Messages from point to point.
-    pub(crate) talk: Talk,
-    /// Whether this rank says shutdown to the world: then nobody needs credit any more, and what it puts must not be
-    /// lost when it closes its endpoint.
+    pub(crate) messages: Messages,
+    /// Whether this rank is in the last barrier of shutdown: then no rank needs credit any more, and every put must be completed
+    /// before the endpoint closes.
     pub(crate) shutting_down: bool,
     /// Whether the members' mailboxes are known.
-    introduced: bool,
+    pub(crate) introduced: bool,
     /// Whether this rank has left the group.
     pub(crate) left: bool,
-    /// Whether its end was told: also of the world, by whose barriers ranks leave.
+    /// Whether the members were told the end; also in the world, where the barriers of shutdown follow.
     pub(crate) end_told: bool,
 }
 
 impl Comm {
-    /// Registers the mailbox of rank `me` of `ranks`, for the world's group.
+    /// The communicator of the world, for rank `me` of `ranks`. Registers its mailbox.
     pub(crate) fn new(
         transport: &mut dyn Transport,
         me: Rank,
@@ -160,7 +161,7 @@ impl Comm {
             used: 0,
             id: 0,
             label: None,
-            talk: Talk::default(),
+            messages: Messages::default(),
             shutting_down: false,
             introduced: false,
             left: false,
@@ -168,17 +169,17 @@ impl Comm {
         })
     }
 
-    /// Where the message stands that has waited longest, as [`Talk::stand`] by ranks of the world.
+    /// As [`Messages::longest_wait`], with ranks of the world.
     pub(crate) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
-        let (at, signature, peer) = self.talk.longest_wait()?;
+        let (at, signature, peer) = self.messages.longest_wait()?;
         let world = |rank| self.world(rank);
         Some((at, signature.worldwide(world), peer.map(world)))
     }
 
-    /// Gives up all receives for which nothing has come.
+    /// As [`Messages::give_up_receives`], with ranks of the world.
     pub(crate) fn give_up_receives(&mut self) -> Vec<(String, Completion)> {
         let members = &self.members;
-        self.talk.give_up_receives(|rank| members.get(rank).map_or(rank, |member| member.world))
+        self.messages.give_up_receives(|rank| members.get(rank).map_or(rank, |member| member.world))
     }
 
     /// The number of the latest operation.
@@ -186,44 +187,28 @@ impl Comm {
         self.begun.checked_sub(1)
     }
 
-    /// The latest operations, the last first.
+    /// The latest operations, the last one first; at most `most`.
     pub(crate) fn latest_calls(&self, most: usize) -> Vec<CallRecord> {
         let numbers = (0..self.begun).rev().take(most);
         numbers.map(|number| self.calls[recent(number)].record()).collect()
     }
 
-    /// How many members it has.
-    pub(crate) fn size(&self) -> usize {
-        self.members.len()
-    }
-
-    /// Whether the members' mailboxes are known: before, nothing is called in it.
-    pub(crate) fn is_introduced(&self) -> bool {
-        self.introduced
-    }
-
-    /// Whether nothing that this rank sent is under way, nor waits for room.
+    /// Whether nothing that this rank sent is in flight or queued.
     pub(crate) fn is_settled(&self) -> bool {
-        self.control_completed() && self.under_way == 0 && self.talk.under_way == 0
+        self.control_completed() && self.under_way == 0 && self.messages.under_way == 0
     }
 
-    /// It is called so, and has this number.
+    /// Sets the id and the name of the group.
     pub(crate) fn name(&mut self, id: u64, label: Arc<str>) {
         (self.id, self.label) = (id, Some(label));
     }
 
-    /// Where the others write what this rank is to know.
+    /// The mailbox of this rank, for the others.
     pub(crate) fn mailbox(&self) -> RemoteRegion {
         self.mailbox.remote().unwrap_or_default()
     }
 
-    /// The mailbox itself.
-    #[cfg(test)]
-    pub(crate) fn mailbox_memory(&self) -> &Region {
-        &self.mailbox
-    }
-
-    /// Where the others' mailboxes are, by rank.
+    /// Makes the mailboxes of the members known, by rank.
     pub(crate) fn introduce(&mut self, mailboxes: impl IntoIterator<Item = RemoteRegion>) {
         for (member, mailbox) in self.members.iter_mut().zip(mailboxes) {
             member.mailbox = mailbox;
@@ -231,8 +216,8 @@ impl Comm {
         self.introduced = true;
     }
 
-    /// This rank leaves the group, unless it has already or something is under way: those that it has exchanged messages
-    /// with hear of it.
+    /// This rank leaves the group, unless it has left or something is under way. It tells the members that it has exchanged
+    /// messages with.
     pub(crate) fn leave(&mut self) -> Result<(), Error> {
         if self.busy || self.left {
             return Ok(());
@@ -241,11 +226,12 @@ impl Comm {
             rank == self.me || self.members.get(rank).is_some_and(|member| member.ended.is_some())
         };
         let others = self.members.len();
-        self.talk.give_up(|_, from| from.map_or_else(|| (0..others).all(gone), gone));
-        if self.talk.open() {
+        self.messages.give_up(|_, from| from.map_or_else(|| (0..others).all(gone), gone));
+        if self.messages.open() {
             return Ok(());
         }
-        // The end comes after all else: whoever has got it may forget the group. Not all providers keep the order of puts.
+        // A member that has received the end may drop the communicator, and not all providers keep the order of puts: so the end is
+        // sent after all other puts have completed.
         self.settle_debts(true);
         if !self.is_settled() {
             return Ok(());
@@ -254,38 +240,51 @@ impl Comm {
         self.tell_end()
     }
 
-    /// Those that this rank has exchanged messages with are told that it leaves, and how many operations it has begun; and
-    /// so is whoever [meets](Self::meets) it later.
+    /// Tells the members that this rank has exchanged messages with that it leaves, and how many operations it has begun. A member that
+    /// it [meets](Self::meets) later is told then.
     pub(crate) fn tell_end(&mut self) -> Result<(), Error> {
         self.end_told = true;
-        let met = (0..self.members.len()).filter(|&rank| self.members[rank].met());
+        let met = (0..self.members.len()).filter(|&rank| self.members[rank].met);
         met.collect::<Vec<_>>().into_iter().try_for_each(|rank| self.tell_end_to(rank))
     }
 
     fn tell_end_to(&mut self, rank: Rank) -> Result<(), Error> {
-        let at = rank * size_of::<Entry>() + ControlKind::End.place();
-        access::store(&self.control, at, &self.begun)?;
-        self.control_queue.push_back((rank, ControlMessage::End));
+        self.queue_control(rank, ControlKind::End, self.begun)
+    }
+
+    /// Queues a control message, and keeps what it writes to the mailbox of `to`.
+    pub(crate) fn queue_control<T: Pod>(
+        &mut self,
+        to: Rank,
+        about: ControlKind,
+        part: T,
+    ) -> Result<(), Error> {
+        access::store(&self.control, to * size_of::<Entry>() + about.part().start, &part)?;
+        self.control_queue.push_back((to, ControlMessage::Part(about)));
         Ok(())
     }
 
-    /// There is a flow between this rank and another.
+    /// There is a flow between this rank and a member.
     pub(crate) fn meets(&mut self, rank: Rank) -> Result<(), Error> {
         let met = std::mem::replace(&mut self.members[rank].met, true);
         if met || !self.end_told { Ok(()) } else { self.tell_end_to(rank) }
     }
 
-    /// Whether all that it has met have told their end: then all that they sent has come.
+    /// Whether all members that this rank has exchanged messages with have told their end: then all that they sent has arrived.
     pub(crate) fn all_ended(&self) -> bool {
-        self.members.iter().all(|member| member.ended.is_some() || !member.met())
+        self.members.iter().all(|member| member.ended.is_some() || !member.met)
     }
 
-    /// Whether nothing of the group is on its way any more, to this rank or from it.
-    pub(crate) fn over(&self) -> bool {
-        self.left && self.all_ended() && self.control_completed() && self.under_way == 0 && self.talk.over()
+    /// Whether nothing of the communicator is in flight any more, to this rank or from it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.left
+            && self.all_ended()
+            && self.control_completed()
+            && self.under_way == 0
+            && self.messages.is_over()
     }
 
-    /// Who the members are, by rank: their ranks in the world.
+    /// Sets the members: their ranks in the world, by rank.
     pub(crate) fn meet(&mut self, members: impl IntoIterator<Item = Rank>) {
         let member = |world| Member {
             world,
@@ -304,19 +303,19 @@ impl Comm {
         self.members = members.into_iter().map(member).collect();
     }
 
-    /// Bytes of registered memory: windows, mailbox, control messages, scratch.
+    /// The bytes of registered memory: windows, mailbox, control messages, scratch.
     pub(crate) fn memory(&self) -> usize {
         let windows: usize = self.open_windows().map(|window| window.region.len()).sum();
         let scratch = self.scratch.as_ref().map_or(0, |scratch| scratch.len());
         windows + self.mailbox.len() + self.control.len() + scratch
     }
 
-    /// The numbers of the flows that lead here: first number and lanes of each window.
+    /// The numbers of the flows to this rank: the first number and the lanes of each open window.
     pub(crate) fn listens(&self) -> impl Iterator<Item = (usize, usize)> {
         self.open_windows().map(|window| (window.number, window.lanes))
     }
 
-    /// The windows that are open: which, for whom, and of which class.
+    /// The open windows: index, the rank that sends through it, and class.
     pub(crate) fn opened(&self) -> impl Iterator<Item = (usize, Rank, Class)> {
         let windows = self.windows.iter().enumerate();
         let open = windows.filter(|(_, window)| window.state != WindowState::Closed);
@@ -327,7 +326,7 @@ impl Comm {
         self.windows.iter().filter(|window| window.state != WindowState::Closed)
     }
 
-    /// The numbers under which the flows' receivers send credits: first number and lanes of each window.
+    /// The numbers of the flows from this rank: the first number and the lanes for each window of a peer.
     pub(crate) fn speaks(&self) -> impl Iterator<Item = (usize, usize)> {
         let windows = self.members.iter().flat_map(|member| Class::ALL.map(|class| (member, class)));
         windows.filter_map(|(member, class)| {
@@ -353,14 +352,14 @@ impl Comm {
         (first != NONE).then_some(first as usize + lane)
     }
 
-    /// The region of a receiver's slots, and where the elements in `slot` begin.
+    /// The region and the offset of the elements in a slot of a receiver.
     pub(crate) fn slot(&self, receiver: usize, slot: usize) -> (&Region, usize) {
         let flow = &self.receivers[receiver];
         let window = &self.windows[flow.window];
         (&window.region, flow.first + slot * stride(window.slot_bytes) + PAYLOAD)
     }
 
-    /// What a peer allows in the operation of this number (its low 32 bits), if that is known yet.
+    /// The clear to send of a peer for the operation of this number (the low 32 bits), if it has arrived.
     pub(crate) fn clear_to_send(&self, to: Rank, op: u32) -> Option<&ClearToSend> {
         let clear_to_send = self
             .clear_to_sends
@@ -369,12 +368,12 @@ impl Comm {
         clear_to_send.map(|(_, clear_to_send)| clear_to_send)
     }
 
-    /// Whether what comes there is a message from point to point.
+    /// Whether a flow is for messages from point to point.
     pub(crate) fn is_message(&self, flow: &Incoming) -> bool {
         self.windows[flow.window].class == Class::Message
     }
 
-    /// The operations of messages that have landed and were not taken, and who sent them.
+    /// Messages of collectives that have landed and were not taken: sender and operation.
     pub(crate) fn untaken(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
         let flows = self.receivers.iter().enumerate().filter(|(_, flow)| !self.is_message(flow));
         flows.filter_map(|(index, flow)| {
@@ -383,7 +382,7 @@ impl Comm {
         })
     }
 
-    /// Whether something was written that no lane awaited.
+    /// Whether a write of a collective has landed that no lane has awaited.
     pub(crate) fn unawaited(&self) -> bool {
         self.landings.iter().any(|landing| landing.ready() && !self.is_message(landing))
     }
@@ -394,28 +393,17 @@ impl Comm {
         access::load(region, at - HEADER)
     }
 
-    /// What a member has written to its entry of the mailbox, `at` so many bytes in it. Only that of which an immediate has
-    /// told: the rest may be being written.
-    pub(crate) fn told<T: Pod>(&self, from: Rank, at: usize) -> Result<T, Error> {
-        access::load(&self.mailbox, from * size_of::<Entry>() + at)
+    /// The part of a member's entry in this rank's mailbox that its control message has written. A part whose immediate has not
+    /// arrived may be incomplete.
+    pub(crate) fn received_part<T: Pod>(&self, from: Rank, about: ControlKind) -> Result<T, Error> {
+        access::load(&self.mailbox, from * size_of::<Entry>() + about.part().start)
     }
 
-    /// This neighbour is greeted, and greets, perhaps by a large message too.
-    pub(crate) fn await_greeting(&mut self, from: Rank, large: bool) {
-        self.members[from].large_due = large;
-    }
-
-    /// Whether this neighbour's pattern has come, and come right, if its greeting is still awaited.
-    pub(crate) fn awaits(&self, from: Rank) -> Option<bool> {
-        let Member { greeted, large_due, .. } = self.members[from];
-        (!greeted || large_due).then_some(greeted)
-    }
-
-    /// Messages of a flow were freed, or have landed. Its sender hears of what was freed by what goes the other way, if that is
-    /// how it heard the latest. Otherwise, or if it may be waiting for it, it hears when this rank has nothing else to do; and
-    /// at once if all its messages were freed, so that nothing of it is under way any more.
+    /// Messages of a flow were freed or have landed: queues credit if it is due. If the last credit was sent in a header or a clear
+    /// to send, so is the next. Otherwise, or if the sender may wait, a control message is sent when this rank has nothing else to
+    /// do; it is queued at once if all slots are free.
     pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
-        // Whoever has been told of the end may have forgotten the group.
+        // A member that was told the end may have dropped the communicator.
         if self.shutting_down || self.left {
             return;
         }
@@ -435,12 +423,7 @@ impl Comm {
         }
     }
 
-    /// Whether a sender has not heard of all its credit.
-    pub(crate) fn has_debts(&self) -> bool {
-        !self.debts.is_empty()
-    }
-
-    /// Makes control messages of debts: where this rank is `idle`, of all; else of those about which nothing else tells the sender.
+    /// Queues credit that is due: if this rank is `idle`, all; else only what is not sent in a header or a clear to send.
     pub(crate) fn settle_debts(&mut self, idle: bool) {
         let mut debts = std::mem::take(&mut self.debts);
         debts.retain(|&(receiver, way)| {
@@ -454,7 +437,7 @@ impl Comm {
         self.debts = debts;
     }
 
-    /// A peer allows something. False if that is more than it may allow at once.
+    /// Keeps a clear to send. False if there are more of this peer than there can be.
     pub(crate) fn keep_clear_to_send(&mut self, from: Rank, clear_to_send: ClearToSend) -> bool {
         let clear_to_sends = &mut self.members[from].clear_to_sends;
         *clear_to_sends += 1;
@@ -462,7 +445,7 @@ impl Comm {
         *clear_to_sends <= CLEAR_TO_SENDS
     }
 
-    /// What peers allowed in this operation is over.
+    /// Drops the clears to send for an operation.
     pub(crate) fn drop_clear_to_sends(&mut self, op: u32) {
         let members = &mut self.members;
         self.clear_to_sends.retain(|(from, clear_to_send)| {
@@ -472,23 +455,23 @@ impl Comm {
         });
     }
 
-    /// Whether there are control messages to be sent. Until it is known where to, those wait that answer members who know already.
+    /// Whether there are control messages to send. While the mailboxes are unknown, answers to members that already know them wait.
     pub(crate) fn has_control(&self) -> bool {
         self.introduced && !self.control_queue.is_empty()
     }
 
-    /// Whether all control messages have left: no memory of theirs is read any more.
+    /// Whether all control messages were sent, and no put reads their memory any more.
     pub(crate) fn control_sent(&self) -> bool {
         self.control_queue.is_empty() && self.control_in_flight == 0
     }
 
-    /// Whether none is under way any more.
+    /// Whether all control messages have completed.
     pub(crate) fn control_completed(&self) -> bool {
         self.control_sent() && self.control_copies_in_flight == 0
     }
 
-    /// From now on this rank parts from the others. Of what they sent it has taken all, and in a barrier nobody sends more
-    /// than one message to another: there is credit for that.
+    /// The last barrier begins. This rank has taken all messages of the others, and in a barrier no rank sends more than one message to
+    /// another, for which there is credit.
     pub(crate) fn shut_down(&mut self) {
         self.shutting_down = true;
         self.debts.clear();

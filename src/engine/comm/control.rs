@@ -1,5 +1,7 @@
 //! Control messages: small puts outside of any flow, into the mailboxes of peers.
 
+use std::{mem::offset_of, ops::Range};
+
 use unisono_schedule::Rank;
 use unisono_transport::{Notify, Posted, Put, RemoteRegion, Source, Target};
 
@@ -8,18 +10,19 @@ use crate::engine::{
     access,
     endpoint::control_token,
     stop::Stop,
-    wire::{Class, ClearToSend, Close, ControlKind, Entry, Immediate, OperationInfo, Window, hello},
+    wire::{Class, ClearToSend, ControlKind, Entry, Immediate, OperationInfo, low},
 };
 
-/// The low 32 bits.
-fn low(number: u64) -> u32 {
-    (number & 0xffff_ffff) as u32
-}
+/// The part of an entry that credits are written to. Only their immediate counts.
+const CREDIT: Range<usize> = {
+    let at = offset_of!(Entry, credit);
+    at..at + size_of::<u64>()
+};
 
 impl Core<'_> {
-    /// Tells a peer, once in an operation for each class, of a message that waits for its window or its clear to send: if the
-    /// two disagree on the operation, neither may ever come, and the header says why. It waits until the peer has read the
-    /// one before; where it matters it is tried again. For [`Class::Message`] nobody reads the header.
+    /// Sends a mismatch probe, once in an operation for each class: a message for the peer waits for a window or a clear to send. If
+    /// the two ranks disagree on the operation, these may never arrive, and the probe shows the difference. If the peer has not read
+    /// the last probe, the caller tries again later. For [`Class::Message`] the peer reads the immediate only.
     pub(crate) fn probe_mismatch(
         &mut self,
         to: Rank,
@@ -34,15 +37,13 @@ impl Core<'_> {
         }
         if member.probed_classes[class.index()].replace(info.number) != Some(info.number) {
             member.unread |= read;
-            let at = to * size_of::<Entry>() + ControlKind::MismatchProbe(class).place();
-            access::store(&comm.control, at, info)?;
-            comm.control_queue.push_back((to, ControlMessage::MismatchProbe(class)));
+            comm.queue_control(to, ControlKind::MismatchProbe(class), *info)?;
         }
         Ok(())
     }
 
-    /// Tells a peer, for the operation of this header, where it may write straight into this rank's output; or that
-    /// it may not. It takes along the credit for what the peer has sent on the first lane, both ways.
+    /// Sends a clear to send: where a peer may write into this rank's output in this operation, or that it may not. It takes along
+    /// the credit for the first lane of both ways.
     pub(crate) fn send_clear_to_send(
         &mut self,
         to: Rank,
@@ -56,85 +57,55 @@ impl Core<'_> {
         if let Some(receiver) = first {
             let (landing, flow) = (&mut comm.landings[receiver], &mut comm.receivers[receiver]);
             (written, freed) = (low(landing.freed()), low(flow.freed()));
-            // There may be many writes before the next one, but then no more than one message in a slot.
+            // Before the next clear to send there may be many writes, but at most one message in a slot.
             landing.tell();
             flow.answer();
         }
         let writable = output.is_some().into();
         let clear_to_send = ClearToSend { operation, written, freed, writable, base, key, len };
-        let at = to * size_of::<Entry>() + ControlKind::ClearToSend.place();
-        access::store(&comm.control, at, &clear_to_send)?;
-        comm.control_queue.push_back((to, ControlMessage::ClearToSend));
-        Ok(())
+        Ok(comm.queue_control(to, ControlKind::ClearToSend, clear_to_send)?)
     }
 
-    /// Sends the self-test pattern to a neighbour.
-    pub(crate) fn greet(&mut self, to: Rank) -> Result<(), Stop> {
-        let at = to * size_of::<Entry>() + ControlKind::Hello.place();
-        let comm = &mut *self.comm;
-        access::store(&comm.control, at, &hello(comm.me, to))?;
-        comm.control_queue.push_back((to, ControlMessage::Hello));
-        Ok(())
-    }
-
-    /// Hands control messages to the transport, as many as it takes. True if any went.
+    /// Hands the queued control messages to the transport, as many as it takes. True if it took any.
     pub(crate) fn send_control(&mut self) -> Result<bool, Stop> {
         let Self { port, comm } = self;
         let mut any = false;
         for _ in 0..comm.control_queue.len() {
             let Some(&(to, message)) = comm.control_queue.front() else { break };
-            let control_of_kind = |about: ControlKind, len| {
-                (
-                    about.place(),
-                    len,
-                    Immediate::ControlMessage { comm_id: comm.comm_id, from: comm.me, about },
-                )
-            };
-            let (at, len, immediate) = match message {
-                ControlMessage::Window(class) => {
-                    control_of_kind(ControlKind::Window(class), size_of::<Window>())
-                }
-                ControlMessage::ClearToSend => {
-                    control_of_kind(ControlKind::ClearToSend, size_of::<ClearToSend>())
-                }
-                ControlMessage::Hello => control_of_kind(ControlKind::Hello, 16),
-                ControlMessage::End => control_of_kind(ControlKind::End, 8),
-                ControlMessage::Close(class) => {
-                    control_of_kind(ControlKind::Close(class), size_of::<Close>())
-                }
-                ControlMessage::Answer(class) => {
-                    control_of_kind(ControlKind::Answer(class), size_of::<u64>())
-                }
-                ControlMessage::Read => control_of_kind(ControlKind::Read, 4),
-                ControlMessage::MismatchProbe(class) => {
-                    control_of_kind(ControlKind::MismatchProbe(class), size_of::<OperationInfo>())
+            let (part, immediate) = match message {
+                ControlMessage::Part(about) => {
+                    let immediate = Immediate::ControlMessage { comm_id: comm.comm_id, from: comm.me, about };
+                    (about.part(), immediate)
                 }
                 ControlMessage::Credit(receiver, way) => {
                     let reply = comm.receivers[receiver].reply;
                     let flow = comm.incoming(receiver, way);
-                    // Nothing may be owed any more: a message that went the other way has told it.
+                    // A message in the opposite direction may have taken the credit along.
                     let (Some(reply), true) = (reply, flow.owes() || flow.stalls()) else {
                         comm.control_queue.pop_front();
                         continue;
                     };
                     let freed = (flow.freed() & 0xffff) as u16;
-                    (std::mem::offset_of!(Entry, credit), 8, Immediate::Credit { flow: reply, way, freed })
+                    (CREDIT, Immediate::Credit { flow: reply, way, freed })
                 }
             };
-            let copied = len <= port.limits.max_inject;
+            let copied = part.len() <= port.limits.max_inject;
             let member = &comm.members[to];
             let (peer, immediate) = port.to(member.world, immediate)?;
             let put = Put {
                 to: peer,
-                sources: &[Source::new(&comm.control, to * size_of::<Entry>() + at, len)?],
-                target: Target { region: member.mailbox, offset: (comm.me * size_of::<Entry>() + at) as u64 },
+                sources: &[Source::new(&comm.control, to * size_of::<Entry>() + part.start, part.len())?],
+                target: Target {
+                    region: member.mailbox,
+                    offset: (comm.me * size_of::<Entry>() + part.start) as u64,
+                },
                 immediate,
                 token: control_token(comm.comm_id, copied),
                 notify: Notify::Always,
             };
             let posted = access::put(&mut *port.transport, &put);
             if posted.map_err(|error| port.broken(error))? == Posted::Full {
-                // One peer that is slow to connect must not hold up the others' control messages.
+                // A peer that is slow to connect must not delay control messages to the others.
                 comm.control_queue.rotate_left(1);
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What an operation works with: its group and the port. Here windows are opened, and arrivals come in.
+//! A communicator together with the port: what an operation works with. Handles arrivals.
 
 use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::{Error, Memory, Region, RemoteRegion};
@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     buffer,
+    call::narrow,
     engine::{
         endpoint::{Port, Record},
         request::Operation,
@@ -23,18 +24,14 @@ use crate::{
     error::Failure,
 };
 
-/// A group together with the port it works through.
+/// A communicator together with the port.
 pub(crate) struct Core<'e> {
     pub port: &'e mut Port,
     pub comm: &'e mut Comm,
 }
 
-fn narrow(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
-}
-
 impl Core<'_> {
-    /// An operation begins: it gets its number.
+    /// An operation begins: assigns its number.
     pub(crate) fn begin(&mut self, operation: &mut Operation) {
         let Self { port, comm } = self;
         operation.number = comm.begun;
@@ -44,7 +41,7 @@ impl Core<'_> {
         comm.used = port.operations;
     }
 
-    /// Makes sure that there is so much scratch. Only between operations, when no put reads from it.
+    /// Provides scratch memory of at least so many bytes. Only between operations, while no put reads from it.
     pub(crate) fn provide_scratch(&mut self, bytes: usize) -> Result<(), Stop> {
         let comm = &mut *self.comm;
         if comm.scratch.as_ref().map_or(0, |scratch| scratch.len()) < bytes {
@@ -55,8 +52,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// What peers need to write into memory that was borrowed; registered for the time alone where that costs next to nothing,
-    /// if it does not lie in a registered buffer. `None` where it is not to be had.
+    /// What peers need to write into borrowed memory, and the region that must be kept meanwhile. The memory lies in a registered
+    /// buffer, or is registered for this operation if registration is cheap; otherwise `None`.
     pub(crate) fn expose(
         &mut self,
         memory: &Region,
@@ -72,22 +69,22 @@ impl Core<'_> {
         Ok(remote.map(|remote| (RemoteRegion { base: remote.base + at, len, ..remote }, region)))
     }
 
-    /// Does something to a sending end that changes how much of it is on its way.
+    /// Changes a sending end, and accounts for the change of its bytes in flight.
     pub(crate) fn sending<R>(&mut self, sender: usize, change: impl FnOnce(&mut Sender) -> R) -> R {
         let Self { port, comm } = self;
         let end = &mut comm.senders[sender];
         let before = end.bytes();
         let result = change(end);
         let (to, now) = (end.flow.to, end.bytes());
-        port.fly(comm.world(to), now, before);
+        port.in_flight(comm.world(to), now, before);
         result
     }
 
-    /// A put has left; it was recorded so.
+    /// The put of this record has ended.
     pub(crate) fn sent(&mut self, record: &Record) {
         let comm = &mut *self.comm;
         if record.message {
-            return comm.talk.put_left(record.id);
+            return comm.messages.put_left(record.id);
         }
         comm.under_way = comm.under_way.saturating_sub(1);
         if let Some(lane) = record.lane {
@@ -99,8 +96,8 @@ impl Core<'_> {
         }
     }
 
-    /// A message landed. The credit in its header counts at once, not only when a lane takes the message:
-    /// the lane may be waiting for just that credit.
+    /// A message has landed in a slot. The credit in its header counts at once, not only when a lane takes the message: the lane may be
+    /// waiting for that credit.
     pub(crate) fn message_arrived(
         &mut self,
         flow: usize,
@@ -120,25 +117,25 @@ impl Core<'_> {
             Ok(slot) => slot,
             Err(violation) => return Err(self.port.forged(violation.0)),
         };
-        if window.class == Class::Message && !comm.talk.arrived.contains(&flow) {
-            comm.talk.arrived.push(flow);
+        if window.class == Class::Message && !comm.messages.arrived.contains(&flow) {
+            comm.messages.arrived.push(flow);
             self.port.mark_active(comm.comm_id);
         }
         let sender = comm.sender(from, window.class, flow - window.first_flow);
         if let Some(sender) = sender {
             let FlowHeader { freed, .. } = comm.header(flow, slot)?;
             let credit = self.sending(sender, |end| end.flow.credit(freed));
-            credit.map_err(|violation| self.violation(from, violation))?;
+            credit.map_err(|violation| self.violation(from, violation.0))?;
         }
         self.comm.owe(flow, Way::Slots);
         Ok(())
     }
 
-    /// A message landed in this rank's output.
+    /// A write has landed in this rank's memory.
     pub(crate) fn write_arrived(&mut self, flow: usize, number: u16) -> Result<(), Stop> {
         let message = self.comm.is_message(&self.comm.landings[flow]);
         if message {
-            let written = &mut self.comm.talk.written;
+            let written = &mut self.comm.messages.written;
             if !written.contains(&flow) {
                 written.push(flow);
                 self.port.mark_active(self.comm.comm_id);
@@ -153,7 +150,7 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// A receiver has freed messages, and says so by a put of its own.
+    /// A control message of credit has arrived.
     pub(crate) fn credit_arrived(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), Violation> {
         self.comm.senders[sender].credits = self.comm.senders[sender].credits.wrapping_add(1);
         self.credited(sender, way, freed)
@@ -166,17 +163,20 @@ impl Core<'_> {
         })
     }
 
-    /// A member has written to the mailbox.
+    /// A control message of a member has arrived.
     pub(crate) fn control_arrived(&mut self, from: Rank, about: ControlKind) -> Result<(), Stop> {
-        let at = about.place();
         match about {
-            ControlKind::Window(class) => self.window_arrived(from, class, self.comm.told(from, at)?),
-            // The window for messages is opened for whoever has one.
+            ControlKind::Window(class) => {
+                self.window_arrived(from, class, self.comm.received_part(from, about)?)
+            }
+            // A member has a message from point to point: its window is opened.
             ControlKind::MismatchProbe(Class::Message) => {
                 self.port.mark_active(self.comm.comm_id);
                 self.listen(from, Class::Message)
             }
-            ControlKind::MismatchProbe(class) => self.probe_arrived(from, class, self.comm.told(from, at)?),
+            ControlKind::MismatchProbe(class) => {
+                self.probe_arrived(from, class, self.comm.received_part(from, about)?)
+            }
             ControlKind::Read => {
                 if std::mem::take(&mut self.comm.members[from].unread) {
                     return Ok(());
@@ -184,35 +184,39 @@ impl Core<'_> {
                 let what = "word that a mismatch probe was read, where none was sent".to_owned();
                 Err(self.port.forged(what))
             }
-            ControlKind::Close(class) => self.close_arrived(from, class, self.comm.told(from, at)?),
-            ControlKind::Answer(class) => self.answer_arrived(from, class, self.comm.told(from, at)?),
-            ControlKind::Hello => self.hello_arrived(from, self.comm.told(from, at)?),
+            ControlKind::Close(class) => {
+                self.close_arrived(from, class, self.comm.received_part(from, about)?)
+            }
+            ControlKind::Answer(class) => {
+                self.answer_arrived(from, class, self.comm.received_part(from, about)?)
+            }
+            ControlKind::Hello => self.hello_arrived(from, self.comm.received_part(from, about)?),
             ControlKind::End => {
-                self.comm.members[from].ended = Some(self.comm.told(from, at)?);
+                self.comm.members[from].ended = Some(self.comm.received_part(from, about)?);
                 Ok(())
             }
             ControlKind::ClearToSend => {
-                let clear_to_send: ClearToSend = self.comm.told(from, at)?;
+                let clear_to_send: ClearToSend = self.comm.received_part(from, about)?;
                 if clear_to_send.writable > 1 {
                     let what = format!("neither leave to write nor refusal, but {}", clear_to_send.writable);
-                    return Err(self.violation(from, Violation(what)));
+                    return Err(self.violation(from, what));
                 }
                 if !self.comm.keep_clear_to_send(from, clear_to_send) {
                     let what =
                         format!("more leave of rank {} to write than it can give", self.comm.world(from));
                     return Err(self.port.forged(what));
                 }
-                // Nothing was sent yet to a peer whose window is unknown.
+                // If the window is unknown, nothing was sent that could be credited.
                 let Some(sender) = self.comm.sender(from, Class::Bulk, 0) else { return Ok(()) };
                 let (written, sent) = (clear_to_send.written, clear_to_send.freed);
                 let credit = self.credited(sender, Way::Direct, (written & 0xffff) as u16);
                 let credit = credit.and_then(|()| self.credited(sender, Way::Slots, (sent & 0xffff) as u16));
-                credit.map_err(|violation| self.violation(from, violation))
+                credit.map_err(|violation| self.violation(from, violation.0))
             }
         }
     }
 
-    /// A peer waits with a message of an operation. Only the latest counts: its operations before that are over.
+    /// A mismatch probe has arrived. Only the latest of a peer counts: it has ended its earlier operations.
     fn probe_arrived(&mut self, from: Rank, class: Class, info: OperationInfo) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let before = comm.members[from].probed.replace(info.number);
@@ -222,11 +226,11 @@ impl Core<'_> {
         }
         comm.mismatch_probes.retain(|(it, ..)| *it != from);
         comm.mismatch_probes.push((from, class, info));
-        // Whoever has been told of the end may be gone.
+        // A member that was told the end may be gone.
         if comm.left || comm.end_told || comm.shutting_down {
             return Ok(());
         }
-        comm.control_queue.push_back((from, ControlMessage::Read));
+        comm.control_queue.push_back((from, ControlMessage::Part(ControlKind::Read)));
         if comm.has_control() {
             self.send_control()?;
         }
@@ -246,7 +250,7 @@ impl Core<'_> {
             && window.len >= (lanes * slots) as u64 * stride;
         if !agreed || comm.members[from].outgoing[class.index()] != NONE {
             let what = format!("a window of class {class:?} that does not fit or came twice: {window:?}");
-            return Err(self.violation(from, Violation(what)));
+            return Err(self.violation(from, what));
         }
         let spare = comm.spare_senders.iter().position(|(of, _)| *of == class);
         let spare = spare.map(|spare| comm.spare_senders.swap_remove(spare).1);
@@ -279,8 +283,8 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// A greeting has come. To a rank of another host two come, and either may be the first: the pattern, and a large message
-    /// that lies elsewhere.
+    /// A greeting has arrived. A rank of another host sends two, in any order: the pattern, and a large message, which does not lie in
+    /// the mailbox.
     fn hello_arrived(&mut self, from: Rank, seen: [u64; 2]) -> Result<(), Stop> {
         let wanted = hello(from, self.comm.me);
         let member = &mut self.comm.members[from];
@@ -293,12 +297,12 @@ impl Core<'_> {
                     format!("the greeting {seen:x?} where {wanted:x?} was due: the provider corrupts puts")
                 }
             };
-            return Err(self.violation(from, Violation(what)));
+            return Err(self.violation(from, what));
         }
         Ok(())
     }
 
-    /// Nothing comes through the windows of a group that this rank has left, though its members may not have left yet.
+    /// This rank has left the communicator: nothing arrives through its windows, though members may not have left yet.
     pub(crate) fn expect_none(&mut self) {
         let Self { port, comm } = self;
         for (index, from, class) in comm.opened() {
@@ -306,7 +310,7 @@ impl Core<'_> {
         }
     }
 
-    /// Nothing comes on the flows of a group any more, nor goes.
+    /// The communicator has ended: gives back the numbers of its flows.
     pub(crate) fn take_back(&mut self) {
         self.expect_none();
         let Self { port, comm } = self;
@@ -317,14 +321,15 @@ impl Core<'_> {
             port.outgoing.give_back(number, lanes);
         }
         for sender in &comm.senders {
-            port.fly(comm.world(sender.flow.to), 0, sender.bytes());
+            port.in_flight(comm.world(sender.flow.to), 0, sender.bytes());
         }
     }
 
+    /// The failure for a message of a member that breaks the protocol.
     #[cold]
-    pub(crate) fn violation(&self, from: Rank, violation: Violation) -> Stop {
+    pub(crate) fn violation(&self, from: Rank, what: String) -> Stop {
         let from = self.comm.world(from);
-        Failure::Protocol { rank: self.port.me, from, what: violation.0 }.into()
+        Failure::Protocol { rank: self.port.me, from, what }.into()
     }
 
     #[cold]

@@ -1,14 +1,13 @@
-//! Both ends of one way of a flow: message numbers, slots and credit, and nothing else. Where messages go straight
-//! into an output, a slot is no place but only leave to have one more under way.
+//! Both ends of one way of a flow: message numbers, slots and credit, and nothing else. For writes straight into an output a slot
+//! is not memory, but only the permission to have one more write in flight.
 //!
-//! Messages are numbered from 0 for the life of the group, so operations follow one another
-//! without a barrier. Message `k` lands in slot `k mod slots`. The wire carries the low 16 bits of numbers;
-//! the whole number follows from how far the flow has come, because at most 64 messages are under way.
-//! Arrivals may come in any order.
+//! Messages are numbered from 0 as long as the communicator exists, so operations follow one another without a barrier. Message
+//! `k` lands in slot `k mod slots`. The wire carries the low 16 bits of numbers; the high bits follow from the counters of the
+//! flow, because at most 64 messages are in flight. Messages may arrive in any order.
 
 use unisono_schedule::Rank;
 
-/// What a peer did against the protocol.
+/// The way in which a peer has broken the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation(pub String);
 
@@ -25,16 +24,18 @@ fn index(slot: u64) -> usize {
 /// The sending end.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// Who receives.
+    /// The receiver.
     pub to: Rank,
-    /// The flow's index at the receiver.
+    /// The number of the flow at the receiver.
     pub id: u32,
-    /// Where slot 0 begins in the receiver's window, in bytes.
+    /// The offset of slot 0 in the receiver's window, in bytes.
     pub first: u64,
     slots: u64,
+    /// The number of messages that were sent.
     sent: u64,
+    /// The number of messages that the receiver has freed, as far as this end knows.
     freed: u64,
-    /// The bytes of the longest message since none was on its way.
+    /// The bytes of the longest message since no message was in flight.
     longest: usize,
 }
 
@@ -43,22 +44,22 @@ impl Outgoing {
         Self { to, id, first, slots, sent: 0, freed: 0, longest: 0 }
     }
 
-    /// The next message's number, if there is credit for it.
-    pub(crate) fn next(&self) -> Option<u64> {
-        (self.sent < self.freed + self.slots).then_some(self.sent)
+    /// Whether there is credit for the next message.
+    pub(crate) fn has_credit(&self) -> bool {
+        self.sent < self.freed + self.slots
     }
 
-    /// How many messages the receiver has not freed, as far as this end knows.
+    /// The number of messages that the receiver has not freed, as far as this end knows.
     pub(crate) fn pending(&self) -> u64 {
         self.sent - self.freed
     }
 
-    /// How many messages were sent.
+    /// The number of messages that were sent, which is the number of the next one.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// No more bytes than these are on their way to the receiver.
+    /// At most so many bytes are in flight to the receiver.
     pub(crate) fn bytes(&self) -> usize {
         usize::try_from(self.pending()).unwrap_or(usize::MAX).saturating_mul(self.longest)
     }
@@ -68,16 +69,16 @@ impl Outgoing {
         number % self.slots
     }
 
-    /// The next message, of so many bytes, was handed to the transport.
+    /// The transport has taken the next message, of so many bytes.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.longest = if self.pending() == 0 { bytes } else { self.longest.max(bytes) };
         self.sent += 1;
     }
 
-    /// The receiver says how many messages it has freed (the low 16 bits). Late news is no news.
+    /// The receiver has freed this number of messages (the low 16 bits). Credit that is already known changes nothing.
     pub(crate) fn credit(&mut self, freed: u16) -> Result<(), Violation> {
         let freed = widen(self.freed, freed);
-        // Credits may overtake each other; one from the past looks like one far in the future.
+        // Credits may overtake each other: an old one looks like one far ahead.
         if freed > self.freed + 0x8000 {
             return Ok(());
         }
@@ -92,29 +93,30 @@ impl Outgoing {
 /// The receiving end.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// Who sends.
+    /// The sender.
     pub from: Rank,
-    /// Which of the engine's windows its slots lie in.
+    /// The index of the window that its slots lie in.
     pub window: usize,
-    /// Where slot 0 begins in that window, in bytes.
+    /// The offset of slot 0 in that window, in bytes.
     pub first: usize,
-    /// The flow's index at the sender, once its first message has told it.
+    /// The number of the flow at the sender, which its first message has told.
     pub reply: Option<u32>,
     slots: u64,
-    /// One bit for every slot with a message that was not taken yet.
+    /// A bit for every slot with a message that has arrived and was not taken.
     landed: u64,
-    /// One bit for every slot whose message was freed but is still being sent on, or comes after one that is.
+    /// A bit for every slot whose message was given back, while a put still reads it or an earlier one.
     freeing: u64,
-    /// How many puts still read from each slot.
+    /// The number of puts that read from each slot.
     holds: Vec<u16>,
+    /// The number of messages that were taken.
     taken: u64,
-    /// Messages the schedule gave back.
+    /// The number of messages that the schedule has given back.
     given: u64,
-    /// Messages whose slots may be written again.
+    /// The number of messages whose slots may be written again.
     freed: u64,
-    /// What the sender knows of `freed`.
+    /// The value of `freed` that was last sent to the sender.
     told: u64,
-    /// Whether it heard that from a message or a clear to send, and not from a control message.
+    /// Whether that was sent in a header or a clear to send, and not by a control message of credit.
     answered: bool,
 }
 
@@ -137,7 +139,7 @@ impl Incoming {
         }
     }
 
-    /// A message landed: checks that it could, and tells in which slot.
+    /// A message has landed. Returns its slot; an error if the sender had no credit for it.
     pub(crate) fn arrive(&mut self, number: u16) -> Result<usize, Violation> {
         let number = widen(self.taken, number);
         if number >= self.told + self.slots {
@@ -165,7 +167,7 @@ impl Incoming {
         self.ready().then(|| index(self.taken % self.slots))
     }
 
-    /// Takes the next message, which must be [`ready`](Self::ready), and tells its slot.
+    /// Takes the next message, which must be [`ready`](Self::ready). Returns its slot.
     pub(crate) fn take(&mut self) -> usize {
         let slot = self.taken % self.slots;
         self.landed &= !(1 << slot);
@@ -173,7 +175,7 @@ impl Incoming {
         index(slot)
     }
 
-    /// The slot of the latest message taken, unless it was freed.
+    /// The slot of the latest message that was taken, unless it was given back.
     pub(crate) fn latest(&self) -> Option<usize> {
         (self.taken > self.given).then(|| index((self.taken - 1) % self.slots))
     }
@@ -189,7 +191,7 @@ impl Incoming {
         self.settle();
     }
 
-    /// The schedule gives back the oldest message taken; false if there is none.
+    /// The schedule gives back the oldest message that was taken; false if there is none.
     pub(crate) fn free(&mut self) -> bool {
         if self.given == self.taken {
             return false;
@@ -211,44 +213,43 @@ impl Incoming {
         }
     }
 
-    /// Whether the sender has no credit left that it knows of, and there is some for it.
+    /// Whether the sender has used all the credit that it knows of, and all slots are free again.
     pub(crate) fn exhausted(&self) -> bool {
         self.freed - self.told == self.slots
     }
 
-    /// Whether so many slots came free since the sender was last told that it should hear of it, though it may not be waiting
-    /// yet: half of them, so that it never has to if it is told in time; and not if it heard the latest by what goes the other
-    /// way anyhow.
+    /// Whether the sender should get credit though it may not wait yet: half of the slots were freed since the last credit, which was
+    /// not sent in a header or a clear to send. If credit arrives in time, the sender never waits.
     pub(crate) fn owes(&self) -> bool {
         !self.answered && self.freed - self.told >= self.slots.div_ceil(2)
     }
 
-    /// Whether the sender may be waiting: it has used all the credit that it knows of, and there is more for it.
+    /// Whether the sender may wait: it has used all the credit that it knows of, and there is more.
     pub(crate) fn stalls(&self) -> bool {
         self.freed > self.told && self.taken + u64::from(self.landed.count_ones()) == self.told + self.slots
     }
 
-    /// How many messages were taken.
+    /// The number of messages that were taken.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Whether all that has landed was taken, and freed.
+    /// Whether all messages that have landed were taken and freed.
     pub(crate) fn at_rest(&self) -> bool {
         self.landed == 0 && self.freed == self.taken
     }
 
-    /// How many messages were freed.
+    /// The number of messages whose slots may be written again.
     pub(crate) fn freed(&self) -> u64 {
         self.freed
     }
 
-    /// The sender is being told of all that were freed up to now, by a control message.
+    /// Credit for all freed messages is sent by a control message, or by a message from point to point.
     pub(crate) fn tell(&mut self) {
         (self.told, self.answered) = (self.freed, false);
     }
 
-    /// The sender is being told by what goes the other way anyhow, and will be of what comes free from now on.
+    /// Credit for all freed messages is sent in a header or a clear to send of the opposite direction, and so will be the next.
     pub(crate) fn answer(&mut self) {
         (self.told, self.answered) = (self.freed, true);
     }
@@ -261,9 +262,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever the order of arrivals, takes, frees and credits, messages come out in order, each in
-        /// its own slot, never more under way than there are slots, nor more bytes than are told; and a sender that has
-        /// none left gets the credit that there is; across the wrap of the 16 bits.
+        /// In any order of arrivals, takes, frees and credits, and across the wrap of the 16 bits: messages are taken in order, each from
+        /// its own slot; no more are in flight than there are slots, nor more bytes than `bytes` says; and a sender without credit
+        /// gets the credit that there is.
         #[test]
         fn both_ends_agree(slots in 1_usize..=64, moves in prop::collection::vec((0_u8..5, any::<u8>()), 1..400),
                            start in prop_oneof![Just(0_u64), 65_500_u64..65_540, Just(u64::from(u32::MAX))]) {
@@ -274,7 +275,8 @@ mod tests {
             let (mut wire, mut credits, mut next, mut sizes) = (Vec::new(), Vec::new(), start, Vec::new());
             for (action, choice) in moves {
                 match action {
-                    0 => if let Some(number) = out.next() {
+                    0 if out.has_credit() => {
+                        let number = out.sent();
                         prop_assert!(number < inc.freed + slots as u64);
                         wire.push((number & 0xffff) as u16);
                         out.advance(choice.into());
@@ -301,7 +303,7 @@ mod tests {
                 let under_way: usize = sizes.iter().rev().zip(0..out.pending()).map(|(size, _)| size).sum();
                 prop_assert!(under_way <= out.bytes());
                 prop_assert!(out.pending() > 0 || out.bytes() == 0);
-                // Whoever waits for credit that there is gets it.
+                // A sender that waits gets the credit that there is.
                 let waits = out.sent == inc.told + slots as u64 && wire.is_empty();
                 prop_assert!(inc.stalls() || !waits || inc.freed == inc.told);
             }
@@ -330,6 +332,6 @@ mod tests {
         assert!(inc.arrive(2).is_err(), "no credit for it");
         let mut out = Outgoing::new(1, 0, 0, 2);
         assert!(out.credit(1).is_err(), "nothing was sent");
-        assert_eq!(out.next(), Some(0));
+        assert!(out.has_credit() && out.sent() == 0);
     }
 }

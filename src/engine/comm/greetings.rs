@@ -1,43 +1,40 @@
-//! Greetings: the self-test of the ways between this rank and some others, there and back, before anything waits on them.
+//! Greetings: the messages of the connection checks, in both directions between this rank and some others.
 //!
-//! Every greeting is a pattern in the mailbox; to ranks of other hosts a message as large as a chunk goes too, since a network
-//! may lose large packets alone.
+//! Every greeting is a pattern in the mailbox. A rank of another host also gets a message as large as a chunk, since a network may
+//! lose large packets only.
 
 use std::time::Instant;
 
 use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion};
 
-/// What greetings of the world need, until all have come.
+/// The greetings of the world, until all have arrived.
 #[derive(Default)]
 pub(crate) struct Greetings {
-    /// Where large messages come, and behind that as much again that they are sent from; `None` where there is no memory.
+    /// Memory for large greetings: the first half to receive, the second to send. `None` if it could not be registered.
     pub(crate) area: Option<Region>,
-    /// The others' areas, by rank.
+    /// The areas of all ranks to receive large greetings.
     pub(crate) areas: Vec<RemoteRegion>,
+    /// The ranks that this one exchanges greetings with.
     pub(crate) neighbours: Vec<Rank>,
-    /// Until when those of neighbours are waited for.
+    /// When this rank stops waiting for their greetings.
     pub(crate) deadline: Option<Instant>,
-    /// To whom a large message is still to be sent.
+    /// The ranks to which a large greeting is still to be sent.
     pub(crate) unsent: Vec<Rank>,
 }
 
-/// How far the greetings of a neighbour are that have not all come.
+/// A neighbour whose greetings have not all arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Awaited {
     pub rank: Rank,
-    /// Whether its pattern has come, and its large message is what is missing.
+    /// Whether its pattern has arrived, and only its large greeting is missing.
     pub heard: bool,
 }
 
 impl Greetings {
-    /// Where others may put a large message.
+    /// The memory for large greetings to this rank.
     pub(crate) fn remote(&self) -> RemoteRegion {
         let remote = self.area.as_ref().and_then(|area| Some((area.remote()?, area.len() / 2)));
         remote.map_or_else(RemoteRegion::default, |(remote, len)| RemoteRegion { len: len as u64, ..remote })
-    }
-
-    pub(crate) fn meet(&mut self, areas: Vec<RemoteRegion>) {
-        self.areas = areas;
     }
 }

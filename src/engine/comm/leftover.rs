@@ -1,17 +1,18 @@
-//! What is left over when a group ends: messages that nobody took, and members that have called more than others.
+//! Failures that show when a group ends: messages that no call has received, and members that have called more operations than
+//! others.
 
 use unisono_schedule::Rank;
 
 use super::{communicator::Comm, core::Core, member::Member};
 use crate::{
     call::Signature,
-    engine::stop::Stop,
+    engine::{stop::Stop, wire::low},
     error::Failure,
     position::{CALLS, CallRecord},
 };
 
 impl Core<'_> {
-    /// What is left over of a group that this rank has left.
+    /// The failure of a group that this rank has left, if there is one.
     pub(crate) fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
         let unreceived = self.unreceived()?;
         Ok(unreceived.or_else(|| self.comm.untaken_message()).or_else(|| self.comm.uneven_end()))
@@ -19,36 +20,33 @@ impl Core<'_> {
 }
 
 impl Comm {
-    /// A message of an operation that nobody has taken.
+    /// A message of a collective that no lane has taken.
     fn untaken_message(&self) -> Option<Failure> {
         let begun = self.calls_by_number();
         self.untaken().find_map(|(from, info)| {
-            let (number, mine) =
-                begun.iter().find(|(number, _)| number & 0xffff_ffff == u64::from(info.number))?;
+            let (number, mine) = begun.iter().find(|(number, _)| low(*number) == info.number)?;
             let theirs = Signature::from(&info).record();
             let (me, from) = ((self.world(self.me), mine), (self.world(from), &theirs));
             (theirs != *mine).then(|| CallRecord::differ(self.group_name(), *number, me, from))
         })
     }
 
-    /// A member that has begun more operations than this rank, or fewer, and has left the group. Of the world, ranks compare
-    /// that when they leave.
+    /// A member that has left the group after more or fewer operations than this rank. (In the world, the barriers of shutdown
+    /// compare that.)
     fn uneven_end(&self) -> Option<Failure> {
         let ended = |(rank, member): (Rank, &Member)| Some((rank, member.ended?));
         let mut ends = self.members.iter().enumerate().filter_map(ended);
         let (rank, theirs) = ends.find(|&(_, ended)| self.id != 0 && ended != self.begun)?;
         let op = theirs.min(self.begun);
         let leaves = format!("has left the group after {op} operations");
-        // Who has called more knows what, and the other may have a message of it.
+        // The rank that has called more knows the call; the other one may have a message of it.
         let more = if self.begun > theirs {
             self.calls_by_number()
                 .into_iter()
                 .find(|(number, _)| *number == op)
                 .map(|(_, called)| called.call)
         } else {
-            let info = self
-                .untaken()
-                .find(|(from, info)| *from == rank && u64::from(info.number) == op & 0xffff_ffff);
+            let info = self.untaken().find(|(from, info)| *from == rank && info.number == low(op));
             info.map(|(_, info)| Signature::from(&info).call())
         };
         let calls = more.map_or_else(

@@ -3,39 +3,34 @@
 use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
-/// The index of a flow that does not exist yet.
+/// In place of the index of a flow: there is none yet.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A member of the group: another rank, or this one.
+/// A member of the communicator: another rank, or this one.
 #[derive(Debug)]
 pub(crate) struct Member {
     /// Its rank in the world.
     pub(crate) world: Rank,
-    /// Its mailbox: one [`Entry`] for every rank of the group.
+    /// Its mailbox: one [`Entry`](crate::engine::wire::Entry) for every rank of the communicator.
     pub(crate) mailbox: RemoteRegion,
-    /// The first flow of each class to and from it; [`NONE`] while there is none.
+    /// The first flow to it of each class; [`NONE`] if there is none.
     pub(crate) outgoing: [u32; 3],
+    /// The first flow from it of each class; [`NONE`] if there is none.
     pub(crate) incoming: [u32; 3],
+    /// Whether the pattern of its greeting has arrived.
     pub(crate) greeted: bool,
-    /// Whether there ever was a flow.
+    /// Whether there has been a flow to it or from it.
     pub(crate) met: bool,
-    /// Whether its large message is due, which goes with its greeting.
+    /// Whether its large greeting is awaited.
     pub(crate) large_due: bool,
-    /// How many operations it had begun when it left the group, if it has.
+    /// If it has left the communicator, the number of operations that it had begun.
     pub(crate) ended: Option<u64>,
-    /// The latest operation in which it was told, for each class, of a message that waits.
+    /// For each class, the operation of the latest mismatch probe to it.
     pub(crate) probed_classes: [Option<u32>; 3],
-    /// Whether a mismatch probe went to it that it has not told to have read.
+    /// Whether it has not yet read the latest mismatch probe to it.
     pub(crate) unread: bool,
-    /// The operation of its latest mismatch probe.
+    /// The operation of the latest mismatch probe from it.
     pub(crate) probed: Option<u32>,
-    /// How many clears to send of it there are in [`Comm::clear_to_sends`].
+    /// The number of its clears to send in [`Comm::clear_to_sends`](super::Comm::clear_to_sends).
     pub(crate) clear_to_sends: u8,
-}
-
-impl Member {
-    /// Whether messages went to it or came from it.
-    pub(crate) fn met(&self) -> bool {
-        self.met
-    }
 }

@@ -15,8 +15,8 @@ mod window;
 pub(crate) use self::{
     communicator::{Comm, QueuedCollective},
     core::Core,
-    flow::Violation,
     greetings::{Awaited, Greetings},
+    member::Member,
     net::{CommIds, Net},
     put::{Origin, Ready, Whose},
 };

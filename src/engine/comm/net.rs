@@ -1,4 +1,4 @@
-//! The port and the groups that work through it: what arrives is taken to the group that it is for.
+//! The port and all communicators: hands each arrival to the communicator that it is for.
 
 use unisono_schedule::Rank;
 use unisono_transport::{Error, Event, RemoteRegion};
@@ -11,15 +11,15 @@ use crate::engine::{
     wire::{CommId, Immediate, MAX_COMMS, Way},
 };
 
-/// All that ranks share with one another, without the operations.
+/// The port and all communicators, without the operations.
 pub(crate) struct Net {
     pub port: Port,
     /// The communicators, by id.
     pub comms: Vec<Option<Box<Comm>>>,
-    /// Those that this rank has left, and others not yet.
+    /// The communicators that this rank is leaving, or has left before other members.
     pub leaving: Vec<CommId>,
-    /// Whether this rank leaves all groups: then nobody waits for receives, and the groups' memory stays, since others may not have
-    /// left and still send.
+    /// Whether this rank leaves all groups: then it waits for no receive, and memory of communicators stays, since members that have
+    /// not left may still send.
     pub leaves_all: bool,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Net {
 pub(crate) type CommIds = [u64; MAX_COMMS / 64];
 
 impl Net {
-    /// A group and the port.
+    /// A communicator and the port.
     pub(crate) fn core(&mut self, comm_id: CommId) -> Result<Core<'_>, Stop> {
         match self.comms.get_mut(usize::from(comm_id)) {
             Some(Some(comm)) => Ok(Core { port: &mut self.port, comm }),
@@ -35,18 +35,23 @@ impl Net {
         }
     }
 
-    /// The communicator ids that are free here, a bit for each.
+    /// A communicator, if it exists.
+    pub(crate) fn comm(&self, comm_id: CommId) -> Option<&Comm> {
+        self.comms.get(usize::from(comm_id))?.as_deref()
+    }
+
+    /// The communicator ids that are free on this rank, a bit for each.
     pub(crate) fn free_comm_ids(&self) -> CommIds {
         let mut free = [0; MAX_COMMS / 64];
         let most = self.comms.iter().flatten().map(|comm| comm.settings.bounds.comms).next().unwrap_or(0);
-        for comm_id in (0..most).filter(|&comm_id| !self.comms.get(comm_id).is_some_and(Option::is_some)) {
+        for comm_id in (0..most).filter(|&comm_id| self.comms.get(comm_id).is_none_or(Option::is_none)) {
             free[comm_id / 64] |= 1 << (comm_id % 64);
         }
         free
     }
 
-    /// Makes a group of these ranks of the world, of which this one is rank `me`; `None` if another has that id.
-    /// Nothing is sent to its members before their mailboxes are [known](Comm::introduce).
+    /// Makes a communicator of these ranks of the world, in which this one is rank `me`, and returns its mailbox; `None` if another one
+    /// has that id. Nothing is sent to its members before their mailboxes are [known](Comm::introduce).
     pub(crate) fn open(
         &mut self,
         comm_id: CommId,
@@ -54,10 +59,10 @@ impl Net {
         members: &[Rank],
         settings: Settings,
     ) -> Result<Option<RemoteRegion>, Error> {
-        let place = usize::from(comm_id);
-        if self.comms.get(place).is_some_and(Option::is_some) {
+        if self.comm(comm_id).is_some() {
             return Ok(None);
         }
+        let place = usize::from(comm_id);
         let mut comm = Comm::new(&mut *self.port.transport, me, members.len(), settings)?;
         comm.comm_id = comm_id;
         comm.meet(members.iter().copied());
@@ -69,20 +74,19 @@ impl Net {
         Ok(Some(mailbox))
     }
 
-    /// This rank leaves a group, as soon as nothing is under way in it. Its memory goes when the others have left too.
+    /// This rank leaves a communicator as soon as nothing is under way in it. Its memory is freed when the others have left too.
     pub(crate) fn leave(&mut self, comm_id: CommId) -> Result<(), Stop> {
-        let there = self.comms.get(usize::from(comm_id)).is_some_and(Option::is_some);
-        if there && !self.leaving.contains(&comm_id) {
+        if self.comm(comm_id).is_some() && !self.leaving.contains(&comm_id) {
             self.leaving.push(comm_id);
         }
-        self.sweep().map(drop)
+        self.continue_leaving().map(drop)
     }
 
-    /// Goes on with leaving groups. True if a control message went.
-    pub(crate) fn sweep(&mut self) -> Result<bool, Stop> {
+    /// Continues to leave communicators. True if a control message was sent.
+    pub(crate) fn continue_leaving(&mut self) -> Result<bool, Stop> {
         let mut any = false;
-        // Members that part need not hear of it, and may be gone.
-        if self.comms.first().is_some_and(|world| world.as_ref().is_some_and(|world| world.shutting_down)) {
+        // In the last barrier members need not hear of it, and may be gone.
+        if self.port.shutting_down {
             return Ok(any);
         }
         let mut index = 0;
@@ -99,7 +103,7 @@ impl Net {
             {
                 return Err(left_over.into());
             }
-            let over = core.comm.over();
+            let over = core.comm.is_over();
             if self.leaves_all || !over {
                 index += 1;
                 continue;
@@ -113,13 +117,13 @@ impl Net {
         Ok(any)
     }
 
-    /// Whether control messages of any group are under way, or wait to be sent: also those by which members of groups that this
-    /// rank has left are told so.
+    /// Whether control messages of any communicator are queued or in flight, including those that tell its members that this rank has
+    /// left.
     pub(crate) fn has_control(&self) -> bool {
         self.comms.iter().flatten().any(|comm| !comm.control_completed())
     }
 
-    /// Hands the control messages of all groups to the transport, as far as it takes them. True if any went.
+    /// Hands the control messages of all communicators to the transport, as many as it takes. True if it took any.
     pub(crate) fn send_control(&mut self) -> Result<bool, Stop> {
         let mut any = false;
         for comm in self.comms.iter_mut().flatten().filter(|comm| comm.has_control()) {
@@ -128,7 +132,7 @@ impl Net {
         Ok(any)
     }
 
-    /// Takes in what has happened, whichever group it concerns; true if anything did.
+    /// Polls the transport and handles its events. True if there were any.
     pub(crate) fn poll(&mut self) -> Result<bool, Stop> {
         let (events, result) = self.port.poll();
         let any = !events.is_empty();
@@ -162,7 +166,7 @@ impl Net {
         Ok(())
     }
 
-    /// Takes an arrival to the group that it is for; one that no rank can have sent ends all.
+    /// Hands an arrival to its communicator. An arrival that no rank can have sent is an error.
     pub(crate) fn arrived(&mut self, bits: u32, len: Option<usize>) -> Result<(), Stop> {
         match Immediate::decode(bits ^ self.port.mask) {
             Immediate::Data { flow, way, number } => {
@@ -178,7 +182,7 @@ impl Net {
             }
             Immediate::Credit { flow, way, freed } => {
                 let Some((comm_id, sender)) = self.port.outgoing.find(flow) else {
-                    // Late news of a group that has ended is no news.
+                    // Late credit of a communicator that has ended.
                     if self.port.outgoing.retired(flow) {
                         return Ok(());
                     }

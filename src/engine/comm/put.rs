@@ -1,56 +1,112 @@
 //! Hands a put to the transport and records what its end frees.
 
-use super::core::Core;
+use super::{core::Core, flow::Outgoing};
 use crate::engine::{
     access,
     endpoint::Record,
     stop::Stop,
-    wire::{HEADER, Immediate},
+    wire::{FlowHeader, HEADER, Immediate, PAYLOAD, Way},
 };
-use unisono_schedule::Rank;
+use bytemuck::Pod;
+use unisono_schedule::windows::stride;
 use unisono_transport::{Notify, Posted, Put, Region, Source, Target};
 
-/// Where the bytes of a put lie, and what its end frees.
+/// The source of a put, and what the put's end frees.
 pub(crate) struct Origin {
     pub region: Region,
     pub offset: usize,
-    /// The incoming flow and slot that they landed in.
+    /// The incoming flow and the slot that the source lies in, if it does.
     pub hold: Option<(usize, usize)>,
-    /// The staging slot that they were copied to.
+    /// The staging slot that the source lies in, if it does.
     pub staging: Option<usize>,
 }
 
-/// A put of at most this many bytes, a header and little else, is copied: libfabric's providers do that.
+/// libfabric's providers copy a put of at most so many bytes: a header and few elements.
 const FEW: usize = 128;
 
-/// Whose put it is.
+/// The owner of a put.
 #[derive(Clone, Copy)]
 pub(crate) enum Whose {
-    /// The operation's, on this lane.
+    /// A lane of the operation.
     Lane { lane: usize },
-    /// A message's from point to point; which one's, if that has not ended before this has left.
+    /// Messages from point to point; with the send that cannot end before the put has left.
     Message(Option<u64>),
 }
 
-/// A put that has all it needs.
+/// A put of a flow that has all it needs: a window, a credit and a record.
 pub(crate) struct Ready {
-    pub to: Rank,
+    /// The sending end of its flow.
+    pub sender: usize,
     pub origin: Origin,
+    /// How many bytes of elements.
     pub bytes: usize,
     /// The record that is vacant for it.
     pub record: usize,
-    /// Whether the record's header goes first.
-    pub header: bool,
-    pub target: Target,
-    pub immediate: Immediate,
     pub whose: Whose,
 }
 
 impl Core<'_> {
-    /// Hands a put to the transport. False if it has no room.
-    pub(crate) fn post(&mut self, ready: Ready) -> Result<bool, Stop> {
-        let Ready { to, origin, bytes, record, header, target, immediate, whose } = ready;
-        let (peer, immediate) = self.port.to(self.comm.world(to), immediate)?;
+    /// A record for the next put of a flow; `None` if the flow has no credit, or no record is free.
+    pub(crate) fn record(&self, flow: &Outgoing) -> Option<usize> {
+        self.port.posts.vacant().filter(|_| flow.has_credit())
+    }
+
+    /// Puts the next message of a flow into its slot. The header takes along credit for the `opposite` flow, if there is one.
+    /// False if the transport has no room.
+    pub(crate) fn put_to_slot<H: Pod>(
+        &mut self,
+        ready: Ready,
+        opposite: Option<usize>,
+        header: impl FnOnce(FlowHeader) -> H,
+    ) -> Result<bool, Stop> {
+        let Ready { sender, bytes, record, whose, .. } = ready;
+        let end = &self.comm.senders[sender];
+        let freed = opposite.map_or(0, |flow| self.comm.receivers[flow].freed());
+        let (headers, at) = self.port.posts.header(record);
+        access::store(headers, at, &header(FlowHeader::new(freed, end.reply)))?;
+        let number = end.flow.sent();
+        let slot = end.flow.first + end.flow.slot(number) * stride(end.slot_bytes) as u64;
+        let target = Target { region: end.region, offset: slot + (PAYLOAD - HEADER) as u64 };
+        let immediate =
+            Immediate::Data { flow: end.flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
+        if !self.post(ready, true, target, immediate)? {
+            return Ok(false);
+        }
+        self.sending(sender, |end| end.flow.advance(HEADER + bytes));
+        if let Some(flow) = opposite {
+            let flow = &mut self.comm.receivers[flow];
+            match whose {
+                Whose::Lane { .. } => flow.answer(),
+                Whose::Message(_) => flow.tell(),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts the next write of a flow straight into the receiver's memory. False if the transport has no room.
+    pub(crate) fn put_direct(&mut self, ready: Ready, target: Target) -> Result<bool, Stop> {
+        let Ready { sender, bytes, .. } = ready;
+        let flow = &self.comm.senders[sender].writes;
+        let number = (flow.sent() & 0xffff) as u16;
+        let immediate = Immediate::Data { flow: flow.id, way: Way::Direct, number };
+        let posted = self.post(ready, false, target, immediate)?;
+        if posted {
+            self.sending(sender, |end| end.writes.advance(bytes));
+        }
+        Ok(posted)
+    }
+
+    /// Hands a put to the transport, with the record's `header` first if it has one. False if the transport has no room.
+    fn post(
+        &mut self,
+        ready: Ready,
+        header: bool,
+        target: Target,
+        immediate: Immediate,
+    ) -> Result<bool, Stop> {
+        let Ready { sender, origin, bytes, record, whose } = ready;
+        let to = self.comm.world(self.comm.senders[sender].flow.to);
+        let (peer, immediate) = self.port.to(to, immediate)?;
         let (headers, at) = self.port.posts.header(record);
         let header_source = Source::new(headers, at, HEADER)?;
         let joined = header && self.port.joins(bytes);
@@ -60,7 +116,7 @@ impl Core<'_> {
                 (0, _) => header_source,
                 (_, false) => Source::new(&origin.region, origin.offset, bytes)?,
                 (_, true) => {
-                    // What is staged has room for it right before.
+                    // A staging slot has room for the header right before the elements.
                     let header: [u64; HEADER / 8] = access::load(headers, at)?;
                     let at = origin.offset - HEADER;
                     access::store(&origin.region, at, &header)?;
@@ -73,10 +129,10 @@ impl Core<'_> {
             (true, _) => &both[..],
             (false, _) => &both[1..],
         };
-        // Nobody need wait for the end of what was copied and leaves at once; during shutdown every put is waited for.
+        // A put that is copied and leaves at once needs no notice of its end. In the last barrier every put has one.
         let notify = match whose {
             Whose::Lane { .. } if self.comm.shutting_down => Notify::Always,
-            Whose::Lane { .. } if HEADER + bytes <= FEW && self.port.quiet(self.comm.world(to)) => {
+            Whose::Lane { .. } if HEADER + bytes <= FEW && self.port.leaves_at_once(to) => {
                 Notify::IfNotCopied
             }
             _ => Notify::IfNotInjected,
@@ -87,10 +143,10 @@ impl Core<'_> {
             return Ok(false);
         }
         let notified = put.notifies(&self.port.limits);
-        self.port.sent(self.comm.world(to));
+        self.port.sent(to);
         let comm = &mut *self.comm;
         if !notified {
-            // Its source may change at once.
+            // The source may change at once.
             origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
             return Ok(true);
         }
@@ -108,7 +164,7 @@ impl Core<'_> {
             }
             Whose::Message(id) => {
                 (record.message, record.id) = (true, id);
-                comm.talk.under_way += 1;
+                comm.messages.under_way += 1;
             }
         }
         self.port.posts.begin(record);

@@ -1,11 +1,11 @@
-//! Windows of groups that are idle are given back, so that any number of groups can do with the flows, arrivals and memory
-//! that a process has.
+//! Opens windows, and closes those of idle communicators, so that any number of communicators can share the flows, arrivals and
+//! memory of a process.
 //!
-//! Every peer has a share of the arrivals. Where the windows that it may send through come to more, the one that was used
-//! longest ago is closed, if its group is idle: this rank tells the peer what has come through it ([`Close`]), and the peer
-//! agrees if it has sent no more and got all credits, and is idle too. Then nothing is under way on account of the
-//! window, and its flows' numbers and its memory serve for another. The next operation that needs it opens it again. The
-//! peers of an operation are in its group, so whoever waits for room waits for ranks that take part.
+//! Every peer has a share of the arrivals. If the windows that it sends through exceed its share, this rank closes the one
+//! that was used longest ago, if its communicator is idle. It asks the peer with the counts of what has arrived ([`Close`]), and
+//! the peer agrees if it has sent no more, has received all credits, and is idle too. Then nothing is in flight for the window, and
+//! the numbers of its flows and its memory are used for another one. The next operation that needs the window opens it again. The
+//! peers of an operation are members of its communicator, so an operation that waits for room waits for ranks that take part in it.
 
 use std::mem;
 
@@ -13,32 +13,29 @@ use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::Memory;
 
 use super::{
-    communicator::{Comm, ControlMessage},
+    communicator::Comm,
     core::Core,
     flow::Incoming,
     member::NONE,
     net::Net,
     window::{WindowMemory, WindowState},
 };
-use crate::engine::{
-    access,
-    stop::Stop,
-    wire::{Class, Close, CommId, ControlKind, Entry, MAX_FLOWS, Way, Window},
+use crate::{
+    call::narrow,
+    engine::{
+        stop::Stop,
+        wire::{Class, Close, CommId, ControlKind, MAX_FLOWS, Way, Window, low},
+    },
 };
 
-/// The low 32 bits.
-fn low(number: u64) -> u32 {
-    (number & 0xffff_ffff) as u32
-}
-
 impl Comm {
-    /// Whether a window could be closed: nothing goes on in the group that may need it.
+    /// Whether nothing in the communicator may need a window of this class.
     fn is_idle(&self, class: Class) -> bool {
-        let calm = !self.busy && self.tasks.is_empty() && self.under_way == 0;
-        calm && (class != Class::Message || self.talk.over())
+        let idle = !self.busy && self.tasks.is_empty() && self.under_way == 0;
+        idle && (class != Class::Message || self.messages.is_over())
     }
 
-    /// Whether this rank may ask for a window to be closed.
+    /// Whether this rank may ask to close a window.
     fn may_close(&self, window: &WindowMemory) -> bool {
         let mut flows = window.flows();
         let at_rest = |flow: usize| self.receivers[flow].at_rest() && self.landings[flow].at_rest();
@@ -64,7 +61,7 @@ impl Core<'_> {
         window.used = port.clock;
         match window.state {
             WindowState::Open => Ok(()),
-            // If the peer agrees, it is opened again at once.
+            // If the peer agrees to close the window, it is opened again at once.
             WindowState::Closing => {
                 window.wanted = true;
                 Ok(())
@@ -73,7 +70,7 @@ impl Core<'_> {
         }
     }
 
-    /// Opens a window, or remembers that it is wanted where there is no room.
+    /// Opens a window. If there is no room, the window opens later.
     pub(crate) fn open(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let (lanes, slots, slot_bytes) = comm.settings.window(class);
@@ -91,7 +88,7 @@ impl Core<'_> {
             let (receivers, landings): (Vec<_>, Vec<_>) = flows.unzip();
             comm.receivers.extend(receivers);
             comm.landings.extend(landings);
-            // Where there is no region, nothing can come.
+            // A closed window has no memory: nothing can arrive through it.
             let region = comm.control.clone();
             let (number, used) = (0, port.clock);
             let state = WindowState::Closed;
@@ -119,7 +116,7 @@ impl Core<'_> {
         let room = port.has_room(arrivals).then(|| port.incoming.take(comm.comm_id, first_flow, lanes));
         let Some(number) = room.flatten() else {
             comm.windows[index].wanted = true;
-            // A message may be asked for by both sides.
+            // A send and a mismatch probe may both want the window.
             if !port.wanting.contains(&(comm.comm_id, index)) {
                 port.wanting.push((comm.comm_id, index));
             }
@@ -139,7 +136,7 @@ impl Core<'_> {
         let window = &mut comm.windows[index];
         (window.number, window.region, window.credits) = (number, region, 0);
         (window.state, window.wanted) = (WindowState::Open, false);
-        let told = Window {
+        let description = Window {
             magic: Window::MAGIC,
             first_flow: narrow(number),
             lanes: narrow(lanes),
@@ -150,32 +147,27 @@ impl Core<'_> {
             key: remote.key,
             len: remote.len,
         };
-        let at = from * size_of::<Entry>() + ControlKind::Window(class).place();
-        access::store(&comm.control, at, &told)?;
-        comm.control_queue.push_back((from, ControlMessage::Window(class)));
-        Ok(())
+        Ok(comm.queue_control(from, ControlKind::Window(class), description)?)
     }
 
-    /// Asks a window's peer whether it may be closed.
+    /// Asks the peer of a window to agree to close it.
     fn ask_to_close(&mut self, index: usize) -> Result<(), Stop> {
         let comm = &mut *self.comm;
         let window = &mut comm.windows[index];
         let (flows, class) = (window.flows(), window.class);
         window.state = WindowState::Closing;
         let from = comm.receivers[flows.start].from;
-        let come = flows.clone().map(|flow| comm.receivers[flow].taken() + comm.landings[flow].taken());
-        let close = Close { come: low(come.sum()), credits: window.credits };
+        let arrived = flows.clone().map(|flow| comm.receivers[flow].taken() + comm.landings[flow].taken());
+        let close = Close { arrived: low(arrived.sum()), credits: window.credits };
         comm.debts.retain(|(receiver, _)| !flows.contains(receiver));
-        let at = from * size_of::<Entry>() + ControlKind::Close(class).place();
-        access::store(&comm.control, at, &close)?;
-        comm.control_queue.push_back((from, ControlMessage::Close(class)));
+        comm.queue_control(from, ControlKind::Close(class), close)?;
         self.send_control().map(drop)
     }
 
-    /// A peer would close a window that this rank sends through.
+    /// A peer asks to close a window that this rank sends through.
     pub(crate) fn close_arrived(&mut self, from: Rank, class: Class, close: Close) -> Result<(), Stop> {
         let Self { port, comm } = self;
-        // Who parts, or has left the group, says no more.
+        // A rank sends nothing more in the last barrier, or after it has left the communicator.
         if port.shutting_down || comm.left {
             return Ok(());
         }
@@ -185,24 +177,22 @@ impl Core<'_> {
         let agreed = ends.filter(|_| comm.is_idle(class)).is_some_and(|ends| {
             let sent = ends.iter().map(|end| end.flow.sent() + end.writes.sent()).sum();
             let credits = ends.iter().fold(0_u32, |sum, end| sum.wrapping_add(end.credits));
-            (low(sent), credits) == (close.come, close.credits)
+            (low(sent), credits) == (close.arrived, close.credits)
         });
         if let Some(ends) = ends.filter(|_| agreed) {
             for end in ends {
-                port.fly(comm.world(from), 0, end.bytes());
+                port.in_flight(comm.world(from), 0, end.bytes());
             }
             port.outgoing.give_back(ends[0].reply, lanes);
             let member = &mut comm.members[from];
             (member.outgoing[class.index()], member.probed_classes[class.index()]) = (NONE, None);
             comm.spare_senders.push((class, first as usize));
         }
-        let at = from * size_of::<Entry>() + ControlKind::Answer(class).place();
-        access::store(&comm.control, at, &u64::from(agreed))?;
-        comm.control_queue.push_back((from, ControlMessage::Answer(class)));
+        comm.queue_control(from, ControlKind::Answer(class), u64::from(agreed))?;
         self.send_control().map(drop)
     }
 
-    /// A peer says whether a window is closed.
+    /// A peer answers whether a window is closed.
     pub(crate) fn answer_arrived(&mut self, from: Rank, class: Class, answer: u64) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let first = comm.members[from].incoming[class.index()];
@@ -235,7 +225,7 @@ impl Core<'_> {
 }
 
 impl Net {
-    /// Has windows closed where a peer has more than its share, and opens those that wait for room.
+    /// Closes windows of peers that exceed their shares, and opens windows that wait for room.
     pub(crate) fn give_back(&mut self) -> Result<(), Stop> {
         for world in mem::take(&mut self.port.crowded) {
             let excess = self.port.excess(world);
@@ -243,10 +233,10 @@ impl Net {
             self.close_some(windows, excess)?;
         }
         for (comm_id, index) in mem::take(&mut self.port.wanting) {
-            // A group may have ended meanwhile.
+            // The communicator may have ended meanwhile.
             let Ok(mut core) = self.core(comm_id) else { continue };
             let window = &core.comm.windows[index];
-            // Or it has been opened when another was closed.
+            // The window may have been opened meanwhile.
             if window.state != WindowState::Closed {
                 continue;
             }
@@ -260,35 +250,34 @@ impl Net {
         Ok(())
     }
 
-    /// Has those of these windows closed that were used longest ago, until so many arrivals come free or none can be. True
-    /// if some will.
+    /// Asks to close those of these windows that were used longest ago, until so many arrivals will be free. True if any will.
     fn close_some(&mut self, windows: Vec<(CommId, usize)>, arrivals: usize) -> Result<bool, Stop> {
-        let (mut coming, mut idle) = (0, Vec::new());
+        let (mut closing, mut idle) = (0, Vec::new());
         for (comm_id, index) in windows {
             let comm = self.core(comm_id)?.comm;
             let window = &comm.windows[index];
             match window.state {
-                WindowState::Closing => coming += comm.settings.arrivals(window.class),
+                WindowState::Closing => closing += comm.settings.arrivals(window.class),
                 _ if comm.may_close(window) => idle.push((window.used, comm_id, index)),
                 _ => {}
             }
         }
         idle.sort_unstable();
         for (_, comm_id, index) in idle {
-            if coming >= arrivals || self.port.shutting_down {
+            if closing >= arrivals || self.port.shutting_down {
                 break;
             }
             let mut core = self.core(comm_id)?;
-            coming += core.comm.settings.arrivals(core.comm.windows[index].class);
+            closing += core.comm.settings.arrivals(core.comm.windows[index].class);
             core.ask_to_close(index)?;
         }
-        Ok(coming > 0)
+        Ok(closing > 0)
     }
 
-    /// Has windows of any peers closed; an error if none can be, now or when what goes on has ended.
+    /// Closes windows of any peers. An error if no window can be closed, now or after the operations that are under way.
     fn make_room(&mut self, arrivals: usize) -> Result<(), Stop> {
         let all = self.port.all_windows();
-        // A group whose control messages are on their way is idle in a moment.
+        // A communicator whose control messages are in flight is idle in a moment.
         let mut idle = self.comms.iter().flatten().filter(|comm| !comm.busy);
         let landing = idle.any(|comm| !comm.control_completed());
         let busy = self.comms.iter().flatten().filter(|comm| comm.busy).count();
@@ -302,8 +291,4 @@ impl Net {
             if more.is_empty() { "" } else { "; " },
         )))
     }
-}
-
-fn narrow(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
 }

@@ -1,25 +1,25 @@
-//! The windows through which ranks send: this rank's own memory, and the sending ends of flows into others' windows.
+//! Windows: this rank's own, which peers write to, and the sending ends of flows into those of peers.
 
 use super::flow::Outgoing;
 use crate::engine::wire::Class;
 use unisono_transport::{Region, RemoteRegion};
 
-/// The sending end of a flow and where its window is.
+/// The sending end of a flow, and the window that it leads to.
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub flow: Outgoing,
-    /// The flow's number here, for its credits.
+    /// The number of the flow at this rank, which credits for it name.
     pub reply: usize,
     pub region: RemoteRegion,
     pub slot_bytes: usize,
-    /// What goes straight into the receiver's output.
+    /// The writes straight into the receiver's output.
     pub writes: Outgoing,
-    /// How many credits have come by puts of their own; the low 32 bits.
+    /// The number of credits that have arrived by control messages; the low 32 bits.
     pub credits: u32,
 }
 
 impl Sender {
-    /// No more bytes than these are on their way.
+    /// At most so many bytes are in flight.
     pub(crate) fn bytes(&self) -> usize {
         self.flow.bytes() + self.writes.bytes()
     }
@@ -31,30 +31,34 @@ pub(crate) enum WindowState {
     Open,
     /// The peer was asked to close it.
     Closing,
-    /// Nor has it memory, or flows' numbers.
+    /// The window has neither memory nor numbers of flows.
     Closed,
 }
 
+/// A window of this rank, which one peer writes to.
 #[derive(Debug)]
 pub(crate) struct WindowMemory {
-    /// The number of its first lane's flow, and how many lanes there are.
+    /// The number of its first lane's flow. The other lanes have the next numbers.
     pub(crate) number: usize,
+    /// The number of lanes.
     pub(crate) lanes: usize,
     pub(crate) region: Region,
+    /// The bytes of elements in a slot.
     pub(crate) slot_bytes: usize,
     pub(crate) class: Class,
-    /// The flow of its first lane.
+    /// The index of its first lane's flow in [`Comm::receivers`](super::Comm::receivers).
     pub(crate) first_flow: usize,
     pub(crate) state: WindowState,
-    /// Whether an operation waits for it to be open.
+    /// Whether an operation waits for it to open.
     pub(crate) wanted: bool,
-    /// When it was last needed, by the port's clock.
+    /// When an operation last needed it, by the port's clock.
     pub(crate) used: u64,
-    /// How many credits were put since it was opened; the low 32 bits.
+    /// The number of credits that were put since it opened; the low 32 bits.
     pub(crate) credits: u32,
 }
 
 impl WindowMemory {
+    /// The indices of its flows.
     pub(super) fn flows(&self) -> std::ops::Range<usize> {
         self.first_flow..self.first_flow + self.lanes
     }

@@ -1,4 +1,4 @@
-//! What all groups of a process share: the transport with its peers, the puts under way, the numbers of flows.
+//! What all communicators of a process share: the transport with its peers, the puts in flight, the numbers of flows.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use unisono_schedule::Rank;
@@ -15,25 +15,28 @@ use crate::{
     position::Traffic,
 };
 
-/// So many bytes on their way are little: a socket has room for them and for a small message more (`net.ipv4.tcp_wmem`:
-/// 16 KiB at first, and a connection that is established has at least 20 segments).
+/// If no more bytes than these are in flight, a socket has room for them and for one more small message (`net.ipv4.tcp_wmem`:
+/// 16 KiB at first, and an established connection has at least 20 segments).
 const LITTLE: usize = 16 << 10;
 
 /// Another process of the world, or this one.
 #[derive(Debug)]
 struct Link {
     address: Address,
-    /// What people call its host.
+    /// The name of its host, for errors.
     host: String,
+    /// The mask of immediates to it.
     mask: u32,
     handle: Option<Peer>,
-    /// No more bytes than these are on their way to it, of all groups: they share a connection.
+    /// At most so many bytes are in flight to it, of all communicators, which share a connection.
     bytes: usize,
-    /// Puts to it, and puts of it that have arrived.
+    /// The number of puts to it.
     sent: u64,
+    /// The number of its puts that have arrived.
     arrived: u64,
-    /// The windows through which it may send, of all groups, and how many arrivals may come through them at once.
+    /// The open windows through which it sends, of all communicators.
     windows: Vec<(CommId, usize)>,
+    /// The most arrivals in flight through these windows.
     expected: usize,
 }
 
@@ -43,34 +46,39 @@ pub(crate) struct Port {
     pub limits: Limits,
     /// This process's rank in the world.
     pub me: Rank,
-    /// With what immediates to this process are masked. Whoever joins the job is told; to whoever is not, one that says
-    /// something is as good as never known.
+    /// The mask of immediates to this process. Ranks of the job learn it when they join; a stranger can hardly guess a valid
+    /// immediate.
     pub mask: u32,
     pub posts: Posts,
-    /// Where messages for this process lead, and where the credits for what it sends do.
+    /// The flows to this process, by number.
     pub incoming: Routes,
+    /// The flows from this process, by the number that credits for them name.
     pub outgoing: Routes,
     links: Vec<Link>,
-    /// Arrivals that may be under way at once: what the completion queue must hold.
+    /// The most arrivals in flight: the completion queue must hold them.
     expected: usize,
-    /// How many of them each peer may have before windows of idle groups are closed; those that have more.
+    /// The most arrivals of one peer before windows of idle communicators are closed.
     share: usize,
+    /// The peers that have more arrivals than that.
     pub crowded: Vec<Rank>,
-    /// Windows that wait for room.
+    /// Windows that cannot open before there is room: communicator and index.
     pub wanting: Vec<(CommId, usize)>,
     /// Memory of windows that were closed, by class.
     pub spare: [Vec<Region>; 3],
     /// Counts the uses of windows.
     pub clock: u64,
-    /// Whether this rank says shutdown to the world.
+    /// Whether this rank is in the last barrier of shutdown.
     pub shutting_down: bool,
-    /// One peer's arrivals for windows of each class, in one group.
+    /// The most arrivals of one peer through the windows of one communicator.
     least: usize,
     events: Vec<Event>,
-    /// Operations begun, of all groups.
+    /// The number of operations that have begun, of all communicators.
     pub operations: u64,
-    /// The groups whose messages from point to point are to be looked at, also where nobody here waits for any.
+    /// The communicators that have messages from point to point to look at, even if no call of this rank waits for one.
     pub active_comms: Vec<CommId>,
+    /// The finished steps of all operations, if a test keeps them.
+    #[cfg(test)]
+    pub trace: Option<Vec<crate::engine::Traced>>,
 }
 
 impl Port {
@@ -102,11 +110,12 @@ impl Port {
             events: Vec::with_capacity(64),
             operations: 0,
             active_comms: Vec::new(),
+            #[cfg(test)]
+            trace: None,
         })
     }
 
-    /// Where all processes of the world are, what their hosts are called, and with what immediates to them are masked, by
-    /// rank.
+    /// Makes the processes of the world known, by rank: address, name of the host, and mask.
     pub(crate) fn meet(&mut self, processes: Vec<(Address, String, u32)>) {
         // Half, since a window is opened before another has been closed.
         let fair = self.limits.arrivals / 2 / processes.len().saturating_sub(1).max(1);
@@ -125,7 +134,7 @@ impl Port {
         self.links = processes.into_iter().map(link).collect();
     }
 
-    /// The handle of a process, connecting on first use, and the immediate for it.
+    /// The handle of a process, which is connected on first use, and the masked immediate.
     pub(crate) fn to(&mut self, world: Rank, immediate: Immediate) -> Result<(Peer, u32), Stop> {
         let Some(Link { address, mask, handle, .. }) = self.links.get_mut(world) else {
             return Err(self.stop(format!("there is no rank {world}")));
@@ -137,8 +146,8 @@ impl Port {
         Ok((peer, immediate.encode() ^ *mask))
     }
 
-    /// So many bytes of a flow to a process are on their way, and so many were.
-    pub(crate) fn fly(&mut self, world: Rank, now: usize, before: usize) {
+    /// The bytes in flight to a process change: of one flow they were `before`, and are `now`.
+    pub(crate) fn in_flight(&mut self, world: Rank, now: usize, before: usize) {
         if let Some(link) = self.links.get_mut(world) {
             link.bytes = (link.bytes + now).saturating_sub(before);
         }
@@ -158,31 +167,31 @@ impl Port {
         }
     }
 
-    /// How much there was of both.
+    /// The numbers of puts to and from each process, if there were any.
     pub(crate) fn traffic(&self) -> impl Iterator<Item = Traffic> {
         let all = self.links.iter().enumerate();
         let traffic = all.map(|(rank, link)| Traffic { rank, sent: link.sent, arrived: link.arrived });
         traffic.filter(|it| it.sent + it.arrived > 0)
     }
 
-    /// Whether so little is on its way to a process that a copy of one more small message surely leaves at once, and does
-    /// not wait in a queue of the provider's for room in the socket, unseen, until somebody polls.
-    pub(crate) fn quiet(&self, world: Rank) -> bool {
+    /// Whether so few bytes are in flight to a process that one more small message, which is copied, leaves at once: it does not
+    /// wait in the provider for room in the socket until the next poll.
+    pub(crate) fn leaves_at_once(&self, world: Rank) -> bool {
         self.links.get(world).is_some_and(|link| link.bytes <= LITTLE)
     }
 
-    /// Whether a header and so many bytes behind it must lie in one place to be one put.
+    /// Whether a header and so many bytes after it must be contiguous to be one put.
     pub(crate) fn joins(&self, bytes: usize) -> bool {
         bytes > 0 && self.limits.max_sources == 1
     }
 
     /// Whether there is room for so many more arrivals at once.
     pub(crate) fn has_room(&self, arrivals: usize) -> bool {
-        // Whoever parts calls nothing any more: of other windows nobody makes use.
+        // In the last barrier no other window is used any more.
         self.shutting_down || self.expected + arrivals <= self.limits.arrivals
     }
 
-    /// So many more arrivals may come from a process at once, through this window.
+    /// A window opens: a process may have so many more arrivals in flight.
     pub(crate) fn expect(&mut self, world: Rank, window: (CommId, usize), arrivals: usize) {
         self.expected += arrivals;
         let Some(link) = self.links.get_mut(world) else { return };
@@ -193,7 +202,7 @@ impl Port {
         }
     }
 
-    /// Nothing comes through this window any more.
+    /// A window is closed: nothing arrives through it any more.
     pub(crate) fn expect_no_more(&mut self, world: Rank, window: (CommId, usize), arrivals: usize) {
         let Some(link) = self.links.get_mut(world) else { return };
         let Some(at) = link.windows.iter().position(|it| *it == window) else { return };
@@ -202,12 +211,12 @@ impl Port {
         self.expected = self.expected.saturating_sub(arrivals);
     }
 
-    /// By how much a process has more arrivals than its share.
+    /// The number of arrivals that a process has beyond its share.
     pub(crate) fn excess(&self, world: Rank) -> usize {
         self.links.get(world).map_or(0, |link| link.expected.saturating_sub(self.share))
     }
 
-    /// The windows through which a process may send, or all may.
+    /// The windows through which a process sends.
     pub(crate) fn windows(&self, world: Rank) -> &[(CommId, usize)] {
         self.links.get(world).map_or(&[], |link| &link.windows)
     }
@@ -216,21 +225,21 @@ impl Port {
         self.links.iter().flat_map(|link| link.windows.iter().copied()).collect()
     }
 
-    /// Something of a message from point to point has come, or waits to be sent.
+    /// A communicator has messages from point to point to look at or to send.
     pub(crate) fn mark_active(&mut self, comm_id: CommId) {
         if !self.active_comms.contains(&comm_id) {
             self.active_comms.push(comm_id);
         }
     }
 
-    /// Asks the transport what has happened. The list is to be [handed back](Self::seen).
+    /// Polls the transport. The list of events is to be [returned](Self::seen).
     pub(crate) fn poll(&mut self) -> (Vec<Event>, Result<(), Stop>) {
         let mut events = std::mem::take(&mut self.events);
         let result = self.transport.poll(&mut events).map_err(|error| self.broken(error));
         (events, result)
     }
 
-    /// The transport counts peers as they were connected; people know ranks.
+    /// An error of the transport, with the rank and host that it is about. (The transport numbers peers in the order of connection.)
     #[cold]
     pub(crate) fn broken(&self, error: Error) -> Stop {
         let at = error.peer().and_then(|peer| self.links.iter().position(|link| link.handle == Some(peer)));
@@ -243,7 +252,7 @@ impl Port {
         self.events = events;
     }
 
-    /// Something arrived that no rank can have sent.
+    /// The failure for an arrival that no rank can have sent.
     #[cold]
     pub(crate) fn forged(&self, what: String) -> Stop {
         let Limits { provider, listens, .. } = &self.limits;
@@ -259,12 +268,10 @@ impl Port {
             reason,
         })
     }
-}
 
-impl Port {
-    /// Keeps the memory of a window for the next of its class.
+    /// Keeps the memory of a closed window for the next one of its class.
     pub(crate) fn keep(&mut self, class: Class, region: Region) {
-        /// More than are closed at once, for one operation's peers.
+        /// More windows than are closed for the peers of one operation.
         const SPARE: usize = 64;
         let spare = &mut self.spare[class.index()];
         if spare.len() < SPARE {
@@ -273,7 +280,7 @@ impl Port {
     }
 }
 
-/// Random bits of the system's.
+/// Random bits from the operating system.
 fn mask() -> Result<u32, Error> {
     let mut bytes = [0; 4];
     getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Call {

@@ -1,38 +1,38 @@
-//! Puts under way: a record for each that still reads from memory, so that its end finds what it frees.
+//! Puts in flight: each that still reads from memory has a record of what its end frees.
 
 use unisono_schedule::windows::stride;
 use unisono_transport::{Error, Memory, Region, Transport};
 
 use crate::engine::wire::{CommId, HEADER, PAYLOAD};
 
-/// How many puts of one engine may be under way at once. Each message of a chunk takes one; more than
-/// the slots of a few neighbours together bring nothing.
+/// The most puts of one engine in flight. Each message takes one; more than a few neighbours have slots would not be faster.
 const RECORDS: usize = 256;
 
-/// The token of a group's control messages, of those that were copied when they began and of those that were not.
+/// The token of a communicator's control messages: one for those that were copied when they began, another for the rest.
 pub(crate) fn control_token(comm_id: CommId, copied: bool) -> u64 {
     u64::MAX - (u64::from(comm_id) | u64::from(copied) << 16)
 }
 
-/// Of which group's control message this is the token, if it is one, and whether it was copied.
+/// If a token is of control messages: of which communicator, and whether they were copied.
 pub(crate) fn control_of_token(token: u64) -> Option<(CommId, bool)> {
     let bits = u32::try_from(u64::MAX - token).ok().filter(|bits| bits >> 17 == 0)?;
     Some(((bits & 0xffff) as CommId, bits >> 16 == 1))
 }
 
-/// What a put's end frees.
+/// What the end of a put frees.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
-    /// The group that it is a put of.
+    /// The communicator of the put.
     pub comm_id: CommId,
-    /// The lane whose source it reads, if that is the caller's memory.
+    /// The lane of the put, if it reads the caller's memory.
     pub lane: Option<usize>,
-    /// The incoming flow and slot it reads from.
+    /// The incoming flow and the slot that it reads from, if it does.
     pub hold: Option<(usize, usize)>,
-    /// The staging slot it reads from.
+    /// The staging slot that it reads from, if it does.
     pub staging: Option<usize>,
-    /// Whether it is of a message from point to point; and of which, if that has not ended before this has left.
+    /// Whether the put is of a message from point to point.
     pub message: bool,
+    /// The send that cannot end before the put has left.
     pub id: Option<u64>,
 }
 
@@ -57,13 +57,13 @@ struct Staging {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// How many puts read from it or are to.
+    /// The number of puts that read from it, or will.
     puts: usize,
-    /// How often it was taken.
+    /// How often the slot was taken.
     taken: u64,
 }
 
-/// A staging slot, and which taking of it this is.
+/// A staging slot, and how often it had been taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Staged {
     pub slot: usize,
@@ -81,7 +81,7 @@ impl Staging {
 }
 
 impl Posts {
-    /// `staging_slots` of `staging_bytes` each, and of a header before them, are allocated when first needed.
+    /// `staging_slots` slots, each for a header and `staging_bytes` of elements, are allocated when first needed.
     pub(crate) fn new(
         transport: &mut dyn Transport,
         staging_slots: usize,
@@ -98,7 +98,7 @@ impl Posts {
         })
     }
 
-    /// A free record's index, which is also its put's token; it stays free until [`begin`](Self::begin).
+    /// The index of a free record, which is also the token of its put. The record stays free until [`begin`](Self::begin).
     pub(crate) fn vacant(&self) -> Option<usize> {
         self.free.last().copied()
     }
@@ -108,19 +108,19 @@ impl Posts {
         self.headers.len() + self.staging.as_ref().map_or(0, |staging| staging.region.len())
     }
 
-    /// Where the header of a record lies.
+    /// The region and offset of a record's header.
     pub(crate) fn header(&self, record: usize) -> (&Region, usize) {
         (&self.headers, record * HEADER)
     }
 
-    /// The put of the vacant record was begun.
+    /// The put of the [vacant](Self::vacant) record has begun.
     pub(crate) fn begin(&mut self, record: Record) {
         if let Some(index) = self.free.pop() {
             self.records[index] = record;
         }
     }
 
-    /// The put with this token has ended; tells what that frees, or `None` for a token never given.
+    /// The put with this token has ended. Returns its record; `None` for a token that no put had.
     pub(crate) fn end(&mut self, token: u64) -> Option<Record> {
         let index = usize::try_from(token).ok()?;
         let record = std::mem::take(self.records.get_mut(index)?);
@@ -131,7 +131,7 @@ impl Posts {
         Some(record)
     }
 
-    /// Takes a staging slot, if one is free. It comes back at the end of the put whose record names it.
+    /// Takes a staging slot, if one is free. It is freed at the end of the put whose record names it.
     pub(crate) fn stage(&mut self, transport: &mut dyn Transport) -> Result<Option<Staged>, Error> {
         if self.staging.is_none() {
             let memory = Memory::map(self.staging_slots * stride(self.staging_bytes), false)?;
@@ -147,22 +147,22 @@ impl Posts {
         }))
     }
 
-    /// Takes the same staging slot for one more put, if one that reads from it is still under way. It comes back at the
-    /// end of the last.
+    /// Takes the same staging slot for one more put, if a put that reads from it is still in flight. The slot is freed at the end of
+    /// the last one.
     pub(crate) fn stage_again(&mut self, staged: Staged) -> bool {
         let slot = self.staging.as_mut().map(|staging| &mut staging.slots[staged.slot]);
         let slot = slot.filter(|slot| slot.puts > 0 && slot.taken == staged.taken);
         slot.map(|slot| slot.puts += 1).is_some()
     }
 
-    /// Gives a staging slot back for a put that does not read from it any more.
+    /// Frees a staging slot of a put that does not read from it any more.
     pub(crate) fn put_back(&mut self, slot: usize) {
         if let Some(staging) = &mut self.staging {
             staging.put_back(slot);
         }
     }
 
-    /// Where the elements in a staging slot lie, behind room for a header, once there is staging.
+    /// The region and offset of the elements in a staging slot, after room for a header; `None` before there is staging.
     pub(crate) fn staged(&self, slot: usize) -> Option<(Region, usize)> {
         let at = slot * stride(self.staging_bytes) + PAYLOAD;
         self.staging.as_ref().map(|staging| (staging.region.clone(), at))
@@ -189,12 +189,12 @@ mod tests {
         assert!(posts.stage_again(staged));
         let second = put(&mut posts);
         posts.end(first).unwrap();
-        // The other reads from it, and one more may.
+        // The second put still reads from the slot, and a third may.
         assert_eq!(posts.stage(&mut transport).unwrap(), None);
         assert!(posts.stage_again(staged));
         posts.put_back(staged.slot);
         posts.end(second).unwrap();
-        // Nobody does: what is there may change.
+        // No put reads from the slot: its contents may change.
         assert!(!posts.stage_again(staged));
         let other = posts.stage(&mut transport).unwrap().unwrap();
         assert_eq!(other.slot, staged.slot);

@@ -1,33 +1,33 @@
-//! The numbers of flows, one space for all groups of a process: to which group and which of its flows each leads.
+//! The numbers of flows, one space for all communicators of a process: each names a communicator and one of its flows.
 //!
-//! Numbers that come back are given out again as late as can be, the oldest first: what a group's peers sent before it
-//! ended may still be on its way.
+//! A number that was given back is used again as late as possible: puts that the peers of a communicator sent before it ended may
+//! still be in flight.
 
 use std::collections::VecDeque;
 
 use crate::engine::wire::{CommId, MAX_FLOWS};
 
-/// The id of a communicator, and the index of a flow in it.
+/// A communicator, and the index of a flow in it.
 type Flow = (CommId, usize);
 
-/// Numbers given out in runs, one for each lane.
+/// The flows of numbers, which are assigned in runs: one number for each lane.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    /// Where each number leads; `None` once it came back.
+    /// The flow of each number; `None` if the number was given back.
     flows: Vec<Option<Flow>>,
-    /// Those that came back, in that order.
+    /// The numbers that were given back, the oldest first.
     returned: VecDeque<usize>,
 }
 
 impl Routes {
-    /// Gives out a run of numbers that lead to the flows of `comm_id` from index `first` on; `None` if there is none.
+    /// Assigns a run of numbers to the flows of `comm_id` from index `first` on; `None` if there is no free run.
     pub(crate) fn take(&mut self, comm_id: CommId, first: usize, lanes: usize) -> Option<usize> {
         let fresh = self.flows.len();
         let number = if fresh + lanes <= MAX_FLOWS {
             self.flows.resize(fresh + lanes, None);
             fresh
         } else {
-            // Whatever runs they came back in: groups come and go with windows of this class or that.
+            // A free run may consist of parts of runs that were given back, since classes differ in lanes.
             let free = |number| {
                 self.flows.get(number..number + lanes).is_some_and(|run| run.iter().all(Option::is_none))
             };
@@ -41,17 +41,17 @@ impl Routes {
         Some(number)
     }
 
-    /// Where a number leads.
+    /// The flow of a number.
     pub(crate) fn find(&self, number: u32) -> Option<Flow> {
         self.flows.get(number as usize).copied().flatten()
     }
 
-    /// Whether a number was given out, and came back.
+    /// Whether a number was assigned and given back.
     pub(crate) fn retired(&self, number: u32) -> bool {
         self.flows.get(number as usize).is_some_and(Option::is_none)
     }
 
-    /// Takes back a run.
+    /// Gives a run of numbers back.
     pub(crate) fn give_back(&mut self, number: usize, lanes: usize) {
         self.flows.iter_mut().skip(number).take(lanes).for_each(|flow| *flow = None);
         self.returned.extend(number..number + lanes);

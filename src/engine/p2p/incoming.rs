@@ -1,4 +1,4 @@
-//! Receives messages: from slots, and written straight to their places.
+//! Receives messages: through slots, and by writes straight into their memory.
 
 use std::time::Instant;
 
@@ -7,14 +7,14 @@ use unisono_transport::{Region, RemoteRegion};
 
 use super::{
     matching::Envelope,
-    talk::{Early, Item, Landing, PIECE, Receiving, Stage, Talk, wait_for},
+    messages::{Early, Item, Landing, Messages, PIECE, Receiving, SendStage, wait_for},
 };
 use crate::{
     buffer::{self, Bytes, Fresh},
     call::{Form, Kind},
     dtype::Dtype,
     engine::{
-        comm::{Core, Violation},
+        comm::Core,
         completion::{Completion, Received},
         request::Place,
         stop::Stop,
@@ -24,9 +24,9 @@ use crate::{
 };
 
 impl Core<'_> {
-    /// Looks at what has landed in slots. True if any of it was taken.
+    /// Handles the messages that have landed in slots. True if any was taken.
     pub(crate) fn messages_arrived(&mut self) -> Result<bool, Stop> {
-        let mut flows = std::mem::take(&mut self.comm.talk.arrived);
+        let mut flows = std::mem::take(&mut self.comm.messages.arrived);
         let mut moved = false;
         let mut index = 0;
         while let Some(&flow) = flows.get(index) {
@@ -38,20 +38,22 @@ impl Core<'_> {
                 index += 1;
             }
         }
-        // Those that must wait are looked at again.
-        self.comm.talk.arrived = flows;
+        // Flows with messages that must wait are handled again.
+        self.comm.messages.arrived = flows;
         Ok(moved)
     }
 
-    /// Takes the messages of a flow: whether that were all, and whether there were any.
+    /// Takes the messages of a flow. Returns whether it took all, and whether it took any.
     fn empty(&mut self, flow: usize) -> Result<(bool, bool), Stop> {
         let mut took = false;
         while let Some(slot) = self.comm.receivers[flow].ready_slot() {
             let header: MessageHeader = self.comm.header(flow, slot)?;
             let from = self.comm.receivers[flow].from;
             if usize::from(header.flow.reply) >= MAX_FLOWS {
-                let what = format!("a message that wants its credit on flow {}", header.flow.reply);
-                return Err(self.violation(from, Violation(what)));
+                return Err(self.violation(
+                    from,
+                    format!("a message that wants its credit on flow {}", header.flow.reply),
+                ));
             }
             if !self.message(flow, slot, from, &header)? {
                 return Ok((false, took));
@@ -66,7 +68,7 @@ impl Core<'_> {
         Ok((true, took))
     }
 
-    /// Does with a message what is to be done; false if there is no room for it yet.
+    /// Handles a message. False if there is no room for it yet.
     fn message(
         &mut self,
         flow: usize,
@@ -83,11 +85,11 @@ impl Core<'_> {
             Some(Message::RequestToSend(info)) => {
                 let kind = self.kind(from, &info)?;
                 let (envelope, writes) = (envelope(from, info.tag, kind), info.writes == 1);
-                match self.comm.talk.matching.taker(envelope) {
+                match self.comm.messages.matching.taker(envelope) {
                     Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
                     None => {
                         let early = Early::Requested { kind, number, writes, since: Instant::now() };
-                        self.comm.talk.matching.keep(envelope, early);
+                        self.comm.messages.matching.keep(envelope, early);
                     }
                 }
                 Ok(true)
@@ -96,29 +98,25 @@ impl Core<'_> {
             Some(Message::ClearToSend(clear)) => {
                 self.clear_to_send_arrived(from, number, &clear).map(|()| true)
             }
-            None => {
-                let what = format!("a message of an unknown kind, {header:?}");
-                Err(self.violation(from, Violation(what)))
-            }
+            None => Err(self.violation(from, format!("a message of an unknown kind, {header:?}"))),
         }
     }
 
-    /// What a peer says that its message is.
+    /// The kind of a peer's message.
     fn kind(&self, from: Rank, info: &MessageInfo) -> Result<Kind, Stop> {
         let known = || Some((Form::from_code(info.form)?, Dtype::from_code(info.dtype)?));
         let Some((form, dtype)) = known() else {
-            let what = format!("a message of unknown elements, type {} and form {}", info.dtype, info.form);
-            return Err(self.violation(from, Violation(what)));
+            return Err(self.violation(
+                from,
+                format!("a message of unknown elements, type {} and form {}", info.dtype, info.form),
+            ));
         };
         let count = usize::try_from(info.count).ok();
         match count
             .filter(|count| count.checked_mul(dtype.size()).is_some_and(|bytes| bytes <= isize::MAX as usize))
         {
             Some(count) => Ok(Kind { form, dtype, count }),
-            None => {
-                let what = format!("a message of {} elements", info.count);
-                Err(self.violation(from, Violation(what)))
-            }
+            None => Err(self.violation(from, format!("a message of {} elements", info.count))),
         }
     }
 
@@ -128,12 +126,12 @@ impl Core<'_> {
         let slot_bytes = self.comm.windows[self.comm.receivers[flow].window].slot_bytes;
         let (region, at) = self.comm.slot(flow, slot);
         if bytes > slot_bytes {
-            let what = format!("a message of {bytes} bytes in a slot of {slot_bytes}");
-            return Err(self.violation(from, Violation(what)));
+            return Err(self.violation(from, format!("a message of {bytes} bytes in a slot of {slot_bytes}")));
         }
         Bytes::new(region, at, bytes).map_err(|error| self.stop(format!("a message in its slot: {error}")))
     }
 
+    /// Handles a message that is whole in its slot. False if there is no room for it yet.
     fn whole(
         &mut self,
         flow: usize,
@@ -143,9 +141,9 @@ impl Core<'_> {
         number: u32,
     ) -> Result<bool, Stop> {
         let bytes = kind.bytes();
-        // Before there is memory for what it says it is.
+        // The length is checked before memory is allocated for it.
         self.landed(flow, slot, bytes)?;
-        if let Some(receiving) = self.comm.talk.matching.taker(envelope) {
+        if let Some(receiving) = self.comm.messages.matching.taker(envelope) {
             let (receiving, mut fresh) = self.agree_with_room((number, kind), envelope, receiving)?;
             let place = match (&receiving.inbound.place, &mut fresh) {
                 (Place::There { output, .. }, _) => Bytes::new(output, 0, bytes),
@@ -156,23 +154,23 @@ impl Core<'_> {
                 (_, None) => return Err(self.stop("a message that comes whole and has no place".to_owned())),
             };
             self.copy(self.landed(flow, slot, bytes)?, place)?;
-            self.comm.talk.received(receiving.completion, envelope.from, fresh);
+            self.comm.messages.received(receiving.completion, envelope.from, fresh);
             return Ok(true);
         }
-        let Talk { unexpected, sendings, landings, .. } = &self.comm.talk;
+        let Messages { unexpected, sendings, landings, .. } = &self.comm.messages;
         let full = *unexpected > 0 && unexpected + kind.kept() > self.comm.settings.bounds.unexpected_bytes;
-        // What this rank waits for may be behind it: parts of a message go before what was sent later, so this is little.
-        let mut coming = landings.range((envelope.from, 0)..=(envelope.from, u32::MAX));
+        // The parts of a message with a receive may be behind this message. Parts are sent before later messages, so this is little.
+        let mut landing = landings.range((envelope.from, 0)..=(envelope.from, u32::MAX));
         let mut parts =
-            || coming.any(|(_, landing)| landing.receiving.is_some() && landing.exposed.is_none());
+            || landing.any(|(_, landing)| landing.receiving.is_some() && landing.exposed.is_none());
         if full && !parts() && !wait_for(sendings, envelope.from, Instant::now()) {
             return Ok(false);
         }
         let mut fresh = self.room(kind.dtype, kind.count)?;
         fresh.provide(bytes);
         self.copy(self.landed(flow, slot, bytes)?, Bytes::new(fresh.region(), 0, bytes))?;
-        self.comm.talk.unexpected += kind.kept();
-        self.comm.talk.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
+        self.comm.messages.unexpected += kind.kept();
+        self.comm.messages.matching.keep(envelope, Early::Whole { kind, number, bytes: fresh });
         Ok(true)
     }
 
@@ -181,7 +179,7 @@ impl Core<'_> {
             .map_err(|error| self.stop(format!("a message to its place: {error}")))
     }
 
-    /// Memory for what was not there when its message came.
+    /// New memory for a message.
     fn room(&self, dtype: Dtype, count: usize) -> Result<Fresh, Stop> {
         Fresh::new(dtype, count).ok_or_else(|| {
             let bytes = count.saturating_mul(dtype.size());
@@ -190,7 +188,7 @@ impl Core<'_> {
         })
     }
 
-    /// A receive that is for such a message. If it is not, its owner is to be told with all others.
+    /// Checks that a receive fits the message that it takes. If it does not, the receive fails with all other operations.
     fn agree(
         &mut self,
         (number, kind): (u32, Kind),
@@ -207,11 +205,11 @@ impl Core<'_> {
             return Ok(receiving);
         }
         let stop = self.differ((number, envelope.tag), (envelope.from, kind), inbound);
-        self.comm.talk.lost.push(receiving.completion);
+        self.comm.messages.lost.push(receiving.completion);
         Err(stop)
     }
 
-    /// The same with the memory for the message, where the receive brings none.
+    /// The same, with new memory for the message if the receive gives none.
     fn agree_with_room(
         &mut self,
         message: (u32, Kind),
@@ -220,16 +218,16 @@ impl Core<'_> {
     ) -> Result<(Receiving, Option<Fresh>), Stop> {
         let receiving = self.agree(message, envelope, receiving)?;
         let kind = message.1;
-        let room = match receiving.inbound.place {
+        let (dtype, count) = match receiving.inbound.place {
             Place::There { .. } => return Ok((receiving, None)),
-            Place::Fresh { .. } => self.room(kind.dtype, kind.count),
-            Place::New { dtype, count } => self.room(dtype, count),
+            Place::Fresh { .. } => (kind.dtype, kind.count),
+            Place::New { dtype, count } => (dtype, count),
         };
-        let (receiving, fresh) = self.with_room(receiving, room)?;
+        let (receiving, fresh) = self.with_room(receiving, dtype, count)?;
         Ok((receiving, Some(fresh)))
     }
 
-    /// A receive for a message that was there before.
+    /// Handles a receive whose message, or its request to send, has arrived before.
     pub(super) fn early(
         &mut self,
         envelope: Envelope,
@@ -239,7 +237,7 @@ impl Core<'_> {
         match early {
             Early::Whole { kind, number, bytes } => {
                 let receiving = self.agree((number, kind), envelope, receiving)?;
-                self.comm.talk.unexpected -= kind.kept();
+                self.comm.messages.unexpected -= kind.kept();
                 self.hand_over(envelope.from, bytes, kind.bytes(), receiving)
             }
             Early::Requested { kind, number, writes, .. } => {
@@ -247,7 +245,7 @@ impl Core<'_> {
             }
             Early::Coming { kind, number } => {
                 let receiving = self.agree((number, kind), envelope, receiving)?;
-                if let Some(landing) = self.comm.talk.landings.get_mut(&(envelope.from, number)) {
+                if let Some(landing) = self.comm.messages.landings.get_mut(&(envelope.from, number)) {
                     landing.receiving = Some(receiving);
                 }
                 Ok(())
@@ -255,16 +253,17 @@ impl Core<'_> {
         }
     }
 
-    /// A receive and its memory; without, who asked for it is told when all is over.
+    /// A receive and memory for its message. If there is no memory, the receive fails with all other operations.
     fn with_room(
         &mut self,
         receiving: Receiving,
-        room: Result<Fresh, Stop>,
+        dtype: Dtype,
+        count: usize,
     ) -> Result<(Receiving, Fresh), Stop> {
-        match room {
+        match self.room(dtype, count) {
             Ok(fresh) => Ok((receiving, fresh)),
             Err(stop) => {
-                self.comm.talk.lost.push(receiving.completion);
+                self.comm.messages.lost.push(receiving.completion);
                 Err(stop)
             }
         }
@@ -286,20 +285,19 @@ impl Core<'_> {
                 None
             }
             &Place::New { dtype, count } if dtype != kept.dtype() => {
-                let room = self.room(dtype, count);
                 let mut fresh;
-                (receiving, fresh) = self.with_room(receiving, room)?;
+                (receiving, fresh) = self.with_room(receiving, dtype, count)?;
                 fresh.provide(bytes);
                 self.copy(source?, Bytes::new(fresh.region(), 0, bytes))?;
                 Some(fresh)
             }
             Place::Fresh { .. } | Place::New { .. } => Some(kept),
         };
-        self.comm.talk.received(receiving.completion, from, fresh);
+        self.comm.messages.received(receiving.completion, from, fresh);
         Ok(())
     }
 
-    /// Clears a large message to be sent for which there is a receive.
+    /// Clears a large message to be sent to its receive.
     fn admit(
         &mut self,
         envelope: Envelope,
@@ -317,7 +315,7 @@ impl Core<'_> {
         self.clear_message_to_send((envelope.from, number), landing, registered, writes)
     }
 
-    /// Tells the sender of a large message that it may come: where to, or in parts.
+    /// Sends a clear to send for a large message: the sender writes it straight into the receiver's memory, or sends it in parts.
     pub(super) fn clear_message_to_send(
         &mut self,
         (from, number): (Rank, u32),
@@ -335,97 +333,96 @@ impl Core<'_> {
         };
         let place = exposed.as_ref().map(|(place, _)| *place);
         let piece = landing.piece;
-        // Parts are copied there by this rank.
+        // Parts are copied by this rank, so all of the memory must be there.
         landing.provide(place.is_some().then(|| self.comm.settings.writes()));
-        let talk = &mut self.comm.talk;
+        let messages = &mut self.comm.messages;
         if place.is_some() {
-            talk.clear_to_send.entry(from).or_default().push_back(number);
+            messages.clear_to_send.entry(from).or_default().push_back(number);
         }
         landing.exposed = exposed.map(|(_, region)| region);
-        talk.queues.entry(from).or_default().push_back(Item::ClearToSend { number, place, piece });
-        talk.landings.insert((from, number), landing);
+        messages.queues.entry(from).or_default().push_back(Item::ClearToSend { number, place, piece });
+        messages.landings.insert((from, number), landing);
         Ok(())
     }
 
-    /// A part of a large message.
+    /// Handles a part of a large message.
     fn part(&mut self, flow: usize, slot: usize, key: (Rank, u32), len: u64) -> Result<(), Stop> {
-        let Some(landing) = self.comm.talk.landings.get(&key) else {
-            return Err(
-                self.violation(key.0, Violation("a part of a message that has no clear to send".to_owned()))
-            );
+        let Some(landing) = self.comm.messages.landings.get(&key) else {
+            return Err(self.violation(key.0, "a part of a message that has no clear to send".to_owned()));
         };
-        let (size, at) = (landing.kind.dtype.size(), landing.come);
+        let (size, at) = (landing.kind.dtype.size(), landing.arrived);
         let left = landing.kind.count - at;
         let Some(len) = usize::try_from(len).ok().filter(|len| (1..=left).contains(len)) else {
-            let what = format!("a part of {len} elements at {at} of {}", landing.kind.count);
-            return Err(self.violation(key.0, Violation(what)));
+            return Err(
+                self.violation(key.0, format!("a part of {len} elements at {at} of {}", landing.kind.count))
+            );
         };
         let into = Bytes::new(&landing.into, at * size, len * size);
         self.copy(self.landed(flow, slot, len * size)?, into)?;
-        let come = at + len;
-        let whole = come == landing.kind.count;
-        if let Some(landing) = self.comm.talk.landings.get_mut(&key) {
-            landing.come = come;
+        let arrived = at + len;
+        let whole = arrived == landing.kind.count;
+        if let Some(landing) = self.comm.messages.landings.get_mut(&key) {
+            landing.arrived = arrived;
         }
-        if whole { self.come(key) } else { Ok(()) }
+        if whole { self.arrived(key) } else { Ok(()) }
     }
 
-    /// Messages were written straight to their places. True if any was.
+    /// Handles the pieces of messages that were written straight into their memory. True if there were any.
     pub(crate) fn writes_arrived(&mut self) -> Result<bool, Stop> {
-        let flows = std::mem::take(&mut self.comm.talk.written);
+        let flows = std::mem::take(&mut self.comm.messages.written);
         let any = !flows.is_empty();
         for flow in flows {
             while self.comm.landings[flow].ready() {
-                let arrived = &mut self.comm.landings[flow];
-                arrived.take();
-                let from = arrived.from;
-                let clear_to_send = self.comm.talk.clear_to_send.entry(from).or_default();
+                let written = &mut self.comm.landings[flow];
+                written.take();
+                let from = written.from;
+                let clear_to_send = self.comm.messages.clear_to_send.entry(from).or_default();
                 let Some(&number) = clear_to_send.front() else {
                     let what = "a message written where nobody was allowed to write".to_owned();
                     return Err(self.port.forged(what));
                 };
-                let Some(landing) = self.comm.talk.landings.get_mut(&(from, number)) else {
+                let Some(landing) = self.comm.messages.landings.get_mut(&(from, number)) else {
                     return Err(self.stop("a message has a clear to send and is not known".to_owned()));
                 };
-                landing.come += 1;
-                // With this one's credit the sender may write so many more.
+                landing.arrived += 1;
+                // With the credit for this piece the sender may write so many more.
                 landing.provide(Some(self.comm.settings.writes()));
-                let whole = landing.come == landing.kind.bytes().div_ceil(1 << landing.piece);
+                let whole = landing.arrived == landing.kind.bytes().div_ceil(1 << landing.piece);
                 if whole {
                     clear_to_send.pop_front();
                 }
                 self.comm.landings[flow].free();
                 self.comm.owe(flow, Way::Direct);
                 if whole {
-                    self.come((from, number))?;
+                    self.arrived((from, number))?;
                 }
             }
         }
         Ok(any)
     }
 
-    /// A large message has come wholly.
-    fn come(&mut self, key: (Rank, u32)) -> Result<(), Stop> {
-        let Some(landing) = self.comm.talk.landings.remove(&key) else { return Ok(()) };
+    /// A large message has arrived completely.
+    fn arrived(&mut self, key: (Rank, u32)) -> Result<(), Stop> {
+        let Some(landing) = self.comm.messages.landings.remove(&key) else { return Ok(()) };
         let Landing { tag, kind, receiving, into, fresh, unexpected, exposed, .. } = landing;
         drop((into, exposed));
         let bytes = kind.bytes();
         match (receiving, fresh) {
             (Some(receiving), Some(kept)) => {
                 if unexpected {
-                    self.comm.talk.unexpected -= kind.kept();
-                    // There may be messages that have waited for that room.
+                    self.comm.messages.unexpected -= kind.kept();
+                    // Messages may have waited for that room.
                     self.port.mark_active(self.comm.comm_id);
                 }
                 self.hand_over(key.0, kept, bytes, receiving)
             }
             (Some(receiving), None) => {
-                self.comm.talk.received(receiving.completion, key.0, None);
+                self.comm.messages.received(receiving.completion, key.0, None);
                 Ok(())
             }
             (None, Some(kept)) => {
                 let number = key.1;
-                let mut messages = self.comm.talk.matching.messages();
+                let mut messages = self.comm.messages.matching.messages();
                 let found = messages.find_map(|(found, early)| {
                     let it = matches!(early, Early::Coming { number: theirs, .. } if *theirs == number);
                     (it && found == envelope(key.0, tag, kind)).then_some(early)
@@ -446,31 +443,32 @@ impl Core<'_> {
         number: u32,
         clear: &MessageClearToSend,
     ) -> Result<(), Stop> {
-        let talk = &mut self.comm.talk;
-        let sending = talk.sendings.iter_mut().find(|(_, sending)| {
+        let messages = &mut self.comm.messages;
+        let sending = messages.sendings.iter_mut().find(|(_, sending)| {
             sending.outbound.to == from
                 && sending.number == number
-                && matches!(sending.stage, Stage::Requested)
+                && matches!(sending.stage, SendStage::Requested)
         });
         let Some((&id, sending)) = sending else {
-            return Err(self.violation(
-                from,
-                Violation(format!("a clear to send for message {number}, which had no request")),
-            ));
+            return Err(
+                self.violation(from, format!("a clear to send for message {number}, which had no request"))
+            );
         };
         let len = sending.outbound.kind.bytes() as u64;
         let MessageClearToSend { base, key, writable, piece, .. } = *clear;
         if writable == 1 {
             if piece > PIECE {
-                let what = format!("a clear to send for message {number} in pieces of 2^{piece} bytes");
-                return Err(self.violation(from, Violation(what)));
+                return Err(self.violation(
+                    from,
+                    format!("a clear to send for message {number} in pieces of 2^{piece} bytes"),
+                ));
             }
-            sending.stage = Stage::Writing(RemoteRegion { base, key, len }, 1 << piece);
-            talk.writes.entry(from).or_default().push_back(id);
+            sending.stage = SendStage::Writing(RemoteRegion { base, key, len }, 1 << piece);
+            messages.writes.entry(from).or_default().push_back(id);
         } else {
-            sending.stage = Stage::InParts;
-            // Before what was sent later, for which the receiver may have no room.
-            let queue = talk.queues.entry(from).or_default();
+            sending.stage = SendStage::InParts;
+            // Before later messages, for which the receiver may have no room.
+            let queue = messages.queues.entry(from).or_default();
             let later = queue.iter().position(|item| matches!(item, Item::Message(_)));
             queue.insert(later.unwrap_or(queue.len()), Item::Parts(id));
         }
@@ -482,8 +480,8 @@ fn envelope(from: Rank, tag: u32, kind: Kind) -> Envelope {
     Envelope { from, tag, inner: kind.form.is_inner() }
 }
 
-impl Talk {
-    /// A receive has ended.
+impl Messages {
+    /// A receive has ended: its sender, and new memory with the message.
     fn received(&mut self, completion: Completion, from: Rank, fresh: Option<Fresh>) {
         self.ended.push_back((completion, Some(Received { from, message: fresh })));
     }

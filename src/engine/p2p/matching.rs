@@ -1,22 +1,22 @@
-//! Which message goes to which receive: the order of messages that have a sender and a tag in common, and of receives,
-//! and nothing else.
+//! Matches messages with receives: messages of one sender and tag in their order, receives in theirs, and nothing else.
 
 use std::collections::VecDeque;
 
 use unisono_schedule::Rank;
 
-/// Who sent a message, and the tag that it bears.
+/// The sender and the tag of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub from: Rank,
     pub tag: u32,
-    /// Whether it belongs to a message that came before, and the tag is that one's own.
+    /// Whether it belongs to an earlier message, and the tag is a number that the earlier one has carried.
     pub inner: bool,
 }
 
-/// What a receive takes: from this rank, or from any where there is none.
+/// The messages that a receive takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Want {
+    /// The sender; `None` for any rank.
     pub from: Option<Rank>,
     pub tag: u32,
     pub inner: bool,
@@ -29,8 +29,8 @@ impl Want {
     }
 }
 
-/// Receives that wait for their message, and messages that wait for their receive; never two that fit. Of those that
-/// fit, the earliest is taken.
+/// Receives without a message, and messages without a receive; no message fits a receive. Of several that fit, the earliest is
+/// taken.
 #[derive(Debug)]
 pub(crate) struct Matching<R, M> {
     receives: VecDeque<(Want, R)>,
@@ -44,7 +44,7 @@ impl<R, M> Default for Matching<R, M> {
 }
 
 impl<R, M> Matching<R, M> {
-    /// The earliest message for a receive, or the receive waits for it.
+    /// Takes the earliest message for a receive; if there is none, the receive waits.
     pub(crate) fn receive(&mut self, want: Want, receive: R) -> Option<(Envelope, M, R)> {
         match self.messages.iter().position(|&(envelope, _)| want.takes(envelope)) {
             Some(place) => {
@@ -57,28 +57,28 @@ impl<R, M> Matching<R, M> {
         }
     }
 
-    /// The earliest receive for a message that has come.
+    /// Takes the earliest receive for a message that has arrived.
     pub(crate) fn taker(&mut self, envelope: Envelope) -> Option<R> {
         let place = self.receives.iter().position(|&(want, _)| want.takes(envelope))?;
         self.receives.remove(place).map(|(_, receive)| receive)
     }
 
-    /// A message that [nobody takes](Self::taker) waits.
+    /// Keeps a message that [no receive takes](Self::taker).
     pub(crate) fn keep(&mut self, envelope: Envelope, message: M) {
         self.messages.push_back((envelope, message));
     }
 
-    /// The messages that wait, in the order in which they came.
+    /// The messages without a receive, in the order of arrival.
     pub(crate) fn messages(&mut self) -> impl Iterator<Item = (Envelope, &mut M)> {
         self.messages.iter_mut().map(|(envelope, message)| (*envelope, message))
     }
 
-    /// The receives that wait, in their order.
+    /// The receives without a message, in their order.
     pub(crate) fn receives(&self) -> impl Iterator<Item = (Want, &R)> {
         self.receives.iter().map(|(want, receive)| (*want, receive))
     }
 
-    /// The receives of which this is so: they wait no longer.
+    /// Removes the receives without a message for which this is true.
     pub(crate) fn take_back(&mut self, so: impl Fn(Want, &R) -> bool) -> Vec<R> {
         let all = std::mem::take(&mut self.receives).into_iter();
         let (taken, kept): (VecDeque<_>, _) = all.partition(|(want, receive)| so(*want, receive));
@@ -86,7 +86,7 @@ impl<R, M> Matching<R, M> {
         taken.into_iter().map(|(_, receive)| receive).collect()
     }
 
-    /// All receives, which wait no longer.
+    /// Removes all receives.
     pub(crate) fn give_up(&mut self) -> impl Iterator<Item = R> {
         self.receives.drain(..).map(|(_, receive)| receive)
     }
@@ -113,8 +113,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each message goes to one receive that takes it; those of one sender and tag come in order; and what is left
-        /// over fits nothing.
+        /// Each message goes to one receive that takes it; messages of one sender and tag are taken in order; and no message that
+        /// remains fits a receive that remains.
         #[test]
         fn messages_of_a_sender_and_tag_stay_in_order(moves in moves()) {
             let mut matching = Matching::default();
@@ -136,7 +136,7 @@ mod tests {
                 prop_assert!(matches!(moves[message], Move::Send(it) if it == envelope));
                 let Move::Receive(want) = moves[receive] else { panic!("no receive") };
                 prop_assert!(want.takes(envelope));
-                // No earlier message of the same kind went to a later receive that came first or stays.
+                // Every earlier message of the same sender and tag was matched too.
                 for (earlier, step) in moves.iter().enumerate().take(message) {
                     if matches!(step, Move::Send(it) if *it == envelope) {
                         prop_assert!(matched.iter().any(|&(_, it, _)| it == earlier), "{earlier} was overtaken");

@@ -1,137 +1,285 @@
-//! Sends and receives of a communicator: how they begin, and go on.
+//! The sends and receives of a communicator that have not ended ([`Messages`]).
+//!
+//! All messages to one rank go through one flow of slots, in the order of their sends, except that parts of large messages go before
+//! later messages. A small message is whole in its slot. For a large one the sender first sends a request to send. When the receive
+//! has begun, the receiver answers with a clear to send, and the sender writes straight into the receiver's memory, or sends the
+//! message in parts through slots if either memory cannot be registered. A small message without a receive is unexpected: it is
+//! copied out of its slot, so that it does not block the flow.
 
-use std::time::Instant;
-
-use super::{
-    matching::Want,
-    talk::{Early, Item, LONG, Landing, Receiving, STALE, Sending, Stage, Talk, wait_for},
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant},
 };
+
+use unisono_schedule::Rank;
+use unisono_transport::{Region, RemoteRegion};
+
+use super::matching::{Matching, Want};
 use crate::{
     buffer::Fresh,
-    call::{Form, Kind},
+    call::{Kind, Signature},
     engine::{
-        comm::Core,
-        completion::Completion,
-        request::{Inbound, Outbound, Place},
-        stop::Stop,
+        completion::{Completion, Received},
+        request::{Inbound, Outbound},
+        settings::Bounds,
+        wire::MessageInfo,
     },
-    error::Failure,
 };
-use unisono_schedule::Rank;
 
-impl Core<'_> {
-    /// Takes on a send.
-    pub(crate) fn send(&mut self, outbound: Outbound, completion: Completion) {
-        let talk = &mut self.comm.talk;
-        let number = talk.numbers.entry(outbound.to).or_default();
-        let sending =
-            Sending { number: *number, completion, gone: 0, under_way: 0, stage: Stage::Queued, outbound };
-        *number = number.wrapping_add(1);
-        let id = talk.asked;
-        talk.asked += 1;
-        talk.wait_until(sending.completion.deadline);
-        talk.queues.entry(sending.outbound.to).or_default().push_back(Item::Message(id));
-        talk.sendings.insert(id, sending);
+/// The bytes of the largest piece of a message that is written at once, as a power of two: less than every provider's limit.
+pub(super) const PIECE: u8 = 26;
+
+/// If large messages have waited for each other for this time, one of them is received unexpected: far longer than it takes to begin
+/// a receive right after a send.
+pub(super) const STALE: Duration = Duration::from_millis(1);
+
+/// If a collective or a receive has waited for this time, it may wait for a rank whose large message waits to be received. That is
+/// far longer than they usually take, since a message that is received unexpected is copied once more.
+pub(crate) const LONG: Duration = Duration::from_millis(100);
+
+/// A send that has begun.
+pub(super) struct Sending {
+    pub(super) outbound: Outbound,
+    pub(super) completion: Completion,
+    /// The number of the message among those to its receiver; the low 32 bits.
+    pub(super) number: u32,
+    /// The number of elements that were sent in parts, or of bytes that were written.
+    pub(super) gone: usize,
+    /// The number of its puts in flight.
+    pub(super) under_way: usize,
+    pub(super) stage: SendStage,
+}
+
+impl Sending {
+    /// Whether it has waited for so long, and nothing of it was sent.
+    pub(super) fn stuck(&self, now: Instant, how_long: Duration) -> bool {
+        matches!(self.stage, SendStage::Queued | SendStage::Requested)
+            && now >= self.completion.submitted + how_long
     }
 
-    /// Takes on a receive.
-    pub(crate) fn receive(&mut self, inbound: Inbound, completion: Completion) -> Result<(), Stop> {
-        let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form.is_inner() };
-        self.comm.talk.wait_until(completion.deadline);
-        match self.comm.talk.matching.receive(want, Receiving { inbound, completion }) {
-            None => Ok(()),
-            Some((envelope, early, receiving)) => self.early(envelope, early, receiving),
+    /// The description of the message. `writes`: whether this rank can write its elements from where they lie.
+    pub(super) fn info(&self, writes: bool) -> MessageInfo {
+        let Outbound { tag, kind, .. } = self.outbound;
+        let (dtype, form, count) = (kind.dtype.code(), kind.form.code(), kind.count as u64);
+        MessageInfo { tag, dtype, form, writes: writes.into(), reserved: 0, count, unused: 0 }
+    }
+}
+
+/// The progress of a send.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SendStage {
+    /// The send waits for a slot.
+    Queued,
+    /// The send waits for a clear to send.
+    Requested,
+    /// The message is written to this region, in pieces of so many bytes.
+    Writing(RemoteRegion, usize),
+    /// The message is sent in parts.
+    InParts,
+    /// The transport has taken all puts.
+    Gone,
+}
+
+/// An item of the queue for a rank's slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Item {
+    /// The message of this send, or its request to send.
+    Message(u64),
+    /// The next parts of this send's message.
+    Parts(u64),
+    /// A clear to send for the message of that number: its memory if it may be written, and the bytes of a piece as a power of two.
+    ClearToSend { number: u32, place: Option<RemoteRegion>, piece: u8 },
+}
+
+/// A message, or a request to send one, that has arrived before its receive.
+pub(super) enum Early {
+    /// A small message, copied out of its slot, or a large one that has arrived completely.
+    Whole { kind: Kind, number: u32, bytes: Fresh },
+    /// A request to send.
+    Requested { kind: Kind, number: u32, writes: bool, since: Instant },
+    /// A large message that is being received unexpected.
+    Coming { kind: Kind, number: u32 },
+}
+
+impl Early {
+    /// Kind and number of the message.
+    pub(super) fn known(&self) -> (Kind, u32) {
+        match self {
+            Self::Whole { kind, number, .. }
+            | Self::Requested { kind, number, .. }
+            | Self::Coming { kind, number } => (*kind, *number),
         }
     }
+}
 
-    /// Goes on with messages. True if anything moved.
-    pub(crate) fn talk(&mut self) -> Result<bool, Stop> {
-        let mut moved = self.messages_arrived()?;
-        moved |= self.writes_arrived()?;
-        moved |= self.send_items()?;
-        moved |= self.write_messages()?;
-        if self.comm.has_debts() {
-            self.comm.settle_debts(false);
-        }
-        if self.comm.has_control() {
-            moved |= self.send_control()?;
-        }
-        Ok(moved)
+/// A receive that has begun.
+pub(super) struct Receiving {
+    pub(super) inbound: Inbound,
+    pub(super) completion: Completion,
+}
+
+/// A large message that was cleared to send.
+pub(super) struct Landing {
+    pub(super) tag: u32,
+    pub(super) kind: Kind,
+    /// Its receive; `None` as long as it is received unexpected.
+    pub(super) receiving: Option<Receiving>,
+    /// The memory that it is received into.
+    pub(super) into: Region,
+    /// The owner of that memory, if it is new.
+    pub(super) fresh: Option<Fresh>,
+    /// Whether the memory counts among unexpected messages.
+    pub(super) unexpected: bool,
+    /// The region that the sender writes to, kept registered until the message has arrived.
+    pub(super) exposed: Option<Region>,
+    /// The bytes of the pieces that the sender writes, as a power of two.
+    pub(super) piece: u8,
+    /// The number of elements that have arrived in parts, or of pieces that were written.
+    pub(super) arrived: usize,
+}
+
+impl Landing {
+    /// A message of which nothing has arrived.
+    pub(super) fn new(
+        tag: u32,
+        kind: Kind,
+        receiving: Option<Receiving>,
+        into: Region,
+        fresh: Option<Fresh>,
+        bounds: Bounds,
+    ) -> Self {
+        let (unexpected, piece) =
+            (receiving.is_none(), if fresh.is_some() { bounds.fresh_piece } else { PIECE });
+        Self { tag, kind, receiving, into, fresh, unexpected, exposed: None, piece, arrived: 0 }
     }
 
-    /// Lets one large message come into memory of its own, if large messages wait for each other because ranks send before they
-    /// receive, or if they may wait for this rank, which waits in a receive or, as `waits` says, in a collective.
-    pub(crate) fn relieve(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
-        let bounds = self.comm.settings.bounds;
-        let Talk { sendings, matching, unexpected, .. } = &mut self.comm.talk;
-        let sends = sendings.values().any(|sending| sending.stuck(now, STALE));
-        let receives = matching.receives().any(|(_, receiving)| now >= receiving.completion.submitted + LONG);
-        if !sends && !receives && !waits || self.comm.left {
-            return Ok(false);
+    /// Provides new memory: for `ahead` pieces after those that have arrived, or for the whole message.
+    pub(super) fn provide(&mut self, ahead: Option<usize>) {
+        if let Some(fresh) = &mut self.fresh {
+            let pieces = ahead.map_or(usize::MAX, |ahead| self.arrived + ahead);
+            fresh.provide(pieces.saturating_mul(1 << self.piece));
         }
-        // What is waited for may be for a rank that is only late. But nothing else helps where sends wait for each other.
-        let fits = |from: Rank, kind: &Kind| {
-            unexpected.saturating_add(kind.kept()) <= bounds.unexpected_bytes
-                || sends && *unexpected == 0
-                || wait_for(sendings, from, now)
+    }
+}
+
+/// The sends and receives of a communicator that have not ended, and its unexpected messages.
+#[derive(Default)]
+pub(crate) struct Messages {
+    /// The sends, by id: in the order in which they began.
+    pub(super) sendings: BTreeMap<u64, Sending>,
+    /// The id of the next send.
+    pub(super) asked: u64,
+    /// The number of messages that were sent to each rank.
+    pub(super) numbers: BTreeMap<Rank, u32>,
+    /// For each rank, what waits for its slots.
+    pub(super) queues: BTreeMap<Rank, VecDeque<Item>>,
+    /// For each rank, the sends whose messages are written, in the order of their clears to send.
+    pub(super) writes: BTreeMap<Rank, VecDeque<u64>>,
+    pub(super) matching: Matching<Receiving, Early>,
+    /// The large messages that were cleared to send, by sender and number.
+    pub(super) landings: BTreeMap<(Rank, u32), Landing>,
+    /// For each rank, the numbers of those that it writes, in the order of the clears to send.
+    pub(super) clear_to_send: BTreeMap<Rank, VecDeque<u32>>,
+    /// Flows with messages in slots that were not handled.
+    pub(crate) arrived: Vec<usize>,
+    /// Flows with writes that were not handled.
+    pub(crate) written: Vec<usize>,
+    /// The bytes of unexpected messages.
+    pub(super) unexpected: usize,
+    /// The number of puts in flight.
+    pub(crate) under_way: usize,
+    /// The completions of calls that have failed.
+    pub(super) lost: Vec<Completion>,
+    /// The completions of calls that have ended, with the results of receives.
+    pub(crate) ended: VecDeque<(Completion, Option<Received>)>,
+    /// No deadline is earlier than this; `None` if no call waits.
+    pub(super) soonest: Option<Instant>,
+}
+
+impl Messages {
+    /// Whether a send or a receive whose message is known has not ended, or has ended and was not reported.
+    pub(super) fn busy(&self) -> bool {
+        let landing = self.landings.values().any(|landing| landing.receiving.is_some());
+        !self.sendings.is_empty() || landing || !self.ended.is_empty()
+    }
+
+    /// Whether a send or a receive has not ended, or was not reported.
+    pub(crate) fn open(&self) -> bool {
+        self.busy() || self.matching.receives().next().is_some()
+    }
+
+    /// Whether anything waits to be sent or written.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.queues.is_empty() || !self.writes.is_empty()
+    }
+
+    /// Whether only receives whose message has not arrived are under way, and none for a message that belongs to an earlier one, which
+    /// its sender will send.
+    pub(crate) fn only_receives(&self) -> bool {
+        !self.busy() && !self.matching.receives().any(|(want, _)| want.inner)
+    }
+
+    /// Gives up receives without a message whose caller does not wait any more, if `so` is true of their completion and sender.
+    pub(crate) fn give_up(&mut self, so: impl Fn(&Completion, Option<Rank>) -> bool) {
+        let so = |want: Want, receiving: &Receiving| {
+            receiving.completion.is_forsaken() && so(&receiving.completion, want.from)
         };
-        let mut requested = matching.messages().filter_map(|(envelope, early)| match *early {
-            Early::Requested { kind, number, writes, since } => {
-                // Its receive may come right after the one that waits.
-                let may = (sends || waits || now >= since + LONG) && fits(envelope.from, &kind);
-                may.then_some((envelope, early, kind, number, writes))
-            }
-            _ => None,
-        });
-        let Some((envelope, early, kind, number, writes)) = requested.next() else { return Ok(false) };
-        let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
-        *early = Early::Coming { kind, number };
-        drop(requested);
-        *unexpected += kind.kept();
-        let into = fresh.region().clone();
-        let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh), bounds);
-        self.clear_message_to_send((envelope.from, number), landing, None, writes)?;
-        self.port.mark_active(self.comm.comm_id);
-        Ok(true)
-    }
-
-    /// A message that has come and that nobody has received. Sends nothing: the others may be gone.
-    pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
-        self.messages_arrived()?;
-        let Core { port, comm } = self;
-        if !comm.talk.only_receives() {
-            // What belongs to a message may have come before it is asked for.
-            return Ok(None);
+        for Receiving { mut completion, inbound } in self.matching.take_back(so) {
+            tracing::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
+            completion.cancel();
+            self.ended.push_back((completion, None));
         }
-        let Some((envelope, early)) = comm.talk.matching.messages().next() else { return Ok(None) };
-        let (kind, number) = early.known();
-        let from = comm.members.get(envelope.from).map_or(envelope.from, |member| member.world);
-        Ok(Some(Failure::Message {
-            number: u64::from(number),
-            tag: envelope.tag,
-            sender: (from, kind.words()),
-            receiver: (port.me, "nothing, and leaves".to_owned()),
-        }))
     }
 
-    /// What sender and receiver differ in.
-    pub(super) fn differ(&self, (number, tag): (u32, u32), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
-        let wanted = match me.place {
-            Place::There { count, .. } => Kind { form: me.form, dtype: me.dtype, count }.words(),
-            Place::New { dtype, count } => {
-                Kind { form: me.form, dtype: me.dtype, count: count.saturating_mul(dtype.size()) }.words()
-            }
-            Place::Fresh { .. } if me.form != kind.form || me.dtype != kind.dtype => match me.form {
-                Form::Plain => format!("{} elements", me.dtype.name()),
-                form => Kind { form, dtype: me.dtype, count: 0 }.words(),
-            },
-            Place::Fresh { most } => format!("at most {most} bytes"),
-        };
-        Stop::from(Failure::Message {
-            number: u64::from(number),
-            tag,
-            sender: (self.comm.world(from), kind.words()),
-            receiver: (self.port.me, wanted),
-        })
+    /// Whether nothing is under way.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.open() && self.landings.is_empty() && self.queues.is_empty() && self.under_way == 0
     }
+
+    /// The call whose deadline has passed, if there is one: when it was submitted, and the call.
+    pub(crate) fn late(&mut self, now: Instant) -> Option<(Instant, Signature)> {
+        if self.soonest.is_none_or(|soonest| now < soonest) {
+            return None;
+        }
+        self.give_up(|completion, _| completion.deadline <= now);
+        let first = self.waits().min_by_key(|waits| waits.completion().deadline);
+        let found =
+            first.map(|first| (first.completion().deadline, first.completion().submitted, first.signature()));
+        self.soonest = found.map(|(deadline, ..)| deadline);
+        found.filter(|(deadline, ..)| *deadline <= now).map(|(_, at, signature)| (at, signature))
+    }
+
+    /// A call that has this deadline begins.
+    pub(super) fn wait_until(&mut self, deadline: Instant) {
+        self.soonest = Some(self.soonest.map_or(deadline, |soonest| soonest.min(deadline)));
+    }
+
+    /// The earliest deadline, or an earlier moment.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.soonest
+    }
+
+    /// When to check whether a message is to be received unexpected; `None` if no message can be.
+    pub(crate) fn patience(&mut self) -> Option<Instant> {
+        let waits = |sending: &&Sending| matches!(sending.stage, SendStage::Queued | SendStage::Requested);
+        // Sends are in the order in which they began.
+        let oldest = self.sendings.values().find(waits)?.completion.submitted;
+        let requested = self.matching.messages().any(|(_, early)| matches!(early, Early::Requested { .. }));
+        requested.then_some(oldest + STALE)
+    }
+
+    /// Gives everything up. Returns the completions.
+    pub(crate) fn abandon(&mut self) -> Vec<Completion> {
+        let sendings = std::mem::take(&mut self.sendings).into_values().map(|sending| sending.completion);
+        let landings = std::mem::take(&mut self.landings).into_values();
+        let landings = landings.filter_map(|landing| landing.receiving.map(|receiving| receiving.completion));
+        let receives = self.matching.give_up().map(|receiving| receiving.completion);
+        let ended = self.ended.drain(..).map(|(completion, _)| completion);
+        sendings.chain(landings).chain(receives).chain(self.lost.drain(..)).chain(ended).collect()
+    }
+}
+
+/// Whether a send to this rank has waited so long that the rank may wait for one of its own messages to be received here.
+pub(super) fn wait_for(sendings: &BTreeMap<u64, Sending>, to: Rank, now: Instant) -> bool {
+    sendings.values().any(|sending| sending.outbound.to == to && sending.stuck(now, LONG))
 }

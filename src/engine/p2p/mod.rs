@@ -1,13 +1,10 @@
-//! Point to point: messages between two ranks of a communicator that only these two know of.
+//! Point to point: messages between two ranks of a communicator, in which no other rank takes part.
 
+mod advance;
 mod incoming;
 mod matching;
 mod messages;
 mod outgoing;
-mod talk;
 mod waits;
 
-pub(crate) use self::{
-    matching::{Envelope, Matching, Want},
-    talk::{LONG, Talk},
-};
+pub(crate) use self::messages::{LONG, Messages};

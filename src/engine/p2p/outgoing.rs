@@ -1,68 +1,66 @@
-//! Sends messages: through slots with clears to send, large ones straight to their places.
+//! Sends messages and clears to send: through slots, and large messages straight into the receiver's memory.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use unisono_schedule::{Rank, windows::stride};
+use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion, Target};
 
-use super::talk::{Item, Sending, Stage};
+use super::messages::{Item, SendStage, Sending};
 use crate::{
     buffer::{self, Bytes},
     engine::{
-        access,
         comm::{Core, Origin, Ready, Whose},
         stop::Stop,
-        wire::{
-            Class, FlowHeader, HEADER, Immediate, Message, MessageClearToSend, MessageHeader, OperationInfo,
-            PAYLOAD, Part, Way,
-        },
+        wire::{Class, HEADER, Message, MessageClearToSend, OperationInfo, Part},
     },
 };
 
-/// What goes through a slot: its header, but for what the flow adds, and where its elements lie.
+/// A put through a slot.
 struct SlotPut<'p> {
-    header: MessageHeader,
-    /// Region, offset and bytes.
+    message: Message,
+    /// The number of the message among those between the two ranks.
+    number: u32,
+    /// Where its elements lie: region, offset and length in bytes.
     source: Option<(&'p Region, usize, usize)>,
     /// Whether the source is registered.
     registered: bool,
-    /// The message that has not ended before this has left; none of a request or a clear to send.
+    /// The send that cannot end before this put has left; `None` for a request to send and a clear to send.
     id: Option<u64>,
 }
 
-/// What became of it.
+/// The result of a put through a slot.
 enum Sent {
     /// There is no window, no credit or no room.
     No,
-    /// It leaves by itself, and its memory may change.
+    /// The put needs no further poll, and its source may change.
     Gone,
-    /// It may wait in the provider yet, or its memory is read still.
+    /// The put may still wait in the provider or read its source.
     UnderWay,
 }
 
 impl Core<'_> {
-    /// Sends what waits for slots, as far as it can. True if anything went.
+    /// Sends what waits for slots, as far as possible. True if anything was sent.
     pub(crate) fn send_items(&mut self) -> Result<bool, Stop> {
-        if self.comm.talk.queues.is_empty() {
+        if self.comm.messages.queues.is_empty() {
             return Ok(false);
         }
-        let mut queues = std::mem::take(&mut self.comm.talk.queues);
-        let moved = self.go_through(&mut queues, Self::send_item);
-        self.comm.talk.queues = queues;
+        let mut queues = std::mem::take(&mut self.comm.messages.queues);
+        let moved = self.send_queues(&mut queues, Self::send_item);
+        self.comm.messages.queues = queues;
         moved
     }
 
-    /// Goes on with the first of each rank's queue, as far as it can. True if anything went. `go` tells whether one has gone
-    /// wholly, and whether anything of it has.
-    fn go_through<T: Copy>(
+    /// Sends the entries of each rank's queue in order, as far as possible. True if anything was sent. `send` tells whether it has sent
+    /// an entry completely, and whether it has sent anything of it.
+    fn send_queues<T: Copy>(
         &mut self,
         queues: &mut BTreeMap<Rank, VecDeque<T>>,
-        go: impl Fn(&mut Self, Rank, T) -> Result<(bool, bool), Stop>,
+        send: impl Fn(&mut Self, Rank, T) -> Result<(bool, bool), Stop>,
     ) -> Result<bool, Stop> {
         let mut moved = false;
         for (&to, queue) in &mut *queues {
             while let Some(&first) = queue.front() {
-                let (all, any) = go(self, to, first)?;
+                let (all, any) = send(self, to, first)?;
                 moved |= any;
                 if !all {
                     break;
@@ -74,17 +72,17 @@ impl Core<'_> {
         Ok(moved)
     }
 
-    /// Sends one thing: whether it has gone wholly, and whether anything of it has.
+    /// Sends one item: whether it was sent completely, and whether anything of it was.
     fn send_item(&mut self, to: Rank, item: Item) -> Result<(bool, bool), Stop> {
         match item {
             Item::ClearToSend { number, place, piece } => {
                 let RemoteRegion { base, key, .. } = place.unwrap_or_default();
                 let writable = place.is_some().into();
                 let clear = MessageClearToSend { base, key, writable, piece, reserved: [0; 6] };
-                let header = Message::ClearToSend(clear).header(number);
-                let sent =
-                    self.put_to_slot(to, &SlotPut { header, source: None, registered: false, id: None })?;
-                Ok((!matches!(sent, Sent::No), !matches!(sent, Sent::No)))
+                let message = Message::ClearToSend(clear);
+                let put = SlotPut { message, number, source: None, registered: false, id: None };
+                let sent = !matches!(self.send_to_slot(to, &put)?, Sent::No);
+                Ok((sent, sent))
             }
             Item::Message(id) => self.send_message(to, id).map(|sent| (sent, sent)),
             Item::Parts(id) => self.send_parts(to, id),
@@ -92,46 +90,48 @@ impl Core<'_> {
     }
 
     fn send_message(&mut self, to: Rank, id: u64) -> Result<bool, Stop> {
-        let Some(sending) = self.comm.talk.sendings.get(&id) else { return Ok(true) };
+        let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok(true) };
         let outbound = &sending.outbound;
         let kind = outbound.kind;
         let whole = kind.bytes() <= self.comm.settings.eager_bytes;
         let (source, at, registered) = outbound.place();
-        // Whether it could be written from where it lies.
+        // Whether this rank could write the elements from where they lie.
         let writes = registered || !self.port.limits.local_registration;
         let info = sending.info(writes && !whole);
         let message = if whole { Message::Whole(info) } else { Message::RequestToSend(info) };
-        let header = message.header(sending.number);
+        let number = sending.number;
         if !whole {
-            // The clear to send comes through it.
+            // For the clear to send.
             self.listen(to, Class::Message)?;
         }
         let source = whole.then_some((&source, at, kind.bytes()));
-        let sent = self.put_to_slot(to, &SlotPut { header, source, registered, id: whole.then_some(id) })?;
-        let Some(sending) = self.comm.talk.sendings.get_mut(&id) else { return Ok(true) };
+        let put = SlotPut { message, number, source, registered, id: whole.then_some(id) };
+        let sent = self.send_to_slot(to, &put)?;
+        let Some(sending) = self.comm.messages.sendings.get_mut(&id) else { return Ok(true) };
         match sent {
             Sent::No => return Ok(false),
             Sent::Gone => {}
             Sent::UnderWay => sending.under_way += 1,
         }
-        sending.stage = if whole { Stage::Gone } else { Stage::Requested };
-        self.comm.talk.left(id);
+        sending.stage = if whole { SendStage::Gone } else { SendStage::Requested };
+        self.comm.messages.left(id);
         Ok(true)
     }
 
     fn send_parts(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
         let mut any = false;
         loop {
-            let Some(sending) = self.comm.talk.sendings.get(&id) else { return Ok((true, any)) };
+            let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok((true, any)) };
             let (kind, gone) = (sending.outbound.kind, sending.gone);
             let size = kind.dtype.size();
             let len = (self.comm.settings.eager_bytes / size).min(kind.count - gone);
             let (source, at, registered) = sending.outbound.place();
-            let part = Part { len: len as u64, unused: [0; 2] };
-            let header = Message::Part(part).header(sending.number);
+            let message = Message::Part(Part { len: len as u64, unused: [0; 2] });
+            let number = sending.number;
             let source = Some((&source, at + gone * size, len * size));
-            let sent = self.put_to_slot(to, &SlotPut { header, source, registered, id: Some(id) })?;
-            let Some(sending) = self.comm.talk.sendings.get_mut(&id) else { return Ok((true, any)) };
+            let put = SlotPut { message, number, source, registered, id: Some(id) };
+            let sent = self.send_to_slot(to, &put)?;
+            let Some(sending) = self.comm.messages.sendings.get_mut(&id) else { return Ok((true, any)) };
             match sent {
                 Sent::No => return Ok((false, any)),
                 Sent::Gone => {}
@@ -140,21 +140,20 @@ impl Core<'_> {
             any = true;
             sending.gone += len;
             if sending.gone == kind.count {
-                sending.stage = Stage::Gone;
-                self.comm.talk.left(id);
+                sending.stage = SendStage::Gone;
+                self.comm.messages.left(id);
                 return Ok((true, any));
             }
         }
     }
 
-    /// Puts something into the next slot.
-    fn put_to_slot(&mut self, to: Rank, put: &SlotPut<'_>) -> Result<Sent, Stop> {
+    /// Puts a message into the next slot of a rank.
+    fn send_to_slot(&mut self, to: Rank, put: &SlotPut<'_>) -> Result<Sent, Stop> {
         let Some(sender) = self.comm.sender(to, Class::Message, 0) else {
             self.probe_mismatch(to, Class::Message, &OperationInfo::default())?;
             return Ok(Sent::No);
         };
-        let Some(number) = self.comm.senders[sender].flow.next() else { return Ok(Sent::No) };
-        let Some(record) = self.port.posts.vacant() else { return Ok(Sent::No) };
+        let Some(record) = self.record(&self.comm.senders[sender].flow) else { return Ok(Sent::No) };
         let bytes = put.source.map_or(0, |(.., bytes)| bytes);
         let injected = HEADER + bytes <= self.port.limits.max_inject;
         let origin = match put.source {
@@ -178,71 +177,52 @@ impl Core<'_> {
         };
         let staging = origin.staging;
         let opposite = self.comm.receiver(to, Class::Message, 0);
-        let freed = opposite.map_or(0, |flow| self.comm.receivers[flow].freed());
-        let mut header = put.header;
-        header.flow = FlowHeader::new(freed, self.comm.senders[sender].reply);
-        let (headers, at) = self.port.posts.header(record);
-        access::store(headers, at, &header)?;
-        let sender_end = &self.comm.senders[sender];
-        let flow = &sender_end.flow;
-        let slot = flow.first + flow.slot(number) * stride(sender_end.slot_bytes) as u64;
-        let target = Target { region: sender_end.region, offset: slot + (PAYLOAD - HEADER) as u64 };
-        let immediate = Immediate::Data { flow: flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
-        let whose = Whose::Message(put.id);
-        let ready = Ready { to, origin, bytes, record, header: true, target, immediate, whose };
-        if !self.post(ready)? {
+        let ready = Ready { sender, origin, bytes, record, whose: Whose::Message(put.id) };
+        if !self.put_to_slot(ready, opposite, |flow| put.message.header(flow, put.number))? {
             if let Some(slot) = staging {
                 self.port.posts.put_back(slot);
             }
             return Ok(Sent::No);
         }
-        self.sending(sender, |end| end.flow.advance(HEADER + bytes));
-        if let Some(flow) = opposite {
-            self.comm.receivers[flow].tell();
-        }
         Ok(if injected || put.id.is_none() { Sent::Gone } else { Sent::UnderWay })
     }
 
-    /// Writes large messages to where their receivers want them. True if anything went.
+    /// Writes large messages straight into their receivers' memory. True if anything was written.
     pub(crate) fn write_messages(&mut self) -> Result<bool, Stop> {
-        if self.comm.talk.writes.is_empty() {
+        if self.comm.messages.writes.is_empty() {
             return Ok(false);
         }
-        let mut writes = std::mem::take(&mut self.comm.talk.writes);
-        let moved = self.go_through(&mut writes, Self::write_message);
-        self.comm.talk.writes = writes;
+        let mut writes = std::mem::take(&mut self.comm.messages.writes);
+        let moved = self.send_queues(&mut writes, Self::write_message);
+        self.comm.messages.writes = writes;
         moved
     }
 
     fn write_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
         let mut any = false;
         loop {
-            let Some(sending) = self.comm.talk.sendings.get(&id) else { return Ok((true, any)) };
-            let Stage::Writing(region, piece) = sending.stage else { return Ok((true, any)) };
+            let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok((true, any)) };
+            let SendStage::Writing(region, piece) = sending.stage else { return Ok((true, any)) };
             let (len, gone) = (sending.outbound.kind.bytes(), sending.gone);
             let (source, base, _) = sending.outbound.place();
             let Some(sender) = self.comm.sender(to, Class::Message, 0) else { return Ok((false, any)) };
-            let Some(number) = self.comm.senders[sender].writes.next() else { return Ok((false, any)) };
-            let Some(record) = self.port.posts.vacant() else { return Ok((false, any)) };
+            let Some(record) = self.record(&self.comm.senders[sender].writes) else {
+                return Ok((false, any));
+            };
             let bytes = piece.min(len - gone);
             let origin = Origin { region: source, offset: base + gone, hold: None, staging: None };
-            let flow = self.comm.senders[sender].writes.id;
-            let immediate = Immediate::Data { flow, way: Way::Direct, number: (number & 0xffff) as u16 };
-            let target = Target { region, offset: gone as u64 };
-            let whose = Whose::Message(Some(id));
-            let ready = Ready { to, origin, bytes, record, header: false, target, immediate, whose };
-            if !self.post(ready)? {
+            let ready = Ready { sender, origin, bytes, record, whose: Whose::Message(Some(id)) };
+            if !self.put_direct(ready, Target { region, offset: gone as u64 })? {
                 return Ok((false, any));
             }
             any = true;
-            self.sending(sender, |end| end.writes.advance(bytes));
             let injected = bytes <= self.port.limits.max_inject;
-            if let Some(sending) = self.comm.talk.sendings.get_mut(&id) {
+            if let Some(sending) = self.comm.messages.sendings.get_mut(&id) {
                 sending.gone += bytes;
                 sending.under_way += usize::from(!injected);
                 if sending.gone == len {
-                    sending.stage = Stage::Gone;
-                    self.comm.talk.left(id);
+                    sending.stage = SendStage::Gone;
+                    self.comm.messages.left(id);
                     return Ok((true, any));
                 }
             }
@@ -250,8 +230,8 @@ impl Core<'_> {
     }
 }
 
-impl super::Talk {
-    /// A put has left; and of which message, if that has not ended before.
+impl super::Messages {
+    /// A put has ended; `id` is the send that could not end before.
     pub(crate) fn put_left(&mut self, id: Option<u64>) {
         self.under_way = self.under_way.saturating_sub(1);
         if let Some(id) = id {
@@ -262,9 +242,9 @@ impl super::Talk {
         }
     }
 
-    /// Ends a send, if it has left wholly.
+    /// Ends a send, if all its puts have ended.
     fn left(&mut self, id: u64) {
-        let over = |sending: &Sending| matches!(sending.stage, Stage::Gone) && sending.under_way == 0;
+        let over = |sending: &Sending| matches!(sending.stage, SendStage::Gone) && sending.under_way == 0;
         if self.sendings.get(&id).is_some_and(over)
             && let Some(sending) = self.sendings.remove(&id)
         {

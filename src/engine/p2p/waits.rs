@@ -1,4 +1,4 @@
-//! What of messages waits, and for whom.
+//! The sends and receives that wait, and the ranks that they wait for.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use unisono_schedule::Rank;
 
 use super::{
     matching::Want,
-    talk::{Receiving, Sending, Stage, Talk},
+    messages::{Messages, Receiving, SendStage, Sending},
 };
 use crate::{
     call::{Kind, Signature},
@@ -14,7 +14,7 @@ use crate::{
     position::MessagePosition,
 };
 
-/// A send or a receive that waits, and for whom.
+/// A send, or a receive with the rank that it waits for (`None` for any).
 pub(super) enum Waits<'t> {
     Send(&'t Sending),
     Receive(&'t Receiving, Option<Rank>),
@@ -48,8 +48,8 @@ impl Waits<'_> {
     }
 }
 
-impl Talk {
-    /// What waits.
+impl Messages {
+    /// All sends and receives that have not ended.
     pub(super) fn waits(&self) -> impl Iterator<Item = Waits<'_>> {
         let receives = self.matching.receives().map(|(want, receiving)| Waits::Receive(receiving, want.from));
         self.begun().chain(receives)
@@ -64,26 +64,26 @@ impl Talk {
         sends.chain(landings)
     }
 
-    /// Where the one stands that has waited longest, if any does: since when, its call, and the rank it waits for.
+    /// The send or receive that was submitted first, if there is any: when, its call, and the rank that it waits for.
     pub(crate) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
         let oldest = self.waits().min_by_key(|waits| waits.completion().submitted);
         oldest.map(|waits| (waits.completion().submitted, waits.signature(), waits.peer()))
     }
 
-    /// Where each stands that somebody waits for, in a group of so many ranks, by ranks of the world. A rank that leaves waits
-    /// for no receive for which there is no request to send.
+    /// The positions of the calls that the caller waits for, in a group of so many ranks, with ranks of the world. If the rank
+    /// `leaves`, it does not wait for receives without a message.
     pub(crate) fn positions(
         &self,
         world: impl Fn(Rank) -> Rank,
         ranks: usize,
         leaves: bool,
     ) -> Vec<MessagePosition> {
-        // What has come and was not looked at may be what a receive waits for.
+        // A message that was not handled may be the one that a receive waits for.
         let news = !(self.arrived.is_empty() && self.written.is_empty() && self.ended.is_empty());
         let position = |waits: Waits<'_>| {
             let whom = match (&waits, waits.peer()) {
-                // It ends by itself.
-                (Waits::Send(Sending { stage: Stage::Gone, .. }), _) => Vec::new(),
+                // The send ends without its receiver.
+                (Waits::Send(Sending { stage: SendStage::Gone, .. }), _) => Vec::new(),
                 (Waits::Receive(..), _) if news => Vec::new(),
                 (_, Some(peer)) => vec![world(peer)],
                 (_, None) => (0..ranks).map(&world).collect(),
@@ -97,7 +97,7 @@ impl Talk {
         self.begun().chain(receives).map(position).collect()
     }
 
-    /// Gives up all receives whose message has not come, by ranks of the world: their calls, and what belongs to who has asked.
+    /// Gives up all receives whose message has not arrived. Returns their calls, with ranks of the world, and their completions.
     pub(crate) fn give_up_receives(&mut self, world: impl Fn(Rank) -> Rank) -> Vec<(String, Completion)> {
         let calls: Vec<String> = {
             let receives = self.matching.receives();

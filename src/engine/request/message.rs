@@ -1,4 +1,4 @@
-//! A message from point to point, as it is asked for.
+//! Requests for messages from point to point.
 
 use crate::{
     call::{Form, Kind},
@@ -7,18 +7,18 @@ use crate::{
 use unisono_schedule::Rank;
 use unisono_transport::Region;
 
-/// A message that somebody sends.
+/// A send.
 pub(crate) struct Outbound {
     pub to: Rank,
     pub tag: u32,
     pub kind: Kind,
     pub source: Region,
-    /// The registered buffer that it lies in, if it does, and where.
+    /// The registered buffer that the source lies in, if any, and the offset there.
     pub registered: Option<(Region, usize)>,
 }
 
 impl Outbound {
-    /// Where its elements lie, and whether that is registered.
+    /// The region and offset of its elements, and whether that region is registered.
     pub(crate) fn place(&self) -> (Region, usize, bool) {
         match &self.registered {
             Some((region, at)) => (region.clone(), *at, true),
@@ -27,9 +27,9 @@ impl Outbound {
     }
 }
 
-/// A message that somebody asks for.
+/// A receive.
 pub(crate) struct Inbound {
-    /// From any rank, if from none.
+    /// The sender; `None` for any rank.
     pub from: Option<Rank>,
     pub tag: u32,
     pub form: Form,
@@ -37,12 +37,12 @@ pub(crate) struct Inbound {
     pub place: Place,
 }
 
-/// Where a message goes.
+/// The memory for a message.
 pub(crate) enum Place {
-    /// There, and it must have that many elements.
+    /// Memory of the caller, for a message of exactly `count` elements.
     There { output: Region, count: usize, registered: Option<(Region, usize)> },
-    /// To fresh memory, however long it is up to so many bytes.
+    /// New memory, for a message of up to `most` bytes.
     Fresh { most: usize },
-    /// To fresh memory for so many elements of this type, which the message must fill.
+    /// New memory for so many elements of this type, which the message must fill.
     New { dtype: Dtype, count: usize },
 }

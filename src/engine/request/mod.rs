@@ -1,11 +1,20 @@
-//! What is asked of the engine: collectives and messages.
+//! Requests to the engine: collectives and messages.
 
 mod message;
 mod operation;
-mod what;
+
+use unisono_schedule::CallSchedule;
 
 pub(crate) use self::{
     message::{Inbound, Outbound, Place},
     operation::Operation,
-    what::What,
 };
+
+/// A request to the engine.
+pub(crate) enum What {
+    Collective(Box<Operation>, CallSchedule),
+    Send(Outbound),
+    Receive(Inbound),
+    /// Messages side by side: the request ends when all have ended.
+    Several(Vec<Self>),
+}

@@ -1,4 +1,4 @@
-//! One operation as the engine runs it, and what it says of itself to the other ranks.
+//! One collective operation as the engine runs it, and the part of it that ranks compare.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use unisono_transport::Region;
 use crate::{
     buffer::Pieces,
     call::{Signature, narrow},
-    engine::wire::{CollectiveHeader, FlowHeader, OperationInfo},
+    engine::wire::{CollectiveHeader, FlowHeader, OperationInfo, low},
     error::Failure,
     position::CallRecord,
     reduce::Kernel,
@@ -16,13 +16,14 @@ use crate::{
 
 /// One operation.
 pub(crate) struct Operation {
-    /// Its number in the group, from 0: the engine's to give, since only there it is known what came before.
+    /// Its number in the group, from 0; assigned when it begins.
     pub number: u64,
     pub signature: Signature,
-    /// What its group is called in errors; nothing of the world.
+    /// The name of its group in errors; `None` for the world.
     pub group: Option<Arc<str>>,
-    /// That group's number, the same on all members; 0 of the world.
+    /// The id of that group, the same on all members; 0 for the world.
     pub group_id: u64,
+    /// The number of ranks of the group.
     pub ranks: usize,
     /// How to reduce; for collectives that do not reduce, any kernel of the dtype.
     pub kernel: Kernel,
@@ -32,15 +33,16 @@ pub(crate) struct Operation {
     pub size: usize,
     pub input: Region,
     pub output: Region,
-    /// Instead of both: what is input and output and lies in several places.
+    /// Instead of both: several pieces of memory that are input and output.
     pub pieces: Option<Pieces>,
-    /// Whether the schedule takes it for granted that others may write into the output.
+    /// Whether the schedule needs peers to write into the output.
     pub long: bool,
-    /// Whether the output is only read: where it is the input, and this rank's alone to give.
+    /// Whether the output is only read: it is the input, and only this rank gives it.
     pub fixed: bool,
-    /// Whether others may write into the output meanwhile: not where it is fixed, nor where the input lies there and is not gone yet.
+    /// Whether peers may write into the output during the operation: not if it is fixed, nor if the input lies there and is still
+    /// needed.
     pub writable: bool,
-    /// The registered buffers that input and output lie in, if they do, and where.
+    /// The registered buffers that input and output lie in, if any, and the offsets there.
     pub registered_input: Option<(Region, usize)>,
     pub registered_output: Option<(Region, usize)>,
 }
@@ -53,7 +55,7 @@ impl From<&OperationInfo> for Signature {
 }
 
 impl Operation {
-    /// The memory of a span that lies scattered.
+    /// The pieces that a span lies in; `None` if the span is contiguous.
     pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
         let borrowed = span.len > 0 && matches!(span.place, Place::Input | Place::Output);
         self.pieces.as_ref().filter(|_| borrowed)
@@ -61,7 +63,7 @@ impl Operation {
 
     /// Its number as headers carry it: the low 32 bits.
     pub(crate) fn op(&self) -> u32 {
-        (self.number & 0xffff_ffff) as u32
+        low(self.number)
     }
 
     /// The operation as ranks compare it.
@@ -70,22 +72,21 @@ impl Operation {
         OperationInfo { number: self.op(), lanes, reserved: 0, codes, root, count, contents, chunk }
     }
 
-    /// What precedes a message of `len` elements from flow `reply`, telling that so many messages of the
-    /// opposite flow were freed.
-    pub(crate) fn header(&self, freed: u64, reply: usize, len: usize) -> CollectiveHeader {
-        CollectiveHeader { flow: FlowHeader::new(freed, reply), len: narrow(len), operation: self.info() }
+    /// The header of a message of `len` elements.
+    pub(crate) fn header(&self, flow: FlowHeader, len: usize) -> CollectiveHeader {
+        CollectiveHeader { flow, len: narrow(len), operation: self.info() }
     }
 
     fn group_name(&self) -> Box<str> {
         self.group.as_deref().unwrap_or_default().into()
     }
 
-    /// Compares what a peer says with what this rank does.
+    /// Compares the operation of a peer with this one.
     pub(crate) fn agree(&self, me: Rank, from: Rank, info: &OperationInfo) -> Result<(), Failure> {
         let theirs = Signature::from(info);
         let number = self.op();
         if info.number != number {
-            // The numbers' distance is small: take the one nearest to ours.
+            // The full number is the one nearest to ours.
             let ahead = info.number.wrapping_sub(number);
             let op = if ahead < 1 << 31 {
                 self.number + u64::from(ahead)

@@ -22,8 +22,8 @@ fn fine<T>(result: Result<T, Halt>) -> T {
 /// This rank does once what it can.
 fn go_on(engine: &mut Engine) {
     fine(engine.round(&Nobody));
-    fine(engine.doubt());
-    fine(engine.send_control());
+    fine(engine.check_stalled());
+    engine.send_control().unwrap();
 }
 
 /// Goes on with these ranks until that is so.

@@ -54,9 +54,9 @@ fn what_is_told_more_often_than_a_rank_can_blames_nobody() {
             || Box::new(hub.open()),
             |rank, engine| {
                 let net = engine.net();
-                let mailbox = net.core(WORLD).unwrap().comm.mailbox_memory().clone();
+                let mailbox = net.core(WORLD).unwrap().comm.mailbox.clone();
                 let info = OperationInfo { number: 1000, ..OperationInfo::default() };
-                access::store(&mailbox, about.place(), &info).unwrap();
+                access::store(&mailbox, about.part().start, &info).unwrap();
                 let bits =
                     Immediate::ControlMessage { comm_id: 0, from: rank, about }.encode() ^ net.port.mask;
                 for _ in 1..times {

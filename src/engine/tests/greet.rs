@@ -24,7 +24,7 @@ fn pair(open: impl Fn() -> Box<dyn Transport>) -> [Engine; 2] {
 fn awaited(engine: &mut Engine) -> Vec<Awaited> {
     match engine.greeted(&Nobody, Duration::from_millis(20), soon()) {
         Ok(()) => Vec::new(),
-        Err(Stop::Deadline) => engine.awaited(),
+        Err(Stop::Deadline) => engine.awaited().collect(),
         Err(stop) => panic!("{stop:?}"),
     }
 }

@@ -1,21 +1,21 @@
-//! What precedes the elements of every message: 40 bytes, of which the first four belong to the flow.
+//! Headers: the 40 bytes before the elements of a message, of which the first four belong to the flow.
 
 use bytemuck::{Pod, Zeroable, cast};
 use unisono_schedule::windows;
 
-/// What the ends of a flow tell each other in every message.
+/// The part of every header that belongs to the flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct FlowHeader {
-    /// How many messages of the opposite flow (same lane and class) the sender has freed; the low 16 bits. Saves most
-    /// credit messages where both ranks send.
+    /// The number of messages of the opposite flow (same lane and class) that the sender has freed; the low 16 bits. If both ranks
+    /// send, this saves most control messages of credit.
     pub freed: u16,
-    /// The number of the flow at the sender, to which its credits go.
+    /// The number of the flow at the sender, which credits for it name.
     pub reply: u16,
 }
 
 impl FlowHeader {
-    /// With so many messages freed, from the flow of that number. One that does not fit is none.
+    /// For so many freed messages and the flow of that number. A number that does not fit becomes an invalid one.
     pub(crate) fn new(freed: u64, reply: usize) -> Self {
         Self { freed: (freed & 0xffff) as u16, reply: u16::try_from(reply).unwrap_or(u16::MAX) }
     }
@@ -27,93 +27,95 @@ impl FlowHeader {
 pub(crate) struct OperationInfo {
     /// The number in the communicator; the low 32 bits.
     pub number: u32,
-    /// On how many lanes the operation runs.
+    /// The number of lanes of the operation.
     pub lanes: u16,
     /// 0.
     pub reserved: u16,
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
-    /// The root; 0 where there is none.
+    /// The root; 0 if there is none.
     pub root: u32,
-    /// How many elements.
+    /// The number of elements.
     pub count: u64,
-    /// What else must be alike: of many tensors a hash of their types and shapes; else 0.
+    /// For calls of many tensors a hash of their types and shapes; otherwise 0.
     pub contents: u32,
     /// The most elements of a message.
     pub chunk: u32,
 }
 
-/// Before the elements of a collective.
+/// The header of a collective's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct CollectiveHeader {
     pub flow: FlowHeader,
-    /// How many elements follow.
+    /// The number of elements that follow.
     pub len: u32,
     pub operation: OperationInfo,
 }
 
-/// Before the elements of a message from point to point.
+/// The header of a message from point to point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct MessageHeader {
     pub flow: FlowHeader,
     /// The number of the message among those from its sender to its receiver; the low 32 bits.
     pub number: u32,
-    /// Which [`Message`] it is, and what it says.
+    /// The kind of [`Message`], whose contents are in `body`.
     kind: u8,
     reserved: [u8; 7],
     body: [u64; 3],
 }
 
-/// What a message is.
+/// The description of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct MessageInfo {
     pub tag: u32,
-    /// Codes of the elements' type, and of what they are.
+    /// The code of the elements' type.
     pub dtype: u8,
+    /// The code of the message's form.
     pub form: u8,
-    /// Of a request to send: 1 if the sender can write the elements, else 0.
+    /// In a request to send: 1 if the sender can write the elements, else 0.
     pub writes: u8,
     /// 0.
     pub reserved: u8,
-    /// How many elements.
+    /// The number of elements.
     pub count: u64,
     /// 0.
     pub unused: u64,
 }
 
-/// Some elements of a message.
+/// A part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Part {
-    /// How many follow.
+    /// The number of elements that follow.
     pub len: u64,
     /// 0.
     pub unused: [u64; 2],
 }
 
-/// Where a message goes whose sender has asked.
+/// The answer to a request to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct MessageClearToSend {
-    /// The region it may be written to; 0 where it is to come in parts.
+    /// The region that the message may be written to; 0 if it is to be sent in parts.
     pub base: u64,
     pub key: u64,
-    /// 1 if it may be written there, else 0; and then in pieces of how many bytes, as a power of two.
+    /// 1 if it may be written there, else 0.
     pub writable: u8,
+    /// The bytes of each piece that is written, as a power of two.
     pub piece: u8,
     /// 0.
     pub reserved: [u8; 6],
 }
 
-/// What goes through the slots of [`Class::Message`](super::Class::Message).
+/// A message through a slot of [`Class::Message`](super::Class::Message).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// A message whose elements follow.
     Whole(MessageInfo),
-    /// A message whose elements come when the receiver is ready for them.
+    /// The notice of a message whose elements are sent when the receiver is ready for them.
     RequestToSend(MessageInfo),
     /// Some elements of a message that was cleared to send.
     Part(Part),
@@ -122,18 +124,18 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// Its header, but for what the flow adds.
-    pub(crate) fn header(self, number: u32) -> MessageHeader {
+    /// The header of the message of that number.
+    pub(crate) fn header(self, flow: FlowHeader, number: u32) -> MessageHeader {
         let (kind, body) = match self {
             Self::Whole(info) => (0, cast(info)),
             Self::RequestToSend(info) => (1, cast(info)),
             Self::Part(part) => (2, cast(part)),
             Self::ClearToSend(clear) => (3, cast(clear)),
         };
-        MessageHeader { flow: FlowHeader::default(), number, kind, reserved: [0; 7], body }
+        MessageHeader { flow, number, kind, reserved: [0; 7], body }
     }
 
-    /// What a header says; nothing if its kind is unknown.
+    /// The message of a header; `None` if its kind is unknown.
     pub(crate) fn of(header: &MessageHeader) -> Option<Self> {
         Some(match header.kind {
             0 => Self::Whole(cast(header.body)),
@@ -145,10 +147,10 @@ impl Message {
     }
 }
 
-/// The bytes of a header of either kind.
+/// The bytes of a header of either sort.
 pub(crate) const HEADER: usize = size_of::<CollectiveHeader>();
 const _: () = assert!(HEADER == size_of::<MessageHeader>());
 
-/// Where in a slot a message's elements begin: the header lies in the [`HEADER`] bytes before, so that
-/// elements are aligned to cache lines.
+/// The offset of a message's elements in its slot. The header lies in the [`HEADER`] bytes before, so that elements are aligned to
+/// cache lines.
 pub(crate) const PAYLOAD: usize = windows::PAYLOAD;

@@ -1,4 +1,4 @@
-//! The four bytes that arrive with every put: what arrived, and for whom.
+//! Immediates: the four bytes that arrive with every put and say what has arrived.
 
 use unisono_schedule::Rank;
 
@@ -8,7 +8,7 @@ pub(crate) const MAX_FLOWS: usize = 1 << 13;
 /// The most ranks of the world; 26 bits of the immediate would hold more.
 pub(crate) const MAX_RANKS: usize = 1 << 19;
 
-/// A group, by a number that its members share; the world's is 0.
+/// The id of a communicator, the same on all its members; 0 for the world.
 pub(crate) type CommId = u16;
 
 /// The most communicators that a process may be a member of at once: 12 bits of the immediate.
@@ -17,35 +17,36 @@ pub(crate) const MAX_COMMS: usize = 1 << 12;
 /// The most ranks of a group that is not the world: 14 bits of the immediate.
 pub(crate) const MAX_MEMBERS: usize = 1 << 14;
 
-/// What an arrival's immediate says. The upper bits tell which.
+/// The meaning of an immediate. Its upper bits give the variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Immediate {
     /// A message landed on the flow with this number at the receiver.
     Data { flow: u32, way: Way, number: u16 },
-    /// The receiver of a flow has freed so many messages of it; `flow` is its number at the sender.
+    /// The receiver of a flow has freed so many of its messages; `flow` is its number at the sender.
     Credit { flow: u32, way: Way, freed: u16 },
-    /// Rank `from` of the group on this channel has written to its entry of that group's mailbox.
+    /// Rank `from` of the communicator has written to its entry in that communicator's mailbox.
     ControlMessage { comm_id: CommId, from: Rank, about: ControlKind },
 }
 
-/// What a control message is about: a part of an [`Entry`].
+/// The kind of a control message: the part of an [`Entry`] that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlKind {
     /// A [`Window`].
     Window(Class),
-    /// A header: of a message that would be sent if a window or a clear to send for it were known.
+    /// A mismatch probe: the operation of a message that waits for a window or a clear to send.
     MismatchProbe(Class),
-    /// The self-test pattern.
+    /// The pattern of a greeting.
     Hello,
     /// A [`ClearToSend`].
     ClearToSend,
-    /// The rank leaves the group, and sends nothing more but, in the world, the last barrier: how many operations it has begun.
+    /// The number of operations that the rank has begun. It leaves the communicator and sends nothing more, except for the last
+    /// barrier of the world.
     End,
-    /// A [`Close`].
+    /// A request to [`Close`] a window.
     Close(Class),
-    /// What came of one: 1 if the window is closed, 0 if it stays.
+    /// The answer to that: 1 if the window is closed, 0 if it stays open.
     Answer(Class),
-    /// Nothing: the rank has read the latest mismatch probe for [`Class::Eager`] or [`Class::Bulk`].
+    /// No part: the rank has read the latest mismatch probe of [`Class::Eager`] or [`Class::Bulk`].
     Read,
 }
 
@@ -72,12 +73,8 @@ impl ControlKind {
 
     fn code(self) -> u32 {
         match self {
-            Self::Window(Class::Eager) => 0,
-            Self::Window(Class::Bulk) => 1,
-            Self::Window(Class::Message) => 2,
-            Self::MismatchProbe(Class::Eager) => 3,
-            Self::MismatchProbe(Class::Bulk) => 4,
-            Self::MismatchProbe(Class::Message) => 5,
+            Self::Window(class) => narrow(class.index()),
+            Self::MismatchProbe(class) => 3 + narrow(class.index()),
             Self::Hello => 6,
             Self::ClearToSend => 7,
             Self::End => 8,
@@ -94,7 +91,7 @@ impl Immediate {
             Self::Data { flow, way, number } => way.bit() | flow << 16 | u32::from(number),
             Self::Credit { flow, way, freed } => 1 << 30 | way.bit() | flow << 16 | u32::from(freed),
             Self::ControlMessage { comm_id, from, about } => {
-                // It fits because joining refuses more than MAX_RANKS, and making a group more than MAX_MEMBERS.
+                // The rank fits: a world has at most MAX_RANKS ranks, another group at most MAX_MEMBERS.
                 let from = match comm_id {
                     0 => narrow(from) & 0x3ff_ffff,
                     _ => 1 << 26 | u32::from(comm_id & 0xfff) << 14 | narrow(from) & 0x3fff,
@@ -104,7 +101,7 @@ impl Immediate {
         }
     }
 
-    /// All bits say something.
+    /// The meaning of any bits.
     pub(crate) fn decode(bits: u32) -> Self {
         let flow = bits >> 16 & 0x1fff;
         let way = if bits & Way::Direct.bit() == 0 { Way::Slots } else { Way::Direct };
@@ -124,7 +121,7 @@ impl Immediate {
     }
 }
 
-/// The two ways that messages of a flow take, each numbered and credited by itself.
+/// The two ways of a flow. Each has message numbers and credit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Into the slots of a window.
@@ -136,10 +133,7 @@ pub(crate) enum Way {
 impl Way {
     /// Its bit of the immediate, above the flow's.
     const fn bit(self) -> u32 {
-        match self {
-            Self::Slots => 0,
-            Self::Direct => 1 << 29,
-        }
+        (self as u32) << 29
     }
 }
 
@@ -157,16 +151,18 @@ pub(crate) enum Class {
 impl Class {
     pub(crate) const ALL: [Self; 3] = [Self::Eager, Self::Bulk, Self::Message];
 
+    /// Its place in [`Self::ALL`].
     pub(crate) const fn index(self) -> usize {
-        match self {
-            Self::Eager => 0,
-            Self::Bulk => 1,
-            Self::Message => 2,
-        }
+        self as usize
     }
 }
 
-/// A number that fits.
+/// The low 32 bits of a counter.
+pub(crate) fn low(number: u64) -> u32 {
+    (number & 0xffff_ffff) as u32
+}
+
+/// A number that is known to fit.
 fn narrow(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }

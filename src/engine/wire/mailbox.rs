@@ -1,35 +1,35 @@
-//! What ranks write to each other's mailboxes: a structure for each kind of control message.
+//! Mailboxes: the structures that control messages write to them.
 
-use std::mem::offset_of;
+use std::{mem::offset_of, ops::Range};
 
 use super::{header::OperationInfo, immediate::ControlKind};
 use bytemuck::{Pod, Zeroable};
 use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
-/// The version of everything in this folder; compared at join.
+/// The version of the format that this folder defines; ranks compare it when they join.
 pub(crate) const VERSION: u32 = 16;
 
-/// The most slots of a flow: one bit of a word each.
+/// The most slots of a flow, for each of which a word has a bit.
 pub(crate) const MAX_SLOTS: usize = 64;
 
-/// A window: where and how to write messages to the rank that sends it.
+/// The description of a window: where and how to write messages to the rank that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Window {
     /// [`Window::MAGIC`].
     pub magic: u32,
-    /// The first lane's flow number at the receiver; the other lanes' follow.
+    /// The number of the first lane's flow at the receiver. The other lanes have the next numbers.
     pub first_flow: u32,
-    /// Lanes.
+    /// The number of lanes.
     pub lanes: u32,
-    /// Slots of each lane.
+    /// The number of slots of each lane.
     pub slots: u32,
-    /// Bytes of elements a slot takes.
+    /// The bytes of elements in a slot.
     pub slot_bytes: u32,
-    /// Keeps what follows aligned; 0.
+    /// 0; aligns the next field.
     pub reserved: u32,
-    /// The region's base, key and length.
+    /// The region: base, key, and length in bytes.
     pub base: u64,
     pub key: u64,
     pub len: u64,
@@ -43,21 +43,20 @@ impl Window {
     }
 }
 
-/// What a rank tells those that write straight into its output, at the beginning of an operation. There is one
-/// place for it: the next is written only when the operation is over for the one who gave it, which it is
-/// not before writes have come from everyone who got it, and each of its sources writes at least once (see `access`).
+/// A clear to send for an operation: whether and where a source may write into this rank's output. There is one place for it
+/// in the mailbox; `access` says why it is not overwritten too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct ClearToSend {
     /// The operation, as this rank calls it.
     pub operation: OperationInfo,
-    /// Credit for the first lane: how many of the receiver's writes this rank has awaited, and how many messages it has
-    /// freed; the low 32 bits.
+    /// Credit for the first lane: the number of the source's writes that this rank has awaited (the low 32 bits), ...
     pub written: u32,
+    /// ... and the number of its messages that this rank has freed (the low 32 bits).
     pub freed: u32,
-    /// 1 if the output may be written; 0 if what belongs there is to go through slots.
+    /// 1 if the output may be written; 0 if its elements are to be sent through slots.
     pub writable: u64,
-    /// The output: base, key and length in bytes, as in [`Window`].
+    /// The output: base, key, and length in bytes.
     pub base: u64,
     pub key: u64,
     pub len: u64,
@@ -70,58 +69,62 @@ impl ClearToSend {
     }
 }
 
-/// What a rank that would close a window knows of it: as long as its peer has sent no more and got no less, nothing is under
-/// way between them on account of it.
+/// A request to close a window, with the counts of its receiver. If the sender has the same counts, nothing is in flight for
+/// the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Close {
-    /// Messages and writes that have come through it, of all lanes; their low 32 bits.
-    pub come: u32,
-    /// Credits that were put on account of it; the low 32 bits.
+    /// The number of messages and writes that have arrived through it, on all lanes; the low 32 bits.
+    pub arrived: u32,
+    /// The number of credits that were put for it; the low 32 bits.
     pub credits: u32,
 }
 
-/// A rank's entry in another's mailbox of a group: written by that rank alone.
+/// The entry of a rank in another rank's mailbox of a communicator. Only the first writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Entry {
-    /// One window of each class, written once in the group's life.
+    /// The window of each class.
     pub windows: [Window; 3],
-    /// Where credits are written to; what counts is their immediate.
+    /// The target of credits, of which only the immediate counts.
     pub credit: u64,
-    /// [`hello`]'s pattern.
+    /// The pattern of [`hello`].
     pub hello: [u64; 2],
-    /// At the group's end, how many operations the rank has begun.
+    /// When the rank has left the communicator: the number of operations that it has begun.
     pub begun: u64,
-    /// Of the first message that waits for a window, for each class: the next comes after the word that the one before was
-    /// read.
+    /// For each class, the operation of the first message that waits.
     pub mismatch_probes: [OperationInfo; 3],
-    /// For one operation after the other.
     pub clear_to_send: ClearToSend,
-    /// For each class, one after the other: the next comes after the answer.
+    /// For each class, the last request to close its window, ...
     pub closes: [Close; 3],
+    /// ... and the answer to the last request.
     pub answers: [u64; 3],
 }
 
 impl ControlKind {
-    /// Where in its entry that part begins.
-    pub(crate) const fn place(self) -> usize {
+    /// The part of an [`Entry`] that the control message writes, in bytes from the entry's beginning.
+    pub(crate) const fn part(self) -> Range<usize> {
+        const fn of<T>(at: usize, index: usize) -> Range<usize> {
+            let start = at + index * size_of::<T>();
+            start..start + size_of::<T>()
+        }
         match self {
-            Self::Window(class) => class.index() * size_of::<Window>(),
+            Self::Window(class) => of::<Window>(offset_of!(Entry, windows), class.index()),
             Self::MismatchProbe(class) => {
-                offset_of!(Entry, mismatch_probes) + class.index() * size_of::<OperationInfo>()
+                of::<OperationInfo>(offset_of!(Entry, mismatch_probes), class.index())
             }
-            Self::Hello => offset_of!(Entry, hello),
-            Self::ClearToSend => offset_of!(Entry, clear_to_send),
-            Self::End => offset_of!(Entry, begun),
-            Self::Read => offset_of!(Entry, credit),
-            Self::Close(class) => offset_of!(Entry, closes) + class.index() * size_of::<Close>(),
-            Self::Answer(class) => offset_of!(Entry, answers) + class.index() * size_of::<u64>(),
+            Self::Hello => of::<[u64; 2]>(offset_of!(Entry, hello), 0),
+            Self::ClearToSend => of::<ClearToSend>(offset_of!(Entry, clear_to_send), 0),
+            Self::End => of::<u64>(offset_of!(Entry, begun), 0),
+            // Only the immediate counts.
+            Self::Read => of::<u32>(offset_of!(Entry, credit), 0),
+            Self::Close(class) => of::<Close>(offset_of!(Entry, closes), class.index()),
+            Self::Answer(class) => of::<u64>(offset_of!(Entry, answers), class.index()),
         }
     }
 }
 
-/// The pattern that `from` writes to `to` when they first meet.
+/// The pattern of the greeting that `from` writes to `to`.
 pub(crate) fn hello(from: Rank, to: Rank) -> [u64; 2] {
     let mix = |x: u64| {
         let x = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -13,6 +13,8 @@ pub(crate) use self::{
         CollectiveHeader, FlowHeader, HEADER, Message, MessageClearToSend, MessageHeader, MessageInfo,
         OperationInfo, PAYLOAD, Part,
     },
-    immediate::{Class, CommId, ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, MAX_MEMBERS, MAX_RANKS, Way},
+    immediate::{
+        Class, CommId, ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, MAX_MEMBERS, MAX_RANKS, Way, low,
+    },
     mailbox::{ClearToSend, Close, Entry, MAX_SLOTS, VERSION, Window, hello},
 };

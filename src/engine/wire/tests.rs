@@ -1,4 +1,4 @@
-//! What every bit pattern says, and that sizes are those that docs/wire.md gives.
+//! Tests that every bit pattern has a meaning, and that sizes are those of docs/wire.md.
 
 use bytemuck::Zeroable;
 
@@ -21,7 +21,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let len = rest.len().min(HEADER);
     bytemuck::bytes_of_mut(&mut header)[..len].copy_from_slice(&rest[..len]);
     if let Some(message) = Message::of(&header) {
-        assert_eq!(Message::of(&message.header(header.number)), Some(message));
+        assert_eq!(Message::of(&message.header(header.flow, header.number)), Some(message));
     }
 }
 

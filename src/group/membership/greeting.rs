@@ -176,7 +176,6 @@ fn doubt(
     let mine = Findings(thread::scope(|scope| {
         let threads: Vec<_> = engine
             .awaited()
-            .into_iter()
             .map(|awaited| {
                 let endpoint = &endpoints[awaited.rank];
                 let at = endpoint.at.filter(|_| endpoint.by_tcp);

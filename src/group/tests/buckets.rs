@@ -149,7 +149,7 @@ fn large_tensors_go_round_a_ring() {
             let receivers = |group: &ProcessGroup, rows: &[usize]| {
                 group.keep_trace();
                 reduces_where_they_lie(group, rows, floats);
-                let traced = group.trace().into_iter().filter_map(|traced| match traced.step {
+                let traced = group.keep_trace().into_iter().filter_map(|traced| match traced.step {
                     Step::Put { to, .. } | Step::Write { to, .. } => Some(to),
                     _ => None,
                 });

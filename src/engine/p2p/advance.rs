@@ -1,0 +1,143 @@
+//! Begins and advances the sends and receives of a communicator.
+
+use std::time::Instant;
+
+use super::{
+    matching::Want,
+    messages::{Early, Item, LONG, Landing, Messages, Receiving, STALE, SendStage, Sending, wait_for},
+};
+use crate::{
+    buffer::Fresh,
+    call::{Form, Kind},
+    engine::{
+        comm::Core,
+        completion::Completion,
+        request::{Inbound, Outbound, Place},
+        stop::Stop,
+    },
+    error::Failure,
+};
+use unisono_schedule::Rank;
+
+impl Core<'_> {
+    /// Begins a send.
+    pub(crate) fn send(&mut self, outbound: Outbound, completion: Completion) {
+        let messages = &mut self.comm.messages;
+        let number = messages.numbers.entry(outbound.to).or_default();
+        let sending = Sending {
+            number: *number,
+            completion,
+            gone: 0,
+            under_way: 0,
+            stage: SendStage::Queued,
+            outbound,
+        };
+        *number = number.wrapping_add(1);
+        let id = messages.asked;
+        messages.asked += 1;
+        messages.wait_until(sending.completion.deadline);
+        messages.queues.entry(sending.outbound.to).or_default().push_back(Item::Message(id));
+        messages.sendings.insert(id, sending);
+    }
+
+    /// Begins a receive.
+    pub(crate) fn receive(&mut self, inbound: Inbound, completion: Completion) -> Result<(), Stop> {
+        let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form.is_inner() };
+        self.comm.messages.wait_until(completion.deadline);
+        match self.comm.messages.matching.receive(want, Receiving { inbound, completion }) {
+            None => Ok(()),
+            Some((envelope, early, receiving)) => self.early(envelope, early, receiving),
+        }
+    }
+
+    /// Advances sends and receives. True if anything moved.
+    pub(crate) fn advance_messages(&mut self) -> Result<bool, Stop> {
+        let mut moved = self.messages_arrived()?;
+        moved |= self.writes_arrived()?;
+        moved |= self.send_items()?;
+        moved |= self.write_messages()?;
+        if !self.comm.debts.is_empty() {
+            self.comm.settle_debts(false);
+        }
+        if self.comm.has_control() {
+            moved |= self.send_control()?;
+        }
+        Ok(moved)
+    }
+
+    /// Receives one large message unexpected, into new memory, if large messages wait for each other because ranks send before they
+    /// receive, or if one may wait for this rank, which waits in a receive or, as `waits` says, in a collective. True if it does.
+    pub(crate) fn receive_unexpected(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
+        let bounds = self.comm.settings.bounds;
+        let Messages { sendings, matching, unexpected, .. } = &mut self.comm.messages;
+        let sends = sendings.values().any(|sending| sending.stuck(now, STALE));
+        let receives = matching.receives().any(|(_, receiving)| now >= receiving.completion.submitted + LONG);
+        if !sends && !receives && !waits || self.comm.left {
+            return Ok(false);
+        }
+        // The peer of a call that waits may only be late. But if sends wait for each other, nothing else helps.
+        let fits = |from: Rank, kind: &Kind| {
+            unexpected.saturating_add(kind.kept()) <= bounds.unexpected_bytes
+                || sends && *unexpected == 0
+                || wait_for(sendings, from, now)
+        };
+        let mut requested = matching.messages().filter_map(|(envelope, early)| match *early {
+            Early::Requested { kind, number, writes, since } => {
+                // Its receive may follow right after the one that waits.
+                let may = (sends || waits || now >= since + LONG) && fits(envelope.from, &kind);
+                may.then_some((envelope, early, kind, number, writes))
+            }
+            _ => None,
+        });
+        let Some((envelope, early, kind, number, writes)) = requested.next() else { return Ok(false) };
+        let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
+        *early = Early::Coming { kind, number };
+        drop(requested);
+        *unexpected += kind.kept();
+        let into = fresh.region().clone();
+        let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh), bounds);
+        self.clear_message_to_send((envelope.from, number), landing, None, writes)?;
+        self.port.mark_active(self.comm.comm_id);
+        Ok(true)
+    }
+
+    /// The failure for a message that has arrived and that no call has received. Sends nothing: the others may be gone.
+    pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
+        self.messages_arrived()?;
+        let Core { port, comm } = self;
+        if !comm.messages.only_receives() {
+            // A message that belongs to an earlier one may have arrived before its receive.
+            return Ok(None);
+        }
+        let Some((envelope, early)) = comm.messages.matching.messages().next() else { return Ok(None) };
+        let (kind, number) = early.known();
+        let from = comm.members.get(envelope.from).map_or(envelope.from, |member| member.world);
+        Ok(Some(Failure::Message {
+            number: u64::from(number),
+            tag: envelope.tag,
+            sender: (from, kind.words()),
+            receiver: (port.me, "nothing, and leaves".to_owned()),
+        }))
+    }
+
+    /// The failure for a message that does not fit its receive.
+    pub(super) fn differ(&self, (number, tag): (u32, u32), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
+        let wanted = match me.place {
+            Place::There { count, .. } => Kind { form: me.form, dtype: me.dtype, count }.words(),
+            Place::New { dtype, count } => {
+                Kind { form: me.form, dtype: me.dtype, count: count.saturating_mul(dtype.size()) }.words()
+            }
+            Place::Fresh { .. } if me.form != kind.form || me.dtype != kind.dtype => match me.form {
+                Form::Plain => format!("{} elements", me.dtype.name()),
+                form => Kind { form, dtype: me.dtype, count: 0 }.words(),
+            },
+            Place::Fresh { most } => format!("at most {most} bytes"),
+        };
+        Stop::from(Failure::Message {
+            number: u64::from(number),
+            tag,
+            sender: (self.comm.world(from), kind.words()),
+            receiver: (self.port.me, wanted),
+        })
+    }
+}
