@@ -1,4 +1,4 @@
-//! An engine among arrivals that no rank sent, out of any bytes: it may end in an error, and in nothing else.
+//! An engine that gets arrivals made of arbitrary bytes: it may return an error, but must not panic or hang.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ const SETTINGS: Settings = Settings {
     huge_pages: false,
     bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6 },
 };
-/// Bytes of the memory that operations work on, and that the peer puts from.
+/// The bytes of the memory that operations work on, and of that which the peer puts from.
 const MEMORY: usize = 8 << 10;
-/// What one record of the bytes begins with: where to, the place there, how many bytes, and the immediate.
+/// The bytes of a record's head: the target region, the offset there, the number of bytes, and the immediate.
 const RECORD: usize = 8;
 
 struct Nobody;
@@ -36,10 +36,10 @@ impl Supervisor for Nobody {
     fn waits_longest(&self, _: Call, _: Option<Rank>) {}
 }
 
-/// The first byte says what the engine, rank 0 of 2, is at; the rest is what rank 1 puts, record by record.
+/// The first byte chooses the operation of the engine, which is rank 0 of 2; the rest are records of the puts of rank 1.
 pub(super) fn arrivals(bytes: &[u8]) {
     let Some((&what, records)) = bytes.split_first() else { return };
-    // What this side cannot do is no finding.
+    // An error is no finding.
     drop(play(what, records));
 }
 
@@ -78,7 +78,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
             access::store(&own, MEMORY / 2 + at, byte).map_err(Stop::from)?;
         }
         let at = usize::from(u16::from_le_bytes([low, high]));
-        // Its own entry of the mailbox, anywhere in the mailbox, or a window that the engine has told it of.
+        // The target: the peer's entry of the mailbox, any place of the mailbox, or a window that the engine has described.
         let (region, at) = match place % 5 {
             0 => (mailbox, size_of::<Entry>() + at % size_of::<Entry>()),
             1 => (mailbox, at % (2 * size_of::<Entry>())),
@@ -96,7 +96,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
             token: 0,
             notify: Notify::IfNotInjected,
         };
-        // Where there is no window yet the transport refuses it.
+        // If there is no window yet, the transport refuses the put.
         drop(access::put(&mut peer, &put));
         for _ in 0..2 {
             engine.round(&Nobody)?;
@@ -110,7 +110,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Begins what others would answer: a collective, a send and a receive, or nothing.
+/// Begins an operation: a collective, a send, a receive, or nothing.
 fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Result<(), Halt> {
     let completion = Completion::new(Duration::from_secs(600), Action::Return(None)).0;
     let kind = |count| Kind { form: Form::Plain, dtype: Dtype::F32, count };

@@ -1,8 +1,8 @@
-//! Runs schedules and messages over a transport: lanes, flows, credits, waiting. It knows no algorithm.
+//! The engine runs schedules and messages over a transport: lanes, flows, credit, waiting. It knows no algorithm.
 //!
-//! One thread drives it at a time (`progress.rs`), for all operations that are active. Everything between ranks is a put:
-//! messages into slots of windows, and control messages (windows, credits, greetings) into mailboxes. All communicators of a
-//! process share one endpoint (`endpoint`); each has windows and a mailbox of its own (`comm`).
+//! One thread at a time drives all active operations (`progress.rs`). Everything between ranks is a put: messages into slots of
+//! windows, and control messages (windows, credit, greetings) into mailboxes. All communicators of a process share one endpoint
+//! (`endpoint`); each has windows and a mailbox of its own (`comm`).
 
 mod access;
 mod collective;
@@ -40,6 +40,6 @@ pub(crate) use self::{
     wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION},
 };
 
-/// What arrives from others, in any bytes: what it says, and what an engine does among it.
+/// Fuzz targets: the decoding of arbitrary bytes from the wire, and an engine that gets them.
 #[cfg(any(test, fuzzing))]
 pub(crate) const FUZZ: [fn(&[u8]); 2] = [wire::fuzz, fuzz_tests::arrivals];

@@ -285,7 +285,7 @@ impl Engine {
                 }
                 self.check_stalled()?;
             } else {
-                // With a long patience the engine polls and never comes to sleep, where it checks too.
+                // An engine with long patience polls and never sleeps, so it must check here.
                 fruitless = fruitless.wrapping_add(1);
                 if fruitless.is_multiple_of(OFTEN) {
                     self.check_stalled()?;
@@ -310,7 +310,7 @@ impl Engine {
                 self.report_stall(supervisor);
                 if !self.send_control()? && !received {
                     supervisor.sleeps(true);
-                    // Whoever submitted a request just before did not know that it has to wake this thread.
+                    // A thread that submitted a request just before did not know that it has to wake this one.
                     let asked = supervisor.asked();
                     let parked = match (&asked, wanted()) {
                         (None, false) => self.net.port.transport.park(nap),

@@ -47,7 +47,7 @@ pub(crate) struct Broken {
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.with {
-            Some(with) => write!(f, "the way to {with}: {}", self.error),
+            Some(with) => write!(f, "the connection to {with}: {}", self.error),
             None => self.error.fmt(f),
         }
     }

@@ -1,5 +1,5 @@
-//! Engines of several ranks as threads over the in-process transport: every algorithm against a plain oracle,
-//! with windows shrunk so that small data takes the long way.
+//! Engines of several ranks as threads, over the in-process and the simulated transport: every algorithm against a naive oracle,
+//! with windows so small that little data takes every path.
 
 use std::{
     sync::{
@@ -35,7 +35,7 @@ mod greet;
 pub(crate) struct Traced {
     pub lane: usize,
     pub step: Step,
-    /// How many of this rank's puts were under way then. What reductions find here overlaps with the wire.
+    /// The number of this rank's puts in flight then: a reduction with any has overlapped with the wire.
     pub in_flight: usize,
 }
 
@@ -55,7 +55,7 @@ impl Engine {
     }
 }
 
-/// Nobody interferes.
+/// A supervisor that asks for nothing.
 struct Nobody;
 
 impl Supervisor for Nobody {
@@ -64,7 +64,7 @@ impl Supervisor for Nobody {
     }
 }
 
-/// Stops all ranks once one has found something.
+/// Stops all ranks once one has failed.
 #[derive(Default)]
 struct Somebody(AtomicBool);
 
@@ -84,14 +84,14 @@ const SMALL: Settings = Settings {
     bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6 },
 };
 
-/// How long an operation may take.
+/// The timeout of an operation.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn soon() -> Instant {
     Instant::now() + LIMIT
 }
 
-/// Runs `each` on every rank's engine, in threads, after they have met.
+/// Runs `each` on the engine of every rank, in threads, after the exchange of greetings.
 fn world<R: Send>(
     ranks: usize,
     settings: Settings,
@@ -119,7 +119,7 @@ fn world<R: Send>(
                     engine.greet(&neighbours, &[]).unwrap();
                     engine.greeted(&Nobody, Duration::from_secs(60), soon()).unwrap();
                     let result = each(rank, &mut engine);
-                    // Nobody leaves before all are done: others may still send control messages.
+                    // No rank leaves before all are done: others may still send control messages.
                     met.wait();
                     result
                 })
@@ -129,7 +129,7 @@ fn world<R: Send>(
     })
 }
 
-/// What an operation is made of, apart from memory.
+/// An operation without its memory.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     job: Job<'static>,
@@ -153,7 +153,7 @@ fn call_under<T: Element>(
     driven.map_err(|halt| halt.stop)
 }
 
-/// A call as an engine takes it.
+/// The task of a call.
 fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>) {
     let algorithm = unisono_schedule::algorithm::find(call.algorithm).unwrap();
     let schedule = CallSchedule::Made(algorithm.make(&call.job).unwrap());
@@ -189,8 +189,8 @@ fn every_algorithm_gives_what_the_oracle_gives() {
     for ranks in [1, 2, 3, 4, 5, 8] {
         let hub = Hub::new();
         world(ranks, SMALL, || Box::new(hub.open()), |rank, engine| oracle(rank, ranks, engine));
-        // Nothing is ordered here, sources are read at delivery, and nothing is injected. With odd seeds outputs
-        // cannot be written by others. With the last two a put takes one source, which need not be registered with the last.
+        // This transport keeps no order, reads sources at delivery, and injects nothing. With odd seeds peers cannot write into
+        // outputs. With the last two seeds a put takes one source, which need not be registered with the last.
         for seed in 0..4 {
             println!("seed {seed}");
             let config = sim::Config {
@@ -216,7 +216,7 @@ fn what_was_borrowed_to_be_read_is_not_written() {
             SMALL,
             || Box::new(hub.open()),
             |rank, engine| {
-                // Rank 1 is to receive where it has borrowed what may only be read.
+                // Rank 1 is to receive into memory that it has borrowed to be read.
                 let data = [value(rank, 3); 4];
                 let job = Job { direct, ..Job::new(Collective::Broadcast, rank, 2, 4) };
                 let stop =
@@ -230,9 +230,9 @@ fn what_was_borrowed_to_be_read_is_not_written() {
     }
 }
 
-/// Every algorithm, collective and count on one rank.
+/// Runs every algorithm, collective and count on one rank.
 fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
-    // The last ones are so many that writes must wait for credit.
+    // With the last counts writes must wait for credit.
     let counts = [0, 1, 2, 7, 16, 61, 200, 900];
     {
         {
@@ -302,7 +302,7 @@ fn ranks_that_disagree_find_out_on_the_first_message() {
             let borrowed = Borrowed::within(&mut data, 0..count, 0..count).unwrap();
             let call = Call { job, op: ReduceOp::Sum, algorithm: "ring" };
             let stop = call_under::<f32>(engine, call, &borrowed, &stopper);
-            // Whoever hears only from ranks that agree waits until it is stopped.
+            // A rank that gets messages only of ranks that agree with it waits until it is stopped.
             stopper.0.store(true, Ordering::Relaxed);
             let found =
                 matches!(&stop, Err(Stop::Failure(failure)) if matches!(**failure, Failure::Mismatch { .. }));
@@ -372,7 +372,7 @@ fn chunk_k_is_reduced_while_chunk_k_plus_1_is_in_flight() {
             overlapped * 4 >= CHUNKS * 3,
             "{overlapped} of {CHUNKS} chunks were reduced with others in flight"
         );
-        // And the other way round: what is reduced is reduced while other lanes wait for their messages.
+        // And reductions run while other lanes wait for their messages.
         let mut waiting = [false; 4];
         let mut beside = 0;
         for Traced { lane, step, .. } in &trace {
@@ -459,7 +459,7 @@ fn a_message_ends_when_it_has_left() {
     }
 }
 
-/// Its rank might be taken for one that waits in vain for a sender that has left.
+/// Otherwise the rank might be judged to wait for a sender that has left.
 #[test]
 fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
     let (hub, came) = (Hub::new(), AtomicBool::new(false));
@@ -511,14 +511,17 @@ fn a_broken_connection_names_rank_and_host() {
     let (mut first, none) = (engines.swap_remove(0), Duration::ZERO);
     let patience = Patience { spin: none, give_way: none, alone: none };
     first.meet(contacts, SMALL.chunk_bytes, patience).unwrap();
-    // To the transport rank 2 is peer 0, for it is the first that it hears of.
+    // To the transport rank 2 is peer 0, because it is connected first.
     let greeted =
         first.greet(&[2], &[]).and_then(|()| first.greeted(&Nobody, Duration::from_secs(60), soon()));
     match greeted {
         Err(Stop::Transport(broken)) => {
             assert_eq!(broken.error.peer(), Some(unisono_transport::Peer(0)));
             let told = broken.to_string();
-            assert!(told.starts_with("the way to rank 2 on gamma: ") && !told.contains("peer 0"), "{told}");
+            assert!(
+                told.starts_with("the connection to rank 2 on gamma: ") && !told.contains("peer 0"),
+                "{told}"
+            );
         }
         other => panic!("{other:?}"),
     }

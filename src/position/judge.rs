@@ -206,7 +206,7 @@ mod tests {
             |positions| positions[0] = Position::of(Stage::Busy),
             // Something is on its way.
             |positions| positions[0].traffic.push(Traffic { rank: 1, sent: 7, arrived: 0 }),
-            // It goes on by itself.
+            // It waits for no rank.
             |positions| positions[1].groups[0].running = Some(Running { steps: 0, waits: Vec::new() }),
             |positions| positions[1].groups.push(inside(3, 0, "barrier()", &[])),
         ];
@@ -262,7 +262,7 @@ mod tests {
         positions[2].blocked = None;
         let wanted = "group g7: op 2: rank 0 calls scatter(f32, root 0), rank 2 calls scatter(f32, root 1)";
         assert_eq!(words(&positions).as_deref(), Some(wanted));
-        // One that has gone on remembers.
+        // A rank that has entered a later operation still reports this one.
         positions[2].groups[0].begun = 4;
         positions[2].groups[0].latest.insert(0, called("barrier()"));
         assert_eq!(words(&positions).as_deref(), Some(wanted));

@@ -57,7 +57,7 @@ pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
         }
         parts.push(part);
     }
-    // Whoever waits for what was lost is behind nobody.
+    // A rank that waits for a lost put is not stuck behind another rank.
     let lost = lost(positions);
     if lost.is_empty() {
         let next = |rank: Rank| inside.contains(&rank).then(|| waits(rank)?.waits.first().copied()).flatten();
@@ -310,7 +310,7 @@ mod tests {
         );
         assert!(!words.contains("cycle"), "{words}");
         assert!(whereabouts(&positions.clone().map(Some)).contains("1 of 9 puts"));
-        // All has come.
+        // All puts have arrived.
         positions[1].traffic = traffic(0, 8, 7);
         assert!(told(&positions).ends_with("in a cycle"));
     }

@@ -22,7 +22,7 @@ pub(super) trait Work: Copy {
     fn times(self, other: Self) -> Self;
     /// Divided by how many ranks there are, truncated toward zero if it is an integer.
     fn divided(self, ranks: usize) -> Self;
-    /// Itself, or the one NaN of its type that stands for all.
+    /// The number itself, or the canonical NaN for any NaN.
     fn canonical(self) -> Self;
 }
 

@@ -1,17 +1,16 @@
-//! A kernel: one operation on one type, over bytes, as fast as this processor can.
-//!
-//! Chosen once by type and operation; then a call is a check of the operands and a loop of [`super::loops`].
+//! A kernel: one operation on one type, over bytes. It is chosen once by type and operation; a call checks the operands and runs a
+//! loop of [`super::loops`].
 
 use std::hint::black_box;
 
 use super::{
     ReduceOp,
     arithmetic::{BitAnd, BitOr, BitXor, Max, Min, Operation, Product, Sum, Work},
-    loops::Swept,
+    loops::Vectorized,
 };
 use crate::dtype::Dtype;
 
-/// Why a kernel could not be made or could not work. Nothing was written then.
+/// The error of making or running a kernel. Nothing was written then.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -65,7 +64,7 @@ struct Loops {
     total: Total,
 }
 
-/// Contributions, by how many to divide, and where the result goes.
+/// Contributions, the divisor of an average, and the result.
 type Total = fn(&[&[u8]], Option<usize>, &mut [u8]) -> Done;
 
 impl Kernel {
@@ -137,7 +136,7 @@ impl std::fmt::Debug for Kernel {
     }
 }
 
-fn float<T: Swept>(op: ReduceOp) -> Option<&'static Loops>
+fn float<T: Vectorized>(op: ReduceOp) -> Option<&'static Loops>
 where
     Sum: Operation<T::Work>,
     Product: Operation<T::Work>,
@@ -153,7 +152,7 @@ where
     })
 }
 
-fn integer<T: Swept>(op: ReduceOp) -> Option<&'static Loops>
+fn integer<T: Vectorized>(op: ReduceOp) -> Option<&'static Loops>
 where
     Sum: Operation<T::Work>,
     Product: Operation<T::Work>,
@@ -172,7 +171,7 @@ where
 }
 
 impl Loops {
-    const fn of<T: Swept, O: Operation<T::Work>>() -> &'static Self {
+    const fn of<T: Vectorized, O: Operation<T::Work>>() -> &'static Self {
         &Self {
             fold: fold::<T, O>,
             combine: combine::<T, O>,
@@ -183,7 +182,7 @@ impl Loops {
     }
 }
 
-fn elements<T: Swept>(bytes: &[u8]) -> Result<&[T], KernelError> {
+fn elements<T: Vectorized>(bytes: &[u8]) -> Result<&[T], KernelError> {
     // An empty slice may have any address.
     if bytes.is_empty() {
         return Ok(&[]);
@@ -191,7 +190,7 @@ fn elements<T: Swept>(bytes: &[u8]) -> Result<&[T], KernelError> {
     bytemuck::try_cast_slice(bytes).map_err(|_| misfit::<T>(bytes.len(), bytes.as_ptr().addr()))
 }
 
-fn elements_mut<T: Swept>(bytes: &mut [u8]) -> Result<&mut [T], KernelError> {
+fn elements_mut<T: Vectorized>(bytes: &mut [u8]) -> Result<&mut [T], KernelError> {
     if bytes.is_empty() {
         return Ok(&mut []);
     }
@@ -200,11 +199,11 @@ fn elements_mut<T: Swept>(bytes: &mut [u8]) -> Result<&mut [T], KernelError> {
 }
 
 #[cold]
-fn misfit<T: Swept>(bytes: usize, address: usize) -> KernelError {
+fn misfit<T: Vectorized>(bytes: usize, address: usize) -> KernelError {
     KernelError::Slice { dtype: T::DTYPE, bytes, off: address % size_of::<T>() }
 }
 
-fn equal<T: Swept>(first: &[T], second: &[T]) -> Done {
+fn equal<T: Vectorized>(first: &[T], second: &[T]) -> Done {
     if first.len() == second.len() {
         return Ok(());
     }
@@ -212,14 +211,14 @@ fn equal<T: Swept>(first: &[T], second: &[T]) -> Done {
     Err(KernelError::Lengths { dtype: T::DTYPE, first, second })
 }
 
-fn fold<T: Swept, O: Operation<T::Work>>(acc: &mut [u8], other: &[u8]) -> Done {
+fn fold<T: Vectorized, O: Operation<T::Work>>(acc: &mut [u8], other: &[u8]) -> Done {
     let (acc, other) = (elements_mut::<T>(acc)?, elements::<T>(other)?);
     equal(acc, other)?;
     T::fold::<O>(acc, other);
     Ok(())
 }
 
-fn combine<T: Swept, O: Operation<T::Work>>(a: &[u8], b: &[u8], into: &mut [u8]) -> Done {
+fn combine<T: Vectorized, O: Operation<T::Work>>(a: &[u8], b: &[u8], into: &mut [u8]) -> Done {
     let (a, b, into) = (elements::<T>(a)?, elements::<T>(b)?, elements_mut::<T>(into)?);
     equal(a, b)?;
     equal(a, into)?;
@@ -243,7 +242,7 @@ fn load<T: Copy>(into: &[T]) {
     }
 }
 
-fn total<T: Swept, O: Operation<T::Work>>(
+fn total<T: Vectorized, O: Operation<T::Work>>(
     contributions: &[&[u8]],
     ranks: Option<usize>,
     into: &mut [u8],
@@ -259,7 +258,7 @@ fn total<T: Swept, O: Operation<T::Work>>(
     Ok(())
 }
 
-fn divide<T: Swept>(acc: &mut [u8], ranks: usize) -> Done {
+fn divide<T: Vectorized>(acc: &mut [u8], ranks: usize) -> Done {
     T::map(
         elements_mut::<T>(acc)?,
         #[inline(always)]
@@ -268,7 +267,7 @@ fn divide<T: Swept>(acc: &mut [u8], ranks: usize) -> Done {
     Ok(())
 }
 
-fn scale<T: Swept>(factor: f64, acc: &mut [u8]) -> Done {
+fn scale<T: Vectorized>(factor: f64, acc: &mut [u8]) -> Done {
     let factor = T::Work::factor(factor).ok_or_else(|| {
         KernelError::Unfit(format!("premulsum's factor {} does not fit {}", super::Factor(factor), T::DTYPE))
     })?;

@@ -82,8 +82,8 @@ fn broken(provider: &str) -> Outcome {
         ensure!(words == first, "rank {} says {words:?}, rank 0 {first:?}", end.rank);
         // libfabric 2.5 makes the connection anew, and says nothing of what it has lost.
         let told = [
-            "the way to rank 0 on host0: ",
-            "the way to rank 1 on host1: ",
+            "the connection to rank 0 on host0: ",
+            "the connection to rank 1 on host1: ",
             "connection between them was broken",
         ];
         ensure!(told.iter().any(|told| words.contains(told)), "rank {}: {words:?}", end.rank);

@@ -27,7 +27,7 @@ impl Run {
         let (lanes, _, slot_bytes) = settings.window(class);
         if schedule.lanes() > lanes || bytes > slot_bytes {
             return Err(core.stop(format!(
-                "{} lanes with messages of {bytes} bytes where {lanes} lanes of {slot_bytes} are to be had",
+                "a schedule of {} lanes and messages of {bytes} bytes, where windows have {lanes} lanes and slots of {slot_bytes}",
                 schedule.lanes()
             )));
         }

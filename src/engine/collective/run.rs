@@ -296,7 +296,7 @@ impl Run {
             return Err(core.violation(from, what));
         }
         if usize::from(header.flow.reply) >= MAX_FLOWS {
-            let what = format!("a message that wants its credit on flow {}", header.flow.reply);
+            let what = format!("a message whose credit is to go to flow {}", header.flow.reply);
             return Err(core.violation(from, what));
         }
         core.comm.receivers[receiver].reply = Some(header.flow.reply.into());

@@ -46,7 +46,7 @@ impl Run {
         match step {
             Step::Copy { from, .. } if stays(from) => {}
             _ if into.len > 0 && fixed(into.place) => {
-                return Err(core.stop(format!("{step:?} writes to what is only read")));
+                return Err(core.stop(format!("{step:?} writes to memory that is only read")));
             }
             _ => {}
         }
@@ -86,14 +86,14 @@ impl Run {
                 let contributions = (0..self.operation.ranks).map(|rank| part(&of(rank)));
                 let mut all = contributions.chain([part(into)]).collect::<Result<Vec<_>, _>>()?;
                 cut(&mut all);
-                let into = all.pop().ok_or_else(|| core.stop("a fold into nowhere".to_owned()))?;
+                let into = all.pop().ok_or_else(|| core.stop("a fold without a target".to_owned()))?;
                 (into.len, buffer::total(kernel, &all, into))
             }
             Step::Copy { from, into } => {
                 let [from, into] = shortest([part(from)?, part(into)?]);
                 (into.len, buffer::copy(from, into))
             }
-            _ => return Err(core.stop(format!("{step:?} is no work"))),
+            _ => return Err(core.stop(format!("{step:?} neither reduces nor copies"))),
         };
         result.map(|()| len).map_err(|error| self.broken(core, *step, &error))
     }

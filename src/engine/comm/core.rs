@@ -198,12 +198,13 @@ impl Core<'_> {
             ControlKind::ClearToSend => {
                 let clear_to_send: ClearToSend = self.comm.received_part(from, about)?;
                 if clear_to_send.writable > 1 {
-                    let what = format!("neither leave to write nor refusal, but {}", clear_to_send.writable);
+                    let what =
+                        format!("a clear to send that is neither 1 nor 0, but {}", clear_to_send.writable);
                     return Err(self.violation(from, what));
                 }
                 if !self.comm.keep_clear_to_send(from, clear_to_send) {
                     let what =
-                        format!("more leave of rank {} to write than it can give", self.comm.world(from));
+                        format!("a third clear to send of rank {} for one operation", self.comm.world(from));
                     return Err(self.port.forged(what));
                 }
                 // If the window is unknown, nothing was sent that could be credited.

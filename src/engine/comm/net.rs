@@ -31,7 +31,7 @@ impl Net {
     pub(crate) fn core(&mut self, comm_id: CommId) -> Result<Core<'_>, Stop> {
         match self.comms.get_mut(usize::from(comm_id)) {
             Some(Some(comm)) => Ok(Core { port: &mut self.port, comm }),
-            _ => Err(self.port.stop(format!("there is no group with communicator {comm_id}"))),
+            _ => Err(self.port.stop(format!("there is no communicator {comm_id}"))),
         }
     }
 

@@ -52,7 +52,7 @@ impl Core<'_> {
             if usize::from(header.flow.reply) >= MAX_FLOWS {
                 return Err(self.violation(
                     from,
-                    format!("a message that wants its credit on flow {}", header.flow.reply),
+                    format!("a message whose credit is to go to flow {}", header.flow.reply),
                 ));
             }
             if !self.message(flow, slot, from, &header)? {
@@ -151,7 +151,7 @@ impl Core<'_> {
                     fresh.provide(bytes);
                     Bytes::new(fresh.region(), 0, bytes)
                 }
-                (_, None) => return Err(self.stop("a message that comes whole and has no place".to_owned())),
+                (_, None) => return Err(self.stop("a whole message without memory".to_owned())),
             };
             self.copy(self.landed(flow, slot, bytes)?, place)?;
             self.comm.messages.received(receiving.completion, envelope.from, fresh);
@@ -308,7 +308,7 @@ impl Core<'_> {
         let (into, registered) = match (&receiving.inbound.place, &fresh) {
             (Place::There { output, registered, .. }, _) => (output.clone(), registered.clone()),
             (_, Some(fresh)) => (fresh.region().clone(), None),
-            (_, None) => return Err(self.stop("a message that may come and has no place".to_owned())),
+            (_, None) => return Err(self.stop("a cleared message without memory".to_owned())),
         };
         let landing =
             Landing::new(envelope.tag, kind, Some(receiving), into, fresh, self.comm.settings.bounds);
@@ -382,7 +382,7 @@ impl Core<'_> {
                     return Err(self.port.forged(what));
                 };
                 let Some(landing) = self.comm.messages.landings.get_mut(&(from, number)) else {
-                    return Err(self.stop("a message has a clear to send and is not known".to_owned()));
+                    return Err(self.stop("a message that was cleared to send is unknown".to_owned()));
                 };
                 landing.arrived += 1;
                 // With the credit for this piece the sender may write so many more.

@@ -1,9 +1,9 @@
-//! Control messages that come faster than they are read: each part of a mailbox has one writer, which does not write again
-//! before the reader has read.
+//! Control messages that are sent faster than they are read: each part of a mailbox has one writer, which does not write again
+//! before the reader has read it.
 
 use super::*;
 
-/// Two ranks that one thread drives, so that it decides who looks when.
+/// Two ranks that one thread drives, so that the test decides which one polls when.
 fn two(fabric: &Fabric) -> [Engine; 2] {
     let mut engines = [0, 1].map(|rank| Engine::new(Box::new(fabric.open()), rank, 2, SMALL).unwrap());
     let contacts: Vec<_> = engines.iter().map(Engine::contact).collect();
@@ -19,14 +19,14 @@ fn fine<T>(result: Result<T, Halt>) -> T {
     result.map_err(|halt| halt.stop).unwrap()
 }
 
-/// This rank does once what it can.
+/// One round of a rank.
 fn go_on(engine: &mut Engine) {
     fine(engine.round(&Nobody));
     fine(engine.check_stalled());
     engine.send_control().unwrap();
 }
 
-/// Goes on with these ranks until that is so.
+/// Drives these ranks until `done` is true.
 fn until(engines: &mut [&mut Engine], mut done: impl FnMut(&mut [&mut Engine]) -> bool) {
     for _ in 0..10_000 {
         engines.iter_mut().for_each(|engine| go_on(engine));
@@ -34,15 +34,15 @@ fn until(engines: &mut [&mut Engine], mut done: impl FnMut(&mut [&mut Engine]) -
             return;
         }
     }
-    panic!("it does not come to that");
+    panic!("the ranks do not reach that state");
 }
 
-/// Whether all control messages of this rank have landed.
+/// Whether all control messages of a rank have landed.
 fn landed(engine: &mut Engine) -> bool {
     engine.net.core(WORLD).unwrap().comm.control_completed()
 }
 
-/// The operations of whose messages this rank knows that they wait.
+/// The operations of the mismatch probes that a rank keeps.
 fn probes(engine: &mut Engine) -> Vec<u32> {
     engine.net.core(WORLD).unwrap().comm.mismatch_probes.iter().map(|(.., info)| info.number).collect()
 }
@@ -76,21 +76,22 @@ fn a_probe_waits_until_the_one_before_was_read() {
             fine(engine.take(WORLD, task, &Nobody));
             outcome
         };
-        // The root looks for a window that is on its way, and goes on as soon as that has come. The other sleeps.
+        // The description of the window is in flight when the root wants to put, so the root sends a probe. It continues when the
+        // description has arrived. The other rank does not poll.
         let received = begin(&mut other, 1, 0);
         fine(other.round(&Nobody));
         let sent = begin(&mut root, 0, 0);
         fine(root.round(&Nobody));
         assert!(!landed(&mut root), "a probe is on its way");
         until(&mut [&mut root], |_| sent.ended());
-        // It comes to a later operation, and would tell that it waits there too.
+        // The root enters a later operation, of which it would send a probe too.
         let wrote = begin(&mut root, 0, 1);
         (0..1000).for_each(|_| go_on(&mut root));
         assert!(landed(&mut root));
-        // The other reads what was told first.
+        // The other rank reads the first probe.
         assert!(other.net.poll().unwrap());
         assert_eq!(probes(&mut other), [0], "overwritten before it was read");
-        // And then what was told next.
+        // Then it gets the second one.
         until(&mut [&mut root, &mut other], |engines| probes(engines[1]) == [1] && received.ended());
         let read = begin(&mut other, 1, 1);
         until(&mut [&mut root, &mut other], |_| wrote.ended() && read.ended());

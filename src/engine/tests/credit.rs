@@ -1,4 +1,4 @@
-//! How often credit takes a control message of its own: not where messages or clears to send go the other way.
+//! The number of control messages of credit: none if messages or clears to send in the opposite direction take the credit along.
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
@@ -12,13 +12,14 @@ use super::*;
 const COUNT: usize = 1000;
 const ROUNDS: usize = 50;
 
-/// How many control messages of credit two ranks send in so many rounds of these calls, in place and in chunks of a whole slot.
+/// The number of control messages of credit that two ranks send in `ROUNDS` rounds of these calls, which are in place and in chunks
+/// of a whole slot.
 fn credits(of: impl Fn(usize, Rank) -> Call + Sync) -> usize {
     let (hub, credits) = (Hub::new(), Arc::new(AtomicUsize::new(0)));
     let open = || -> Box<dyn Transport> {
         let credits = Arc::clone(&credits);
         Box::new(Observed::new(Box::new(hub.open()), move |call| {
-            // Nothing else here is as short: not a control message about anything else, nor what is left for a last write.
+            // No other put here is as short: no other control message, and no last write.
             let credit = matches!(call, fault::Call::Put(put, Posted::Yes) if put.len() == size_of::<u64>());
             credits.fetch_add(usize::from(credit), Ordering::Relaxed);
         }))
@@ -53,7 +54,7 @@ const fn summed(job: Job<'static>, algorithm: &'static str) -> Call {
 }
 
 #[test]
-fn messages_that_go_the_other_way_take_credit_along() {
+fn messages_in_the_opposite_direction_take_credit_along() {
     for (collective, algorithm) in [
         (Collective::AllReduce, "two_shot"),
         (Collective::AllReduce, "ring"),
@@ -65,7 +66,7 @@ fn messages_that_go_the_other_way_take_credit_along() {
 }
 
 #[test]
-fn a_clear_to_send_takes_along_what_a_head_owes() {
+fn a_clear_to_send_takes_along_the_credit_for_a_first_message() {
     let heads = |_, rank| {
         let job = Job { direct: true, long: true, lanes: 1, ..job(Collective::Broadcast, rank) };
         summed(job, "direct")
@@ -74,17 +75,17 @@ fn a_clear_to_send_takes_along_what_a_head_owes() {
 }
 
 #[test]
-fn where_nothing_goes_the_other_way_credit_goes_by_itself() {
+fn without_messages_in_the_opposite_direction_credit_takes_control_messages() {
     let chunks = COUNT.div_ceil(16);
     let broadcast = |rank| summed(job(Collective::Broadcast, rank), "binomial");
     let control = credits(|_, rank| broadcast(rank));
-    // Of two slots one is owed as soon as one is free, and both are when there was no time before.
+    // Credit is sent for one of the two slots as soon as it is free, or for both if there was no time before.
     assert!((ROUNDS * chunks / 2..=ROUNDS * chunks).contains(&control), "{control} control messages");
 }
 
-/// Whoever heard by messages waits for more of them; and then not for ever.
+/// After credit was sent in a header the receiver waits for the next one, but not for ever.
 #[test]
-fn what_is_owed_goes_by_itself_when_no_more_messages_go_the_other_way() {
+fn credit_is_sent_when_messages_in_the_opposite_direction_end() {
     let rounds = |round, rank| match round % 5 {
         0 => summed(job(Collective::AllReduce, rank), "two_shot"),
         1 => summed(Job { direct: true, long: true, ..job(Collective::Broadcast, rank) }, "direct"),

@@ -1,11 +1,11 @@
-//! What arrives and no rank can have sent ends the group, in words that blame nobody.
+//! An arrival that no rank can have sent ends the group with an error that blames no rank.
 
 use super::{
     wire::{Class, ControlKind, HEADER, Immediate, MAX_RANKS, OperationInfo, Way},
     *,
 };
 
-/// What each immediate is, how long its message is if that is told, and a part of what is said of it.
+/// Immediates that mean nothing, each with the length of its message, if the transport tells it, and a part of the error.
 fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
     let (slots, direct) = (Way::Slots, Way::Direct);
     let message = |comm_id, from| Immediate::ControlMessage { comm_id, from, about: ControlKind::Hello };
@@ -35,11 +35,11 @@ fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
     ]
 }
 
-/// Nothing that a peer sends is kept without a bound.
+/// A peer cannot make a rank keep more than a bounded number of control messages.
 #[test]
 fn what_is_told_more_often_than_a_rank_can_blames_nobody() {
     for (about, times, words) in [
-        (ControlKind::ClearToSend, 3, "more leave of rank 0 to write than it can give"),
+        (ControlKind::ClearToSend, 3, "a third clear to send of rank 0 for one operation"),
         (
             ControlKind::MismatchProbe(Class::Eager),
             2,

@@ -1,10 +1,10 @@
-//! Greetings that do not come, as a whole or in part, and those that overtake each other.
+//! Greetings that do not arrive, completely or in part, and greetings that overtake each other.
 
 use std::cell::Cell;
 
 use super::*;
 
-/// Two engines that know each other, and have greeted nobody.
+/// Two engines that know each other and have sent no greetings.
 fn pair(open: impl Fn() -> Box<dyn Transport>) -> [Engine; 2] {
     let mut engines = [0, 1].map(|rank| {
         let mut engine = Engine::new(open(), rank, 2, SMALL).unwrap();
@@ -20,7 +20,7 @@ fn pair(open: impl Fn() -> Box<dyn Transport>) -> [Engine; 2] {
     engines
 }
 
-/// What an engine still waits for when nothing has come for a while.
+/// The greetings that an engine waits for after none has arrived for a while.
 fn awaited(engine: &mut Engine) -> Vec<Awaited> {
     match engine.greeted(&Nobody, Duration::from_millis(20), soon()) {
         Ok(()) => Vec::new(),
@@ -29,7 +29,7 @@ fn awaited(engine: &mut Engine) -> Vec<Awaited> {
     }
 }
 
-/// Lets an engine do what its peers may be waiting for.
+/// Lets an engine send what its peers may be waiting for.
 fn serve(engine: &mut Engine) {
     let rounds = Cell::new(0);
     let over = || rounds.replace(rounds.get() + 1) > 20;
@@ -46,14 +46,14 @@ fn what_is_missing_of_a_greeting_is_told() {
         first.greet(&[1], &[1]).unwrap();
         assert_eq!(awaited(&mut first), [Awaited { rank: 1, heard: false }], "the other is late");
         second.greet(&[0], &[0]).unwrap();
-        // As a network does that carries no large packets.
+        // As if the network lost large packets.
         let lost = std::mem::take(&mut second.greetings.unsent);
         assert_eq!(awaited(&mut second), []);
         assert_eq!(awaited(&mut first), [Awaited { rank: 1, heard: true }]);
         second.greetings.unsent = lost;
         serve(&mut second);
         assert_eq!(awaited(&mut first), []);
-        // And once more than is due.
+        // A second greeting is an error.
         second.greet(&[0], &[]).unwrap();
         serve(&mut second);
         let more = first.attend_until(&|| false, &Nobody);
@@ -73,7 +73,7 @@ fn the_greetings_of_a_rank_come_in_any_order() {
         for (rank, engine) in engines.iter_mut().enumerate() {
             engine.greet(&[1 - rank], &[1 - rank]).unwrap();
         }
-        // In turn, since each waits for what the other has yet to send.
+        // In turn, since each engine waits for what the other has yet to send.
         let mut awaited = || engines.each_mut().map(awaited);
         let awaited = (0..20).map(|_| awaited()).find(|it| it.iter().all(Vec::is_empty));
         assert!(awaited.is_some(), "seed {seed}");
