@@ -57,30 +57,37 @@ fn map<T: Number, F: Fn(T::Work) -> T::Work>(acc: &mut [T], f: F) {
     }
 }
 
+/// Loops over blocks of 16-bit floats, and the plain ones over the rest.
+macro_rules! in_blocks {
+    ($number:ident: $fold:ident, $combine:ident, $map:ident) => {
+        impl Vectorized for $number {
+            fn fold<O: Operation<f32>>(acc: &mut [Self], other: &[Self]) {
+                let ((blocks, rest), (others, last)) = (acc.as_chunks_mut(), other.as_chunks());
+                $fold::<O>(blocks, others);
+                fold::<Self, O>(rest, last);
+            }
+
+            fn combine<O: Operation<f32>>(a: &[Self], b: &[Self], into: &mut [Self]) {
+                let ((a, a_last), (b, b_last)) = (a.as_chunks(), b.as_chunks());
+                let (into, last) = into.as_chunks_mut();
+                $combine::<O>(a, b, into);
+                combine::<Self, O>(a_last, b_last, last);
+            }
+
+            fn map<F: Fn(f32) -> f32>(acc: &mut [Self], f: F) {
+                let (blocks, last) = acc.as_chunks_mut();
+                $map(blocks, &f);
+                map(last, f);
+            }
+        }
+    };
+}
+in_blocks!(bf16: fold_pairs, combine_pairs, map_pairs);
+in_blocks!(f16: fold_eights, combine_eights, map_eights);
+
 /// Two bf16 in 32 bits, so that widening and narrowing move nothing between vector lanes. Which one lies in the upper half does not
 /// matter, since the two do not mix.
 type Pair = [bf16; 2];
-
-impl Vectorized for bf16 {
-    fn fold<O: Operation<f32>>(acc: &mut [Self], other: &[Self]) {
-        let ((pairs, rest), (others, last)) = (acc.as_chunks_mut(), other.as_chunks());
-        fold_pairs::<O>(pairs, others);
-        fold::<Self, O>(rest, last);
-    }
-
-    fn combine<O: Operation<f32>>(a: &[Self], b: &[Self], into: &mut [Self]) {
-        let ((a, a_last), (b, b_last)) = (a.as_chunks(), b.as_chunks());
-        let (into, last) = into.as_chunks_mut();
-        combine_pairs::<O>(a, b, into);
-        combine::<Self, O>(a_last, b_last, last);
-    }
-
-    fn map<F: Fn(f32) -> f32>(acc: &mut [Self], f: F) {
-        let (pairs, last) = acc.as_chunks_mut();
-        map_pairs(pairs, &f);
-        map(last, f);
-    }
-}
 
 #[inline(always)]
 fn split(pair: Pair) -> (f32, f32) {
@@ -119,27 +126,6 @@ fn map_pairs<F: Fn(f32) -> f32>(acc: &mut [Pair], f: F) {
 
 /// The number of f16 that one conversion of F16C takes.
 type Eight = [f16; 8];
-
-impl Vectorized for f16 {
-    fn fold<O: Operation<f32>>(acc: &mut [Self], other: &[Self]) {
-        let ((eights, rest), (others, last)) = (acc.as_chunks_mut(), other.as_chunks());
-        fold_eights::<O>(eights, others);
-        fold::<Self, O>(rest, last);
-    }
-
-    fn combine<O: Operation<f32>>(a: &[Self], b: &[Self], into: &mut [Self]) {
-        let ((a, a_last), (b, b_last)) = (a.as_chunks(), b.as_chunks());
-        let (into, last) = into.as_chunks_mut();
-        combine_eights::<O>(a, b, into);
-        combine::<Self, O>(a_last, b_last, last);
-    }
-
-    fn map<F: Fn(f32) -> f32>(acc: &mut [Self], f: F) {
-        let (eights, last) = acc.as_chunks_mut();
-        map_eights(eights, &f);
-        map(last, f);
-    }
-}
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+f16c", "x86_64+avx2+f16c"))]
 fn fold_eights<O: Operation<f32>>(acc: &mut [Eight], other: &[Eight]) {

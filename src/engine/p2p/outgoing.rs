@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion, Target};
 
-use super::messages::{Item, SendStage, Sending};
+use super::messages::{Item, Messages, SendStage, Sending};
 use crate::{
     buffer::{self, Bytes},
     engine::{
@@ -41,24 +41,24 @@ enum Sent {
 impl Core<'_> {
     /// Sends what waits for slots, as far as possible. True if anything was sent.
     pub(crate) fn send_items(&mut self) -> Result<bool, Stop> {
-        if self.comm.messages.queues.is_empty() {
-            return Ok(false);
-        }
-        let mut queues = std::mem::take(&mut self.comm.messages.queues);
-        let moved = self.send_queues(&mut queues, Self::send_item);
-        self.comm.messages.queues = queues;
-        moved
+        self.send_queues(|messages| &mut messages.queues, Self::send_item)
+    }
+
+    /// Writes large messages straight into their receivers' memory, as far as possible. True if anything was written.
+    pub(crate) fn write_messages(&mut self) -> Result<bool, Stop> {
+        self.send_queues(|messages| &mut messages.writes, Self::write_message)
     }
 
     /// Sends the entries of each rank's queue in order, as far as possible. True if anything was sent. `send` tells whether it has sent
     /// an entry completely, and whether it has sent anything of it.
     fn send_queues<T: Copy>(
         &mut self,
-        queues: &mut BTreeMap<Rank, VecDeque<T>>,
+        queues: impl Fn(&mut Messages) -> &mut BTreeMap<Rank, VecDeque<T>>,
         send: impl Fn(&mut Self, Rank, T) -> Result<(bool, bool), Stop>,
     ) -> Result<bool, Stop> {
         let mut moved = false;
-        for (&to, queue) in &mut *queues {
+        let mut taken = std::mem::take(queues(&mut self.comm.messages));
+        for (&to, queue) in &mut taken {
             while let Some(&first) = queue.front() {
                 let (all, any) = send(self, to, first)?;
                 moved |= any;
@@ -68,7 +68,8 @@ impl Core<'_> {
                 queue.pop_front();
             }
         }
-        queues.retain(|_, queue| !queue.is_empty());
+        taken.retain(|_, queue| !queue.is_empty());
+        *queues(&mut self.comm.messages) = taken;
         Ok(moved)
     }
 
@@ -187,17 +188,6 @@ impl Core<'_> {
         Ok(if injected || put.id.is_none() { Sent::Gone } else { Sent::UnderWay })
     }
 
-    /// Writes large messages straight into their receivers' memory. True if anything was written.
-    pub(crate) fn write_messages(&mut self) -> Result<bool, Stop> {
-        if self.comm.messages.writes.is_empty() {
-            return Ok(false);
-        }
-        let mut writes = std::mem::take(&mut self.comm.messages.writes);
-        let moved = self.send_queues(&mut writes, Self::write_message);
-        self.comm.messages.writes = writes;
-        moved
-    }
-
     fn write_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
         let mut any = false;
         loop {
@@ -230,7 +220,7 @@ impl Core<'_> {
     }
 }
 
-impl super::Messages {
+impl Messages {
     /// A put has ended; `id` is the send that could not end before.
     pub(crate) fn put_left(&mut self, id: Option<u64>) {
         self.under_way = self.under_way.saturating_sub(1);
