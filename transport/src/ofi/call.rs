@@ -1,4 +1,4 @@
-//! Judges what libfabric's functions return; no return value of C goes on from here unjudged.
+//! Turns the return values of libfabric's functions into results. No return value of C is used without it.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -47,8 +47,8 @@ pub(super) fn failure(call: &'static str, result: i64, context: String) -> Error
     Error::Call { call, context, peer: None, code, reason: reason(code) }
 }
 
-/// What an endpoint that was to be opened failed with. It takes [`DESCRIPTORS`] at least, and providers have several codes for there
-/// being no more.
+/// The error with which opening an endpoint failed. If fewer file descriptors are left than [`DESCRIPTORS`], the error says so, because
+/// providers have several codes for that.
 pub(super) fn opening(error: Error) -> Error {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let taken = std::fs::read_dir("/proc/self/fd").map_or(limit, |all| all.count() as u64);
@@ -65,11 +65,11 @@ pub(super) fn opening(error: Error) -> Error {
     }
 }
 
-/// So many file descriptors a rank needs over TCP, beside one for each rank that it speaks to: counted in processes of 2 to 8
-/// ranks (libfabric 1.17; three fewer in 2.5).
+/// The file descriptors that a rank needs over TCP, beside one for each rank to which it has a connection: counted in processes of 2
+/// to 8 ranks (libfabric 1.17; three fewer in 2.5).
 const DESCRIPTORS: u64 = 20;
 
-/// What to do where file descriptors have run out.
+/// What to do if file descriptors have run out.
 fn more_descriptors() -> String {
     let limit =
         getrlimit(Resource::Nofile).current.map_or_else(|| "no".to_owned(), |limit| limit.to_string());
@@ -81,7 +81,7 @@ fn more_descriptors() -> String {
     )
 }
 
-/// What libfabric says of a positive code.
+/// libfabric's text for a positive code.
 pub(super) fn reason(code: i64) -> String {
     let Ok(code) = c_int::try_from(code) else { return format!("code {code}") };
     // SAFETY: takes any number; the text it gives is static or null.

@@ -26,14 +26,14 @@ use crate::{
     region::{bytes, gather},
 };
 
-/// How many completions are read at once.
+/// The most completions that are read at once.
 pub(super) const BATCH: usize = 64;
-/// How long `park` sleeps at most where there is nothing to wait on.
+/// The longest sleep of `park` if there is no descriptor to wait on.
 const NAP: Duration = Duration::from_micros(50);
-/// How often in a row the library may forbid to sleep and then have nothing, before `park` naps all the
-/// same: `ofi_rxm` does so for milliseconds on end while a connection is being made.
+/// The most times in a row that the library may forbid to sleep without reporting an event, before `park` sleeps for a short time all
+/// the same: `ofi_rxm` does so for milliseconds while a connection is being made.
 const FUTILE: u32 = 32;
-/// The longest such nap.
+/// The longest such sleep.
 const LONG_NAP: Duration = Duration::from_millis(1);
 
 /// An endpoint of a libfabric provider.
@@ -53,17 +53,17 @@ pub struct Ofi {
     pub(super) completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
     /// Where the sources of a put are joined that the library copies ([`Limits::max_copied`] bytes at most).
     pub(super) joined: Vec<u8>,
-    /// How often in a row the library has forbidden to sleep and then had nothing.
+    /// The number of times in a row that the library has forbidden to sleep and then reported nothing.
     pub(super) futile: u32,
     pub(super) waker: Arc<EventFd>,
 }
 
-/// What must not be let go before the endpoint is closed.
+/// The endpoint, and what must not be freed before it is closed.
 pub(super) struct Live {
-    // Order matters: the endpoint is closed first, and only then is the memory let go that it may read.
+    // Order matters: the endpoint is closed before the memory is freed that it may read.
     pub(super) endpoint: Endpoint,
     pub(super) pool: Pool,
-    /// What its memory is called in /dev/shm, if it is.
+    /// The name of its memory in /dev/shm, if it has one.
     pub(super) _name: Option<Name>,
 }
 
@@ -97,8 +97,7 @@ impl Ofi {
         if own != Some(format) {
             return Err(bad(format!("its format is {format}, this endpoint's is {own:?}")));
         }
-        // The library takes no length of a name. Names of fixed formats are as long as our own; strings
-        // end with a zero.
+        // The library does not know a name's length. Names of fixed formats are as long as this endpoint's; strings end with a zero.
         let own_len = self.address.0.len().saturating_sub(address.0.len() - name.len());
         let complete = if format == sys::FI_ADDR_STR {
             name.iter().position(|byte| *byte == 0).is_some_and(|end| end + 1 == name.len())
@@ -108,7 +107,7 @@ impl Ofi {
         if complete { Ok(name) } else { Err(bad(format!("a name of {} bytes is not whole", name.len()))) }
     }
 
-    /// What posting a put gave.
+    /// The result of posting a put.
     fn posted(&mut self, call: &'static str, result: isize, put: &Put<'_>) -> Result<Posted, Error> {
         let posted = match i64::try_from(result) {
             Ok(0) => Posted::Yes,
@@ -203,8 +202,8 @@ unsafe impl Transport for Ofi {
             drop(serial);
             return self.posted("fi_inject_writedata", result, put);
         }
-        // Of what is copied the library hands the kernel one piece instead of three: over tcp a broadcast of 8 B between 2
-        // ranks takes 8.7 µs instead of 9.8.
+        // If the library copies the bytes, it gives the kernel one piece instead of three: over tcp a broadcast of 8 B between 2 ranks
+        // takes 8.7 µs instead of 9.8.
         let copied = len <= self.limits.max_copied;
         // What is copied needs no registration.
         let registered = self.limits.local_registration && !copied;
@@ -300,7 +299,7 @@ impl Drop for Ofi {
         if !self.domain.is_ours() {
             return;
         }
-        // Who was asked may yet answer.
+        // A peer that was asked for a connection may still answer.
         if self.facts.drains_before_close || self.firsts.unanswered() {
             workarounds::drain(self);
         }

@@ -1,7 +1,7 @@
-//! libfabric's objects. Each owns its parent, so they may be dropped in any order.
+//! libfabric's objects. Each owns its parent, so that they can be dropped in any order.
 //!
 //! The domain is opened with `FI_THREAD_DOMAIN`: the library takes no locks, and all calls into one domain
-//! must be serialised. [`Domain::lock`] does that, because a region may be dropped by another thread than
+//! must be serialised. [`Domain::enter`] does that, because a region may be dropped by another thread than
 //! the one that drives the endpoint.
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{Activity, Error, LibraryCall, fork::Process};
 
-/// An object that libfabric made, or the error that it made none.
+/// The object that libfabric made, or an error if it made none.
 fn made<T>(call: &'static str, object: *mut T) -> Result<NonNull<T>, Error> {
     NonNull::new(object).ok_or_else(|| Error::Unexpected { call, value: "no object".into() })
 }
@@ -45,14 +45,14 @@ pub(super) struct Fabric {
     activity: Arc<Activity>,
 }
 
-// SAFETY: libfabric's objects are not tied to a thread; calls are serialised by `Domain::lock` or by the
+// SAFETY: libfabric's objects are not tied to a thread; calls are serialised by `Domain::enter` or by the
 // exclusive ownership of the opener.
 unsafe impl Send for Fabric {}
 // SAFETY: as above.
 unsafe impl Sync for Fabric {}
 
 impl Fabric {
-    /// `activity` shows a watchdog in which call it is, or any of its domains.
+    /// `activity` tells a watchdog which call of the library is made, for the fabric or any of its domains.
     pub(super) fn open(info: &Info, activity: &Arc<Activity>) -> Result<Arc<Self>, Error> {
         let mut object = ptr::null_mut();
         let result = activity.during(LibraryCall::Domain, || {
@@ -78,11 +78,11 @@ pub(super) struct Domain {
     object: NonNull<sys::fid_domain>,
     serial: Arc<Mutex<()>>,
     fabric: Arc<Fabric>,
-    /// Whose it is: a child may close nothing.
+    /// The process that opened it: its children by `fork` may close nothing.
     process: Process,
 }
 
-/// Within a call into a domain: no other thread is in one.
+/// A call into a domain; while it lives, no other thread can make one.
 pub(super) struct Entered<'d> {
     activity: &'d Activity,
     _serial: MutexGuard<'d, ()>,
@@ -96,11 +96,11 @@ impl Drop for Entered<'_> {
 
 // SAFETY: see `Fabric`.
 unsafe impl Send for Domain {}
-// SAFETY: see `Fabric`; calls through a shared domain are made under `lock`.
+// SAFETY: see `Fabric`; calls through a shared domain are serialised by `enter`.
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// `serial` is what calls into it are serialised by: of its own, or shared with other domains.
+    /// `serial` serialises the calls into it. Several domains may share it.
     pub(super) fn open(
         fabric: &Arc<Fabric>,
         info: &Info,
@@ -121,20 +121,20 @@ impl Domain {
         Ok(Arc::new(Self { object, serial, fabric, process }))
     }
 
-    /// Serialises calls into this domain and everything that belongs to it, and lets others see that there is one. Not
-    /// reentrant: no handle and no region may be dropped while it is held.
+    /// Begins a call into this domain or one of its objects: waits for the calls of other threads, and tells a watchdog. Not
+    /// reentrant: no handle and no region may be dropped while the result lives.
     pub(super) fn enter(&self, call: LibraryCall) -> Entered<'_> {
         let serial = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
         self.fabric.activity.enter(call);
         Entered { activity: &self.fabric.activity, _serial: serial }
     }
 
-    /// Whether it was opened by this process, and not by one that this was forked from.
+    /// Whether it was opened by this process, and not by one from which this process was forked.
     pub(super) fn is_ours(&self) -> bool {
         self.process.is_this()
     }
 
-    /// In which call it is.
+    /// Which call of the library is made.
     pub(super) fn activity(&self) -> Arc<Activity> {
         Arc::clone(&self.fabric.activity)
     }
@@ -255,7 +255,7 @@ pub(super) struct Cq {
 
 impl Cq {
     /// A queue of at least `size` entries, with a file descriptor to wait on where the provider has one.
-    /// `stuck`: its own descriptor is of no use (see `provider.rs`).
+    /// `stuck`: its own descriptor does not signal arrivals (see `provider.rs`).
     pub(super) fn open(domain: &Arc<Domain>, size: usize, stuck: bool) -> Result<Arc<Self>, Error> {
         match Self::open_with(domain, size, sys::FI_WAIT_FD) {
             Ok(mut queue) => {
@@ -268,7 +268,7 @@ impl Cq {
                 }
                 Ok(Arc::new(queue))
             }
-            // Whatever it dislikes, the queue that sleeps by a timer does not ask for it.
+            // Whatever the reason, a queue without a descriptor may work.
             Err(error) => {
                 tracing::debug!(%error, "no completion queue with a file descriptor; waiting by timer");
                 Self::open_with(domain, size, sys::FI_WAIT_NONE).map(Arc::new)
@@ -309,13 +309,13 @@ impl Cq {
         self.object.as_ptr()
     }
 
-    /// What to wait on, if anything.
+    /// The descriptor to wait on, if there is one.
     pub(super) fn wait(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the descriptor belongs to the queue and stays open as long as it.
         self.wait.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether one may sleep on the descriptor now; if not, something is to be read first.
+    /// Whether the caller may sleep on the descriptor now; if not, it must read the queue first.
     pub(super) fn may_sleep(&self) -> Result<bool, Error> {
         let (mut fids, domain) = ([self.object.fid()], &self.object.domain);
         let serial = domain.enter(LibraryCall::TryWait);
@@ -332,7 +332,7 @@ impl Cq {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     object: Object<sys::fid_ep>,
-    // Owned only so that they outlive the endpoint.
+    // Owned so that they outlive the endpoint.
     _av: Arc<Av>,
     _cq: Arc<Cq>,
 }

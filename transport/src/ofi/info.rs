@@ -1,7 +1,7 @@
-//! Asks libfabric what there is (`fi_getinfo`), and finds out why a provider does not fit.
+//! Asks libfabric for providers (`fi_getinfo`), and finds out why one does not fit.
 //!
-//! `fi_getinfo` only ever says "no data". So when a provider refuses, the requirements are dropped one at a
-//! time: the one whose absence brings the provider back is the one that excluded it.
+//! If a provider does not fit, `fi_getinfo` only says "no data". So the requirements are dropped one at a time: if the provider is
+//! offered without a requirement, that one excluded it.
 #![allow(unsafe_code)]
 
 use std::{
@@ -145,7 +145,7 @@ impl Drop for Info {
     }
 }
 
-/// Whether all parts are there that this crate reads.
+/// Whether it has all parts that this crate reads.
 fn whole(entry: &sys::fi_info) -> bool {
     !(entry.fabric_attr.is_null()
         || entry.domain_attr.is_null()
@@ -190,12 +190,12 @@ pub(super) fn socket_in(format: u32, bytes: &[u8]) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// What is asked of a provider.
+/// The requirements for a provider.
 #[derive(Clone, Debug)]
 struct Ask {
     provider: Option<String>,
     from: Option<IpAddr>,
-    /// What an endpoint is to be called.
+    /// The name of the endpoint.
     name: Option<String>,
     reliable_datagrams: bool,
     writes: bool,
@@ -297,7 +297,7 @@ impl Ask {
         Ok(hints)
     }
 
-    /// What fits, in libfabric's order; `None` if nothing does.
+    /// Everything that fits, in libfabric's order; `None` if nothing does.
     fn query(&self) -> Result<Option<Info>, Error> {
         let hints = self.hints()?;
         let source = self.from.map(|from| from.to_string()).or_else(|| self.name.clone());
@@ -314,7 +314,7 @@ impl Ask {
         }
     }
 
-    /// Which requirement keeps the provider away.
+    /// The requirement that excludes the provider, in words.
     fn why_not(&self) -> Result<String, Error> {
         for (words, drop) in REQUIREMENTS {
             let mut relaxed = self.clone();
@@ -340,12 +340,12 @@ impl Ask {
     }
 }
 
-/// Everything of one provider that fits; nothing, if nothing does.
+/// All that one provider offers that fits; empty if nothing does.
 pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Error> {
     offers(name, &Ask::all(Some(name), from))
 }
 
-/// What fits of a provider whose endpoints have names, so that one is called this.
+/// What fits of a provider whose endpoints have names, for an endpoint of this name.
 pub(super) fn named(provider: &str, name: &str) -> Result<Info, Error> {
     let offers = offers(provider, &Ask { name: Some(name.to_owned()), ..Ask::all(Some(provider), None) })?;
     offers.into_iter().next().ok_or_else(|| Error::NoProvider {

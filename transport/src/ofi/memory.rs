@@ -28,11 +28,11 @@ struct Mr {
 
 impl Mr {
     fn close(&self) {
-        // The NIC knows one registration, which is the parent's; and the lock may be held by a thread that is not there.
+        // In a forked child: the registration is the parent's, and the lock may be held by a thread that the child does not have.
         if !self.domain.is_ours() {
             return;
         }
-        // Taken out under the lock, so that one who finds it gone finds it closed.
+        // Taken under the lock, so that the registration is closed when another thread finds none.
         let _serial = self.domain.enter(LibraryCall::Close);
         let object = self.object.swap(ptr::null_mut(), Ordering::AcqRel);
         if object.is_null() {
@@ -53,7 +53,7 @@ impl Drop for Mr {
     }
 }
 
-/// What a region keeps of its registration.
+/// The registration of a region, which is closed when this is dropped.
 #[derive(Debug)]
 struct Guard(Arc<Mr>);
 
@@ -63,19 +63,19 @@ impl Drop for Guard {
     }
 }
 
-/// How often a registration is tried under another key where the one drawn is taken.
+/// The most attempts to register under different keys, if keys are taken.
 const DRAWS: usize = 4;
 
-/// What keys are drawn from: random bytes of the system's, many at a time, since a call may register its output.
+/// A source of random keys. It gets many random bytes of the system at a time, because every call may register its output.
 #[derive(Debug)]
 struct Keys {
     bytes: [u8; 256],
-    /// How many of them are used.
+    /// The number of bytes that are used.
     used: usize,
-    /// The bits that a key may have.
+    /// A mask of the bits that a key may have.
     mask: u64,
-    /// The latest key, where a provider's keys are shorter than 8 bytes: so few would soon be drawn twice, and count from a
-    /// random one on.
+    /// The latest key, if a provider's keys are shorter than 8 bytes. Random ones would soon repeat, so keys are counted from a random
+    /// one on.
     latest: Option<u64>,
 }
 
@@ -106,7 +106,7 @@ impl Keys {
                 code: error.raw_os_error().into(),
                 reason: error.to_string(),
             };
-            // So few the system gives whole.
+            // The system returns so few bytes at once.
             let given = getrandom(&mut self.bytes, GetRandomFlags::empty()).map_err(failed)?;
             self.used = self.bytes.len() - given / 8 * 8;
             self.bytes.rotate_right(self.used);

@@ -14,7 +14,7 @@ pub(super) const MAX_SOURCES: usize = 4;
 #[derive(Debug)]
 struct Context(UnsafeCell<[u64; 8]>);
 
-// SAFETY: only the library writes to it, under `Domain::lock`; we use its address alone.
+// SAFETY: only the library writes to it, in calls that `Domain::enter` serialises; we use its address alone.
 unsafe impl Sync for Context {}
 
 /// A put under way.

@@ -1,5 +1,5 @@
-//! An endpoint writes to itself before it is trusted. If that fails over sockets, a plain TCP connection of the process to itself
-//! shows why: both take the loopback interface and file descriptors.
+//! An endpoint writes to itself before it is used. If that fails over sockets, a plain TCP connection of the process to itself
+//! shows why: both need the loopback interface and file descriptors.
 #![allow(unsafe_code)]
 
 use std::{
@@ -13,11 +13,11 @@ use rustix::io::Errno;
 use super::endpoint::Ofi;
 use crate::{Error, Event, Memory, Notify, Posted, Put, Source, Target, Transport};
 
-/// How long it may take, without a shorter deadline. It takes well under a millisecond, but on an emulated machine under load it
-/// has taken more than 5 s.
+/// The longest time of a self-test, if no deadline is earlier. It takes less than a millisecond, but on an emulated machine under load
+/// it has taken more than 5 s.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// After how long a TCP connection of the process to itself is tried, and how long that may take.
+/// The time after which a TCP connection of the process to itself is tried, and the longest time of that.
 const PROBE: Duration = Duration::from_secs(1);
 
 impl Ofi {
@@ -59,7 +59,9 @@ impl Ofi {
                         }
                         Event::Sent { token: 1 } if !sent => sent = true,
                         other => {
-                            return Err(failed(format!("{other:?} came while {len} bytes were under way")));
+                            return Err(failed(format!(
+                                "{other:?} was reported while {len} bytes were under way"
+                            )));
                         }
                     }
                 }
@@ -68,7 +70,9 @@ impl Ofi {
                     probed = true;
                     if let Err(error) = reaches_itself(from) {
                         let why = alone(from, &error);
-                        return Err(failed(format!("what it wrote to itself did not come, since {why}")));
+                        return Err(failed(format!(
+                            "the bytes that it wrote to itself did not arrive: {why}"
+                        )));
                     }
                 }
                 if late {
@@ -116,7 +120,7 @@ fn alone(address: IpAddr, error: &io::Error) -> String {
         return format!("no file descriptor is left ({error})");
     }
     format!(
-        "no TCP connection of this host to its own address {address} comes about ({error}); see that the loopback \
+        "this host cannot make a TCP connection to its own address {address} ({error}); check that the loopback \
          interface is up (`ip link set lo up`), and that no firewall drops what the host sends to itself (`nft list \
          ruleset`, `iptables -S`)"
     )

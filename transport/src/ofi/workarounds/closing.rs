@@ -1,4 +1,4 @@
-//! Endpoints that crash, or whose peers do, if they are closed while something is under way.
+//! Endpoints that crash, or whose peers crash, if they are closed while something is under way.
 
 use std::{
     thread,
@@ -9,7 +9,7 @@ use crate::{Peer, Posted, Transport};
 
 /// An endpoint is closed when nothing has arrived for this long ...
 const QUIET: Duration = Duration::from_millis(50);
-/// ... or when it has been waited for this long. Without credit for more, peers soon stop by themselves.
+/// ... or after this time. Without credit, peers soon stop sending.
 const RESTLESS: Duration = Duration::from_secs(1);
 /// How long it sleeps between polls.
 const NAP: Duration = Duration::from_millis(1);
@@ -20,7 +20,7 @@ pub(in crate::ofi) fn drain(endpoint: &mut impl Transport) {
     let mut last = began;
     let mut events = Vec::new();
     while last.elapsed() < QUIET && began.elapsed() < RESTLESS {
-        // What has failed has ended, too.
+        // A put that has failed has ended, too.
         if endpoint.poll(&mut events).is_err() || !events.is_empty() {
             last = Instant::now();
             events.clear();
@@ -30,7 +30,8 @@ pub(in crate::ofi) fn drain(endpoint: &mut impl Transport) {
     }
 }
 
-/// How far the first put to each peer is, where a peer that has yet to answer it crashes if this endpoint is closed.
+/// The state of the first put to each peer, for providers with which a peer crashes if it answers that put after this endpoint is
+/// closed.
 #[derive(Debug)]
 pub(in crate::ofi) struct FirstPuts(Option<Vec<First>>);
 
@@ -43,7 +44,7 @@ enum First {
 }
 
 impl FirstPuts {
-    /// Of no peer yet; where it does not `matter`, nothing is kept.
+    /// For no peer yet. If it does not `matter`, nothing is recorded.
     pub(in crate::ofi) fn new(matter: bool) -> Self {
         Self(matter.then(Vec::new))
     }

@@ -1,4 +1,4 @@
-//! What exists only because of a bug in a provider, and goes with the last version that has it.
+//! Code that exists only because of a bug in a provider. It can be deleted with the last supported version that has the bug.
 //!
 //! | what | whose bug |
 //! |---|---|

@@ -1,11 +1,10 @@
 //! The names of shared memory in /dev/shm, and what killed processes leave there.
 //!
-//! libfabric's `shm` names an endpoint's memory after the process, `PID:UID:NUMBER`. In containers that share /dev/shm,
-//! processes have the same numbers, and one takes away what another has (prov/shm/src/smr_util.c, `smr_retry_map`). And a
-//! process that is killed cannot remove its own. So endpoints get random names here, and beside each lies a file that its
-//! process holds a lock on (`flock`) for as long as it lives, whichever numbers it has where. What is locked is left alone; what is
-//! not, and belongs to this user, is a killed process's, and is removed by the next that opens such an endpoint, or by
-//! the one that started that process.
+//! libfabric's `shm` names an endpoint's memory after the process, `PID:UID:NUMBER`. In containers that share /dev/shm, processes may
+//! have the same numbers, and one removes the memory of another (prov/shm/src/smr_util.c, `smr_retry_map`). And a process that is
+//! killed does not remove its memory. So endpoints get random names here, and beside the memory lies a file on which the process holds
+//! a lock (`flock`) while it lives. A file of this user that is not locked was left by a killed process. It is removed with the memory
+//! by the next process that opens such an endpoint, or by the one that started the killed process.
 
 use std::{
     fs, io,
@@ -23,14 +22,14 @@ use rustix::{
 
 use crate::Error;
 
-/// Where libfabric's `shm_open` puts it.
+/// The directory in which libfabric's `shm_open` creates memory.
 const DIRECTORY: &str = "/dev/shm";
-/// What names begin with.
+/// The beginning of names.
 const OURS: &str = "unisono-";
-/// What the names of locked files end with.
+/// The end of the names of locked files.
 const LOCK: &str = ".lock";
 
-/// An endpoint's name, which is this process's as long as this lives.
+/// The name of an endpoint's memory. No other process uses it while this lives.
 #[derive(Debug)]
 pub(in crate::ofi) struct Name {
     name: String,
@@ -40,7 +39,7 @@ pub(in crate::ofi) struct Name {
 }
 
 impl Name {
-    /// A name that is free. The memory itself is called so, or has this before a colon.
+    /// A name that is free. The name of the memory is this one, or this one followed by a colon and more.
     pub(in crate::ofi) fn take() -> Result<Self, Error> {
         Self::take_in(Path::new(DIRECTORY)).map_err(|error| Error::SharedMemory {
             reason: format!("no file can be made in {DIRECTORY}: {error}{}", state()),
@@ -54,7 +53,7 @@ impl Name {
             let name: String = bytes.iter().fold(OURS.to_owned(), |name, byte| format!("{name}{byte:02x}"));
             let marker = directory.join(format!("{name}{LOCK}"));
             let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&marker)?;
-            // A sweep may have come before the lock, and then the file is gone, or goes.
+            // Another process's sweep may have removed the file before it was locked.
             if try_lock(&file)? && is_at(&file, &marker) {
                 return Ok(Self { name, marker, _locked: file.into() });
             }
@@ -75,8 +74,8 @@ impl Drop for Name {
     }
 }
 
-/// Removes what killed processes of this user have left in /dev/shm; says how many files. What cannot be looked at or
-/// removed is left.
+/// Removes the shared memory that killed processes of this user have left in /dev/shm. Returns the number of files that were removed.
+/// Files that cannot be read or removed are left.
 pub fn sweep() -> usize {
     sweep_in(Path::new(DIRECTORY))
 }
@@ -93,7 +92,7 @@ fn sweep_in(directory: &Path) -> usize {
     for name in all.iter().filter_map(|name| name.strip_suffix(LOCK)) {
         let marker = directory.join(format!("{name}{LOCK}"));
         let Some(_locked) = abandoned(&marker) else { continue };
-        // The mark goes last: what has none is never removed.
+        // The locked file is removed last, because memory without one is never removed.
         let memory = names(directory).into_iter().filter(|file| {
             file.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
         });
@@ -110,7 +109,7 @@ fn sweep_in(directory: &Path) -> usize {
     removed
 }
 
-/// The lock on a mark, if it is this user's and nobody else has it.
+/// The lock on a locked file, if the file is this user's and no process has the lock.
 fn abandoned(marker: &Path) -> Option<fs::File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).ok()?;
@@ -134,7 +133,7 @@ fn is_at(file: &fs::File, path: &Path) -> bool {
     fstat(file).ok().map(|it| (it.st_dev, it.st_ino)) == here
 }
 
-/// How much room there is for shared memory, to be said behind what is wanted.
+/// The free room for shared memory, in words that follow a reason.
 pub(in crate::ofi) fn state() -> String {
     let Ok(room) = rustix::fs::statvfs(DIRECTORY) else {
         return format!("; {DIRECTORY} cannot be looked at");

@@ -1,8 +1,7 @@
 //! Providers whose endpoints of one process share a mapping (`shares_mapping` in `provider.rs`).
 //!
-//! Calls are serialised over the whole process. And an endpoint that is dropped retires, with the puts it
-//! has under way, and is closed together with the last one of this process; it is not driven any more, so
-//! nothing lands in its memory.
+//! Calls are serialised over the whole process. An endpoint that is dropped is not closed at once: it is kept, with its puts under
+//! way, until the last endpoint of this process is dropped. It is not driven any more, so that nothing lands in its memory.
 
 use std::{
     any::Any,
@@ -16,7 +15,7 @@ use crate::Address;
 /// (prov/shm/src/smr_av.c, smr_map_to_region skips smr_map_to_endpoint for regions of the same process).
 const LAST_GOOD: (u32, u32) = (1, 17);
 
-/// Endpoints in use, and those that wait for them.
+/// Endpoints in use, and those that are closed when none is in use.
 struct Endpoints {
     in_use: Vec<Address>,
     retired: Vec<Box<dyn Any + Send>>,
@@ -27,7 +26,7 @@ fn endpoints() -> MutexGuard<'static, Endpoints> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What calls into domains of such providers are serialised by.
+/// The lock that serialises calls into all domains of such providers.
 pub(in crate::ofi) fn serial() -> Arc<Mutex<()>> {
     static SERIAL: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
     Arc::clone(&SERIAL)
@@ -49,7 +48,7 @@ pub(in crate::ofi) fn retire(address: &Address, live: impl Any + Send) {
     all.retired.push(Box::new(live));
     all.in_use.retain(|in_use| in_use != address);
     let closing = if all.in_use.is_empty() { std::mem::take(&mut all.retired) } else { Vec::new() };
-    // Closing drops regions, outside of the lock.
+    // Closing drops regions, which must happen outside the lock.
     drop(all);
     drop(closing);
 }

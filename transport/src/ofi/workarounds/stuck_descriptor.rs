@@ -1,4 +1,4 @@
-//! Completion queues whose descriptor stays readable for good (`net`): what it watches is watched instead.
+//! Completion queues whose descriptor stays readable forever (`net`): the descriptor that it watches is used instead.
 
 use std::os::fd::RawFd;
 
