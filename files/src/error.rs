@@ -120,7 +120,7 @@ pub enum Problem {
     /// The source is no .safetensors file, or lacks tensors that were asked for.
     #[error("{problem}")]
     Tensors {
-        /// What is wrong, and what there is.
+        /// What is wrong, and which tensors there are.
         problem: String,
     },
 }

@@ -1,8 +1,8 @@
 //! Finds libfabric and makes the bindings from its installed headers; a miss says what to install. On docs.rs (`DOCS_RS` is set) the
 //! bindings are those that are checked in, and nothing need be installed.
 //!
-//! Tells the build scripts of crates that depend on this one directly `DEP_FABRIC_RPATH`: libfabric's directory, where the loader
-//! would not look by itself.
+//! Build scripts of crates that depend on this one directly get `DEP_FABRIC_RPATH`: libfabric's directory, if the loader would not
+//! look there by itself.
 
 use std::{
     env, io,
@@ -14,7 +14,7 @@ use std::{
 /// The oldest libfabric whose providers were tried; Debian 12 and Ubuntu 23.04 ship it.
 const OLDEST: &str = "1.17";
 
-/// What of libfabric is spoken: plain functions, static inline functions and constants.
+/// The functions, static inline functions and constants of libfabric that have bindings.
 const FUNCTIONS: &str = "fi_(getinfo|freeinfo|dupinfo|allocinfo|fabric|strerror|version|close|domain|av_open|av_insert|\
     cq_open|cq_read|cq_readerr|cq_strerror|endpoint|ep_bind|enable|getname|mr_reg|mr_bind|mr_enable|mr_desc|mr_key|\
     trywait|control|writemsg|writedata|inject_writedata)";
@@ -23,7 +23,7 @@ const CONSTANTS: &str = "FI_(RMA|WRITE|REMOTE_WRITE|(LOCAL|REMOTE)_COMM|REMOTE_C
     AV_(UNSPEC|MAP|TABLE)|(MAJOR|MINOR|REVISION)_VERSION|WAIT_(NONE|FD)|CQ_FORMAT_DATA|EP_RDM|THREAD_(UNSPEC|DOMAIN)|PROGRESS_(UNSPEC|MANUAL|AUTO)|\
     RM_(UNSPEC|ENABLED)|CQ_COND_NONE)";
 
-/// Where the packages come from that are wanted, by the distributions' names.
+/// The packages that are needed, by the distributions' names.
 const LIBFABRIC: &str = "libfabric-dev (Debian, Ubuntu), libfabric-devel (Fedora, RHEL, openSUSE) or libfabric (Arch, conda-forge, Homebrew)";
 const LIBCLANG: &str = "libclang-dev (Debian, Ubuntu), clang-devel (Fedora, RHEL, openSUSE), clang (Arch), libclang (conda-forge) or llvm \
     (Homebrew)";
@@ -78,7 +78,7 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the bindings, and compiles what the headers define themselves. Gives the bindings' file.
+/// Makes the bindings, and compiles the functions that the headers define. Returns the file of the bindings.
 fn generate(library: &pkg_config::Library, header: &Path, out: &Path) -> Result<PathBuf, String> {
     let flags: Vec<String> =
         library.include_paths.iter().map(|path| format!("-I{}", path.display())).collect();
@@ -130,8 +130,8 @@ fn generate(library: &pkg_config::Library, header: &Path, out: &Path) -> Result<
     Ok(file)
 }
 
-/// Flags are 64 bits wide in C and error codes are compared with signed results: say so once, here, since
-/// bindgen would take the narrowest type that holds each value.
+/// The types of constants: flags have 64 bits in C, and error codes are compared with signed results. Without this, bindgen would take
+/// the narrowest type that holds each value.
 #[derive(Debug)]
 struct Widths;
 
@@ -171,8 +171,8 @@ fn installed() -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Whether the loader finds libraries of this directory without being told. Of one library it may know another path: `/lib` is
-/// often a link to `/usr/lib`.
+/// Whether the loader looks for libraries in this directory by itself. It may know the directory by another path: `/lib` is often a
+/// link to `/usr/lib`.
 fn loader_knows(libdir: &Path) -> bool {
     let Ok(library) = libdir.join("libfabric.so.1").canonicalize() else { return false };
     let listed = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"].iter().find_map(|program| {

@@ -18,7 +18,7 @@ pub mod fork;
 pub mod inproc;
 mod local;
 pub mod ofi;
-pub mod region;
+mod region;
 pub mod sim;
 
 use std::{fmt, sync::Arc, time::Duration};

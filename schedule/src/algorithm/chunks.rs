@@ -1,4 +1,4 @@
-//! The common frame of algorithms: a collective is cut into chunks, and each chunk goes through the same turns.
+//! The common frame of algorithms: a collective is cut into chunks, and each chunk takes the same turns.
 //!
 //! An algorithm gives the steps of a turn as a pure function of chunk and turn ([`Pattern`]). [`Lanes`] assigns chunk `c` to lane
 //! `c mod lanes` and yields the steps one by one. The state of a lane is two integers and the steps of its current turn.
@@ -7,7 +7,7 @@ use crate::{Job, Rank, Schedule, Span, Step};
 
 /// One rank's part in a collective. At least two ranks take part.
 pub(super) trait Pattern: Send + 'static {
-    /// The same for the whole life of the pattern.
+    /// Its chunks and turns, and the properties of its schedule. They do not change.
     fn shape(&self) -> Shape;
 
     /// The steps of one turn of one chunk.
@@ -17,7 +17,7 @@ pub(super) trait Pattern: Send + 'static {
     fn sources(&self, visit: &mut dyn FnMut(Rank));
 }
 
-/// How many chunks and turns a pattern has, and what its schedule says of itself.
+/// The numbers of chunks and turns of a pattern, and the properties of its schedule.
 #[derive(Default)]
 pub(super) struct Shape {
     /// The number of chunks; without one there is no step.
@@ -93,9 +93,9 @@ impl Steps {
         }
     }
 
-    /// Takes a contribution and reduces it with this rank's `own` and those that came before. The sum lies where the first
+    /// Takes a contribution and reduces it with this rank's `own` and the earlier ones. The sum lies where the first
     /// contribution, that of rank `first`, landed. Only the last contribution has a `result`, a span of the output: in place,
-    /// the output is the input, and is written when every message has been compared.
+    /// the output is the input, and must not be written before the headers of all messages have been compared.
     #[inline]
     pub(super) fn accumulate(&mut self, own: Span, from: Rank, first: Rank, result: Option<Span>) {
         let [theirs, sum] = [from, first].map(|rank| Span::landed(rank, own.len));
@@ -121,7 +121,7 @@ impl Steps {
     }
 }
 
-/// A pattern as a schedule.
+/// The schedule of a pattern.
 pub(super) struct Lanes<P> {
     pattern: P,
     shape: Shape,
@@ -135,7 +135,7 @@ struct Lane {
 }
 
 impl<P: Pattern> Lanes<P> {
-    /// With as many lanes as the job allows, but no lane without a chunk.
+    /// The schedule with as many lanes as the job allows, but no lane without a chunk.
     pub(super) fn schedule(job: &Job<'_>, pattern: P) -> Box<dyn Schedule> {
         let shape = pattern.shape();
         let lanes = (0..job.lanes.clamp(1, shape.chunks.max(1)))

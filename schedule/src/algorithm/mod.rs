@@ -221,12 +221,12 @@ impl Plan {
     }
 }
 
-/// ⌈log2 ranks⌉: the hops until all know what one knows, if each tells one other in a hop.
+/// ⌈log2 n⌉ for n ranks: the hops until all have what one had, if each rank sends to one other in a hop.
 const fn doublings(ranks: usize) -> usize {
     ranks.next_power_of_two().ilog2() as usize
 }
 
-/// A number below twice as many as there are ranks, or seats, counted on from 0 after the last.
+/// `number` modulo `ranks`, for a number below twice `ranks`.
 const fn wrapped(number: usize, ranks: usize) -> Rank {
     if number >= ranks { number - ranks } else { number }
 }

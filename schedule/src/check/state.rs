@@ -64,7 +64,7 @@ impl Flow {
         self.slots.iter().any(|slot| slot.arrived == Some(self.taken))
     }
 
-    /// The number of the next message, on a flow of so many slots.
+    /// The number of the next message. The flow has `depth` slots.
     pub(super) fn send(&mut self, depth: usize) -> usize {
         if self.slots.is_empty() {
             self.slots.resize_with(depth, Slot::default);

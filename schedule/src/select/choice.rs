@@ -103,7 +103,7 @@ pub const fn writes(
 }
 
 /// The numbers of ranks from which a rank receives small messages, and chunks, by the usual choices if each rank has a core. Windows
-/// for so many are made when a group is joined. Among more than 8 ranks, a rank receives chunks from all others only as the root of a
+/// for these are made when a group is joined. Among more than 8 ranks, a rank receives chunks from all others only as the root of a
 /// gather, in an all_to_all, in a reproducible reduction or as the hub of a star; those windows are made when they are first needed.
 #[must_use]
 pub fn neighbours(ranks: usize) -> (usize, usize) {

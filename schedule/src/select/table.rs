@@ -10,10 +10,10 @@
 //!
 //! | word | value |
 //! |---|---|
-//! | `ranks` | `4`: this number; `..8`: at most so many; `any` |
-//! | `bytes` | at most so many, as [`Job::count`](crate::Job::count) counts elements; `256K/rank`: so many times the number of ranks; `any` |
-//! | `chunk` | the most bytes of a message, a multiple of 64; `128K..256K`: as many as give each lane one, within these bounds |
-//! | `lanes` | at most so many |
+//! | `ranks` | `4`: this number; `..8`: this number or fewer; `any` |
+//! | `bytes` | the most bytes of [`Job::count`](crate::Job::count) elements; `256K/rank`: 256 KiB times the number of ranks; `any` |
+//! | `chunk` | the most bytes of a message, a multiple of 64; `128K..256K`: so that each lane has a message, within these bounds |
+//! | `lanes` | the most lanes |
 //!
 //! The first row that fits a call decides. `unisono tune` writes such a file, and the setting `UNISONO_TUNING` names it.
 //! The tables of the library ([`super::Chooser`]) have the same format.
@@ -89,7 +89,7 @@ impl Row {
         Choice::cut(self.algorithm, self.collective, ranks, bytes, self.chunk, self.lanes)
     }
 
-    /// Whether it is for so many ranks.
+    /// Whether it applies to this number of ranks.
     #[cfg(test)]
     pub(super) const fn is_for(&self, ranks: usize) -> bool {
         self.ranks.fit(ranks)
@@ -99,7 +99,7 @@ impl Row {
         self.collective == collective && self.ranks.fit(ranks) && bytes <= self.most(ranks)
     }
 
-    /// The most bytes among so many ranks.
+    /// The most bytes among this number of ranks.
     const fn most(&self, ranks: usize) -> usize {
         if self.each { self.bytes.saturating_mul(ranks) } else { self.bytes }
     }
@@ -187,7 +187,7 @@ impl Table {
         &self.rows
     }
 
-    /// Up to how many bytes each row of a collective among so many ranks reaches.
+    /// The most bytes of each row of a collective among this number of ranks.
     #[cfg(test)]
     pub(super) fn limits(&self, collective: Collective, ranks: usize) -> impl Iterator<Item = usize> {
         let rows = self.rows.iter().filter(move |row| row.collective == collective && row.ranks.fit(ranks));

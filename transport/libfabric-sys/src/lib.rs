@@ -1,5 +1,5 @@
 //! Raw bindings to [libfabric](https://ofiwg.github.io/libfabric/): endpoints of reliable datagrams, memory registration, one-sided
-//! writes with immediate data. What `unisono-transport` calls, and no more.
+//! writes with immediate data. Only the functions that `unisono-transport` calls are bound.
 //!
 //! The build script makes them with bindgen from the headers of the libfabric that is installed (1.17 or later, by pkg-config), since
 //! structures differ between versions. Functions that the headers define (`static inline`) are compiled into a small library of C.

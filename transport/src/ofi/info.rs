@@ -23,7 +23,7 @@ const fn spoken(library: (u32, u32)) -> u32 {
     (1 << 16) | if newer { 18 } else { 17 }
 }
 
-/// Memory registration modes that are honoured (see `region.rs`).
+/// Memory registration modes that are supported (see `memory.rs`).
 const MR_MODES: u64 = sys::FI_MR_LOCAL
     | sys::FI_MR_VIRT_ADDR
     | sys::FI_MR_ALLOCATED

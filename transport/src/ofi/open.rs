@@ -107,7 +107,7 @@ impl Ofi {
         let queue =
             |arrivals: usize| Cq::open(&domain, arrivals.saturating_add(depth), facts.stuck_descriptor);
         let (cq, arrivals) = match queue(options.arrivals) {
-            // Devices have their limits, and as many as usual serve all but large groups.
+            // The device may not have a queue of this length; the usual length is enough for all but large groups.
             Err(error) if options.arrivals > select::ARRIVALS => {
                 tracing::debug!(%error, wanted = options.arrivals, "a shorter completion queue serves");
                 (queue(select::ARRIVALS)?, select::ARRIVALS)

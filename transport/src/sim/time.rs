@@ -1,4 +1,4 @@
-//! Virtual time: what is under way, and what happens when it is due. In which order things happen is drawn from the seed.
+//! Virtual time: the puts under way, and their delivery when it is due. The seed determines the order.
 #![allow(unsafe_code)]
 
 use std::{
@@ -46,9 +46,9 @@ pub(super) struct Port {
     pub(super) broken: Option<Failure>,
     pub(super) closed: bool,
     pub(super) under_way: usize,
-    /// When the last byte accepted so far will have left.
+    /// The time at which the last byte accepted so far will have left (ns).
     pub(super) busy_until: u64,
-    /// How many puts it has begun, by receiver: what their delays are drawn from.
+    /// The number of puts that it has begun, by receiver. Their delays follow from it.
     pub(super) begun: HashMap<usize, u64>,
     pub(super) waiting: HashMap<usize, usize>,
     pub(super) arrivals: usize,
@@ -111,7 +111,7 @@ impl State {
         self.pending.insert(self.sequence, pending);
     }
 
-    /// Everything due by now happens. The regions let go come back, to be dropped outside the lock.
+    /// Delivers everything that is due. Returns the sources of the deliveries, whose regions must be dropped outside the lock.
     pub(super) fn deliver(&mut self, config: &Config) -> Vec<Bytes> {
         let mut done = Vec::new();
         while let Some(Reverse((at, number))) = self.due.peek().copied() {
@@ -134,7 +134,7 @@ impl State {
         done
     }
 
-    /// One delivery lands, or breaks the endpoint that is to blame.
+    /// Lands a delivery, or breaks the endpoint that is at fault.
     fn land(&mut self, delivery: Delivery, config: &Config) -> Bytes {
         let Delivery { from, to, peer, bytes, len, key, address, immediate, token } = delivery;
         if let Err(failure) = self.write(to, key, address, len, &bytes) {
