@@ -1,4 +1,4 @@
-//! Schedules: nanoseconds per step, what it costs to make one, and what it costs to choose by the cost model.
+//! Measures schedules: nanoseconds per step, the time to make one, and the time to choose by the cost model.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "criterion's macros; a bench that cannot run fails")]
 
@@ -19,7 +19,7 @@ fn job(collective: Collective) -> Job<'static> {
     Job { chunk: 16 << 10, lanes: 4, direct: true, ..Job::new(collective, 3, RANKS, count) }
 }
 
-/// Uses a schedule up as the engine does, lane by lane in turn; gives the number of steps.
+/// Takes all steps of a schedule as the engine does, lane by lane in turn; returns their number.
 fn drain(mut schedule: Box<dyn Schedule>) -> u64 {
     let mut steps = 0;
     loop {
@@ -58,7 +58,7 @@ fn make(c: &mut Criterion) {
     }
 }
 
-/// What the first call of its kind between hosts waits for: the prices of all algorithms.
+/// The prices of all algorithms, for which the first call of its kind between hosts waits.
 fn choose(c: &mut Criterion) {
     let mut group = c.benchmark_group("choose");
     for (hosts, each) in [(2, 1), (4, 1), (2, 4), (4, 8), (8, 8)] {

@@ -1,4 +1,4 @@
-//! What a put costs: one way there, bytes per second, and messages per second, in process and over libfabric.
+//! Measures puts: latency in one direction, bytes per second, and messages per second, in process and over libfabric.
 //!
 //! Two endpoints in two threads. `UNISONO_BENCH_PROVIDERS` names the libfabric providers (default `tcp,shm`).
 //! libfabric's own figures on the same machine come from `fi_rma_pingpong -o writedata` and
@@ -26,7 +26,7 @@ const WINDOW: usize = 64;
 /// The largest put measured.
 const LARGEST: usize = 1 << 20;
 
-/// What the far side is to do on an arrival.
+/// What the other end does on an arrival.
 const NOTHING: u32 = 0;
 const ANSWER: u32 = 1;
 const END: u32 = 2;

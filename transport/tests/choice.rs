@@ -1,4 +1,4 @@
-//! Which provider is taken, and what is said of those that are not.
+//! The choice of a provider, and the reasons for those that are not chosen.
 
 use std::net::{IpAddr, Ipv4Addr};
 

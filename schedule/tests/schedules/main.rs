@@ -1,5 +1,5 @@
-//! Every algorithm against the checker: many worlds, counts, chunks, lanes, depths and adversaries; and
-//! schedules broken on purpose, each of which the checker must catch.
+//! Checks every algorithm with many numbers of ranks, counts, chunks, lanes, depths and adversaries; and schedules that are broken on
+//! purpose, each of which the checker must catch.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -95,7 +95,7 @@ fn job(collective: Collective, ranks: usize, count: usize, chunk: usize, lanes: 
     Job { chunk, lanes, direct: true, ..Job::new(collective, 0, ranks, count) }
 }
 
-/// Choices that follow from a case's numbers, and none of them from another: SplitMix64, as the adversary's.
+/// Random choices that are determined by a case's numbers and independent of each other: SplitMix64, as in the adversary.
 pub(crate) struct Draw(u64);
 
 impl Draw {
@@ -129,12 +129,11 @@ impl Draw {
     }
 }
 
-/// Lengths of blocks of which the longest has `count` elements, as every rank knows them: what it neither sends nor
-/// receives is 0. Any two ranks have equally much for each other, if they exchange it in place. Kept for the rest of
-/// the test.
+/// Lengths of blocks, the longest of which has `count` elements, as every rank knows them: a block that it neither sends nor receives
+/// has length 0. In place, any two ranks have equally long blocks for each other. The lengths are never freed.
 pub(crate) fn uneven(job: &Job<'_>, in_place: bool, seed: u64) -> &'static [Uneven<'static>] {
     let Job { collective, ranks, root, count, .. } = *job;
-    // What one rank has for another, whoever they are; the same for all where everyone gets the same.
+    // The length of the block from one rank to another; if all get the same block, `from` and `to` are the same.
     let length = |from: usize, to: usize| {
         let (from, to) = if in_place { (from.min(to), from.max(to)) } else { (from, to) };
         let mut draw = Draw(seed ^ Draw::of(&[from, to]).bits());
@@ -192,10 +191,10 @@ pub(crate) fn policy(draw: &mut Draw, ranks: usize) -> Policy {
     }
 }
 
-/// How many messages' worth of work the checker may do for a case that is run for sure.
+/// The most work, in messages, of a case that is always checked.
 const LIGHT: usize = 600;
 
-/// A case of this job, all else as it is drawn; the more work it is, the more seldom.
+/// A case of this job with random other properties. A case with more work is drawn more seldom.
 fn drawn(
     algorithm: &'static Algorithm,
     plan: &'static Plan,
@@ -216,7 +215,7 @@ fn drawn(
     // Into everyone's output, nobody's, or some ranks'.
     let some = draw.bits();
     let writable = draw.one(&[u64::MAX, u64::MAX, 0, some]);
-    // Long writes are for worlds in which everyone may be written to.
+    // Long writes need all ranks to be writable.
     let swapped = in_place && plan.collective.exchanges();
     let long = draw.flip() && writable == u64::MAX && !swapped;
     let (direct, ordered) = (long || draw.below(4) > 0, draw.flip() && plan.ordered);
@@ -248,7 +247,7 @@ fn cases(algorithm: &'static Algorithm, plan: &'static Plan, ranks: usize) -> Ve
     cases
 }
 
-/// That no two choices went together always, or never.
+/// Checks that any two choices occur together in some case.
 fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
     let some = |what: String, is: &dyn Fn(&Setup<'_>, &Job<'_>) -> bool| {
         let some = cases.iter().any(|case| is(&case.setup, &case.setup.job));
@@ -294,7 +293,7 @@ fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
         }
     }
     some("through slots".to_owned(), &|_, job| !job.direct);
-    // What would write and may not holds slots longer than what does not write.
+    // A schedule that would write and may not holds its slots longer than one without writes.
     let writes = |it: &Setup<'_>| plan.make(&it.job_of(0)).direct();
     if cases.iter().any(|case| writes(&case.setup)) {
         some("that may not write, and has no slot to spare".to_owned(), &|it, job| {
@@ -310,7 +309,7 @@ fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
     }
 }
 
-/// Runs all cases on all cores; tells of the first few that fail.
+/// Checks all cases on all cores; fails with the first few violations.
 fn run_all(cases: &[Case]) -> usize {
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());

@@ -1,4 +1,4 @@
-//! Schedules broken on purpose: the checker must say of each what is wrong with it.
+//! Schedules that are broken on purpose. For each, the checker must report the right fault.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub(crate) struct Script {
     pub(crate) direct: bool,
     pub(crate) scratch: usize,
     sources: Vec<Rank>,
-    /// What a lane does after its end.
+    /// The step that a lane returns after its end.
     encore: Option<Step>,
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn scripts(algorithm: &str, job: &Job<'_>) -> Vec<Script> {
     (0..job.ranks).map(script).collect()
 }
 
-/// Runs the schedules before every adversary, and gives what the first one finds.
+/// Checks the schedules with every adversary, and returns the first violation.
 pub(crate) fn judge(scripts: &[Script], job: &Job<'_>, in_place: bool) -> Result<(), Violation> {
     let policies = [
         Policy::LateArrival,
@@ -157,7 +157,7 @@ pub(crate) fn judge(scripts: &[Script], job: &Job<'_>, in_place: bool) -> Result
     Ok(())
 }
 
-/// Breaks rank 1's schedule (after making sure that it was whole) and wants this fault.
+/// Breaks rank 1's schedule, after checking that it was right, and expects this fault.
 #[track_caller]
 fn caught(
     algorithm: &str,
@@ -169,7 +169,7 @@ fn caught(
     caught_in(algorithm, &job(collective), in_place, breaks, wanted);
 }
 
-/// The same for a job of one's own.
+/// As [`caught`], for this job.
 #[track_caller]
 pub(crate) fn caught_in(
     algorithm: &str,
@@ -181,7 +181,7 @@ pub(crate) fn caught_in(
     caught_at(1, algorithm, job, in_place, breaks, wanted);
 }
 
-/// The same for a job and a rank of one's own.
+/// As [`caught`], for this job and rank.
 #[track_caller]
 pub(crate) fn caught_at(
     rank: Rank,

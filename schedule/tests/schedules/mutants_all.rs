@@ -1,9 +1,9 @@
-//! Every plan broken on purpose, in all the ways that follow from its steps alone: one is left out, done twice, or done
-//! with another rank. Whatever the order of events, each of these must be caught.
+//! Every plan, broken on purpose in one step: the step is left out, done twice, or done with another rank. For any order of events,
+//! each of these must be caught.
 //!
-//! Left alone are steps of no elements; copies and reductions done twice whose result is no operand, which does the same
-//! again; copies in place, which may bring what is there (the star's hub sends everyone its own block, too); and
-//! `Settle`, which is right or wrong by the order of events.
+//! Not broken are steps of no elements; copies and reductions whose result is no operand, which have no effect the second time; copies
+//! in place, which may copy what is there (the star's hub sends every rank its own block, too); and `Settle`, whose absence shows
+//! only in some orders of events.
 
 use unisono_schedule::{
     Collective, Job, Place, Rank, Schedule, Span, Step, Uneven,
@@ -13,7 +13,7 @@ use unisono_schedule::{
 
 use crate::{Draw, job, mutants::Script, plans, policy, uneven};
 
-/// What is done to a step.
+/// How a step is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Break {
     Drop,
@@ -78,7 +78,7 @@ fn same<'a>(setup: &Setup<'a>, rank: Rank, one: Span, other: Span) -> bool {
     one == other || setup.in_place && main(one) == main(other)
 }
 
-/// Whether breaking a step so must be caught.
+/// Whether a step that is broken in this way must be caught.
 fn matters(setup: &Setup<'_>, rank: Rank, step: &Step, how: Break) -> bool {
     match (*step, how) {
         (Step::Settle, _) => false,
@@ -101,7 +101,7 @@ fn matters(setup: &Setup<'_>, rank: Rank, step: &Step, how: Break) -> bool {
     }
 }
 
-/// What the fault must be, if that can be said.
+/// The expected fault, if it is known.
 fn fits(step: &Step, how: Break, fault: &Fault) -> bool {
     match (step, how) {
         (Step::Free { .. }, Break::Drop) => matches!(fault, Fault::NeverFreed { .. } | Fault::Stuck(_)),

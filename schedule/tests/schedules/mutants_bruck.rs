@@ -1,4 +1,4 @@
-//! What is peculiar to Bruck and to the binomial tree's gather, scatter and reduce, broken on purpose.
+//! Bruck, and the binomial tree's gather, scatter and reduce, broken on purpose where they differ from other algorithms.
 
 use unisono_schedule::{
     Collective::{self, AllGather, AllToAll, Gather, Reduce, Scatter},
@@ -41,7 +41,7 @@ fn another_block_where_it_goes_round() {
 
 #[test]
 fn a_hop_before_its_blocks_are_there() {
-    // The second hop's put goes out before the first hop's blocks are in its message.
+    // The second hop's message is sent before the first hop's blocks are in it.
     let early = |script: &mut Script| {
         let lane = &mut script.lanes[0];
         let puts: Vec<_> = (0..lane.len()).filter(|&place| is_put(&lane[place])).collect();
@@ -57,7 +57,7 @@ fn a_hop_before_its_blocks_are_there() {
 
 #[test]
 fn blocks_packed_too_late() {
-    // In place, an own block is packed after what came has taken its place.
+    // In place, an own block is packed after an arriving block has overwritten it.
     let late = |script: &mut Script| {
         let lane = &mut script.lanes[0];
         let packs = |step: &Step| matches!(step, Step::Copy { from: Span { place: Place::Input, .. }, .. });
@@ -113,7 +113,7 @@ fn a_bundle_without_the_own_block() {
 
 #[test]
 fn a_part_of_another_subtree() {
-    // What rank 0, the second from the root, gets for its child begins after its own block.
+    // The blocks that rank 0, the second from the root, gets for its child begin after its own block.
     let shift = |script: &mut Script| {
         if let Step::Put { from, .. } = script.nth(0, is_put) {
             from.offset = 0;
@@ -140,7 +140,7 @@ fn a_part_of_another_subtree() {
 
 #[test]
 fn a_bundle_sent_too_early() {
-    // An inner rank sends its bundle before what belongs in it has come.
+    // An inner rank sends its bundle before all its blocks have arrived.
     let early = |script: &mut Script| {
         let lane = &mut script.lanes[0];
         let (take, put) = (

@@ -20,7 +20,7 @@ const SCATTER: Job<'static> = Job { chunk: 4, lanes: 1, ..Job::new(ReduceScatter
 /// Runs of whole blocks.
 const RUNS: Job<'static> = Job::new(ReduceScatter, 0, RANKS, 3);
 
-/// Breaks rank 1's schedule and wants this fault, in place and not.
+/// Breaks rank 1's schedule and expects this fault, both in place and not.
 #[track_caller]
 fn caught(job: &Job<'_>, breaks: impl Fn(&mut Script), wanted: impl Fn(&Fault) -> bool) {
     for in_place in [false, true] {
@@ -71,7 +71,7 @@ fn spans_of_a_run_in_the_wrong_order() {
 
 #[test]
 fn a_level_before_its_time() {
-    // The next level's message goes out before the last contribution to it is in.
+    // The next level's message is sent before the last contribution to it was reduced.
     let hurry = |script: &mut Script| {
         let first = |step: &Step| matches!(step, Step::Put { from: Span { place: Place::Scratch, .. }, .. });
         let put = *script.nth(0, first);
@@ -87,7 +87,7 @@ fn a_level_before_its_time() {
 
 #[test]
 fn scratch_used_again_too_early() {
-    // A chunk's sums lie where those of the chunk before may still be on their way from.
+    // A chunk's sums overwrite those of the chunk before, which may still be on their way.
     let flight =
         |fault: &Fault| matches!(fault, Fault::InFlight { span: Span { place: Place::Scratch, .. }, .. });
     caught(&SCATTER, |script| script.drop(0, is_settle), flight);
@@ -103,7 +103,7 @@ fn too_little_scratch() {
 
 #[test]
 fn the_block_that_is_left_of_an_odd_number() {
-    // Nobody gives anything for it at the first level, and it goes out at the second.
+    // Nothing is added to it at the first level, and it is sent at the second.
     let undefined = |fault: &Fault| matches!(fault, Fault::Undefined { .. } | Fault::Elements { .. });
     for job in [RUNS, SCATTER] {
         caught(&job, |script| script.drop(0, is_copy), undefined);

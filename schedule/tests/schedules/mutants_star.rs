@@ -1,4 +1,4 @@
-//! The star broken on purpose: the checker must say of it what is wrong.
+//! The star, broken on purpose: the checker must report the right fault.
 
 use unisono_schedule::{
     Collective::{self, AllGather, AllReduce, AllToAll, Barrier},

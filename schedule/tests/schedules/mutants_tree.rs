@@ -1,4 +1,4 @@
-//! The two trees broken on purpose: the checker must say of each what is wrong with it.
+//! The two trees, broken on purpose. For each, the checker must report the right fault.
 
 use unisono_schedule::{
     Collective::{self, AllReduce, Broadcast, Reduce},
@@ -14,7 +14,7 @@ fn job(collective: Collective, root: Rank) -> Job<'static> {
     Job { root, chunk: 4, lanes: 2, direct: true, ..Job::new(collective, 0, RANKS, 3 * RANKS + 2) }
 }
 
-/// Breaks rank 1's schedule and wants this fault.
+/// Breaks rank 1's schedule and expects this fault.
 #[track_caller]
 fn caught(
     (collective, root): (Collective, Rank),
@@ -62,7 +62,7 @@ fn freed_before_it_is_copied() {
 
 #[test]
 fn a_round_awaited_from_above_before_the_next_is_sent_up() {
-    // Everyone else sends up two rounds first.
+    // All other ranks send up two rounds first.
     let (up, down) = (5, 7);
     let hasty = |script: &mut Script| {
         let steps = script.lanes[0].make_contiguous();

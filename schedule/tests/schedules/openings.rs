@@ -1,4 +1,5 @@
-//! The rule on first messages, which is about two counts rather than one run: on lane 0 they do not depend on the count.
+//! The first messages on lane 0, which must not depend on the count. This rule compares two counts, and so the checker, which sees one,
+//! cannot check it.
 
 use unisono_schedule::{Rank, Schedule, Step};
 
@@ -11,7 +12,7 @@ pub(crate) enum Opening {
     Take(Rank),
 }
 
-/// The first messages on each of lane 0's flows, in their order. Uses the lane up.
+/// The first message of each of lane 0's flows, in order. Consumes the lane.
 pub(crate) fn openings(schedule: &mut dyn Schedule) -> Vec<Opening> {
     let mut openings = Vec::new();
     while let Some(step) = schedule.next(0) {

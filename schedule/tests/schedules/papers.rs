@@ -1,5 +1,5 @@
-//! Holds the table of docs/algorithms.md: its rows are written out here with the formulas as functions, and
-//! compared with what schedules really do.
+//! Checks the table of docs/algorithms.md: its rows stand here with the formulas as functions, which are compared with the
+//! schedules.
 
 use unisono_schedule::{
     Collective::{
@@ -45,7 +45,7 @@ fn beyond(n: usize) -> usize {
     n - (1 << floor(n))
 }
 
-/// How many ones the binary numbers below n have together.
+/// The number of ones in the binary numbers below n together.
 fn ones(n: usize) -> usize {
     (0..n).map(|number| number.count_ones() as usize).sum()
 }
@@ -256,7 +256,7 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-/// All to one rank and back; every block is a message, if they do not fit in one.
+/// All send to one rank and back. If all blocks do not fit in a message, every block is one.
 fn to_the_hub(
     words: &'static str,
     messages: fn(usize, usize, usize) -> usize,
@@ -266,13 +266,13 @@ fn to_the_hub(
     [Formula("2", |_, _, _| 2), Formula(words, messages), elements, most, OTHERS]
 }
 
-/// What a halving sends, or a doubling, where no message is cut.
+/// The messages of a halving, or of a doubling, if no message is cut.
 fn halving_messages(n: usize) -> usize {
     let twos = n & n.wrapping_neg();
     n * ceil(n) + n - twos * ceil(2 * n / twos)
 }
 
-/// A halving or a doubling of blocks; every block is a message, if they do not fit in one.
+/// A halving or a doubling of blocks. If all blocks do not fit in a message, every block is one.
 fn by_halves() -> [Formula; 5] {
     [
         Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
@@ -292,7 +292,7 @@ pub(crate) fn elements(algorithm: &Algorithm, collective: Collective, n: usize, 
     row.map_or(0, |row| row.elements.1(n, c, 1))
 }
 
-/// The most elements of scratch that any rank needs, whoever is the root.
+/// The most elements of scratch that any rank needs, for any root.
 fn scratch(row: &Row) -> Formula {
     match (row.algorithm, row.collective) {
         ("binomial", Gather) => Formula("max(p/2, n-p)c for k = 1, if n > 3", |n, c, k| {
@@ -385,7 +385,7 @@ fn the_formulas_hold() {
             let slices = if in_slices { c.div_ceil(half / (n / 2)) } else { 2 };
             for (chunk, k) in [((n * c).max(1), 1), (half, if c > 0 { slices } else { 1 })] {
                 let job = job(row.collective, n, c, chunk, LANES);
-                // Heads come in addition where direct writes into outputs.
+                // If `direct` writes into outputs, it has heads in addition.
                 let (report, case) = report(row, Job { direct: row.algorithm != "direct", ..job });
                 let of = |formula: &Formula| formula.1(n, c, k);
                 let messages: usize = report.traffic.iter().map(|sent| sent.messages).sum();

@@ -1,4 +1,4 @@
-//! Writes straight into outputs, broken on purpose: the checker must say of each what is wrong with it.
+//! Writes into outputs, broken on purpose. For each, the checker must report the right fault.
 
 use unisono_schedule::{
     Collective::{self, AllGather, AllReduce, ReduceScatter},
@@ -20,7 +20,7 @@ fn job(collective: Collective) -> Job<'static> {
     Job { chunk: 4, lanes: 2, direct: true, ..Job::new(collective, 0, RANKS, 7 * RANKS + 2) }
 }
 
-/// Breaks rank 1's schedule, in place, and wants this fault.
+/// Breaks rank 1's schedule, in place, and expects this fault.
 #[track_caller]
 fn caught(
     algorithm: &str,
@@ -63,13 +63,13 @@ fn a_write_awaited_in_the_wrong_place() {
 
 #[test]
 fn a_place_used_before_its_write_is_awaited() {
-    // Passed on before it has come.
+    // Forwarded before it has arrived.
     caught("ring", AllGather, |script| script.swap(0, is_await), |it| matches!(it, Fault::Landing { .. }));
 }
 
 #[test]
 fn a_write_over_what_its_receiver_still_sends() {
-    // In place, the piece that rank 1 reduces lies where rank 2 sends its contribution from.
+    // In place, rank 1's reduced piece overwrites the memory from which rank 2 sends its contribution.
     let hasty = |script: &mut Script| {
         let write = *script.nth(0, is_write);
         script.drop(0, is_write);
@@ -107,8 +107,8 @@ fn a_schedule_that_hides_or_feigns_its_writes() {
     }
 }
 
-/// There is one place for a rank's clear to send, and the next is written when the operation is over for who gave it. A write proves
-/// that it was read; a message in a slot does not.
+/// There is one place for a rank's clear to send, and the rank overwrites it in its next operation. A write proves that it was read; a
+/// message in a slot does not.
 #[test]
 fn a_source_that_only_puts_need_not_have_read_its_clear_to_send() {
     let job = job(AllReduce);
@@ -134,7 +134,7 @@ fn a_source_that_only_puts_need_not_have_read_its_clear_to_send() {
 
 #[test]
 fn passed_on_from_the_slot_where_it_landed() {
-    // Where nobody may write, the engine keeps a slot until what is in it has gone on: with one, all wait for each other.
+    // If no rank may be written to, the engine keeps a slot until its message was forwarded: with one slot, all wait for each other.
     let job = Job { ranks: 3, lanes: 1, count: 4, ..job(AllGather) };
     let mut scripts = scripts("ring", &job);
     for (rank, script) in scripts.iter_mut().enumerate() {
@@ -194,7 +194,7 @@ fn one_long_write_each_where_everyone_may_be_written_to() {
 
 #[test]
 fn a_second_write_where_only_one_is_long() {
-    // Nobody would have told the receiver whom to credit.
+    // The receiver would not know which rank to credit.
     let job = Job { long: true, ranks: 2, ..job(AllGather) };
     let mut scripts = scripts("direct", &job);
     for script in &mut scripts {

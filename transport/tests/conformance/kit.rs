@@ -1,5 +1,5 @@
-//! What the cases are made of: openers of endpoints, patterns, and deadlines; and the one file of the suite that touches
-//! memory which puts read and write.
+//! The tools of the cases: openers of endpoints, patterns, and deadlines. Only this file of the suite touches memory that puts read
+//! and write.
 #![allow(unsafe_code)]
 
 use std::{
@@ -20,7 +20,7 @@ pub(crate) type Outcome = Result<(), Box<dyn error::Error>>;
 /// A case, given an opener of its own.
 pub(crate) type Case = fn(&mut Opener) -> Outcome;
 
-/// The environment variable that names what runs, and must.
+/// The environment variable with the providers that must run.
 pub(crate) const PROVIDERS: &str = "UNISONO_TEST_PROVIDERS";
 
 /// The longest any wait may take.
@@ -200,7 +200,7 @@ pub(crate) fn put_all(
     put(transport, &Put { to: FIRST, sources: &sources, target, immediate, token, notify })
 }
 
-/// Counts what happened, whatever the order.
+/// Counts events in any order.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) arrived: HashMap<u32, usize>,
@@ -241,7 +241,7 @@ impl Tally {
     }
 }
 
-/// Repeats until it says true, or fails when patience ends.
+/// Repeats until the step returns true; fails at the deadline.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> Result<bool, Box<dyn error::Error>>) -> Outcome {
     let began = Instant::now();
     while !done()? {
@@ -250,7 +250,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> Result<bool, Box<dyn e
     Ok(())
 }
 
-/// Repeats for a while, whatever it says.
+/// Repeats a step for a while.
 pub(crate) fn linger(time: Duration, mut go: impl FnMut() -> Outcome) -> Outcome {
     let began = Instant::now();
     while began.elapsed() < time {

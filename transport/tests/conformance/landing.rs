@@ -1,4 +1,4 @@
-//! Puts land whole, with their immediates, each exactly once.
+//! Puts land completely, with their immediates, each exactly once.
 
 use std::{
     collections::HashSet,
@@ -64,8 +64,8 @@ pub(crate) fn every_size(opener: &mut Opener) -> Outcome {
     Ok(())
 }
 
-/// Several sources are joined in order, empty ones left out; what is copied may change at once; and of those puts the end
-/// is reported where it is wanted.
+/// Several sources are joined in order, without empty ones; sources that are copied may change at once; and the end of a put is
+/// reported if that is wanted.
 pub(crate) fn gathered(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();
@@ -136,8 +136,8 @@ pub(crate) fn gathered(opener: &mut Opener) -> Outcome {
     Ok(())
 }
 
-/// Copies of one source that changes after each land as it was then, though they wait behind more than a socket takes; and nobody
-/// waits for their end.
+/// Puts that are copied from a source that changes after each put land with the bytes of that time, even if they wait behind more bytes
+/// than a socket takes; and their ends are not awaited.
 pub(crate) fn copies(opener: &mut Opener) -> Outcome {
     const COUNT: u32 = 40;
     let (mut here, mut there) = opener.pair()?;
@@ -215,7 +215,7 @@ pub(crate) fn immediates(opener: &mut Opener) -> Outcome {
     Ok(())
 }
 
-/// Puts until there is no room, without the peer's polling; then everything flows, each exactly once.
+/// Puts until there is no room, while the peer does not poll; then all of them land, each exactly once.
 pub(crate) fn flood(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();
@@ -271,7 +271,7 @@ pub(crate) fn flood(opener: &mut Opener) -> Outcome {
     Ok(())
 }
 
-/// Thousands of small puts, as many under way as are allowed.
+/// Thousands of small puts, with as many under way as the limits allow.
 pub(crate) fn small_flood(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();

@@ -1,4 +1,4 @@
-//! What is let go, in whatever order, is neither used afterwards nor leaked into a hang.
+//! Objects that are dropped, in any order, are not used afterwards and cause no hang.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::kit::{
     self, FIRST, Opener, Outcome, Tally, bytes_of, ensure, filled, linger, pattern, put_all, remote, until,
 };
 
-/// The transport keeps the sources of a put under way, though nobody else does.
+/// The transport keeps the sources of a put under way, even if it is the only one.
 pub(crate) fn source_let_go(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let len = here.limits().max_inject + 300_000;
@@ -122,7 +122,7 @@ pub(crate) fn drop_orders(opener: &mut Opener) -> Outcome {
     Ok(())
 }
 
-/// What has arrived at an endpoint that nobody polls does no harm when either end is closed.
+/// Puts that have arrived at an endpoint that is not polled do no harm when either end is closed.
 pub(crate) fn unread(opener: &mut Opener) -> Outcome {
     for (len, closes_first) in [(8, true), (8, false), (2_000, true), (2_000, false)] {
         let (mut here, mut there) = opener.pair()?;
@@ -151,7 +151,7 @@ pub(crate) fn unread(opener: &mut Opener) -> Outcome {
     Ok(())
 }
 
-/// Regions are registered here and dropped by another thread while puts go on.
+/// Regions are registered here and dropped by another thread during puts.
 pub(crate) fn regions_beside_traffic(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let window = there.register(Memory::map(10_000, false)?)?;
@@ -200,8 +200,8 @@ fn first_put(
     Ok(theirs)
 }
 
-/// A put into a region that was taken back is an error somewhere, or nothing; never an arrival, and never
-/// bytes in memory that has since been given to another region.
+/// A put into a region whose registration was closed is an error at one end, or has no effect. It is never reported as an arrival, and
+/// never writes to memory that now belongs to another region.
 pub(crate) fn taken_back(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let len = here.limits().max_inject + 20_000;
@@ -237,7 +237,7 @@ pub(crate) fn taken_back(opener: &mut Opener) -> Outcome {
     Ok(())
 }
 
-/// A region that outlives its endpoint is its owner's alone: nothing that peers still put is written there.
+/// After its endpoint is dropped, a region belongs to its owner alone: puts of peers no longer write to it.
 pub(crate) fn outlives(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let len = here.limits().max_inject + 20_000;
@@ -248,7 +248,7 @@ pub(crate) fn outlives(opener: &mut Opener) -> Outcome {
     kit::write(&window, 0, &vec![0x11; len])?;
     drop(there);
     linger(Duration::from_millis(300), || {
-        // Whether and when that is an error is for another case to say.
+        // Another case checks whether that is an error.
         let put = put_all(&mut *here, &source, target, 0, 2);
         let polled = Tally::default().poll(&mut *here);
         ensure!(
@@ -262,8 +262,8 @@ pub(crate) fn outlives(opener: &mut Opener) -> Outcome {
     Ok(())
 }
 
-/// Putting to an endpoint that was dropped ends in an error that names the peer, or in waiting; it neither
-/// blocks nor reports an error for anybody else.
+/// A put to an endpoint that was dropped ends with an error that names the peer, or remains under way. It does not block, and no error
+/// names another peer.
 pub(crate) fn peer_gone(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let mut third = opener.open()?;

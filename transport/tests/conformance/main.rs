@@ -1,4 +1,4 @@
-//! One suite for every transport: whatever implements `Transport` must pass all of it.
+//! One suite for every transport: each implementation of `Transport` must pass all cases.
 //!
 //! `inproc`, `sim` and `ofi:tcp` must run; `ofi:shm` is skipped with the reason where the machine has none. If
 //! `UNISONO_TEST_PROVIDERS` names providers of libfabric (separated by commas, for instance `verbs`), these and no
@@ -56,7 +56,7 @@ const CASES: &[(&str, Case)] = &[
     ("parking ends when it is woken", waiting::wake),
 ];
 
-/// What became of one transport.
+/// The result of one transport.
 enum Verdict {
     Passed(usize),
     Skipped(String),

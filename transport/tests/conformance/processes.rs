@@ -1,7 +1,7 @@
-//! What only shows between processes: real sharing of memory, and a peer that is killed.
+//! Cases between processes: memory that processes share, and a peer that is killed.
 //!
-//! The suite runs itself again as the other process, which learns its provider from the environment and
-//! everything else from its standard input, a line at a time.
+//! The suite starts itself again as the other process, which gets its provider from the environment and
+//! everything else from its standard input, line by line.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -30,9 +30,9 @@ pub(crate) const CASES: &[(&str, ProcessCase)] = &[
 
 const ROUNDS: u32 = 48;
 const LARGEST: usize = 300_000;
-/// How many puts a burst is.
+/// The number of puts of a burst.
 const BURST: usize = 100;
-/// The immediate of a flood's puts, of which nothing is checked.
+/// The immediate of a flood's puts, which are not checked.
 const FLOOD: u32 = u32::MAX;
 
 type Failure = Box<dyn std::error::Error>;
@@ -82,7 +82,7 @@ impl End {
         )?)
     }
 
-    /// Both write to each other in every round, and look at what came. `seeds` are this end's and the other's.
+    /// In every round both write to each other and check what arrived. `seeds` are this end's and the other's.
     fn rounds(&mut self, seeds: [u32; 2]) -> Outcome {
         let inject = self.endpoint.limits().max_inject;
         let len_of = |round: u32, seed: u32| match round % 6 {
@@ -136,7 +136,7 @@ impl End {
         Ok(())
     }
 
-    /// Puts and polls without looking, for a while or until it fails; says what failed.
+    /// Puts and polls without checking, for a while or until it fails; returns the failure.
     fn flood(&mut self, time: Duration) -> Option<Failure> {
         let began = Instant::now();
         while began.elapsed() < time {
@@ -207,7 +207,7 @@ const LONGEST: Duration = PATIENCE.saturating_mul(10);
 
 /// The other process: rounds, then what it is asked: to flood, or to put some, until it is killed; or to end.
 pub(crate) fn child(provider: &str) -> ExitCode {
-    // Neither an end of the suite nor a call that hangs leaves it running; and who waits for it waits no longer.
+    // The process ends when the suite ends or a call hangs, so that the suite does not wait for it.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
     thread::spawn(|| {
         thread::sleep(LONGEST);
@@ -249,7 +249,7 @@ fn acquainted(options: &Options) -> Result<(Other, End), Failure> {
     thread::spawn(move || {
         let mut line = String::new();
         let outcome = output.read_line(&mut line).map(|_| line);
-        // Nobody listens any more if the rounds failed.
+        // It fails if the rounds failed, because the pipe is closed.
         let _ = tell.send(outcome);
     });
     let mut line = None;
@@ -285,7 +285,7 @@ fn closed(options: &Options) -> Outcome {
     Ok(())
 }
 
-/// Both flood each other, one is killed, the other goes on and meets a new one.
+/// Both flood each other, one is killed, and the other continues with a new one.
 fn killed(options: &Options) -> Outcome {
     let (mut other, mut end) = acquainted(options)?;
     // A process that is killed while it holds a spin lock in shared memory leaves it locked for good, and

@@ -1,4 +1,4 @@
-//! What no transport accepts is refused with a typed error, and breaks nothing.
+//! Invalid puts, addresses and regions are refused with a typed error, and the endpoint still works.
 
 use std::time::{Duration, Instant};
 
@@ -158,7 +158,7 @@ pub(crate) fn one_peer_per_address(opener: &mut Opener) -> Outcome {
     still_works(&mut *here, &mut *there)
 }
 
-/// A stranger who knows an endpoint's address and no keys writes nothing there, and does not harm those who do.
+/// A stranger that knows an endpoint's address but no keys cannot write to its memory, and does not disturb its peers.
 pub(crate) fn guessed_keys(opener: &mut Opener) -> Outcome {
     const GUESSES: u64 = 24;
     let (mut here, mut there) = opener.pair()?;
