@@ -107,7 +107,7 @@ impl Kernel {
 
     /// `into = ((x0 ⊕ x1) ⊕ x2) ...`, for an average divided by the number of contributions. It is computed in `f32` for 16-bit
     /// floats, rounded once, and gives the canonical NaN. The bits depend only on the contributions and their order.
-    pub fn total(&self, contributions: &[&[u8]], into: &mut [u8]) -> Result<(), KernelError> {
+    pub(crate) fn total(&self, contributions: &[&[u8]], into: &mut [u8]) -> Result<(), KernelError> {
         (self.loops.total)(contributions, self.divides().then_some(contributions.len()), into)
     }
 

@@ -120,8 +120,7 @@ impl ReduceOp {
 
     /// Its code on the wire, in which ranks agree, and the bits of its factor (0 where there is none), which is each
     /// rank's own.
-    #[must_use]
-    pub const fn code(self) -> (u8, u64) {
+    pub(crate) const fn code(self) -> (u8, u64) {
         match self {
             Self::Sum => (0, 0),
             Self::Product => (1, 0),
@@ -136,8 +135,7 @@ impl ReduceOp {
     }
 
     /// The operation of this code and these bits, if there is one.
-    #[must_use]
-    pub fn from_code(code: u8, factor: u64) -> Option<Self> {
+    pub(crate) fn from_code(code: u8, factor: u64) -> Option<Self> {
         if code == 8 {
             return Some(Self::PreMulSum(f64::from_bits(factor)));
         }
