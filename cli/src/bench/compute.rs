@@ -12,7 +12,7 @@ use std::{
 use rustix::thread::set_current_timer_slack;
 use unisono::ProcessGroup;
 
-use super::{Result, report::quantile};
+use super::{Result, report::median};
 
 /// How often the length of a computation is adjusted, and how often it is timed for each adjustment.
 const STEPS: usize = 3;
@@ -110,14 +110,13 @@ impl Computation<'_> {
     /// Adjusts its length to `seconds`, by timing it. Every rank must call it.
     pub(super) fn lasting(mut self, group: &ProcessGroup, seconds: f64) -> Result<Self> {
         for _ in 0..STEPS {
-            let mut times = [0.0; TRIES];
-            for time in &mut times {
+            let mut times = Vec::new();
+            for _ in 0..TRIES {
                 // All ranks compute at once, as in the measurement.
                 group.barrier()?;
-                *time = self.timed();
+                times.push(self.timed());
             }
-            times.sort_unstable_by(f64::total_cmp);
-            let time = quantile(&times, 0.5);
+            let time = median(times);
             match &mut self {
                 // A sleep lasts longer than asked, by about the same time each.
                 Self::Idle(asked) => *asked = (*asked + seconds - time).clamp(0.0, seconds),

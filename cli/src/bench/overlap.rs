@@ -15,7 +15,7 @@ use super::{
     collective::{Run, SECONDS, iterations},
     compute::{Computation, Crew},
     data::{self, Sample},
-    report::{OverlapRow, Times, quantile},
+    report::{OverlapRow, Times, median},
     room,
 };
 
@@ -139,8 +139,7 @@ fn in_place(collective: Collective) -> bool {
 /// The median of the slowest rank's times, in seconds; the same on all ranks.
 fn slowest(group: &ProcessGroup, mut samples: Vec<f64>) -> Result<f64> {
     group.all_reduce(&mut samples, ReduceOp::Max)?;
-    samples.sort_unstable_by(f64::total_cmp);
-    Ok(quantile(&samples, 0.5))
+    Ok(median(samples))
 }
 
 /// Calls of a collective. Its input and output belong to the call while it runs.

@@ -138,6 +138,12 @@ pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
     sorted.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
 }
 
+/// The median; 0 of an empty list.
+pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_unstable_by(f64::total_cmp);
+    quantile(&samples, 0.5)
+}
+
 /// The ratio of the bus bandwidth to the algorithm's bandwidth (nccl-tests, doc/PERFORMANCE.md).
 fn bus_factor(collective: Collective, ranks: usize) -> f64 {
     let share = (ranks as f64 - 1.0) / ranks as f64;

@@ -18,7 +18,7 @@ use super::{
     Case, Result,
     measure_rank::{self, Found, Raw},
 };
-use crate::{run::ITSELF, words};
+use crate::{bench::report::median, run::ITSELF, words};
 
 /// With more cores than this, ranks that share cores are not measured, because it would take too many processes.
 const MOST_CORES: usize = 16;
@@ -70,8 +70,7 @@ pub(super) fn fabric(provider: Option<&str>) -> Result<Fabric> {
         let found = run(crowd, cores, provider, &small)?;
         times.extend(found.of(8).find(|(it, _)| it.name == FITTED).map(|it| it.1));
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times.get(times.len() / 2).map_or(fabric, |&median| fit_switch(fabric, crowd, median)))
+    Ok(if times.is_empty() { fabric } else { fit_switch(fabric, crowd, median(times)) })
 }
 
 /// Fits a fabric to puts between two ranks with a core each, and to the time of a small message between them (s).

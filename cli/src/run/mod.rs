@@ -60,9 +60,9 @@ impl Run {
     pub(crate) fn run(self) -> ExitCode {
         let mut words = self.program.into_iter();
         let program = words.next().unwrap_or_default();
-        if let Err(problem) = program::find(&program) {
+        if let Err((status, problem)) = program::find(&program) {
             crate::complain!("unisono run: {problem}");
-            return ExitCode::from(problem.status());
+            return ExitCode::from(status);
         }
         let settings =
             [("UNISONO_PROVIDER", self.provider.map(OsString::from)), ("UNISONO_TIMEOUT", self.timeout)];

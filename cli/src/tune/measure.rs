@@ -16,7 +16,7 @@ use crate::{
         collective::call,
         data::{self, Sample, with_dtype},
         progress::Progress,
-        report::quantile,
+        report::median,
     },
     cost::{Case, Shape},
 };
@@ -175,13 +175,7 @@ fn race<T: Sample>(group: &ProcessGroup, case: &Case, ways: &[Way], progress: &P
             break;
         }
     }
-    Ok(samples.iter().map(|samples| median(samples)).collect())
-}
-
-fn median(samples: &[f64]) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    quantile(&sorted, 0.5)
+    Ok(samples.into_iter().map(median).collect())
 }
 
 #[cfg(test)]
