@@ -11,7 +11,7 @@ use super::{
     data::{self, Sample, with_dtype},
     progress::Progress,
     ranks::partner,
-    report::{MessageRow, Rates, Report, quantile},
+    report::{Flow, MessageRow, Rates, Report, quantile},
     room,
 };
 
@@ -111,16 +111,13 @@ where
     group.all_reduce(&mut wrong, ReduceOp::Sum)?;
     let pairs = group.size() / 2;
     let rates = |seconds| Rates::new(iters * pairs, bytes, seconds);
-    Ok(MessageRow {
+    let flow = Flow {
         bytes,
-        count,
-        dtype: bench.dtype(),
-        pairs,
         latency_us: [0.0, 0.5, 0.99].map(|q| quantile(&latencies, q)),
         one_way: rates(seconds[0]),
         both_ways: rates(seconds[1]),
-        wrong: wrong[0],
-    })
+    };
+    Ok(MessageRow { flow, count, dtype: bench.dtype(), pairs, wrong: wrong[0] })
 }
 
 /// One rank of a pair, and the memory that it sends and receives.

@@ -9,7 +9,7 @@ use super::{
     Bench, Result,
     progress::Progress,
     put_pair::{self, Pair},
-    report::{PutRow, Rates, Report, micros, quantile},
+    report::{Flow, Rates, Report, micros, quantile},
 };
 
 /// Bytes to move for each figure if the number of puts is not given.
@@ -32,7 +32,7 @@ pub(super) fn sweep(
             bench.iters.map_or_else(|| (VOLUME / bytes.max(1)).clamp(32, 5000), |iters| iters as usize);
         let row = match &mut pair {
             Some(pair) => measure(group, pair, bytes, count, bench.warmup as usize)?,
-            None => PutRow::default(),
+            None => Flow::default(),
         };
         group.barrier()?;
         progress.done(|| report.put(&row));
@@ -42,13 +42,7 @@ pub(super) fn sweep(
     Ok(())
 }
 
-fn measure(
-    group: &ProcessGroup,
-    pair: &mut Pair,
-    bytes: usize,
-    count: usize,
-    warmup: usize,
-) -> Result<PutRow> {
+fn measure(group: &ProcessGroup, pair: &mut Pair, bytes: usize, count: usize, warmup: usize) -> Result<Flow> {
     let first = group.rank() == 0;
     pair.ping_pong(bytes, warmup, first)?;
     let mut times = pair.ping_pong(bytes, count, first)?;
@@ -59,7 +53,7 @@ fn measure(
     pair.stream(bytes, warmup as u64, true, true)?;
     let both_ways = pair.stream(bytes, rounds, true, true)?;
     let rates = |time: Duration| Rates::new(count, bytes, time.as_secs_f64());
-    Ok(PutRow {
+    Ok(Flow {
         bytes,
         latency_us: [quantile(&times, 0.0), quantile(&times, 0.5), quantile(&times, 0.99)].map(micros),
         one_way: rates(one_way),

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use unisono::{ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::Collective;
 
@@ -84,17 +84,12 @@ impl Times {
     }
 }
 
-/// Messages of one size.
+/// Messages of one size, of all pairs together.
 pub(super) struct MessageRow {
-    pub bytes: usize,
+    pub flow: Flow,
     pub count: usize,
     pub dtype: Dtype,
     pub pairs: usize,
-    /// One way, of all pairs' messages: least, median, 99th percentile.
-    pub latency_us: [f64; 3],
-    /// Of all pairs together: one way, and all that goes either way at once.
-    pub one_way: Rates,
-    pub both_ways: Rates,
     /// The number of wrong elements on all ranks.
     pub wrong: u64,
 }
@@ -116,15 +111,28 @@ impl Rates {
     }
 }
 
-/// Raw puts at one size.
+/// Messages or raw puts of one size.
 #[derive(Debug, Default)]
-pub(super) struct PutRow {
+pub(super) struct Flow {
     pub bytes: usize,
     /// One way: least, median, 99th percentile.
     pub latency_us: [f64; 3],
     /// One way, and in each of both directions at once.
     pub one_way: Rates,
     pub both_ways: Rates,
+}
+
+/// Its columns behind the size.
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { latency_us: [min, p50, p99], one_way, both_ways, .. } = self;
+        write!(
+            f,
+            "{min:>8.2} {p50:>8.2} {p99:>8.2} {:>8.3} {:>8.3}",
+            one_way.gigabytes, both_ways.gigabytes
+        )?;
+        write!(f, " {:>9.3} {:>9.3}", one_way.millions, both_ways.millions)
+    }
 }
 
 pub(super) fn micros(time: Duration) -> f64 {
@@ -136,6 +144,14 @@ pub(super) fn micros(time: Duration) -> f64 {
 pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
+}
+
+/// An object with the fields of both.
+fn merged(mut one: Value, other: Value) -> Value {
+    if let (Some(fields), Value::Object(other)) = (one.as_object_mut(), other) {
+        fields.extend(other);
+    }
+    one
 }
 
 /// The median; 0 of an empty list.
@@ -253,7 +269,7 @@ impl Report {
         }
     }
 
-    fn record(&mut self, record: serde_json::Value) {
+    fn record(&mut self, record: Value) {
         if let Some(json) = &mut self.json
             && let Err(error) = writeln!(json, "{record}").and_then(|()| json.flush())
         {
@@ -333,7 +349,7 @@ impl Report {
     }
 
     /// A record of a collective: its case, and what was measured.
-    fn of_case(&self, case: &Case, mut measured: serde_json::Value) -> serde_json::Value {
+    fn of_case(&self, case: &Case, measured: Value) -> Value {
         let what = json!({
             "collective": case.collective.name(), "algorithm": case.algorithm, "ranks": self.ranks,
             "provider": self.provider, "libfabric": self.library, "bytes": case.bytes, "count": case.count,
@@ -341,10 +357,19 @@ impl Report {
             "reduction": case.op.map(|_| self.reduction.name()), "root": case.root,
             "registered": self.registered, "wrong": case.wrong,
         });
-        if let (Some(record), serde_json::Value::Object(what)) = (measured.as_object_mut(), what) {
-            record.extend(what);
-        }
-        measured
+        merged(what, measured)
+    }
+
+    /// A record of messages or puts: what they were, and what was measured.
+    fn of_flow(&self, what: Value, flow: &Flow) -> Value {
+        let Flow { bytes, latency_us: [min, p50, p99], one_way, both_ways } = flow;
+        let measured = json!({
+            "ranks": self.ranks, "provider": self.provider, "libfabric": self.library, "bytes": bytes,
+            "latency_us": { "min": min, "p50": p50, "p99": p99 },
+            "one_way_GBps": one_way.gigabytes, "both_ways_GBps": both_ways.gigabytes,
+            "rate_Mps": one_way.millions, "rate_both_Mps": both_ways.millions,
+        });
+        merged(what, measured)
     }
 
     /// Reports messages.
@@ -353,49 +378,24 @@ impl Report {
             return;
         }
         self.head();
-        let [min, p50, p99] = row.latency_us;
-        self.line(&format!(
-            "{:>12} {:>11} {:>5} {min:>8.2} {p50:>8.2} {p99:>8.2} {:>8.3} {:>8.3} {:>9.3} {:>9.3} {:>6}",
-            row.bytes,
-            row.count,
-            row.dtype.name(),
-            row.one_way.gigabytes,
-            row.both_ways.gigabytes,
-            row.one_way.millions,
-            row.both_ways.millions,
-            row.wrong
-        ));
-        self.record(json!({
-            "send_recv": true, "ranks": self.ranks, "pairs": row.pairs, "provider": self.provider,
-            "libfabric": self.library, "bytes": row.bytes, "count": row.count, "dtype": row.dtype.name(),
-            "registered": self.registered, "latency_us": { "min": min, "p50": p50, "p99": p99 },
-            "one_way_GBps": row.one_way.gigabytes, "both_ways_GBps": row.both_ways.gigabytes,
-            "rate_Mps": row.one_way.millions, "rate_both_Mps": row.both_ways.millions, "wrong": row.wrong,
-        }));
+        let MessageRow { flow, count, dtype, pairs, wrong } = row;
+        let dtype = dtype.name();
+        self.line(&format!("{:>12} {count:>11} {dtype:>5} {flow} {wrong:>6}", flow.bytes));
+        let what = json!({
+            "send_recv": true, "pairs": pairs, "count": count, "dtype": dtype, "registered": self.registered,
+            "wrong": wrong,
+        });
+        self.record(self.of_flow(what, flow));
     }
 
     /// Reports puts.
-    pub(super) fn put(&mut self, row: &PutRow) {
+    pub(super) fn put(&mut self, flow: &Flow) {
         if !self.reports {
             return;
         }
         self.head();
-        let [min, p50, p99] = row.latency_us;
-        self.line(&format!(
-            "{:>12} {min:>8.2} {p50:>8.2} {p99:>8.2} {:>8.3} {:>8.3} {:>9.3} {:>9.3}",
-            row.bytes,
-            row.one_way.gigabytes,
-            row.both_ways.gigabytes,
-            row.one_way.millions,
-            row.both_ways.millions
-        ));
-        self.record(json!({
-            "put": true, "ranks": self.ranks, "pair": [0, second(self.ranks)], "provider": self.provider,
-            "libfabric": self.library, "bytes": row.bytes,
-            "latency_us": { "min": min, "p50": p50, "p99": p99 },
-            "one_way_GBps": row.one_way.gigabytes, "both_ways_GBps": row.both_ways.gigabytes,
-            "rate_Mps": row.one_way.millions, "rate_both_Mps": row.both_ways.millions,
-        }));
+        self.line(&format!("{:>12} {flow}", flow.bytes));
+        self.record(self.of_flow(json!({ "put": true, "pair": [0, second(self.ranks)] }), flow));
     }
 
     /// Ends the report. Fails if something could not be written.
