@@ -1,4 +1,4 @@
-//! A host that does not reach itself: every rank hears of it soon, and why.
+//! A host that cannot reach itself: every rank is told soon, with the reason.
 
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ fn loopback_down(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("{:?}", ends[1].said("error")?)))
 }
 
-/// Hosts here are containers of one kernel: each has a /dev/shm and process numbers of its own.
+/// The hosts are containers of one kernel, each with its own /dev/shm and PID namespace.
 fn no_shared_memory(_: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
     let began = Instant::now();

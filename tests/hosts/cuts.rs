@@ -1,5 +1,5 @@
-//! Hosts that are cut off for a while, or for good: an outage shorter than the timeout is survived, and nobody is called dead who
-//! is only out of reach.
+//! Hosts that are cut off for a while, or for good: an outage shorter than the timeout is survived, and a rank that is only
+//! unreachable is not reported as dead.
 
 use std::{path::Path, thread, time::Duration};
 
@@ -20,7 +20,7 @@ pub(crate) const CASES: Table = &[
 
 pub(crate) const ROLES: &[Role] = &[("works-on", play_works_on), ("looks-later", play_looks_later)];
 
-/// Longer than the half a minute after which a connection would be given up if nobody said how patient the group is.
+/// Longer than the 30 s after which a connection would be given up if the group's timeout did not set it otherwise.
 const OUTAGE: Duration = Duration::from_secs(35);
 
 fn outage(provider: &str) -> Outcome {
@@ -48,7 +48,7 @@ fn outage(provider: &str) -> Outcome {
     )))
 }
 
-/// Reduces until the parent has mended the network and both know.
+/// Reduces until the parent has repaired the network and both ranks know it.
 fn play_works_on(marks: &str) -> rank::Outcome {
     let group = join()?;
     let marks = Path::new(marks);
@@ -94,7 +94,7 @@ fn out_of_reach(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("{words:?}, and to rank 2 {cut_off:?}")))
 }
 
-/// Waits in no call when the network is cut.
+/// Is in no call when the network is cut.
 fn play_looks_later(marks: &str) -> rank::Outcome {
     let group = join()?;
     group.barrier()?;

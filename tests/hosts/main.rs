@@ -1,8 +1,8 @@
 //! Ranks on several hosts: network namespaces with links between them that can be cut, filtered and narrowed.
 //!
-//! `make test-hosts` runs it; it needs root, Linux' namespaces and iproute2, and is SKIPPED with the reason where one is
-//! missing. A case makes its hosts ([`Hosts`]), starts ranks on them, and looks at what they said. An argument that is no
-//! option selects cases whose name contains it. `UNISONO_TEST_PROVIDERS` names providers, `tcp` if it is not set.
+//! `make test-hosts` runs it. It needs root, Linux' namespaces and iproute2, and is SKIPPED with the reason if one is missing. A
+//! case makes its hosts ([`Hosts`]), starts ranks on them, and checks their output. An argument that is no option selects cases
+//! whose name contains it. `UNISONO_TEST_PROVIDERS` names providers, `tcp` if it is not set.
 //!
 //! A new case is a function in a file of its own here, and a row in that file's `CASES`; what its ranks do is a row of
 //! `ROLES`.
@@ -46,11 +46,11 @@ use rank::say;
 pub(crate) use suite::{Outcome, Table, Verdict, ensure};
 use unisono::{Config, ProcessGroup};
 
-/// So many cases at once: each has hosts of its own, and most of its time it waits.
+/// The number of cases that run at once: each has its own hosts, and mostly waits.
 const AT_ONCE: usize = 4;
 
 const TABLES: &[Table] = &[cuts::CASES, worlds::CASES, alone::CASES, reach::CASES];
-/// Measurements, one after the other when all else is over.
+/// Measurements, which run one after the other when all cases have ended.
 const BENCHES: Table = slow_link::CASES;
 
 fn main() -> ExitCode {
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Joins the group that the environment describes. Tells how long that took, in milliseconds, and why it failed.
+/// Joins the group that the environment describes. Says how long that took, in milliseconds, and why it failed.
 fn join() -> Result<ProcessGroup, Box<dyn std::error::Error>> {
     let begun = Instant::now();
     let joined = Config::from_env().and_then(ProcessGroup::join);

@@ -1,8 +1,8 @@
-//! Hosts made of namespaces: each has interfaces, processes, a name, /dev/shm and /etc/hosts of its own.
+//! Hosts made of namespaces: each has its own interfaces, processes, name, /dev/shm and /etc/hosts.
 //!
-//! Every host is a process in new namespaces that waits for the end of its standard input, and the first of its PID
-//! namespace. So whatever ends the suite (a panic, SIGINT, SIGKILL) ends the hosts with all that runs on them, and the
-//! kernel then removes their interfaces: nothing has a name outside, nothing can be left behind, and two suites do not meet.
+//! Every host is a process in new namespaces, the first of its PID namespace, that waits for the end of its standard input. So
+//! whatever ends the suite (a panic, SIGINT, SIGKILL) ends the hosts and all their processes, and the kernel then removes their
+//! interfaces: nothing has a name outside, nothing is left behind, and two suites do not interfere.
 
 use std::{
     error::Error,
@@ -18,7 +18,7 @@ const NAMESPACES: [&str; 5] = ["--net", "--mount", "--uts", "--ipc", "--pid"];
 
 /// Hosts, and one switch for each name of an interface: all interfaces called `eth0` are on one network.
 pub(crate) struct Hosts {
-    /// Before the switch, so that it goes first.
+    /// Declared before the switch, so that it is dropped first.
     hosts: Vec<Host>,
     switch: Host,
 }
@@ -34,7 +34,7 @@ struct Host {
 }
 
 impl Hosts {
-    /// Says why there can be no hosts here, if so.
+    /// Why no hosts can be made here, if so.
     pub(crate) fn possible() -> std::result::Result<(), String> {
         if !rustix::process::getuid().is_root() {
             return Err("only root can make network namespaces".into());
@@ -79,7 +79,7 @@ impl Hosts {
         Ok(all)
     }
 
-    /// This many hosts on one network: `host0` with 10.77.0.1 and fd77::1, `host1` with 10.77.0.2 and fd77::2…
+    /// Makes this many hosts on one network: `host0` with 10.77.0.1 and fd77::1, `host1` with 10.77.0.2 and fd77::2…
     pub(crate) fn on_one_network(count: usize) -> Result<Self> {
         let addresses: Vec<[String; 2]> =
             (1..=count).map(|n| [format!("10.77.0.{n}/24"), format!("fd77::{n}/64")]).collect();
@@ -92,7 +92,7 @@ impl Hosts {
         Self::new(&described)
     }
 
-    /// Starts a rank of a world on a host, in its role, with these variables on top of what every rank is told.
+    /// Starts a rank of a world on a host, in its role, with these variables besides those of every rank.
     pub(crate) fn run(
         &self,
         world: &mut TestJob,
@@ -106,12 +106,12 @@ impl Hosts {
         world.start_by(command, rank, role, more)
     }
 
-    /// Runs a script on a host and gives back what it printed; a status other than 0 is an error.
+    /// Runs a script on a host and returns its output; a status other than 0 is an error.
     pub(crate) fn sh(&self, host: &str, script: &str) -> Result<String> {
         self.host(host)?.sh(script)
     }
 
-    /// Takes a host's interface off its network: what is sent there or comes from there is lost without a word.
+    /// Takes a host's interface off its network: what is sent there or comes from there is lost silently.
     pub(crate) fn cut(&self, host: &str, interface: &str) -> Result<()> {
         self.switch.sh(&format!("ip link set {} nomaster", port(host, interface))).map(drop)
     }
@@ -121,7 +121,7 @@ impl Hosts {
         self.switch.sh(&format!("ip link set {} master {interface}", port(host, interface))).map(drop)
     }
 
-    /// Limits what a host's port moves in each direction (Mbit/s), and has its kernel tell that speed, as it would of a NIC.
+    /// Limits a host's port in each direction (Mbit/s), and has its kernel report that speed, as it would for a NIC.
     pub(crate) fn limit(&self, host: &str, interface: &str, megabits: u32) -> Result<()> {
         // A burst of what a NIC sends at once, and a queue of half a megabyte.
         let bucket = format!("root tbf rate {megabits}mbit burst 128kb limit 512kb");
@@ -132,17 +132,17 @@ impl Hosts {
         self.switch.sh(&format!("tc qdisc replace dev {} {bucket}", port(host, interface))).map(drop)
     }
 
-    /// Pulls a host's plug: its interface loses its carrier, and its routes go.
+    /// Disconnects a host: its interface loses its carrier, and its routes are removed.
     pub(crate) fn unplug(&self, host: &str, interface: &str) -> Result<()> {
         self.switch.sh(&format!("ip link set {} down", port(host, interface))).map(drop)
     }
 
-    /// What a host believes of the largest packet. It sends no larger segments that a NIC would split: here nobody would.
+    /// Sets the MTU of a host. Disables segmentation offload, because there is no NIC that would split segments.
     pub(crate) fn mtu(&self, host: &str, interface: &str, bytes: usize) -> Result<()> {
         self.sh(host, &format!("ip link set {interface} gso_max_segs 1 mtu {bytes}")).map(drop)
     }
 
-    /// The largest packet that a network carries from one switch port to another; it drops others without a word.
+    /// Sets the largest packet that a network carries from one switch port to another; larger ones are dropped silently.
     pub(crate) fn network_mtu(&self, interface: &str, bytes: usize) -> Result<()> {
         for host in &self.hosts {
             let port = port(&host.name, interface);
@@ -152,7 +152,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// A firewall that lets TCP through to and from one port alone, by this interface; it drops the rest without a word.
+    /// Adds a firewall that passes TCP to and from one port only, on this interface; it drops the rest silently.
     pub(crate) fn admit_only(&self, host: &str, interface: &str, port: u16) -> Result<()> {
         let mut script = String::new();
         for family in ["-4", "-6"] {
@@ -175,14 +175,14 @@ impl Hosts {
         self.sh(host, &script).map(drop)
     }
 
-    /// Whether a TCP segment to an address is answered, be it by a refusal.
+    /// Whether a TCP segment to an address is answered, if only by a refusal.
     pub(crate) fn answers(&self, from: &str, address: &str, port: u16) -> Result<bool> {
         let attempt =
             format!("timeout 0.5 bash -c '</dev/tcp/{address}/{port}' 2>&1 || [ $? != 124 ] && echo yes");
         Ok(self.sh(from, &format!("{attempt} || echo no"))?.contains("yes"))
     }
 
-    /// A program on a host, to be started by whoever asks.
+    /// The command of a program on a host.
     pub(crate) fn command(&self, host: &str, program: &str) -> Result<Command> {
         let mut command = self.host(host)?.enter();
         command.arg(program);
@@ -194,7 +194,7 @@ impl Hosts {
     }
 }
 
-/// The name of the switch's end of a host's interface: at most 15 bytes, as the kernel wants.
+/// The name of the switch's end of a host's interface, of at most 15 bytes, the kernel's limit.
 fn port(host: &str, interface: &str) -> String {
     format!("{host}-{interface}")
 }
@@ -224,7 +224,7 @@ impl Host {
         Ok(Self { name: name.into(), holder, pid })
     }
 
-    /// What starts a program here; its name and arguments are to be added.
+    /// The command that starts a program here, without its name and arguments.
     fn enter(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.args(NAMESPACES).args(["--target", &self.pid.to_string()]);
@@ -254,7 +254,7 @@ fn run(command: &mut Command, script: &str) -> Result<String> {
     Err(format!("{script:?} ended with {}: {}", output.status, said.trim()).into())
 }
 
-/// The only child of a process: `nsenter` and `unshare` start what they were asked for as one.
+/// The only child of a process: the program that `nsenter` or `unshare` has started.
 pub(crate) fn child_of(pid: u32) -> Result<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     let child = children.split_whitespace().next().ok_or_else(|| format!("process {pid} has no child"))?;

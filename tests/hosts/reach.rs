@@ -1,4 +1,4 @@
-//! Networks that do not carry what ranks send: all ranks say so when they join, in the same words, with both ends.
+//! Networks that lose what ranks send: all ranks report it when they join, in the same words, with both ends.
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -14,10 +14,10 @@ pub(crate) const CASES: Table = &[
     ("large packets that the network drops", large_packets),
 ];
 
-/// By how much a loaded machine may be later than the 15 s that joining may take.
+/// How much longer than 15 s joining may take on a loaded machine.
 const LATE: i64 = 10_000;
 
-/// Half of the ranks on each of two hosts, which meet at the first one's store: none joins, all say the same, and that soon.
+/// Half of the ranks are on each of two hosts, and meet at the store of the first: none joins, and all soon report the same.
 fn refused(
     provider: &str,
     hosts: &Hosts,
@@ -78,7 +78,7 @@ fn filtered(provider: &str) -> Outcome {
     refused(provider, &hosts, 4, [&[], &[]], &words)
 }
 
-/// Hosts believe in jumbo frames, the switch between them does not.
+/// The hosts send jumbo frames, which the switch between them drops.
 fn large_packets(provider: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
     hosts.mtu("host0", "eth0", 9000)?;

@@ -1,5 +1,5 @@
-//! Speed between hosts whose ports are limited: what the group takes by default beside the other algorithms, the fastest first.
-//! It prints, and asserts nothing of speed.
+//! Speed between hosts whose ports are limited: the default algorithm beside the others, the fastest first. It prints times and
+//! asserts nothing about them.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,10 @@ pub(crate) const CASES: Table = &[
 
 pub(crate) const ROLES: &[Role] = &[("measures-all-reduce", play_measures)];
 
-/// What is tried beside the default.
+/// The algorithms that are measured beside the default.
 const ALGORITHMS: [&str; 7] =
     ["direct", "star", "recursive_doubling", "two_shot", "rabenseifner", "ring", "tree"];
-/// Bytes, and for how long an algorithm is measured with so many.
+/// Bytes, and how long an algorithm is measured with so many.
 const SIZES: [(usize, Duration); 4] = [
     (8, Duration::from_millis(50)),
     (64 << 10, Duration::from_millis(100)),
@@ -49,7 +49,7 @@ fn bench(provider: &str, hosts: usize, each: usize) -> Outcome {
     Ok(Verdict::Measured(table.to_owned()))
 }
 
-/// Measures the default and each algorithm at each size; tells the medians of the slowest rank.
+/// Measures the default and each algorithm at each size. Says the medians of the slowest rank.
 fn play_measures(_: &str) -> rank::Outcome {
     let group = join()?;
     let mut told = Vec::new();

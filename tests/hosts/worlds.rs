@@ -1,4 +1,4 @@
-//! Worlds over several hosts that are to work: several ranks on each, one on each, IPv6 alone.
+//! Worlds over several hosts that work: several ranks on each, one on each, IPv6 only.
 
 use unisono::ReduceOp;
 
@@ -21,15 +21,15 @@ pub(crate) const CASES: Table = &[
 
 pub(crate) const ROLES: &[Role] = &[("reduces", play_reduces)];
 
-/// The port of the stores: nobody else is on these hosts.
+/// The port of the stores; the hosts have no other programs.
 pub(crate) const PORT: u16 = 29500;
 
-/// So many ranks, block by block on the hosts, reduce.
+/// This many ranks, in equal numbers on the hosts, reduce.
 fn works(provider: &str, hosts: usize, ranks: usize, store: &str) -> Outcome {
     reduce(provider, &Hosts::on_one_network(hosts)?, hosts, ranks, store)
 }
 
-/// No host has an address of IPv4 but its loopback.
+/// No host has an IPv4 address except that of its loopback.
 fn ipv6(provider: &str) -> Outcome {
     let hosts =
         Hosts::new(&[("alpha", &[("eth0", &["fd77::1/64"])]), ("beta", &[("eth0", &["fd77::2/64"])])])?;
@@ -39,7 +39,7 @@ fn ipv6(provider: &str) -> Outcome {
     all_well(world)
 }
 
-/// What the other cases rest on.
+/// The properties of the hosts on which the other cases depend.
 fn apart(_: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
     let answers = |address: &str, port| hosts.answers("host0", address, port);
@@ -62,8 +62,8 @@ fn apart(_: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
-/// Two hosts that have one network in common; the master's is neither its first nor its last interface.
-/// As Debian's installer does it, the master's /etc/hosts has its own name at a loopback address.
+/// Two hosts with one network in common, whose interface on the master is neither its first nor its last.
+/// The master's /etc/hosts maps its own name to a loopback address, as Debian's installer writes it.
 fn two_interfaces() -> Result<Hosts, Box<dyn std::error::Error>> {
     let hosts = Hosts::new(&[
         ("alpha", &[("eth0", &["10.88.0.1/24"]), ("eth1", &["10.77.0.1/24"]), ("eth3", &["10.66.0.1/24"])]),
@@ -129,7 +129,7 @@ fn reduce(provider: &str, all: &Hosts, hosts: usize, ranks: usize, store: &str) 
     all_well(world)
 }
 
-/// All ranks end well, and none was slow to join.
+/// Checks that all ranks succeed, and that none was slow to join.
 fn all_well(world: TestJob) -> Outcome {
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;
@@ -139,7 +139,7 @@ fn all_well(world: TestJob) -> Outcome {
     Ok(Verdict::Measured(format!("joining took {slowest} ms")))
 }
 
-/// Joins, sums numbers whose sum is exact, at every size that takes another way, and leaves.
+/// Joins, sums numbers whose sum is exact, at every size that takes another path, and leaves.
 fn play_reduces(_: &str) -> rank::Outcome {
     let group = join()?;
     let (rank, ranks) = (group.rank(), group.size());

@@ -107,7 +107,7 @@ impl Blocks<'_> {
         Ok(())
     }
 
-    /// How much one rank has for another: from nothing to twice the count.
+    /// The length of one rank's block for another: from 0 to twice the count.
     fn length(&self, from: usize, to: usize) -> usize {
         let mix = (usize::try_from(self.seed).unwrap_or(0) + 7 * from + 3 * to) % 5;
         self.count * mix / 2

@@ -15,10 +15,10 @@ use crate::{
 
 pub(crate) const ROLES: &[Role] = &[("collectives", play)];
 
-/// Shown with every failure; changes all data.
+/// The seed of all data, shown with every failure.
 const SEED: u64 = 20_251_120;
 
-/// All of it at a number of ranks.
+/// All checks with a number of ranks.
 pub(crate) fn case(provider: &str, ranks: usize) -> Outcome {
     let mut world = TestJob::new(provider, ranks, rounds().len())?;
     world.start_all("collectives", &[])?;
@@ -32,7 +32,7 @@ pub(crate) fn case(provider: &str, ranks: usize) -> Outcome {
     Ok(Verdict::Measured(format!("{} calls on each rank", same(&ends, "calls")?)))
 }
 
-/// Whether a machine is so slow (an emulated one) that a few of each kind must do.
+/// Whether to check only a few of each kind, on a slow (emulated) machine.
 fn brief() -> bool {
     std::env::var_os("UNISONO_TEST_BRIEF").is_some()
 }
@@ -41,11 +41,11 @@ fn brief() -> bool {
 struct Round {
     name: &'static str,
     algorithm: Option<&'static str>,
-    /// Whether chunks and slots are so small that little data shows every pattern.
+    /// Whether chunks and slots are so small that little data exercises every pattern.
     small: bool,
 }
 
-/// One for each algorithm, one with the table's choice, and one with the settings of everyday.
+/// A group for each algorithm, one with the table's choice, and one with the default settings.
 fn rounds() -> Vec<Round> {
     let forced =
         algorithm::ALGORITHMS.iter().map(|it| Round { name: it.name, algorithm: Some(it.name), small: true });
@@ -83,9 +83,9 @@ fn play(_: &str) -> rank::Outcome {
 pub(crate) struct Check {
     pub(crate) group: ProcessGroup,
     round: Round,
-    /// Another for every piece of data.
+    /// Different for every piece of data.
     seed: u64,
-    /// A hash of all results that rounding made.
+    /// A hash of all results that are rounded.
     bits: u64,
 }
 
@@ -371,7 +371,7 @@ impl<T: Number> DerefMut for Room<T> {
     }
 }
 
-/// Fails with the first element that is not as it should be.
+/// Fails with the first element that is wrong.
 pub(crate) fn expect<T: Number>(what: &str, got: &[T], wanted: &[T]) -> rank::Outcome {
     ensure!(got.len() == wanted.len(), "{what}: {} elements, not {}", got.len(), wanted.len());
     let wrong = got.iter().zip(wanted).position(|(got, wanted)| got != wanted);

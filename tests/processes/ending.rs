@@ -1,5 +1,5 @@
-//! Ranks that end while they join, each in a way and at a moment of its own: those that are left say which and why, in the
-//! same words, and at once. The seed is printed; `UNISONO_TEST_SEED` repeats it, and `UNISONO_TEST_CASES` says how many.
+//! Ranks that end while they join, in various ways and at various moments: the others report at once which rank and why, in the
+//! same words. The seed is printed; `UNISONO_TEST_SEED` repeats it, and `UNISONO_TEST_CASES` sets the number of cases.
 
 use std::{
     fs,
@@ -23,10 +23,10 @@ pub(crate) const CASES: Table = &[("ranks end while they join", campaign)];
 
 pub(crate) const ROLES: &[Role] = &[("ends-joining", play_victim), ("sees-an-end", play_witness)];
 
-/// Within this all must know, in microseconds: 2 s, and as much for a machine that does other things too.
+/// The time within which all must know, in microseconds: 2 s, and as much again for a loaded machine.
 const SOON: i64 = 4_000_000;
 
-/// How ranks end, and what the others then say of it.
+/// How ranks end, and what the others report.
 const ENDS: &[(&str, &str)] = &[
     ("kill", "died ("),
     ("exit", "died ("),
@@ -58,7 +58,7 @@ fn campaign(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("seed {seed}: {cases} ends, all knew after {slowest:.0} ms at most")))
 }
 
-/// One rank's end; gives how long it took the slowest of the others to know, in microseconds.
+/// Ends one rank. Returns how long it took the slowest of the others to know, in microseconds.
 fn one(provider: &str, case: usize, random: &mut Random) -> Result<i64, Box<dyn std::error::Error>> {
     let (how, words) = ENDS[case % ENDS.len()];
     let ranks = [2, 4][random.below(2)];
@@ -114,7 +114,7 @@ fn watches() -> bool {
         .any(|comm| fs::read_to_string(comm).is_ok_and(|name| name.trim() == "unisono-watch"))
 }
 
-/// Leaves a file, in a thread of its own, when this rank is there.
+/// Makes a file, from a thread of its own, when this rank has arrived.
 fn tell_when_there(here: &str) {
     let mark = Path::new(here).join(std::process::id().to_string());
     thread::spawn(move || {
@@ -193,7 +193,7 @@ fn play_victim(told: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// Joins, and then works until it hears of the end.
+/// Joins, and then works until it is told of the end.
 fn play_witness(here: &str) -> rank::Outcome {
     tell_when_there(here);
     let told = match ProcessGroup::join(rank::config(0)?) {

@@ -1,4 +1,4 @@
-//! Ranks that die, stop, leave, give up or never come: the others say so, all in the same words, and at once.
+//! Ranks that die, stop, leave, abort or never come: the others report it at once, all in the same words.
 
 use std::{thread, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 const RANKS: usize = 4;
 /// Elements of an all_reduce that takes some milliseconds at least.
 const LARGE: usize = 1 << 20;
-/// Within this the others must know, in microseconds.
+/// The time within which the others must know, in microseconds.
 const SOON: i64 = 1_000_000;
 
 /// What is tried.
@@ -52,13 +52,13 @@ pub(crate) const ROLES: &[Role] = &[
     ("unseen", play_unseen),
 ];
 
-/// Splits the ends into the victim's and the others'.
+/// Separates the end of the victim from those of the others.
 fn victim_and_others(ends: &[End], victim: usize) -> Result<(&End, Vec<&End>), &'static str> {
     let (victims, others): (Vec<_>, Vec<_>) = ends.iter().partition(|end| end.rank == victim);
     Ok((victims.first().ok_or("the victim did not end")?, others))
 }
 
-/// The time from a signal to the last failure, which must be soon.
+/// The time from a signal to the last failure; an error if it is too long.
 fn soon(ends: &[&End], since: i64) -> Result<Verdict, Box<dyn std::error::Error>> {
     let mut slowest = 0;
     for end in ends {
@@ -131,7 +131,7 @@ fn killed_joining(provider: &str) -> Outcome {
     soon(&others, dead.number("signalled")?)
 }
 
-/// Is killed when it has opened the store, but has not met anybody.
+/// Is killed when it has opened the store, but has met no rank.
 fn play_joins_to_die(_: &str) -> rank::Outcome {
     let config = rank::config(0)?;
     let deadline = std::time::Instant::now() + config.join_timeout;
@@ -191,7 +191,7 @@ fn missing(provider: &str) -> Outcome {
     Ok(Verdict::Measured(ends[0].said("error")?.to_owned()))
 }
 
-/// Joins and parts, or tells why it could not join.
+/// Joins and leaves, or says why it could not join.
 fn play_meets(_: &str) -> rank::Outcome {
     say("began", rank::now());
     let result = unisono::ProcessGroup::join(rank::config(0)?);
@@ -208,7 +208,7 @@ fn play_meets(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// Starts all ranks in a role of which rank 1 does something else than the others.
+/// Starts all ranks in a role in which rank 1 does something else than the others.
 fn odd_one(provider: &str, role: &str) -> Result<(Vec<End>, Verdict), Box<dyn std::error::Error>> {
     let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all(role, &[])?;
@@ -219,7 +219,8 @@ fn odd_one(provider: &str, role: &str) -> Result<(Vec<End>, Verdict), Box<dyn st
     Ok((ends, verdict))
 }
 
-/// Joins; rank 1 goes on when the others are in their next call. (What ends while they are still in the barrier fails that.)
+/// Joins; rank 1 continues when the others are in their next call. (If it ended while they are in the barrier, the barrier would
+/// fail.)
 fn join_and_tarry() -> Result<unisono::ProcessGroup, Box<dyn std::error::Error>> {
     let group = join()?;
     group.barrier()?;
@@ -275,7 +276,7 @@ fn play_aborts(_: &str) -> rank::Outcome {
     until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
 }
 
-/// A rank puts to another for the first time, and goes before that one, which is stopped meanwhile, looks.
+/// A rank puts to another for the first time, and ends before that one, which is stopped meanwhile, polls.
 fn unseen(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all("unseen", &[])?;

@@ -1,4 +1,4 @@
-//! A rank forks: the child can do nothing with the group and harms nobody, whether it ends before its parent or after.
+//! A rank forks: the child cannot use the group and does not disturb it, whether it ends before its parent or after.
 #![allow(unsafe_code)]
 
 use std::{
@@ -24,10 +24,10 @@ pub(crate) const CASES: Table = &[
 
 pub(crate) const ROLES: &[Role] = &[("forks", forks), ("forks-and-dies", forks_and_dies)];
 
-/// How long a child lives on when its parent has died.
+/// How long a child lives after its parent has died.
 const CHILD: Duration = Duration::from_secs(3);
 
-/// Forks, and tells the child from its parent, which gets the child.
+/// Forks. Returns `None` in the child, and the child in the parent.
 fn fork() -> Result<Option<rustix::process::Pid>, Box<dyn std::error::Error>> {
     // SAFETY: the child has this thread alone, and goes on with it as its parent does. What other threads may hold while
     // it is made, the memory allocator's locks, the C library keeps usable; the library under test must do so as well.
@@ -51,7 +51,7 @@ fn refused<T>(what: &str, result: unisono::Result<T>) -> rank::Outcome {
     }
 }
 
-/// What a child does with what it finds.
+/// What the child does with the group.
 fn child(world: ProcessGroup, part: ProcessGroup, late: bool) -> rank::Outcome {
     let work = world.irecv(vec![0_u8; 3], 0, 7);
     refused("irecv", work)?;
@@ -73,7 +73,7 @@ fn child(world: ProcessGroup, part: ProcessGroup, late: bool) -> rank::Outcome {
     Ok(())
 }
 
-/// Forks children again and again, while all goes on.
+/// Forks children repeatedly, while operations run.
 fn forks(_: &str) -> rank::Outcome {
     let world = join()?;
     let (rank, ranks) = (world.rank(), world.size());
@@ -128,7 +128,7 @@ fn forks(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// The rank that is named forks a child that stays, and dies; the others tell when they hear of it.
+/// The given rank forks a child that stays, and dies; the others say when they are told.
 fn forks_and_dies(who: &str) -> rank::Outcome {
     let world = join()?;
     world.barrier()?;

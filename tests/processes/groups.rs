@@ -1,4 +1,4 @@
-//! Groups that are made and given up ten thousand times leave nothing behind in their process.
+//! Groups that are made and dropped ten thousand times leave nothing behind in their process.
 
 use unisono::ReduceOp;
 
@@ -13,13 +13,13 @@ pub(crate) const CASES: Table =
 
 pub(crate) const ROLES: &[Role] = &[("groups", play), ("many-groups", many_groups)];
 
-/// From then on everything there is has been made once.
+/// The number of groups after which everything has been allocated once.
 const EARLY: usize = 1000;
 
-/// What a process may grow by afterwards: the tables of flows' numbers fill until all numbers have been given out once.
+/// By how much a process may grow afterwards: the tables of flow numbers fill until all numbers have been used once.
 const MORE: i64 = 2 << 20;
 
-/// Bytes in memory, threads, and files that are open.
+/// Bytes of memory, threads and open files.
 fn taken() -> Result<(i64, usize, usize), Box<dyn std::error::Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Processes that cannot form a group: each is told why, and none waits longer than it must.
+//! Processes that cannot form a group: each is told why, and none waits longer than necessary.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use unisono::{Error, ProcessGroup};
@@ -25,7 +25,7 @@ pub(crate) const CASES: Table = &[
 
 pub(crate) const ROLES: &[Role] = &[("joins", play), ("joins-with-few-descriptors", play_few)];
 
-/// Joins and parts, or tells the kind of the error and its words, of which there is one line.
+/// Joins and leaves, or says the kind of the error and its message, which is one line.
 fn play(_: &str) -> rank::Outcome {
     let begun = now();
     let result = config(0).and_then(|config| Ok(ProcessGroup::join(config)?));
@@ -53,7 +53,7 @@ fn play(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// Fails unless a process was told this kind of error and words with this in them.
+/// Fails unless a process got this kind of error, with this text in its message.
 fn told(end: &End, kind: &str, words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     end.well()?;
     let said = end.said("words")?;

@@ -1,4 +1,4 @@
-//! Ranks leave far apart: all in good order, and none waits for longer than the others stay.
+//! Ranks leave at very different times: all in good order, and none waits longer than the others stay.
 
 use std::{thread, time::Duration};
 
@@ -14,8 +14,8 @@ pub(crate) const CASES: Table = &[("ranks leave far apart", far_apart)];
 
 pub(crate) const ROLES: &[Role] = &[("parts", play)];
 
-/// The gap between the first rank that leaves and the last, in seconds, if the variable does not say another: longer than the
-/// timeout that the ranks are given, and than the store stays for whoever does not tell that it leaves.
+/// The default of the time between the first rank that leaves and the last, in seconds: longer than the ranks' timeout, and than the
+/// time that the store waits for a rank that does not say that it is leaving.
 const GAP: u64 = 6;
 const TIMEOUT: (&str, &str) = ("UNISONO_TIMEOUT", "2s");
 

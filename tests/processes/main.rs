@@ -1,9 +1,9 @@
 //! Real ranks as real processes over libfabric: the collectives against an oracle, messages, failures, refusals at join.
 //!
 //! The suite starts itself again as the ranks, which meet at stores that it serves; `suite.rs` says over which providers.
-//! `UNISONO_TEST_RANKS` says with how many ranks to run the
-//! collectives, 1,2,3,4,8 if it is not set; with `UNISONO_TEST_BRIEF` they are tried with fewer types and counts. `UNISONO_TEST_GAP` says how many seconds
-//! ranks leave apart, 6 if it is not set; `UNISONO_TEST_CASES` and `UNISONO_TEST_SEED` are the random campaign's.
+//! `UNISONO_TEST_RANKS` sets the numbers of ranks of the collectives, 1,2,3,4,8 by default; with `UNISONO_TEST_BRIEF` they are
+//! checked with fewer types and counts. `UNISONO_TEST_GAP` sets how many seconds apart ranks leave, 6 by default.
+//! `UNISONO_TEST_CASES` and `UNISONO_TEST_SEED` are those of the random campaign.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
 
@@ -86,7 +86,7 @@ fn cases() -> Cases {
     cases
 }
 
-/// Cases that mostly wait; they run beside the others.
+/// Cases that mostly wait; they run concurrently with the others.
 fn waiting() -> Cases {
     suite::of(&[forking::CASES, leaving::CASES, stuck::WAITING])
 }

@@ -1,4 +1,4 @@
-//! Little memory that may be locked: smaller windows serve, on all ranks, and one line says so.
+//! A low limit on locked memory: all ranks use smaller windows, and one line says so.
 
 use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -17,9 +17,9 @@ pub(crate) const CASES: Table = &[("little memory may be locked", case)];
 
 pub(crate) const ROLES: &[Role] = &[("locks", play)];
 
-/// A chunk whose windows take more than 200 MiB: two for each lane and neighbour, and as many again to send from.
+/// A chunk whose windows take more than 200 MiB: two for each lane and neighbour, and as many again for staging.
 const CHUNK: &str = "16M";
-/// What rank 1 may lock: enough for the provider's own buffers and for smaller windows.
+/// The limit of rank 1: enough for the provider's own buffers and for smaller windows.
 const LIMIT: u64 = 96 << 20;
 
 fn case(provider: &str) -> Outcome {
@@ -50,7 +50,7 @@ fn case(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("chunks of {} bytes", chunks[0].unwrap_or_default())))
 }
 
-/// Joins with a limit, if one is told, and reduces something large.
+/// Joins with a limit, if one is given, and reduces a large vector.
 fn play(limit: &str) -> rank::Outcome {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -1,5 +1,5 @@
-//! Messages from point to point and work under way, between real processes: everything that is sent arrives, whole and in
-//! order, beside collectives of several groups; and what does not fit is said on both sides.
+//! Point-to-point messages and asynchronous work between real processes: everything that is sent arrives, whole and in order,
+//! while collectives of several groups run; and both sides report messages that do not match.
 
 use unisono::{Config, Message, ProcessGroup, ReduceOp, Source, Work};
 
@@ -20,7 +20,7 @@ pub(crate) const CASES: Table = &[
 
 pub(crate) const ROLES: &[Role] = &[("messages", talk), ("misfits", misfit)];
 
-/// Small ones, those about the size of a slot, and large ones.
+/// Lengths: small, about the size of a slot, and large.
 const LENGTHS: [usize; 9] = [0, 1, 17, 1000, 8191, 8192, 8193, 100_003, 1_500_000];
 
 fn messages(provider: &str, ranks: usize) -> Outcome {
@@ -32,7 +32,7 @@ fn messages(provider: &str, ranks: usize) -> Outcome {
     Ok(Verdict::Measured(format!("{} messages from each rank", same(&ends, "messages")?)))
 }
 
-/// What rank `from` sends as its `number`-th message.
+/// The contents of the `number`-th message of rank `from`.
 fn data<T: Number>(from: usize, number: usize, len: usize) -> Vec<T> {
     (0..len).map(|index| small(number as u64, ReduceOp::Sum, from, index)).collect()
 }
@@ -51,7 +51,7 @@ fn talk(_: &str) -> rank::Outcome {
     Ok(group.leave()?)
 }
 
-/// To the next rank and from the one before.
+/// Sends to the next rank and receives from the previous one.
 fn around<T: Number>(group: &ProcessGroup, number: usize, len: usize) -> rank::Outcome {
     let (rank, ranks) = (group.rank(), group.size());
     let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
@@ -78,7 +78,7 @@ fn around<T: Number>(group: &ProcessGroup, number: usize, len: usize) -> rank::O
     Ok(())
 }
 
-/// Many small messages of several tags, from everyone to everyone, received by tag and not in the order in which they came.
+/// Many small messages of several tags between all pairs of ranks, received by tag and not in the order of arrival.
 fn crowd(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
     let (rank, ranks, each) = (group.rank(), group.size(), 40);
     for number in 0..each {
@@ -98,7 +98,7 @@ fn crowd(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
     Ok(ranks * each)
 }
 
-/// Collectives of two groups and messages, all under way at once.
+/// Runs collectives of two groups and messages concurrently.
 fn at_once(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
     let (rank, ranks) = (group.rank(), group.size());
     let part = group.split(Some(rank as u64 % 2), 0)?.ok_or("no group")?;
@@ -133,7 +133,7 @@ fn at_once(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
     Ok(count)
 }
 
-/// Each round in a group of its own, because each ends it.
+/// Each round in a group of its own, because the failure ends it.
 fn misfits(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 4)?;
     world.start_all("misfits", &[])?;

@@ -1,4 +1,4 @@
-//! Ranks that do not call the same thing: all of them get the same words, at once, and keep their data.
+//! Ranks that make different calls: all of them get the same failure at once, and their data is unchanged.
 
 use unisono::{ProcessGroup, ReduceOp, TensorViewMut};
 
@@ -18,14 +18,14 @@ pub(crate) const ROLES: &[Role] = &[("mismatches", play)];
 
 type Call = fn(&ProcessGroup, &mut Data) -> unisono::Result<()>;
 
-/// What calls work on.
+/// The data of the calls.
 struct Data {
     floats: Vec<f32>,
     integers: Vec<i32>,
     output: Vec<f32>,
 }
 
-/// So many that they are written straight into outputs.
+/// So many elements that results are written straight into outputs.
 const LARGE: usize = 600_000;
 
 impl Data {
@@ -37,13 +37,13 @@ impl Data {
     }
 }
 
-/// An all_reduce of so many by an algorithm, in messages of 1 KiB on so many lanes: on one they come through the windows
-/// of small messages, on several through those of large ones.
+/// An all_reduce of so many elements by an algorithm, in messages of 1 KiB on so many lanes: one lane uses the windows of small
+/// messages, several use those of large ones.
 fn by(algorithm: &str, lanes: usize, group: &ProcessGroup, data: &mut [f32]) -> unisono::Result<()> {
     group.with_algorithms(algorithm)?.with_pipeline(1024, lanes)?.all_reduce(data, ReduceOp::Sum)
 }
 
-/// What the last rank does, what the others do, and what all say of it.
+/// What the last rank calls, what the others call, and the failure.
 const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
     (
         "count",

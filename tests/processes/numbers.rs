@@ -1,4 +1,4 @@
-//! What ranks contribute, and what must come of it, computed without any of the library's kernels.
+//! What ranks contribute, and the expected results, computed without the library's kernels.
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers; integers wrap as the reductions do")]
 
@@ -11,18 +11,18 @@ use crate::random::Random;
 
 /// An element that an oracle can reduce.
 pub(crate) trait Number: Element + PartialEq + Debug {
-    /// The unit of rounding, relative; 0 for integers.
+    /// The relative rounding error; 0 for integers.
     const ROUNDING: f64;
-    /// Of a small number; integers wrap.
+    /// From a small number; integers wrap.
     fn of(value: i64) -> Self;
-    /// Of any number, rounded.
+    /// From any number, rounded.
     fn near(value: f64) -> Self;
     fn value(self) -> f64;
     /// The reduction of all, one after the other.
     fn reduce(op: ReduceOp, all: &[Self]) -> Self;
     /// Their sum or average, reduced in order in `f32` (`f64` for that type), rounded at the end alone.
     fn in_order(op: ReduceOp, all: &[Self]) -> Self;
-    /// The factor that pre-multiplied sums are tried with.
+    /// The factor of pre-multiplied sums.
     fn factor() -> f64;
 }
 
@@ -108,8 +108,7 @@ floats! {
     f64, 1.0 / (1_u64 << 53) as f64, |value| value, |value| value, |value| value;
 }
 
-/// What is left of a sum or a quotient in an `f32`: of two of those it is rounded once, for `f64` has more than twice
-/// the places.
+/// Rounds a sum or quotient of two `f32` to `f32`: once, because `f64` has more than twice the digits.
 fn single(value: f64) -> f64 {
     f64::from(value as f32)
 }
@@ -122,13 +121,12 @@ pub(crate) fn operations<T: Number>() -> Vec<ReduceOp> {
     all
 }
 
-/// 64 bits that look random.
+/// 64 pseudo-random bits.
 fn random(seed: u64, rank: usize, index: usize) -> u64 {
     Random(seed ^ (rank as u64) << 48 ^ (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).bits()
 }
 
-/// What a rank contributes: numbers so small that no type rounds any result of up to 8 ranks, but for averages,
-/// which are rounded once.
+/// A contribution: numbers so small that no type rounds a result of up to 8 ranks, except for averages, which are rounded once.
 pub(crate) fn small<T: Number>(seed: u64, op: ReduceOp, rank: usize, index: usize) -> T {
     let random = random(seed, rank, index);
     T::of(match op {
@@ -137,7 +135,7 @@ pub(crate) fn small<T: Number>(seed: u64, op: ReduceOp, rank: usize, index: usiz
     })
 }
 
-/// What a rank contributes where rounding is wanted: numbers of very different size.
+/// A contribution that causes rounding: numbers of very different sizes.
 pub(crate) fn wild<T: Number>(seed: u64, rank: usize, index: usize) -> T {
     let random = random(seed, rank, index);
     let mantissa = (random >> 11) as f64 / (1_u64 << 52) as f64 - 1.0;

@@ -1,4 +1,4 @@
-//! Objects and tensors between processes: of one message and of many, and those that are not what a rank wants.
+//! Objects and tensors between processes: of one message and of many, and of types that a rank does not expect.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn objects(provider: &str, ranks: usize) -> Outcome {
 
 type Object = BTreeMap<String, Vec<Option<u16>>>;
 
-/// As large as is asked for, and another for every rank.
+/// An object of the given size, different on every rank.
 fn object(rank: usize, len: u16) -> Object {
     let rank = u16::try_from(rank).unwrap_or_default();
     BTreeMap::from([("values".to_owned(), (0..len).map(|at| (at % 3 > 0).then_some(at ^ rank)).collect())])
@@ -68,7 +68,7 @@ fn values(group: &ProcessGroup) -> rank::Outcome {
     Ok(())
 }
 
-/// All at once, while some ranks make the blocking forms of the same calls; some works are dropped.
+/// All calls concurrently, while some ranks make the blocking forms of the same calls; some works are dropped.
 fn later(group: &ProcessGroup, number: usize) -> rank::Outcome {
     let (me, ranks) = (group.rank(), group.size());
     let (root, next, before) = (number % ranks, (me + 1) % ranks, (me + ranks - 1) % ranks);
@@ -112,7 +112,7 @@ fn later(group: &ProcessGroup, number: usize) -> rank::Outcome {
     Ok(())
 }
 
-/// What a rank cannot send or use is its error and, if it was to come elsewhere, theirs; then all go on.
+/// If a rank cannot send or decode an object, it and the ranks that should have received it get an error; then all go on.
 fn wrong(group: &ProcessGroup) -> rank::Outcome {
     let me = group.rank();
     let large = vec![1_u8; if me == 1 { 200_000 } else { 1 }];

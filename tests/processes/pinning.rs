@@ -1,4 +1,4 @@
-//! Where the thread runs that goes on with asynchronous calls, as the system tells it.
+//! The processors of the progress thread, as the system reports them.
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 use unisono::{Error, ReduceOp};
@@ -14,7 +14,7 @@ pub(crate) const CASES: Table =
 
 pub(crate) const ROLES: &[Role] = &[("pinned", play)];
 
-/// Tells on which processors the thread may run, and the process's other threads.
+/// Says on which processors the progress thread may run, and the process's other threads.
 fn play(_: &str) -> rank::Outcome {
     let group = match join() {
         Ok(group) => group,
@@ -49,7 +49,7 @@ fn play(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// How many processors a list has: `0-3,7`.
+/// The number of processors in a list: `0-3,7`.
 fn count(list: &str) -> Result<usize, Box<dyn std::error::Error>> {
     let mut count = 0;
     for part in list.split(',') {
@@ -59,7 +59,7 @@ fn count(list: &str) -> Result<usize, Box<dyn std::error::Error>> {
     Ok(count)
 }
 
-/// The processors on which tests may run.
+/// The processors on which this process may run.
 fn processors() -> Result<Vec<usize>, Box<dyn std::error::Error>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())

@@ -1,4 +1,4 @@
-//! The ranks' side: what a process does that the suite started, by its role.
+//! The ranks' side: runs the role for which the suite started this process.
 
 use std::{
     error::Error,
@@ -17,7 +17,7 @@ use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
 
 use crate::world::PATIENCE;
 
-/// The variable that makes a process a rank: its role, and what the role needs to know.
+/// The variable that makes a process a rank: its role, and the role's arguments.
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
 /// The stores of the groups it joins, one after the other.
 pub(crate) const STORES: &str = "PROCESSES_STORES";
@@ -25,10 +25,10 @@ pub(crate) const STORES: &str = "PROCESSES_STORES";
 /// How a role ends.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
-/// A role by its name; given what else it was told.
+/// A role's name, and its function, which gets the arguments.
 pub(crate) type Role = (&'static str, fn(&str) -> Outcome);
 
-/// Plays one of these roles, `NAME` or `NAME ARGUMENTS`.
+/// Runs one of these roles, `NAME` or `NAME ARGUMENTS`.
 pub(crate) fn run(told: &str, roles: &[&[Role]]) -> ExitCode {
     // Neither an end of the suite nor a call that hangs leaves it running.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
@@ -53,7 +53,7 @@ pub(crate) fn run(told: &str, roles: &[&[Role]]) -> ExitCode {
     }
 }
 
-/// How this process joins the `number`-th of its groups.
+/// The configuration with which this process joins the `number`-th of its groups.
 pub(crate) fn config(number: usize) -> Result<Config, Box<dyn Error>> {
     let stores = std::env::var(STORES)?;
     let store = stores.split(' ').nth(number).ok_or("more groups than stores")?;
@@ -65,7 +65,7 @@ pub(crate) fn join() -> Result<ProcessGroup, Box<dyn Error>> {
     Ok(ProcessGroup::join(config(0)?)?)
 }
 
-/// Tells the parent something under a keyword.
+/// Prints a line for the parent: a keyword and a value.
 pub(crate) fn say(key: &str, what: impl fmt::Display) {
     // One write, so that a kill cannot cut the line; a parent that is gone does not listen.
     let line = format!("{key} {}\n", what.to_string().replace('\n', " "));
@@ -78,7 +78,7 @@ pub(crate) fn now() -> i64 {
     now.tv_sec * 1_000_000 + now.tv_nsec / 1000
 }
 
-/// Says when this is, and ends or stops this process at once.
+/// Says the time, and ends or stops this process at once.
 pub(crate) fn signal_myself(signal: Signal) -> Outcome {
     say("signalled", now());
     Ok(kill_process(getpid(), signal)?)
@@ -93,7 +93,7 @@ pub(crate) fn failure(result: unisono::Result<()>) -> Result<Failure, Box<dyn Er
     }
 }
 
-/// Calls until a call fails; tells when and how, and makes sure that every later call fails alike.
+/// Calls until a call fails. Says when and how, and checks that the next call fails with the same failure.
 pub(crate) fn until_failure(
     group: &ProcessGroup,
     mut call: impl FnMut(&ProcessGroup) -> unisono::Result<()>,

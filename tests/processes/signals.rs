@@ -1,4 +1,4 @@
-//! Ranks that a signal asks to end: they say so before they go, and go by the signal. Programs that handle it themselves do.
+//! Ranks that a signal ends: they report it first, and then end by the signal. Programs that handle the signal themselves decide.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use crate::{
 };
 
 const RANKS: usize = 3;
-/// Within this the others must know, in microseconds.
+/// The time within which the others must know, in microseconds.
 const SOON: i64 = 2_000_000;
 
 /// What is tried.
@@ -47,7 +47,7 @@ fn signal(name: &str) -> Signal {
     }
 }
 
-/// Whether this process ignores a signal, as nohup and shells have what runs in the background do: so do its children then.
+/// Whether this process ignores a signal, as under nohup or in the background of a shell: its children then ignore it too.
 fn is_ignored(signal: Signal) -> world::Result<bool> {
     let status = fs::read_to_string("/proc/self/status")?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).ok_or("no SigIgn")?;
@@ -97,7 +97,7 @@ fn play(name: &str) -> rank::Outcome {
     until_failure(&group, |group| group.all_reduce(&mut data, ReduceOp::Avg)).map(drop)
 }
 
-/// The first that speaks gives the words for all; whoever hears them before its own signal comes returns them.
+/// The first rank that reports determines the failure of all; a rank that is told before its own signal arrives returns it.
 fn all(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, RANKS, 1)?;
     let here = tempfile::tempdir()?;
@@ -122,7 +122,7 @@ fn all(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("{signalled} by the signal, {} were told first", told.len())))
 }
 
-/// Sleeps in a receive, and not in a call that polls.
+/// Sleeps in a receive instead of polling.
 fn play_waits(here: &str) -> rank::Outcome {
     let group = join()?;
     group.barrier()?;
@@ -143,7 +143,7 @@ fn handled(provider: &str, when: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
-/// Takes the signal for what its own handler makes of it, and goes on.
+/// Handles the signal itself, and goes on.
 fn play_handles(when: &str) -> rank::Outcome {
     let asked = Arc::new(AtomicBool::new(false));
     let handle = || signal_hook::flag::register(SIGTERM, Arc::clone(&asked));

@@ -1,5 +1,5 @@
-//! A program that is not of the job and knows where its ranks' endpoints are: what it puts there changes no result, and what it
-//! tells them ends the group in words that blame no rank.
+//! A program outside the job that knows the addresses of its ranks' endpoints: its puts change no result, and its messages end the
+//! group with a failure that blames no rank.
 #![allow(unsafe_code)]
 
 use std::{
@@ -31,21 +31,21 @@ pub(crate) const ROLES: &[Role] = &[("visited", play_visited)];
 const RANKS: usize = 2;
 /// Elements of an all_reduce in a registered buffer.
 const COUNT: usize = 4096;
-/// What a stranger writes: it would be seen in every sum.
+/// The value that a stranger writes, which would show in every sum.
 const FORGED: [u8; 4096] = [0x5a; 4096];
-/// Credit for the last of all flows: before immediates were masked, it was taken for late news of a group that has ended.
+/// Credit for the last of all flows: without masks of immediates it would pass for a late message of a group that has ended.
 const LATE_NEWS: u32 = 1 << 30 | 0x1fff << 16;
-/// The keys that are guessed: an endpoint that counted them would have given them by now.
+/// The keys that the stranger guesses: an endpoint that numbered its keys would have used these.
 const GUESSES: u64 = 32;
 
-/// What a rank of this suite tells a stranger: where its endpoint is, and a region that may be written. A put of no bytes needs
-/// no key; this crate has none, and so the stranger's come there.
+/// What a rank of this suite tells a stranger: the address of its endpoint, and a region that may be written to, in which the
+/// stranger's messages land.
 struct Visited {
     address: Address,
     open: RemoteRegion,
 }
 
-/// Reduces over and over, and looks at the sums, until the parent has laid a file, or the group has failed.
+/// Reduces repeatedly and checks the sums, until the parent has made a file or the group has failed.
 fn play_visited(arguments: &str) -> rank::Outcome {
     let (seconds, directory) = arguments.split_once(' ').ok_or("for how long, and where?")?;
     let (most, directory) = (Duration::from_secs(seconds.parse()?), Path::new(directory));
@@ -98,7 +98,7 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// A program that is not of the job.
+/// A program outside the job.
 struct Stranger {
     ofi: Ofi,
     source: Region,
@@ -118,7 +118,7 @@ impl Stranger {
         Ok(Self { ofi, source, peers })
     }
 
-    /// Puts there; false if that broke the stranger's endpoint.
+    /// Puts to the rank; `false` if that broke the stranger's endpoint.
     fn put(&mut self, rank: usize, region: RemoteRegion, immediate: u32) -> Result<bool> {
         let len = FORGED.len().min(usize::try_from(region.len)?);
         let sources = [Source::new(&self.source, 0, len)?];
@@ -149,7 +149,7 @@ impl Stranger {
     }
 }
 
-/// Starts the ranks, and gives what they tell a stranger.
+/// Starts the ranks, and returns what they tell a stranger.
 fn visited(provider: &str, directory: &Path, most: Duration) -> Result<(TestJob, Vec<Visited>)> {
     let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all(&format!("visited {} {}", most.as_secs(), directory.display()), &[])?;

@@ -1,4 +1,4 @@
-//! A provider that does not return: the process ends all the same, with words, and in time.
+//! A provider that does not return: the process ends in time nevertheless, with an error message.
 
 use std::{
     os::unix::process::ExitStatusExt,
@@ -43,10 +43,10 @@ pub(crate) const ROLES: &[Role] = &[
     ("refused", play_refused),
 ];
 
-/// After so long, joining and a deadline of a second included, a process whose provider does not return has ended.
+/// The time within which a process whose provider does not return must end, including the join and a deadline of 1 s.
 const SOON: Duration = Duration::from_secs(12);
 
-/// Whether a process was aborted by the library, with these words on its standard error.
+/// Whether a process was aborted by the library, with this text on its standard error.
 pub(crate) fn aborted(end: &End, words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     let how = end.status.signal();
     ensure!(
@@ -96,7 +96,7 @@ fn never_returns(provider: &str) -> Outcome {
     Ok(Verdict::Measured(words))
 }
 
-/// libfabric looks for providers in a directory, and waits for ever for one that is a pipe into which nobody writes.
+/// libfabric looks for providers in a directory with a pipe that has no writer, and so waits for ever.
 fn never_opens(provider: &str) -> Outcome {
     if provider == "shm" {
         return Ok(Verdict::Skipped("libfabric looks for all providers at once".into()));
@@ -120,7 +120,7 @@ fn never_opens(provider: &str) -> Outcome {
     Ok(Verdict::Measured(ends[0].said("error")?.to_owned()))
 }
 
-/// In the middle of a call of its library that takes two seconds, a rank is stopped for longer than such a call may take.
+/// A rank is stopped in the middle of a call of libfabric that takes 2 s, for longer than such a call may take.
 fn continued(provider: &str) -> Outcome {
     if provider == "shm" {
         return Ok(Verdict::Skipped("the transport that sticks is the same over any provider".into()));
@@ -163,7 +163,7 @@ fn sticky(at: LibraryCall) -> Result<(ProcessGroup, Arc<AtomicBool>), Box<dyn st
     Ok((ProcessGroup::with(config, Box::new(transport), Some(store))?, now))
 }
 
-/// Calls until all is over; some ranks' provider sticks, and one rank is killed while they do.
+/// Calls until the group has failed; the provider of some ranks hangs, and one rank is killed meanwhile.
 fn play_stuck(told: &str) -> rank::Outcome {
     let [at, stuck, victim] = told.split(' ').collect::<Vec<_>>()[..] else {
         return Err("stuck how?".into());
@@ -183,7 +183,7 @@ fn play_stuck(told: &str) -> rank::Outcome {
     until_failure(&group, |group| group.all_reduce(&mut [0.5_f32; 4096], ReduceOp::Avg)).map(drop)
 }
 
-/// A rank is killed at a moment that nobody has chosen, again and again.
+/// A rank is killed at a random moment, repeatedly.
 fn kills(provider: &str) -> Outcome {
     const TIMES: u64 = 8;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
@@ -232,7 +232,7 @@ fn mapped() -> Result<Vec<String>, std::io::Error> {
     Ok(files)
 }
 
-/// Two ranks in this role, each in a PID namespace of its own, with one /dev/shm; or why there can be none.
+/// Two ranks in this role, each in its own PID namespace, with one /dev/shm; or why there can be none.
 fn in_containers(provider: &str, role: &str) -> Result<Result<Vec<End>, String>, Box<dyn std::error::Error>> {
     if provider != "shm" {
         return Ok(Err("it has nothing in /dev/shm".into()));
@@ -287,7 +287,7 @@ fn containers(provider: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
-/// Opens an endpoint; its memory is there as long as the endpoint, and then goes.
+/// Opens an endpoint. Its memory exists as long as the endpoint.
 fn play_keeps(_: &str) -> rank::Outcome {
     let options = ProcessGroup::transport_options(&config(0)?);
     say("number", std::process::id());

@@ -1,8 +1,8 @@
-//! A suite of real ranks as real processes: it starts itself again as the ranks, and runs its cases over each provider.
+//! A suite of real ranks as real processes: starts itself again as the ranks, and runs its cases over each provider.
 //!
-//! `tcp` must run; `shm` is skipped with the reason where the machine has none. If `UNISONO_TEST_PROVIDERS` names providers
-//! (separated by commas, for instance `verbs`), these and no others run, and must. An argument that is no option selects cases
-//! whose name contains it, as with any test; where providers are named, one case at least must run.
+//! `tcp` must run; `shm` is skipped with the reason if the machine does not have it. If `UNISONO_TEST_PROVIDERS` names providers
+//! (separated by commas, for instance `verbs`), only these run, and must. An argument that is no option selects cases whose name
+//! contains it, as in any test; if providers are named, at least one case must run.
 
 use std::{net::Ipv4Addr, process::ExitCode, thread, time::Instant};
 
@@ -16,23 +16,23 @@ use crate::{
     rank::{self, Role},
 };
 
-/// How a case ends: well, perhaps with a remark for the reader, or with what is wrong.
+/// The result of a case: its verdict, or what is wrong.
 pub(crate) type Outcome = Result<Verdict, Box<dyn std::error::Error>>;
 
-/// What there is to say of a case that did not fail.
+/// The verdict on a case that did not fail.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Passed,
-    /// It passed, and this was measured or said.
+    /// It passed, with this remark.
     Measured(String),
-    /// It has no sense here.
+    /// It cannot run here, for this reason.
     Skipped(String),
 }
 
-/// Cases by name; each is given the provider's.
+/// Names of cases, and their functions, which get the provider's name.
 pub(crate) type Table = &'static [(&'static str, fn(&str) -> Outcome)];
 
-/// A case that knows more than the provider's name.
+/// A case as a closure.
 pub(crate) type Case = Box<dyn Fn(&str) -> Outcome + Send>;
 
 /// Ends a case with a message unless the condition holds.
@@ -54,7 +54,7 @@ pub(crate) fn of(tables: &[Table]) -> Cases {
     all.map(|(name, case)| (name.to_owned(), Box::new(case) as Case)).collect()
 }
 
-/// Runs all cases over every provider, `waiting` ones beside the others; or plays the role that this process was started for.
+/// Runs all cases over every provider, the `waiting` ones concurrently with the others; or runs the role of this process.
 pub(crate) fn main(suite: &str, cases: fn() -> Cases, waiting: fn() -> Cases, roles: &[&[Role]]) -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {
         return rank::run(&role, roles);
@@ -85,7 +85,7 @@ pub(crate) fn main(suite: &str, cases: fn() -> Cases, waiting: fn() -> Cases, ro
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// How cases went.
+/// The results of cases.
 #[derive(Clone, Copy, Default)]
 struct Went {
     count: usize,
@@ -93,7 +93,7 @@ struct Went {
     failed: bool,
 }
 
-/// Runs all cases over a provider; says whether any failed, or, if some must run, none did.
+/// Runs all cases over a provider. Returns whether one failed or, if one must run, whether none did.
 fn judge(provider: &str, name: &str, filter: &str, must: bool, cases: Cases, waiting: Cases) -> bool {
     let begun = Instant::now();
     let chosen = |mut cases: Cases| {
@@ -121,7 +121,7 @@ fn judge(provider: &str, name: &str, filter: &str, must: bool, cases: Cases, wai
     failed
 }
 
-/// Runs cases, one after the other, and prints how each went.
+/// Runs cases, one after the other, and prints the result of each.
 fn run(provider: &str, name: &str, cases: Cases) -> Went {
     let mut went = Went::default();
     for (case, run) in cases {
@@ -136,7 +136,7 @@ fn run(provider: &str, name: &str, cases: Cases) -> Went {
     went
 }
 
-/// Runs a case and prints how it went: whether it passed, `None` if it was skipped.
+/// Runs a case and prints its result. Returns whether it passed; `None` if it was skipped.
 pub(crate) fn one(name: &str, case: impl FnOnce() -> Outcome) -> Option<bool> {
     let begun = Instant::now();
     let outcome = case();

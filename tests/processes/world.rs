@@ -1,5 +1,5 @@
-//! The parent's side: stores for ranks to meet at, the ranks' processes, and what they said. No process outlives
-//! its world, and none runs for longer than [`PATIENCE`].
+//! The parent's side: stores at which ranks meet, the ranks' processes, and their output. No process outlives its world or runs
+//! longer than [`PATIENCE`].
 
 use std::{
     error::Error,
@@ -20,8 +20,8 @@ use unisono::rendezvous::StoreServer;
 
 use crate::{ensure, ports, rank};
 
-/// The longest a process may take, by far more than any needs: four ranks in an emulated machine take 90 s, and have taken
-/// twice that on a busy host.
+/// The longest that a process may take, far more than any needs: four ranks in an emulated machine take 90 s, and twice that on a busy
+/// host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(400);
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -30,13 +30,13 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub(crate) struct TestJob {
     provider: String,
     ranks: usize,
-    /// One for each group that the ranks form, one after the other.
+    /// The stores of the groups that the ranks form one after the other.
     stores: Vec<String>,
     servers: Vec<StoreServer>,
     /// Keeps the port of rank 0's store.
     _held: Option<OwnedFd>,
     _directory: Option<tempfile::TempDir>,
-    /// What keeps the worlds of other tests out.
+    /// The token, which keeps the worlds of other tests apart.
     token: String,
     processes: Vec<Process>,
 }
@@ -45,11 +45,11 @@ struct Process {
     rank: usize,
     child: Child,
     outputs: [JoinHandle<String>; 2],
-    /// Tells when the outputs have ended, and with them, as good as, the process.
+    /// Signals that the outputs have ended, and so that the process has ended or will at once.
     ended: Receiver<()>,
 }
 
-/// What came of a process.
+/// How a process ended, and its output.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) rank: usize,
@@ -59,7 +59,7 @@ pub(crate) struct End {
 }
 
 impl TestJob {
-    /// Room for this many ranks that form `groups` groups, one after the other.
+    /// A world of this many ranks that form `groups` groups, one after the other.
     pub(crate) fn new(provider: &str, ranks: usize, groups: usize) -> Result<Self> {
         let mut world = Self::empty(provider, ranks);
         for _ in 0..groups {
@@ -78,7 +78,7 @@ impl TestJob {
         Ok(world)
     }
 
-    /// A world that meets at a store which one of its ranks, or somebody else, serves.
+    /// A world that meets at a store that one of its ranks, or another process, serves.
     pub(crate) fn at(provider: &str, ranks: usize, store: &str) -> Self {
         let mut world = Self::empty(provider, ranks);
         world.stores.push(store.to_owned());
@@ -116,12 +116,12 @@ impl TestJob {
         }
     }
 
-    /// Starts a rank in its role, with these variables on top of what every rank is told.
+    /// Starts a rank in its role, with these variables besides those of every rank.
     pub(crate) fn start(&mut self, rank: usize, role: &str, more: &[(&str, &str)]) -> Result<()> {
         self.start_by(Command::new(std::env::current_exe()?), rank, role, more)
     }
 
-    /// The same, by a command that starts this program elsewhere.
+    /// The same, by a command that starts this program in another place.
     pub(crate) fn start_by(
         &mut self,
         mut command: Command,
@@ -177,7 +177,7 @@ impl TestJob {
         Ok(kill_process(Pid::from_child(&process.child), signal)?)
     }
 
-    /// Waits for whichever process ends first, and takes it out of the world.
+    /// Waits for the process that ends first, and removes it from the world.
     pub(crate) fn end_first(&mut self) -> Result<End> {
         let begun = Instant::now();
         loop {
@@ -189,8 +189,7 @@ impl TestJob {
         }
     }
 
-    /// Waits for the processes for which `which` is true, and takes them out of the world; in the order in which
-    /// they were started.
+    /// Waits for the processes for which `which` is true, and removes them from the world, in the order in which they were started.
     pub(crate) fn end(&mut self, which: impl Fn(usize) -> bool) -> Result<Vec<End>> {
         let (ending, rest) = self.processes.drain(..).partition(|process| which(process.rank));
         self.processes = rest;
@@ -218,7 +217,7 @@ impl TestJob {
     }
 }
 
-/// Processes that do not outlive this.
+/// Processes that are killed when this is dropped.
 struct Ending(Vec<Process>);
 
 impl Drop for Ending {
@@ -261,7 +260,7 @@ fn listen(output: Option<impl Read + Send + 'static>, tell: Option<mpsc::Sender<
 }
 
 impl End {
-    /// What the process said under a keyword, the first time.
+    /// The value that the process first said under a keyword.
     pub(crate) fn said(&self, key: &str) -> Result<&str> {
         let lines = || self.said.lines();
         lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).ok_or_else(|| {
@@ -273,12 +272,12 @@ impl End {
         })
     }
 
-    /// A time or another number.
+    /// The number that it said under a keyword.
     pub(crate) fn number(&self, key: &str) -> Result<i64> {
         Ok(self.said(key)?.parse()?)
     }
 
-    /// Fails unless the process ended well.
+    /// Fails unless the process succeeded.
     pub(crate) fn well(&self) -> Result<()> {
         ensure!(
             self.status.success(),
@@ -292,7 +291,7 @@ impl End {
     }
 }
 
-/// What all processes said under a keyword, which must be the same.
+/// The value that all processes said under a keyword, which must be the same.
 pub(crate) fn same<'e>(ends: &[&'e End], key: &str) -> Result<&'e str> {
     let first = ends.first().ok_or("nobody")?.said(key)?;
     for end in ends {

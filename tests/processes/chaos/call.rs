@@ -1,4 +1,4 @@
-//! A call of the campaign, with what must come of it.
+//! A call of the campaign, and its expected result.
 
 use unisono::{ProcessGroup, ReduceOp, Tensor};
 
@@ -15,10 +15,10 @@ pub(super) struct Call {
     pub(super) what: What,
     pub(super) dtype: Dtype,
     pub(super) count: usize,
-    /// Its number among members, counted round and round.
+    /// A number that selects a member, modulo their number.
     pub(super) root: usize,
     pub(super) op: ReduceOp,
-    /// Whether in the group of some ranks, and not in the world.
+    /// Whether it is a call of the plan's group and not of the world.
     pub(super) some: bool,
     pub(super) asynchronous: bool,
     pub(super) tag: u32,
@@ -39,7 +39,7 @@ pub(super) enum What {
     BroadcastObject,
     AllGatherObject,
     BroadcastTensors,
-    /// By their ranks in the world.
+    /// The ranks in the world.
     Message {
         from: usize,
         to: usize,
@@ -101,7 +101,7 @@ impl Call {
         if self.some { plan.members.len() } else { plan.ranks }
     }
 
-    /// What others can tell of it when this rank calls it, with all else as good as nothing; `None` if it calls nothing.
+    /// What other ranks can see of it when this rank calls it: what they compare; `None` if it calls nothing.
     pub(super) fn seen(&self, rank: usize, plan: &Plan) -> Option<Self> {
         let Self { what, some, .. } = *self;
         let members = if some { &plan.members[..] } else { &[] };
@@ -129,7 +129,7 @@ impl Call {
         Some(seen)
     }
 
-    /// Calls it, if this rank is to; an error that is none of the library's is a wrong result.
+    /// Calls it, if this rank takes part. An error that is not the library's is a wrong result.
     pub(super) fn run(&self, world: &ProcessGroup, some: Option<&ProcessGroup>) -> rank::Outcome {
         let Some(group) = (if self.some { some } else { Some(world) }) else { return Ok(()) };
         match self.dtype {
@@ -258,7 +258,7 @@ impl Call {
     }
 }
 
-/// What a rank has for others as an object.
+/// The object that a rank sends.
 fn words(rank: usize, count: usize) -> Vec<u64> {
     (0..count.min(5000)).map(|index| small(0, ReduceOp::Sum, rank, index)).collect()
 }

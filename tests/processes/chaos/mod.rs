@@ -35,16 +35,16 @@ pub(crate) const CASES: Table = &[("random campaign", campaign)];
 
 pub(crate) const ROLES: &[Role] = &[("chaos", play)];
 
-/// How long ranks wait for each other where that is how it ends.
+/// The timeout of ranks in cases that end by a deadline.
 const TIMEOUT: &str = "4s";
-/// How long they wait while joining, if one may never come.
+/// The timeout of joining in cases in which a rank may never come.
 const JOIN_TIMEOUT: &str = "10s";
-/// When a rank is taken to hang: far more than both, on a busy machine too.
+/// The time after which a rank counts as hanging: far more than both, also on a busy machine.
 const HANGS: Duration = Duration::from_secs(150);
-/// So many worlds at once: most wait for a deadline.
+/// The number of worlds that run at once; most wait for a deadline.
 const AT_ONCE: usize = 6;
 
-/// What came of a case, which is what was due.
+/// The result of a case, which was as expected.
 struct Came {
     outcome: String,
     /// What the survivors returned, or one of them.
@@ -53,7 +53,7 @@ struct Came {
     took: Duration,
 }
 
-/// What came of the cases of a kind.
+/// The results of the cases of a kind.
 #[derive(Default)]
 struct Row {
     cases: usize,
@@ -118,7 +118,7 @@ fn campaign(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("{cases} cases, seed {first}")))
 }
 
-/// What a survivor returned, under the name that such errors have in the table.
+/// The name in the table of what a survivor returned.
 struct Said<'e> {
     rank: usize,
     outcome: &'e str,
@@ -160,7 +160,7 @@ fn judge(provider: &str, plan: &Plan) -> Result<Came> {
     Ok(Came { outcome: outcome.to_owned(), text, took })
 }
 
-/// What came of a plan, if it is what is due.
+/// The result of a plan, if it is as expected.
 fn verdict<'s>(plan: &Plan, said: &[Said<'s>]) -> Result<(&'s str, &'s str)> {
     let all = || {
         let each = said.iter().map(|Said { rank, outcome, text }| format!("rank {rank}: {outcome}: {text}"));
@@ -187,7 +187,7 @@ fn verdict<'s>(plan: &Plan, said: &[Said<'s>]) -> Result<(&'s str, &'s str)> {
     Ok((outcome, text))
 }
 
-/// Calls what the plan says for this rank, and tells how that ended.
+/// Makes the calls of the plan for this rank, and says how they ended.
 fn play(seed: &str) -> rank::Outcome {
     thread::spawn(|| {
         thread::sleep(HANGS);
@@ -211,7 +211,7 @@ fn play(seed: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// What a failure is called in the table.
+/// The name of a failure in the table.
 fn name(failure: &Failure) -> &'static str {
     match failure {
         Failure::Mismatch { .. } | Failure::Message { .. } => "mismatch",

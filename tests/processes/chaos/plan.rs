@@ -1,4 +1,4 @@
-//! What happens in a case of the campaign: everything follows from its seed, on every rank alike.
+//! The plan of a case of the campaign, which every rank computes from its seed.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::random::Random;
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) ranks: usize,
-    /// Whose call differs, or who dies.
+    /// The rank whose call differs, or that dies.
     pub(super) victim: usize,
     pub(super) kind: Kind,
-    /// Another group than the world: at least two ranks, the victim among them.
+    /// The members of another group than the world: at least two ranks, the victim among them.
     pub(super) members: Vec<usize>,
     calls: Vec<Call>,
-    /// Where the victim's differ.
+    /// The index of the call in which the victim differs.
     at: usize,
-    /// For what the victim does instead.
+    /// The seed of what the victim does instead.
     chance: Random,
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     Dies(Fate, Moment),
 }
 
-/// In what one rank's calls differ from the others'.
+/// How one rank's calls differ from the others'.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Field {
     Nothing,
@@ -49,11 +49,11 @@ pub(super) enum Field {
     More,
     Tag,
     Peer,
-    /// One of [`settings::ALL`], by its place there.
+    /// The index of one of [`settings::ALL`].
     Setting(usize),
 }
 
-/// What becomes of one rank.
+/// What happens to one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fate {
     Killed,
@@ -67,9 +67,9 @@ pub(super) enum Fate {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Moment {
-    /// So long after it began to join.
+    /// This long after it began to join.
     Joining(Duration),
-    /// So long after this call began.
+    /// This long after this call began.
     Call { round: usize, at: usize, delay: Duration },
 }
 
@@ -104,12 +104,12 @@ impl Kind {
     }
 }
 
-/// One of these.
+/// A random one of these.
 pub(super) fn one<T: Copy>(chance: &mut Random, of: &[T]) -> T {
     of[chance.below(of.len())]
 }
 
-/// How many calls a rank makes, in each round.
+/// The number of calls of a rank in each round.
 const CALLS: usize = 6;
 
 impl Plan {
@@ -169,7 +169,7 @@ impl Plan {
         Self { seed, ranks, victim, kind, members, calls, at, chance }
     }
 
-    /// What a rank calls.
+    /// The calls of a rank.
     pub(super) fn calls(&self, rank: usize) -> Vec<Call> {
         let mut calls = self.calls.clone();
         let Kind::Differs(field) = self.kind else { return calls };
@@ -216,7 +216,7 @@ impl Plan {
         calls
     }
 
-    /// What may come of it.
+    /// The possible results.
     pub(super) fn due(&self) -> &'static [&'static str] {
         match self.kind {
             Kind::Differs(Field::Setting(at)) if settings::ALL[at].alike => &["settings"],
@@ -233,7 +233,7 @@ impl Plan {
         }
     }
 
-    /// What may come of the victim's calls being others.
+    /// The possible results if the victim's calls differ.
     fn due_of_calls(&self) -> &'static [&'static str] {
         let seen = |calls: &[Call]| -> Vec<Call> {
             calls.iter().filter_map(|call| call.seen(self.victim, self)).collect()

@@ -12,7 +12,7 @@ pub(super) struct Setting {
     set: fn(&mut Config),
     /// Whether it must be alike on all ranks.
     pub(super) alike: bool,
-    /// What a tuning file of this rank's holds.
+    /// The contents of this rank's tuning file.
     tuning: Option<&'static str>,
 }
 
@@ -46,7 +46,7 @@ const fn tuned(tuning: &'static str) -> Setting {
 }
 
 impl Setting {
-    /// Sets it; the file that belongs to it must stay until the rank has joined.
+    /// Applies it. The file that is returned must exist until the rank has joined.
     pub(super) fn apply(&self, config: &mut Config) -> Result<Option<NamedTempFile>> {
         (self.set)(config);
         let Some(text) = self.tuning else { return Ok(None) };
