@@ -1,5 +1,5 @@
-//! Who a process is, by the environments that real launchers made (captured from Open MPI 5.0.11, MPICH 5.0.2
-//! and Slurm 22.05, some of them within each other) and by broken ones.
+//! Detection of rank, world size and store, from environments that real launchers made (captured from Open MPI 5.0.11, MPICH 5.0.2
+//! and Slurm 22.05, some of them nested) and from broken ones.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -45,7 +45,7 @@ const SLURM_BATCH: &str = "SLURM_JOB_ID=2 SLURM_LOCALID=0 SLURM_NODELIST=node01 
 const SLURM_PMI2: &str = "PMI_FD=13 PMI_JOBID=3.0 PMI_RANK=1 PMI_SIZE=2 SLURM_JOB_ID=3 SLURM_LOCALID=1 SLURM_NTASKS=2 \
     SLURM_PROCID=1 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=0 \
     SLURM_STEP_TASKS_PER_NODE=2 SLURM_STEP_NODELIST=node01";
-/// `mpiexec -n 4` in a batch script on two nodes, on the second: Slurm tells of the two daemons.
+/// `mpiexec -n 4` in a batch script on two nodes, on the second: Slurm's variables describe the two daemons.
 const MPICH_IN_SLURM: &str = "MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_FD=6 PMI_HOSTNAME=node02 PMI_RANK=3 PMI_SIZE=4 \
     SLURM_JOB_ID=5 SLURM_JOB_NODELIST=node[01-02] SLURM_LOCALID=0 SLURM_NODEID=1 SLURM_NTASKS=2 SLURM_PROCID=1 \
     SLURM_STEPID=0 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=node[01-02] SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=2 \
@@ -56,7 +56,7 @@ const OPEN_MPI_IN_SLURM: &str = "OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LO
     SLURM_JOB_NODELIST=node[01-02] SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_STEP_ID=0 \
     SLURM_STEP_NODELIST=node[01-02] SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2)";
 
-/// The same by a script of sbatch's on two machines: PRRTE starts no daemon by srun where mpirun runs itself (its plm_slurm).
+/// The same on two nodes: PRRTE starts no daemon by srun on the node where mpirun itself runs (its plm_slurm).
 const OPEN_MPI_AT_HOME: &str = "OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_COMM_WORLD_RANK=1 \
     OMPI_COMM_WORLD_SIZE=4 PMIX_NAMESPACE=prterun-node01-30171@1 PMIX_RANK=1 SLURM_JOB_ID=4 \
     SLURM_JOB_NODELIST=node[01-02] SLURM_NNODES=2 SLURM_NODELIST=node[01-02] SLURM_PROCID=0";
@@ -65,7 +65,7 @@ const OPEN_MPI_ELSEWHERE: &str = "OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_L
     SLURM_JOB_NODELIST=node[01-02] SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1 SLURM_PROCID=0 SLURM_STEP_ID=0 \
     SLURM_STEP_NODELIST=node02 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1";
 
-/// What a launch is expected to be: launcher, rank, ranks, local rank, local ranks, job.
+/// The expected launch: launcher, rank, ranks, local rank, local ranks, job.
 type Told = (&'static str, usize, usize, Option<usize>, Option<usize>, &'static str);
 
 #[test]

@@ -1,5 +1,5 @@
-//! Bytes from elsewhere take no more memory than their number allows, by the count of an allocator that watches. A test
-//! of its own, so that nothing else allocates meanwhile.
+//! Decoding bytes from outside takes no more memory than their number allows, as a counting allocator measures. A test of its own, so
+//! that nothing else allocates meanwhile.
 
 use peak_alloc::PeakAlloc;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -8,11 +8,11 @@ use unisono::object::{DEPTH, ObjectError, decode, encode};
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Branches within branches: 24 bytes each.
+/// Nested branches of 24 bytes each.
 #[derive(Debug, Deserialize)]
 struct Tree(#[expect(dead_code, reason = "only its size counts")] Vec<Self>);
 
-/// The most bytes that decoding takes at once.
+/// The most bytes that decoding allocates at once.
 fn peak<T: DeserializeOwned>(bytes: &[u8]) -> (usize, Result<T, ObjectError>) {
     let before = MEMORY.current_usage();
     MEMORY.reset_peak_usage();
@@ -30,7 +30,7 @@ fn modest<T: DeserializeOwned>(bytes: &[u8]) {
 const TEXT: u8 = 0x92;
 const SEQUENCE: u8 = 0x94;
 
-/// A length as it is written.
+/// An encoded length.
 fn length(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number > 0x7f {

@@ -1,5 +1,5 @@
-//! `unisono bench` as people call it: every collective, with and without computations, messages and raw puts, the lines of
-//! JSON, and what it says when it cannot.
+//! `unisono bench` from the command line: every collective, with and without computations, messages and raw puts, the lines of
+//! JSON, and errors.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// The bench with these arguments. Makes sure that nothing of it is left running.
+/// Runs the bench with these arguments. Checks that it leaves no process behind.
 fn bench(arguments: &[&str]) -> Output {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
@@ -35,7 +35,7 @@ fn bench(arguments: &[&str]) -> Output {
     output
 }
 
-/// A process that runs with this in its environment.
+/// A running process that has this in its environment.
 fn marked(mark: &str) -> Option<String> {
     fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).find_map(|path| {
         let environment = fs::read(path.join("environ")).ok()?;
@@ -48,8 +48,8 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Runs a bench that must succeed and gives its lines of JSON. It must be silent on standard error, and plain on
-/// standard output: both are pipes.
+/// Runs a bench that must succeed, and returns its lines of JSON. Its standard error must be empty, and its standard output plain,
+/// because both are pipes.
 fn lines(arguments: &[&str]) -> Vec<Value> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("results.json");
@@ -74,7 +74,7 @@ fn number(line: &Value, keys: &[&str]) -> f64 {
     number.unwrap()
 }
 
-/// What every line of a collective says, whatever was measured.
+/// Checks the fields of a line of JSON that do not depend on the measurement.
 fn judge(line: &Value, collective: &str, ranks: u64, provider: &str) {
     assert_eq!(line["collective"], collective, "{line}");
     assert_eq!(line["ranks"], ranks, "{line}");
@@ -112,7 +112,7 @@ fn without_shm() -> Option<&'static str> {
     SHM.as_deref()
 }
 
-/// These collectives come out right at two and three ranks.
+/// These collectives have the right results with two and three ranks.
 fn come_out_right(collectives: &[&str]) {
     for collective in collectives {
         for (ranks, provider) in [(2, "tcp"), (3, "tcp"), (2, "shm")] {
@@ -222,7 +222,7 @@ fn puts_one_way_and_both_ways() {
     }
 }
 
-/// What every line of `--overlap` says, whatever was measured.
+/// Checks the fields of a line of `--overlap` that do not depend on the measurement.
 fn judge_overlap(line: &Value, collective: &str, ranks: u64) {
     assert_eq!([&line["collective"], &line["wrong"]], [&Value::from(collective), &Value::from(0)], "{line}");
     assert_eq!(line["ranks"], ranks, "{line}");
@@ -237,7 +237,7 @@ fn judge_overlap(line: &Value, collective: &str, ranks: u64) {
     }
 }
 
-/// What each of these collectives hides.
+/// Measures the overlap of each of these collectives.
 fn hides_between_none_and_all_of_itself(collectives: &[&str], more: &[&str]) {
     for collective in collectives {
         let few = ["--overlap", "-b", "24", "-e", "6K", "-f", "256", "-n", "3", "-w", "1"];
@@ -330,7 +330,7 @@ fn messages_between_pairs() {
     }
 }
 
-/// What is wrong with the arguments, the exit status, and what the one line says.
+/// Invalid arguments, the exit status, and words of the error.
 const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["all_reduce", "--ranks", "2", "-d", "f99"], 2, &["f99", "--dtype", "bf16"]),
     (&["all_reduce", "--ranks", "2", "-o", "middle"], 2, &["middle", "--op", "avg"]),
@@ -549,8 +549,9 @@ fn results_are_drawn_beside_each_other() {
     for wanted in ["all_reduce, 2 ranks", "before", "after", "bus bandwidth", "GB/s", "time", "1 KiB"] {
         assert!(two.contains(wanted), "{wanted}");
     }
-    let lines = |picture: &str| picture.matches("<polyline").count();
-    assert!(lines(&two) > lines(&drawn(&[&before])), "a line for each file");
+    // The colours of the first and of the second line.
+    let coloured = |picture: &str| ["#0072B2", "#D55E00"].map(|colour| picture.contains(colour));
+    assert_eq!([coloured(&drawn(&[&before])), coloured(&two)], [[true, false], [true, true]]);
 
     // What differs is said of each line.
     let output = bench(&["broadcast", "--ranks", "3", "-n", "2", "-b", "8", "-e", "4K", "--json", &after]);

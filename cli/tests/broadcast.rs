@@ -1,5 +1,4 @@
-//! `unisono broadcast` as people call it: alone and as ranks, whole files and some tensors, and what it says when it
-//! cannot.
+//! `unisono broadcast` from the command line: alone and as ranks, whole files and some tensors, and errors.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +14,7 @@ use std::{
 
 use serde_json::Value;
 
-/// As so many ranks over tcp, each of which is told these words of a shell; as a world of one without a launcher if 0.
+/// Runs it as so many ranks over tcp, each with these arguments as a shell reads them; if 0, without a launcher as a world of one.
 fn broadcast(ranks: u32, directory: &Path, words: &str) -> Output {
     let unisono = env!("CARGO_BIN_EXE_unisono");
     let mut command = match ranks {
@@ -157,7 +156,7 @@ fn what_goes_wrong_is_told_once_and_fails_all() {
     assert!(text(&help.stdout).contains("srun --ntasks-per-node=1 unisono broadcast"), "{help:?}");
 }
 
-/// Whether this is root; if not, says what is skipped.
+/// Whether this is root; if not, prints what is skipped.
 fn is_root(what: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

@@ -1,4 +1,4 @@
-//! `unisono simulate` and `unisono explain` as people call them.
+//! `unisono simulate` and `unisono explain` from the command line.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -16,7 +16,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// What it says where it must succeed.
+/// Its output; it must succeed.
 fn said(line: &str) -> String {
     let arguments: Vec<_> = line.split_whitespace().collect();
     let output = unisono(&arguments);

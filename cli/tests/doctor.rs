@@ -1,4 +1,4 @@
-//! `unisono doctor` as people call it, on the machine at hand.
+//! `unisono doctor` from the command line, on this machine.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 const SECTIONS: [&str; 8] =
     ["versions", "environment", "machine", "interfaces", "providers", "self-test", "limits", "verdict"];
 
-/// The doctor with these arguments and variables, and otherwise none that it would speak of.
+/// The doctor with these arguments and variables, and no others that it reports.
 fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
     command.arg("doctor").args(arguments).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! Every example as its first lines say to start it, and that it prints what they say. The README shows one of them.
+//! Runs every example as its first lines say, and checks that it prints what they say. The README shows one of them.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -11,19 +11,19 @@ use std::{
 
 use serde_json::Value;
 
-/// The packages that have examples, and where.
+/// The packages that have examples, and their folders.
 const PACKAGES: [(&str, &str); 2] = [("unisono", "examples"), ("unisono-files", "files/examples")];
 
-/// An example, as its first lines show it.
+/// An example, as its first lines describe it.
 struct Example {
     name: String,
-    /// Where its file or folder lies, from the workspace's root.
+    /// The path of its file or folder from the workspace's root.
     path: String,
-    /// All of its file, or of its folder's `main.rs`.
+    /// The text of its file, or of its folder's `main.rs`.
     source: String,
-    /// What follows `unisono`, the program as in `target/debug/examples/NAME`.
+    /// The arguments of `unisono`, with the program as `target/debug/examples/NAME`.
     command: Vec<String>,
-    /// What is printed, in the order of ranks.
+    /// The expected output, in the order of ranks.
     prints: Vec<String>,
 }
 
@@ -32,8 +32,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Where cargo put the programs of this build (this test is in `deps` of it), once it has built the examples as this
-/// test was built: that costs nothing where it has done so already.
+/// The folder with the programs of this build (this test is in its `deps`), after building the examples in the same profile, which
+/// takes no time if they are built.
 static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     let built = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
     let mut command = Command::new(env!("CARGO"));
@@ -45,7 +45,7 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     built
 });
 
-/// What cargo knows of the packages.
+/// Cargo's metadata of the packages.
 static KNOWN: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let mut command = Command::new(env!("CARGO"));
     command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
@@ -53,7 +53,7 @@ static KNOWN: LazyLock<Vec<Value>> = LazyLock::new(|| {
     metadata["packages"].as_array().unwrap().clone()
 });
 
-/// How a package's example is built, with the features without which cargo does not.
+/// The arguments with which cargo builds an example, including the features that it requires.
 fn build(package: &str, example: &str) -> String {
     let known = KNOWN.iter().find(|it| it["name"] == package).unwrap();
     let mut targets = known["targets"].as_array().unwrap().iter();
@@ -99,7 +99,7 @@ impl Example {
         Self { name, path, source, command, prints }
     }
 
-    /// What it prints when started so, in the order of ranks; files that it writes go to the directory.
+    /// Starts it and returns its output, in the order of ranks; files that it writes go to the directory.
     fn run(&self, command: &[String], directory: &Path) -> Vec<String> {
         let program = format!("target/debug/examples/{}", self.name);
         assert!(command.contains(&program), "example {} is started by {command:?}", self.name);
@@ -130,7 +130,7 @@ fn transcript(source: &str) -> String {
     block(&text, "```text\n").to_owned()
 }
 
-/// What stands in the first block that opens so.
+/// The contents of the first block that opens so.
 fn block<'t>(text: &'t str, opening: &str) -> &'t str {
     text.split_once(opening).and_then(|(_, rest)| rest.split_once("```")).map_or("", |(block, _)| block)
 }
@@ -197,7 +197,7 @@ fn training_is_the_same_with_any_number_of_ranks() {
     }
 }
 
-/// That every element of a picture is closed, in the inverse order of opening, and all of them are in one `svg`.
+/// Checks that every element of a picture is closed, in the reverse order of opening, and that all are in one `svg`.
 fn well_formed(picture: &str) {
     let mut open = Vec::new();
     let mut rest = picture.trim();

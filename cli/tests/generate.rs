@@ -15,7 +15,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The subcommands that `--help` lists, but for `help` itself.
+/// The subcommands that `--help` lists, except `help` itself.
 fn subcommands() -> Vec<String> {
     let help = text(&unisono(&["--help"]).stdout);
     let listed =

@@ -1,12 +1,12 @@
-//! The launchers of clusters, the real ones: whichever of them is on this machine starts two ranks of a bench. One that
-//! is not there, or does not work by itself, is skipped with the reason. If `UNISONO_TEST_LAUNCHERS` names launchers
-//! (separated by commas, for instance `mpiexec.hydra`), these and no others run, and must.
+//! Real launchers: each that is on this machine starts two ranks of a bench. One that is missing, or does not work, is skipped with
+//! the reason. If `UNISONO_TEST_LAUNCHERS` names launchers (separated by commas, for instance `mpiexec.hydra`), only these run, and
+//! must.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::process::{Command, Output, Stdio};
 
-/// Runs a command to its end; none if there is no such program.
+/// Runs a command to its end; `None` if there is no such program.
 fn run(words: &[&str]) -> Option<Output> {
     let mut command = Command::new(words[0]);
     // A test under a launcher must not pass on who it is itself.
@@ -19,7 +19,7 @@ fn run(words: &[&str]) -> Option<Output> {
     command.args(&words[1..]).stdin(Stdio::null()).output().ok()
 }
 
-/// Starts two ranks by a launcher's words; or says why these start no two processes of anything at all.
+/// Starts two ranks by a launcher's command, or says why that cannot start two processes of any program.
 fn started_by(launcher: &[&str]) -> Result<(), String> {
     let tried = run(&[launcher, &["echo", "here"]].concat()).ok_or("it is not on this machine")?;
     let said = String::from_utf8_lossy(&tried.stdout).lines().filter(|line| *line == "here").count();
@@ -52,7 +52,7 @@ fn started_by(launcher: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Each with the options that two ranks on this machine take.
+/// The launchers, each with the options for two ranks on this machine.
 const LAUNCHERS: &[&[&str]] = &[
     &["srun", "--immediate=5", "--ntasks=2", "--overcommit"],
     // MPICH's, and its kin's.

@@ -1,4 +1,4 @@
-//! What ranks leave in /dev/shm when they are killed: nothing, once the job has ended.
+//! Ranks that are killed leave nothing in /dev/shm once the job has ended.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Each rank is a program that is killed while it has an endpoint of shm. It says what it had.
+/// Each rank is a program that is killed while it has an endpoint of shm. It prints the names of its files.
 const RANK: &str = r#"
 "$PROGRAM" bench all_reduce --provider shm -b 8 -e 8 -n 100000000 >/dev/null 2>&1 &
 for _ in $(seq 200); do

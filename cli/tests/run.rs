@@ -1,4 +1,4 @@
-//! `unisono run` with real processes: what the ranks are told, how their output comes through, how a job ends.
+//! `unisono run` with real processes: the ranks' environment, their output, and the end of a job.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,7 +45,7 @@ fn start(ranks: usize, script: &str) -> (Child, BufReader<impl Read>, Vec<Pid>) 
     started(ranks, unisono(&["-n", &ranks.to_string(), "sh", "-c", script]))
 }
 
-/// The same of a launcher that is there.
+/// As [`start`], with this launcher.
 fn started(ranks: usize, mut launcher: Command) -> (Child, BufReader<impl Read>, Vec<Pid>) {
     let mut launcher = launcher.spawn().unwrap();
     let mut output = BufReader::new(launcher.stdout.take().unwrap());
@@ -59,7 +59,7 @@ fn started(ranks: usize, mut launcher: Command) -> (Child, BufReader<impl Read>,
     (launcher, output, pids)
 }
 
-/// Whether a process runs still; one that only waits to be reaped does not.
+/// Whether a process is running; one that waits to be reaped is not.
 fn runs(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
@@ -336,7 +336,7 @@ fn a_process_that_left_its_group_does_not_hold_us() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// A script that says `first` and ends when a process has left its group, which then does this.
+/// A script that prints `first` and ends when a process of it has left its process group, which then runs this.
 fn leaving(first: &str, then: &str) -> String {
     // The script removes it.
     let directory = tempfile::tempdir().unwrap().keep();

@@ -1,4 +1,4 @@
-//! `unisono tune` as people call it: the file it writes is the one that UNISONO_TUNING reads.
+//! `unisono tune` from the command line: UNISONO_TUNING reads the file that it writes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The algorithms that a bench of these sizes says it took.
+/// The algorithms that a bench of these sizes reports.
 fn algorithms(collective: &str, tuning: &Path, sizes: [&str; 2]) -> Vec<String> {
     let bench =
         ["bench", collective, "--ranks", "2", "--provider", "tcp", "-n", "2", "-w", "0", "-f", "1024"];
@@ -96,7 +96,7 @@ fn what_is_smaller_than_the_smallest_is_done_as_without_it() {
     assert_eq!(algorithms("broadcast", &file, ["8", "8K"]), algorithms("broadcast", &plain, ["8", "8K"]));
 }
 
-/// A process that tunes these collectives between two ranks, each for one size.
+/// A process that tunes these collectives with two ranks, each for one size.
 fn tuning(collectives: &str, output: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
     command.args(["tune", "--ranks", "2", "--provider", "tcp", "-b", "8", "-e", "8"]);

@@ -41,10 +41,10 @@ impl ProcessGroup {
     }
 }
 
-/// An operation and what it makes of all ranks' numbers.
+/// An operation, and its result for all ranks' numbers.
 type Oracle = (ReduceOp, fn(&[i32]) -> i32);
 
-/// So few communicators and bytes that tests reach them.
+/// Bounds so low that tests reach them.
 const BOUNDS: Bounds = Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6 };
 
 /// Runs `each` on every rank's group, in threads.
@@ -57,8 +57,8 @@ pub(super) fn world<R: Send>(
     world_over(ranks, || Box::new(hub.open()), tweak, each)
 }
 
-/// Waits for the failure that another rank is about to find, and calls nothing meanwhile: a root may be done before it can
-/// hear that the others do something else.
+/// Waits for the failure that another rank is about to find, without a call: a root may return before it learns that the others call
+/// something else.
 fn hear(group: &ProcessGroup) -> Result<()> {
     for _ in 0..20_000 {
         group.algorithm(Collective::Barrier, 0, Dtype::U8)?;
@@ -106,7 +106,7 @@ pub(super) fn small(config: &mut Config) {
     (config.chunk, config.eager, config.lanes) = (256, 128, 3);
 }
 
-/// Every operation that fits, on one type, in place and out of place, against sums done by hand.
+/// Every operation that fits the type, in place and out of place, against results computed by hand.
 fn operations<T: Element + PartialEq + fmt::Debug>(group: &ProcessGroup, of: fn(i32) -> T, integer: bool) {
     let (rank, ranks) = (group.rank(), group.size());
     let value = |rank: usize, i: usize| i32::try_from((rank + i) % 3 + 1).unwrap();

@@ -1,4 +1,4 @@
-//! Values come back as they were; other bytes, whatever they are, end in an error, soon and cheaply.
+//! Encoded values decode to the same values; any other bytes are an error, found in bounded time and memory.
 
 use std::{
     cell::Cell,
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned, ser::Ser
 
 use super::*;
 
-/// Floats that are equal if their bits are.
+/// A float that is equal if its bits are.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Bits(f32, f64);
 
@@ -45,7 +45,7 @@ enum Tagged {
     Two { address: IpAddr },
 }
 
-/// No 128 bits: serde itself cannot flatten them.
+/// Without 128-bit integers, which serde cannot flatten.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct More {
     character: char,
@@ -76,7 +76,7 @@ struct Rich {
     more: More,
 }
 
-/// Bytes in one piece.
+/// Bytes that are encoded in one piece.
 mod blob {
     use serde::{Deserializer, Serializer, de::Visitor};
 
@@ -155,7 +155,7 @@ fn riches() -> impl Strategy<Value = Rich> {
     })
 }
 
-/// Bytes of which most begin a value.
+/// Random bytes, most of which begin a value.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
         3 => any::<u8>(),
@@ -171,7 +171,7 @@ fn returns<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value:
     assert_eq!(decode::<T>(&bytes).unwrap(), value, "{bytes:02x?}");
 }
 
-/// A value of every shape, of which nothing is known beforehand.
+/// A value of any type.
 fn nothing_panics(bytes: &[u8]) {
     let _ = decode::<Rich>(bytes);
     let _ = decode::<serde_json::Value>(bytes);
@@ -184,11 +184,11 @@ fn nothing_panics(bytes: &[u8]) {
 }
 
 thread_local! {
-    /// Elements for which sequences were promised to come, and those that came.
+    /// The numbers of elements that sequences declared, and of those that they had.
     static ASKED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Nothing but branches, which count what they are told.
+/// A tree of sequences only, which counts elements.
 #[derive(Debug)]
 struct Tree;
 
@@ -354,7 +354,7 @@ fn neither_values_nor_bytes_exhaust_the_stack() {
     assert_eq!(decode::<Endless>(&[0]).unwrap_err(), ObjectError::Deep);
 }
 
-/// Says that it has more elements than it has, or does not say.
+/// A sequence that declares more elements than it has, or no number.
 struct Says(Option<usize>);
 
 impl Serialize for Says {

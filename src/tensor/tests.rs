@@ -54,22 +54,22 @@ fn tensor(dtype: Dtype, shape: &[usize]) -> Tensor {
     typed!(dtype, T => Tensor::from_vec(data::<T>(shape.iter().product()), shape).unwrap())
 }
 
-/// What is done to row-major elements to get a view.
+/// A change of a layout, from which views of row-major elements are made.
 #[derive(Clone, Debug)]
 enum Change {
-    /// Two dimensions change places.
+    /// Exchanges two dimensions.
     Transpose(usize, usize),
-    /// The dimensions turn by so many places.
+    /// Rotates the dimensions by so many places.
     Rotate(usize),
-    /// Part of a dimension.
+    /// Narrows a dimension.
     Narrow(usize, usize, usize),
-    /// A dimension backward.
+    /// Reverses a dimension.
     Reverse(usize),
-    /// Every so manieth element of a dimension.
+    /// Takes every n-th element of a dimension.
     Step(usize, usize),
 }
 
-/// Shape, strides and first element by the book.
+/// Shape, strides and first element, computed by their definitions.
 #[derive(Clone, Debug)]
 struct Model {
     shape: Vec<usize>,
@@ -88,7 +88,7 @@ impl Model {
         self.shape.iter().product()
     }
 
-    /// The place of every element, in row-major order.
+    /// The index of every element, in row-major order.
     fn places(&self) -> Vec<usize> {
         let mut places = Vec::new();
         for mut number in 0..self.len() {
@@ -102,7 +102,7 @@ impl Model {
         places
     }
 
-    /// Does a change, and the same to a view of these elements.
+    /// Applies a change, and the same to a view of these elements.
     fn change<'a, T: Element>(
         &mut self,
         view: TensorView<'a>,
@@ -154,17 +154,17 @@ impl Model {
         }
     }
 
-    /// These elements, to be changed.
+    /// A mutable view of these elements.
     fn view_mut<'a, T: Element>(&self, elements: &'a mut [T]) -> TensorViewMut<'a> {
         TensorViewMut::with_strides(elements, self.offset, &self.shape, &self.strides).unwrap()
     }
 
-    /// The bytes of its elements, one after the other.
+    /// The bytes of its elements, in row-major order.
     fn gather(&self, bytes: &[u8], size: usize) -> Vec<u8> {
         self.places().iter().flat_map(|&place| bytes[place * size..][..size].to_vec()).collect()
     }
 
-    /// Puts such bytes back.
+    /// Writes such bytes to its elements.
     fn scatter(&self, bytes: &mut [u8], size: usize, packed: &[u8]) {
         for (&place, element) in self.places().iter().zip(packed.chunks_exact(size)) {
             bytes[place * size..][..size].copy_from_slice(element);
@@ -193,7 +193,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     proptest::collection::vec(change, 0..6)
 }
 
-/// The same bytes, one place further, so that no type but those of one byte is aligned.
+/// The same bytes, one byte further, so that only types of one byte are aligned.
 fn shifted(bytes: &[u8]) -> Vec<u64> {
     let mut words = vec![0_u64; bytes.len() / 8 + 2];
     bytemuck::cast_slice_mut::<u64, u8>(&mut words)[1..=bytes.len()].copy_from_slice(bytes);

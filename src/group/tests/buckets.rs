@@ -1,4 +1,4 @@
-//! Many reductions as few: against one all_reduce for each.
+//! Coalesced reductions and gradient buckets, against an all_reduce for each tensor.
 
 use std::collections::BTreeSet;
 
@@ -58,17 +58,17 @@ fn tensors_are_reduced_together() {
     }
 }
 
-/// How a rank's tensor lies: in rows, turned over, or where no element of its type may lie.
+/// The layout of a rank's tensor: row-major, transposed, or not aligned.
 fn lies(rank: Rank, which: usize) -> usize {
     (rank * 5 + which * 3) % 4
 }
 
-/// Numbers whose sum has bits of its own in every order.
+/// Numbers whose sum has different bits in every order.
 fn wild_floats(rank: Rank, which: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| wild(which as u64, rank, i) as f32).collect()
 }
 
-/// Averages tensors of three columns and so many rows, which lie differently on every rank: to the bits of a loop over the
+/// Averages tensors of three columns and so many rows, with a different layout on every rank: the bits are those of a loop over the
 /// ranks.
 fn reduces_where_they_lie(group: &ProcessGroup, rows: &[usize], given: fn(Rank, usize, usize) -> Vec<f32>) {
     let (rank, ranks) = (group.rank(), group.size());
@@ -117,7 +117,7 @@ proptest! {
     }
 }
 
-/// Where what is put must be registered.
+/// On a transport whose puts read registered memory only.
 #[test]
 fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
     let fabric = sim::Fabric::new(sim::Config::default());
@@ -137,8 +137,8 @@ fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
     );
 }
 
-/// Many tensors that are large together go round a ring, where two shots would take one in one piece: unless the caller
-/// wants otherwise, or a ring could not do it.
+/// Many tensors that are large together are reduced by a ring if two_shot, which needs one piece of memory, would be chosen; unless
+/// the caller selects another algorithm, or a ring cannot do it.
 #[test]
 fn large_tensors_go_round_a_ring() {
     for ranks in 2..5 {
@@ -230,7 +230,7 @@ fn what_cannot_be_reduced_is_refused() {
     });
 }
 
-/// Whatever the order in which gradients become ready on each rank.
+/// Gradients become ready in a different order on each rank.
 #[test]
 fn gradients_are_summed_in_buckets() {
     let lengths = [5, 0, 300, 2, 2000, 1, 64, 64, 64];
@@ -279,7 +279,7 @@ fn invalid_gradients_are_refused() {
     });
 }
 
-/// As a sum they would be infinite. The averages are those of what was divided before.
+/// The sum would be infinite, so the average is that of the divided gradients.
 #[test]
 fn averages_of_large_gradients_of_16_bits_are_finite() {
     for reduction in [Reduction::Fastest, Reduction::Reproducible] {

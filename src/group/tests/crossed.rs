@@ -1,12 +1,12 @@
-//! Ranks that wait for each other in different groups, calls or messages: all are told at once, and nobody who may yet go on.
+//! Ranks that wait for each other in different groups, calls or messages: all are told at once; a rank that may still go on is not.
 
 use super::*;
 use crate::Source;
 
-/// Within this all must know; the promise is two seconds, on a machine that does nothing else.
+/// The time within which all must know; on an idle machine it is two seconds.
 const SOON: Duration = Duration::from_secs(4);
 
-/// What ranks are told that do this, each by the world and two groups of all ranks: the same, and soon.
+/// Runs this on every rank, with the world and two groups of all ranks. Returns the failure, which is soon the same on all.
 fn told(ranks: usize, act: impl Fn(&ProcessGroup, &[ProcessGroup; 2]) -> Result<()> + Sync) -> String {
     let told = world(ranks, small, |group| {
         let all: Vec<Rank> = (0..ranks).collect();
@@ -82,7 +82,7 @@ fn crossing_messages_are_a_deadlock() {
     assert_eq!(alone, "ranks wait for each other: rank 0 in recv(u8, from 0, tag 7) for rank 0");
 }
 
-/// What waits for a rank that works for itself ends well, however long and in whatever order threads call.
+/// A wait for a rank that computes ends well, however long it takes and in whatever order threads call.
 #[test]
 fn a_slow_rank_is_not_reported() {
     let slow = Duration::from_millis(2500);

@@ -1,10 +1,10 @@
-//! Ranks whose calls agree in all but how they are to be done, or in what their elements belong to: they find out before
-//! an element is used.
+//! Ranks whose calls differ only in the algorithm or pipeline, or in what the elements are a part of: the mismatch is found before an
+//! element is used.
 
 use super::*;
 use crate::{GradientBuckets, Tensor, TensorViewMut};
 
-/// What two ranks that do this are told: the same.
+/// Runs this on two ranks. Returns their failure, which is the same.
 fn told(act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
     let patient = |config: &mut Config| {
         small(config);
@@ -80,10 +80,10 @@ fn tensors_in_another_order_are_a_mismatch() {
     assert!(told.contains("all_reduce_coalesced(i32, max)") && told.contains("shapes"), "{told}");
 }
 
-/// A tensor of ones, or so, of a type and as many elements.
+/// A tensor of a type and a number of elements.
 type Like = (Dtype, usize);
 
-/// What two ranks are told that reduce these together, now or later.
+/// The failure of two ranks that reduce these together, blocking or asynchronously.
 fn told_of_lists(ours: &[Like], theirs: &[Like], op: ReduceOp) -> [String; 2] {
     let tensors = |group: &ProcessGroup| -> Vec<Tensor> {
         let list = if group.rank() == 0 { ours } else { theirs };

@@ -1,4 +1,4 @@
-//! Random programs of which one rank's call is changed in one field: all ranks are told the same, soon, or all results are right.
+//! Random programs in which one rank's call differs in one field: all ranks soon get the same failure, or all results are right.
 
 #[path = "../../../tests/random/mod.rs"]
 mod random;
@@ -9,14 +9,14 @@ use self::random::Random;
 use super::*;
 use crate::{Source, Tensor};
 
-/// Within this after the last rank has made its last call all must know. The promise is two seconds; threads of all ranks and
-/// of other tests share the machine here.
+/// The time after the last call of the last rank within which all must know. On an idle machine it is two seconds; here the threads of
+/// all ranks and of other tests share the machine.
 const SOON: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 3 });
 
-/// Cases by default; `UNISONO_TEST_DISAGREEMENTS` says another number, and `UNISONO_TEST_SEED` the first seed.
+/// The default number of cases; `UNISONO_TEST_DISAGREEMENTS` sets another, and `UNISONO_TEST_SEED` the first seed.
 const CASES: u64 = 60;
 
-/// What a call does. The last take part in no order of calls.
+/// What a call does. The last ones, messages, are not ordered with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     AllReduce,
@@ -38,9 +38,9 @@ enum Kind {
     BroadcastTensors,
     Coalesced,
     Split,
-    /// Each rank to the next, and from the one before.
+    /// Each rank sends to the next, and receives from the previous one.
     SendRecv,
-    /// From the root to the rank after it.
+    /// The root sends to the rank after it.
     Message,
     ObjectMessage,
 }
@@ -77,7 +77,7 @@ const KINDS: [Kind; 22] = {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     kind: Kind,
-    /// Of the groups of all ranks: the world, two more.
+    /// The index of the group: the world, or one of two other groups of all ranks.
     group: usize,
     count: usize,
     root: usize,
@@ -102,7 +102,7 @@ fn step(random: &mut Random, ranks: usize) -> Step {
     }
 }
 
-/// What one rank does otherwise than the others.
+/// How one rank's program differs from the others'.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Kind,
@@ -113,11 +113,11 @@ enum Change {
     Operation,
     Tag,
     Later,
-    /// With the next.
+    /// Swapped with the next call.
     Order,
     More,
     Less,
-    /// It leaves instead.
+    /// The rank leaves instead.
     Leave,
 }
 
@@ -126,7 +126,7 @@ const CHANGES: [Change; 12] = {
     [Kind, Group, Count, Root, Type, Operation, Tag, Later, Order, More, Less, Leave]
 };
 
-/// The program of the rank that does something else.
+/// The program of the rank that differs.
 fn changed(program: &[Step], at: usize, change: Change, random: &mut Random, ranks: usize) -> Vec<Step> {
     let mut all = program.to_vec();
     let step = &mut all[at];
@@ -150,13 +150,13 @@ fn changed(program: &[Step], at: usize, change: Change, random: &mut Random, ran
     all
 }
 
-/// Whether a rank has a part in a step.
+/// Whether a rank takes part in a step.
 fn takes_part(step: Step, rank: usize, ranks: usize) -> bool {
     let message = matches!(step.kind, Kind::Message | Kind::ObjectMessage);
     !message || rank == step.root || rank == (step.root + 1) % ranks
 }
 
-/// Whether a change cannot but be an error: of others nothing is demanded but that all ranks agree.
+/// Whether a change must be an error; of other changes it is only required that all ranks agree.
 fn must_be_told(change: Change, program: &[Step], (at, odd): (usize, usize), ranks: usize) -> bool {
     use Kind::*;
     match change {
@@ -185,14 +185,14 @@ fn must_be_told(change: Change, program: &[Step], (at, odd): (usize, usize), ran
     }
 }
 
-/// What a root or a sender says of itself, and how much: others learn that from it.
+/// The data of a root or sender, whose length the other ranks learn from it.
 type Object = (usize, usize, String);
 
 fn object(rank: usize, count: usize) -> Object {
     (rank, count, "x".repeat(count * 3))
 }
 
-/// Whether it is whole and that rank's.
+/// Whether it is complete and that rank's.
 fn is_of(got: &Object, rank: usize) -> bool {
     *got == object(rank, got.1)
 }
@@ -354,7 +354,7 @@ fn make<T: Element + PartialEq + fmt::Debug>(
     Ok(())
 }
 
-/// What every rank's program came to, and how long after the last rank had come to its end or failed the others knew.
+/// The result of every rank's program, and how long after the last rank had ended or failed the others knew.
 fn run(ranks: usize, odd: usize, programs: [&[Step]; 2]) -> (Vec<Option<String>>, Duration) {
     let patient = |config: &mut Config| {
         small(config);

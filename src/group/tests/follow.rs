@@ -1,11 +1,11 @@
-//! Calls of several operations that are begun and waited for later: against the blocking calls, with all else between.
+//! Asynchronous calls of several operations, against the blocking calls, with all kinds of calls between.
 
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use super::{work::block_on, *};
 use crate::Work;
 
-/// How long what one rank has for another is.
+/// The length of one rank's block for another.
 fn length(seed: usize, from: usize, to: usize) -> usize {
     [0, 1, 3, 64, 150, 0, 9][(seed * 5 + from * 3 + to * 2) % 7]
 }
@@ -14,10 +14,10 @@ fn given(rank: Rank, seed: usize, len: usize) -> Vec<i64> {
     (0..len).map(|i| (rank * 1_000_000 + seed * 10_000 + i) as i64).collect()
 }
 
-/// A call under way, and what the blocking one gave or an oracle says.
+/// An asynchronous call, and the result of the blocking one or of an oracle.
 pub(super) type Check = Box<dyn FnOnce() + Send>;
 
-/// Waits for calls, on each rank in another order, from two threads.
+/// Waits for calls, in a different order on each rank, from two threads.
 pub(super) fn wait_in_an_order_of_its_own(rank: Rank, mut checks: Vec<Check>) {
     let sequence = rank % (checks.len() + 1);
     checks.rotate_left(sequence);
@@ -36,7 +36,7 @@ fn check<R: PartialEq + fmt::Debug + Send + 'static>(work: Work<R>, wanted: R) -
     Box::new(move || assert_eq!(work.wait().unwrap(), wanted))
 }
 
-/// What every rank gives to a call, and what it is to get: by an oracle that knows all.
+/// What every rank gives to a call and must get, by an oracle.
 struct Given {
     lengths: Vec<usize>,
     mine: Vec<i64>,
@@ -61,7 +61,7 @@ impl Given {
     }
 }
 
-/// One of the calls in place, as [`begin`] does.
+/// Begins one of the calls in place, as [`begin`] does.
 fn begin_in_place(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) -> Check {
     let (me, ranks) = (group.rank(), group.size());
     let root = seed % ranks;
@@ -125,7 +125,7 @@ fn begin_in_place(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: 
     }
 }
 
-/// Begins a call of each kind, and says what is to come of it by the blocking calls of `twin`, which has the same ranks.
+/// Begins a call of each kind. The expected result comes from the blocking calls of `twin`, which has the same ranks.
 fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) -> Check {
     let root = seed % group.size();
     let at_root = group.rank() == root;

@@ -1,10 +1,10 @@
-//! Groups of some of a group's ranks: who is in them, that they work side by side, and that they leave nothing behind.
+//! Groups of some of a group's ranks: their members, that they work concurrently, and that they leave nothing behind.
 
 use unisono_transport::sim::{self, Fabric};
 
 use super::*;
 
-/// Sums the members' ranks in the world, which tells who took part.
+/// Sums the members' ranks in the world, which shows who took part.
 fn sum(group: &ProcessGroup) -> u64 {
     let mut data = [1_u64 << group.global_rank(); 3];
     group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
@@ -128,8 +128,7 @@ fn more_groups_than_there_may_be_are_an_error_and_nothing_else() {
     });
 }
 
-/// Makes groups of 8 ranks, uses each, and some of them again in another order. Tells how much registered memory a rank had at
-/// most.
+/// Makes groups of 8 ranks, uses each, and some of them again in another order. Returns the most registered memory of a rank.
 fn uses_groups(groups: usize, again: usize, open: impl Fn() -> Box<dyn Transport>) -> usize {
     let tweak = |config: &mut Config| {
         small(config);
@@ -173,7 +172,7 @@ fn uses_groups(groups: usize, again: usize, open: impl Fn() -> Box<dyn Transport
     most.into_iter().max().unwrap()
 }
 
-/// Data, tensor, pipeline and expert parallel and their crosses.
+/// The groups of data, tensor, pipeline and expert parallelism, and of their combinations.
 #[test]
 fn a_thousand_groups_of_eight_ranks_work() {
     let hub = Hub::new();
@@ -183,8 +182,8 @@ fn a_thousand_groups_of_eight_ranks_work() {
     assert!(most < mailboxes + (2 << 20), "{most} bytes");
 }
 
-/// This fabric breaks where more puts arrive than it was asked for, and takes fewer than three groups need; or hardly as many
-/// as one call does, so that calls wait for room.
+/// This fabric breaks if more puts arrive than were asked for, and takes fewer than three groups need, or hardly as many as one call
+/// needs, so that calls wait.
 #[test]
 fn windows_are_given_back_before_more_may_arrive_than_there_is_room_for() {
     for (seed, arrivals) in [(33, 1300), (1, 400), (2, 400), (3, 300), (4, 300)] {
@@ -194,7 +193,7 @@ fn windows_are_given_back_before_more_may_arrive_than_there_is_room_for() {
     }
 }
 
-/// Where each rank begins in another order, peers are ahead in many groups at once.
+/// Each rank begins in a different order, so peers are ahead in many groups at once.
 #[test]
 fn calls_of_many_groups_may_be_under_way_in_any_order() {
     for seed in 33..37 {

@@ -1,9 +1,9 @@
-//! Collectives of even blocks whose output lies where the input does, and `reduce_into`: against what a loop says.
+//! Collectives of equal blocks in place, and `reduce_into`, against a loop.
 
 use super::{small, world};
 use crate::{ProcessGroup, ReduceOp};
 
-/// What one rank has for another.
+/// The block of one rank for another.
 fn block(from: usize, to: usize, len: usize) -> Vec<i64> {
     (0..len).map(|at| i64::try_from(from * 1_000_000 + to * 100_000 + at).unwrap()).collect()
 }

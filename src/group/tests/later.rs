@@ -1,5 +1,5 @@
-//! Objects and tensors under way: against what all ranks know of each other, on ranks that wait and ranks that do not,
-//! with all else between; and how each ends that cannot end well.
+//! Asynchronous calls of objects and tensors, against an oracle, on ranks that block and ranks that do not, with all kinds of calls
+//! between; and their errors.
 
 use std::thread::ThreadId;
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{Source, Tensor, TensorView, Work, call::Form, object::ObjectError, tensor::Parts};
 
-/// Waits in one of the ways there are, or has waited.
+/// Waits in one of the possible ways.
 fn check<R: PartialEq + fmt::Debug + Send + 'static>(seed: usize, call: Called<R>, wanted: R) -> Check {
     Box::new(move || {
         let got = match call {
@@ -28,7 +28,7 @@ fn check<R: PartialEq + fmt::Debug + Send + 'static>(seed: usize, call: Called<R
     })
 }
 
-/// As in other tests, but without NaN, so that what is equal is the same.
+/// As in other tests, but without NaN, so that equal tensors compare equal.
 fn tensor(seed: usize, dtype: Dtype, shape: &[usize]) -> Tensor {
     plain(tensors::tensor(seed, dtype, shape))
 }
@@ -51,7 +51,7 @@ fn tensor_views(tensors: &[Tensor]) -> Vec<TensorView<'_>> {
     tensors.iter().map(Tensor::view).collect()
 }
 
-/// Makes a call of each kind, in its blocking form or the other.
+/// Makes a call of each kind, blocking or asynchronous.
 fn begin(group: &ProcessGroup, kind: usize, seed: usize, blocks: bool) -> Check {
     use Called::{Later, Now};
     let (me, ranks) = (group.rank(), group.size());
@@ -284,7 +284,7 @@ fn many_lists_with_one_tag_do_not_mix() {
     });
 }
 
-/// What follows a list's head comes while no thread of this rank calls anything; so does a call of many operations.
+/// The elements that follow a list's header arrive while no thread of this rank calls anything; so does a call of many operations.
 #[test]
 fn operations_progress_without_a_wait() {
     worlds(2, |group| {
@@ -308,7 +308,7 @@ fn operations_progress_without_a_wait() {
     });
 }
 
-/// Which thread has decoded it.
+/// The thread that has decoded it.
 #[derive(Debug)]
 struct Where(ThreadId);
 

@@ -1,9 +1,9 @@
-//! What ranks that leave owe the others: nobody waits for them, and what they leave behind is an error of all.
+//! Ranks that leave early: no rank waits for them, and what they leave undone is an error on all ranks.
 
 use super::*;
 use crate::{Source, Tensor};
 
-/// What ranks are told that do this and leave: the same, and soon; and after how long all knew.
+/// Runs this on every rank, which then leaves. Returns the failure, which is the same on all, and how long until all knew.
 fn told(ranks: usize, act: impl Fn(&ProcessGroup, &ProcessGroup) -> Result<()> + Sync) -> (String, Duration) {
     let all = world(ranks, small, |group| {
         let part = group.new_group(&(0..ranks).collect::<Vec<_>>()).unwrap().unwrap();

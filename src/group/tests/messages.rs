@@ -1,5 +1,4 @@
-//! Messages from point to point: what is sent is received, in order, whatever the order of the calls; and ranks that
-//! disagree find out.
+//! Point-to-point messages: what is sent is received, in order, whatever the order of the calls; and mismatches are found.
 
 use std::sync::{
     atomic::{AtomicU32, Ordering},
@@ -18,14 +17,13 @@ use crate::{Message, Source, Work};
 /// Eager messages have at most 128 bytes with `small`.
 const SIZES: [usize; 7] = [0, 1, 15, 16, 17, 100, 5000];
 
-/// What rank `from` sends as its message of that number: no two alike.
+/// The contents of a message of rank `from`, different for each number.
 fn message(from: Rank, number: usize, len: usize) -> Vec<u64> {
     (0..len).map(|i| (from as u64) << 48 | (number as u64) << 32 | i as u64).collect()
 }
 
-/// Over the in-process transport, where large messages are written to their places, and over one that must register
-/// what it reads, where they come in parts unless they lie in registered buffers; over another such one, whose puts have one
-/// source.
+/// Runs over three transports: one on which large messages are written to their places; one that must register what it reads, on
+/// which large messages arrive in parts unless they are in registered buffers; and another such one, whose puts have one source.
 pub(super) fn worlds(ranks: usize, each: impl Fn(ProcessGroup) + Sync) {
     let tweak = |config: &mut Config| {
         small(config);
@@ -111,7 +109,7 @@ fn steps(ranks: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// The messages of one sender and tag come in the order in which they were sent, however sends and receives are mixed.
+/// The messages of one sender and tag arrive in the order in which they were sent, however sends and receives are mixed.
 #[test]
 fn messages_keep_their_order_whatever_the_program() {
     let mut runner = TestRunner::new(Cases {
@@ -250,7 +248,7 @@ fn a_large_one_comes_in_pieces() {
     );
 }
 
-/// Ranks 0 and 1 do something that does not fit; what both are told.
+/// Ranks 0 and 1 make calls that do not match. Returns the failure of both.
 fn disagree(
     zero: impl Fn(&ProcessGroup) -> Result<()> + Sync,
     one: impl Fn(&ProcessGroup) -> Result<()> + Sync,

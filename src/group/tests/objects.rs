@@ -1,5 +1,5 @@
-//! Objects: what comes where, what is said of those that cannot be sent or are something else, and that the group goes
-//! on after that.
+//! Objects: the values that arrive, the errors of values that cannot be sent or have another type, and that the group still works
+//! afterwards.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) enum Thing {
     Table { rows: BTreeMap<(u8, Option<bool>), f64> },
 }
 
-/// Something else for every rank; some are of one byte, some of more than a message.
+/// A different value for every rank: some of one byte, some longer than a message.
 pub(super) fn thing(seed: usize, rank: usize) -> Thing {
     match (seed + rank) % 4 {
         0 => Thing::Nothing,
@@ -69,7 +69,7 @@ fn lists_are_values_and_may_be_of_any_length() {
     }
 }
 
-/// Cannot be written on one rank; elsewhere it is a number.
+/// Cannot be encoded on one rank; on others it is a number.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Stubborn(pub usize);
@@ -83,7 +83,7 @@ impl Serialize for Stubborn {
     }
 }
 
-/// Whose object, and what is wrong with it.
+/// The rank of the object, and what is wrong with it.
 pub(super) fn object<T: std::fmt::Debug>(result: Result<T>) -> (usize, ObjectError) {
     match result.unwrap_err() {
         Error::Object { rank, problem, .. } => (rank, problem),

@@ -11,7 +11,7 @@ use crate::{Source, Tensor};
 
 type Thing = (String, Option<Vec<f64>>, BTreeMap<u8, Vec<()>>);
 
-/// Of a size that grows with the seed: in one message, or after a clear to send.
+/// A tensor whose size grows with the seed: sent at once, or after a clear to send.
 fn thing(seed: usize) -> Thing {
     let map = (0..seed % 7).map(|key| (key as u8, vec![(); key * 9])).collect();
     ("x".repeat(seed), (!seed.is_multiple_of(3)).then(|| vec![0.5; seed * seed]), map)
@@ -145,7 +145,7 @@ fn owned_as(dtype: Dtype, shape: &[usize]) -> Vec<Tensor> {
     vec![Tensor::zeros(Dtype::U8, &[1]).unwrap(), Tensor::zeros(dtype, shape).unwrap()]
 }
 
-/// Elements find their tensors although several threads send with one tag, and others receive with it.
+/// Elements reach their tensors although several threads send with the same tag, and others receive with it.
 #[test]
 fn tensors_of_several_threads_do_not_mix() {
     worlds(2, |group| {

@@ -1,4 +1,4 @@
-//! Groups of two ranks that these make alone.
+//! Groups of two ranks, made by these two alone.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Reproducible reductions: the same bits, which are those of a loop over the ranks, however a call is done.
+//! Reproducible reductions: whatever the algorithm, the bits are those of a loop over the ranks.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -7,11 +7,11 @@ use unisono_schedule::algorithm::ALGORITHMS;
 use super::world;
 use crate::{Config, ProcessGroup, ReduceOp, Reduction, dtype::Element};
 
-/// An element whose bits and arithmetic the oracle knows.
+/// An element type for the oracle.
 pub(super) trait Real: Element + Send + Sync {
     fn of(value: f64) -> Self;
     fn bits(self) -> u64;
-    /// Reduces in the order given, in `f32` if the type has 16 bits, and rounds once.
+    /// Reduces in the given order, in `f32` if the type has 16 bits, and rounds once.
     fn oracle(op: ReduceOp, all: &[Self]) -> Self;
 }
 
@@ -53,7 +53,7 @@ reals! {
     f64 as f64: std::convert::identity, std::convert::identity, std::convert::identity;
 }
 
-/// Numbers of very different sizes, so that every order has bits of its own; now and then an infinity or a NaN.
+/// Numbers of very different sizes, so that every order has other bits; sometimes an infinity or a NaN.
 pub(super) fn wild(seed: u64, rank: usize, index: usize) -> f64 {
     let mix = (seed ^ (rank as u64) << 40 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mix = (mix ^ mix >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -69,8 +69,7 @@ pub(super) fn wild(seed: u64, rank: usize, index: usize) -> f64 {
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Avg, ReduceOp::Min, ReduceOp::Max, ReduceOp::PreMulSum(0.3)];
 
-/// Every collective that reduces, on one rank: each in one of the ways in which it can be called, another for every
-/// operation and seed.
+/// Every collective that reduces, on one rank: each in one of its forms, which depends on the operation and the seed.
 fn reduces<T: Real>(group: &ProcessGroup, seed: u64, count: usize) {
     let (rank, ranks) = (group.rank(), group.size());
     let given =

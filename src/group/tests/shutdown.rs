@@ -5,15 +5,14 @@ use unisono_transport::sim::{self, Fabric};
 
 use super::*;
 
-/// Fabrics whose delays differ by so much that anything may overtake anything, and on which what an endpoint has begun is
-/// lost when it closes.
+/// Fabrics on which any put may overtake any other, and on which the puts of an endpoint are lost when it closes.
 fn fabric(seed: u64) -> Fabric {
     let jitter = Duration::from_micros([10, 300][seed as usize % 2]);
     let max_inject = [64, 0][seed as usize / 2 % 2];
     Fabric::new(sim::Config { seed, jitter, max_inject, ..sim::Config::default() })
 }
 
-/// Ranks do this and leave; nothing is lost.
+/// Ranks do this and leave, and no message is lost.
 fn parts(ranks: usize, fabric: &Fabric, tweak: impl Fn(&mut Config), each: impl Fn(&ProcessGroup) + Sync) {
     world_over(
         ranks,
@@ -64,7 +63,7 @@ fn control_messages_are_not_lost_either() {
     }
 }
 
-/// For one message there is credit when ranks part, which then give none.
+/// When ranks leave, there is credit for one message, and they give no more.
 #[test]
 fn no_barrier_sends_twice_to_the_same_rank() {
     let mut barriers = 0;

@@ -1,16 +1,16 @@
-//! Programs in which ranks wait for each other in ways that must end all the same.
+//! Programs in which ranks wait for each other in ways that must nevertheless end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{messages::worlds, *};
 use crate::{Source, Tensor};
 
-/// So many elements that they go after a clear to send.
+/// So many elements that they are sent after a clear to send.
 fn large(rank: Rank) -> Vec<u64> {
     vec![rank as u64; 5000]
 }
 
-/// Tensors, of `bytes` in all.
+/// Tensors of `bytes` bytes in all.
 fn tensors(rank: Rank, bytes: usize) -> Vec<Tensor> {
     let each = 40 << 10;
     (0..bytes.div_ceil(each)).map(|_| Tensor::from_vec(vec![rank as u8; each], &[each]).unwrap()).collect()
@@ -34,7 +34,7 @@ fn receives_that_were_dropped_keep_nobody_from_leaving() {
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
-/// The other one has left the group before, and has never met this one there.
+/// The peer has left the group before, without a call in it.
 #[test]
 fn a_receive_that_was_dropped_hurts_nobody_where_the_other_has_left() {
     worlds(2, |group| {
@@ -55,7 +55,7 @@ fn a_receive_that_was_dropped_hurts_nobody_where_the_other_has_left() {
     });
 }
 
-/// The time of an operation runs from when its turn comes.
+/// The timeout of an operation begins when it is the next of its group.
 #[test]
 fn what_waits_behind_others_has_its_time_yet() {
     let impatient = |config: &mut Config| {
@@ -79,7 +79,7 @@ fn what_waits_behind_others_has_its_time_yet() {
     });
 }
 
-/// Whoever catches the panic goes on with the world, and makes as many groups as there may be.
+/// A thread that catches the panic goes on with the world, and makes as many groups as there may be.
 #[test]
 fn a_group_is_left_by_a_thread_that_panics() {
     worlds(2, |group| {
@@ -96,7 +96,7 @@ fn a_group_is_left_by_a_thread_that_panics() {
     });
 }
 
-/// More than there are slots, and a large one in more pieces than may be under way.
+/// More messages than there are slots, and a large one in more pieces than may be in flight.
 #[test]
 fn receives_that_were_dropped_get_what_comes_for_them() {
     worlds(2, |group| {
@@ -138,7 +138,7 @@ fn receives_that_were_dropped_fail_nobody_at_their_deadline() {
     });
 }
 
-/// More than is kept of messages for which nothing waits.
+/// More bytes than the limit of unexpected messages.
 #[test]
 fn ranks_may_both_send_more_first_than_is_kept_aside() {
     worlds(2, |group| {
@@ -209,7 +209,7 @@ fn whoever_waits_beside_fast_collectives_takes_in_what_comes() {
     });
 }
 
-/// The head of a list of tensors is there when their receive is begun and the group left, at once.
+/// The header of a list of tensors has arrived when their receive begins, and the group is left at once.
 #[test]
 fn a_group_that_is_left_first_gets_what_was_begun() {
     worlds(2, |group| {

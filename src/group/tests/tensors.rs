@@ -1,4 +1,4 @@
-//! Tensors over collectives: against views and joins made on the spot; and what does not fit together.
+//! Collectives of tensors, against views and joins of local tensors; and tensors that do not fit together.
 
 use super::{hear, small, world};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     tensor::{self, Parts},
 };
 
-/// A tensor whose bytes anybody can tell; NaN and all.
+/// A tensor whose bytes every rank can compute, including NaN.
 pub(super) fn tensor(seed: usize, dtype: Dtype, shape: &[usize]) -> Tensor {
     let mut tensor = Tensor::zeros(dtype, shape).unwrap();
     let mut state = seed.wrapping_mul(0x9e37_79b9).wrapping_add(shape.len());
@@ -30,7 +30,7 @@ pub(super) fn all_bits<'t>(
     tensors.into_iter().map(bits).collect()
 }
 
-/// What a rank has: some of every type, without dimensions, without elements, small and large.
+/// The tensors of a rank: of every type, without dimensions, without elements, small and large.
 pub(super) fn owned(seed: usize, count: usize) -> Vec<Tensor> {
     const SHAPES: &[&[usize]] =
         &[&[], &[0], &[3], &[5, 7], &[2, 0, 4], &[1, 1], &[40, 30], &[2, 3, 4, 5], &[700]];
@@ -42,7 +42,7 @@ pub(super) fn owned(seed: usize, count: usize) -> Vec<Tensor> {
         .collect()
 }
 
-/// Views of them; of those that have more than a dimension, every other one is turned over, or a part.
+/// Views of them; every second one with more than one dimension is transposed or narrowed.
 pub(super) fn views(tensors: &[Tensor]) -> Vec<TensorView<'_>> {
     tensors.iter().enumerate().map(|(index, tensor)| view(index, tensor)).collect()
 }
@@ -104,7 +104,7 @@ fn lists_of_all_types_and_shapes_arrive() {
     );
 }
 
-/// The ways to cut a tensor for so many ranks.
+/// The ways to split a tensor among so many ranks.
 fn ways(ranks: usize) -> Vec<Parts<'static>> {
     let mut ways = vec![Parts::Split(0), Parts::Chunk(0), Parts::Split(1), Parts::Chunk(1)];
     let cuts: [&[isize]; 2] = [&[1, 1, 6, 90], &[-90, -4, -3, -1]];
@@ -115,7 +115,7 @@ fn ways(ranks: usize) -> Vec<Parts<'static>> {
     ways
 }
 
-/// The part of a rank, by views.
+/// The part of a rank, computed by views.
 fn part<'t>(whole: &TensorView<'t>, way: Parts<'_>, ranks: usize, rank: usize) -> TensorView<'t> {
     let parts = match way {
         Parts::Split(dim) => whole.tensor_split(dim, ranks),
@@ -201,7 +201,7 @@ fn pieces_of_any_length_become_one() {
     }
 }
 
-/// The same words on all ranks, and the group goes on.
+/// Checks that all ranks get the same error, and that the group still works.
 fn refused<T: std::fmt::Debug>(ranks: usize, of: impl Fn(&ProcessGroup) -> Result<T> + Sync, wanted: &str) {
     for words in world(ranks, small, |group| {
         let error = of(&group).unwrap_err();

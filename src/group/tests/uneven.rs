@@ -1,14 +1,14 @@
-//! Uneven blocks: against what a loop says, and what ranks hear that do not fit together.
+//! Uneven blocks, against a loop; and the failures of lengths that do not fit together.
 
 use super::{small, world};
 use crate::{Error, Failure, ProcessGroup, ReduceOp};
 
-/// How long what one rank has for another is: none, one, many; seeds change it.
+/// The length of one rank's block for another: 0, 1 or many elements, by the seed.
 fn length(seed: usize, from: usize, to: usize) -> usize {
     [0, 1, 3, 64, 700, 0, 9][(seed * 5 + from * 3 + to * 2) % 7]
 }
 
-/// The element at a place of what one rank has for another.
+/// An element of one rank's block for another.
 fn element(from: usize, to: usize, at: usize) -> i64 {
     i64::try_from(from * 1_000_000 + to * 10_000 + at).unwrap()
 }

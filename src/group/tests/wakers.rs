@@ -1,4 +1,4 @@
-//! Code of executors and of users that runs when an operation ends: it may call anything, drop anything, and panic.
+//! The program's code that runs when an operation ends, in wakers and destructors: it may call anything, drop anything, and panic.
 
 use std::{
     future::Future,
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::Work;
 
-/// Does that where an executor would note that a task is to go on.
+/// A waker that calls this.
 struct Deed(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Wake for Deed {
@@ -29,7 +29,7 @@ fn waker(deed: impl FnOnce() + Send + 'static) -> Waker {
     Waker::from(Arc::new(Deed(Mutex::new(Some(Box::new(deed))))))
 }
 
-/// Asks to be woken when it has ended, which it has not yet.
+/// Polls a work that has not ended, to be woken when it has.
 fn await_by<T: fmt::Debug>(work: &mut Work<T>, waker: &Waker) {
     let polled = Pin::new(work).poll(&mut Context::from_waker(waker));
     assert!(matches!(polled, Poll::Pending), "{polled:?}");
@@ -37,7 +37,7 @@ fn await_by<T: fmt::Debug>(work: &mut Work<T>, waker: &Waker) {
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Two ranks sum; rank 0 has awaited its work by that waker before it can end. Gives back what is left of rank 0.
+/// Two ranks sum; rank 0 has polled its work with this waker before it can end. Returns rank 0's group.
 fn summed(awaited: &Barrier, group: &ProcessGroup, waker: &Waker) -> Work<Vec<i32>> {
     if group.rank() == 1 {
         awaited.wait();
@@ -159,7 +159,7 @@ fn who_is_woken_may_call_beside_a_thread_that_waits_in_the_group() {
     });
 }
 
-/// Panics with something whose drop panics.
+/// Panics with a value whose drop panics.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -245,7 +245,7 @@ fn wakers_may_call_while_a_group_fails() {
     });
 }
 
-/// Panics when it is told anything.
+/// A log subscriber that panics.
 struct Deaf;
 
 impl tracing::Subscriber for Deaf {
@@ -295,7 +295,7 @@ fn who_awaits_is_woken_though_telling_of_the_failure_panics() {
     });
 }
 
-/// Calls when it is dropped.
+/// Calls the group when it is dropped.
 #[derive(Serialize, Deserialize, Default)]
 struct Last {
     value: u8,

@@ -1,5 +1,4 @@
-//! Operations that are begun and waited for later: that they go on by themselves, many at once, and that nothing is lost
-//! where nobody waits.
+//! Asynchronous operations: they progress by themselves, many at once, and nothing is lost if nobody waits.
 
 use std::{
     future::Future,
@@ -30,7 +29,7 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Awaits all of them at once.
+/// Awaits all of them concurrently.
 struct All<T>(Vec<std::result::Result<Work<T>, T>>);
 
 impl<T: Unpin> Future for All<T> {
@@ -77,7 +76,7 @@ fn a_finished_work_that_is_polled_again_gives_an_error() {
     });
 }
 
-/// What the ranks give: different everywhere.
+/// The input of a rank, different for each element.
 fn given(rank: Rank, len: usize) -> Vec<i64> {
     (0..len).map(|i| (rank * 1000 + i) as i64).collect()
 }
@@ -139,7 +138,7 @@ fn every_collective_does_what_its_blocking_form_does() {
     }
 }
 
-/// Begins all forms that work in place, or into an output beside the input, before it waits for any.
+/// Begins all forms of calls, in place and out of place, before it waits for any.
 fn in_place(group: &ProcessGroup, len: usize, op: ReduceOp) {
     let (rank, ranks) = (group.rank(), group.size());
     let root = len % ranks;

@@ -1,4 +1,4 @@
-//! What is refused and how, the tensors' own methods, and shapes that are hardly any.
+//! Errors, the methods of tensors, and shapes with few or no elements.
 
 use super::{data, shifted, tensor, typed};
 use crate::{
@@ -210,7 +210,7 @@ fn bytes_at_odd_addresses_are_never_reinterpreted() {
     }
 }
 
-/// Nothing has no alignment, wherever it lies.
+/// An empty view is aligned at any address.
 #[test]
 fn no_elements_may_lie_at_any_address() {
     for (dtype, other) in Dtype::ALL.into_iter().zip(Dtype::ALL.into_iter().cycle().skip(1)) {

@@ -1,4 +1,4 @@
-//! Splitting against torch's definitions, told naively, and putting together what was split.
+//! Splitting, against simple implementations of torch's definitions, and joining what was split.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::{
     tensor::{Tensor, TensorError, TensorView, assemble, concat},
 };
 
-/// `torch.chunk` by hand: takes pieces of the rounded-up length until nothing is left.
+/// `torch.chunk`: takes pieces of the rounded-up length until nothing is left.
 fn chunked(size: usize, parts: usize) -> Vec<usize> {
     if size == 0 {
         return vec![0; parts];
@@ -21,7 +21,7 @@ fn chunked(size: usize, parts: usize) -> Vec<usize> {
     lengths
 }
 
-/// `torch.tensor_split` by hand: deals elements out, one to each in turn.
+/// `torch.tensor_split`: gives elements to the pieces, one to each in turn.
 fn dealt(size: usize, parts: usize) -> Vec<usize> {
     let mut lengths = vec![0; parts];
     (0..size).for_each(|element| lengths[element % parts] += 1);
@@ -35,7 +35,7 @@ fn sliced(size: usize, start: isize, end: isize) -> Vec<usize> {
     (place(start)..place(end)).map(isize::cast_unsigned).collect()
 }
 
-/// That pieces of these lengths lie one after the other in the whole.
+/// Checks that pieces of these lengths are consecutive in the whole.
 fn lie_in_order(whole: &TensorView<'_>, dim: usize, pieces: &[TensorView<'_>], lengths: &[usize]) {
     assert_eq!(pieces.iter().map(|piece| piece.shape()[dim]).collect::<Vec<_>>(), lengths);
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! What tensors are printed as, against lists that are nested by the book.
+//! Printed tensors, against lists nested by the definition.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::{
     tensor::{Tensor, TensorView},
 };
 
-/// Lists of these, nested as a shape says; of more than a thousand, the ends.
+/// Lists of these elements, nested by the shape; of more than a thousand, only the ends.
 fn nest(shape: &[usize], long: bool, elements: &mut dyn FnMut(&[usize]) -> String) -> String {
     let Some((&len, inner)) = shape.split_first() else { return elements(&[]) };
     let mut parts = Vec::new();
