@@ -297,7 +297,7 @@ fn a_token_comes_from_a_file_that_nobody_else_reads() {
     assert!(told(&file).contains("cannot read it"));
     fs::write(&file, "a b\r\n").unwrap();
     mode(0o644);
-    assert!(told(&file).contains("mode 0644 lets others"), "{}", told(&file));
+    assert!(told(&file).contains("mode 0644 gives access"), "{}", told(&file));
     for closed in [0o600, 0o400] {
         mode(closed);
         assert_eq!(told(&file), "a b");

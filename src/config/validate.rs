@@ -29,7 +29,7 @@ impl Config {
             "lanes × bulk_slots",
             &(self.lanes * self.bulk_slots),
             self.lanes * self.bulk_slots <= 64,
-            || "must be at most 64: each is a chunk that a neighbour may send unasked".into(),
+            || "must be at most 64: each is a chunk that a neighbour may send without asking".into(),
         )?;
         within("eager", self.eager, 128, 1 << 20)?;
         within("eager_slots", self.eager_slots, 2, 64)?;

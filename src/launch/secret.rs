@@ -67,8 +67,8 @@ pub(crate) fn holds(path: &Path) -> std::result::Result<(), String> {
     let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     if metadata.mode() & 0o1002 == 0o002 {
         return Err(format!(
-            "{} has mode {:04o}: all users may replace what is in it; take it from them (chmod o-w), or make it sticky \
-             (chmod +t)",
+            "{} has mode {:04o}: all users may replace what is in it; remove their write permission (chmod o-w), or make \
+             it sticky (chmod +t)",
             path.display(),
             metadata.mode() & 0o7777
         ));
@@ -88,5 +88,5 @@ fn closed(metadata: &Metadata) -> std::result::Result<(), String> {
     if mode & OTHERS == 0 {
         return Ok(());
     }
-    Err(format!("its mode {mode:04o} lets others than its owner in; chmod go= takes that from them"))
+    Err(format!("its mode {mode:04o} gives access to users other than its owner; remove that with chmod go="))
 }

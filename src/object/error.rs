@@ -15,7 +15,7 @@ pub enum ObjectError {
         problem: String,
     },
     /// A sequence or a map has another number of elements than its `Serialize` declared.
-    #[error("a sequence or map said that it has {said} elements and gave {gave}; mend its Serialize")]
+    #[error("a sequence or map declares {said} elements and has {gave}; correct its Serialize")]
     Count {
         /// The number of elements declared.
         said: usize,
@@ -23,7 +23,7 @@ pub enum ObjectError {
         gave: usize,
     },
     /// Values are nested too deeply.
-    #[error("its values lie more than {DEPTH} deep in one another; flatten it")]
+    #[error("its values are nested more than {DEPTH} levels deep; flatten it")]
     Deep,
     /// The bytes end in the middle of a value.
     #[error("the bytes end at {at}, within a value")]
@@ -38,7 +38,7 @@ pub enum ObjectError {
         left: usize,
     },
     /// A value begins with an unknown byte.
-    #[error("no value begins with {byte:#04x}, which is byte {at}")]
+    #[error("byte {at} is {byte:#04x}, with which no value begins")]
     Tag {
         /// The index of the byte.
         at: usize,
@@ -47,7 +47,7 @@ pub enum ObjectError {
     },
     /// A length is larger than the rest of the bytes can hold.
     #[error(
-        "a length of {said} bytes or elements stands before byte {at}, and the rest of the bytes holds {room} at most"
+        "the length before byte {at} is {said} bytes or elements, and the rest of the bytes has room for {room} at most"
     )]
     Length {
         /// The length.

@@ -33,7 +33,7 @@ impl Affinity {
         };
         let local = config.local_rank.or_else(|| (config.ranks == 1).then_some(0));
         let allowed = processors().map_err(|error| {
-            problem(format!("the system does not tell which processors this process may run on: {error}"))
+            problem(format!("the system does not say on which processors this process may run: {error}"))
         })?;
         match asked {
             ThreadCores::Each(each) => one_of(each, local, &allowed).map(|one| vec![one]),
@@ -89,12 +89,14 @@ fn one_of(each: &[usize], local: Option<usize>, allowed: &[usize]) -> std::resul
         (None, &[one]) => one,
         (None, _) => {
             return Err(format!(
-                "it has a processor for each of {count} ranks of a machine, and which of them this is is not known; \
-                 set UNISONO_LOCAL_RANK"
+                "it lists processors for {count} ranks of a host, and which of them this is is not known; set \
+                 UNISONO_LOCAL_RANK"
             ));
         }
         (Some(local), _) => *each.get(local).ok_or_else(|| {
-            format!("it has a processor for each of {count} ranks of a machine, and this is number {local}, from 0")
+            format!(
+                "it lists processors for {count} ranks of a host, and this is number {local}, counted from 0"
+            )
         })?,
     };
     if allowed.contains(&one) {
@@ -115,7 +117,7 @@ fn from_the_last(mut cores: Vec<Vec<usize>>, local: usize) -> Vec<usize> {
 fn own_core(allowed: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
     use hwlocality::{Topology, object::types::ObjectType};
 
-    let topology = Topology::new().map_err(|error| format!("hwloc does not tell the cores: {error}"))?;
+    let topology = Topology::new().map_err(|error| format!("hwloc cannot read the cores: {error}"))?;
     let cores = topology.objects_with_type(ObjectType::Core).filter_map(|core| {
         let processors = core.cpuset()?;
         let processors = processors.iter_set().map(usize::from);
@@ -131,7 +133,7 @@ fn own_core(allowed: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
 
 #[cfg(not(feature = "hwloc"))]
 fn own_core(_: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
-    Err("this library was built without its feature hwloc, which tells cores; name processors instead"
+    Err("auto needs the feature hwloc, without which this library was built; name processors instead"
         .to_owned())
 }
 
@@ -149,7 +151,7 @@ mod tests {
         assert!(told(one_of(&[4, 2], None, &[2, 4])).contains("UNISONO_LOCAL_RANK"));
         assert!(
             told(one_of(&[4, 2], Some(2), &[2, 4]))
-                .ends_with("of 2 ranks of a machine, and this is number 2, from 0")
+                .ends_with("for 2 ranks of a host, and this is number 2, counted from 0")
         );
         let words = "this process may not run on processor 3, or there is none; it may on ";
         assert!(told(one_of(&[3], Some(0), &[0, 1, 2, 5])).starts_with(words));

@@ -15,7 +15,7 @@ pub enum TensorError {
         wanted: Dtype,
     },
     /// The elements are of a type that this library does not have.
-    #[error("elements of type {name} are none of {}; convert them first", names())]
+    #[error("elements of type {name} are not supported; convert them to one of {}", names())]
     ForeignDtype {
         /// Its name in the other crate.
         name: String,
@@ -35,7 +35,7 @@ pub enum TensorError {
         bytes: usize,
     },
     /// The data has another length than the shape.
-    #[error("{given} {unit} were given, and the shape {shape:?} takes {wanted}; give exactly these")]
+    #[error("{given} {unit} were given, and the shape {shape:?} takes {wanted}; give exactly as many")]
     Length {
         /// The length of the data.
         given: usize,
@@ -95,7 +95,7 @@ pub enum TensorError {
         rank: usize,
     },
     /// A permutation does not name each dimension once.
-    #[error("{given:?} is no order of {rank} dimensions; name each of them once, from 0 on")]
+    #[error("{given:?} is no permutation of {rank} dimensions; name each of them once, counted from 0")]
     Permutation {
         /// The permutation that was given.
         given: Vec<usize>,

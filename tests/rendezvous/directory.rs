@@ -85,7 +85,7 @@ fn a_folder_that_is_not_this_users_alone_is_refused() {
     for lax in [0o777, 0o750, 0o701] {
         set_mode(&folder, lax);
         let problem = refused(directory.path());
-        assert!(problem.contains(&format!("mode {lax:04o} lets others")), "{problem}");
+        assert!(problem.contains(&format!("mode {lax:04o} gives access")), "{problem}");
         assert!(problem.contains(&folder.display().to_string()), "{problem}");
     }
     set_mode(&folder, 0o700);

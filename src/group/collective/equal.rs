@@ -542,7 +542,7 @@ fn one_block(group: &ProcessGroup, collective: Collective, block: usize, whole: 
     Err(Error::Argument {
         call: collective.name(),
         problem: format!(
-            "{whole} elements on the long side and {block} on the other; with {} ranks the long side must have {}",
+            "one side has {whole} elements and the other {block}; with {} ranks the first must have {}",
             group.size(),
             wanted.map_or_else(|| "more than can be addressed".to_owned(), |wanted| wanted.to_string())
         ),
@@ -561,7 +561,7 @@ fn own_block(group: &ProcessGroup, collective: Collective, len: usize) -> Result
 
 /// The error of blocks that are not within the data, which the checks of the lengths rule out.
 pub(crate) fn outside(call: &'static str, len: usize) -> Error {
-    Error::Argument { call, problem: format!("the blocks leave the {len} elements given") }
+    Error::Argument { call, problem: format!("the blocks are not within the {len} elements given") }
 }
 
 /// The length of both, if it is the same.

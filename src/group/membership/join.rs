@@ -228,7 +228,7 @@ impl ProcessGroup {
             return Err(Error::Config {
                 name: "ranks".to_owned(),
                 value: Some(ranks.to_string()),
-                problem: format!("the wire counts at most {MAX_RANKS}"),
+                problem: format!("a world has at most {MAX_RANKS} ranks"),
             });
         }
         let options = CallOptions {
