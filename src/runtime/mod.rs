@@ -348,7 +348,7 @@ impl Runtime {
                 completion.fail(Failure::Undelivered { call, rank: self.rank, waited, report })
             })
             .collect();
-        self.leave_to_others(self.roles(), failed);
+        self.finish_later(self.roles(), failed);
         self.changed.notify_all();
         Ok(())
     }
@@ -381,7 +381,7 @@ impl Runtime {
     }
 
     /// Gives completions to the [progress thread](background), which runs their actions.
-    fn leave_to_others(&self, roles: MutexGuard<'_, Roles>, finished: impl IntoIterator<Item = Completion>) {
+    fn finish_later(&self, roles: MutexGuard<'_, Roles>, finished: impl IntoIterator<Item = Completion>) {
         finished.into_iter().for_each(|completion| self.finished.push(completion));
         if roles.resting && !self.finished.is_empty() {
             drop(roles);
@@ -473,7 +473,7 @@ impl Runtime {
         let failed: Vec<_> = all.filter_map(|completion| completion.fail(failure.clone())).collect();
         let mut roles = self.roles();
         roles.gone = true;
-        self.leave_to_others(roles, failed);
+        self.finish_later(roles, failed);
         self.changed.notify_all();
     }
 

@@ -42,7 +42,7 @@ impl Supervisor for Runtime {
         let waiting = roles.waiting > 0;
         match left {
             None => drop(roles),
-            left => self.leave_to_others(roles, left),
+            left => self.finish_later(roles, left),
         }
         // The operation may be that of a thread other than the driver.
         if waiting {

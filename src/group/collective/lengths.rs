@@ -155,19 +155,19 @@ impl UnevenCall {
 }
 
 impl UnevenSteps<'_, '_> {
-    /// Exchanges numbers by a collective of `count` elements: gives `said`, and returns the `hears` numbers that this rank gets.
+    /// Exchanges numbers by a collective of `count` elements: gives `given`, and returns the `len` numbers that this rank gets.
     pub(crate) async fn exchange(
         &mut self,
         collective: Collective,
         count: usize,
-        said: &[u64],
-        hears: usize,
+        given: &[u64],
+        len: usize,
     ) -> Result<Vec<usize>> {
-        let mut heard = vec![0; hears];
+        let mut received = vec![0; len];
         let root = if collective.has_root() { self.id.root } else { 0 };
         let spec = CallSpec { root, part_of: Some(self.id), ..CallSpec::new(collective, count) };
-        self.sequence.run(Dtype::U64, &spec, Borrowed::apart(said, &mut heard)).await?;
-        Ok(heard.into_iter().map(length).collect())
+        self.sequence.run(Dtype::U64, &spec, Borrowed::apart(given, &mut received)).await?;
+        Ok(received.into_iter().map(length).collect())
     }
 
     /// Gathers `N` numbers of every rank: the first of all ranks, by rank, then the second, and so on.
@@ -179,9 +179,9 @@ impl UnevenSteps<'_, '_> {
 
     /// The lengths of the root's blocks (on other ranks only that of the own block, 0 for the rest), and the longest.
     async fn blocks_of_root(&mut self, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let said = if self.at_root() { with_longest(lengths) } else { Vec::new() };
-        let told = self.exchange(Collective::Scatter, 2, &said, 2).await?;
-        let (rank, [own, longest]) = (self.group.rank(), numbers(&told));
+        let given = if self.at_root() { with_longest(lengths) } else { Vec::new() };
+        let received = self.exchange(Collective::Scatter, 2, &given, 2).await?;
+        let (rank, [own, longest]) = (self.group.rank(), numbers(&received));
         let blocks = match self.at_root() {
             true => lengths.to_vec(),
             false => (0..self.group.size()).map(|other| if other == rank { own } else { 0 }).collect(),
@@ -191,9 +191,9 @@ impl UnevenSteps<'_, '_> {
 
     /// The length of each rank's block for this rank, and the longest block of all.
     async fn of_each(&mut self, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
-        let (said, hears) = (with_longest(lengths), 2 * self.group.size());
-        let told = self.exchange(Collective::AllToAll, 2, &said, hears).await?;
-        let [gets, longests] = by_rank(&told);
+        let (given, len) = (with_longest(lengths), 2 * self.group.size());
+        let received = self.exchange(Collective::AllToAll, 2, &given, len).await?;
+        let [gets, longests] = by_rank(&received);
         Ok((gets, longest(&longests)))
     }
 
@@ -359,13 +359,13 @@ impl UnevenSteps<'_, '_> {
 }
 
 /// The numbers of all ranks, `N` of each: the first of all ranks, then the second, and so on.
-fn by_rank<const N: usize>(told: &[usize]) -> [Vec<usize>; N] {
-    std::array::from_fn(|which| told.iter().copied().skip(which).step_by(N).collect())
+fn by_rank<const N: usize>(all: &[usize]) -> [Vec<usize>; N] {
+    std::array::from_fn(|which| all.iter().copied().skip(which).step_by(N).collect())
 }
 
 /// The first `N` numbers; 0 for those that are missing.
-pub(crate) fn numbers<const N: usize>(told: &[usize]) -> [usize; N] {
-    std::array::from_fn(|which| told.get(which).copied().unwrap_or_default())
+pub(crate) fn numbers<const N: usize>(all: &[usize]) -> [usize; N] {
+    std::array::from_fn(|which| all.get(which).copied().unwrap_or_default())
 }
 
 /// Each length, followed by the longest of all.

@@ -37,6 +37,6 @@ pub(crate) fn towards(
         return Ok(towards);
     }
     // If it is not set by then, the exchange that follows names the ranks that have not come.
-    let Some(told) = store.get(STORE, deadline)? else { return Ok(None) };
-    Ok(String::from_utf8_lossy(&told).parse().ok())
+    let Some(address) = store.get(STORE, deadline)? else { return Ok(None) };
+    Ok(String::from_utf8_lossy(&address).parse().ok())
 }

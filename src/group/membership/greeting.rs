@@ -115,11 +115,13 @@ pub(crate) fn meet(
         greeted = match engine.greeted(monitor, PATIENCE, deadline) {
             Ok(()) => break,
             Err(Stop::Deadline) if Instant::now() < deadline => {
-                doubt(engine, rank, store, endpoints).map_or(Ok(()), |failure| Err(failure.into()))
+                diagnose(engine, rank, store, endpoints).map_or(Ok(()), |failure| Err(failure.into()))
             }
             // The death of a peer breaks the transport too; then the store names the dead rank.
             Err(Stop::Transport(error)) => match monitor.dead() {
-                None => Err(doubt(engine, rank, store, endpoints).map_or(Stop::Transport(error), Stop::from)),
+                None => {
+                    Err(diagnose(engine, rank, store, endpoints).map_or(Stop::Transport(error), Stop::from))
+                }
                 Some(_) => Err(Stop::Failed),
             },
             Err(stop) => Err(stop),
@@ -127,7 +129,7 @@ pub(crate) fn meet(
     }
     greeted.map_err(explain)?;
     let Some(store) = store.filter(|_| hosts.len() > 1) else { return Ok(()) };
-    store.set(&found(rank), &postcard::to_allocvec(&Findings::default()).unwrap_or_default())?;
+    store.set(&findings_key(rank), &postcard::to_allocvec(&Findings::default()).unwrap_or_default())?;
     all_have(engine, monitor, store, hosts.len(), deadline, &explain)
 }
 
@@ -162,12 +164,12 @@ fn all_have(
 }
 
 /// The store's key of a rank's findings.
-fn found(rank: Rank) -> String {
+fn findings_key(rank: Rank) -> String {
     format!("greetings/{rank}")
 }
 
 /// Finds out why greetings are missing. `None` if the network is not the cause: then a rank is late or stopped.
-fn doubt(
+fn diagnose(
     engine: &mut Engine,
     rank: Rank,
     store: Option<&Store>,
@@ -187,24 +189,24 @@ fn doubt(
         let finding = |(awaited, thread): (Awaited, io::Result<thread::ScopedJoinHandle<'_, _>>)| {
             let connected: Option<io::Result<()>> =
                 thread.ok().and_then(|thread| thread.join().ok()).flatten();
-            let connects = connected.map(|connected| connected.map_err(|error| said(&error)));
+            let connects = connected.map(|connected| connected.map_err(|error| reason(&error)));
             Finding { rank: awaited.rank, heard: awaited.heard, connects }
         };
         threads.into_iter().map(finding).collect()
     }));
     let store = store?;
     // If the store is gone, the store's watch reports it.
-    let _ = store.set(&found(rank), &postcard::to_allocvec(&mine).ok()?);
+    let _ = store.set(&findings_key(rank), &postcard::to_allocvec(&mine).ok()?);
     let until = Instant::now() + HEARING;
     mine.0.iter().find_map(|finding| {
-        let theirs = store.get(&found(finding.rank), until).ok().flatten();
+        let theirs = store.get(&findings_key(finding.rank), until).ok().flatten();
         let theirs: Option<Findings> = theirs.and_then(|bytes| postcard::from_bytes(&bytes).ok());
         verdict(rank, finding, theirs.as_ref(), endpoints)
     })
 }
 
 /// Why a connection could not be made, in words.
-fn said(error: &io::Error) -> String {
+fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::TimedOut => format!("nothing answered within {CONNECTING:.0?}"),
         io::ErrorKind::ConnectionRefused => "it was refused".to_owned(),

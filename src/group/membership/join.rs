@@ -100,7 +100,7 @@ impl ProcessGroup {
         let (config, problem) = Config::read_env()?;
         match problem {
             None => Self::join(config),
-            Some(problem) => Err(excuse(&config, problem)),
+            Some(problem) => Err(report(&config, problem)),
         }
     }
 
@@ -115,7 +115,7 @@ impl ProcessGroup {
     /// while they join, if their settings differ, or if the connection check fails.
     pub fn join(config: Config) -> Result<Self> {
         if let Err(problem) = config.validate() {
-            return Err(excuse(&config, problem));
+            return Err(report(&config, problem));
         }
         let deadline = Instant::now() + config.join_timeout;
         let store = match &config.store {
@@ -124,7 +124,7 @@ impl ProcessGroup {
         };
         let activity = Arc::default();
         let given = (store, Bounds::default());
-        Self::enter(deadline, config, given, Arc::clone(&activity), |config, store| {
+        Self::join_over(deadline, config, given, Arc::clone(&activity), |config, store| {
             let asked = Self::transport_options(config);
             let towards = match store {
                 Some(store) => address::towards(config, store, asked.towards, deadline)?,
@@ -210,13 +210,13 @@ impl ProcessGroup {
     ) -> Result<Self> {
         config.validate()?;
         let activity = transport.activity();
-        Self::enter(Instant::now() + config.join_timeout, config, (store, bounds), activity, |_, _| {
+        Self::join_over(Instant::now() + config.join_timeout, config, (store, bounds), activity, |_, _| {
             Ok(transport)
         })
     }
 
     /// Exchanges [`JoinInfo`] with the other ranks and checks the connections.
-    fn until(
+    fn meet(
         deadline: Instant,
         (config, bounds): (&Config, Bounds),
         mut transport: Box<dyn Transport>,
@@ -340,7 +340,7 @@ impl ProcessGroup {
     }
 
     /// Joins over an open store. Every error from here on is reported to the other ranks.
-    fn enter(
+    fn join_over(
         deadline: Instant,
         config: Config,
         (store, bounds): (Option<Store>, Bounds),
@@ -354,7 +354,7 @@ impl ProcessGroup {
             .map(|watchdog| monitor.watchdog = watchdog);
         let met = watched.and_then(|()| open(&config, store.as_ref())).and_then(|transport| {
             opened.get_or_init(|| transport.limits().clone());
-            Self::until(deadline, (&config, bounds), transport, &monitor, store.as_ref())
+            Self::meet(deadline, (&config, bounds), transport, &monitor, store.as_ref())
         });
         let Joined { engine, settings, chooser, peers, tuned, affinity, options } = match met {
             Ok(met) => met,
@@ -407,7 +407,7 @@ struct Joined {
 
 /// Reports to the other ranks, if the store can be reached, that this rank cannot join because of its configuration. Returns
 /// `problem`.
-fn excuse(config: &Config, problem: Error) -> Error {
+fn report(config: &Config, problem: Error) -> Error {
     let Some(address) = config.store.as_ref().filter(|_| config.validate_meeting().is_ok()) else {
         return problem;
     };

@@ -250,17 +250,18 @@ impl ProcessGroup {
         self.shared.runtime.with(|engine| engine.net().free_comm_ids())
     }
 
-    /// Makes a group. `free` has the free communicator ids of all participants; `tell` exchanges further words among them.
+    /// Makes a group. `free` has the free communicator ids of all participants; `exchange` gathers further words
+    /// of all of them.
     pub(crate) fn make(
         &self,
         new: NewGroup<'_>,
         mut free: Vec<CommIds>,
-        tell: &mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
+        exchange: &mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
     ) -> Result<Option<Self>> {
         let NewGroup { call, name, members, me, global, which } = new;
         let runtime = &self.shared.runtime;
         let mut round = 0;
-        let (comm_id, opened, told) = loop {
+        let (comm_id, opened, all_words) = loop {
             let free_there = members.iter().filter_map(|&member| free.get(member));
             let comm_id = if members.len() > MAX_MEMBERS { None } else { common(free_there, which, round) };
             // Opened before any other member can send to the new group.
@@ -276,15 +277,15 @@ impl ProcessGroup {
                 Some(Ok(None)) => (RemoteRegion::default(), TAKEN),
                 Some(Err(_)) | None => (RemoteRegion::default(), NO_MEMORY),
             };
-            let told = tell(&[mailbox.base, mailbox.key, mailbox.len, how])?;
-            if !told.as_chunks().0.iter().any(|&[.., how]: &[u64; 4]| how == TAKEN) {
-                break (comm_id, opened, told);
+            let all_words = exchange(&[mailbox.base, mailbox.key, mailbox.len, how])?;
+            if !all_words.as_chunks().0.iter().any(|&[.., how]: &[u64; 4]| how == TAKEN) {
+                break (comm_id, opened, all_words);
             }
             // All participants repeat both steps, also those that have opened the group and those that are no members.
             if let (OPENED, Some(comm_id)) = (how, comm_id) {
                 runtime.leave(comm_id)?;
             }
-            free = tell(&self.free_comm_ids()?)?.as_chunks().0.to_vec();
+            free = exchange(&self.free_comm_ids()?)?.as_chunks().0.to_vec();
             round += 1;
         };
         let Some(me) = me else { return Ok(None) };
@@ -303,16 +304,16 @@ impl ProcessGroup {
             return Err(Error::Argument { call, problem });
         };
         let opened = opened?;
-        let there: Vec<&[u64; 4]> =
-            members.iter().filter_map(|&member| told.as_chunks().0.get(member)).collect();
-        if let Some((rank, _)) = global.iter().zip(&there).find(|(_, it)| it[3] != OPENED) {
+        let theirs: Vec<&[u64; 4]> =
+            members.iter().filter_map(|&member| all_words.as_chunks().0.get(member)).collect();
+        if let Some((rank, _)) = global.iter().zip(&theirs).find(|(_, it)| it[3] != OPENED) {
             if opened.is_some() {
                 runtime.leave(comm_id)?;
             }
             let problem = format!("rank {rank} has no memory for the group's mailbox");
             return Err(Error::Argument { call, problem });
         }
-        let mailboxes = there.iter().map(|&&[base, key, len, _]| RemoteRegion { base, key, len });
+        let mailboxes = theirs.iter().map(|&&[base, key, len, _]| RemoteRegion { base, key, len });
         let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();
         // An earlier group of two ranks may have had the same name.
         let id = fnv(format!("{label}, {which}").as_bytes()).max(1);

@@ -190,8 +190,8 @@ impl UnevenSteps<'_, '_> {
                 .collect(),
             false => Vec::new(),
         };
-        let told = self.exchange(Collective::Scatter, 2, &words, 2).await?;
-        let [own, longest] = numbers(&told);
+        let received = self.exchange(Collective::Scatter, 2, &words, 2).await?;
+        let [own, longest] = numbers(&received);
         if let Err(problem) = self.length(longest) {
             return Ok(Err(problem));
         }

@@ -272,10 +272,10 @@ fn encode_each<T: Serialize>(values: &[T], root: Rank) -> EncodedValues {
 }
 
 /// The blob that a collective returned, or this rank's own error, which has more detail.
-fn own_error_first<G, T>(given: Option<Blob<G>>, handed: Blob<T>) -> Blob<T> {
+fn own_error_first<G, T>(given: Option<Blob<G>>, received: Blob<T>) -> Blob<T> {
     match given {
         Some(Err(problem)) => Err(problem),
-        _ => handed,
+        _ => received,
     }
 }
 
@@ -350,15 +350,15 @@ impl UnevenCall {
 impl UnevenSteps<'_, '_> {
     async fn broadcast_value(&mut self, blob: Option<Blob<Vec<u8>>>) -> Result<Blob<Vec<u8>>> {
         let borrowed = blob.as_ref().and_then(|it| it.as_deref().ok());
-        let handed = self.broadcast_blob(borrowed).await?;
-        Ok(own_error_first(blob, handed))
+        let received = self.broadcast_blob(borrowed).await?;
+        Ok(own_error_first(blob, received))
     }
 
     async fn scatter_values(&mut self, blobs: Option<EncodedValues>) -> Result<Blob<Vec<u8>>> {
         let borrowed = blobs.as_ref().and_then(|it| it.as_ref().ok());
         let borrowed = borrowed.map(|(bytes, lengths)| (&bytes[..], &lengths[..]));
-        let handed = self.scatter_blobs(borrowed).await?;
-        Ok(own_error_first(blobs, handed))
+        let received = self.scatter_blobs(borrowed).await?;
+        Ok(own_error_first(blobs, received))
     }
 
     async fn gather_values(&mut self, blob: Blob<Vec<u8>>) -> Result<Collected> {

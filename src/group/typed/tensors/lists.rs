@@ -175,12 +175,12 @@ impl UnevenSteps<'_, '_> {
             return self.receive(&infos).await.map(Some);
         }
         let Some(tensors) = tensors else {
-            let _told = self.broadcast_blob(None).await?;
+            let _unsent = self.broadcast_blob(None).await?;
             return Err(self.missing("a list of tensors"));
         };
         let headers = encode(&tensors.iter().map(TensorHeader::of).collect::<Vec<_>>());
-        let handed = self.broadcast_blob(headers.as_deref().ok()).await?;
-        self.received_header(root, headers.and(handed))?;
+        let sent = self.broadcast_blob(headers.as_deref().ok()).await?;
+        self.received_header(root, headers.and(sent))?;
         self.send(tensors).await?;
         Ok(None)
     }

@@ -185,11 +185,12 @@ impl ProcessGroup {
 }
 
 impl UnevenCall {
-    fn read(&self, from: Rank, ahead: &[u8]) -> Result<(OwnedParts, TensorInfo)> {
-        let ahead: PartHeader =
-            decode(ahead).map_err(|error| self.protocol_error(from, error.to_string()))?;
-        let info = ahead.header.read().map_err(|what| self.protocol_error(from, what))?;
-        Ok((ahead.parts, info))
+    /// Decodes a rank's header.
+    fn read(&self, from: Rank, header: &[u8]) -> Result<(OwnedParts, TensorInfo)> {
+        let header: PartHeader =
+            decode(header).map_err(|error| self.protocol_error(from, error.to_string()))?;
+        let info = header.header.read().map_err(|what| self.protocol_error(from, what))?;
+        Ok((header.parts, info))
     }
 
     /// The shape of the joined tensor; or an error, the same on all ranks, if the ranks differ in `parts` or in type, or if the
@@ -224,8 +225,8 @@ impl UnevenSteps<'_, '_> {
     async fn scatter_parts(&mut self, tensor: Option<&TensorView<'_>>, parts: Parts<'_>) -> Result<Tensor> {
         let root = self.id.root;
         if !self.at_root() {
-            let told = self.broadcast_blob(None).await?;
-            let (parts, whole) = self.read(root, &self.received_header(root, told)?)?;
+            let received = self.broadcast_blob(None).await?;
+            let (parts, whole) = self.read(root, &self.received_header(root, received)?)?;
             let shapes = parts.read().shapes(&whole.shape, self.group.size());
             let shapes = shapes.map_err(|error| self.protocol_error(root, error.to_string()))?;
             return self.scatter_bytes(&whole, &shapes, &[]).await;
@@ -234,16 +235,16 @@ impl UnevenSteps<'_, '_> {
         let (tensor, cut) = match (tensor, cut) {
             (Some(tensor), Some(Ok(cut))) => (tensor, cut),
             (_, wrong) => {
-                let _told = self.broadcast_blob(None).await?;
+                let _unsent = self.broadcast_blob(None).await?;
                 return Err(wrong
                     .and_then(std::result::Result::err)
                     .map_or_else(|| self.missing("a tensor"), Error::Tensor));
             }
         };
         let header = TensorHeader::of(tensor);
-        let told = encode(&PartHeader { parts: OwnedParts::of(parts), header });
-        let handed = self.broadcast_blob(told.as_deref().ok()).await?;
-        self.received_header(root, told.and(handed))?;
+        let header = encode(&PartHeader { parts: OwnedParts::of(parts), header });
+        let sent = self.broadcast_blob(header.as_deref().ok()).await?;
+        self.received_header(root, header.and(sent))?;
         let shapes: Vec<_> = cut.iter().map(|part| part.shape().to_vec()).collect();
         let bytes = match tensor.bytes() {
             Ok(bytes) if parts.follow(tensor.shape()) => bytes.into(),
@@ -270,10 +271,10 @@ impl UnevenSteps<'_, '_> {
 
     /// The tensor that the parts of all ranks make, on the ranks that get it.
     async fn join_parts(&mut self, part: &TensorView<'_>, parts: Parts<'_>) -> Result<Option<Tensor>> {
-        let ahead = encode(&PartHeader { parts: OwnedParts::of(parts), header: TensorHeader::of(part) });
-        let everyones = self.all_headers(ahead).await?;
-        let everyones = everyones.iter().enumerate().map(|(rank, ahead)| self.read(rank, ahead));
-        let (all_parts, infos): (Vec<_>, Vec<_>) = everyones.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let header = encode(&PartHeader { parts: OwnedParts::of(parts), header: TensorHeader::of(part) });
+        let headers = self.all_headers(header).await?;
+        let headers = headers.iter().enumerate().map(|(rank, header)| self.read(rank, header));
+        let (all_parts, infos): (Vec<_>, Vec<_>) = headers.collect::<Result<Vec<_>>>()?.into_iter().unzip();
         let shape = self.joined_shape(&all_parts, &infos)?;
         let mine = packed(std::slice::from_ref(part)).map_err(|error| self.abort_error(&error))?;
         let lengths: Vec<usize> = infos.iter().map(|info| info.bytes).collect();
