@@ -164,7 +164,10 @@ impl TestJob {
         let process = self.processes.iter().find(|process| process.rank == rank).ok_or("no such process")?;
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let begun = Instant::now();
-        while waitid(WaitId::Pid(Pid::from_child(&process.child)), stopped)?.is_none() {
+        let id = WaitId::Pid(Pid::from_child(&process.child));
+        // A process that has ended is none that can stop.
+        let early = |error| format!("rank {rank} ended before it stopped: {error}");
+        while waitid(id.clone(), stopped).map_err(early)?.is_none() {
             ensure!(begun.elapsed() < PATIENCE, "rank {rank} does not stop");
             thread::sleep(Duration::from_millis(2));
         }

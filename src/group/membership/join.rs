@@ -175,7 +175,7 @@ impl ProcessGroup {
     ///
     /// ```
     /// # use std::time::Instant;
-    /// # use unisono::{Config, ProcessGroup, config::StoreAddress, rendezvous};
+    /// # use unisono::{Config, ProcessGroup, config::StoreAddress, rendezvous::Store};
     /// # use unisono_transport::inproc::Hub;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let (hub, directory) = (Hub::new(), tempfile::tempdir()?);
