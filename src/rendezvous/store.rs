@@ -155,8 +155,7 @@ impl Store {
         }
         loop {
             if let Some(place) = folder.take().map_err(unusable)? {
-                let listener = listen_to_all(0).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)));
-                let listener = listener.map_err(|error| server::refused(&name, &error))?;
+                let listener = listen_to_all(0).map_err(|error| server::refused(&name, &error))?;
                 let mut member = member.clone();
                 member.job.token = secret().map_err(|error| unusable(error.to_string()))?;
                 let store = Self::host_in(Some(place), listener, &member, deadline)?;
@@ -368,20 +367,24 @@ fn listen(host: &str, port: u16, addresses: &[SocketAddr]) -> io::Result<TcpList
             "{host} is no address of this host, and rank 0, which runs here, is to serve the store there"
         );
     }
-    listen_to_all(port).or_else(|error| match error.kind() {
+    listen_to_all(port)
+}
+
+/// Binds for IPv6 and IPv4 at once, also where the system would take the first alone (net.ipv6.bindv6only); for IPv4 alone
+/// where there is no IPv6.
+fn listen_to_all(port: u16) -> io::Result<TcpListener> {
+    let both = || -> io::Result<TcpListener> {
+        let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        sockopt::set_ipv6_v6only(&socket, false)?;
+        bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
+        rustix::net::listen(&socket, 4096)?;
+        Ok(socket.into())
+    };
+    both().or_else(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Err(error),
         _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
     })
-}
-
-/// Binds for IPv6 and IPv4 at once, also where the system would take the first alone (net.ipv6.bindv6only).
-fn listen_to_all(port: u16) -> io::Result<TcpListener> {
-    let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    sockopt::set_ipv6_v6only(&socket, false)?;
-    bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0))?;
-    rustix::net::listen(&socket, 4096)?;
-    Ok(socket.into())
 }
 
 #[cfg(test)]
