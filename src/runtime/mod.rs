@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -38,7 +38,7 @@ use crate::{
         Supervisor as _, Task, What,
     },
     error::{Error, Failure, Result},
-    rendezvous::Store,
+    rendezvous::{Position, Store},
     work::Driver,
 };
 use unisono_schedule::{CallSchedule, Rank, select::table::Table};
@@ -74,6 +74,8 @@ pub(crate) struct Runtime {
     /// Completions whose actions the progress thread runs.
     finished: SegQueue<Completion>,
     roles: Mutex<Roles>,
+    /// The position at the failure for which this rank closed its endpoint. Others may ask for it until they know of the failure.
+    last_position: OnceLock<Position>,
     /// For threads that wait for an operation or for the driver lock.
     changed: Condvar,
     /// For the [progress thread](background).
@@ -162,6 +164,7 @@ impl Runtime {
             requests: Submission::default(),
             finished: SegQueue::new(),
             roles: Mutex::default(),
+            last_position: OnceLock::new(),
             changed: Condvar::new(),
             rested: Condvar::new(),
             claims: AtomicUsize::new(0),
@@ -438,6 +441,7 @@ impl Runtime {
     /// Ends the world because the engine has stopped.
     fn halted(&self, Halt { stop, stalled }: Halt) {
         let failure = self.monitor.explain(stop, *stalled.unwrap_or_default());
+        let _ = self.last_position.set(self.position());
         let left = self.abandon();
         let failure = self.end(left, self.monitor.tell(failure));
         // The call returns the failure too; how to report it is the program's choice.

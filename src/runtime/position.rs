@@ -52,7 +52,7 @@ impl Runtime {
             return match &*slot {
                 // No thread drives, so none is blocked.
                 Some(engine) => Position { stage: Stage::Calls, blocked: None, ..engine.position() },
-                None => Position::of(Stage::Calls),
+                None => self.last_position.get().cloned().unwrap_or_else(|| Position::of(Stage::Calls)),
             };
         }
     }

@@ -55,6 +55,27 @@ fn a_receive_that_was_dropped_hurts_nobody_where_the_other_has_left() {
     });
 }
 
+/// The endpoint is closed before others are told: meanwhile they may ask where this rank is, for the words of the same failure.
+#[test]
+fn a_rank_that_has_closed_its_endpoint_still_says_where_it_was() {
+    let impatient = |config: &mut Config| {
+        small(config);
+        config.timeout = Duration::from_millis(300);
+    };
+    world(2, impatient, |group| {
+        group.barrier().unwrap();
+        if group.rank() == 0 {
+            let failure = group.barrier().unwrap_err().to_string();
+            assert!(failure.contains("did not finish within"), "{failure}");
+            let position = group.shared.runtime.position();
+            assert_eq!(position.groups[0].begun, 2, "{position:?}");
+            assert_eq!(position.groups[0].latest[0].call, "barrier()", "{position:?}");
+        } else {
+            hear(&group).unwrap_err();
+        }
+    });
+}
+
 /// The timeout of an operation begins when it is the next of its group.
 #[test]
 fn what_waits_behind_others_has_its_time_yet() {
