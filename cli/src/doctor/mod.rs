@@ -31,6 +31,7 @@ mod report;
 mod self_test;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod versions;
 
 use self::{

@@ -8,10 +8,11 @@ use super::{
     group::Reduced,
     interfaces::{Interface, Interfaces, Port, Route, VerbsFile},
     limits::{HugePages, Limit, Limits, Windows},
-    machine::{Cache, Layout, Machine, NumaNode, Ranks},
+    machine::{Machine, Ranks},
     providers::{Candidate, Providers, Way},
     report::Section,
     self_test::{SelfTest, Trial},
+    topology::{Cache, Layout, NumaNode},
     verdict,
     versions::Versions,
 };
