@@ -1,9 +1,11 @@
-//! The program `unisono`: reads the command line and runs one subcommand.
+//! The program `unisono`: reads the command line and runs one subcommand. A library, so that the Python package has the program too.
 
 use std::{
     env::VarError,
     error::Error,
+    ffi::OsString,
     io::{self, ErrorKind, Write},
+    iter,
     process::{ExitCode, Termination},
 };
 
@@ -24,10 +26,13 @@ mod chart;
 mod cost;
 mod doctor;
 mod generate;
+mod invocation;
 mod progress;
 mod run;
 mod tune;
 mod words;
+
+pub use invocation::Invocation;
 
 /// Collective communication by one-sided RDMA writes over libfabric.
 #[derive(Parser)]
@@ -96,25 +101,46 @@ fn listen() {
         Err(_) => asked().from_env_lossy(),
     };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    lines.without_time().with_target(false).with_ansi(false).init();
+    // It fails only if the process has a subscriber already.
+    let _ = lines.without_time().with_target(false).with_ansi(false).try_init();
 }
 
-fn main() -> ExitCode {
+/// Runs the program and returns its exit status. To be called once, on the main thread.
+pub fn main(invocation: Invocation) -> ExitCode {
+    invocation.install();
     listen();
-    match Unisono::parse().command {
-        Command::Run(run) => run.run(),
-        Command::Doctor(doctor) => doctor.run(),
-        Command::Bench(bench) => bench.run(),
-        Command::Broadcast(broadcast) => broadcast.run(),
-        Command::Tune(tune) => tune.run(),
-        Command::Simulate(simulate) => simulate.run(),
-        Command::Explain(explain) => explain.run(),
-        Command::Compare(compare) => compare.run(),
-        Command::Completions(completions) => completions.run(Unisono::command()),
-        Command::Man(man) => man.run(Unisono::command()),
-        Command::MeasureRank(rank) => rank.run(),
-        Command::Guard(guard) => guard.run(),
-        Command::DoctorRank(rank) => rank.run(),
-        Command::Rank(rank) => rank.run(),
+    let name = OsString::from("unisono");
+    let words = iter::once(&name).chain(invocation::arguments());
+    let exit = match Unisono::try_parse_from(words) {
+        Ok(unisono) => unisono.command.run(),
+        Err(error) => {
+            // If standard output or error is closed, there is no reader.
+            let _ = error.print();
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX))
+        }
+    };
+    // Where the process is an interpreter's, the standard library does not do so at its end.
+    let _ = io::stdout().flush();
+    exit
+}
+
+impl Command {
+    fn run(self) -> ExitCode {
+        match self {
+            Self::Run(run) => run.run(),
+            Self::Doctor(doctor) => doctor.run(),
+            Self::Bench(bench) => bench.run(),
+            Self::Broadcast(broadcast) => broadcast.run(),
+            Self::Tune(tune) => tune.run(),
+            Self::Simulate(simulate) => simulate.run(),
+            Self::Explain(explain) => explain.run(),
+            Self::Compare(compare) => compare.run(),
+            Self::Completions(completions) => completions.run(Unisono::command()),
+            Self::Man(man) => man.run(Unisono::command()),
+            Self::MeasureRank(rank) => rank.run(),
+            Self::Guard(guard) => guard.run(),
+            Self::DoctorRank(rank) => rank.run(),
+            Self::Rank(rank) => rank.run(),
+        }
     }
 }

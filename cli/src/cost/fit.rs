@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, Write},
-    process::{Command, Stdio, id},
+    process::{Stdio, id},
     thread::available_parallelism,
 };
 
@@ -18,7 +18,7 @@ use super::{
     Case, Result,
     measure_rank::{self, Found, Raw},
 };
-use crate::{bench::report::median, run::ITSELF, words};
+use crate::{bench::report::median, invocation, words};
 
 /// With more cores than this, ranks that share cores are not measured, because it would take too many processes.
 const MOST_CORES: usize = 16;
@@ -32,13 +32,15 @@ pub(super) fn run(
     provider: Option<&str>,
     arguments: &[String],
 ) -> Result<Found> {
-    let mut command = Command::new(ITSELF);
+    let mut command = invocation::command();
     // The launcher, and with it the ranks, ends with this process.
-    command.args([crate::run::rank::NAME, &id().to_string(), "--", ITSELF]);
-    command.args(["run", "-n", &ranks.to_string(), "--", ITSELF, measure_rank::NAME]).args(arguments);
+    command.args([crate::run::rank::NAME, &id().to_string(), "--"]).args(invocation::words());
+    command.args(["run", "-n", &ranks.to_string(), "--"]).args(invocation::words());
+    command.arg(measure_rank::NAME).args(arguments);
     command.arg(format!("--at-once={at_once}")).args(provider.map(|name| format!("--provider={name}")));
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| format!("cannot start this program again by {ITSELF}: {error}"))?;
+    let output = output
+        .map_err(|error| format!("cannot start this program again by {}: {error}", invocation::shown()))?;
     if !output.status.success() {
         return Err(format!("the measurement with {ranks} ranks ended with {}", output.status).into());
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use unisono::{ProcessGroup, ReduceOp};
 
 use crate::{
-    run::ITSELF,
+    invocation,
     words::{size, some},
 };
 
@@ -122,10 +122,10 @@ fn examine() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Runs the two ranks over a provider and an interface, given by name or address; other settings come from the environment.
 pub(super) fn try_out(provider: Option<&str>, interface: Option<&str>) -> Result<Reduced, String> {
-    let mut command = Command::new(ITSELF);
+    let mut command = invocation::command();
     command.args(["run", "--no-prefix", "--timeout", TIMEOUT, "-n"]).arg(RANKS.to_string());
     command.args(provider.map(|provider| format!("--provider={provider}")));
-    command.args(["--", ITSELF, NAME]).env("UNISONO_JOIN_TIMEOUT", TIMEOUT);
+    command.arg("--").args(invocation::words()).arg(NAME).env("UNISONO_JOIN_TIMEOUT", TIMEOUT);
     command.envs(interface.map(|interface| ("UNISONO_INTERFACE", interface)));
     judge(command, PATIENCE)
 }

@@ -4,11 +4,13 @@
 use std::{
     io::{self, Write},
     os::unix::process::CommandExt,
-    process::{Child, ChildStdin, Command, ExitCode, Stdio},
+    process::{Child, ChildStdin, ExitCode, Stdio},
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::invocation;
 
 /// The name of the subcommand.
 pub(crate) const NAME: &str = "run-guard";
@@ -54,8 +56,8 @@ pub(super) struct Hold {
 impl Hold {
     /// Starts the guard in a process group of its own, so that the terminal's signals do not reach it.
     pub(super) fn start() -> io::Result<Self> {
-        let mut command = Command::new(super::ITSELF);
-        command.arg0("unisono").arg(NAME).process_group(0);
+        let mut command = invocation::command();
+        command.arg(NAME).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut guard = command.spawn()?;
         let line = guard.stdin.take().ok_or_else(|| io::Error::other("the guard has no input"))?;

@@ -25,11 +25,11 @@ use unisono::rendezvous::StoreServer;
 use unisono_transport::ofi;
 
 use super::{
-    ITSELF,
     guard::Hold,
     lines::{Sink, Stream},
     rank, signals,
 };
+use crate::invocation;
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
@@ -103,8 +103,10 @@ enum Event {
 impl Job {
     /// A job whose ranks run this program with the same command line except `--ranks`, and inherit its output.
     pub(crate) fn again(ranks: u32) -> Self {
-        let mut arguments: Vec<OsString> = Vec::new();
-        let mut words = env::args_os().skip(1);
+        let mut itself = invocation::words().iter().cloned();
+        let program = itself.next().unwrap_or_default();
+        let mut arguments: Vec<OsString> = itself.collect();
+        let mut words = invocation::arguments().iter().cloned();
         while let Some(word) = words.next() {
             if word == "--ranks" {
                 words.next();
@@ -112,7 +114,7 @@ impl Job {
                 arguments.push(word);
             }
         }
-        Self { ranks, program: ITSELF.into(), arguments, environment: Vec::new(), output: Output::Passed }
+        Self { ranks, program, arguments, environment: Vec::new(), output: Output::Passed }
     }
 
     /// Starts the ranks and returns when all have ended: how the first rank that failed ended, or the signal that ended the job. To be
@@ -137,7 +139,10 @@ impl Job {
         let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
         // Without /proc nothing can be started.
         let guard = Hold::start().map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot start this program again by {ITSELF}: {error}"))
+            io::Error::new(
+                error.kind(),
+                format!("cannot start this program again by {}: {error}", invocation::shown()),
+            )
         })?;
         let mut ranks =
             Ranks { guard, sink: Arc::default(), tell, children: Vec::new(), watched: 0, outputs: 0 };
@@ -175,8 +180,8 @@ impl Job {
 
     /// The command that becomes rank `number`; `meet` has the variables of the store.
     fn command(&self, number: u32, meet: &[(&str, String)]) -> Command {
-        let mut command = Command::new(ITSELF);
-        command.arg0("unisono").arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
+        let mut command = invocation::command();
+        command.arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
         command.arg("--").arg(&self.program).args(&self.arguments);
         let (rank, size) = (number.to_string(), self.ranks.to_string());
         for prefix in ["", "UNISONO_"] {

@@ -13,9 +13,6 @@ use clap::builder::NonEmptyStringValueParser;
 use job::{End, Job, Output};
 use unisono::Config;
 
-/// This program. Unlike its path, the link stays valid if the file is replaced by a newer one.
-pub(crate) const ITSELF: &str = "/proc/self/exe";
-
 /// Examples in the help.
 const EXAMPLES: &str = "\
 Examples:
