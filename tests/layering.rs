@@ -77,6 +77,8 @@ const FILES: &[(&str, &[&str])] = &[
     ("handover", &["error", "local", "options", "plan"]),
     ("fuzz", &["local", "plan"]),
 ];
+/// The rooms of `python/src/`, the native part of the Python package.
+const PYTHON: &[(&str, &[&str])] = &[("program", &[])];
 const ALL: &[&str] = &["*"];
 /// The rooms of `src/` that may name the transport.
 const USES_TRANSPORT: &[&str] =
@@ -118,6 +120,7 @@ const ENVIRONMENT: &[&str] = &[
     "transport/build.rs",
     "transport/libfabric-sys/build.rs",
     "cli/build.rs",
+    "python/build.rs",
     "tests/",
     "transport/tests/",
     "cli/tests/",
@@ -149,6 +152,7 @@ fn check(files: &[(String, String)]) -> Vec<Violation> {
     let library = reexports(text("src/lib.rs"));
     let transport = reexports(text("transport/src/lib.rs"));
     let files_crate = reexports(text("files/src/lib.rs"));
+    let python = reexports(text("python/src/lib.rs"));
     let mut found = Vec::new();
     for (file, text) in files {
         let mut tell = |line, what| found.push(Violation { file: file.clone(), line, what });
@@ -175,6 +179,8 @@ fn check(files: &[(String, String)]) -> Vec<Violation> {
             arrows(inside, &tokens, TRANSPORT, &transport, &mut tell);
         } else if let Some(inside) = file.strip_prefix("files/src/") {
             arrows(inside, &tokens, FILES, &files_crate, &mut tell);
+        } else if let Some(inside) = file.strip_prefix("python/src/") {
+            arrows(inside, &tokens, PYTHON, &python, &mut tell);
         }
         purity(file, &tokens, &mut tell);
     }
@@ -301,9 +307,14 @@ fn repository(ending: &str) -> Vec<(String, String)> {
 /// All its Rust files.
 fn rust() -> Vec<(String, String)> {
     let files = repository(".rs");
-    for wanted in
-        ["src/lib.rs", "schedule/src/lib.rs", "transport/src/lib.rs", "cli/src/main.rs", "tests/layering.rs"]
-    {
+    for wanted in [
+        "src/lib.rs",
+        "schedule/src/lib.rs",
+        "transport/src/lib.rs",
+        "cli/src/lib.rs",
+        "python/src/lib.rs",
+        "tests/layering.rs",
+    ] {
         assert!(files.iter().any(|(file, _)| file == wanted), "{wanted} was not read");
     }
     files
@@ -319,7 +330,9 @@ fn rooms_import_only_what_they_may() {
 #[test]
 fn each_row_has_its_room() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (source, table) in [("src", LIBRARY), ("transport/src", TRANSPORT)] {
+    for (source, table) in
+        [("src", LIBRARY), ("transport/src", TRANSPORT), ("files/src", FILES), ("python/src", PYTHON)]
+    {
         for (room, may) in table {
             for name in [*room].iter().chain(*may).filter(|name| **name != "*") {
                 let room = root.join(source).join(name);
@@ -372,7 +385,7 @@ fn told(file: &str, text: &str) -> Vec<(usize, String)> {
 #[test]
 fn no_old_word_stands() {
     let mut report = String::new();
-    for (file, text) in [repository(".rs"), repository(".md"), repository(".sh")].concat() {
+    for (file, text) in [".rs", ".md", ".sh", ".py"].map(repository).concat() {
         // The words stand in the list itself.
         if file.starts_with("tests/layering") {
             continue;
@@ -410,6 +423,7 @@ fn planted_arrows_are_found() {
         ("transport/src/inproc.rs", "use crate::{ofi, Memory};", "`inproc` may not import `ofi`"),
         ("transport/src/ofi/post.rs", "use super::super::sim::Sim;", "`ofi` may not import `sim`"),
         ("files/src/local/own.rs", "use crate::handover::agree;", "`local` may not import `handover`"),
+        ("python/src/program.rs", "use crate::group::Group;", "`program` may not import `group`"),
         ("src/hall.rs", "", "the room `hall` has no row in tests/layering.rs that says what it may import"),
     ];
     for (file, text, wanted) in planted {

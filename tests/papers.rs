@@ -18,6 +18,7 @@ const FOLDERS: &[&str] = &[
     "schedule/",
     "files/",
     "cli/",
+    "python/",
     "tests/",
     "docs/",
     "examples/",
@@ -45,7 +46,7 @@ fn markdown(folder: &str) -> Vec<PathBuf> {
 
 /// All papers.
 fn papers() -> Vec<PathBuf> {
-    ["", "docs", "docs/decisions", "examples"].iter().flat_map(|folder| markdown(folder)).collect()
+    ["", "docs", "docs/decisions", "examples", "python"].iter().flat_map(|folder| markdown(folder)).collect()
 }
 
 /// What stands between `open` and `close`, which are on one line.

@@ -1,0 +1,15 @@
+"""Collective communication by one-sided RDMA writes over libfabric."""
+
+import os as _os
+
+# Debian's libfabric loads libinfinipath, which would replace Python's handler of SIGINT: Ctrl-C would end the process without a
+# KeyboardInterrupt. Read when the library is loaded.
+_os.environ.setdefault("IPATH_NO_BACKTRACE", "1")
+
+from unisono import _libfabric  # noqa: E402
+
+_libfabric.load()
+
+from unisono._native import VERSION as __version__  # noqa: E402
+
+__all__ = ["__version__"]
