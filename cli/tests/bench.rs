@@ -148,6 +148,35 @@ fn every_collective_with_a_root_at_two_and_three_ranks() {
 }
 
 #[test]
+fn every_collective_with_two_forms_in_place() {
+    let few = ["-b", "24", "-e", "96K", "-f", "4096", "-n", "3", "-w", "1", "--provider", "tcp"];
+    for collective in
+        ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "reduce", "gather", "scatter"]
+    {
+        for (ranks, more) in [(2, &["--in-place"][..]), (3, &["--in-place", "--registered"])] {
+            let number = ranks.to_string();
+            let found = lines(&[&[collective, "--ranks", &number][..], &few, more].concat());
+            for line in &found {
+                judge(line, collective, ranks, "tcp");
+                assert_eq!(line["in_place"], true, "{line}");
+            }
+            let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
+            assert_eq!(bytes, [24, 98304], "{collective}");
+        }
+    }
+    // A factor by which repeated sums would overflow, or vanish.
+    for op in ["premulsum:0.3", "premulsum:1e30", "product"] {
+        let found = lines(
+            &[&["reduce", "--ranks", "2", "-n", "300", "-o", op, "--in-place"][..], &few[..4]].concat(),
+        );
+        assert!(found.iter().all(|line| line["wrong"] == 0), "{found:?}");
+    }
+    let one = |collective| lines(&[collective, "--ranks", "2", "-n", "2", "-b", "8", "-e", "8"]).remove(0);
+    assert_eq!(["barrier", "broadcast"].map(|it| one(it)["in_place"].clone()), [Value::Null, Value::Null]);
+    assert_eq!(one("all_reduce")["in_place"], false);
+}
+
+#[test]
 fn options_apply_to_collectives() {
     let few = ["-n", "2", "-w", "0", "--provider", "tcp", "--ranks", "2"];
     let with = |more: &[&str]| lines(&[more, &few].concat());
@@ -378,6 +407,13 @@ const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["all_reduce", "--ranks", "2", "-f", "1"], 2, &["--factor"]),
     (&["all_reduce", "--ranks", "0"], 2, &["--ranks"]),
     (&["all_reduce", "--ranks", "2", "-n", "0"], 2, &["--iters"]),
+    (&["broadcast", "--ranks", "2", "--in-place"], 1, &["--in-place: it has no meaning for broadcast"]),
+    (&["put", "--ranks", "2", "--in-place"], 1, &["--in-place: it has no meaning for put"]),
+    (
+        &["gather", "--ranks", "2", "--in-place", "--overlap"],
+        1,
+        &["--in-place: --overlap begins gather out of place"],
+    ),
     (&["all_reduce", "--ranks", "2", "--json", "/nowhere/results"], 1, &["/nowhere/results", "No such file"]),
     (&["all_reduce", "--ranks", "2", "--json", "/"], 1, &["/: ", "directory"]),
 ];
@@ -527,65 +563,4 @@ fn it_is_a_program_that_any_launcher_can_start() {
     assert!(text(&output.stdout).lines().all(|line| line.starts_with("[0] ")), "{output:?}");
     let line = fs::read_to_string(&file).unwrap();
     judge(&serde_json::from_str(line.trim()).unwrap(), "all_gather", 3, "tcp");
-}
-
-#[test]
-fn results_are_drawn_beside_each_other() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    let (picture, before, after) = (at("picture.svg"), at("before.json"), at("after.json"));
-    for (file, least) in [(&before, "8"), (&after, "16")] {
-        let output =
-            bench(&["all_reduce", "--ranks", "2", "-n", "2", "-b", least, "-e", "4K", "--json", file]);
-        assert!(output.status.success(), "{output:?}");
-    }
-    let drawn = |files: &[&str]| {
-        let output = bench(&[&["--plot", &picture], files].concat());
-        assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-        fs::read_to_string(&picture).unwrap()
-    };
-    let two = drawn(&[&before, &after]);
-    assert!(two.starts_with("<svg") && two.trim_end().ends_with("</svg>"));
-    for wanted in ["all_reduce, 2 ranks", "before", "after", "bus bandwidth", "GB/s", "time", "1 KiB"] {
-        assert!(two.contains(wanted), "{wanted}");
-    }
-    // The colours of the first and of the second line.
-    let coloured = |picture: &str| ["#0072B2", "#D55E00"].map(|colour| picture.contains(colour));
-    assert_eq!([coloured(&drawn(&[&before])), coloured(&two)], [[true, false], [true, true]]);
-
-    // What differs is said of each line.
-    let output = bench(&["broadcast", "--ranks", "3", "-n", "2", "-b", "8", "-e", "4K", "--json", &after]);
-    assert!(output.status.success(), "{output:?}");
-    let both = drawn(&[&before, &after]);
-    assert!(both.contains("before: all_reduce, 2 ranks") && both.contains("after: broadcast, 3 ranks"));
-
-    fs::write(&after, "{\"put\": true}\n").unwrap();
-    for (files, wanted) in [
-        ([&before, &at("nowhere.json")], "nowhere.json: No such file"),
-        ([&before, &after], "after.json: line 1: no result of a collective"),
-        ([&before, &picture], "picture.svg: line 1: no result"),
-    ] {
-        let output = bench(&["--plot", &picture, files[0], files[1]]);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let said = text(&output.stderr);
-        assert!(said.lines().count() == 1 && said.contains(wanted), "{said}");
-    }
-    for wrong in [&["--plot", "x.svg"][..], &["all_reduce", "--plot", "x.svg", "y.json"], &[]] {
-        assert_eq!(bench(wrong).status.code(), Some(2), "{wrong:?}");
-    }
-}
-
-#[test]
-fn the_picture_of_the_readme_is_drawn_from_its_data() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs");
-    let files = fs::read_dir(docs.join("picture")).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = files.map(|file| file.to_str().unwrap().to_owned()).collect();
-    files.sort_by_key(|file| (!file.ends_with("/unisono.json"), file.clone()));
-    let directory = tempfile::tempdir().unwrap();
-    let picture = directory.path().join("picture.svg");
-    let files = files.iter().map(String::as_str);
-    let output = bench(&["--plot", picture.to_str().unwrap()].into_iter().chain(files).collect::<Vec<_>>());
-    assert!(output.status.success(), "{output:?}");
-    let [drawn, shown] = [picture, docs.join("picture.svg")].map(|file| fs::read_to_string(file).unwrap());
-    assert!(drawn == shown, "docs/picture.svg is not what `make picture` draws");
 }

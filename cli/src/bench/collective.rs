@@ -13,6 +13,7 @@ use super::{
     check::Part,
     compute::Crew,
     data::{self, Sample, with_dtype},
+    operands::Operands,
     progress::Progress,
     put_pair,
     report::{Case, Report, Row},
@@ -92,35 +93,33 @@ impl Run<'_> {
     }
 
     fn measure<T: Sample>(&self, count: usize) -> Result<Row> {
-        let (inputs, outputs) = self.lengths(self.group.rank(), count)?;
-        if self.bench.registered {
-            let input = self.group.buffer::<T>(inputs)?;
-            let output = self.group.buffer::<T>(outputs)?;
-            self.measure_with::<T, _>(count, input, output)
+        let (group, bench) = (self.group, self.bench);
+        let (part, lengths) = (self.part(), self.lengths(group.rank(), count)?);
+        if bench.registered {
+            let zeros = |len| Ok(group.buffer::<T>(len)?);
+            self.measure_with::<T, _>(count, Operands::new(&part, bench.in_place, lengths, zeros)?)
         } else {
-            self.measure_with::<T, _>(count, data::zeros(inputs)?, data::zeros(outputs)?)
+            self.measure_with::<T, _>(count, Operands::new(&part, bench.in_place, lengths, data::zeros)?)
         }
     }
 
     fn measure_with<T: Sample, M: DerefMut<Target = [T]>>(
         &self,
         count: usize,
-        mut input: M,
-        mut output: M,
+        mut operands: Operands<M>,
     ) -> Result<Row> {
         let (group, bench, part) = (self.group, self.bench, self.part());
-        part.fill(&mut input);
         for _ in 0..bench.warmup {
-            self.call(&input, &mut output)?;
+            operands.call(group, &part)?;
         }
-        let iters = iterations(self.group, self.bench, SECONDS, || self.call(&input, &mut output))?;
+        let iters = iterations(group, bench, SECONDS, || operands.call(group, &part))?;
 
         let mut samples = room(iters).map_err(|error| format!("-n {iters}: {error}"))?;
         for done in 0..iters {
             self.progress.call(done, iters);
             group.barrier()?;
             let begun = Instant::now();
-            self.call(&input, &mut output)?;
+            operands.call(group, &part)?;
             samples.push(begun.elapsed().as_secs_f64());
         }
         group.all_reduce(&mut samples, ReduceOp::Max)?;
@@ -129,16 +128,16 @@ impl Run<'_> {
         group.barrier()?;
         let (cpu, begun) = (cpu_seconds(), Instant::now());
         for _ in 0..iters {
-            self.call(&input, &mut output)?;
+            operands.call(group, &part)?;
         }
         let mut mean = [begun.elapsed().as_secs_f64() / per(iters)];
         let mut cpu = [(cpu_seconds() - cpu) / per(iters)];
         group.all_reduce(&mut mean, ReduceOp::Max)?;
         group.all_reduce(&mut cpu, ReduceOp::Sum)?;
 
-        part.spoil(&input, &mut output);
-        self.call(&input, &mut output)?;
-        let case = self.case(count, part.wrong(&input, &output))?;
+        operands.prepare(&part);
+        operands.call(group, &part)?;
+        let case = self.case(count, operands.wrong(&part))?;
         Ok(Row { case, samples, mean: mean[0], cpu: cpu[0], memory: group.memory() })
     }
 
@@ -158,10 +157,6 @@ impl Run<'_> {
             root: collective.has_root().then_some(bench.root()),
             wrong: wrong[0],
         })
-    }
-
-    fn call<T: Sample>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        call(self.group, self.collective, self.bench.op(), self.bench.root(), input, output)
     }
 
     /// This rank's part, which makes the input and checks the output.
@@ -191,29 +186,6 @@ pub(super) fn iterations(
     group.all_reduce(&mut each, ReduceOp::Max)?;
     #[allow(clippy::cast_possible_truncation, reason = "clamped")]
     Ok((seconds / each[0].max(1e-9)).clamp(5.0, 2000.0) as usize)
-}
-
-/// Calls a collective. A broadcast uses only the output.
-pub(crate) fn call<T: Sample>(
-    group: &ProcessGroup,
-    collective: Collective,
-    op: ReduceOp,
-    root: usize,
-    input: &[T],
-    output: &mut [T],
-) -> Result<()> {
-    match collective {
-        Collective::AllReduce => group.all_reduce_into(input, output, op)?,
-        Collective::ReduceScatter => group.reduce_scatter(input, output, op)?,
-        Collective::AllGather => group.all_gather(input, output)?,
-        Collective::Broadcast => group.broadcast(output, root)?,
-        Collective::Barrier => group.barrier()?,
-        Collective::Reduce => group.reduce_into(input, output, op, root)?,
-        Collective::Gather => group.gather(input, output, root)?,
-        Collective::Scatter => group.scatter(input, output, root)?,
-        Collective::AllToAll => group.all_to_all(input, output)?,
-    }
-    Ok(())
 }
 
 /// Processor time that this process has used, in seconds.

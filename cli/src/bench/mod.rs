@@ -6,6 +6,7 @@ pub(crate) mod collective;
 mod compute;
 pub(crate) mod data;
 mod messages;
+pub(crate) mod operands;
 mod overlap;
 mod plot;
 pub(crate) mod progress;
@@ -30,6 +31,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const EXAMPLES: &str = "\
 Examples:
   unisono bench all_reduce --ranks 4 --provider tcp        8 B to 64 MiB on this machine
+  unisono bench all_reduce --ranks 4 --in-place            the same in place
   unisono bench all_reduce --ranks 4 --overlap             how much of it computation hides
   unisono bench send_recv --ranks 2                        messages: latency, bandwidth and rate
   unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
@@ -115,6 +117,9 @@ pub(crate) struct Bench {
     /// Use registered buffers instead of plain memory
     #[arg(long)]
     registered: bool,
+    /// Measure the call in place, as the in-place columns of nccl-tests: input and output lie in the same memory
+    #[arg(long)]
+    in_place: bool,
     /// Measure how much of the collective's time is hidden by computation between its start and the wait for it, in percent:
     /// 100 - 100 (both - computation alone) / collective alone. Two computations are measured: the thread sleeps, as if an
     /// accelerator computed, or all cores compute. Each takes a tenth longer than the collective
@@ -175,6 +180,16 @@ impl Bench {
         self.root.unwrap_or(0)
     }
 
+    /// Whether the measured call is in place; `None` if there is but one form of it.
+    fn is_in_place(&self) -> Option<bool> {
+        match self.what {
+            What::Collective(collective) if operands::has_both(collective) => {
+                Some(self.in_place || self.overlap && overlap::in_place(collective))
+            }
+            _ => None,
+        }
+    }
+
     fn run(self) -> Result<ExitCode> {
         match self.ranks {
             Some(ranks) => self.start(ranks),
@@ -198,6 +213,13 @@ impl Bench {
         if self.root() >= ranks {
             return Err(format!("-r {}: there are ranks 0 to {}", self.root(), ranks - 1).into());
         }
+        if let What::Collective(collective) = self.what
+            && self.in_place
+            && self.overlap
+        {
+            let form = if overlap::in_place(collective) { "in" } else { "out of" };
+            return Err(format!("--in-place: --overlap begins {} {form} place", collective.name()).into());
+        }
         if !matches!(self.what, What::Collective(_)) {
             let what = self.what.name();
             if ranks < 2 {
@@ -219,6 +241,7 @@ impl Bench {
         let given_for_nothing = [
             ("-d", put && self.dtype.is_some()),
             ("--registered", put && self.registered),
+            ("--in-place", self.in_place && self.is_in_place().is_none()),
             ("--no-raw", self.no_raw && !matches!(self.what, What::Collective(_))),
             ("-o", self.op.is_some() && !reduces),
             ("-r", self.root.is_some() && !has_root),

@@ -16,6 +16,9 @@ struct Record {
     collective: String,
     ranks: usize,
     bytes: usize,
+    /// Other libraries' are out of place.
+    #[serde(default)]
+    in_place: Option<bool>,
     time_us: Times,
     busbw: f64,
 }
@@ -25,10 +28,10 @@ struct Times {
     p50: f64,
 }
 
-/// The results in one file of a collective with one number of ranks.
+/// The results in one file of a collective, in place or not, with one number of ranks.
 struct Series {
     file: String,
-    what: (String, usize),
+    what: (String, bool, usize),
     records: Vec<Record>,
 }
 
@@ -44,7 +47,9 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     // What all series have in common is in the title.
     let whats: BTreeSet<_> = all.iter().map(|series| &series.what).collect();
     let common = whats.len() == 1;
-    let name = |(collective, ranks): &(String, usize)| format!("{collective}, {ranks} ranks");
+    let name = |(collective, in_place, ranks): &(String, bool, usize)| {
+        format!("{collective}{}, {ranks} ranks", if *in_place { " in place" } else { "" })
+    };
     let title = all.first().filter(|_| common).map_or_else(String::new, |series| name(&series.what));
     let lines = |value: fn(&Record) -> f64| {
         let line = |series: &Series| Line {
@@ -83,7 +88,7 @@ fn read(file: &Path) -> Result<Vec<Series>> {
         let record: Record = serde_json::from_str(line).map_err(|error| {
             wrong(format!("line {}: no result of a collective as --json writes it: {error}", index + 1))
         })?;
-        let what = (record.collective.clone(), record.ranks);
+        let what = (record.collective.clone(), record.in_place == Some(true), record.ranks);
         match found.iter_mut().find(|series| series.what == what) {
             Some(series) => series.records.push(record),
             None => found.push(Series { file: name.to_string(), what, records: vec![record] }),

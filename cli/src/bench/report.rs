@@ -28,6 +28,7 @@ pub(super) struct Report {
     provider: String,
     library: String,
     registered: bool,
+    in_place: Option<bool>,
     reduction: Reduction,
     trouble: Option<std::io::Error>,
 }
@@ -208,6 +209,7 @@ impl Report {
             provider: limits.provider.clone(),
             library: limits.version.clone(),
             registered: bench.registered,
+            in_place: bench.is_in_place(),
             reduction,
             trouble: None,
         })
@@ -221,7 +223,8 @@ impl Report {
         let raw = self.raw.map_or_else(String::new, |raw| {
             format!(", raw put {:.2} GB/s at 1 MiB from rank 0 to {second}", raw / 1e9)
         });
-        let memory = if self.registered { "registered" } else { "plain" };
+        let memory = if self.registered { "registered memory" } else { "plain memory" };
+        let place = if self.in_place == Some(true) { ", in place" } else { "" };
         let reduces = matches!(self.what, What::Collective(collective) if collective.reduces());
         let reproducible =
             if reduces && self.reduction == Reduction::Reproducible { ", reproducible" } else { "" };
@@ -231,7 +234,7 @@ impl Report {
         );
         match self.what {
             What::Collective(collective) if self.overlap => self.line(&format!(
-                "# {} on {} ranks over {} ({}), {memory} memory{reproducible}, and what the ranks compute meanwhile\n\
+                "# {} on {} ranks over {} ({}), {memory}{place}{reproducible}, and what the ranks compute meanwhile\n\
                  # times in µs: of the collective alone, of a computation alone, and of both at once (p50, slowest rank);\n\
                  # hidden: 100 - 100 (both - alone) / collective, behind sleep and behind work on every core\n\
                  {case} {:>10} | {:>9} {:>9} {:>7} | {:>9} {:>9} {:>7} | {:>6}",
@@ -239,14 +242,14 @@ impl Report {
                 "collective", "sleep", "both", "%hidden", "work", "both", "%hidden", "#wrong"
             )),
             What::Collective(collective) => self.line(&format!(
-                "# {} on {} ranks over {} ({}), {memory} memory{reproducible}{raw}\n\
+                "# {} on {} ranks over {} ({}), {memory}{place}{reproducible}{raw}\n\
                  # times in µs: of single calls after a barrier (slowest rank), and the mean of calls back to back\n\
                  {case} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>6} {:>7} {:>6}",
                 collective.name(), self.ranks, self.provider, self.library,
                 "min", "p50", "p99", "mean", "algbw", "busbw", "%raw", "cpu/GB", "#wrong"
             )),
             What::SendRecv => self.line(&format!(
-                "# send_recv on {} ranks, pairs at once: {}, over {} ({}), {memory} memory\n\
+                "# send_recv on {} ranks, pairs at once: {}, over {} ({}), {memory}\n\
                  # latency in µs one way; GB/s of 10^9 bytes and millions of messages a second, all pairs together, \
                  each direction\n\
                  #{:>11} {:>11} {:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>6}",
@@ -355,7 +358,7 @@ impl Report {
             "provider": self.provider, "libfabric": self.library, "bytes": case.bytes, "count": case.count,
             "dtype": case.dtype.name(), "op": case.op.map(|op| op.to_string()),
             "reduction": case.op.map(|_| self.reduction.name()), "root": case.root,
-            "registered": self.registered, "wrong": case.wrong,
+            "registered": self.registered, "in_place": self.in_place, "wrong": case.wrong,
         });
         merged(what, measured)
     }

@@ -13,8 +13,8 @@ use unisono_schedule::{
 use super::{Result, decide::same};
 use crate::{
     bench::{
-        collective::call,
         data::{self, Sample, with_dtype},
+        operands::call,
         progress::Progress,
         report::median,
     },

@@ -1,0 +1,169 @@
+//! The memory of the calls that are measured: an input and an output, or one vector that holds both (`--in-place`).
+
+use std::ops::{DerefMut, Range};
+
+use unisono::{ProcessGroup, reduce::ReduceOp};
+use unisono_schedule::Collective;
+
+use super::{Result, check::Part, data::Sample};
+
+/// Whether a collective can be called in place and out of place.
+pub(super) const fn has_both(collective: Collective) -> bool {
+    !matches!(collective, Collective::Broadcast | Collective::Barrier)
+}
+
+/// The memory of one rank.
+pub(super) enum Operands<M> {
+    /// The input keeps its values from call to call.
+    Apart { input: M, output: M },
+    /// Input and output are parts of the data. It is all zeros until a call is checked: every reduction leaves these as they are,
+    /// while sums of sums would overflow and products of small factors would become numbers that are slow to compute with.
+    InPlace { data: M, input: Range<usize>, output: Range<usize> },
+}
+
+impl<M> Operands<M> {
+    /// Takes memory for so many elements of input and of output from `zeros`.
+    pub(super) fn new<T: Sample>(
+        part: &Part,
+        in_place: bool,
+        (inputs, outputs): (usize, usize),
+        zeros: impl Fn(usize) -> Result<M>,
+    ) -> Result<Self>
+    where
+        M: DerefMut<Target = [T]>,
+    {
+        if in_place {
+            let len = inputs.max(outputs);
+            // A rank's own block, where the other of both is a block for every rank.
+            let range = |part_len: usize| {
+                let start = if part_len == len || part_len == 0 { 0 } else { part.rank * part_len };
+                start..start + part_len
+            };
+            return Ok(Self::InPlace { data: zeros(len)?, input: range(inputs), output: range(outputs) });
+        }
+        let (mut input, output) = (zeros(inputs)?, zeros(outputs)?);
+        part.fill(&mut input);
+        Ok(Self::Apart { input, output })
+    }
+
+    /// Calls the collective.
+    pub(super) fn call<T: Sample>(&mut self, group: &ProcessGroup, part: &Part) -> Result<()>
+    where
+        M: DerefMut<Target = [T]>,
+    {
+        let Part { collective, op, root, .. } = *part;
+        match self {
+            Self::Apart { input, output } => call(group, collective, op, root, input, output)?,
+            Self::InPlace { data, .. } => match collective {
+                Collective::AllReduce => group.all_reduce(data, op)?,
+                Collective::ReduceScatter => group.reduce_scatter_in_place(data, op).map(drop)?,
+                Collective::AllGather => group.all_gather_in_place(data)?,
+                Collective::Reduce => group.reduce(data, op, root)?,
+                Collective::Gather => group.gather_in_place(data, root)?,
+                Collective::Scatter => group.scatter_in_place(data, root).map(drop)?,
+                Collective::AllToAll => group.all_to_all_in_place(data)?,
+                Collective::Broadcast => group.broadcast(data, root)?,
+                Collective::Barrier => group.barrier()?,
+            },
+        }
+        Ok(())
+    }
+
+    /// Prepares the memory for a call that is checked, so that nothing old passes for the result.
+    pub(super) fn prepare<T: Sample>(&mut self, part: &Part)
+    where
+        M: DerefMut<Target = [T]>,
+    {
+        match self {
+            Self::Apart { input, output } => part.spoil(input, output),
+            Self::InPlace { data, input, .. } => {
+                data.fill(T::SPOILT);
+                part.fill(&mut data[input.clone()]);
+            }
+        }
+    }
+
+    /// The number of elements of the output that are wrong after that call.
+    pub(super) fn wrong<T: Sample>(&self, part: &Part) -> u64
+    where
+        M: DerefMut<Target = [T]>,
+    {
+        match self {
+            Self::Apart { input, output } => part.wrong(input.len(), output),
+            Self::InPlace { data, input, output } => part.wrong(input.len(), &data[output.clone()]),
+        }
+    }
+}
+
+/// Calls a collective out of place. A broadcast uses only the output.
+pub(crate) fn call<T: Sample>(
+    group: &ProcessGroup,
+    collective: Collective,
+    op: ReduceOp,
+    root: usize,
+    input: &[T],
+    output: &mut [T],
+) -> Result<()> {
+    match collective {
+        Collective::AllReduce => group.all_reduce_into(input, output, op)?,
+        Collective::ReduceScatter => group.reduce_scatter(input, output, op)?,
+        Collective::AllGather => group.all_gather(input, output)?,
+        Collective::Broadcast => group.broadcast(output, root)?,
+        Collective::Barrier => group.barrier()?,
+        Collective::Reduce => group.reduce_into(input, output, op, root)?,
+        Collective::Gather => group.gather(input, output, root)?,
+        Collective::Scatter => group.scatter(input, output, root)?,
+        Collective::AllToAll => group.all_to_all(input, output)?,
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_schedule::Job;
+
+    use super::*;
+
+    fn in_place(collective: Collective, rank: usize) -> (Part, Operands<Vec<f32>>) {
+        let part = Part { collective, op: ReduceOp::Sum, root: 1, rank, ranks: 3 };
+        let lengths = Job { root: 1, ..Job::new(collective, rank, 3, 4) }.lengths().unwrap();
+        (part, Operands::new(&part, true, lengths, |len| Ok(vec![0.0; len])).unwrap())
+    }
+
+    #[test]
+    fn parts_lie_where_the_calls_in_place_have_them() {
+        let ranges = |collective, rank| match in_place(collective, rank).1 {
+            Operands::InPlace { data, input, output } => (data.len(), input, output),
+            Operands::Apart { .. } => panic!("apart"),
+        };
+        for rank in 0..3 {
+            let own = rank * 4..rank * 4 + 4;
+            assert_eq!(ranges(Collective::AllReduce, rank), (4, 0..4, 0..4));
+            assert_eq!(ranges(Collective::AllToAll, rank), (12, 0..12, 0..12));
+            assert_eq!(ranges(Collective::AllGather, rank), (12, own.clone(), 0..12));
+            assert_eq!(ranges(Collective::ReduceScatter, rank), (12, 0..12, own));
+        }
+        assert_eq!(ranges(Collective::Gather, 1), (12, 4..8, 0..12));
+        assert_eq!(ranges(Collective::Scatter, 1), (12, 0..12, 4..8));
+        assert_eq!(ranges(Collective::Gather, 2), (4, 0..4, 0..0));
+        assert_eq!(ranges(Collective::Reduce, 2), (4, 0..4, 0..0));
+        assert_eq!(ranges(Collective::Scatter, 2), (4, 0..0, 0..4));
+    }
+
+    #[test]
+    fn a_call_that_does_nothing_is_wrong() {
+        let all = Collective::ALL.into_iter().filter(|&collective| has_both(collective));
+        for (collective, rank) in all.flat_map(|collective| [(collective, 0), (collective, 1)]) {
+            let (part, mut operands) = in_place(collective, rank);
+            operands.prepare(&part);
+            let Operands::InPlace { output, .. } = &operands else { panic!("apart") };
+            // What a rank has for itself lies in its place.
+            let kept = match collective {
+                Collective::Scatter if rank == part.root => 4,
+                Collective::AllGather | Collective::AllToAll | Collective::Gather if !output.is_empty() => 4,
+                _ => 0,
+            };
+            assert_eq!(operands.wrong(&part), (output.len() - kept) as u64, "{collective:?} on rank {rank}");
+        }
+    }
+}
