@@ -106,22 +106,22 @@ fn listen() {
 }
 
 /// Runs the program and returns its exit status. To be called once, on the main thread.
+///
+/// Standard output is not flushed, because a thread that cannot write it may hold its lock; nothing is lost, because all output ends
+/// with the end of a line.
 pub fn main(invocation: Invocation) -> ExitCode {
     invocation.install();
     listen();
     let name = OsString::from("unisono");
     let words = iter::once(&name).chain(invocation::arguments());
-    let exit = match Unisono::try_parse_from(words) {
+    match Unisono::try_parse_from(words) {
         Ok(unisono) => unisono.command.run(),
         Err(error) => {
             // If standard output or error is closed, there is no reader.
             let _ = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX))
         }
-    };
-    // Where the process is an interpreter's, the standard library does not do so at its end.
-    let _ = io::stdout().flush();
-    exit
+    }
 }
 
 impl Command {
