@@ -64,10 +64,10 @@ mod signals;
 pub mod tensor;
 pub mod work;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Foreign};
 pub use config::{Config, ThreadCores};
 pub use error::{Error, Failure, Result};
-pub use group::{GradientBuckets, Message, ProcessGroup, Source};
+pub use group::{Direction, GradientBuckets, Message, MessageRequest, ProcessGroup, Request, Source};
 pub use reduce::{ReduceOp, Reduction};
 pub use tensor::{Tensor, TensorView, TensorViewMut};
 pub use unisono_schedule as schedule;

@@ -38,6 +38,9 @@ pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 /// after the waker has returned; leaving the world waits for that too. A `Work` that is polled after it has returned its result
 /// returns [`Error::Argument`].
 ///
+/// [`wait_done`](Self::wait_done), [`wait_done_timeout`](Self::wait_done_timeout) and [`poll_done`](Self::poll_done) wait by reference,
+/// any number of threads at once, and leave the result where it is: [`wait`](Self::wait) then returns it at once.
+///
 /// The operation of a dropped `Work` is completed, because the other ranks wait for it, and its memory is dropped afterwards. Only a
 /// receive whose `Work` was dropped and whose message has not arrived is given up: at its deadline, when all ranks have left its
 /// group, or a second after this rank has begun to leave the world.
@@ -130,6 +133,33 @@ impl<T> Work<T> {
             return Ok(Err(self));
         }
         self.take().map(Ok)
+    }
+
+    /// Waits until the operation has ended, successfully or not. [`wait`](Self::wait) then returns the result at once.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked child.
+    pub fn wait_done(&self) -> Result<()> {
+        self.check_process()?;
+        self.wait_until(None);
+        Ok(())
+    }
+
+    /// The same, at most for `timeout`. Returns whether the operation has ended.
+    ///
+    /// # Errors
+    /// As [`wait_done`](Self::wait_done).
+    pub fn wait_done_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.check_process()?;
+        Ok(self.wait_until(Instant::now().checked_add(timeout)))
+    }
+
+    /// Ready when the operation has ended, successfully or not. As with any future, only the waker of the latest poll is woken.
+    pub fn poll_done(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.check_process().is_err() || self.outcome.poll_ended(context.waker()).is_ready() {
+            return Poll::Ready(());
+        }
+        self.failed().map_or(Poll::Pending, |_| Poll::Ready(()))
     }
 
     fn take(&self) -> Result<T> {

@@ -112,6 +112,9 @@ pub struct Job<'a> {
     pub count: usize,
     /// The lengths of the blocks if they are uneven; only for a [plan](crate::algorithm::Plan::uneven) that can.
     pub uneven: Option<Uneven<'a>>,
+    /// Whether each two ranks know only the lengths of their blocks for each other, so that `count` is the longest of this rank's;
+    /// only with uneven blocks, and for a [plan](crate::algorithm::Plan::pairwise) that can.
+    pub pairwise: bool,
     /// The root of a collective that has one; 0 otherwise.
     pub root: Rank,
     /// The most elements of a message, at least 1.
@@ -137,6 +140,7 @@ impl Job<'_> {
             ranks,
             count,
             uneven: None,
+            pairwise: false,
             root: 0,
             chunk: usize::MAX,
             lanes: 1,

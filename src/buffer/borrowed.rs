@@ -1,33 +1,38 @@
 //! The memory of a caller, borrowed for one operation.
 #![allow(unsafe_code)]
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, ops::Range};
 
+use bytemuck::{cast_slice, cast_slice_mut};
 use unisono_transport::{Memory, Region};
 
 use super::{
-    bytes::{Bytes, SpanError, copy},
+    bytes::{Bytes, SpanError, copy, scale},
+    foreign::Foreign,
+    operand::{Operand, Overlap},
     pieces::Pieces,
     raw::borrow_raw,
     registered::Buffer,
 };
-use crate::dtype::Element;
+use crate::{dtype::Element, reduce::Kernel};
 
-/// Slices of a caller that the engine borrows for one operation. Input and output may be the same memory (in place), or one may be
+/// Memory of a caller that the engine borrows for one operation. Input and output may be the same memory (in place), or one may be
 /// a part of the other, as the collective allows.
 pub(crate) struct Borrowed<'a> {
-    pub input: Region,
-    pub output: Region,
+    pub input: Operand,
+    pub output: Operand,
+    pub overlap: Overlap,
     /// Whether the output is only read.
     pub fixed: bool,
-    /// Instead of both: several pieces of memory that are input and output.
-    pub pieces: Option<Pieces>,
     slices: PhantomData<&'a mut [u8]>,
 }
 
+/// A copy of an input, aligned for every type; empty if none was made.
+pub(crate) type Aside = Vec<u128>;
+
 impl<'a> Borrowed<'a> {
-    fn of(input: Region, output: Region) -> Self {
-        Self { input, output, fixed: false, pieces: None, slices: PhantomData }
+    fn of(input: Operand, output: Operand, overlap: Overlap) -> Self {
+        Self { input, output, overlap, fixed: false, slices: PhantomData }
     }
 
     /// Borrows two slices.
@@ -39,43 +44,59 @@ impl<'a> Borrowed<'a> {
         // SAFETY: both are valid for `'a`, which by the duty above is longer than the regions live. The
         // input is only read: it is never registered for peers, and steps write to outputs and landed
         // slots alone (`Engine` refuses others). The output is exclusively borrowed.
-        unsafe {
-            Self::of(
+        let (input, output) = unsafe {
+            (
                 borrow_raw(input.as_ptr().cast_mut().cast(), size_of_val(input)),
                 borrow_raw(output.as_mut_ptr().cast(), size_of_val(output)),
             )
-        }
+        };
+        Self::of(input.into(), output.into(), Overlap::Apart)
     }
 
     /// Borrows a slice that is input and output and is only read: at the root of a broadcast. The same duty.
     pub(crate) fn given<T: Element>(data: &'a [T]) -> Self {
         // SAFETY: as in `apart`; the output is only read, since it is fixed: it is never registered for peers, and
         // the engine refuses steps that write there.
-        let data = unsafe { borrow_raw(data.as_ptr().cast_mut().cast(), size_of_val(data)) };
-        Self { fixed: true, ..Self::of(data.clone(), data) }
+        let data = Operand::from(unsafe { borrow_raw(data.as_ptr().cast_mut().cast(), size_of_val(data)) });
+        Self { fixed: true, ..Self::of(data.clone(), data, Overlap::InPlace) }
     }
 
     /// Borrows slices that together are input and output, one after the other. The same duty.
     pub(crate) fn scattered(slices: impl Iterator<Item = &'a mut [u8]>) -> Self {
-        let pieces = Some(Pieces::of(slices));
-        Self { pieces, ..Self::apart::<u8>(&[], &mut []) }
+        let pieces = Pieces::of(slices.map(|slice| (slice.as_mut_ptr(), slice.len())));
+        let data = Operand::several(pieces);
+        Self::of(data.clone(), data, Overlap::InPlace)
     }
 
-    /// Borrows one slice of which `input` and `output` are parts (ranges of elements). The same duty.
+    /// Borrows one slice of which `input` and `output` are parts (ranges of elements), as the collective allows. The same duty.
     pub(crate) fn within<T: Element>(
         data: &'a mut [T],
-        input: std::ops::Range<usize>,
-        output: std::ops::Range<usize>,
+        input: Range<usize>,
+        output: Range<usize>,
     ) -> Option<Self> {
         let base = data.as_mut_ptr();
         data.get(input.clone())?;
         data.get(output.clone())?;
-        let part = |range: &std::ops::Range<usize>| {
+        let part = |range: &Range<usize>| {
             // SAFETY: both ranges were found to lie in `data`, which is exclusively borrowed; otherwise as above.
-            unsafe { borrow_raw(base.add(range.start).cast(), range.len() * size_of::<T>()) }
+            Operand::from(unsafe { borrow_raw(base.add(range.start).cast(), range.len() * size_of::<T>()) })
         };
+        let overlap = if input.is_empty() || output.is_empty() { Overlap::Apart } else { Overlap::InPlace };
         let borrowed = part(&output);
-        Some(Self::of(if input == output { borrowed.clone() } else { part(&input) }, borrowed))
+        Some(Self::of(if input == output { borrowed.clone() } else { part(&input) }, borrowed, overlap))
+    }
+
+    /// Borrows memory that was allocated outside of this library. The same duty. `at` as in [`Overlap::of`].
+    pub(crate) fn foreign(
+        input: Option<&'a Foreign>,
+        output: Option<&'a Foreign>,
+        at: (usize, usize),
+    ) -> Self {
+        let operand =
+            |foreign: Option<&Foreign>| foreign.map_or_else(Operand::none, |it| it.operand().clone());
+        let (input, output) = (operand(input), operand(output));
+        let overlap = Overlap::of(&input, &output, at);
+        Self::of(input, output, overlap)
     }
 }
 
@@ -86,43 +107,52 @@ impl Borrowed<'static> {
     /// transport: the completion of the task owns them, and returns them only then.
     pub(crate) fn kept<I: Owned, O: Owned>(input: &mut I, output: &mut O) -> Self {
         let (input, output) = (input.elements(), output.elements());
-        // SAFETY: an owner's elements stay where they are when it moves (`Owned` is sealed); both outlive the regions
-        // and are not touched meanwhile, by the duty above. Otherwise as `apart`.
-        unsafe {
-            Self::of(
-                borrow_raw(input.as_mut_ptr().cast(), size_of_val(input)),
-                borrow_raw(output.as_mut_ptr().cast(), size_of_val(output)),
-            )
-        }
+        let Borrowed { input, output, overlap, .. } =
+            Borrowed::apart::<u8>(cast_slice(input), cast_slice_mut(output));
+        Self::of(input, output, overlap)
     }
 
     /// Borrows the elements of one owner, of which `input` and `output` are parts (ranges of elements). The same duty.
     pub(crate) fn kept_within<B: Owned>(
         owner: &mut B,
-        input: std::ops::Range<usize>,
-        output: std::ops::Range<usize>,
+        input: Range<usize>,
+        output: Range<usize>,
     ) -> Option<Self> {
-        let Borrowed { input, output, .. } = Borrowed::within(owner.elements(), input, output)?;
-        Some(Self::of(input, output))
+        let Borrowed { input, output, overlap, .. } = Borrowed::within(owner.elements(), input, output)?;
+        Some(Self::of(input, output, overlap))
+    }
+
+    /// Borrows memory that was allocated outside of this library. The duty is that of [`kept`](Self::kept). `at` as in
+    /// [`Overlap::of`].
+    pub(crate) fn kept_foreign(
+        input: Option<&Foreign>,
+        output: Option<&Foreign>,
+        at: (usize, usize),
+    ) -> Self {
+        let Borrowed { input, output, overlap, .. } = Borrowed::foreign(input, output, at);
+        Self::of(input, output, overlap)
     }
 }
 
 impl Borrowed<'_> {
     /// The same with the input copied to `aside`, so that it lies apart from the output.
-    pub(crate) fn aside<'b>(&'b self, aside: &'b mut Vec<u8>) -> Result<Borrowed<'b>, SpanError> {
+    pub(crate) fn aside<'b>(&'b self, aside: &'b mut Aside) -> Result<Borrowed<'b>, SpanError> {
         let len = self.input.len();
-        aside.resize(len, 0);
+        aside.resize(len.div_ceil(size_of::<u128>()), 0);
         // SAFETY: `aside` is exclusively borrowed for as long as what is made here; otherwise as `apart`.
-        let input = unsafe { borrow_raw(aside.as_mut_ptr(), len) };
-        copy(Bytes::new(&self.input, 0, len)?, Bytes::new(&input, 0, len)?)?;
-        Ok(Borrowed { fixed: self.fixed, ..Borrowed::of(input, self.output.clone()) })
+        let input = unsafe { borrow_raw(aside.as_mut_ptr().cast(), len) };
+        let mut into = Bytes::new(&input, 0, len)?;
+        for stretch in self.input.stretches() {
+            copy(stretch, into.part(0, stretch.len))?;
+            into = into.part(stretch.len, into.len);
+        }
+        let overlap = Overlap::Apart;
+        Ok(Borrowed { fixed: self.fixed, ..Borrowed::of(input.into(), self.output.clone(), overlap) })
     }
 
-    /// Whether input and output have no byte in common.
-    pub(crate) fn is_apart(&self) -> bool {
-        let range = |region: &Region| (region.base() as usize, region.base() as usize + region.len());
-        let ((a, a_end), (b, b_end)) = (range(&self.input), range(&self.output));
-        a_end <= b || b_end <= a
+    /// Multiplies the input of a pre-multiplied sum by this rank's factor.
+    pub(crate) fn scale(&self, kernel: &Kernel) -> Result<(), SpanError> {
+        self.input.stretches().try_for_each(|stretch| scale(kernel, stretch))
     }
 }
 

@@ -68,7 +68,7 @@ impl<'a> Bytes<'a> {
 
 /// `into = a ⊕ b`. `into` may be `a` or `b`, but must not overlap either otherwise.
 ///
-/// Only the engine calls this and [`copy`], from the driver, with bytes that nothing else writes: a slot between its take and its
+/// Only the engine calls this and [`copy`], from the driver (and a call before its operation begins), with bytes that nothing else writes: a slot between its take and its
 /// free (its writer has no credit to write there again), or the operation's input and output, which are borrowed from the caller.
 /// A put may read them, so schedules are checked for writes to the source of a put.
 pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
@@ -125,6 +125,15 @@ pub(crate) fn divide(kernel: &Kernel, into: Bytes<'_>, ranks: usize) -> Result<(
     }
     // SAFETY: as in `reduce`.
     Ok(kernel.divide(unsafe { into.write() }, ranks)?)
+}
+
+/// Multiplies the contribution to a pre-multiplied sum by this rank's factor; does nothing for other operations.
+pub(crate) fn scale(kernel: &Kernel, into: Bytes<'_>) -> Result<(), SpanError> {
+    if into.len == 0 {
+        return Ok(());
+    }
+    // SAFETY: as in `reduce`.
+    Ok(kernel.scale_in_place(unsafe { into.write() })?)
 }
 
 /// `into = from`, unless they are the same memory.

@@ -3,16 +3,19 @@
 
 mod borrowed;
 mod bytes;
+mod foreign;
 mod fresh;
+mod operand;
 mod pieces;
 mod raw;
 mod registered;
 
-pub use self::{borrowed::Owned, registered::Buffer};
+pub use self::{borrowed::Owned, foreign::Foreign, registered::Buffer};
 pub(crate) use self::{
-    borrowed::{Borrowed, expose},
+    borrowed::{Aside, Borrowed, expose},
     bytes::{Bytes, SpanError, copy, divide, reduce, total},
     fresh::Fresh,
+    operand::{Operand, Overlap},
     pieces::Pieces,
     registered::Registry,
 };

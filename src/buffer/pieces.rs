@@ -8,12 +8,17 @@ use unisono_transport::Region;
 use super::{
     bytes::{Bytes, SpanError, copy},
     raw::borrow_raw,
+    registered::Registry,
 };
 
 /// Several pieces of memory, used as one. No piece is empty. They are not regions but lie next to each other in one allocation, so
 /// that going from one to the next needs few cache lines.
 #[derive(Clone, Debug)]
-pub(crate) struct Pieces(Arc<[Piece]>);
+pub(crate) struct Pieces {
+    all: Arc<[Piece]>,
+    /// The registered buffer that contains each piece, if any, and the offset there; empty if none is contained in one.
+    registered: Arc<[Option<(Region, usize)>]>,
+}
 
 /// A piece of memory.
 #[derive(Debug)]
@@ -30,15 +35,29 @@ unsafe impl Send for Piece {}
 unsafe impl Sync for Piece {}
 
 impl Pieces {
-    /// The slices, one after the other. The duty is that of [`Borrowed::apart`](super::Borrowed::apart).
-    pub(super) fn of<'a>(slices: impl Iterator<Item = &'a mut [u8]>) -> Self {
-        let mut end = 0;
-        let pieces = slices.filter(|slice| !slice.is_empty()).map(|slice| {
+    /// Memory in these pieces, one after the other: of each the address and the number of bytes. The duty is that of
+    /// [`Borrowed::apart`](super::Borrowed::apart).
+    pub(super) fn of(pieces: impl Iterator<Item = (*mut u8, usize)>) -> Self {
+        let mut end = 0_usize;
+        let pieces = pieces.filter(|(_, len)| *len > 0).map(|(base, len)| {
             let start = end;
-            end += slice.len();
-            Piece { start, base: slice.as_mut_ptr(), len: slice.len() }
+            end = start.saturating_add(len);
+            Piece { start, base, len }
         });
-        Self(pieces.collect())
+        Self { all: pieces.collect(), registered: Arc::default() }
+    }
+
+    /// The bytes of all pieces.
+    pub(crate) fn len(&self) -> usize {
+        self.all.last().map_or(0, |last| last.start.saturating_add(last.len))
+    }
+
+    /// Finds the registered buffers that contain pieces.
+    pub(super) fn find_in(&mut self, registry: &Registry) {
+        if registry.is_used() {
+            let found: Arc<[_]> = self.all.iter().map(|piece| registry.find(&piece.region())).collect();
+            self.registered = if found.iter().any(Option::is_some) { found } else { Arc::default() };
+        }
     }
 
     /// The bytes from `at` on, as far as they are contiguous, at most `most`. `near` is the piece of the last call, where the search
@@ -46,27 +65,36 @@ impl Pieces {
     #[inline] // A result that is returned through memory waits for earlier copies: 3 % of the time of a thousand tensors.
     pub(crate) fn stretch(&self, at: usize, most: usize, near: &Cell<usize>) -> Result<Bytes<'_>, SpanError> {
         let has = |index: usize| {
-            let piece = self.0.get(index)?;
+            let piece = self.all.get(index)?;
             let offset = at.checked_sub(piece.start).filter(|offset| *offset < piece.len)?;
             Some((index, piece, offset))
         };
-        let search = || self.0.partition_point(|piece| piece.start <= at).checked_sub(1);
+        let search = || self.all.partition_point(|piece| piece.start <= at).checked_sub(1);
         let found = has(near.get()).or_else(|| has(near.get() + 1)).or_else(|| has(search()?));
         let Some((index, piece, offset)) = found else {
-            let place = self.0.last().map_or(0, |last| last.start + last.len);
-            return Err(SpanError::Bounds { offset: at, len: most, place });
+            return Err(SpanError::Bounds { offset: at, len: most, place: self.len() });
         };
         near.set(index);
         let (base, len) = (piece.base.wrapping_add(offset), most.min(piece.len - offset));
         Ok(Bytes { base, len, place: PhantomData })
     }
 
-    /// `len` bytes from `at` on as a region, to be put from, if they are contiguous.
-    pub(crate) fn together(&self, at: usize, len: usize) -> Option<Region> {
-        let bytes = self.stretch(at, len, &Cell::new(0)).ok().filter(|bytes| bytes.len == len)?;
-        // SAFETY: the memory is borrowed like that of `Borrowed::apart`, whose duty covers this region; no peer learns of the region,
-        // and nothing writes through it.
-        Some(unsafe { borrow_raw(bytes.base, bytes.len) })
+    /// `len` bytes from `at` on, if they are contiguous: a region, the offset in it, and whether it is registered. `near` as for
+    /// [`stretch`](Self::stretch).
+    pub(crate) fn together(
+        &self,
+        at: usize,
+        len: usize,
+        near: &Cell<usize>,
+    ) -> Option<(Region, usize, bool)> {
+        let bytes = self.stretch(at, len, near).ok().filter(|bytes| bytes.len == len)?;
+        if let Some(Some((region, base))) = self.registered.get(near.get()) {
+            let piece = self.all.get(near.get())?;
+            return Some((region.clone(), base + (at - piece.start), true));
+        }
+        // SAFETY: the memory is borrowed like that of `Borrowed::apart`, whose duty covers this region. Peers learn of the region
+        // only if it lies in an output (`expose`).
+        Some((unsafe { borrow_raw(bytes.base, bytes.len) }, 0, false))
     }
 
     /// Copies the bytes from `at` on into contiguous memory.
@@ -79,5 +107,12 @@ impl Pieces {
             at += stretch.len;
         }
         Ok(())
+    }
+}
+
+impl Piece {
+    fn region(&self) -> Region {
+        // SAFETY: as in `Pieces::together`; the region only tells where the piece lies.
+        unsafe { borrow_raw(self.base, self.len) }
     }
 }

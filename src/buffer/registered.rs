@@ -52,9 +52,14 @@ impl Registry {
         self.used.store(true, Ordering::Release);
     }
 
+    /// Whether there ever was a buffer.
+    pub(super) fn is_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
     /// The registered region that contains borrowed memory, and the offset in it.
     pub(crate) fn find(&self, borrowed: &Region) -> Option<(Region, usize)> {
-        if !self.used.load(Ordering::Acquire) {
+        if !self.is_used() {
             return None;
         }
         let start = borrowed.base() as usize;
@@ -75,6 +80,13 @@ impl<T: Element> Buffer<T> {
         }
         registry.insert(&region);
         Some(Self { region, len, registry: Arc::clone(registry), element: PhantomData })
+    }
+
+    /// The address of the first element, for a [`Foreign`](super::Foreign) operand of this memory. Makes no reference to the
+    /// elements.
+    #[must_use]
+    pub fn base(&self) -> *mut T {
+        self.region.base().cast()
     }
 }
 

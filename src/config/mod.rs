@@ -9,7 +9,6 @@ mod thread_cores;
 mod validate;
 mod variables;
 
-pub(crate) use self::hash::{fnv, fnv_of_words};
 pub use self::{
     fields::Config,
     member::{Job, Member, Token},
@@ -17,4 +16,8 @@ pub use self::{
     store_address::StoreAddress,
     thread_cores::ThreadCores,
     variables::Variable,
+};
+pub(crate) use self::{
+    hash::{fnv, fnv_of_words},
+    parse::YEAR,
 };

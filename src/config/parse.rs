@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The longest time of a setting.
-pub(super) const YEAR: Duration = Duration::from_secs(365 * 86400);
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 86400);
 
 /// Reads a number of bytes: `4096`, `256K`, `4M`, `1G`; the suffixes are powers of 1024, and `KiB` or `KB`
 /// mean the same as `K`.

@@ -241,6 +241,11 @@ impl Outcome {
 
     /// Takes the end, or keeps the waker until the end; `None` if the end was taken before.
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Option<End>> {
+        self.poll_ended(waker).map(|()| self.take())
+    }
+
+    /// Ready after the end; otherwise keeps the waker until then, instead of an earlier one.
+    pub(crate) fn poll_ended(&self, waker: &Waker) -> Poll<()> {
         if !self.ended() {
             // Cloning and dropping a waker runs code of an executor: both happen while no lock is held.
             let waker = waker.clone();
@@ -252,7 +257,7 @@ impl Outcome {
                 return Poll::Pending;
             }
         }
-        Poll::Ready(self.take())
+        Poll::Ready(())
     }
 }
 

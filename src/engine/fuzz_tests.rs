@@ -7,6 +7,7 @@ use unisono_transport::{Memory, Notify, Put, Region, RemoteRegion, Source, Targe
 
 use super::{wire::Entry, *};
 use crate::{
+    buffer::Operand,
     call::{Form, Kind, Signature},
     dtype::Dtype,
     reduce::{Kernel, ReduceOp},
@@ -150,14 +151,12 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         kernel,
         average: false,
         size: 4,
-        input: input.clone(),
-        output: output.clone(),
+        input: Operand { registered: Some((input.clone(), 0)), ..input.clone().into() },
+        output: Operand { registered: Some((output.clone(), 0)), ..output.clone().into() },
+        pairs: None,
         long: job.long,
         fixed: false,
         writable: true,
-        pieces: None,
-        registered_input: Some((input.clone(), 0)),
-        registered_output: Some((output.clone(), 0)),
     };
     let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
     engine.take(WORLD, Task { what, completion }, &Nobody)

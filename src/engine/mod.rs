@@ -32,7 +32,7 @@ pub(crate) use self::{
     comm::{Awaited, CommIds},
     completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts},
     progress::{Contact, Engine, WORLD},
-    request::{Inbound, Operation, Outbound, Place, What},
+    request::{Inbound, Operation, Outbound, Pairs, Place, What},
     settings::{Bounds, Settings},
     stop::{Halt, StalledOperation, Stop},
     supervisor::{Call, PositionQuery, Request, Supervisor, Task},

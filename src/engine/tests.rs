@@ -18,7 +18,7 @@ use unisono_transport::{
 
 use super::{comm::Core, *};
 use crate::{
-    buffer::{Borrowed, Registry},
+    buffer::{Borrowed, Overlap, Registry},
     call::{Form, Kind, Signature},
     dtype::{Dtype, Element},
     error::Failure,
@@ -167,14 +167,12 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
         kernel: Kernel::new(T::DTYPE, call.op).unwrap(),
         average: call.op == ReduceOp::Avg,
         size: T::DTYPE.size(),
-        input: borrowed.input.clone(),
-        output: borrowed.output.clone(),
+        input: borrowed.input.clone().found_in(&registry),
+        output: borrowed.output.clone().found_in(&registry),
+        pairs: None,
         long: call.job.long,
         fixed: borrowed.fixed,
-        writable: !borrowed.fixed && (!call.job.collective.exchanges() || borrowed.is_apart()),
-        pieces: None,
-        registered_input: registry.find(&borrowed.input),
-        registered_output: registry.find(&borrowed.output),
+        writable: !borrowed.fixed && (!call.job.collective.exchanges() || borrowed.overlap == Overlap::Apart),
     };
     let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
     (Task { what: What::Collective(Box::new(operation), schedule), completion }, outcome)
@@ -432,11 +430,11 @@ fn a_message_ends_when_it_has_left() {
                 let borrowed = Borrowed::within(&mut data, 0..len, 0..len).unwrap();
                 let kind = Kind { form: Form::Plain, dtype: Dtype::U8, count: len };
                 let what = if rank == 0 {
-                    let source = borrowed.input.clone();
+                    let source = borrowed.input.region.clone();
                     What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
                 } else {
                     let place =
-                        Place::There { output: borrowed.output.clone(), count: len, registered: None };
+                        Place::There { output: borrowed.output.region.clone(), count: len, registered: None };
                     What::Receive(Inbound {
                         from: Some(0),
                         tag: 0,
@@ -468,10 +466,10 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
         let borrowed = Borrowed::within(&mut data, 0..8, 0..8).unwrap();
         let (form, dtype) = (Form::Plain, Dtype::U8);
         let what = if rank == 0 {
-            let (source, kind) = (borrowed.input.clone(), Kind { form, dtype, count: 8 });
+            let (source, kind) = (borrowed.input.region.clone(), Kind { form, dtype, count: 8 });
             What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
         } else {
-            let place = Place::There { output: borrowed.output.clone(), count: 8, registered: None };
+            let place = Place::There { output: borrowed.output.region.clone(), count: 8, registered: None };
             What::Receive(Inbound { from: Some(0), tag: 0, form, dtype, place })
         };
         let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));

@@ -2,6 +2,7 @@
 //! runtime run it.
 
 mod collective;
+mod erased;
 mod membership;
 mod p2p;
 mod plan;
@@ -11,7 +12,7 @@ mod shared;
 mod tests;
 mod typed;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use unisono_schedule::{
     Collective, Rank,
@@ -20,16 +21,17 @@ use unisono_schedule::{
 use unisono_transport::{Limits, Memory};
 
 pub use self::{
+    erased::{Direction, MessageRequest, Request},
     p2p::{Message, Source},
     typed::buckets::GradientBuckets,
 };
 use self::{
-    plan::spec::{CallOptions, CallSpec, Pipeline},
+    plan::spec::{CallOptions, CallSpec, Pipeline, PlanOptions},
     shared::{Membership, Shared},
 };
 use crate::{
-    buffer::{Borrowed, Buffer},
-    config::Config,
+    buffer::Buffer,
+    config::{Config, YEAR},
     dtype::{Dtype, Element},
     error::{Error, Failure, Result},
     reduce::Reduction,
@@ -65,8 +67,8 @@ use crate::{
 /// and dropping handles, [`Work`](crate::Work) and buffers does nothing. The parent is not affected.
 ///
 /// # Options
-/// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline) and
-/// [`with_reduction`](Self::with_reduction) return another handle of the same group, with other options for its calls. The group
+/// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline),
+/// [`with_reduction`](Self::with_reduction) and [`with_timeout`](Self::with_timeout) return another handle of the same group, with other options for its calls. The group
 /// ends when its last handle is dropped.
 pub struct ProcessGroup {
     shared: Arc<Shared>,
@@ -196,7 +198,7 @@ impl ProcessGroup {
     pub fn with_algorithms(&self, algorithms: &str) -> Result<Self> {
         let selection = Selection::parse(algorithms)
             .map_err(|problem| Error::Argument { call: "with_algorithms", problem })?;
-        Ok(self.with_options(CallOptions { selection, ..self.options }))
+        Ok(self.with_plan(PlanOptions { selection, ..self.options.plan }))
     }
 
     /// The largest message of a collective, in bytes: [`Config::chunk`], or less if the limit on locked memory of some rank
@@ -221,14 +223,41 @@ impl ProcessGroup {
             let problem = format!("{name} is {value}; with this configuration it must be from 1 to {most}");
             return Err(Error::Argument { call: "with_pipeline", problem });
         }
-        Ok(self.with_options(CallOptions { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.options }))
+        Ok(self
+            .with_plan(PlanOptions { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.options.plan }))
     }
 
     /// Another handle of the same group, whose reductions are of this kind instead of [`Config::reduction`]. All ranks must make a
     /// call with the same.
     #[must_use]
     pub fn with_reduction(&self, reduction: Reduction) -> Self {
-        self.with_options(CallOptions { reduction, ..self.options })
+        self.with_plan(PlanOptions { reduction, ..self.options.plan })
+    }
+
+    /// Another handle of the same group, whose calls have this timeout instead of [`Config::timeout`]. The ranks' timeouts may
+    /// differ: the first one that passes ends the world with a [`Failure::Deadline`] or [`Failure::Undelivered`], which says how long
+    /// the call waited. The timeout of a call of several operations is that of each of them.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use unisono::{Config, ProcessGroup};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// let patient = group.with_timeout(Duration::from_secs(1800))?;
+    /// patient.barrier()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless it is longer than 0 and at most a year.
+    pub fn with_timeout(&self, timeout: Duration) -> Result<Self> {
+        check_timeout("with_timeout", timeout)?;
+        Ok(self.with_options(CallOptions { timeout: Some(timeout), ..self.options }))
+    }
+
+    fn with_plan(&self, plan: PlanOptions) -> Self {
+        self.with_options(CallOptions { plan, ..self.options })
     }
 
     fn with_options(&self, options: CallOptions) -> Self {
@@ -247,11 +276,6 @@ impl ProcessGroup {
         Self { shared, options, membership }
     }
 
-    /// Runs a collective of `T` on borrowed memory; a failure ends the group.
-    fn run<T: Element>(&self, spec: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
-        self.shared.run(&mut *self.shared.state()?, T::DTYPE, spec, borrowed, &self.options)
-    }
-
     /// On the world: leaves it and all groups in good order; no calls are possible afterwards. Every rank must call it, as any
     /// collective. It returns when all ranks have called it, without a timeout, or as soon as a rank dies or fails. A rank cannot
     /// leave earlier, because closing an endpoint may discard messages that the network has not delivered, and because a mismatch
@@ -267,4 +291,13 @@ impl ProcessGroup {
     pub fn leave(self) -> Result<()> {
         self.shared.shut_down()
     }
+}
+
+/// An error unless a call can have this timeout.
+fn check_timeout(call: &'static str, timeout: Duration) -> Result<()> {
+    if !timeout.is_zero() && timeout <= YEAR {
+        return Ok(());
+    }
+    let problem = format!("the timeout is {timeout:?}; it must be longer than 0 and at most a year");
+    Err(Error::Argument { call, problem })
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use unisono_schedule::Rank;
 
 use crate::{
-    buffer::{Borrowed, Fresh, Owned},
+    buffer::{Borrowed, Fresh, Operand, Owned},
     call::{Form, Kind},
-    dtype::Element,
+    dtype::{Dtype, Element},
     engine::{Action, Done, Inbound, Memory, Outbound, Outcome, Place, Receipts, What},
     error::{Error, Result},
-    group::{ProcessGroup, sequence::Sequence},
+    group::{ProcessGroup, plan::spec::CallOptions, sequence::Sequence, shared::Shared},
     tensor::Tensor,
     work::Work,
 };
@@ -84,7 +84,7 @@ impl ProcessGroup {
     /// large message is not received before the deadline, or if the group has failed.
     pub fn send<T: Element>(&self, data: &[T], to: Rank, tag: u32) -> Result<()> {
         let borrowed = Borrowed::apart(data, &mut []);
-        self.wait(self.outbound::<T>(&borrowed, to, tag, Form::Plain)?).map(drop)
+        self.wait(self.outbound(T::DTYPE, &borrowed.input, to, tag, Form::Plain)?).map(drop)
     }
 
     /// Receives the earliest message with this tag from that rank, or from any ([`Source::Any`]). `data` must be as long as the
@@ -95,7 +95,7 @@ impl ProcessGroup {
     /// arrives before the deadline, or if the group has failed.
     pub fn recv<T: Element>(&self, data: &mut [T], from: impl Into<Source>, tag: u32) -> Result<Rank> {
         let borrowed = Borrowed::apart(&[], data);
-        Ok(sender(&self.wait(self.inbound::<T>(&borrowed, from.into(), tag)?)?.received))
+        Ok(sender(&self.wait(self.inbound(T::DTYPE, &borrowed.output, from.into(), tag)?)?.received))
     }
 
     /// Receives a message of `T` of any length. Returns its elements and its sender.
@@ -103,7 +103,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`recv`](Self::recv), but for any length; [`Error::Failed`] also if memory is short.
     pub fn recv_vec<T: Element>(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<T>, Rank)> {
-        elements(self.wait(self.fresh_elements::<T>(from.into(), tag)?)?.received)
+        elements(self.wait(self.fresh_elements(T::DTYPE, from.into(), tag)?)?.received)
     }
 
     /// Sends `data` to a rank and concurrently receives a message into `into`: for two ranks that exchange data, or for a ring.
@@ -119,7 +119,7 @@ impl ProcessGroup {
         from: impl Into<Source>,
         tag: u32,
     ) -> Result<Rank> {
-        let what = self.both::<T>(&Borrowed::apart(data, into), to, from.into(), tag)?;
+        let what = self.both(T::DTYPE, &Borrowed::apart(data, into), to, from.into(), tag)?;
         Ok(sender(&self.wait(what)?.received))
     }
 
@@ -128,12 +128,8 @@ impl ProcessGroup {
     /// # Errors
     /// As [`send`](Self::send), here or from the wait.
     pub fn isend<B: Owned>(&self, mut data: B, to: Rank, tag: u32) -> Result<Work<B>> {
-        let what = self.outbound::<B::Element>(
-            &Borrowed::kept(&mut data, &mut Vec::<u8>::new()),
-            to,
-            tag,
-            Form::Plain,
-        )?;
+        let borrowed = Borrowed::kept(&mut data, &mut Vec::<u8>::new());
+        let what = self.outbound(B::Element::DTYPE, &borrowed.input, to, tag, Form::Plain)?;
         let outcome = self.start(what, Some(Box::new(data)))?;
         Ok(Work::new(outcome, &self.shared.driver()))
     }
@@ -144,7 +140,7 @@ impl ProcessGroup {
     /// As [`recv`](Self::recv), here or from the wait.
     pub fn irecv<B: Owned>(&self, mut data: B, from: impl Into<Source>, tag: u32) -> Result<Work<(B, Rank)>> {
         let borrowed = Borrowed::kept(&mut Vec::<u8>::new(), &mut data);
-        let what = self.inbound::<B::Element>(&borrowed, from.into(), tag)?;
+        let what = self.inbound(B::Element::DTYPE, &borrowed.output, from.into(), tag)?;
         let outcome = self.start(what, Some(Box::new(data)))?;
         Ok(Work::received(outcome, &self.shared.driver()))
     }
@@ -158,7 +154,7 @@ impl ProcessGroup {
         from: impl Into<Source>,
         tag: u32,
     ) -> Result<Work<(Vec<T>, Rank)>> {
-        let what = self.fresh_elements::<T>(from.into(), tag)?;
+        let what = self.fresh_elements(T::DTYPE, from.into(), tag)?;
         let steps = |sequence: Sequence<'static>| async move { sequence.messages(what).await };
         self.later("recv_vec", steps, elements)
     }
@@ -182,7 +178,7 @@ impl ProcessGroup {
         let from = from.into();
         let steps = |sequence: Sequence<'static>| async move {
             let borrowed = Borrowed::apart(data.elements(), into.elements());
-            let both = sequence.group.both::<I::Element>(&borrowed, to, from, tag)?;
+            let both = sequence.group.both(I::Element::DTYPE, &borrowed, to, from, tag)?;
             let from = sender(&sequence.messages(both).await?);
             Ok((data, into, from))
         };
@@ -205,53 +201,70 @@ impl ProcessGroup {
             ready.push(match message {
                 Message::Send { mut data, to, tag } => {
                     let borrowed = Borrowed::kept(&mut data, nothing);
-                    (self.outbound::<B::Element>(&borrowed, to, tag, Form::Plain)?, data, Some(to))
+                    let dtype = B::Element::DTYPE;
+                    (self.outbound(dtype, &borrowed.input, to, tag, Form::Plain)?, data, Some(to))
                 }
                 Message::Recv { mut data, from, tag } => {
                     let borrowed = Borrowed::kept(nothing, &mut data);
-                    (self.inbound::<B::Element>(&borrowed, from, tag)?, data, None)
+                    (self.inbound(B::Element::DTYPE, &borrowed.output, from, tag)?, data, None)
                 }
             });
         }
-        let works = ready.into_iter().map(|(what, data, to)| {
-            let outcome = self.start(what, Some(Box::new((data, to))))?;
-            Ok(Work::either(outcome, &self.shared.driver()))
-        });
-        works.collect()
+        ready
+            .into_iter()
+            .map(|(what, data, to)| self.begin_message(what, (data, to), &self.options))
+            .collect()
     }
 
-    pub(crate) fn outbound<T: Element>(
+    /// Begins a message. `kept` is its data, and the receiver if it is a send.
+    pub(crate) fn begin_message<B: Send + 'static>(
         &self,
-        borrowed: &Borrowed<'_>,
+        what: What,
+        kept: (B, Option<Rank>),
+        options: &CallOptions,
+    ) -> Result<Work<(B, Rank)>> {
+        let action = Action::Return(Some(Box::new(kept)));
+        let outcome = self.shared.submit(MESSAGE, what, action, options)?;
+        Ok(Work::either(outcome, &self.shared.driver()))
+    }
+
+    /// A send of memory in one piece.
+    pub(crate) fn outbound(
+        &self,
+        dtype: Dtype,
+        memory: &Operand,
         to: Rank,
         tag: u32,
         form: Form,
     ) -> Result<What> {
         self.partner("send", to)?;
-        let kind = Kind { form, dtype: T::DTYPE, count: borrowed.input.len() / size_of::<T>() };
-        let registered = self.shared.runtime.registry.find(&borrowed.input);
-        Ok(What::Send(Outbound { to, tag, kind, source: borrowed.input.clone(), registered }))
+        let Operand { region: source, registered, .. } =
+            memory.clone().found_in(&self.shared.runtime.registry);
+        let kind = Kind { form, dtype, count: source.len() / dtype.size() };
+        Ok(What::Send(Outbound { to, tag, kind, source, registered }))
     }
 
-    fn inbound<T: Element>(&self, borrowed: &Borrowed<'_>, from: Source, tag: u32) -> Result<What> {
+    /// A receive into memory in one piece.
+    pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Source, tag: u32) -> Result<What> {
         let from = self.source("recv", from)?;
-        let count = borrowed.output.len() / size_of::<T>();
-        let registered = self.shared.runtime.registry.find(&borrowed.output);
-        let place = Place::There { output: borrowed.output.clone(), count, registered };
-        Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place }))
+        let Operand { region: output, registered, .. } =
+            memory.clone().found_in(&self.shared.runtime.registry);
+        let count = output.len() / dtype.size();
+        let place = Place::There { output, count, registered };
+        Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype, place }))
     }
 
     /// A receive into new memory.
-    fn fresh_elements<T: Element>(&self, from: Source, tag: u32) -> Result<What> {
+    fn fresh_elements(&self, dtype: Dtype, from: Source, tag: u32) -> Result<What> {
         let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
         let from = self.source("recv_vec", from)?;
-        Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype: T::DTYPE, place }))
+        Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype, place }))
     }
 
     /// A receive and a send that run concurrently.
-    fn both<T: Element>(&self, borrowed: &Borrowed<'_>, to: Rank, from: Source, tag: u32) -> Result<What> {
-        let inbound = self.inbound::<T>(borrowed, from, tag)?;
-        Ok(What::Several(vec![inbound, self.outbound::<T>(borrowed, to, tag, Form::Plain)?]))
+    fn both(&self, dtype: Dtype, borrowed: &Borrowed<'_>, to: Rank, from: Source, tag: u32) -> Result<What> {
+        let inbound = self.inbound(dtype, &borrowed.output, from, tag)?;
+        Ok(What::Several(vec![inbound, self.outbound(dtype, &borrowed.input, to, tag, Form::Plain)?]))
     }
 
     /// The sender, if it is a rank of this group; `None` for any.
@@ -272,14 +285,19 @@ impl ProcessGroup {
 
     /// Runs messages and waits for their end.
     pub(crate) fn wait(&self, what: What) -> Result<Done> {
-        let runtime = &self.shared.runtime;
+        self.wait_with(what, &self.options)
+    }
+
+    /// The same with other options than those of this handle.
+    pub(crate) fn wait_with(&self, what: What, options: &CallOptions) -> Result<Done> {
+        let Shared { runtime, comm_id, .. } = &*self.shared;
         runtime.check_calls(MESSAGE)?;
-        runtime.call(self.shared.comm_id, what)
+        runtime.call(*comm_id, what, self.shared.timeout(options))
     }
 
     /// Begins messages, to be waited for by a [`Work`].
     fn start(&self, what: What, memory: Memory) -> Result<Arc<Outcome>> {
-        self.shared.submit(MESSAGE, what, Action::Return(memory))
+        self.shared.submit(MESSAGE, what, Action::Return(memory), &self.options)
     }
 }
 

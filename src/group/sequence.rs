@@ -17,7 +17,7 @@ use std::{
 };
 
 use crate::{
-    buffer::Borrowed,
+    buffer::{Aside, Borrowed},
     dtype::Dtype,
     engine::{Action, Done, Memory, Next, Receipts, What},
     error::{Error, Failure, Result},
@@ -79,7 +79,7 @@ impl Sequence<'_> {
                 shared.run(&mut state, dtype, spec, borrowed, options).map(|()| state.latest)
             }
             How::Later(between) => {
-                let mut aside = Vec::new();
+                let mut aside = Aside::new();
                 match shared.collective(dtype, spec, borrowed, &mut aside, options) {
                     Ok((operation, schedule)) => {
                         Ok(between.ask(What::Collective(operation, schedule)).await.number)
@@ -168,7 +168,7 @@ impl ProcessGroup {
             });
         }
         let (what, action) = call.next().map_err(|failure| self.shared.over(failure))?;
-        Ok(Work::opened(self.shared.submit(name, what, action)?, &self.shared.driver()))
+        Ok(Work::opened(self.shared.submit(name, what, action, &self.options)?, &self.shared.driver()))
     }
 }
 

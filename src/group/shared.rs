@@ -8,15 +8,18 @@ use std::{
 use unisono_schedule::{CallSchedule, Collective, Rank};
 
 use crate::{
-    buffer::Borrowed,
+    buffer::{Aside, Borrowed, Overlap, SpanError},
     call::Cargo,
     dtype::Dtype,
-    engine::{Action, CommId, Completion, Operation, Outcome, StalledOperation, Stop, Task, WORLD, What},
+    engine::{
+        Action, CommId, Completion, Operation, Outcome, Pairs, StalledOperation, Stop, Task, WORLD, What,
+    },
     error::{Error, Failure, Result},
     group::plan::{
         CallTraits, PlannedCall, Planner,
         spec::{CallOptions, CallSpec},
     },
+    reduce::ReduceOp,
     runtime::Runtime,
     work::{Driver, Work},
 };
@@ -113,60 +116,96 @@ impl Shared {
         options: &CallOptions,
     ) -> Result<()> {
         self.runtime.check_calls(spec.collective.name())?;
-        let mut aside = Vec::new();
+        let mut aside = Aside::new();
         let (operation, schedule) = self.collective(dtype, spec, borrowed, &mut aside, options)?;
-        let timeout = self.runtime.config.timeout;
+        let timeout = self.timeout(options);
         state.latest = self.runtime.collective(self.comm_id, (operation, schedule), timeout)?;
         Ok(())
     }
 
-    /// Begins a collective on memory that `held` and `kept` own; the work returns `held`.
-    pub(crate) fn begin<B: Send + 'static, K: Send + 'static>(
+    /// Begins a collective on memory that `held` owns; the work returns it.
+    pub(crate) fn begin<B: Send + 'static>(
         &self,
         dtype: Dtype,
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'static>,
-        (held, kept): (B, K),
+        held: B,
         options: &CallOptions,
     ) -> Result<Work<B>> {
-        let mut aside = Vec::new();
+        let planned = self.plan(dtype, spec, borrowed, options)?;
+        self.begin_planned(spec.collective.name(), planned, held, options)
+    }
+
+    /// Plans a collective that is to [begin](Self::begin_planned).
+    pub(crate) fn plan(
+        &self,
+        dtype: Dtype,
+        spec: &CallSpec<'_>,
+        borrowed: Borrowed<'static>,
+        options: &CallOptions,
+    ) -> Result<(What, Aside)> {
+        let mut aside = Aside::new();
         let (operation, schedule) = self.collective(dtype, spec, borrowed, &mut aside, options)?;
-        let action = Action::Return(Some(Box::new((held, (kept, aside)))));
-        let what = What::Collective(operation, schedule);
-        let outcome = self.submit(spec.collective.name(), what, action)?;
-        Ok(Work::begun::<(K, Vec<u8>)>(outcome, &self.driver()))
+        Ok((What::Collective(operation, schedule), aside))
+    }
+
+    pub(crate) fn begin_planned<B: Send + 'static>(
+        &self,
+        call: &'static str,
+        (what, aside): (What, Aside),
+        held: B,
+        options: &CallOptions,
+    ) -> Result<Work<B>> {
+        let action = Action::Return(Some(Box::new((held, aside))));
+        let outcome = self.submit(call, what, action, options)?;
+        Ok(Work::begun::<Aside>(outcome, &self.driver()))
+    }
+
+    /// The timeout of a call with these options.
+    pub(crate) fn timeout(&self, options: &CallOptions) -> Duration {
+        options.timeout.unwrap_or(self.runtime.config.timeout)
     }
 
     /// Submits an operation that nobody waits for yet.
-    pub(crate) fn submit(&self, call: &'static str, what: What, action: Action) -> Result<Arc<Outcome>> {
+    pub(crate) fn submit(
+        &self,
+        call: &'static str,
+        what: What,
+        action: Action,
+        options: &CallOptions,
+    ) -> Result<Arc<Outcome>> {
         self.runtime.check_process()?;
         // Before the state is locked: an error drops the memory of the call, and its destructor may call this group.
         self.runtime.prepare()?;
         // After the blocking call of another thread. Messages need not wait for it.
         let _turn = matches!(what, What::Collective(..)).then(|| self.state()).transpose()?;
         self.runtime.check_calls(call)?;
-        let (completion, outcome) = Completion::new(self.runtime.config.timeout, action);
+        let (completion, outcome) = Completion::new(self.timeout(options), action);
         self.runtime.begin(self.comm_id, Task { what, completion });
         Ok(outcome)
     }
 
-    /// Plans a collective, to be submitted; the driver may call this too. May copy the input to `aside`, which must then live as
-    /// long as the borrowed memory.
+    /// Plans a collective, to be submitted; the driver may call this too. Multiplies the input of a pre-multiplied sum, in place if
+    /// the output lies there. May copy the input to `aside`, which must then live as long as the borrowed memory.
     pub(crate) fn collective(
         &self,
         dtype: Dtype,
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'_>,
-        aside: &mut Vec<u8>,
+        aside: &mut Aside,
         options: &CallOptions,
     ) -> Result<(Box<Operation>, CallSchedule)> {
         let plan = self.planner.plan(dtype, spec, options)?;
-        if !plan.traits.needs_apart(&borrowed) {
-            return Ok(self.operation(plan, borrowed));
+        let scales = matches!(spec.op, ReduceOp::PreMulSum(_)) && spec.collective.reduces();
+        // A copy if peers may write where input lies that is still to be sent, or if an input that is only read is multiplied.
+        let copies = plan.traits.needs_apart(&borrowed) || scales && borrowed.overlap == Overlap::Apart;
+        let wrong = |error: SpanError| plan.traits.argument(error.to_string());
+        let borrowed = if copies { borrowed.aside(aside).map_err(wrong)? } else { borrowed };
+        if scales {
+            borrowed.scale(&plan.traits.kernel).map_err(wrong)?;
         }
-        // Peers write straight into the output, so it must not contain input that is still to be sent.
-        let apart = borrowed.aside(aside).map_err(|error| plan.traits.argument(error.to_string()))?;
-        Ok(self.operation(plan, apart))
+        let pairs = spec.pairs(self.planner.rank, self.planner.topology.ranks);
+        Ok(self.operation(plan, borrowed, pairs))
     }
 
     /// The failure of the group that an error is in the middle of a call, because the other ranks go on.
@@ -185,7 +224,12 @@ impl Shared {
         }
     }
 
-    fn operation(&self, plan: PlannedCall, borrowed: Borrowed<'_>) -> (Box<Operation>, CallSchedule) {
+    fn operation(
+        &self,
+        plan: PlannedCall,
+        borrowed: Borrowed<'_>,
+        pairs: Option<Box<Pairs>>,
+    ) -> (Box<Operation>, CallSchedule) {
         let PlannedCall {
             traits: CallTraits { collective, signature, kernel, average, size, long },
             schedule,
@@ -200,16 +244,14 @@ impl Shared {
             kernel,
             average,
             size,
+            pairs,
             long,
             fixed: borrowed.fixed,
             writable: !borrowed.fixed
-                && borrowed.pieces.is_none()
-                && (!collective.exchanges() || borrowed.is_apart()),
-            registered_input: registry.find(&borrowed.input),
-            registered_output: registry.find(&borrowed.output),
-            input: borrowed.input,
-            output: borrowed.output,
-            pieces: borrowed.pieces,
+                && borrowed.output.pieces.is_none()
+                && (!collective.exchanges() || borrowed.overlap == Overlap::Apart),
+            input: borrowed.input.found_in(registry),
+            output: borrowed.output.found_in(registry),
         });
         (operation, schedule)
     }
@@ -256,7 +298,7 @@ impl Shared {
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, 0) };
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
         let (operation, schedule) =
-            self.collective(Dtype::U8, &spec, borrowed, &mut Vec::new(), &CallOptions::default())?;
+            self.collective(Dtype::U8, &spec, borrowed, &mut Aside::new(), &CallOptions::default())?;
         let (completion, outcome) = Completion::new(NEVER, Action::Return(None));
         // This thread counts as blocked although the wait below has a limit: it goes on only when the others come.
         let _waiting = self.runtime.callers.wait();

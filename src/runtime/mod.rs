@@ -211,8 +211,8 @@ impl Runtime {
     }
 
     /// Runs an operation of a communicator: on this thread, without queueing, if nobody drives.
-    pub(crate) fn call(&self, comm_id: CommId, what: What) -> Result<Done> {
-        let (completion, outcome) = Completion::new(self.config.timeout, Action::Return(None));
+    pub(crate) fn call(&self, comm_id: CommId, what: What, timeout: Duration) -> Result<Done> {
+        let (completion, outcome) = Completion::new(timeout, Action::Return(None));
         let task = Task { what, completion };
         match self.try_lock_driver() {
             None => self.ask(comm_id, task),

@@ -36,6 +36,7 @@ const fn plan(collective: Collective) -> Plan {
     let make: fn(&Job<'_>) -> _ = |job| Lanes::schedule(job, Direct::new(job));
     Plan {
         uneven: collective.has_blocks(),
+        pairwise: matches!(collective, Collective::Gather | Collective::Scatter | Collective::AllToAll),
         ordered: collective.reduces(),
         whole: !collective.reduces() && !matches!(collective, Collective::Barrier),
         from_all: !matches!(collective, Collective::Broadcast | Collective::Scatter),
@@ -67,6 +68,8 @@ struct Direct {
     chunks: usize,
     chunk: usize,
     uneven: bool,
+    /// The lanes that all ranks have although they do not know how many chunks others have ([`Job::pairwise`]); otherwise 0.
+    pairwise: usize,
     /// Whether all contributions are reduced at once, in the order of ranks ([`Job::ordered`]).
     ordered: bool,
     /// Whether all elements that one rank has for another are one write.
@@ -102,6 +105,7 @@ impl Direct {
             heads,
             head,
             uneven: job.uneven.is_some(),
+            pairwise: if job.pairwise { job.lanes } else { 0 },
             ordered: job.ordered && job.collective.reduces(),
             input: job.input_blocks(),
             output: job.output_blocks(),
@@ -279,6 +283,8 @@ impl Pattern for Direct {
         let others = self.ranks - 1;
         let max_message = if self.long {
             0
+        } else if self.pairwise > 0 {
+            self.chunk
         } else if self.uneven {
             // A shorter block may be cut into longer chunks than the longest.
             self.chunk.min(self.count)
@@ -287,7 +293,7 @@ impl Pattern for Direct {
             if self.heads > 0 { longest.max(self.head) } else { longest }
         };
         Shape {
-            chunks: self.chunks,
+            chunks: self.chunks.max(self.pairwise),
             turns: if self.leaf() { 1 } else { others * if self.ordered { 3 } else { 2 } + 1 },
             max_message,
             direct: self.long || self.heads > 0,

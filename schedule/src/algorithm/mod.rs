@@ -37,6 +37,8 @@ pub struct Plan {
     pub collective: Collective,
     /// Whether blocks may be uneven.
     pub uneven: bool,
+    /// Whether each two ranks need to know only the lengths of their blocks for each other ([`Job::pairwise`]).
+    pub pairwise: bool,
     /// Whether contributions may be reduced in the order of ranks ([`Job::ordered`]).
     pub ordered: bool,
     make: fn(&Job<'_>) -> Box<dyn Schedule>,
@@ -185,6 +187,7 @@ impl Plan {
             make,
             hops,
             uneven: false,
+            pairwise: false,
             ordered: false,
             alike: |_| None,
             depth: 1,

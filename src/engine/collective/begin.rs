@@ -57,7 +57,7 @@ fn expose(core: &mut Core<'_>, operation: &Operation) -> Result<Option<(RemoteRe
     if !operation.writable {
         return Ok(None);
     }
-    match core.expose(&operation.output, operation.registered_output.as_ref()) {
+    match core.expose(&operation.output.region, operation.output.registered.as_ref()) {
         Err(error) if operation.long => Err(error.into()),
         Err(error) => {
             let len = operation.output.len();
@@ -75,11 +75,10 @@ fn send_clear_to_send(
     schedule: &dyn Schedule,
     output: Option<RemoteRegion>,
 ) -> Result<(), Stop> {
-    let info = operation.info();
     let mut told = Ok(());
     schedule.sources(&mut |source| {
         if told.is_ok() {
-            told = core.send_clear_to_send(source, info, output);
+            told = core.send_clear_to_send(source, operation.info(source), output);
         }
     });
     told

@@ -182,12 +182,12 @@ impl Run {
         span: Span,
     ) -> Result<(&'c Region, usize), Stop> {
         let (region, base) = match span.place {
-            Place::Input => (&self.operation.input, 0),
-            Place::Output => (&self.operation.output, 0),
+            Place::Input => (&self.operation.input.region, 0),
+            Place::Output => (&self.operation.output.region, 0),
             Place::Scratch => match &core.comm.scratch {
                 Some(scratch) => (scratch, 0),
                 // An empty span needs no memory.
-                None if span.len == 0 => (&self.operation.output, 0),
+                None if span.len == 0 => (&self.operation.output.region, 0),
                 None => {
                     return Err(core.stop("a step uses scratch that its schedule never asked for".to_owned()));
                 }
@@ -224,8 +224,9 @@ impl Run {
     fn compare(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         let number = self.operation.op();
         let (me, comm) = (core.port.me, &*core.comm);
-        let agree =
-            |from, info: &OperationInfo| self.operation.agree(me, comm.world(from), info).map_err(Stop::from);
+        let agree = |from, info: &OperationInfo| {
+            self.operation.agree(me, (from, comm.world(from)), info).map_err(Stop::from)
+        };
         // A message of a later operation is early; one of an earlier operation was never awaited.
         let earlier = |info: &OperationInfo| info.number.wrapping_sub(number) >= 1 << 31;
         for (from, info) in comm.untaken() {
@@ -258,7 +259,7 @@ impl Run {
             if let Some(Step::Write { to, .. }) = lane.step
                 && core.comm.clear_to_send(to, self.operation.op()).is_none()
             {
-                core.probe_mismatch(to, self.class, &self.operation.info())?;
+                core.probe_mismatch(to, self.class, &self.operation.info(to))?;
             }
         }
         Ok(())
@@ -290,7 +291,9 @@ impl Run {
         }
         let slot = core.comm.receivers[receiver].take();
         let header: CollectiveHeader = core.comm.header(receiver, slot)?;
-        self.operation.agree(core.port.me, core.comm.world(from), &header.operation).map_err(Stop::from)?;
+        self.operation
+            .agree(core.port.me, (from, core.comm.world(from)), &header.operation)
+            .map_err(Stop::from)?;
         if header.len as usize != len {
             let what = format!("a message of {} elements where {len} were due", header.len);
             return Err(core.violation(from, what));

@@ -1,11 +1,13 @@
 //! The puts of a lane: through a slot of the receiver, or straight into its output.
 
+use std::cell::Cell;
+
 use unisono_schedule::{Place, Rank, Span};
 use unisono_transport::{Region, Target};
 
 use super::run::Run;
 use crate::{
-    buffer::{self, Bytes},
+    buffer::{self, Bytes, Operand},
     engine::{
         comm::{Core, Origin, Ready, Whose},
         stop::Stop,
@@ -23,7 +25,7 @@ impl Run {
         from: Span,
     ) -> Result<bool, Stop> {
         let Some(sender) = core.comm.sender(to, self.class, lane) else {
-            core.probe_mismatch(to, self.class, &self.operation.info())?;
+            core.probe_mismatch(to, self.class, &self.operation.info(to))?;
             return Ok(false);
         };
         // The receiver may close its endpoint after this message: no control message may follow it.
@@ -42,7 +44,7 @@ impl Run {
 
         let opposite = core.comm.receiver(to, self.class, lane);
         let ready = Ready { sender, origin, bytes, record, whose: Whose::Lane { lane } };
-        core.put_to_slot(ready, opposite, |flow| self.operation.header(flow, from.len))
+        core.put_to_slot(ready, opposite, |flow| self.operation.header(flow, to, from.len))
     }
 
     /// Sends a message straight into the output of `to`, from its element `at` on; through a slot if the clear to send refuses
@@ -56,7 +58,7 @@ impl Run {
     ) -> Result<bool, Stop> {
         let Some(clear_to_send) = core.comm.clear_to_send(to, self.operation.op()) else { return Ok(false) };
         self.operation
-            .agree(core.port.me, core.comm.world(to), &clear_to_send.operation)
+            .agree(core.port.me, (to, core.comm.world(to)), &clear_to_send.operation)
             .map_err(Stop::from)?;
         let Some(region) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
         let Some(sender) = core.comm.sender(to, self.class, lane) else { return Ok(false) };
@@ -93,9 +95,9 @@ impl Run {
         }
         // The engine's scratch is registered; memory of the caller may lie in a registered buffer.
         let (here, (registered, base)) = match (from.place, &core.comm.scratch) {
-            (Place::Input, _) => (&self.operation.input, part(&self.operation.registered_input)),
+            (Place::Input, _) => part(&self.operation.input),
             (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),
-            _ => (&self.operation.output, part(&self.operation.registered_output)),
+            _ => part(&self.operation.output),
         };
         let (bytes, offset) = (from.len * self.operation.size, from.offset * self.operation.size);
         let pieces = self.operation.scattered(&from);
@@ -103,8 +105,11 @@ impl Run {
         let origin = match (registered, pieces) {
             _ if joined => None,
             (Some(region), _) => Some((region.clone(), base + offset)),
+            (_, Some(pieces)) => {
+                let found = pieces.together(offset, bytes, &Cell::new(0));
+                found.filter(|(.., registered)| *registered || direct).map(|(region, at, _)| (region, at))
+            }
             _ if !direct => None,
-            (_, Some(pieces)) => pieces.together(offset, bytes).map(|region| (region, 0)),
             (_, None) => Some((here.clone(), if bytes == 0 { 0 } else { offset })),
         };
         if let Some((region, offset)) = origin {
@@ -140,7 +145,8 @@ impl Run {
     }
 }
 
-/// The region that a part lies in, if any, and its offset there.
-fn part(found: &Option<(Region, usize)>) -> (Option<&Region>, usize) {
-    found.as_ref().map_or((None, 0), |(region, base)| (Some(region), *base))
+/// An operand's memory, the registered region that contains it, if any, and the offset there.
+fn part(operand: &Operand) -> (&Region, (Option<&Region>, usize)) {
+    let registered = operand.registered.as_ref();
+    (&operand.region, registered.map_or((None, 0), |(region, base)| (Some(region), *base)))
 }

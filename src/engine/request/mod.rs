@@ -7,7 +7,7 @@ use unisono_schedule::CallSchedule;
 
 pub(crate) use self::{
     message::{Inbound, Outbound, Place},
-    operation::Operation,
+    operation::{Operation, Pairs},
 };
 
 /// A request to the engine.

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use unisono_schedule::{Place, Rank, Span};
-use unisono_transport::Region;
 
 use crate::{
-    buffer::Pieces,
+    buffer::{Operand, Pieces},
     call::{Signature, narrow},
     engine::wire::{CollectiveHeader, FlowHeader, OperationInfo, low},
     error::Failure,
@@ -31,10 +30,10 @@ pub(crate) struct Operation {
     pub average: bool,
     /// Bytes of an element.
     pub size: usize,
-    pub input: Region,
-    pub output: Region,
-    /// Instead of both: several pieces of memory that are input and output.
-    pub pieces: Option<Pieces>,
+    pub input: Operand,
+    pub output: Operand,
+    /// If any two ranks know only the lengths of their blocks for each other: these lengths.
+    pub pairs: Option<Box<Pairs>>,
     /// Whether the schedule needs peers to write into the output.
     pub long: bool,
     /// Whether the output is only read: it is the input, and only this rank gives it.
@@ -42,9 +41,13 @@ pub(crate) struct Operation {
     /// Whether peers may write into the output during the operation: not if it is fixed, nor if the input lies there and is still
     /// needed.
     pub writable: bool,
-    /// The registered buffers that input and output lie in, if any, and the offsets there.
-    pub registered_input: Option<(Region, usize)>,
-    pub registered_output: Option<(Region, usize)>,
+}
+
+/// The lengths of blocks in elements, by rank of the group: of those that this rank sends, and of those that it gets. 0 where there
+/// is no block.
+pub(crate) struct Pairs {
+    pub sends: Vec<usize>,
+    pub gets: Vec<usize>,
 }
 
 impl From<&OperationInfo> for Signature {
@@ -57,8 +60,12 @@ impl From<&OperationInfo> for Signature {
 impl Operation {
     /// The pieces that a span lies in; `None` if the span is contiguous.
     pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
-        let borrowed = span.len > 0 && matches!(span.place, Place::Input | Place::Output);
-        self.pieces.as_ref().filter(|_| borrowed)
+        let pieces = match span.place {
+            Place::Input => &self.input.pieces,
+            Place::Output => &self.output.pieces,
+            Place::Scratch | Place::Landed(_) => return None,
+        };
+        pieces.as_ref().filter(|_| span.len > 0)
     }
 
     /// Its number as headers carry it: the low 32 bits.
@@ -66,24 +73,32 @@ impl Operation {
         low(self.number)
     }
 
-    /// The operation as ranks compare it.
-    pub(crate) fn info(&self) -> OperationInfo {
-        let Signature { codes, root, contents, count, chunk, lanes } = self.signature;
+    /// The operation as it is compared with that of rank `to` of the group.
+    pub(crate) fn info(&self, to: Rank) -> OperationInfo {
+        let Signature { codes, root, contents, mut count, chunk, lanes } = self.signature;
+        if let Some(pairs) = &self.pairs {
+            count = pairs.sends.get(to).map_or(0, |&len| len as u64);
+        }
         OperationInfo { number: self.op(), lanes, reserved: 0, codes, root, count, contents, chunk }
     }
 
-    /// The header of a message of `len` elements.
-    pub(crate) fn header(&self, flow: FlowHeader, len: usize) -> CollectiveHeader {
-        CollectiveHeader { flow, len: narrow(len), operation: self.info() }
+    /// The header of a message of `len` elements to rank `to` of the group.
+    pub(crate) fn header(&self, flow: FlowHeader, to: Rank, len: usize) -> CollectiveHeader {
+        CollectiveHeader { flow, len: narrow(len), operation: self.info(to) }
     }
 
     fn group_name(&self) -> Box<str> {
         self.group.as_deref().unwrap_or_default().into()
     }
 
-    /// Compares the operation of a peer with this one.
-    pub(crate) fn agree(&self, me: Rank, from: Rank, info: &OperationInfo) -> Result<(), Failure> {
-        let theirs = Signature::from(info);
+    /// Compares the operation of a peer, rank `from` of the group and `world` of the world, with this one of rank `me` of the world.
+    pub(crate) fn agree(
+        &self,
+        me: Rank,
+        (from, world): (Rank, Rank),
+        info: &OperationInfo,
+    ) -> Result<(), Failure> {
+        let mut theirs = Signature::from(info);
         let number = self.op();
         if info.number != number {
             // The full number is the one nearest to ours.
@@ -95,17 +110,37 @@ impl Operation {
             };
             let mut sides = [
                 (me, format!("is at op {} {}", self.number, self.signature.call())),
-                (from, format!("is at op {op} {}", theirs.call())),
+                (world, format!("is at op {op} {}", theirs.call())),
             ];
             sides.sort();
             let [left, right] = sides;
             let (op, call) = (self.number.min(op), String::new());
             return Err(Failure::Mismatch { group: self.group_name(), op, call, left, right });
         }
+        // If the peer's call is of this kind, its count is the length of its block for this rank.
+        let pairs = self.pairs.as_ref().filter(|_| theirs.contents == self.signature.contents);
+        let has = pairs.map(|_| std::mem::replace(&mut theirs.count, self.signature.count));
         if theirs != self.signature {
             let (ours, theirs) = (self.signature.record(), theirs.record());
-            return Err(CallRecord::differ(self.group_name(), self.number, (me, &ours), (from, &theirs)));
+            return Err(CallRecord::differ(self.group_name(), self.number, (me, &ours), (world, &theirs)));
         }
-        Ok(())
+        let gets = pairs.map(|pairs| pairs.gets.get(from).map_or(0, |&len| len as u64));
+        match (gets, has) {
+            (Some(gets), Some(has)) if gets != has => Err(self.misfit((me, gets), (world, has))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The failure of a rank that expects another length of a block than its peer has for it.
+    #[cold]
+    fn misfit(&self, (me, gets): (Rank, u64), (from, has): (Rank, u64)) -> Failure {
+        let mut sides = [
+            (me, format!("expects {gets} elements of rank {from}")),
+            (from, format!("has {has} elements for rank {me}")),
+        ];
+        sides.sort();
+        let [left, right] = sides;
+        let (group, op, call) = (self.group_name(), self.number, self.signature.call());
+        Failure::Mismatch { group, op, call, left, right }
     }
 }

@@ -1,16 +1,18 @@
 //! Collectives to which all ranks give equally much: each blocking call beside its `_async` twin. Both are checked by
-//! [`Checked::in_place`] or [`Checked::apart`]; one then waits for the operation, the other keeps what it works on.
+//! [`Checked::in_place`] or [`Checked::apart`]; one then waits for the operation, the other keeps what it works on. Nothing below
+//! these methods depends on the type of the elements.
 
 use std::ops::Range;
 
 use unisono_schedule::{Collective, Rank};
 
+use super::check::{Checked, outside};
 use crate::{
     buffer::{Borrowed, Owned},
     dtype::Element,
-    error::{Error, Result},
+    error::Result,
     group::{ProcessGroup, plan::spec::CallSpec},
-    reduce::{Kernel, ReduceOp},
+    reduce::ReduceOp,
     work::Work,
 };
 
@@ -358,13 +360,10 @@ impl ProcessGroup {
         op: ReduceOp,
         root: Rank,
     ) -> Result<Range<usize>> {
-        let Checked { spec, input, output, scaled } = Checked::in_place(self, collective, data, op, root)?;
+        let Checked { spec, input, output } = Checked::in_place(self, collective, data.len(), op, root)?;
         let len = data.len();
-        let borrowed = match &scaled {
-            Some(scaled) => Some(Borrowed::apart(scaled, &mut [])),
-            None => Borrowed::within(data, input, output.clone()),
-        };
-        self.run::<T>(&spec, borrowed.ok_or_else(|| outside(collective.name(), len))?)?;
+        let borrowed = Borrowed::within(data, input, output.clone());
+        self.run(T::DTYPE, &spec, borrowed.ok_or_else(|| outside(collective.name(), len))?)?;
         Ok(output)
     }
 
@@ -389,15 +388,12 @@ impl ProcessGroup {
         (root, contents): (Rank, u32),
         back: impl FnOnce(B, Range<usize>) -> R,
     ) -> Result<Work<R>> {
-        let Checked { spec, input, output, mut scaled } =
-            Checked::in_place(self, collective, data.elements(), op, root)?;
-        let (spec, len) = (CallSpec { contents, ..spec }, data.elements().len());
-        let borrowed = match &mut scaled {
-            Some(scaled) => Some(Borrowed::kept(scaled, &mut Vec::<B::Element>::new())),
-            None => Borrowed::kept_within(&mut data, input, output.clone()),
-        };
+        let len = data.elements().len();
+        let Checked { spec, input, output } = Checked::in_place(self, collective, len, op, root)?;
+        let spec = CallSpec { contents, ..spec };
+        let borrowed = Borrowed::kept_within(&mut data, input, output.clone());
         let borrowed = borrowed.ok_or_else(|| outside(collective.name(), len))?;
-        self.begin::<B::Element, _, _>(&spec, borrowed, back(data, output), scaled)
+        self.begin(B::Element::DTYPE, &spec, borrowed, back(data, output))
     }
 
     /// Runs a collective that reads one slice and writes another.
@@ -409,9 +405,9 @@ impl ProcessGroup {
         op: ReduceOp,
         root: Rank,
     ) -> Result<()> {
-        let checked = Checked::apart(self, collective, input, output.len(), (op, root))?;
-        let input = checked.scaled.as_deref().unwrap_or_else(|| &input[checked.input]);
-        self.run::<T>(&checked.spec, Borrowed::apart(input, &mut output[checked.output]))
+        let checked = Checked::apart(self, collective, (input.len(), output.len()), op, root)?;
+        let borrowed = Borrowed::apart(&input[checked.input], &mut output[checked.output]);
+        self.run(T::DTYPE, &checked.spec, borrowed)
     }
 
     /// Begins a collective that reads the elements of `input` and writes those of `output`; the work returns both.
@@ -427,168 +423,9 @@ impl ProcessGroup {
         I: Owned,
         O: Owned<Element = I::Element>,
     {
-        let len = output.elements().len();
-        let Checked { spec, mut scaled, .. } =
-            Checked::apart(self, collective, input.elements(), len, (op, root))?;
-        let borrowed = match &mut scaled {
-            Some(scaled) => Borrowed::kept(scaled, &mut output),
-            None => Borrowed::kept(&mut input, &mut output),
-        };
-        self.begin::<I::Element, _, _>(&spec, borrowed, (input, output), scaled)
+        let lengths = (input.elements().len(), output.elements().len());
+        let Checked { spec, .. } = Checked::apart(self, collective, lengths, op, root)?;
+        let borrowed = Borrowed::kept(&mut input, &mut output);
+        self.begin(I::Element::DTYPE, &spec, borrowed, (input, output))
     }
-
-    /// Begins a collective on memory that `held` and `kept` own; the work returns `held`.
-    fn begin<T: Element, B: Send + 'static, K: Send + 'static>(
-        &self,
-        spec: &CallSpec<'_>,
-        borrowed: Borrowed<'static>,
-        held: B,
-        kept: K,
-    ) -> Result<Work<B>> {
-        self.shared.begin(T::DTYPE, spec, borrowed, (held, kept), &self.options)
-    }
-}
-
-/// A call whose arguments are valid: its collective, and the ranges of the elements that it reads and writes.
-struct Checked<T> {
-    spec: CallSpec<'static>,
-    input: Range<usize>,
-    output: Range<usize>,
-    /// A copy to read instead of the input: its multiples, if the operation multiplies and the input must not change.
-    scaled: Option<Vec<T>>,
-}
-
-impl<T: Element> Checked<T> {
-    /// Checks a call in place. Multiplies the data of a pre-multiplied sum.
-    fn in_place(
-        group: &ProcessGroup,
-        collective: Collective,
-        data: &mut [T],
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Self> {
-        check_root(group, collective, root)?;
-        let whole = 0..data.len();
-        let elsewhere = collective.has_root() && group.rank() != root;
-        let block = match collective.has_blocks() && !elsewhere {
-            true => own_block(group, collective, data.len())?,
-            false => whole.clone(),
-        };
-        let spec = CallSpec { root, op, ..CallSpec::new(collective, block.len()) };
-        let (input, output) = match collective {
-            Collective::Reduce | Collective::Gather if elsewhere => (whole, 0..0),
-            Collective::Scatter if elsewhere => (0..0, whole),
-            Collective::AllGather | Collective::Gather => (block, whole),
-            Collective::ReduceScatter | Collective::Scatter => (whole, block),
-            _ => (whole.clone(), whole),
-        };
-        let mut scaled = None;
-        if elsewhere {
-            scaled = self::scaled(collective, data, op)?;
-        } else {
-            premultiply(collective, data, op)?;
-        }
-        Ok(Self { spec, input, output, scaled })
-    }
-
-    /// Checks a call that reads `input` and writes an output of `output` elements.
-    fn apart(
-        group: &ProcessGroup,
-        collective: Collective,
-        input: &[T],
-        output: usize,
-        (op, root): (ReduceOp, Rank),
-    ) -> Result<Self> {
-        check_root(group, collective, root)?;
-        let at_root = group.rank() == root;
-        let (inputs, outputs) = (input.len(), output);
-        // On ranks other than the root, one of the two is not used.
-        let count = match collective {
-            Collective::Gather | Collective::Reduce if !at_root => inputs,
-            Collective::Scatter if !at_root => outputs,
-            Collective::Gather | Collective::AllGather => one_block(group, collective, inputs, outputs)?,
-            Collective::Scatter | Collective::ReduceScatter => one_block(group, collective, outputs, inputs)?,
-            Collective::AllToAll => {
-                same_length(collective, inputs, outputs)?;
-                own_block(group, collective, inputs)?.len()
-            }
-            _ => same_length(collective, inputs, outputs)?,
-        };
-        let reads = !matches!(collective, Collective::Scatter) || at_root;
-        let writes = !matches!(collective, Collective::Gather | Collective::Reduce) || at_root;
-        Ok(Self {
-            spec: CallSpec { root, op, ..CallSpec::new(collective, count) },
-            input: 0..if reads { inputs } else { 0 },
-            output: 0..if writes { outputs } else { 0 },
-            scaled: scaled(collective, input, op)?,
-        })
-    }
-}
-
-fn check_root(group: &ProcessGroup, collective: Collective, root: Rank) -> Result<()> {
-    if root < group.size() || !collective.has_root() {
-        return Ok(());
-    }
-    let problem = format!("the root is rank {root}; there are ranks 0 to {}", group.size() - 1);
-    Err(Error::Argument { call: collective.name(), problem })
-}
-
-/// The length of a block, if the whole has one for each rank.
-fn one_block(group: &ProcessGroup, collective: Collective, block: usize, whole: usize) -> Result<usize> {
-    let wanted = block.checked_mul(group.size());
-    if wanted == Some(whole) {
-        return Ok(block);
-    }
-    Err(Error::Argument {
-        call: collective.name(),
-        problem: format!(
-            "one side has {whole} elements and the other {block}; with {} ranks the first must have {}",
-            group.size(),
-            wanted.map_or_else(|| "more than can be addressed".to_owned(), |wanted| wanted.to_string())
-        ),
-    })
-}
-
-/// This rank's block among equal ones of `len` elements in all.
-fn own_block(group: &ProcessGroup, collective: Collective, len: usize) -> Result<Range<usize>> {
-    if !len.is_multiple_of(group.size()) {
-        let problem = format!("{len} elements cannot be cut into {} equal blocks", group.size());
-        return Err(Error::Argument { call: collective.name(), problem });
-    }
-    let block = len / group.size();
-    Ok(group.rank() * block..(group.rank() + 1) * block)
-}
-
-/// The error of blocks that are not within the data, which the checks of the lengths rule out.
-pub(crate) fn outside(call: &'static str, len: usize) -> Error {
-    Error::Argument { call, problem: format!("the blocks are not within the {len} elements given") }
-}
-
-/// The length of both, if it is the same.
-fn same_length(collective: Collective, input: usize, output: usize) -> Result<usize> {
-    if input == output {
-        return Ok(input);
-    }
-    let problem =
-        format!("the input has {input} elements and the output {output}; they must have equally many");
-    Err(Error::Argument { call: collective.name(), problem })
-}
-
-/// Multiplies the data of a pre-multiplied sum by this rank's factor. The operation keeps its name, so that ranks that do
-/// not multiply are a mismatch.
-pub(crate) fn premultiply<T: Element>(collective: Collective, data: &mut [T], op: ReduceOp) -> Result<()> {
-    if let ReduceOp::PreMulSum(_) = op {
-        let argument = |error: String| Error::Argument { call: collective.name(), problem: error };
-        let kernel = Kernel::new(T::DTYPE, op).map_err(|error| argument(error.to_string()))?;
-        kernel.scale_in_place(bytemuck::cast_slice_mut(data)).map_err(|error| argument(error.to_string()))?;
-    }
-    Ok(())
-}
-
-/// The multiples of the data of a pre-multiplied sum, where the caller's is only read; `None` for other operations.
-pub(crate) fn scaled<T: Element>(collective: Collective, data: &[T], op: ReduceOp) -> Result<Option<Vec<T>>> {
-    let ReduceOp::PreMulSum(_) = op else { return Ok(None) };
-    let mut scaled = data.to_vec();
-    premultiply(collective, &mut scaled, op)?;
-    Ok(Some(scaled))
 }

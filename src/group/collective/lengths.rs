@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Failure, Result},
     group::{
         ProcessGroup,
-        collective::equal::{outside, premultiply},
+        collective::check::outside,
         plan::spec::{CallId, CallSpec},
         sequence::Sequence,
     },
@@ -320,7 +320,6 @@ impl UnevenSteps<'_, '_> {
         self.finish(uneven, longest, self.within(data, whole.clone(), whole)?).await
     }
 
-    /// Reduces `input`, which is already multiplied if the operation is a pre-multiplied sum.
     pub(crate) async fn reduce_all<T: Element>(&mut self, input: &[T], output: &mut [T]) -> Result<()> {
         let lengths = self.learn_fitting(output.len(), input.len()).await?;
         self.reduce_scatter(&lengths, Borrowed::apart(input, output)).await
@@ -328,7 +327,6 @@ impl UnevenSteps<'_, '_> {
 
     /// Reduces `data` in place: this rank's block, of `own` elements, gets the result. Returns its range.
     async fn reduce_in_place<T: Element>(&mut self, data: &mut [T], own: usize) -> Result<Range<usize>> {
-        premultiply(self.id.collective, data, self.id.op)?;
         let lengths = self.learn_fitting(own, data.len()).await?;
         let start = lengths.iter().take(self.group.rank()).sum();
         let (whole, block) = (0..data.len(), start..start + own);
@@ -380,7 +378,7 @@ fn length(number: u64) -> usize {
 }
 
 /// The sum; `None` if it does not fit in a `usize`.
-fn sum(lengths: &[usize]) -> Option<usize> {
+pub(crate) fn sum(lengths: &[usize]) -> Option<usize> {
     lengths.iter().try_fold(0, |sum: usize, &length| sum.checked_add(length))
 }
 

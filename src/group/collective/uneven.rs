@@ -10,11 +10,7 @@ use crate::{
     call::Cargo,
     dtype::Element,
     error::Result,
-    group::{
-        ProcessGroup,
-        collective::{equal::scaled, lengths::UnevenCall},
-        plan::spec::CallId,
-    },
+    group::{ProcessGroup, collective::lengths::UnevenCall, plan::spec::CallId},
     reduce::ReduceOp,
     work::Work,
 };
@@ -184,8 +180,6 @@ impl ProcessGroup {
     /// ranks' outputs together.
     pub fn reduce_scatter_v<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         let call = self.uneven::<T>(Collective::ReduceScatter, op, 0)?;
-        let scaled = scaled(Collective::ReduceScatter, input, op)?;
-        let input = scaled.as_deref().unwrap_or(input);
         self.now(async |sequence| call.on(sequence).reduce_all(input, output).await)
     }
 
@@ -204,15 +198,10 @@ impl ProcessGroup {
         O: Owned<Element = I::Element>,
     {
         let call = self.uneven::<I::Element>(Collective::ReduceScatter, op, 0)?;
-        let scaled = scaled(Collective::ReduceScatter, input.elements(), op)?;
         self.later(
             call.name,
             |sequence| async move {
-                let given: &[I::Element] = match &scaled {
-                    Some(scaled) => scaled,
-                    None => input.elements(),
-                };
-                call.on(sequence).reduce_all(given, output.elements()).await?;
+                call.on(sequence).reduce_all(input.elements(), output.elements()).await?;
                 Ok((input, output))
             },
             Ok,

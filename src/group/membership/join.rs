@@ -28,7 +28,10 @@ use crate::{
             address,
             greeting::{self, EndpointInfo},
         },
-        plan::{Planner, spec::CallOptions},
+        plan::{
+            Planner,
+            spec::{CallOptions, PlanOptions},
+        },
         shared::Shared,
     },
     outside,
@@ -231,11 +234,8 @@ impl ProcessGroup {
                 problem: format!("a world has at most {MAX_RANKS} ranks"),
             });
         }
-        let options = CallOptions {
-            selection: selection(config)?,
-            reduction: config.reduction,
-            ..CallOptions::default()
-        };
+        let plan = PlanOptions { selection: selection(config)?, reduction: config.reduction, pipeline: None };
+        let options = CallOptions { plan, timeout: None };
         let (tuned, hash) = tuning(config)?;
         let affinity = Affinity::of(config)?;
         let mut settings = windows(config, bounds);

@@ -70,7 +70,8 @@ impl ProcessGroup {
         first[1..].copy_from_slice(&free);
         let exchange = Exchange { group: self, peer: to, number, first: true };
         let mut theirs = [0; IDS];
-        let first = self.outbound::<u64>(&Borrowed::apart(&first, &mut []), to, tag, Form::Pair)?;
+        let first =
+            self.outbound(Dtype::U64, &Borrowed::apart(&first, &mut []).input, to, tag, Form::Pair)?;
         self.wait(What::Several(vec![first, exchange.receives(&mut theirs)]))?;
         exchange.pair(call, vec![free, theirs])
     }
@@ -108,7 +109,7 @@ impl Exchange<'_> {
     fn sends(&self, words: &[u64]) -> Result<What> {
         let (tag, form) =
             if self.first { (self.number, Form::Inner) } else { (self.number | ANSWER, Form::Answer) };
-        self.group.outbound::<u64>(&Borrowed::apart(words, &mut []), self.peer, tag, form)
+        self.group.outbound(Dtype::U64, &Borrowed::apart(words, &mut []).input, self.peer, tag, form)
     }
 
     /// The receive of as many words as these, which outlive it.
@@ -150,6 +151,7 @@ impl Exchange<'_> {
 /// A receive into these words, which outlive it.
 fn inbound(words: &mut [u64], from: Option<Rank>, tag: u32, form: Form) -> What {
     let count = words.len();
-    let place = Place::There { output: Borrowed::apart::<u64>(&[], words).output, count, registered: None };
+    let place =
+        Place::There { output: Borrowed::apart::<u64>(&[], words).output.region, count, registered: None };
     What::Receive(Inbound { from, tag, form, dtype: Dtype::U64, place })
 }

@@ -11,9 +11,9 @@ use unisono_schedule::{
     select::{self, Choice, Chooser, table::Table},
 };
 
-use self::spec::{CallOptions, CallSpec, Pipeline};
+use self::spec::{CallOptions, CallSpec, Pipeline, PlanOptions};
 use crate::{
-    buffer::Borrowed,
+    buffer::{Borrowed, Overlap},
     call::{Cargo, Signature},
     dtype::Dtype,
     engine::Settings,
@@ -46,9 +46,13 @@ pub(crate) struct CallTraits {
 }
 
 impl CallTraits {
-    /// Whether input and output overlap although this call needs them apart.
+    /// Whether input and output overlap in a way that this call does not allow.
     pub(crate) fn needs_apart(&self, borrowed: &Borrowed<'_>) -> bool {
-        self.long && self.collective.exchanges() && !borrowed.is_apart()
+        match borrowed.overlap {
+            Overlap::Apart => false,
+            Overlap::InPlace => self.long && self.collective.exchanges(),
+            Overlap::Crossed => true,
+        }
     }
 
     pub(crate) fn argument(&self, problem: String) -> Error {
@@ -86,18 +90,28 @@ struct Key {
     coalesced: bool,
     contents: u32,
     dtype: Dtype,
-    options: CallOptions,
+    options: PlanOptions,
 }
 
 impl Key {
     /// `None` where blocks are uneven or the operation is a part of another call: these are not kept.
     fn of(spec: &CallSpec<'_>, dtype: Dtype, options: &CallOptions) -> Option<Self> {
-        let CallSpec { collective, count, uneven: None, root, op, cargo, coalesced, contents, part_of: None } =
-            *spec
+        let CallSpec {
+            collective,
+            count,
+            uneven: None,
+            root,
+            op,
+            cargo,
+            coalesced,
+            contents,
+            part_of: None,
+            ..
+        } = *spec
         else {
             return None;
         };
-        Some(Self { collective, count, root, op, cargo, coalesced, contents, dtype, options: *options })
+        Some(Self { collective, count, root, op, cargo, coalesced, contents, dtype, options: options.plan })
     }
 }
 
@@ -210,13 +224,18 @@ impl Planner {
         let bytes = bytes.ok_or_else(|| {
             argument(format!("{count} elements of {size} bytes are more than can be addressed"))
         })?;
-        let ordered = options.reduction == Reduction::Reproducible && collective.reduces();
-        let fits =
-            |plan: &algorithm::Plan| (plan.uneven || spec.uneven.is_none()) && (plan.ordered || !ordered);
+        let ordered = options.plan.reduction == Reduction::Reproducible && collective.reduces();
+        let fits = |plan: &algorithm::Plan| {
+            (plan.uneven || spec.uneven.is_none())
+                && (plan.pairwise || !spec.pairwise)
+                && (plan.ordered || !ordered)
+        };
         let able = |algorithm: &Algorithm| algorithm.plan(collective).is_some_and(fits);
         // A selected algorithm may not support uneven blocks or reductions in the order of ranks.
         let selected =
-            |algorithm: &Algorithm| able(algorithm) && options.selection.allows(collective, algorithm);
+            |algorithm: &Algorithm| able(algorithm) && options.plan.selection.allows(collective, algorithm);
+        // What ranks do not know of each other must not decide.
+        let bytes = if spec.pairwise { self.settings.chunk_bytes } else { bytes };
         let choice = self.tuned.choose(collective, ranks, bytes, selected);
         let choice = choice
             .or_else(|| self.chooser.choose(collective, bytes, selected))
@@ -229,14 +248,19 @@ impl Planner {
             true => choice.coalesced(collective, ranks, selected),
             false => choice,
         };
-        let choice = match options.pipeline {
+        let choice = match spec.pairwise {
+            true => Choice { chunk_bytes, lanes: self.settings.lanes, ..choice },
+            false => choice,
+        };
+        let choice = match options.plan.pipeline {
             Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
             None => choice,
         };
         let choice = choice.within(chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
         let (direct, long) = writes(choice);
-        // Uneven blocks are never written in one piece, so input and output may overlap.
-        let long = long && spec.uneven.is_none();
+        // Uneven blocks are never written in one piece, so input and output may overlap; nor are many tensors, which peers write
+        // only if they lie in one piece.
+        let long = long && spec.uneven.is_none() && !spec.coalesced;
         let shape =
             Shape { chunk: (choice.chunk_bytes / size).max(1), lanes: choice.lanes, direct, long, ordered };
         Ok((choice.algorithm, shape))

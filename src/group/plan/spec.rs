@@ -1,16 +1,27 @@
 //! A call as the planner gets it: the collective and its arguments ([`CallSpec`]), and the options of the handle ([`CallOptions`]).
 
+use std::time::Duration;
+
 use unisono_schedule::{Collective, Job, Rank, Uneven, select::Selection};
 
 use crate::{
     call::{Cargo, Signature},
     dtype::Dtype,
+    engine::Pairs,
     reduce::{ReduceOp, Reduction},
 };
 
 /// The options of a handle of a group, which hold for its calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallOptions {
+    pub plan: PlanOptions,
+    /// The timeout of a call; `None` for [`Config::timeout`](crate::Config::timeout).
+    pub timeout: Option<Duration>,
+}
+
+/// The options on which a plan depends.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct PlanOptions {
     pub selection: Selection,
     pub reduction: Reduction,
     /// Overrides the chunk and the lanes of the tables.
@@ -37,7 +48,10 @@ pub(crate) struct CallSpec<'a> {
     pub cargo: Cargo,
     /// Whether it reduces many tensors as one.
     pub coalesced: bool,
-    /// A hash of the types and shapes of many tensors or of a bucket's gradients; 0 for other calls.
+    /// Whether each two ranks know only the lengths of their blocks for each other: then `count` is the longest of this rank's.
+    pub pairwise: bool,
+    /// A hash of the types and shapes of many tensors, of a bucket's gradients, or of the lengths of blocks that all ranks know; 0
+    /// for other calls.
     pub contents: u32,
     /// The call that this operation is a part of, which ranks compare instead of the operation.
     pub part_of: Option<CallId>,
@@ -64,6 +78,7 @@ impl<'a> CallSpec<'a> {
             op: ReduceOp::Sum,
             cargo: Cargo::Elements,
             coalesced: false,
+            pairwise: false,
             contents: 0,
             part_of: None,
         }
@@ -72,13 +87,32 @@ impl<'a> CallSpec<'a> {
     /// The job of one of `ranks` ranks, in one chunk on one lane.
     pub(super) fn job(&self, rank: Rank, ranks: usize) -> Job<'a> {
         let job = Job::new(self.collective, rank, ranks, self.count);
-        Job { uneven: self.uneven, root: self.root, ..job }
+        Job { uneven: self.uneven, pairwise: self.pairwise, root: self.root, ..job }
+    }
+
+    /// The lengths of blocks that this rank compares with each other rank by itself.
+    pub(crate) fn pairs(&self, rank: Rank, ranks: usize) -> Option<Box<Pairs>> {
+        let Uneven { input, output } = self.uneven.filter(|_| self.pairwise)?;
+        let (none, own) =
+            (vec![0; ranks], |lengths: &[usize]| lengths.get(rank).copied().unwrap_or_default());
+        let from_root = |len| (0..ranks).map(|other| if other == self.root { len } else { 0 }).collect();
+        let at_root = rank == self.root;
+        let (sends, gets) = match self.collective {
+            Collective::AllToAll => (input.to_vec(), output.to_vec()),
+            Collective::Gather if at_root => (none, output.to_vec()),
+            Collective::Gather => (from_root(own(output)), none),
+            _ if at_root => (input.to_vec(), none),
+            _ => (none, from_root(own(input))),
+        };
+        Some(Box::new(Pairs { sends, gets }))
     }
 
     /// The signature that ranks compare.
     pub(crate) fn signature(&self, job: &Job<'_>, dtype: Dtype, algorithm: u8) -> Signature {
         let Some(CallId { collective, dtype, op, root, cargo }) = self.part_of else {
-            let signature = Signature::new(job, dtype, self.op, algorithm).carrying(self.cargo);
+            // What not all ranks know is compared by pairs.
+            let job = Job { count: if self.pairwise { 0 } else { job.count }, ..*job };
+            let signature = Signature::new(&job, dtype, self.op, algorithm).carrying(self.cargo);
             return signature.of_contents(self.contents, self.coalesced);
         };
         let uneven = Some(Uneven { input: &[], output: &[] });

@@ -14,7 +14,9 @@ use super::{
     work::block_on,
     *,
 };
-use crate::{Source, Tensor, TensorView, Work, call::Form, object::ObjectError, tensor::Parts};
+use crate::{
+    Source, Tensor, TensorView, Work, buffer::Borrowed, call::Form, object::ObjectError, tensor::Parts,
+};
 
 /// Waits in one of the possible ways.
 fn check<R: PartialEq + fmt::Debug + Send + 'static>(seed: usize, call: Called<R>, wanted: R) -> Check {
@@ -440,7 +442,7 @@ type Call = fn(&ProcessGroup) -> Result<()>;
 fn what_ends_the_group_ends_it_for_all() {
     let labels: Call = |group| {
         let borrowed = Borrowed::apart(&[1_u8, 2, 3], &mut []);
-        group.wait(group.outbound::<u8>(&borrowed, 1, 6, Form::Tensors)?).map(drop)
+        group.wait(group.outbound(Dtype::U8, &borrowed.input, 1, 6, Form::Tensors)?).map(drop)
     };
     let list: Call = |group| group.recv_tensors_async(0, 6)?.wait().map(drop);
     let cases: [(Call, Call, &str); 5] = [

@@ -84,7 +84,7 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         Kernel::new(T::DTYPE, op).map_err(problem)?;
         // Checked here: if an all_reduce could not begin later, the bucket's gradients would be lost.
         group.shared.runtime.prepare()?;
-        let op = match (op, group.options.reduction) {
+        let op = match (op, group.options.plan.reduction) {
             (ReduceOp::Avg, Reduction::Fastest) if T::DTYPE == Dtype::F16 => {
                 ReduceOp::PreMulSum(1.0 / group.size() as f64)
             }

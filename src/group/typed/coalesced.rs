@@ -83,12 +83,9 @@ impl Sequence<'_> {
         kernel: Kernel,
         op: ReduceOp,
         list: u32,
-        mut pieces: Vec<&mut [u8]>,
+        pieces: Vec<&mut [u8]>,
     ) -> Result<()> {
         let dtype = kernel.dtype();
-        for piece in &mut pieces {
-            kernel.scale_in_place(piece).map_err(argument)?;
-        }
         let bytes: usize = pieces.iter().map(|piece| piece.len()).sum();
         let spec = CallSpec::new(Collective::AllReduce, bytes / dtype.size());
         let spec = CallSpec { op, coalesced: true, contents: list, ..spec };

@@ -3,6 +3,6 @@
 
 mod blobs;
 pub(crate) mod buckets;
-mod coalesced;
+pub(crate) mod coalesced;
 mod objects;
 pub(crate) mod tensors;

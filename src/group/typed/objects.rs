@@ -6,6 +6,7 @@ use unisono_schedule::{Collective, Rank};
 use crate::{
     buffer::Borrowed,
     call::{Cargo, Form},
+    dtype::Dtype,
     error::{Error, Result},
     group::{
         ProcessGroup,
@@ -248,7 +249,8 @@ impl ProcessGroup {
 
 impl Sequence<'_> {
     async fn send_bytes(&self, bytes: &[u8], to: Rank, tag: u32) -> Result<()> {
-        let what = self.group.outbound::<u8>(&Borrowed::apart(bytes, &mut []), to, tag, Form::Object)?;
+        let what =
+            self.group.outbound(Dtype::U8, &Borrowed::apart(bytes, &mut []).input, to, tag, Form::Object)?;
         self.messages(what).await.map(drop)
     }
 }

@@ -133,9 +133,15 @@ impl Sequence<'_> {
         let parts = parts.map(|run| packed(tensors.get(run).unwrap_or_default()));
         let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
         let head = Borrowed::apart(&headers, &mut []);
-        let mut all = vec![self.group.outbound::<u8>(&head, to, tag, Form::Tensors)?];
+        let mut all = vec![self.group.outbound(Dtype::U8, &head.input, to, tag, Form::Tensors)?];
         for part in &parts {
-            all.push(self.group.outbound::<u8>(&Borrowed::apart(part, &mut []), to, inner, Form::Inner)?);
+            all.push(self.group.outbound(
+                Dtype::U8,
+                &Borrowed::apart(part, &mut []).input,
+                to,
+                inner,
+                Form::Inner,
+            )?);
         }
         self.messages(What::Several(all)).await.map(drop)
     }
@@ -243,7 +249,7 @@ impl Sequence<'_> {
 
     /// A place in memory that outlives the receive.
     fn memory_of(&self, bytes: &mut [u8]) -> Place {
-        let output = Borrowed::apart::<u8>(&[], bytes).output;
+        let output = Borrowed::apart::<u8>(&[], bytes).output.region;
         Place::There {
             count: output.len(),
             registered: self.group.shared.runtime.registry.find(&output),

@@ -10,7 +10,7 @@ use crate::{
     group::{
         ProcessGroup,
         collective::{
-            equal::outside,
+            check::outside,
             lengths::{UnevenCall, UnevenSteps, longest},
         },
         typed::{

@@ -1,0 +1,175 @@
+//! An operand of an operation: memory in one piece, or in several that are used as one.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+
+use unisono_transport::Region;
+
+use super::{
+    bytes::{Bytes, SpanError},
+    pieces::Pieces,
+    raw::borrow_raw,
+    registered::Registry,
+};
+use crate::dtype::Dtype;
+
+/// The input or the output of an operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand {
+    /// The memory if it is one piece; otherwise empty.
+    pub region: Region,
+    /// The registered buffer that contains it, if any, and the offset there.
+    pub registered: Option<(Region, usize)>,
+    /// The memory if it is several pieces.
+    pub pieces: Option<Pieces>,
+}
+
+impl From<Region> for Operand {
+    fn from(region: Region) -> Self {
+        Self { region, registered: None, pieces: None }
+    }
+}
+
+impl Operand {
+    /// Memory in several pieces.
+    pub(super) fn several(pieces: Pieces) -> Self {
+        Self { pieces: Some(pieces), ..Self::none() }
+    }
+
+    /// No memory.
+    pub(crate) fn none() -> Self {
+        // SAFETY: there is no byte that could be accessed.
+        unsafe { borrow_raw(std::ptr::null_mut(), 0) }.into()
+    }
+
+    /// The bytes of all pieces.
+    pub(crate) fn len(&self) -> usize {
+        self.pieces.as_ref().map_or(self.region.len(), Pieces::len)
+    }
+
+    /// The same, with the registered buffers that contain it.
+    pub(crate) fn found_in(mut self, registry: &Registry) -> Self {
+        match &mut self.pieces {
+            None => self.registered = registry.find(&self.region),
+            Some(pieces) => pieces.find_in(registry),
+        }
+        self
+    }
+
+    /// The bytes from `at` on, as far as they are contiguous, at most `most`; arguments as for [`Pieces::stretch`].
+    pub(crate) fn stretch(&self, at: usize, most: usize, near: &Cell<usize>) -> Result<Bytes<'_>, SpanError> {
+        match &self.pieces {
+            Some(pieces) => pieces.stretch(at, most, near),
+            None => Bytes::new(&self.region, at, most.min(self.region.len().saturating_sub(at))),
+        }
+    }
+
+    /// All of it, a contiguous stretch at a time.
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = Bytes<'_>> {
+        let (near, len, mut at) = (Cell::new(0), self.len(), 0);
+        std::iter::from_fn(move || {
+            let stretch = self.stretch(at, len - at, &near).ok().filter(|stretch| stretch.len > 0)?;
+            at += stretch.len;
+            Some(stretch)
+        })
+    }
+
+    /// Whether these bytes are contiguous.
+    pub(crate) fn is_together(&self, at: usize, len: usize, near: &Cell<usize>) -> bool {
+        len == 0 || self.stretch(at, len, near).is_ok_and(|stretch| stretch.len == len)
+    }
+
+    /// Whether it is the memory of `whole` from byte `at` on.
+    fn is_part_of(&self, whole: &Self, at: usize) -> bool {
+        let near = Cell::new(0);
+        let mut end = at;
+        self.stretches().all(|mut stretch| {
+            while stretch.len > 0 {
+                let there = whole.stretch(end, stretch.len, &near);
+                let Ok(there) = there.map(|there| there.part(0, stretch.len)) else { return false };
+                if there.len == 0 || there.base != stretch.base {
+                    return false;
+                }
+                end += there.len;
+                stretch = stretch.part(there.len, stretch.len);
+            }
+            true
+        })
+    }
+
+    /// Where each piece begins and ends, in the order of addresses.
+    fn extents(&self) -> Vec<(usize, usize)> {
+        let mut all: Vec<_> = self.stretches().map(|it| (it.base.addr(), it.base.addr() + it.len)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Whether two of its pieces have a byte in common.
+    pub(crate) fn overlaps_itself(&self) -> bool {
+        self.pieces.is_some() && self.extents().is_sorted_by(|one, other| one.1 <= other.0) == false
+    }
+
+    /// Whether two operands have a byte in common.
+    fn touches(&self, other: &Self) -> bool {
+        if self.pieces.is_none() && other.pieces.is_none() {
+            let range = |region: &Region| (region.base().addr(), region.base().addr() + region.len());
+            let ((a, a_end), (b, b_end)) = (range(&self.region), range(&other.region));
+            return a < b_end && b < a_end && a < a_end && b < b_end;
+        }
+        let others = other.extents();
+        self.extents().into_iter().any(|(start, end)| {
+            // An operand's pieces may overlap if it is only read: so all that begin before `end` count.
+            others.iter().take_while(|(from, _)| *from < end).any(|(_, to)| *to > start)
+        })
+    }
+
+    /// What is wrong with it as elements of this type, if anything.
+    pub(crate) fn misfit(&self, dtype: Dtype) -> Option<String> {
+        let size = dtype.size();
+        self.stretches().find_map(|Bytes { base, len, .. }| {
+            let at = base.addr();
+            if base.is_null() {
+                return Some(format!("{len} bytes at a null address"));
+            }
+            if !at.is_multiple_of(size) {
+                return Some(format!("memory at {at:#x}; elements of {dtype} lie at multiples of {size}"));
+            }
+            if !len.is_multiple_of(size) {
+                return Some(format!("a piece of {len} bytes; elements of {dtype} have {size} each"));
+            }
+            let most = isize::MAX.unsigned_abs();
+            (len > most || at.checked_add(len).is_none())
+                .then(|| format!("{len} bytes at {at:#x}: more than can be addressed"))
+        })
+    }
+}
+
+/// How the input and the output of an operation lie to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overlap {
+    /// They have no byte in common.
+    Apart,
+    /// One is the other, or the part of it that the collective allows.
+    InPlace,
+    /// They have bytes in common, in another way.
+    Crossed,
+}
+
+impl Overlap {
+    /// Of an input and an output. In place, the input begins at byte `input_at` of the output, or the output at byte `output_at` of
+    /// the input; one of the two is 0.
+    pub(super) fn of(input: &Operand, output: &Operand, (input_at, output_at): (usize, usize)) -> Self {
+        if !input.touches(output) {
+            return Self::Apart;
+        }
+        let fits = match output_at {
+            0 => input.is_part_of(output, input_at),
+            at => output.is_part_of(input, at),
+        };
+        if fits || output_at == 0 && input_at == 0 && output.is_part_of(input, 0) {
+            Self::InPlace
+        } else {
+            Self::Crossed
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The checks of collectives to which all ranks give equally much, and how they run. They work on numbers of elements, so that they
+//! are the same for every type.
+
+use std::ops::Range;
+
+use unisono_schedule::{Collective, Rank};
+
+use crate::{
+    buffer::Borrowed,
+    dtype::Dtype,
+    error::{Error, Result},
+    group::{ProcessGroup, plan::spec::CallSpec},
+    reduce::ReduceOp,
+    work::Work,
+};
+
+/// A call whose arguments are valid: its collective, and the ranges of the elements that it reads and writes.
+pub(crate) struct Checked {
+    pub spec: CallSpec<'static>,
+    pub input: Range<usize>,
+    pub output: Range<usize>,
+}
+
+impl ProcessGroup {
+    /// Runs a collective on borrowed memory; a failure ends the group.
+    pub(crate) fn run(&self, dtype: Dtype, spec: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
+        self.shared.run(&mut *self.shared.state()?, dtype, spec, borrowed, &self.options)
+    }
+
+    /// Begins a collective on memory that `held` owns; the work returns it.
+    pub(crate) fn begin<B: Send + 'static>(
+        &self,
+        dtype: Dtype,
+        spec: &CallSpec<'_>,
+        borrowed: Borrowed<'static>,
+        held: B,
+    ) -> Result<Work<B>> {
+        self.shared.begin(dtype, spec, borrowed, held, &self.options)
+    }
+}
+
+impl Checked {
+    /// Checks a call in place, on `len` elements.
+    pub(crate) fn in_place(
+        group: &ProcessGroup,
+        collective: Collective,
+        len: usize,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Self> {
+        check_root(group, collective, root)?;
+        let whole = 0..len;
+        let elsewhere = collective.has_root() && group.rank() != root;
+        let block = match collective.has_blocks() && !elsewhere {
+            true => own_block(group, collective, len)?,
+            false => whole.clone(),
+        };
+        let spec = CallSpec { root, op, ..CallSpec::new(collective, block.len()) };
+        let (input, output) = match collective {
+            Collective::Reduce | Collective::Gather if elsewhere => (whole, 0..0),
+            Collective::Scatter if elsewhere => (0..0, whole),
+            Collective::AllGather | Collective::Gather => (block, whole),
+            Collective::ReduceScatter | Collective::Scatter => (whole, block),
+            _ => (whole.clone(), whole),
+        };
+        Ok(Self { spec, input, output })
+    }
+
+    /// Checks a call that reads an input and writes an output of these numbers of elements.
+    pub(crate) fn apart(
+        group: &ProcessGroup,
+        collective: Collective,
+        (inputs, outputs): (usize, usize),
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Self> {
+        check_root(group, collective, root)?;
+        let at_root = group.rank() == root;
+        // On ranks other than the root, one of the two is not used.
+        let count = match collective {
+            Collective::Gather | Collective::Reduce if !at_root => inputs,
+            Collective::Scatter if !at_root => outputs,
+            Collective::Gather | Collective::AllGather => one_block(group, collective, inputs, outputs)?,
+            Collective::Scatter | Collective::ReduceScatter => one_block(group, collective, outputs, inputs)?,
+            Collective::AllToAll => {
+                same_length(collective, inputs, outputs)?;
+                own_block(group, collective, inputs)?.len()
+            }
+            _ => same_length(collective, inputs, outputs)?,
+        };
+        let (reads, writes) = sides(collective, at_root);
+        Ok(Self {
+            spec: CallSpec { root, op, ..CallSpec::new(collective, count) },
+            input: 0..if reads { inputs } else { 0 },
+            output: 0..if writes { outputs } else { 0 },
+        })
+    }
+}
+
+/// Whether a rank's input and output are used.
+pub(crate) fn sides(collective: Collective, at_root: bool) -> (bool, bool) {
+    let reads = !matches!(collective, Collective::Scatter) || at_root;
+    let writes = !matches!(collective, Collective::Gather | Collective::Reduce) || at_root;
+    (reads, writes)
+}
+
+pub(crate) fn check_root(group: &ProcessGroup, collective: Collective, root: Rank) -> Result<()> {
+    if root < group.size() || !collective.has_root() {
+        return Ok(());
+    }
+    let problem = format!("the root is rank {root}; there are ranks 0 to {}", group.size() - 1);
+    Err(Error::Argument { call: collective.name(), problem })
+}
+
+/// The length of a block, if the whole has one for each rank.
+fn one_block(group: &ProcessGroup, collective: Collective, block: usize, whole: usize) -> Result<usize> {
+    let wanted = block.checked_mul(group.size());
+    if wanted == Some(whole) {
+        return Ok(block);
+    }
+    Err(Error::Argument {
+        call: collective.name(),
+        problem: format!(
+            "one side has {whole} elements and the other {block}; with {} ranks the first must have {}",
+            group.size(),
+            wanted.map_or_else(|| "more than can be addressed".to_owned(), |wanted| wanted.to_string())
+        ),
+    })
+}
+
+/// This rank's block among equal ones of `len` elements in all.
+pub(crate) fn own_block(group: &ProcessGroup, collective: Collective, len: usize) -> Result<Range<usize>> {
+    if !len.is_multiple_of(group.size()) {
+        let problem = format!("{len} elements cannot be cut into {} equal blocks", group.size());
+        return Err(Error::Argument { call: collective.name(), problem });
+    }
+    let block = len / group.size();
+    Ok(group.rank() * block..(group.rank() + 1) * block)
+}
+
+/// The error of blocks that are not within the data, which the checks of the lengths rule out.
+pub(crate) fn outside(call: &'static str, len: usize) -> Error {
+    Error::Argument { call, problem: format!("the blocks are not within the {len} elements given") }
+}
+
+/// The length of both, if it is the same.
+fn same_length(collective: Collective, input: usize, output: usize) -> Result<usize> {
+    if input == output {
+        return Ok(input);
+    }
+    let problem =
+        format!("the input has {input} elements and the output {output}; they must have equally many");
+    Err(Error::Argument { call: collective.name(), problem })
+}

@@ -1,0 +1,467 @@
+//! The erased entry: collectives and messages whose element type is a value and whose operands are memory that was allocated outside
+//! of this library. Bindings to other languages call it; it runs the same checks and the same code as the typed methods.
+
+use std::{borrow::Cow, cell::Cell, time::Duration};
+
+use unisono_schedule::{Collective, Rank, Uneven};
+
+use crate::{
+    buffer::{Borrowed, Foreign, Operand, Overlap},
+    call::Form,
+    dtype::Dtype,
+    engine::What,
+    error::{Error, Result},
+    group::{
+        ProcessGroup, Source, check_timeout,
+        collective::{
+            check::{Checked, check_root, sides},
+            lengths::{longest, sum},
+        },
+        p2p::sender,
+        plan::spec::{CallOptions, CallSpec},
+        typed::coalesced::list,
+    },
+    reduce::ReduceOp,
+    work::Work,
+};
+
+/// A collective, for [`ProcessGroup::collective`].
+///
+/// ```
+/// # use unisono::{ReduceOp, Request, dtype::Dtype, schedule::Collective};
+/// let request = Request { op: ReduceOp::Max, root: 1, ..Request::new(Collective::Reduce, Dtype::BF16) };
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The collective.
+    pub collective: Collective,
+    /// The type of the elements. What is only moved may have any type of the right size, for instance [`Dtype::U8`].
+    pub dtype: Dtype,
+    /// The operation, if the collective reduces.
+    pub op: ReduceOp,
+    /// The root, if the collective has one: a rank of the group.
+    pub root: Rank,
+    /// The lengths of the blocks in elements, if they may differ; `None` for blocks of equal length. All ranks give lengths, or none
+    /// does. See [`ProcessGroup::collective`].
+    pub lengths: Option<Uneven<'a>>,
+    /// Whether the operands are those of many tensors, so that blocks may lie in several pieces. The same on all ranks.
+    pub coalesced: bool,
+    /// The timeout of this call; `None` for that of the handle.
+    pub timeout: Option<Duration>,
+}
+
+impl Request<'_> {
+    /// A collective of equal blocks with a sum, root 0 and the timeout of the handle.
+    #[must_use]
+    pub const fn new(collective: Collective, dtype: Dtype) -> Self {
+        let (op, root) = (ReduceOp::Sum, 0);
+        Self { collective, dtype, op, root, lengths: None, coalesced: false, timeout: None }
+    }
+}
+
+/// Whether a message is sent or received, and the other rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// A send to this rank of the group.
+    Send(Rank),
+    /// A receive.
+    Recv(Source),
+}
+
+/// A message, for [`ProcessGroup::message`].
+#[derive(Clone, Copy, Debug)]
+pub struct MessageRequest {
+    /// Whether it is sent or received, and the other rank.
+    pub direction: Direction,
+    /// The type of the elements, the same on both ranks.
+    pub dtype: Dtype,
+    /// As in [`ProcessGroup::send`].
+    pub tag: u32,
+    /// The timeout of this call; `None` for that of the handle.
+    pub timeout: Option<Duration>,
+}
+
+impl MessageRequest {
+    /// A send with the timeout of the handle.
+    #[must_use]
+    pub const fn send(dtype: Dtype, to: Rank, tag: u32) -> Self {
+        Self { direction: Direction::Send(to), dtype, tag, timeout: None }
+    }
+
+    /// A receive with the timeout of the handle.
+    #[must_use]
+    pub const fn recv(dtype: Dtype, from: Source, tag: u32) -> Self {
+        Self { direction: Direction::Recv(from), dtype, tag, timeout: None }
+    }
+}
+
+impl ProcessGroup {
+    /// Runs a collective on memory that was allocated outside of this library, and returns when this rank's part is done.
+    ///
+    /// # Operands
+    /// With `n` ranks, in elements; an operand that is not used may be [`Foreign::none`]:
+    ///
+    /// | collective | input | output |
+    /// |---|---|---|
+    /// | `AllReduce` | `count` | `count` |
+    /// | `Reduce` | `count` | `count` at the root; not used elsewhere |
+    /// | `Broadcast` | not used | `count`: read at the root, written elsewhere |
+    /// | `AllGather` | one block | `n` blocks |
+    /// | `Gather` | one block | `n` blocks at the root; not used elsewhere |
+    /// | `ReduceScatter` | `n` blocks | one block |
+    /// | `Scatter` | `n` blocks at the root; not used elsewhere | one block |
+    /// | `AllToAll` | `n` blocks | `n` blocks |
+    /// | `Barrier` | none | none |
+    ///
+    /// # In place
+    /// Input and output may be the same memory; where one of them is one block of `n`, it may be this rank's block of the other. If
+    /// they overlap in another way, the input is copied first. A [`ReduceOp::PreMulSum`] in place also scales the rest of the input.
+    ///
+    /// # Several pieces
+    /// An operand of `n` blocks may lie in several pieces, as long as no block lies in more than one: for instance a list of tensors,
+    /// one for each rank. With [`Request::coalesced`] all operands may lie in any pieces; then ranks compare the lengths of the pieces of
+    /// the operand that is one block (or `count` elements). Nothing is packed first: messages are put from the pieces and land in them.
+    ///
+    /// # Lengths of blocks
+    /// [`Request::lengths`] are the lengths of blocks that may differ, by rank. They are known on both sides, so that no rank has to ask:
+    ///
+    /// - `AllGather`: [`Uneven::output`] has all `n`, the same on all ranks;
+    /// - `ReduceScatter`: [`Uneven::input`] has all `n`, the same on all ranks;
+    /// - `Gather`: [`Uneven::output`] has all `n` at the root, and is not used elsewhere;
+    /// - `Scatter`: [`Uneven::input`] has all `n` at the root, and is not used elsewhere;
+    /// - `AllToAll`: [`Uneven::input`] has the lengths of what this rank sends to each, [`Uneven::output`] of what it gets from each.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such root, the operation does not fit the type, memory is not aligned for the type, or the
+    /// lengths do not fit each other; [`Error::Failed`] if the ranks disagree (other call, lengths, type or operation), the timeout
+    /// passes, or the group has failed.
+    pub fn collective(&self, request: &Request<'_>, input: &Foreign, output: &Foreign) -> Result<()> {
+        let ready = Ready::new(self, request, (input, output))?;
+        let spec = ready.spec();
+        let borrowed = Borrowed::foreign(ready.input, ready.output, ready.at);
+        let borrowed = ready.arranged(borrowed);
+        self.shared.run(&mut *self.shared.state()?, request.dtype, &spec, borrowed, &ready.options)
+    }
+
+    /// Begins a [`collective`](Self::collective). [`Work::wait`] returns both operands with their owners.
+    ///
+    /// # Errors
+    /// As [`collective`](Self::collective), here or from the wait.
+    pub fn collective_async(
+        &self,
+        request: &Request<'_>,
+        input: Foreign,
+        output: Foreign,
+    ) -> Result<Work<(Foreign, Foreign)>> {
+        let ready = Ready::new(self, request, (&input, &output))?;
+        let borrowed = ready.arranged(Borrowed::kept_foreign(ready.input, ready.output, ready.at));
+        let (spec, options) = (ready.spec(), ready.options);
+        // What was learned of the operands must not outlive their move.
+        let plan = self.shared.plan(request.dtype, &spec, borrowed, &options)?;
+        self.shared.begin_planned(request.collective.name(), plan, (input, output), &options)
+    }
+
+    /// Sends or receives a message from or into memory that was allocated outside of this library, in one piece. Returns the other
+    /// rank. The other rank may use [`send`](Self::send) or [`recv`](Self::recv) as well.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such rank, or if the memory is not one piece or not aligned for the type; otherwise as
+    /// [`send`](Self::send) and [`recv`](Self::recv).
+    pub fn message(&self, request: &MessageRequest, data: &Foreign) -> Result<Rank> {
+        let (what, options) = self.erased_message(request, data)?;
+        let done = self.wait_with(what, &options)?;
+        Ok(match request.direction {
+            Direction::Send(to) => to,
+            Direction::Recv(_) => sender(&done.received),
+        })
+    }
+
+    /// Begins a [`message`](Self::message). [`Work::wait`] returns the memory with its owner, and the other rank.
+    ///
+    /// # Errors
+    /// As [`message`](Self::message), here or from the wait.
+    pub fn message_async(&self, request: &MessageRequest, data: Foreign) -> Result<Work<(Foreign, Rank)>> {
+        let (what, options) = self.erased_message(request, &data)?;
+        self.begin_message(what, (data, request.receiver()), &options)
+    }
+
+    /// Begins several messages; if one of them is invalid, none begins. Returns a [`Work`] for each, in the given order. The messages do
+    /// not wait for each other, in whatever order the ranks give them.
+    ///
+    /// # Errors
+    /// As [`message`](Self::message), here or from the waits.
+    pub fn messages_async(
+        &self,
+        batch: impl IntoIterator<Item = (MessageRequest, Foreign)>,
+    ) -> Result<Vec<Work<(Foreign, Rank)>>> {
+        let ready = batch.into_iter().map(|(request, data)| {
+            let (what, options) = self.erased_message(&request, &data)?;
+            Ok((what, (data, request.receiver()), options))
+        });
+        let ready: Vec<_> = ready.collect::<Result<_>>()?;
+        ready.into_iter().map(|(what, kept, options)| self.begin_message(what, kept, &options)).collect()
+    }
+
+    fn erased_message(&self, request: &MessageRequest, data: &Foreign) -> Result<(What, CallOptions)> {
+        let MessageRequest { direction, dtype, tag, timeout } = *request;
+        let call = match direction {
+            Direction::Send(_) => "send",
+            Direction::Recv(_) => "recv",
+        };
+        let argument = |problem: String| Error::Argument { call, problem };
+        let memory = data.operand();
+        if memory.pieces.is_some() {
+            return Err(argument("the memory of a message is one piece; this has several".to_owned()));
+        }
+        if let Some(misfit) = memory.misfit(dtype) {
+            return Err(argument(format!("the message has {misfit}")));
+        }
+        let options = self.options_for(call, timeout)?;
+        let what = match direction {
+            Direction::Send(to) => self.outbound(dtype, memory, to, tag, Form::Plain)?,
+            Direction::Recv(from) => self.inbound(dtype, memory, from, tag)?,
+        };
+        Ok((what, options))
+    }
+
+    /// The options of this handle, with this timeout if there is one.
+    fn options_for(&self, call: &'static str, timeout: Option<Duration>) -> Result<CallOptions> {
+        timeout.map_or(Ok(()), |timeout| check_timeout(call, timeout))?;
+        Ok(CallOptions { timeout: timeout.or(self.options.timeout), ..self.options })
+    }
+}
+
+impl MessageRequest {
+    /// The receiver of a send.
+    fn receiver(&self) -> Option<Rank> {
+        match self.direction {
+            Direction::Send(to) => Some(to),
+            Direction::Recv(_) => None,
+        }
+    }
+}
+
+/// A collective whose arguments are valid.
+struct Ready<'a> {
+    collective: Collective,
+    spec: CallSpec<'static>,
+    /// The operands that this rank uses.
+    input: Option<&'a Foreign>,
+    output: Option<&'a Foreign>,
+    /// Where the operands lie in place, in bytes: the input in the output, and the output in the input.
+    at: (usize, usize),
+    uneven: Option<Known<'a>>,
+    options: CallOptions,
+}
+
+/// Lengths of blocks, as a [`Job`](unisono_schedule::Job) has them.
+struct Known<'a> {
+    input: Cow<'a, [usize]>,
+    output: Cow<'a, [usize]>,
+}
+
+impl<'a> Ready<'a> {
+    fn new(
+        group: &ProcessGroup,
+        request: &Request<'a>,
+        (input, output): (&'a Foreign, &'a Foreign),
+    ) -> Result<Self> {
+        let Request { collective, dtype, op, root, lengths, coalesced, timeout } = *request;
+        let argument = |problem: String| Error::Argument { call: collective.name(), problem };
+        let options = group.options_for(collective.name(), timeout)?;
+        check_root(group, collective, root)?;
+        let (rank, at_root) = (group.rank(), group.rank() == root);
+        let (reads, writes) = sides(collective, at_root);
+        let input = if collective == Collective::Broadcast { output } else { input };
+        for (used, foreign, side) in [(reads, input, "input"), (writes, output, "output")] {
+            if let Some(misfit) = foreign.operand().misfit(dtype).filter(|_| used) {
+                return Err(argument(format!("the {side} has {misfit}")));
+            }
+        }
+        if writes && output.operand().overlaps_itself() {
+            return Err(argument("pieces of the output overlap each other".to_owned()));
+        }
+        let count = |foreign: &Foreign| foreign.bytes() / dtype.size();
+        let (inputs, outputs) = (count(input), count(output));
+        let (mut spec, uneven) = match lengths {
+            None => (Checked::apart(group, collective, (inputs, outputs), op, root)?.spec, None),
+            Some(lengths) => {
+                let known = Known::new(group, request, lengths, (inputs, outputs))?;
+                (known.spec(request), Some(known))
+            }
+        };
+        spec.coalesced = coalesced;
+        // The number of elements before this rank's block.
+        let before = |lengths: &[usize]| lengths.iter().take(rank).sum::<usize>();
+        let (gathers, scatters) = (
+            matches!(collective, Collective::AllGather | Collective::Gather),
+            matches!(collective, Collective::ReduceScatter | Collective::Scatter),
+        );
+        let offset = match &uneven {
+            None => rank * spec.count,
+            Some(known) => before(if gathers { &known.output } else { &known.input }),
+        };
+        let at = |is: bool| if is { offset * dtype.size() } else { 0 };
+        let ready = Self {
+            collective,
+            spec,
+            input: reads.then_some(input),
+            output: writes.then_some(output),
+            at: (at(gathers), at(scatters)),
+            uneven,
+            options,
+        };
+        match coalesced {
+            true => Ok(ready.compared(dtype)),
+            false => ready.in_whole_blocks(dtype, group.size()).map(|()| ready),
+        }
+    }
+
+    fn spec(&self) -> CallSpec<'_> {
+        let uneven = self.uneven.as_ref();
+        CallSpec { uneven: uneven.map(|it| Uneven { input: &it.input, output: &it.output }), ..self.spec }
+    }
+
+    /// Uneven blocks that a rank gets do not lie where those lay that it gave, unless their lengths are the same.
+    fn arranged<'b>(&self, mut borrowed: Borrowed<'b>) -> Borrowed<'b> {
+        let moved = self.collective == Collective::AllToAll
+            && self.uneven.as_ref().is_some_and(|known| known.input != known.output);
+        if moved && borrowed.overlap == Overlap::InPlace {
+            borrowed.overlap = Overlap::Crossed;
+        }
+        borrowed
+    }
+
+    /// The same, with a hash of the lengths of the pieces, which ranks compare.
+    fn compared(mut self, dtype: Dtype) -> Self {
+        let one = match self.collective {
+            Collective::AllToAll | Collective::Barrier => None,
+            Collective::Broadcast | Collective::ReduceScatter | Collective::Scatter => self.output,
+            _ => self.input,
+        };
+        let pieces: Vec<_> = one.into_iter().flat_map(|it| it.operand().stretches()).collect();
+        let lengths: Vec<_> = pieces.iter().map(|piece| piece.len / dtype.size()).collect();
+        let hash = list(lengths.iter().map(|len| (dtype, std::slice::from_ref(len))));
+        if !self.spec.pairwise {
+            self.spec.contents ^= hash;
+        }
+        self
+    }
+
+    /// An error unless each block lies in one piece.
+    fn in_whole_blocks(&self, dtype: Dtype, ranks: usize) -> Result<()> {
+        let (has_input, has_output) = match self.collective {
+            Collective::ReduceScatter | Collective::Scatter => (true, false),
+            Collective::AllGather | Collective::Gather => (false, true),
+            Collective::AllToAll => (true, true),
+            _ => (false, false),
+        };
+        let sides = [(self.input, has_input, "input"), (self.output, has_output, "output")];
+        for (foreign, has_blocks, side) in sides {
+            let Some(operand) = foreign.map(Foreign::operand).filter(|it| it.pieces.is_some()) else {
+                continue;
+            };
+            let together = if has_blocks {
+                let uneven =
+                    self.uneven.as_ref().map(|it| if side == "input" { &it.input } else { &it.output });
+                let length = |rank: Rank| match uneven {
+                    None => self.spec.count,
+                    Some(lengths) => lengths.get(rank).copied().unwrap_or_default(),
+                };
+                blocks_are_whole(operand, (0..ranks).map(|rank| length(rank) * dtype.size()))
+            } else {
+                false
+            };
+            if !together {
+                let problem = format!(
+                    "a block of the {side} lies in several pieces; that is possible in a coalesced call only"
+                );
+                return Err(Error::Argument { call: self.collective.name(), problem });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn blocks_are_whole(operand: &Operand, mut lengths: impl Iterator<Item = usize>) -> bool {
+    let (near, mut at) = (Cell::new(0), 0);
+    lengths.all(|len| {
+        let whole = operand.is_together(at, len, &near);
+        at += len;
+        whole
+    })
+}
+
+impl<'a> Known<'a> {
+    /// Checks lengths of blocks against the numbers of elements of the operands.
+    fn new(
+        group: &ProcessGroup,
+        request: &Request<'a>,
+        lengths: Uneven<'a>,
+        (inputs, outputs): (usize, usize),
+    ) -> Result<Self> {
+        let collective = request.collective;
+        let argument = |problem: String| Err(Error::Argument { call: collective.name(), problem });
+        let (rank, ranks, at_root) = (group.rank(), group.size(), group.rank() == request.root);
+        let whole = |side: &str, lengths: &[usize], len: usize| {
+            if lengths.len() != ranks {
+                return argument(format!(
+                    "{} lengths of the {side}'s blocks were given; there are {ranks} ranks",
+                    lengths.len()
+                ));
+            }
+            match sum(lengths) {
+                Some(sum) if sum == len => Ok(()),
+                Some(sum) => argument(format!(
+                    "the lengths of the {side}'s blocks add up to {sum}, and it has {len} elements"
+                )),
+                None => argument(format!(
+                    "the lengths of the {side}'s blocks add up to more than can be addressed"
+                )),
+            }
+        };
+        let own = |side: &str, lengths: &[usize], len: usize| {
+            let wanted = lengths.get(rank).copied().unwrap_or_default();
+            if wanted == len {
+                return Ok(());
+            }
+            argument(format!("the {side} has {len} elements; this rank's block has {wanted}"))
+        };
+        let only_own = |len| (0..ranks).map(|other| if other == rank { len } else { 0 }).collect();
+        let (none, Uneven { input, output }) = (Cow::Borrowed(&[][..]), lengths);
+        Ok(match collective {
+            Collective::Gather if !at_root => Self { input: none, output: only_own(inputs) },
+            Collective::Scatter if !at_root => Self { input: only_own(outputs), output: none },
+            Collective::AllGather | Collective::Gather => {
+                whole("output", output, outputs)?;
+                own("input", output, inputs)?;
+                Self { input: none, output: output.into() }
+            }
+            Collective::ReduceScatter | Collective::Scatter => {
+                whole("input", input, inputs)?;
+                own("output", input, outputs)?;
+                Self { input: input.into(), output: none }
+            }
+            Collective::AllToAll => {
+                whole("input", input, inputs)?;
+                whole("output", output, outputs)?;
+                own("input's block for this rank", output, input.get(rank).copied().unwrap_or_default())?;
+                Self { input: input.into(), output: output.into() }
+            }
+            _ => {
+                argument("it has no blocks whose lengths could differ".to_owned())?;
+                Self { input: none.clone(), output: none }
+            }
+        })
+    }
+
+    /// The call. Ranks that know all lengths compare a hash of them; otherwise any two compare those of their blocks for each other.
+    fn spec(&self, request: &Request<'_>) -> CallSpec<'static> {
+        let Request { collective, op, root, .. } = *request;
+        let pairwise = !matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+        let all = self.input.iter().chain(&*self.output);
+        let contents = if pairwise { 1 } else { list(all.map(|len| (Dtype::U8, std::slice::from_ref(len)))) };
+        let count = longest(&self.input).max(longest(&self.output));
+        CallSpec { root, op, pairwise, contents, ..CallSpec::new(collective, count) }
+    }
+}
