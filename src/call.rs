@@ -159,7 +159,8 @@ pub(crate) struct Signature {
     pub codes: [u8; 4],
     /// The root; 0 if there is none. For a send or a receive the peer.
     pub root: u32,
-    /// For calls of many tensors a hash of their types and shapes; otherwise 0.
+    /// For calls of many tensors a hash of their types and shapes; for blocks whose lengths all ranks were given a hash of these, 1 if
+    /// each two ranks compare theirs; otherwise 0.
     pub contents: u32,
     /// The number of elements. For a send or a receive the tag.
     pub count: u64,
@@ -243,8 +244,8 @@ impl Signature {
 
     /// The call as two words, for [`Self::call_of`].
     pub(crate) fn bits(&self) -> [u64; 2] {
-        // No call of many tensors has a root.
-        let coalesced = self.collective().is_some() && self.codes[0] & KINDS == COALESCED;
+        let rooted = self.collective().is_some_and(|it| it.has_root());
+        let coalesced = self.collective().is_some() && !rooted && self.codes[0] & KINDS == COALESCED;
         let more = if coalesced { self.contents } else { self.root };
         [u64::from(u32::from_le_bytes(self.codes)) | u64::from(more) << 32, self.count]
     }
@@ -274,7 +275,7 @@ impl Signature {
         let Some(&collective) = Collective::ALL.get(usize::from(code & !KINDS)) else {
             return format!("collective number {code}, unknown here");
         };
-        let rooted = collective.has_root() && code & KINDS != COALESCED;
+        let rooted = collective.has_root();
         let (suffix, name) = self.cargo().words();
         if let Some(name) = name {
             return name.to_owned();
@@ -289,7 +290,7 @@ impl Signature {
         let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
         let kind = code & KINDS;
         let mut arguments = match (kind, self.contents) {
-            (COALESCED, 0) => "no tensors",
+            (COALESCED, 0) if !rooted => "no tensors",
             _ => dtype,
         }
         .to_owned();
@@ -314,7 +315,8 @@ impl Signature {
         let Self { codes, contents, count, chunk, lanes, .. } = *self;
         let algorithm =
             algorithm::from_code(codes[3]).map_or("unknown", |algorithm| algorithm.name).to_owned();
-        CallRecord { call: self.call(), count, algorithm, contents, chunk, lanes: lanes.into() }
+        let uneven = self.collective().is_some() && codes[0] & UNEVEN != 0;
+        CallRecord { call: self.call(), count, algorithm, contents, uneven, chunk, lanes: lanes.into() }
     }
 }
 

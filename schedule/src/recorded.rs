@@ -1,7 +1,7 @@
 //! Records a short schedule as a list of steps, so that repeated calls need not make it again.
 
 use std::{
-    ops::{Deref, DerefMut},
+    ops::{Deref, DerefMut, Range},
     sync::Arc,
 };
 
@@ -48,7 +48,8 @@ struct Known {
     max_message: usize,
     direct: bool,
     scratch: usize,
-    sources: Vec<Rank>,
+    /// The sources, and the elements of the output that each writes.
+    sources: Vec<(Rank, Option<Range<usize>>)>,
     steps: Vec<Step>,
 }
 
@@ -59,7 +60,7 @@ impl Recorded {
             return None;
         }
         let mut sources = Vec::new();
-        schedule.sources(&mut |from| sources.push(from));
+        schedule.sources(&mut |from| sources.push((from, schedule.written_by(from))));
         let (max_message, direct, scratch) = (schedule.max_message(), schedule.direct(), schedule.scratch());
         let steps: Vec<_> = std::iter::from_fn(|| schedule.next(0)).take(most + 1).collect();
         let known = Known { max_message, direct, scratch, sources, steps };
@@ -85,7 +86,11 @@ impl Schedule for Recorded {
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        self.known.sources.iter().for_each(|&from| visit(from));
+        self.known.sources.iter().for_each(|&(from, _)| visit(from));
+    }
+
+    fn written_by(&self, source: Rank) -> Option<Range<usize>> {
+        self.known.sources.iter().find(|(from, _)| *from == source)?.1.clone()
     }
 
     fn next(&mut self, lane: usize) -> Option<Step> {
@@ -127,6 +132,9 @@ mod tests {
                         (made.lanes(), made.max_message(), made.direct(), made.scratch())
                     );
                     assert_eq!(sources(&recorded), sources(&*made));
+                    for from in sources(&recorded) {
+                        assert_eq!(recorded.written_by(from), made.written_by(from));
+                    }
                     for _ in 0..2 {
                         assert_eq!(steps(Box::new(recorded.clone())), all, "{job:?}");
                     }

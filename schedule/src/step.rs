@@ -1,5 +1,7 @@
 //! The steps of a schedule, and the trait through which the engine gets them.
 
+use std::ops::Range;
+
 /// A member of a group, counted from 0.
 pub type Rank = usize;
 
@@ -156,6 +158,12 @@ pub trait Schedule: Send {
 
     /// Calls `visit` once for every rank from which this rank takes messages on any lane.
     fn sources(&self, visit: &mut dyn FnMut(Rank));
+
+    /// The elements of the output that contain all that a source [writes](Step::Write) there; `None` if these may be any. A rank whose
+    /// output lies in several pieces lets a source write only into one.
+    fn written_by(&self, _source: Rank) -> Option<Range<usize>> {
+        None
+    }
 
     /// The next step of a lane, or `None` when the lane has ended (and forever after).
     fn next(&mut self, lane: usize) -> Option<Step>;

@@ -5,6 +5,8 @@ mod borrowed;
 mod bytes;
 mod foreign;
 mod fresh;
+#[cfg(test)]
+pub(crate) mod lent;
 mod operand;
 mod pieces;
 mod raw;

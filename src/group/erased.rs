@@ -119,8 +119,8 @@ impl ProcessGroup {
     ///
     /// # Several pieces
     /// An operand of `n` blocks may lie in several pieces, as long as no block lies in more than one: for instance a list of tensors,
-    /// one for each rank. With [`Request::coalesced`] all operands may lie in any pieces; then ranks compare the lengths of the pieces of
-    /// the operand that is one block (or `count` elements). Nothing is packed first: messages are put from the pieces and land in them.
+    /// one for each rank. With [`Request::coalesced`] all operands may lie in any pieces; then, if blocks are equal, ranks compare the
+    /// lengths of the pieces of the operand that is one block (or `count` elements). Nothing is packed first: messages are put from the pieces and land in them.
     ///
     /// # Lengths of blocks
     /// [`Request::lengths`] are the lengths of blocks that may differ, by rank. They are known on both sides, so that no rank has to ask:
@@ -334,6 +334,10 @@ impl<'a> Ready<'a> {
 
     /// The same, with a hash of the lengths of the pieces, which ranks compare.
     fn compared(mut self, dtype: Dtype) -> Self {
+        // Blocks of several lengths have pieces of several lengths.
+        if self.uneven.is_some() {
+            return self;
+        }
         let one = match self.collective {
             Collective::AllToAll | Collective::Barrier => None,
             Collective::Broadcast | Collective::ReduceScatter | Collective::Scatter => self.output,
@@ -342,9 +346,7 @@ impl<'a> Ready<'a> {
         let pieces: Vec<_> = one.into_iter().flat_map(|it| it.operand().stretches()).collect();
         let lengths: Vec<_> = pieces.iter().map(|piece| piece.len / dtype.size()).collect();
         let hash = list(lengths.iter().map(|len| (dtype, std::slice::from_ref(len))));
-        if !self.spec.pairwise {
-            self.spec.contents ^= hash;
-        }
+        self.spec.contents = hash;
         self
     }
 

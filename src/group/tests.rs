@@ -17,6 +17,7 @@ mod buckets;
 mod crossed;
 mod differ;
 mod disagree;
+mod erased;
 mod follow;
 mod groups;
 mod in_place;

@@ -149,7 +149,15 @@ mod tests {
     };
 
     fn called(call: &str) -> CallRecord {
-        CallRecord { call: call.into(), count: 1, algorithm: "ring".into(), contents: 0, chunk: 1, lanes: 1 }
+        CallRecord {
+            call: call.into(),
+            count: 1,
+            algorithm: "ring".into(),
+            contents: 0,
+            uneven: false,
+            chunk: 1,
+            lanes: 1,
+        }
     }
 
     /// A group of id `id` in whose operation `op` a rank is.

@@ -129,8 +129,11 @@ pub struct CallRecord {
     pub count: u64,
     /// The algorithm's name.
     pub algorithm: String,
-    /// What else must be alike: of many tensors a hash of their types and shapes; else 0.
+    /// What else must be alike: of many tensors a hash of their types and shapes, of blocks whose lengths were given a hash of these;
+    /// else 0.
     pub contents: u32,
+    /// Whether blocks may differ in length.
+    pub uneven: bool,
     /// The largest message, in elements.
     pub chunk: u32,
     /// The number of lanes.
@@ -151,6 +154,14 @@ impl CallRecord {
         };
         if a.call != b.call {
             say("", &|it| format!("calls {}", it.call))
+        } else if a.uneven && a.contents != b.contents {
+            say(&a.call, &|it| match it.contents {
+                0 => "asks for the lengths of the other ranks' blocks".to_owned(),
+                hash => format!(
+                    "was given lengths of blocks that hash to {hash:08x}, the longest of {} elements",
+                    it.count
+                ),
+            })
         } else if a.count != b.count {
             say(&a.call, &|it| format!("has {} elements", it.count))
         } else if a.algorithm != b.algorithm {

@@ -218,6 +218,7 @@ mod tests {
             count: 0,
             algorithm: String::new(),
             contents: 0,
+            uneven: false,
             chunk: 1,
             lanes: 1,
         };

@@ -358,8 +358,15 @@ fn positions_tell_who_is_where() {
 }
 
 fn done(id: u64, op: u64, call: &str) -> Position {
-    let called =
-        CallRecord { call: call.into(), count: 1, algorithm: "ring".into(), contents: 0, chunk: 1, lanes: 1 };
+    let called = CallRecord {
+        call: call.into(),
+        count: 1,
+        algorithm: "ring".into(),
+        contents: 0,
+        uneven: false,
+        chunk: 1,
+        lanes: 1,
+    };
     let label = if id == 0 { String::new() } else { format!("g{id}") };
     let group = GroupPosition { id, label, begun: op + 1, latest: vec![called], ..GroupPosition::default() };
     Position { groups: vec![group], ..Position::of(Stage::Calls) }

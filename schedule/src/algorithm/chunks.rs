@@ -3,6 +3,8 @@
 //! An algorithm gives the steps of a turn as a pure function of chunk and turn ([`Pattern`]). [`Lanes`] assigns chunk `c` to lane
 //! `c mod lanes` and yields the steps one by one. The state of a lane is two integers and the steps of its current turn.
 
+use std::ops::Range;
+
 use crate::{Job, Rank, Schedule, Span, Step};
 
 /// One rank's part in a collective. At least two ranks take part.
@@ -15,6 +17,11 @@ pub(super) trait Pattern: Send + 'static {
 
     /// As [`Schedule::sources`].
     fn sources(&self, visit: &mut dyn FnMut(Rank));
+
+    /// As [`Schedule::written_by`].
+    fn written_by(&self, _source: Rank) -> Option<Range<usize>> {
+        None
+    }
 }
 
 /// The numbers of chunks and turns of a pattern, and the properties of its schedule.
@@ -164,6 +171,10 @@ impl<P: Pattern> Schedule for Lanes<P> {
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
         self.pattern.sources(visit);
+    }
+
+    fn written_by(&self, source: Rank) -> Option<Range<usize>> {
+        self.pattern.written_by(source)
     }
 
     fn next(&mut self, lane: usize) -> Option<Step> {

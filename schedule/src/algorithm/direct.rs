@@ -333,4 +333,8 @@ impl Pattern for Direct {
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
         self.others().filter(|&from| self.speaks(from, self.rank)).for_each(visit);
     }
+
+    fn written_by(&self, source: Rank) -> Option<Range<usize>> {
+        Some(self.place(source))
+    }
 }

@@ -319,6 +319,32 @@ mod tests {
     }
 
     #[test]
+    fn what_a_source_writes_lies_where_a_plan_says() {
+        for ((name, plan), long) in plans().flat_map(|plan| [false, true].map(|long| (plan, long))) {
+            for (ranks, root) in [(2, 1), (5, 3)] {
+                let mut known = false;
+                for rank in 0..ranks {
+                    let count = if plan.collective == Collective::Barrier { 0 } else { 1000 };
+                    let job = Job::new(plan.collective, rank, ranks, count);
+                    let job = Job { chunk: 100, direct: true, long, root, ..job };
+                    let mut schedule = plan.make(&job);
+                    while let Some(step) = schedule.next(0) {
+                        if let crate::Step::Await { from, into } = step
+                            && let Some(range) = schedule.written_by(from)
+                        {
+                            known = true;
+                            let within = range.start <= into.offset && into.offset + into.len <= range.end;
+                            assert!(within, "{name} {plan:?}: {step:?} outside {range:?}");
+                        }
+                    }
+                }
+                // What is written whole needs a place of its own.
+                assert!(known || !plan.whole, "{name} {plan:?}");
+            }
+        }
+    }
+
+    #[test]
     fn only_plans_that_say_so_write_whole_blocks() {
         for (name, plan) in plans().filter(|(_, plan)| plan.collective != Collective::Barrier) {
             let job = Job { chunk: 100, direct: true, long: true, ..Job::new(plan.collective, 0, 4, 10_000) };

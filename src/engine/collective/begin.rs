@@ -1,12 +1,24 @@
 //! Begins an operation: opens its windows, and sends clears to send.
 
-use std::mem;
+use std::{cell::Cell, mem};
 
+use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Schedule};
-use unisono_transport::{Region, RemoteRegion};
+use unisono_transport::{Error, Region, RemoteRegion};
 
-use super::{lane::Lane, run::Run};
-use crate::engine::{comm::Core, request::Operation, stop::Stop, wire::Class};
+use super::{
+    lane::Lane,
+    run::{Exposed, Run},
+};
+use crate::{
+    buffer::{Operand, Pieces},
+    engine::{
+        comm::{Core, expose_part},
+        request::Operation,
+        stop::Stop,
+        wire::Class,
+    },
+};
 
 impl Run {
     /// Opens the windows that an operation needs, and sends a clear to send to each of its sources if its schedule writes straight
@@ -40,32 +52,91 @@ impl Run {
         });
         opened?;
         // Sources may write there until the operation ends.
-        let mut exposed = None;
+        let mut exposed = Exposed::new();
         if schedule.direct() {
-            exposed = expose(core, &operation)?;
-            send_clear_to_send(core, &operation, &*schedule, exposed.as_ref().map(|(remote, _)| *remote))?;
+            let parts = expose(core, &operation, &*schedule)?;
+            send_clear_to_send(core, &operation, &*schedule, &parts)?;
+            core.comm.exposed = !parts.is_empty();
+            exposed.extend(parts.into_iter().map(|part| part.region));
+        } else {
+            core.comm.exposed = false;
         }
-        core.comm.exposed = exposed.is_some();
         let mut lanes = mem::take(&mut core.comm.lanes);
         lanes.resize_with(schedule.lanes(), Lane::default);
-        Ok(Self::new(operation, schedule, class, lanes, exposed.map(|(_, region)| region)))
+        Ok(Self::new(operation, schedule, class, lanes, exposed))
     }
 }
 
-/// What peers need to write into an operation's output; `None` if they may not.
-fn expose(core: &mut Core<'_>, operation: &Operation) -> Result<Option<(RemoteRegion, Region)>, Stop> {
+/// A part of an output that a source may write.
+struct Part {
+    remote: RemoteRegion,
+    /// Kept until the operation ends.
+    region: Region,
+    /// The offset in the output, in bytes.
+    start: u64,
+}
+
+/// The part of an operation's output that each source may write, in the order of the schedule's sources, or one for all of them; none
+/// if they may not write.
+fn expose(
+    core: &mut Core<'_>,
+    operation: &Operation,
+    schedule: &dyn Schedule,
+) -> Result<SmallVec<[Part; 1]>, Stop> {
     if !operation.writable {
-        return Ok(None);
+        return Ok(SmallVec::new());
     }
-    match core.expose(&operation.output.region, operation.output.registered.as_ref()) {
+    let exposed = match &operation.output.pieces {
+        None => {
+            let Operand { region, registered, .. } = &operation.output;
+            core.expose(region, registered.as_ref()).map(|one| {
+                one.map(|(remote, region)| Part { remote, region, start: 0 }).into_iter().collect()
+            })
+        }
+        Some(pieces) => expose_pieces(core, operation, pieces, schedule),
+    };
+    match exposed {
         Err(error) if operation.long => Err(error.into()),
         Err(error) => {
             let len = operation.output.len();
             tracing::debug!(%error, len, "an output that cannot be registered comes through slots");
-            Ok(None)
+            Ok(SmallVec::new())
         }
-        exposed => Ok(exposed?),
+        Ok(parts) => Ok(parts),
     }
+}
+
+/// As [`expose`], if the output lies in several pieces: all sources may write if each writes into one piece.
+fn expose_pieces(
+    core: &mut Core<'_>,
+    operation: &Operation,
+    pieces: &Pieces,
+    schedule: &dyn Schedule,
+) -> Result<SmallVec<[Part; 1]>, Error> {
+    let (size, near) = (operation.size, Cell::new(0));
+    let mut parts = Some(SmallVec::new());
+    let mut failed = None;
+    schedule.sources(&mut |source| {
+        let Some(found) = &mut parts else { return };
+        let part = schedule.written_by(source).and_then(|range| {
+            let start = range.start * size;
+            let (region, at, registered) = pieces.together(start, range.len() * size, &near)?;
+            Some((region, at, registered, start, range.len() * size))
+        });
+        let part = part.and_then(|(region, at, registered, start, len)| {
+            let exposed = match registered {
+                true => Ok(expose_part(&region, at, len)),
+                false => core.expose(&region, None),
+            };
+            let (remote, region) = exposed.map_err(|error| failed = Some(error)).ok()??;
+            Some(Part { remote, region, start: start as u64 })
+        });
+        match part {
+            Some(part) => found.push(part),
+            None => parts = None,
+        }
+    });
+    failed.map_or_else(|| Ok(parts.unwrap_or_default()), Err)
 }
 
 /// Sends a clear to send to every source: whether and where it may write into this rank's output.
@@ -73,13 +144,16 @@ fn send_clear_to_send(
     core: &mut Core<'_>,
     operation: &Operation,
     schedule: &dyn Schedule,
-    output: Option<RemoteRegion>,
+    parts: &[Part],
 ) -> Result<(), Stop> {
-    let mut told = Ok(());
+    let (mut told, mut index) = (Ok(()), 0);
     schedule.sources(&mut |source| {
         if told.is_ok() {
-            told = core.send_clear_to_send(source, operation.info(source), output);
+            let part = parts.get(if parts.len() > 1 { index } else { 0 });
+            let part = part.map(|part| (part.remote, part.start));
+            told = core.send_clear_to_send(source, operation.info(source), part);
         }
+        index += 1;
     });
     told
 }

@@ -1,5 +1,6 @@
 //! Runs one operation's schedule: each lane in order until it must wait.
 
+use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
 use unisono_transport::Region;
 
@@ -24,15 +25,18 @@ pub(crate) enum Pass {
     Idle,
 }
 
+/// Registered parts of an output: one, or one for each source.
+pub(super) type Exposed = SmallVec<[Region; 1]>;
+
 /// An operation under way.
 pub(crate) struct Run {
     pub operation: Box<Operation>,
     pub class: Class,
     pub(super) schedule: CallSchedule,
     pub(crate) lanes: Vec<Lane>,
-    /// The output, registered as long as the operation runs, if peers may write into it.
+    /// The parts of the output that peers may write, registered as long as the operation runs.
     #[expect(dead_code, reason = "kept for its drop")]
-    pub(super) exposed: Option<Region>,
+    pub(super) exposed: Exposed,
     /// The lane that reduced or copied last.
     pub(crate) working: usize,
 }
@@ -43,7 +47,7 @@ impl Run {
         schedule: CallSchedule,
         class: Class,
         lanes: Vec<Lane>,
-        exposed: Option<Region>,
+        exposed: Exposed,
     ) -> Self {
         Self { operation, class, schedule, lanes, exposed, working: 0 }
     }

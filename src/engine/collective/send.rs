@@ -60,15 +60,18 @@ impl Run {
         self.operation
             .agree(core.port.me, (to, core.comm.world(to)), &clear_to_send.operation)
             .map_err(Stop::from)?;
-        let Some(region) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
+        let Some((region, start)) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
         let Some(sender) = core.comm.sender(to, self.class, lane) else { return Ok(false) };
         let Some(record) = core.record(&core.comm.senders[sender].writes) else { return Ok(false) };
         let size = self.operation.size;
-        let (bytes, offset) = (from.len * size, (at * size) as u64);
-        if offset + bytes as u64 > region.len {
-            let what = format!("an output of {} bytes where {} belong", region.len, offset + bytes as u64);
+        let (bytes, at) = (from.len * size, (at * size) as u64);
+        let end = at + bytes as u64;
+        let offset = at.checked_sub(start).filter(|_| end <= start + region.len);
+        let Some(offset) = offset else {
+            let what =
+                format!("bytes {start} to {} of an output where {at} to {end} belong", start + region.len);
             return Err(core.violation(to, what));
-        }
+        };
         let injected = bytes <= core.port.limits.max_inject;
         let Some(origin) = self.origin(core, lane, from, (injected, false))? else { return Ok(false) };
         let ready = Ready { sender, origin, bytes, record, whose: Whose::Lane { lane } };

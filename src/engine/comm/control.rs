@@ -42,15 +42,16 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Sends a clear to send: where a peer may write into this rank's output in this operation, or that it may not. It takes along
-    /// the credit for the first lane of both ways.
+    /// Sends a clear to send: where a peer may write into this rank's output in this operation (a region, and its offset in the
+    /// output), or that it may not. It takes along the credit for the first lane of both ways.
     pub(crate) fn send_clear_to_send(
         &mut self,
         to: Rank,
         operation: OperationInfo,
-        output: Option<RemoteRegion>,
+        output: Option<(RemoteRegion, u64)>,
     ) -> Result<(), Stop> {
-        let RemoteRegion { base, key, len } = output.unwrap_or_default();
+        let start = output.map_or(0, |(_, offset)| offset + 1);
+        let (RemoteRegion { base, key, len }, _) = output.unwrap_or_default();
         let comm = &mut *self.comm;
         let first = comm.receiver(to, Class::Bulk, 0);
         let (mut written, mut freed) = (0, 0);
@@ -61,8 +62,7 @@ impl Core<'_> {
             landing.tell();
             flow.answer();
         }
-        let writable = output.is_some().into();
-        let clear_to_send = ClearToSend { operation, written, freed, writable, base, key, len };
+        let clear_to_send = ClearToSend { operation, written, freed, start, base, key, len };
         Ok(comm.queue_control(to, ControlKind::ClearToSend, clear_to_send)?)
     }
 

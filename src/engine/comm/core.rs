@@ -24,6 +24,13 @@ use crate::{
     error::Failure,
 };
 
+/// What peers need to write into a part of a registered region, and the region.
+pub(crate) fn expose_part(region: &Region, at: usize, len: usize) -> Option<(RemoteRegion, Region)> {
+    let remote = region.remote()?;
+    let part = RemoteRegion { base: remote.base + at as u64, len: len as u64, ..remote };
+    Some((part, region.clone()))
+}
+
 /// A communicator together with the port.
 pub(crate) struct Core<'e> {
     pub port: &'e mut Port,
@@ -59,14 +66,14 @@ impl Core<'_> {
         memory: &Region,
         registered: Option<&(Region, usize)>,
     ) -> Result<Option<(RemoteRegion, Region)>, Error> {
-        let len = memory.len() as u64;
-        let (region, at) = match registered {
-            Some((region, at)) => (region.clone(), *at as u64),
-            None if !self.port.limits.cheap_registration => return Ok(None),
-            None => (self.port.transport.register(buffer::expose(memory))?, 0),
-        };
-        let remote = region.remote();
-        Ok(remote.map(|remote| (RemoteRegion { base: remote.base + at, len, ..remote }, region)))
+        if let Some((region, at)) = registered {
+            return Ok(expose_part(region, *at, memory.len()));
+        }
+        if !self.port.limits.cheap_registration {
+            return Ok(None);
+        }
+        let region = self.port.transport.register(buffer::expose(memory))?;
+        Ok(expose_part(&region, 0, memory.len()))
     }
 
     /// Changes a sending end, and accounts for the change of its bytes in flight.
@@ -197,9 +204,8 @@ impl Core<'_> {
             }
             ControlKind::ClearToSend => {
                 let clear_to_send: ClearToSend = self.comm.received_part(from, about)?;
-                if clear_to_send.writable > 1 {
-                    let what =
-                        format!("a clear to send that is neither 1 nor 0, but {}", clear_to_send.writable);
+                if clear_to_send.remote().is_some_and(|(part, start)| start.checked_add(part.len).is_none()) {
+                    let what = "a clear to send for more than can be addressed".to_owned();
                     return Err(self.violation(from, what));
                 }
                 if !self.comm.keep_clear_to_send(from, clear_to_send) {

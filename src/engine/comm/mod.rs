@@ -14,7 +14,7 @@ mod window;
 
 pub(crate) use self::{
     communicator::{Comm, QueuedCollective},
-    core::Core,
+    core::{Core, expose_part},
     greetings::{Awaited, Greetings},
     member::Member,
     net::{CommIds, Net},

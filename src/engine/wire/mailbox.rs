@@ -8,7 +8,7 @@ use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
 /// The version of the format that this folder defines; ranks compare it when they join.
-pub(crate) const VERSION: u32 = 16;
+pub(crate) const VERSION: u32 = 17;
 
 /// The most slots of a flow, for each of which a word has a bit.
 pub(crate) const MAX_SLOTS: usize = 64;
@@ -54,18 +54,20 @@ pub(crate) struct ClearToSend {
     pub written: u32,
     /// ... and the number of its messages that this rank has freed (the low 32 bits).
     pub freed: u32,
-    /// 1 if the output may be written; 0 if its elements are to be sent through slots.
-    pub writable: u64,
-    /// The output: base, key, and length in bytes.
+    /// 0 if the elements are to be sent through slots; otherwise 1 + the offset, in bytes of the output, of the part that the source may
+    /// write.
+    pub start: u64,
+    /// That part: base, key, and length in bytes.
     pub base: u64,
     pub key: u64,
     pub len: u64,
 }
 
 impl ClearToSend {
-    /// The output, if it may be written.
-    pub(crate) fn remote(&self) -> Option<RemoteRegion> {
-        (self.writable == 1).then_some(RemoteRegion { base: self.base, key: self.key, len: self.len })
+    /// The part of the output that may be written, if any, and its offset there.
+    pub(crate) fn remote(&self) -> Option<(RemoteRegion, u64)> {
+        let start = self.start.checked_sub(1)?;
+        Some((RemoteRegion { base: self.base, key: self.key, len: self.len }, start))
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let len = rest.len().min(size_of::<Entry>());
     bytemuck::bytes_of_mut(&mut entry)[..len].copy_from_slice(&rest[..len]);
     let remote = entry.clear_to_send.remote();
-    assert_eq!(remote.is_some(), entry.clear_to_send.writable == 1);
+    assert_eq!(remote.is_some(), entry.clear_to_send.start > 0);
     for operation in entry.mismatch_probes.iter().chain([&entry.clear_to_send.operation]) {
         crate::call::fuzz(operation.into());
     }
