@@ -147,11 +147,24 @@ impl Case<'_> {
         let wanted = self.gets();
         let lengths = |blocks: &[Vec<i64>]| blocks.iter().map(|block| block.len() * size).collect::<Vec<_>>();
         let bytes = |blocks: &[Vec<i64>]| encode(self.dtype, &blocks.concat());
-        let ragged = || (0..9).map(move |piece| [1, 0, 3, 2, 11][piece % 5] * size);
+        // Of each block some odd pieces, and the rest.
+        let ragged = |blocks: &[Vec<i64>]| {
+            let cut = |mut rest: usize| {
+                let mut cuts: Vec<_> =
+                    [1, 0, 3, 2, 11].iter().map(|piece| (piece * size).min(rest)).collect();
+                cuts.iter_mut().for_each(|cut| {
+                    *cut = rest.min(*cut);
+                    rest -= *cut;
+                });
+                cuts.push(rest);
+                cuts
+            };
+            lengths(blocks).into_iter().flat_map(cut).collect()
+        };
         let cuts = |layout: Layout, blocks: &[Vec<i64>]| -> Vec<usize> {
             match layout {
                 Layout::Blocks | Layout::InPlaceBlocks => lengths(blocks),
-                Layout::Ragged | Layout::InPlaceRagged => ragged().collect(),
+                Layout::Ragged | Layout::InPlaceRagged => ragged(blocks),
                 _ => Vec::new(),
             }
         };
@@ -192,10 +205,9 @@ impl Case<'_> {
                 true => output_bytes.clone(),
                 false => vec![0xee; output_bytes.len()],
             };
-            let blocks = if given.len() > 1 || self.layout != Layout::Blocks { &given[..] } else { &[] };
             lent = [
-                Lent::new(&input_bytes, cuts(self.layout, blocks)),
-                Lent::new(&start, cuts(self.layout, if wanted.len() > 1 { &wanted } else { &[] })),
+                Lent::new(&input_bytes, cuts(self.layout, &given)),
+                Lent::new(&start, cuts(self.layout, &wanted)),
             ];
             (input, output) = (lent[0].all(), lent[1].all());
         }
