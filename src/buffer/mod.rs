@@ -5,12 +5,12 @@ mod borrowed;
 mod bytes;
 mod foreign;
 mod fresh;
-#[cfg(test)]
-pub(crate) mod lent;
 mod operand;
 mod pieces;
 mod raw;
 mod registered;
+#[cfg(test)]
+pub(crate) mod test_memory;
 
 pub use self::{borrowed::Owned, foreign::Foreign, registered::Buffer};
 pub(crate) use self::{

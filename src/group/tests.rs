@@ -19,6 +19,7 @@ mod differ;
 mod disagree;
 mod erased;
 mod follow;
+mod foreign;
 mod groups;
 mod in_place;
 mod later;

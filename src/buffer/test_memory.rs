@@ -1,4 +1,4 @@
-//! Memory that tests lend to erased calls, in one piece or several, and look at afterwards.
+//! Memory that tests give to erased calls, in one piece or several, and look at afterwards.
 #![allow(unsafe_code)]
 
 use std::{
@@ -14,7 +14,7 @@ use super::foreign::Foreign;
 
 /// Pieces of memory, and how many of their owners were dropped.
 #[derive(Clone)]
-pub(crate) struct Lent(Arc<Inner>);
+pub(crate) struct TestMemory(Arc<Inner>);
 
 struct Inner {
     /// Each piece, and its bytes.
@@ -29,7 +29,7 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 /// Keeps the memory, and counts its drop.
-struct Owner(Lent);
+struct Owner(TestMemory);
 
 impl Drop for Owner {
     fn drop(&mut self) {
@@ -37,7 +37,7 @@ impl Drop for Owner {
     }
 }
 
-impl Lent {
+impl TestMemory {
     /// These bytes, in pieces of these lengths; one more piece has the rest.
     pub(crate) fn new(bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Self {
         let mut rest = bytes;

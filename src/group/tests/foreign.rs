@@ -1,0 +1,350 @@
+//! Erased calls on memory from outside: what is refused, what ranks disagree on, messages, timeouts, and what becomes of the owners.
+
+use super::{erased::encode, small, world};
+use crate::{
+    Direction, Error, Failure, Foreign, MessageRequest, ProcessGroup, ReduceOp, Request, Result, Source,
+    buffer::test_memory::{TestMemory, nowhere},
+    dtype::Dtype,
+    schedule::{Collective, Uneven},
+};
+
+fn memory(dtype: Dtype, numbers: &[i64]) -> TestMemory {
+    TestMemory::new(&encode(dtype, numbers), [])
+}
+
+#[test]
+fn registered_memory_is_recognized() {
+    world(
+        2,
+        |_| {},
+        |group| {
+            let mut buffer = group.buffer::<u8>(1 << 20).unwrap();
+            assert_eq!(buffer.base(), buffer.as_mut_ptr());
+            let registry = &group.shared.runtime.registry;
+            let inside = nowhere(buffer.base().addr() + 4096, 8192);
+            let found = inside.operand().clone().found_in(registry).registered.unwrap();
+            assert_eq!((found.0.base(), found.1), (buffer.base(), 4096));
+            let beyond = nowhere(buffer.base().addr() + 4096, 1 << 20);
+            assert!(beyond.operand().clone().found_in(registry).registered.is_none());
+            drop(buffer);
+            assert!(inside.operand().clone().found_in(registry).registered.is_none());
+        },
+    );
+}
+
+#[test]
+fn wrong_arguments_are_the_callers_error() {
+    world(2, small, |group| {
+        let error = |result: Result<()>| match result.unwrap_err() {
+            Error::Argument { call, problem } => format!("{call}: {problem}"),
+            other => panic!("{other}"),
+        };
+        let all_reduce = Request::new(Collective::AllReduce, Dtype::F32);
+        let good = memory(Dtype::F32, &[1, 2, 3]);
+        let call = |request: &Request<'_>, input: &Foreign, output: &Foreign| {
+            error(group.collective(request, input, output))
+        };
+        let told = call(&all_reduce, &nowhere(0x1001, 12), &good.all());
+        assert_eq!(told, "all_reduce: the input has memory at 0x1001; elements of f32 lie at multiples of 4");
+        let told = call(&all_reduce, &good.all(), &nowhere(0, 12));
+        assert_eq!(told, "all_reduce: the output has 12 bytes at a null address");
+        let told = call(&all_reduce, &good.all(), &nowhere(0x1000, 10));
+        assert_eq!(told, "all_reduce: the output has a piece of 10 bytes; elements of f32 have 4 each");
+        let told = call(&all_reduce, &good.all(), &nowhere(usize::MAX - 3, 8));
+        assert!(told.contains("more than can be addressed"), "{told}");
+        let pieces = TestMemory::new(&[0; 12], [4]);
+        let told = call(&all_reduce, &pieces.all(), &good.all());
+        assert!(told.contains("a block of the input lies in several pieces"), "{told}");
+        let gather = Request::new(Collective::AllGather, Dtype::U8);
+        let told = call(&gather, &memory(Dtype::U8, &[1, 2]).all(), &TestMemory::new(&[0; 4], [1]).all());
+        assert!(told.contains("a block of the output lies in several pieces"), "{told}");
+        let uneven = |input, output| Some(Uneven { input, output });
+        let with = |lengths| Request { lengths, ..gather };
+        let told = call(&with(uneven(&[], &[1])), &memory(Dtype::U8, &[1]).all(), &good.all());
+        assert_eq!(told, "all_gather: 1 lengths of the output's blocks were given; there are 2 ranks");
+        let told = call(&with(uneven(&[], &[usize::MAX, 2])), &memory(Dtype::U8, &[1]).all(), &good.all());
+        assert!(told.contains("more than can be addressed"), "{told}");
+        let told = call(&with(uneven(&[], &[6, 6])), &memory(Dtype::U8, &[1]).all(), &good.all());
+        assert_eq!(told, "all_gather: the input has 1 elements; this rank's block has 6");
+        let told = call(&Request { lengths: uneven(&[], &[]), ..all_reduce }, &good.all(), &good.all());
+        assert_eq!(told, "all_reduce: it has no blocks whose lengths could differ");
+        let told = call(
+            &Request { timeout: Some(std::time::Duration::ZERO), ..all_reduce },
+            &good.all(),
+            &good.all(),
+        );
+        assert!(told.contains("the timeout is 0ns"), "{told}");
+        assert!(group.with_timeout(std::time::Duration::from_secs(1 << 30)).is_err());
+        let told = error(group.message(&MessageRequest::send(Dtype::U8, 7, 0), &good.all()).map(drop));
+        assert_eq!(told, "send: there is no rank 7; there are ranks 0 to 1");
+        let told = error(group.message(&MessageRequest::send(Dtype::F32, 1, 0), &pieces.all()).map(drop));
+        assert!(told.contains("one piece"), "{told}");
+        let both = [pieces.part(0..4), pieces.part(0..4)];
+        assert_eq!(good.owners().0, 0, "what was refused is dropped");
+        drop(both);
+        // The group goes on.
+        group.collective(&all_reduce, &good.all(), &good.all()).unwrap();
+        assert_eq!(good.bytes(), encode(Dtype::F32, &[2, 4, 6]));
+    });
+}
+
+/// What all ranks are told of a call on which they disagree.
+fn told(ranks: usize, call: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
+    let all = world(ranks, small, |group| {
+        let failed = call(&group).and_then(|()| group.barrier()).unwrap_err();
+        match failed {
+            Error::Failed(failure @ Failure::Mismatch { .. }) => failure.to_string(),
+            other => panic!("{other}"),
+        }
+    });
+    assert!(all.iter().all(|told| *told == all[0]), "{all:?}");
+    all[0].clone()
+}
+
+#[test]
+fn lengths_that_differ_are_a_mismatch_for_all() {
+    let run = |group: &ProcessGroup, collective, lengths: Uneven<'_>, root, op| {
+        let count = |own: bool, whole: &[usize]| if own { whole[group.rank()] } else { whole.iter().sum() };
+        let at_root = group.rank() == root;
+        let (gives, gets) = match collective {
+            Collective::AllGather => (count(true, lengths.output), count(false, lengths.output)),
+            Collective::ReduceScatter => (count(false, lengths.input), count(true, lengths.input)),
+            Collective::AllToAll => (count(false, lengths.input), count(false, lengths.output)),
+            Collective::Gather => {
+                (lengths.output[group.rank()], if at_root { count(false, lengths.output) } else { 0 })
+            }
+            _ => (if at_root { count(false, lengths.input) } else { 0 }, lengths.input[group.rank()]),
+        };
+        let (input, output) = (TestMemory::new(&vec![0; gives], []), TestMemory::new(&vec![0; gets], []));
+        let request = Request { lengths: Some(lengths), root, op, ..Request::new(collective, Dtype::U8) };
+        group.collective(&request, &input.all(), &output.all())
+    };
+    let sum = ReduceOp::Sum;
+    for collective in [Collective::AllGather, Collective::ReduceScatter] {
+        for last in [[3, 5], [2, 1]] {
+            let told = told(3, |group| {
+                let own = if group.rank() == 0 { last[0] } else { last[1] };
+                let all = [2, own, 4];
+                run(group, collective, Uneven { input: &all, output: &all }, 0, sum)
+            });
+            assert!(
+                told.contains(collective.name()) && told.contains("lengths of blocks that hash to"),
+                "{told}"
+            );
+        }
+    }
+    let all_to_all = told(3, |group| {
+        let mut gets = [2; 3];
+        if group.rank() == 2 {
+            gets[0] = 3;
+        }
+        run(group, Collective::AllToAll, Uneven { input: &[2; 3], output: &gets }, 0, sum)
+    });
+    let wanted =
+        "op 0 all_to_all_v(u8): rank 0 has 2 elements for rank 2, rank 2 expects 3 elements of rank 0";
+    assert_eq!(all_to_all, wanted);
+    let gather = told(3, |group| {
+        let lengths = if group.rank() == 0 { [1, 2, 3] } else { [1, 2, 4] };
+        run(group, Collective::Gather, Uneven { input: &[], output: &lengths }, 0, sum)
+    });
+    let wanted =
+        "op 0 gather_v(u8, root 0): rank 0 expects 3 elements of rank 2, rank 2 has 4 elements for rank 0";
+    assert_eq!(gather, wanted);
+    let scatter = told(2, |group| {
+        let lengths = if group.rank() == 1 { [1000, 2] } else { [1, 2] };
+        run(group, Collective::Scatter, Uneven { input: &lengths, output: &[] }, 1, sum)
+    });
+    let wanted = "op 0 scatter_v(u8, root 1): rank 0 expects 1 elements of rank 1, rank 1 has 1000 elements for rank 0";
+    assert_eq!(scatter, wanted);
+    // A rank that asks for the lengths, and one that was given them.
+    for collective in [Collective::AllGather, Collective::AllToAll] {
+        let told = told(2, |group| match (group.rank(), collective) {
+            (0, _) => run(group, collective, Uneven { input: &[2, 2], output: &[2, 2] }, 0, sum),
+            (_, Collective::AllGather) => group.all_gather_v(&[1_u8, 2]).map(drop),
+            _ => group.all_to_all_v(&[1_u8, 2, 3, 4], &[2, 2]).map(drop),
+        });
+        assert!(told.contains("rank 1 asks for the lengths of the other ranks' blocks"), "{told}");
+    }
+}
+
+#[test]
+fn pieces_that_differ_are_a_mismatch_of_coalesced_calls() {
+    let coalesced = Request { coalesced: true, ..Request::new(Collective::Broadcast, Dtype::U8) };
+    let call = |group: &ProcessGroup, cut, coalesced: &Request<'_>| {
+        let data = TestMemory::new(&[group.rank() as u8; 8], [cut]);
+        let result = group.collective(coalesced, &Foreign::none(), &data.all());
+        result.map(|()| assert_eq!(data.bytes(), [0; 8]))
+    };
+    world(3, small, |group| call(&group, 3, &coalesced).unwrap());
+    let told = told(2, |group| call(group, 3 + group.rank(), &coalesced));
+    assert!(told.contains("broadcast_coalesced(u8, root 0)") && told.contains("hash to"), "{told}");
+}
+
+#[test]
+fn messages_from_foreign_memory() {
+    world(3, small, |group| {
+        let (rank, ranks) = (group.rank(), group.size());
+        let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        for (len, dtype) in [(0, Dtype::F16), (5, Dtype::I64), (3000, Dtype::U8)] {
+            let numbers =
+                |rank: usize| (0..len).map(|at| ((rank * 31 + at) % 100) as i64).collect::<Vec<_>>();
+            let (sent, got) = (memory(dtype, &numbers(rank)), memory(dtype, &vec![0; len]));
+            let batch = [
+                (MessageRequest::recv(dtype, if len == 5 { Source::Any } else { left.into() }, 3), got.all()),
+                (MessageRequest::send(dtype, right, 3), sent.all()),
+            ];
+            let peers = group.messages_async(batch).unwrap().into_iter().map(|work| work.wait().unwrap().1);
+            assert_eq!(peers.collect::<Vec<_>>(), [left, right]);
+            assert_eq!(got.bytes(), encode(dtype, &numbers(left)));
+            group.barrier().unwrap();
+            // Blocking, and with a typed call on the other side.
+            let got = memory(Dtype::I64, &[0; 2]);
+            let from = MessageRequest {
+                direction: Direction::Recv(Source::Any),
+                ..MessageRequest::recv(Dtype::I64, Source::Any, 4)
+            };
+            let work = group
+                .message_async(&MessageRequest::send(Dtype::I64, right, 4), memory(Dtype::I64, &[7, 8]).all())
+                .unwrap();
+            assert_eq!(group.message(&from, &got.all()).unwrap(), left);
+            assert_eq!((got.bytes(), work.wait().unwrap().1), (encode(Dtype::I64, &[7, 8]), right));
+            assert_eq!(got.owners(), (0, 1));
+            group.barrier().unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_shortest_timeout_counts() {
+    let short = std::time::Duration::from_millis(80);
+    // The world has five minutes; a handle and a call have less.
+    let ways: [fn(&ProcessGroup, std::time::Duration) -> Result<()>; 5] = [
+        |group, short| group.with_timeout(short)?.barrier(),
+        |group, short| group.with_timeout(short)?.barrier_async()?.wait(),
+        |group, short| {
+            let request = Request { timeout: Some(short), ..Request::new(Collective::Barrier, Dtype::U8) };
+            group.with_timeout(short * 1000)?.collective(&request, &Foreign::none(), &Foreign::none())
+        },
+        |group, short| group.with_timeout(short)?.recv(&mut [0_u8], 1, 0).map(drop),
+        |group, short| {
+            let data = memory(Dtype::U8, &[1]);
+            let request =
+                MessageRequest { timeout: Some(short), ..MessageRequest::recv(Dtype::U8, Source::Any, 0) };
+            group.message_async(&request, data.all())?.wait().map(drop)
+        },
+    ];
+    for way in ways {
+        world(
+            2,
+            |_| {},
+            |group| {
+                if group.rank() == 1 {
+                    let failed = super::hear(&group).unwrap_err();
+                    assert!(matches!(
+                        failed,
+                        Error::Failed(Failure::Deadline { .. } | Failure::Undelivered { .. })
+                    ));
+                    return;
+                }
+                let started = std::time::Instant::now();
+                let waited = match way(&group, short).unwrap_err() {
+                    Error::Failed(
+                        Failure::Deadline { waited, rank: 0, .. }
+                        | Failure::Undelivered { waited, rank: 0, .. },
+                    ) => waited,
+                    other => panic!("{other}"),
+                };
+                assert!(waited >= short && waited <= started.elapsed(), "{waited:?}");
+            },
+        );
+    }
+}
+
+/// Waits until the owners of all operands are dropped.
+fn until_dropped(memory: &TestMemory, owners: usize) {
+    for _ in 0..20_000 {
+        if memory.owners() == (0, owners) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    panic!("the owners: {:?}", memory.owners());
+}
+
+#[test]
+fn owners_are_dropped_once_and_not_before_the_end() {
+    let request = Request::new(Collective::AllReduce, Dtype::I32);
+    world(2, small, |group| {
+        // The work is dropped before the operation has ended, which waits for rank 1.
+        let data = memory(Dtype::I32, &[1; 500]);
+        if group.rank() == 0 {
+            drop(group.collective_async(&request, data.all(), data.all()).unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert_eq!(data.owners(), (2, 0));
+            group.send(&[1_u8], 1, 0).unwrap();
+        } else {
+            group.recv(&mut [0_u8], 0, 0).unwrap();
+            group.collective(&request, &data.all(), &data.all()).unwrap();
+        }
+        until_dropped(&data, 2);
+        assert_eq!(data.bytes(), encode(Dtype::I32, &[2; 500]));
+        // A result that is taken has the owners.
+        let work = group.collective_async(&request, data.all(), data.all()).unwrap();
+        work.wait_done().unwrap();
+        assert_eq!(data.owners(), (2, 2));
+        let kept = work.wait().unwrap();
+        assert_eq!(data.owners(), (2, 2));
+        drop(kept);
+        assert_eq!(data.owners(), (0, 4));
+    });
+    // The group fails while operations wait.
+    world(2, small, |group| {
+        if group.rank() == 1 {
+            group.recv(&mut [0_u8], 0, 0).unwrap();
+            group.abort("enough");
+            return;
+        }
+        let [data, other] = [memory(Dtype::I32, &[1; 500]), memory(Dtype::I32, &[1; 500])];
+        let work = group.collective_async(&request, data.all(), data.all()).unwrap();
+        drop(group.collective_async(&request, other.all(), other.all()).unwrap());
+        let late = memory(Dtype::I32, &[1; 500]);
+        drop(group.message_async(&MessageRequest::recv(Dtype::I32, 1.into(), 0), late.all()).unwrap());
+        assert_eq!((data.owners(), other.owners(), late.owners()), ((2, 0), (2, 0), (1, 0)));
+        group.send(&[1_u8], 1, 0).unwrap();
+        assert!(matches!(work.wait(), Err(Error::Failed(Failure::Aborted { rank: 1, .. }))));
+        until_dropped(&data, 2);
+        until_dropped(&other, 2);
+        until_dropped(&late, 1);
+        // A call that cannot begin drops its operands too.
+        assert!(group.collective_async(&request, data.all(), data.all()).is_err());
+        assert_eq!(data.owners(), (0, 4));
+    });
+}
+
+#[test]
+fn work_is_awaited_by_reference() {
+    world(2, small, |group| {
+        if group.rank() == 1 {
+            group.recv(&mut [0_u8], 0, 0).unwrap();
+            return group.barrier().unwrap();
+        }
+        let work = group.barrier_async().unwrap();
+        let short = std::time::Duration::from_millis(5);
+        assert!(!work.wait_done_timeout(short).unwrap() && !work.is_done());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(work.poll_done(&mut context).is_pending());
+        std::thread::scope(|scope| {
+            let waits: Vec<_> = (0..3).map(|_| scope.spawn(|| work.wait_done().unwrap())).collect();
+            let polls = scope
+                .spawn(|| super::work::block_on(std::future::poll_fn(|context| work.poll_done(context))));
+            group.send(&[1_u8], 1, 0).unwrap();
+            waits.into_iter().for_each(|wait| wait.join().unwrap());
+            polls.join().unwrap();
+        });
+        assert!(work.is_done() && work.wait_done_timeout(short).unwrap());
+        assert!(work.poll_done(&mut context).is_ready());
+        let mut work = work;
+        super::work::block_on(&mut work).unwrap();
+        assert!(matches!(work.wait(), Err(Error::Argument { call: "Work", .. })), "the result was taken");
+    });
+}
