@@ -106,7 +106,7 @@ impl Operand {
 
     /// Whether two of its pieces have a byte in common.
     pub(crate) fn overlaps_itself(&self) -> bool {
-        self.pieces.is_some() && self.extents().is_sorted_by(|one, other| one.1 <= other.0) == false
+        self.pieces.is_some() && !self.extents().is_sorted_by(|one, other| one.1 <= other.0)
     }
 
     /// Whether two operands have a byte in common.

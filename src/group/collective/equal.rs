@@ -20,7 +20,7 @@ impl ProcessGroup {
     /// Reduces all ranks' `data`, element by element; every rank gets the result, in place.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the operation does not fit the type; [`Error::Failed`] if the ranks disagree (other length,
+    /// [`Error::Argument`](crate::Error::Argument) if the operation does not fit the type; [`Error::Failed`](crate::Error::Failed) if the ranks disagree (other length,
     /// type, operation or call) or the group has failed.
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
         self.in_place(Collective::AllReduce, data, op, 0).map(drop)
@@ -49,7 +49,7 @@ impl ProcessGroup {
     /// Reduces all ranks' `input`; every rank gets the result in `output`, which must be as long.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] if the lengths differ.
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`](crate::Error::Argument) if the lengths differ.
     pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         self.apart(Collective::AllReduce, input, output, op, 0)
     }
@@ -69,7 +69,7 @@ impl ProcessGroup {
     /// Reduces all ranks' `data`; the root gets the result, in place. On other ranks `data` is only read.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] if there is no such root.
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`](crate::Error::Argument) if there is no such root.
     pub fn reduce<T: Element>(&self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
         self.in_place(Collective::Reduce, data, op, root).map(drop)
     }
@@ -86,7 +86,7 @@ impl ProcessGroup {
     /// is not used and may be empty.
     ///
     /// # Errors
-    /// As [`reduce`](Self::reduce), and [`Error::Argument`] if the lengths differ at the root.
+    /// As [`reduce`](Self::reduce), and [`Error::Argument`](crate::Error::Argument) if the lengths differ at the root.
     pub fn reduce_into<T: Element>(
         &self,
         input: &[T],
@@ -119,7 +119,7 @@ impl ProcessGroup {
     /// as long as all ranks' outputs together: `size` times `output`.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] unless `input` is `size` times as long as `output`.
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`](crate::Error::Argument) unless `input` is `size` times as long as `output`.
     pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         self.apart(Collective::ReduceScatter, input, output, op, 0)
     }
@@ -141,7 +141,7 @@ impl ProcessGroup {
     /// scales all of `data`.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`] unless `size` divides the length.
+    /// As [`all_reduce`](Self::all_reduce), and [`Error::Argument`](crate::Error::Argument) unless `size` divides the length.
     pub fn reduce_scatter_in_place<'d, T: Element>(
         &self,
         data: &'d mut [T],
@@ -167,7 +167,7 @@ impl ProcessGroup {
     /// Every rank gets all ranks' `input` in `output`, in the order of ranks; `output` is `size` times as long as `input`.
     ///
     /// # Errors
-    /// [`Error::Argument`] unless `output` is `size` times as long as `input`; [`Error::Failed`] if the ranks disagree or
+    /// [`Error::Argument`](crate::Error::Argument) unless `output` is `size` times as long as `input`; [`Error::Failed`](crate::Error::Failed) if the ranks disagree or
     /// the group has failed.
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.apart(Collective::AllGather, input, output, ReduceOp::Sum, 0)
@@ -189,7 +189,7 @@ impl ProcessGroup {
     /// `size` equal ones, is already filled.
     ///
     /// # Errors
-    /// As [`all_gather`](Self::all_gather), and [`Error::Argument`] unless `size` divides the length.
+    /// As [`all_gather`](Self::all_gather), and [`Error::Argument`](crate::Error::Argument) unless `size` divides the length.
     pub fn all_gather_in_place<T: Element>(&self, data: &mut [T]) -> Result<()> {
         self.in_place(Collective::AllGather, data, ReduceOp::Sum, 0).map(drop)
     }
@@ -206,7 +206,7 @@ impl ProcessGroup {
     /// order of ranks, in `output`. Both have the same length.
     ///
     /// # Errors
-    /// [`Error::Argument`] unless both are equally long and `size` divides the length; [`Error::Failed`] if the ranks
+    /// [`Error::Argument`](crate::Error::Argument) unless both are equally long and `size` divides the length; [`Error::Failed`](crate::Error::Failed) if the ranks
     /// disagree or the group has failed.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         self.apart(Collective::AllToAll, input, output, ReduceOp::Sum, 0)
@@ -244,8 +244,8 @@ impl ProcessGroup {
     /// `input`. On other ranks it is not used and may be empty.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root, or, at the root, unless `output` is `size` times as long as
-    /// `input`; [`Error::Failed`] if the ranks disagree or the group has failed.
+    /// [`Error::Argument`](crate::Error::Argument) if there is no such root, or, at the root, unless `output` is `size` times as long as
+    /// `input`; [`Error::Failed`](crate::Error::Failed) if the ranks disagree or the group has failed.
     pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
         self.apart(Collective::Gather, input, output, ReduceOp::Sum, root)
     }
@@ -266,7 +266,7 @@ impl ProcessGroup {
     /// `size` equal ones, is already filled. On other ranks `data` is the block that this rank gives, and is only read.
     ///
     /// # Errors
-    /// As [`gather`](Self::gather), and at the root [`Error::Argument`] unless `size` divides the length.
+    /// As [`gather`](Self::gather), and at the root [`Error::Argument`](crate::Error::Argument) unless `size` divides the length.
     pub fn gather_in_place<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
         self.in_place(Collective::Gather, data, ReduceOp::Sum, root).map(drop)
     }
@@ -283,8 +283,8 @@ impl ProcessGroup {
     /// `output` at the root; on other ranks it is not used and may be empty.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root, or, at the root, unless `input` is `size` times as long as
-    /// `output`; [`Error::Failed`] if the ranks disagree or the group has failed.
+    /// [`Error::Argument`](crate::Error::Argument) if there is no such root, or, at the root, unless `input` is `size` times as long as
+    /// `output`; [`Error::Failed`](crate::Error::Failed) if the ranks disagree or the group has failed.
     pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: Rank) -> Result<()> {
         self.apart(Collective::Scatter, input, output, ReduceOp::Sum, root)
     }
@@ -305,7 +305,7 @@ impl ProcessGroup {
     /// other ranks `data` is the block, and is filled. Returns this rank's block.
     ///
     /// # Errors
-    /// As [`scatter`](Self::scatter), and at the root [`Error::Argument`] unless `size` divides the length.
+    /// As [`scatter`](Self::scatter), and at the root [`Error::Argument`](crate::Error::Argument) unless `size` divides the length.
     pub fn scatter_in_place<'d, T: Element>(&self, data: &'d mut [T], root: Rank) -> Result<&'d mut [T]> {
         let block = self.in_place(Collective::Scatter, data, ReduceOp::Sum, root)?;
         Ok(data.get_mut(block).unwrap_or_default())
@@ -323,7 +323,7 @@ impl ProcessGroup {
     /// Every rank gets the root's `data`, which is equally long on all.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such root; [`Error::Failed`] if the ranks disagree or the group has failed.
+    /// [`Error::Argument`](crate::Error::Argument) if there is no such root; [`Error::Failed`](crate::Error::Failed) if the ranks disagree or the group has failed.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
         self.in_place(Collective::Broadcast, data, ReduceOp::Sum, root).map(drop)
     }
@@ -339,7 +339,7 @@ impl ProcessGroup {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// [`Error::Failed`] if the ranks disagree or the group has failed.
+    /// [`Error::Failed`](crate::Error::Failed) if the ranks disagree or the group has failed.
     pub fn barrier(&self) -> Result<()> {
         self.in_place::<u8>(Collective::Barrier, &mut [], ReduceOp::Sum, 0).map(drop)
     }
