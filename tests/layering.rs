@@ -101,6 +101,7 @@ const UNSAFE: &[&str] = &[
     "transport/benches/put.rs",
     "src/buffer/",
     "src/signals.rs",
+    "tests/processes/erased.rs",
     "tests/processes/forking.rs",
     "src/engine/access.rs",
     "tests/processes/strangers.rs",

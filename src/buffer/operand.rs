@@ -109,7 +109,7 @@ impl Operand {
         self.pieces.is_some() && !self.extents().is_sorted_by(|one, other| one.1 <= other.0)
     }
 
-    /// Whether two operands have a byte in common.
+    /// Whether it has a byte in common with another operand, whose pieces do not overlap each other.
     fn touches(&self, other: &Self) -> bool {
         if self.pieces.is_none() && other.pieces.is_none() {
             let range = |region: &Region| (region.base().addr(), region.base().addr() + region.len());
@@ -117,9 +117,9 @@ impl Operand {
             return a < b_end && b < a_end && a < a_end && b < b_end;
         }
         let others = other.extents();
-        self.extents().into_iter().any(|(start, end)| {
-            // An operand's pieces may overlap if it is only read: so all that begin before `end` count.
-            others.iter().take_while(|(from, _)| *from < end).any(|(_, to)| *to > start)
+        self.stretches().any(|Bytes { base, len, .. }| {
+            let last = others.partition_point(|(from, _)| *from < base.addr() + len).checked_sub(1);
+            last.and_then(|last| others.get(last)).is_some_and(|(_, to)| *to > base.addr())
         })
     }
 

@@ -247,9 +247,7 @@ impl Shared {
             pairs,
             long,
             fixed: borrowed.fixed,
-            writable: !borrowed.fixed
-                && borrowed.output.pieces.is_none()
-                && (!collective.exchanges() || borrowed.overlap == Overlap::Apart),
+            writable: !borrowed.fixed && (!collective.exchanges() || borrowed.overlap == Overlap::Apart),
             input: borrowed.input.found_in(registry),
             output: borrowed.output.found_in(registry),
         });

@@ -13,6 +13,7 @@ mod blocks;
 mod chaos;
 mod collectives;
 mod ending;
+mod erased;
 mod failures;
 mod forking;
 mod groups;
@@ -44,6 +45,7 @@ use crate::{rank::Role, suite::Cases};
 const ROLES: &[&[Role]] = &[
     collectives::ROLES,
     messages::ROLES,
+    erased::ROLES,
     objects::ROLES,
     pinning::ROLES,
     forking::ROLES,
@@ -69,6 +71,7 @@ fn cases() -> Cases {
     }
     let tables = [
         messages::CASES,
+        erased::CASES,
         objects::CASES,
         pinning::CASES,
         groups::CASES,

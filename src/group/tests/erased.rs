@@ -10,7 +10,7 @@ use crate::{
     ProcessGroup, ReduceOp, Request,
     buffer::test_memory::TestMemory,
     dtype::Dtype,
-    schedule::{Collective, Uneven},
+    schedule::{Collective, Step, Uneven},
 };
 
 /// How the operands lie.
@@ -298,6 +298,21 @@ fn every_collective_and_type_in_all_layouts() {
 fn large_blocks_are_written_into_their_pieces() {
     for ranks in [2, 3] {
         world(ranks, |_| {}, |group| cases(&group, &[Dtype::I16], &[40_000]));
+        world(
+            ranks,
+            |_| {},
+            |group| {
+                let (collective, dtype, layout) = (Collective::AllGather, Dtype::I16, Layout::Blocks);
+                let (op, root, len) = (ReduceOp::Sum, 0, 40_000);
+                let group = &group;
+                group.keep_trace();
+                Case { group, collective, dtype, layout, uneven: false, op, root, len, seed: 1 }.check(true);
+                let steps: Vec<_> = group.keep_trace().into_iter().map(|it| it.step).collect();
+                let landed = steps.iter().filter(|step| matches!(step, Step::Await { .. })).count();
+                assert_eq!(landed, ranks - 1, "{steps:?}");
+                assert!(!steps.iter().any(|step| matches!(step, Step::Take { .. })), "{steps:?}");
+            },
+        );
         let chunked = |config: &mut crate::Config| config.chunk = 4096;
         world(ranks, chunked, |group| cases(&group, &[Dtype::I16], &[10_000]));
     }
