@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples test-libfabric2 test-hosts test-verbs chaos fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs chaos fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -13,11 +13,12 @@ demo: ## installs what is missing, builds, reduces 8 B to 64 MiB among 4 ranks o
 	cargo build --release -p unisono-cli
 	$(target)/release/unisono bench all_reduce --ranks 4 --provider tcp -b 8 -e 64M -f 2
 
-test: check unit examples test-libfabric2 ## the whole gate: format, clippy, docs, tests, examples, doctests, libfabric 2
+test: check unit examples python test-libfabric2 ## the whole gate: format, clippy, docs, tests, examples, doctests, the Python package, libfabric 2
 
 check: ## format, clippy with all features and with none, and docs, with warnings denied; packages as cargo publish makes them
 	@ci/setup.sh build check
 	cargo fmt --all --check
+	@ci/python.sh check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy -p unisono -p unisono-files --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
@@ -34,6 +35,12 @@ unit: ## tests and doctests; what they could not run says SKIPPED
 examples: ## runs every example with several ranks
 	@ci/setup.sh build
 	@ci/examples.sh
+
+python: ## the Python package's own tests, which need no torch
+	@ci/python.sh test
+
+wheel: ## builds the Python package's wheel for this machine's architecture, with libfabric inside, into target/wheels
+	@ci/wheel.sh
 
 test-libfabric2: ## conformance and processes again, over libfabric 2
 	@ci/libfabric2.sh

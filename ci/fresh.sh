@@ -2,16 +2,22 @@
 # Tries commands on a fresh machine: a minimal Debian with git, make and this machine's Rust toolchain, nothing else.
 #
 #   ci/fresh.sh [-s SUITE] [GOAL...]          as root; needs the package debootstrap; default: -s bookworm demo test
+#   ci/fresh.sh [-s SUITE] -w WHEEL           installs this wheel of the Python package where there is no compiler, no libfabric and
+#                                             no Rust, and runs the package's tests
 #
 # The system is made anew below a temporary directory and removed afterwards. Inside, make runs in a clone of the
 # last commit, as on a machine that has never seen this project: packages are really missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-suite=bookworm
-if [ "${1:-}" = -s ]; then
-  suite=$2
-  shift 2
-fi
+suite=bookworm wheel=
+while getopts s:w: option; do
+  case $option in
+    s) suite=$OPTARG ;;
+    w) wheel=$(realpath "$OPTARG") ;;
+    *) exit 2 ;;
+  esac
+done
+shift $((OPTIND - 1))
 [ $# -gt 0 ] || set -- demo test
 if [ "$(id -u)" != 0 ] || ! command -v debootstrap >/dev/null; then
   echo "fresh: needs root and the package debootstrap" >&2
@@ -26,12 +32,15 @@ if [ "${FRESH_INSIDE:-}" != yes ]; then
     { tail -n 20 "$root.log" >&2; exit 1; }
   rm "$root.log"
   git clone -q . "$root/unisono"
+  [ -z "$wheel" ] || { cp "$wheel" "$root/" && set -- -w "$wheel"; }
   FRESH_INSIDE=yes FRESH_ROOT=$root unshare --mount ci/fresh.sh "$@"
   exit
 fi
 root=$FRESH_ROOT
-mkdir "$root/rust"
-mount --bind "$(rustc --print sysroot)" "$root/rust"
+if [ -z "$wheel" ]; then
+  mkdir "$root/rust"
+  mount --bind "$(rustc --print sysroot)" "$root/rust"
+fi
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
@@ -39,5 +48,11 @@ mount -t tmpfs tmpfs "$root/tmp"
 # The way to the network is this machine's.
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
-exec chroot "$root" env -i HOME=/root TERM="${TERM:-dumb}" CI=true PATH=/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-  PIP_CERT=/etc/ssl/certs/ca-certificates.crt make -C /unisono "$@" </dev/null
+inside=(chroot "$root" env -i HOME=/root TERM="${TERM:-dumb}" CI=true PATH=/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin
+  PIP_CERT=/etc/ssl/certs/ca-certificates.crt)
+[ -n "$wheel" ] || exec "${inside[@]}" make -C /unisono "$@" </dev/null
+"${inside[@]}" /unisono/ci/python.sh installed "/$(basename "$wheel")" </dev/null
+if "${inside[@]}" sh -c 'command -v cc || command -v cargo || ldconfig -p | grep libfabric'; then
+  echo "fresh: the wheel was to be tried without a compiler and libfabric, and one is there" >&2
+  exit 1
+fi

@@ -4,18 +4,9 @@
 # since the same package has it, the test of MPICH's launcher. With names of suites, these instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-mpich=5.0.2
-target=${CARGO_TARGET_DIR:-target}
-mkdir -p "$target"
-# By its version, so that another one is installed anew.
-venv=$(cd "$target" && pwd)/mpich-$mpich
 
-ci/setup.sh build python
-if [ ! -e "$venv/lib/mpich/libfabric.so.1" ]; then
-  rm -rf "$venv"
-  python3 -m venv "$venv"
-  "$venv/bin/pip" install -q --disable-pip-version-check --only-binary :all: "mpich==$mpich"
-fi
+ci/setup.sh build
+venv=$(ci/venv.sh mpich)
 version=$("$venv/bin/python" - "$venv/lib/mpich/libfabric.so.1" <<'PYTHON'
 import ctypes, sys
 version = ctypes.CDLL(sys.argv[1]).fi_version()

@@ -1,17 +1,27 @@
 #!/usr/bin/env bash
-# The Python package, for work on it.
+# The Python package: to work on it, and its tests that need no torch.
 #
-#   ci/python.sh develop [VENV]     builds the native module with the profile dev, which `cargo test` shares, and lays the package
-#                                   into $target/python/site, as links to the sources: import it with PYTHONPATH, or from VENV
+#   ci/python.sh develop [--release] [VENV]
+#       builds the native module (by default with the profile dev, as `cargo test` does) and lays the package into
+#       $target/python/site, as links to the sources; import it with PYTHONPATH, or from VENV, which is told of it
+#   ci/python.sh test [ARGUMENT...]       the same, then the tests, by pytest with these arguments
+#   ci/python.sh installed WHEEL          the tests with the package that the wheel installs into a new virtual environment
+#   ci/python.sh check                    format and rules, by ruff
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mkdir -p "${CARGO_TARGET_DIR:-target}"
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
 site=$target/python/site
+pytest=(-m pytest -q -rs -p no:cacheprovider python/tests)
 
-develop() { # [VENV]
-  cargo build -q -p unisono-python
-  ln -sfn "$target/debug/libunisono_native.so" python/unisono/_native.abi3.so
+develop() {
+  local profile=dev built=debug
+  if [ "${1:-}" = --release ]; then
+    profile=release built=release
+    shift
+  fi
+  cargo build -q -p unisono-python --profile "$profile"
+  ln -sfn "$target/$built/libunisono_native.so" python/unisono/_native.abi3.so
   mkdir -p "$site"
   ln -sfn "$PWD/python/unisono" "$site/unisono"
   # What an installation says of itself: entry points are read there.
@@ -23,17 +33,53 @@ info = pathlib.Path(sys.argv[3], f"unisono-{version}.dist-info")
 info.mkdir(exist_ok=True)
 (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: unisono\nVersion: {version}\n")
 groups = {"console_scripts": project["project"].get("scripts", {}), **project["project"].get("entry-points", {})}
-text = "".join(
-    f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in entries.items()) for group, entries in groups.items()
-)
-(info / "entry_points.txt").write_text(text)
+lines = []
+for group, entries in groups.items():
+    lines += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items())]
+(info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 PYTHON
   if [ $# -gt 0 ]; then
     "$1/bin/python" -c 'import sys, sysconfig; open(sysconfig.get_path("purelib") + "/unisono.pth", "w").write(sys.argv[1] + "\n")' "$site"
   fi
 }
 
+# The virtual environment $venv of this name; ends the script if it cannot be had.
+need() { # NAME WHAT
+  venv=$(ci/venv.sh "$1") || {
+    echo "SKIPPED: $2: what it needs cannot be had from the package index; see pip's reason above"
+    exit 0
+  }
+}
+
 case ${1:-} in
-  develop) shift; develop "$@" ;;
-  *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+  develop)
+    shift
+    develop "$@"
+    ;;
+  test)
+    shift
+    need tests "the Python package's tests"
+    ci/setup.sh build
+    develop
+    PYTHONPATH=$site "$venv/bin/python" "${pytest[@]}" "$@"
+    ;;
+  installed)
+    wheel=$2
+    need tests "the Python package's tests"
+    # Not into that environment, which is shared with `test`.
+    python3 -m venv --clear "$target/python/installed"
+    installed=$target/python/installed/bin/python
+    "$installed" -m pip install -q --disable-pip-version-check --no-index "$wheel"
+    "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+      > "$("$installed" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
+    "$installed" "${pytest[@]}"
+    ;;
+  check)
+    need ruff "ruff, for format and rules of Python files"
+    "$venv/bin/ruff" format --quiet --check python ci && "$venv/bin/ruff" check --quiet python ci
+    ;;
+  *)
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
+    exit 2
+    ;;
 esac

@@ -6,10 +6,10 @@ import os as _os
 # KeyboardInterrupt. Read when the library is loaded.
 _os.environ.setdefault("IPATH_NO_BACKTRACE", "1")
 
-from unisono import _libfabric  # noqa: E402
+from unisono import _libfabric
 
 _libfabric.load()
 
-from unisono._native import VERSION as __version__  # noqa: E402
+from unisono._native import VERSION as __version__
 
 __all__ = ["__version__"]

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Builds the Python package's wheel into $target/wheels, with libfabric and its plug-ins inside, and checks what it needs of a system.
+#
+#   ci/wheel.sh [PROFILE]     default: release; dev is quick to build, and may be larger than a wheel should be
+#
+# The libfabric is the one that the PyPI package mpich carries, of the same processor architecture: run this on an arm64 machine to have
+# a wheel for arm64. The oldest glibc that the wheel runs with is at least the one of the machine that builds it; the wheel's tag says it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+profile=${1:-release}
+ci/setup.sh build python
+mkdir -p "${CARGO_TARGET_DIR:-target}"
+target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
+maturin=$(ci/venv.sh maturin) mpich=$(ci/venv.sh mpich)
+rm -rf "$target/wheels"
+"$maturin/bin/maturin" build --quiet --profile "$profile" --manifest-path python/Cargo.toml --target-dir "$target" \
+  --out "$target/wheels/plain"
+most=10000000
+[ "$profile" = release ] || most=100000000
+"$mpich/bin/python" ci/bundle_wheel.py "$target"/wheels/plain/*.whl "$mpich" "$target/wheels" "$most"
+rm -r "$target/wheels/plain"

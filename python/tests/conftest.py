@@ -1,0 +1,35 @@
+"""What the package's tests share."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def python() -> Run:
+    """Runs this interpreter with arguments, in the tests' environment changed by ``set``; returns what it wrote."""
+
+    def run(*arguments: str, set: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | (set or {})
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes away what would tell the package which libfabric to use, or that this process is a rank."""
+    for name in ("UNISONO_LIBFABRIC", "IPATH_NO_BACKTRACE", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
