@@ -85,8 +85,8 @@ def test_broken_libfabric_says_what_to_do(python: Run, tmp_path: pathlib.Path) -
 def test_ctrl_c_interrupts_python_after_the_import() -> None:
     program = """
 import sys, time, unisono
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
     sys.exit(7)

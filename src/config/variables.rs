@@ -20,7 +20,7 @@ pub struct Variable {
     pub meaning: &'static str,
     /// What holds if it is not set.
     pub default: &'static str,
-    /// Sets the field; `None` for those that [`crate::launch`] reads.
+    /// Sets the field; `None` for those that [`crate::launch`] or the Python package reads.
     set: Option<Set>,
 }
 
@@ -42,6 +42,12 @@ const VARIABLES: &[Variable] = &[
         "none, with a warning if other hosts can reach the store",
     ),
     launch("UNISONO_TOKEN_FILE", "a file that holds it, which this user or root alone may read", "none"),
+    // Read before this library can be loaded.
+    launch(
+        "UNISONO_LIBFABRIC",
+        "of the Python package: a libfabric.so.1 to load instead of all others, as a path",
+        "the first of LD_LIBRARY_PATH, the package's own and the system's",
+    ),
     knob(
         "UNISONO_PROVIDER",
         "the libfabric provider, for instance tcp, shm or verbs",
