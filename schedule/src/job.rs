@@ -74,8 +74,8 @@ impl Collective {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
-    /// Whether, in place, the block from a rank replaces the block for it. Then no rank may write into the output, because the input
-    /// still lies there.
+    /// Whether, in place, the block from a rank replaces the block for it. Then no rank may write into the output while the input lies
+    /// there: it is put aside first, or nobody writes.
     #[must_use]
     pub const fn exchanges(self) -> bool {
         matches!(self, Self::AllToAll)

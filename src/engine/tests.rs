@@ -158,6 +158,9 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
     let algorithm = unisono_schedule::algorithm::find(call.algorithm).unwrap();
     let schedule = CallSchedule::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
+    let exchanges = call.job.collective.exchanges() && borrowed.overlap != Overlap::Apart;
+    let block = call.job.count * T::DTYPE.size();
+    let aside = call.job.long.then(|| call.job.rank * block..(call.job.rank + 1) * block);
     let operation = Operation {
         number: 0,
         group: None,
@@ -172,7 +175,8 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
         pairs: None,
         long: call.job.long,
         fixed: borrowed.fixed,
-        writable: !borrowed.fixed && (!call.job.collective.exchanges() || borrowed.overlap == Overlap::Apart),
+        writable: !borrowed.fixed && (!exchanges || aside.is_some()),
+        aside: aside.filter(|_| exchanges),
     };
     let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
     (Task { what: What::Collective(Box::new(operation), schedule), completion }, outcome)
@@ -279,6 +283,43 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Exchanges blocks in one piece each, on ranks whose bit is set in place.
+fn exchange(rank: Rank, ranks: usize, engine: &mut Engine) {
+    for (count, in_place) in [(1, 0), (9, !0), (40, 0b101), (40, 0b10), (3, !0)] {
+        let job = Job { direct: true, long: true, ..Job::new(Collective::AllToAll, rank, ranks, count) };
+        let call_of = Call { job, op: ReduceOp::Sum, algorithm: "direct" };
+        let len = ranks * count;
+        let input: Vec<i64> = (0..len).map(|at| value(rank, at)).collect();
+        let mut output = input.clone();
+        let borrowed = match in_place >> rank & 1 {
+            1 => Borrowed::within(&mut output, 0..len, 0..len).unwrap(),
+            _ => Borrowed::apart(&input, &mut output),
+        };
+        call::<i64>(engine, call_of, &borrowed).unwrap();
+        let from = |from: Rank| (0..count).map(move |at| value(from, rank * count + at));
+        assert_eq!(output, (0..ranks).flat_map(from).collect::<Vec<_>>(), "{call_of:?}, {in_place:b}");
+    }
+}
+
+#[test]
+fn an_input_is_put_aside_before_peers_write_there() {
+    for ranks in [1, 2, 3, 5] {
+        let hub = Hub::new();
+        world(ranks, SMALL, || Box::new(hub.open()), |rank, engine| exchange(rank, ranks, engine));
+        for seed in 0..4 {
+            println!("seed {seed}");
+            let fabric = Fabric::new(sim::Config {
+                seed,
+                max_inject: 0,
+                cheap_registration: true,
+                local_registration: false,
+                ..sim::Config::default()
+            });
+            world(ranks, SMALL, || Box::new(fabric.open()), |rank, engine| exchange(rank, ranks, engine));
         }
     }
 }

@@ -197,8 +197,12 @@ impl Shared {
     ) -> Result<(Box<Operation>, CallSchedule)> {
         let plan = self.planner.plan(dtype, spec, options)?;
         let scales = matches!(spec.op, ReduceOp::PreMulSum(_)) && spec.collective.reduces();
-        // A copy if peers may write where input lies that is still to be sent, or if an input that is only read is multiplied.
-        let copies = plan.traits.needs_apart(&borrowed) || scales && borrowed.overlap == Overlap::Apart;
+        // A copy if the collective does not allow the overlap, or if an input that is only read is multiplied.
+        let copies = match borrowed.overlap {
+            Overlap::Apart => scales,
+            Overlap::InPlace => false,
+            Overlap::Crossed => true,
+        };
         let wrong = |error: SpanError| plan.traits.argument(error.to_string());
         let borrowed = if copies { borrowed.aside(aside).map_err(wrong)? } else { borrowed };
         if scales {
@@ -235,6 +239,11 @@ impl Shared {
             schedule,
         } = plan;
         let registry = &self.runtime.registry;
+        // Blocks are equal where they are written in one piece.
+        let aside = (long && collective.exchanges() && borrowed.overlap == Overlap::InPlace).then(|| {
+            let block = borrowed.input.len() / self.planner.topology.ranks;
+            self.planner.rank * block..(self.planner.rank + 1) * block
+        });
         let operation = Box::new(Operation {
             number: 0,
             signature,
@@ -247,7 +256,9 @@ impl Shared {
             pairs,
             long,
             fixed: borrowed.fixed,
-            writable: !borrowed.fixed && (!collective.exchanges() || borrowed.overlap == Overlap::Apart),
+            writable: !borrowed.fixed
+                && (!collective.exchanges() || borrowed.overlap == Overlap::Apart || aside.is_some()),
+            aside,
             input: borrowed.input.found_in(registry),
             output: borrowed.output.found_in(registry),
         });

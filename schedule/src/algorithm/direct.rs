@@ -215,7 +215,7 @@ impl Direct {
         if joined || !self.speaks(self.rank, self.rank) {
             return;
         }
-        // In place, the block from another rank replaces the block for it. (A long job is not in place.)
+        // In place, the block from another rank replaces the block for it. (The input of a long job was put aside.)
         if self.collective == Collective::AllToAll && !self.long {
             steps.push(Step::Settle);
         }

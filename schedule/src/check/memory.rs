@@ -106,7 +106,8 @@ impl Memory {
     pub(super) fn new(setup: &Setup<'_>, rank: Rank, scratch: usize) -> Option<Self> {
         let job = &setup.job_of(rank);
         let (inputs, outputs) = job.lengths()?;
-        let joined = setup.in_place || job.collective == Collective::Broadcast;
+        let aside = setup.puts_aside();
+        let joined = setup.in_place && !aside || job.collective == Collective::Broadcast;
         // The position of this rank's block among all blocks, if input and output overlap.
         let own_output = job.output_blocks().of(rank).start;
         let own_input = job.input_blocks().of(rank).start;
@@ -136,6 +137,11 @@ impl Memory {
             for (at, cell) in memory.cells_mut(input.area)[input.base..][..inputs].iter_mut().enumerate() {
                 *cell = Cell { element: first + at, ranks: 1 << rank, done: false, order: rank as u64 + 1 };
             }
+        }
+        if aside {
+            // Nobody may read the place of the own block where the others lie.
+            memory.main.copy_from_slice(&memory.apart);
+            memory.apart[job.input_blocks().of(rank)].fill(Cell::UNDEFINED);
         }
         Some(memory)
     }

@@ -58,7 +58,14 @@ impl<'a> Setup<'a> {
 
     /// Whether others may write into this rank's output.
     fn writable(&self, rank: Rank) -> bool {
-        self.writable >> rank & 1 == 1 && !(self.in_place && self.job.collective.exchanges())
+        let needed = self.in_place && self.job.collective.exchanges() && !self.puts_aside();
+        self.writable >> rank & 1 == 1 && !needed
+    }
+
+    /// Whether inputs lie in outputs where others write, so that the engine puts them aside first, except a rank's own block.
+    fn puts_aside(&self) -> bool {
+        let Job { direct, long, .. } = self.job;
+        self.in_place && self.job.collective.exchanges() && direct && long && self.uneven.is_none()
     }
 }
 

@@ -215,9 +215,8 @@ fn drawn(
     // Into everyone's output, nobody's, or some ranks'.
     let some = draw.bits();
     let writable = draw.one(&[u64::MAX, u64::MAX, 0, some]);
-    // Long writes need all ranks to be writable.
-    let swapped = in_place && plan.collective.exchanges();
-    let long = draw.flip() && writable == u64::MAX && !swapped;
+    // Long writes need all ranks to be writable. Where inputs are put aside for them, only plans that write whole blocks get them.
+    let long = draw.flip() && writable == u64::MAX && (plan.whole || !aside(plan, in_place));
     let (direct, ordered) = (long || draw.below(4) > 0, draw.flip() && plan.ordered);
     let job = Job { direct, long, ordered, ..job };
     let seed = draw.bits();
@@ -225,6 +224,11 @@ fn drawn(
     let depth = draw.one(&[plan.depth, 2, 8]);
     let policy = policy(draw, ranks);
     Some(Case { algorithm, plan, setup: Setup { job, uneven, depth, in_place, writable, policy, seed } })
+}
+
+/// Whether long writes need inputs to be put aside.
+fn aside(plan: &Plan, in_place: bool) -> bool {
+    in_place && plan.collective.exchanges()
 }
 
 /// The cases of one plan in one world, at every boundary.
@@ -287,7 +291,7 @@ fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
         for lanes in [1, 3] {
             some(told("of lanes", lanes), &|it, job| it.in_place == place && job.lanes == lanes);
             some(told("with long writes on lanes", lanes), &|it, job| {
-                (it.in_place == place || plan.collective.exchanges())
+                (it.in_place == place || aside(plan, true) && !plan.whole)
                     && (job.lanes, job.long, it.uneven) == (lanes, true, None)
             });
         }

@@ -11,7 +11,7 @@ use super::{
     run::{Exposed, Run},
 };
 use crate::{
-    buffer::{Operand, Pieces},
+    buffer::{self, Bytes, Operand, Pieces},
     engine::{
         comm::{Core, expose_part},
         request::Operation,
@@ -44,6 +44,7 @@ impl Run {
             )));
         }
         core.provide_scratch(schedule.scratch().saturating_mul(operation.size))?;
+        let operation = put_aside(core, operation)?;
         let mut opened = Ok(());
         schedule.sources(&mut |from| {
             if opened.is_ok() {
@@ -65,6 +66,23 @@ impl Run {
         lanes.resize_with(schedule.lanes(), Lane::default);
         Ok(Self::new(operation, schedule, class, lanes, exposed))
     }
+}
+
+/// Copies the input of an operation into whose output peers write, if it lies there.
+fn put_aside(core: &mut Core<'_>, mut operation: Box<Operation>) -> Result<Box<Operation>, Stop> {
+    let Some(own) = &operation.aside else { return Ok(operation) };
+    let (input, len) = (&operation.input, operation.input.len());
+    let aside = core.provide_aside(len)?;
+    let copied = [0..own.start, own.end..len].into_iter().try_for_each(|range| {
+        let into = Bytes::new(&aside, range.start, range.len())?;
+        match &input.pieces {
+            Some(pieces) => pieces.gather(range.start, into),
+            None => buffer::copy(Bytes::new(&input.region, range.start, range.len())?, into),
+        }
+    });
+    copied.map_err(|error| core.stop(format!("an input that is put aside: {error}")))?;
+    operation.input = Operand { registered: Some((aside.clone(), 0)), ..aside.into() };
+    Ok(operation)
 }
 
 /// A part of an output that a source may write.

@@ -59,6 +59,8 @@ pub(crate) struct Comm {
     pub settings: Settings,
     /// Scratch memory of schedules: as much as any has needed so far.
     pub scratch: Option<Region>,
+    /// Memory for inputs that are put aside.
+    pub aside: Option<Region>,
     /// The allocation of the last operation's lanes, for the next one.
     pub(crate) lanes: Vec<Lane>,
     /// The sending ends of flows.
@@ -136,6 +138,7 @@ impl Comm {
             me,
             settings,
             scratch: None,
+            aside: None,
             lanes: Vec::new(),
             senders: Vec::new(),
             spare_senders: Vec::new(),
@@ -303,10 +306,11 @@ impl Comm {
         self.members = members.into_iter().map(member).collect();
     }
 
-    /// The bytes of registered memory: windows, mailbox, control messages, scratch.
+    /// The bytes of registered memory: windows, mailbox, control messages, scratch, inputs put aside.
     pub(crate) fn memory(&self) -> usize {
         let windows: usize = self.open_windows().map(|window| window.region.len()).sum();
-        let scratch = self.scratch.as_ref().map_or(0, |scratch| scratch.len());
+        let scratch: usize =
+            [&self.scratch, &self.aside].into_iter().flatten().map(|region| region.len()).sum();
         windows + self.mailbox.len() + self.control.len() + scratch
     }
 

@@ -31,6 +31,10 @@ pub(crate) fn expose_part(region: &Region, at: usize, len: usize) -> Option<(Rem
     Some((part, region.clone()))
 }
 
+/// The most bytes of the memory for inputs that are put aside that are kept for the next operation: fresh memory costs twice as much
+/// as the copy into it.
+const KEPT_ASIDE: usize = 64 << 20;
+
 /// A communicator together with the port.
 pub(crate) struct Core<'e> {
     pub port: &'e mut Port,
@@ -57,6 +61,19 @@ impl Core<'_> {
             comm.scratch = Some(self.port.transport.register(memory)?);
         }
         Ok(())
+    }
+
+    /// Memory of at least so many bytes for the input of an operation that is put aside. Only between operations, as above.
+    pub(crate) fn provide_aside(&mut self, bytes: usize) -> Result<Region, Stop> {
+        let Self { port, comm } = self;
+        let fits = |aside: &Region| aside.len() >= bytes;
+        let aside = match comm.aside.take().filter(fits) {
+            Some(aside) => aside,
+            None => port.transport.register(Memory::map(bytes, comm.settings.huge_pages)?)?,
+        };
+        // More is given back with the operation.
+        comm.aside = Some(aside.clone()).filter(|aside| aside.len() <= KEPT_ASIDE);
+        Ok(aside)
     }
 
     /// What peers need to write into borrowed memory, and the region that must be kept meanwhile. The memory lies in a registered

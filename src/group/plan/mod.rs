@@ -13,7 +13,6 @@ use unisono_schedule::{
 
 use self::spec::{CallOptions, CallSpec, Pipeline, PlanOptions};
 use crate::{
-    buffer::{Borrowed, Overlap},
     call::{Cargo, Signature},
     dtype::Dtype,
     engine::Settings,
@@ -46,15 +45,6 @@ pub(crate) struct CallTraits {
 }
 
 impl CallTraits {
-    /// Whether input and output overlap in a way that this call does not allow.
-    pub(crate) fn needs_apart(&self, borrowed: &Borrowed<'_>) -> bool {
-        match borrowed.overlap {
-            Overlap::Apart => false,
-            Overlap::InPlace => self.long && self.collective.exchanges(),
-            Overlap::Crossed => true,
-        }
-    }
-
     pub(crate) fn argument(&self, problem: String) -> Error {
         Error::Argument { call: self.collective.name(), problem }
     }

@@ -31,9 +31,22 @@ fn all(group: &ProcessGroup, len: usize) {
         let sum = |at: usize| (0..ranks).map(|rank| together[rank * len + at]).sum();
         assert_eq!(output, if me == root { (0..len).map(sum).collect() } else { vec![-1] });
     }
-    let mut data: Vec<i64> = (0..ranks).flat_map(|to| block(me, to, len)).collect();
+    let given: Vec<i64> = (0..ranks).flat_map(|to| block(me, to, len)).collect();
+    let wanted: Vec<i64> = (0..ranks).flat_map(|from| block(from, me, len)).collect();
+    let mut data = given.clone();
     group.all_to_all_in_place(&mut data).unwrap();
-    assert_eq!(data, (0..ranks).flat_map(|from| block(from, me, len)).collect::<Vec<_>>());
+    assert_eq!(data, wanted);
+    // Some ranks out of place, and without waiting for it at once.
+    let work = match me % 2 {
+        0 => group.all_to_all_in_place_async(given.clone()).unwrap(),
+        _ => {
+            data.fill(-1);
+            group.all_to_all(&given, &mut data).unwrap();
+            assert_eq!(data, wanted);
+            return;
+        }
+    };
+    assert_eq!(work.wait().unwrap(), wanted);
 }
 
 #[test]
