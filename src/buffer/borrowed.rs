@@ -135,19 +135,20 @@ impl Borrowed<'static> {
 }
 
 impl Borrowed<'_> {
-    /// The same with the input copied to `aside`, so that it lies apart from the output.
-    pub(crate) fn aside<'b>(&'b self, aside: &'b mut Aside) -> Result<Borrowed<'b>, SpanError> {
+    /// Copies the input to `aside` and takes the copy for it, so that it lies apart from the output. The duty of
+    /// [`apart`](Self::apart) holds for `aside` too.
+    pub(crate) fn set_aside(&mut self, aside: &mut Aside) -> Result<(), SpanError> {
         let len = self.input.len();
         aside.resize(len.div_ceil(size_of::<u128>()), 0);
-        // SAFETY: `aside` is exclusively borrowed for as long as what is made here; otherwise as `apart`.
+        // SAFETY: `aside` lives as long as the regions, and nothing else accesses it, by the duty above; otherwise as `apart`.
         let input = unsafe { borrow_raw(aside.as_mut_ptr().cast(), len) };
         let mut into = Bytes::new(&input, 0, len)?;
         for stretch in self.input.stretches() {
             copy(stretch, into.part(0, stretch.len))?;
             into = into.part(stretch.len, into.len);
         }
-        let overlap = Overlap::Apart;
-        Ok(Borrowed { fixed: self.fixed, ..Borrowed::of(input.into(), self.output.clone(), overlap) })
+        (self.input, self.overlap) = (input.into(), Overlap::Apart);
+        Ok(())
     }
 
     /// Multiplies the input of a pre-multiplied sum by this rank's factor.

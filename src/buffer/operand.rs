@@ -47,12 +47,20 @@ impl Operand {
         self.pieces.as_ref().map_or(self.region.len(), Pieces::len)
     }
 
+    /// Finds the registered buffers that contain it.
+    #[inline] // Mostly there are none.
+    pub(crate) fn find_in(&mut self, registry: &Registry) {
+        if registry.is_used() {
+            match &mut self.pieces {
+                None => self.registered = registry.find(&self.region),
+                Some(pieces) => pieces.find_in(registry),
+            }
+        }
+    }
+
     /// The same, with the registered buffers that contain it.
     pub(crate) fn found_in(mut self, registry: &Registry) -> Self {
-        match &mut self.pieces {
-            None => self.registered = registry.find(&self.region),
-            Some(pieces) => pieces.find_in(registry),
-        }
+        self.find_in(registry);
         self
     }
 

@@ -14,10 +14,13 @@ use super::{
 /// Several pieces of memory, used as one. No piece is empty. They are not regions but lie next to each other in one allocation, so
 /// that going from one to the next needs few cache lines.
 #[derive(Clone, Debug)]
-pub(crate) struct Pieces {
+pub(crate) struct Pieces(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     all: Arc<[Piece]>,
     /// The registered buffer that contains each piece, if any, and the offset there; empty if none is contained in one.
-    registered: Arc<[Option<(Region, usize)>]>,
+    registered: Vec<Option<(Region, usize)>>,
 }
 
 /// A piece of memory.
@@ -44,19 +47,20 @@ impl Pieces {
             end = start.saturating_add(len);
             Piece { start, base, len }
         });
-        Self { all: pieces.collect(), registered: Arc::default() }
+        Self(Arc::new(Inner { all: pieces.collect(), registered: Vec::new() }))
     }
 
     /// The bytes of all pieces.
     pub(crate) fn len(&self) -> usize {
-        self.all.last().map_or(0, |last| last.start.saturating_add(last.len))
+        self.0.all.last().map_or(0, |last| last.start.saturating_add(last.len))
     }
 
     /// Finds the registered buffers that contain pieces.
     pub(super) fn find_in(&mut self, registry: &Registry) {
-        if registry.is_used() {
-            let found: Arc<[_]> = self.all.iter().map(|piece| registry.find(&piece.region())).collect();
-            self.registered = if found.iter().any(Option::is_some) { found } else { Arc::default() };
+        let all = Arc::clone(&self.0.all);
+        let registered: Vec<_> = all.iter().map(|piece| registry.find(&piece.region())).collect();
+        if registered.iter().any(Option::is_some) {
+            self.0 = Arc::new(Inner { all, registered });
         }
     }
 
@@ -65,11 +69,11 @@ impl Pieces {
     #[inline] // A result that is returned through memory waits for earlier copies: 3 % of the time of a thousand tensors.
     pub(crate) fn stretch(&self, at: usize, most: usize, near: &Cell<usize>) -> Result<Bytes<'_>, SpanError> {
         let has = |index: usize| {
-            let piece = self.all.get(index)?;
+            let piece = self.0.all.get(index)?;
             let offset = at.checked_sub(piece.start).filter(|offset| *offset < piece.len)?;
             Some((index, piece, offset))
         };
-        let search = || self.all.partition_point(|piece| piece.start <= at).checked_sub(1);
+        let search = || self.0.all.partition_point(|piece| piece.start <= at).checked_sub(1);
         let found = has(near.get()).or_else(|| has(near.get() + 1)).or_else(|| has(search()?));
         let Some((index, piece, offset)) = found else {
             return Err(SpanError::Bounds { offset: at, len: most, place: self.len() });
@@ -88,8 +92,8 @@ impl Pieces {
         near: &Cell<usize>,
     ) -> Option<(Region, usize, bool)> {
         let bytes = self.stretch(at, len, near).ok().filter(|bytes| bytes.len == len)?;
-        if let Some(Some((region, base))) = self.registered.get(near.get()) {
-            let piece = self.all.get(near.get())?;
+        if let Some(Some((region, base))) = self.0.registered.get(near.get()) {
+            let piece = self.0.all.get(near.get())?;
             return Some((region.clone(), base + (at - piece.start), true));
         }
         // SAFETY: the memory is borrowed like that of `Borrowed::apart`, whose duty covers this region. Peers learn of the region

@@ -19,7 +19,7 @@ use crate::{
         CallTraits, PlannedCall, Planner,
         spec::{CallOptions, CallSpec},
     },
-    reduce::ReduceOp,
+    reduce::{Kernel, ReduceOp},
     runtime::Runtime,
     work::{Driver, Work},
 };
@@ -191,24 +191,20 @@ impl Shared {
         &self,
         dtype: Dtype,
         spec: &CallSpec<'_>,
-        borrowed: Borrowed<'_>,
+        mut borrowed: Borrowed<'_>,
         aside: &mut Aside,
         options: &CallOptions,
     ) -> Result<(Box<Operation>, CallSchedule)> {
         let plan = self.planner.plan(dtype, spec, options)?;
         let scales = matches!(spec.op, ReduceOp::PreMulSum(_)) && spec.collective.reduces();
-        // A copy if the collective does not allow the overlap, or if an input that is only read is multiplied.
-        let copies = match borrowed.overlap {
-            Overlap::Apart => scales,
-            Overlap::InPlace => false,
-            Overlap::Crossed => true,
-        };
-        let wrong = |error: SpanError| plan.traits.argument(error.to_string());
-        let borrowed = if copies { borrowed.aside(aside).map_err(wrong)? } else { borrowed };
-        if scales {
-            borrowed.scale(&plan.traits.kernel).map_err(wrong)?;
+        if scales || borrowed.overlap == Overlap::Crossed {
+            let arranged = arrange(&plan.traits.kernel, &mut borrowed, aside, scales);
+            arranged.map_err(|error| plan.traits.argument(error.to_string()))?;
         }
-        let pairs = spec.pairs(self.planner.rank, self.planner.topology.ranks);
+        let pairs = match spec.pairwise {
+            true => spec.pairs(self.planner.rank, self.planner.topology.ranks),
+            false => None,
+        };
         Ok(self.operation(plan, borrowed, pairs))
     }
 
@@ -231,14 +227,15 @@ impl Shared {
     fn operation(
         &self,
         plan: PlannedCall,
-        borrowed: Borrowed<'_>,
+        mut borrowed: Borrowed<'_>,
         pairs: Option<Box<Pairs>>,
     ) -> (Box<Operation>, CallSchedule) {
         let PlannedCall {
             traits: CallTraits { collective, signature, kernel, average, size, long },
             schedule,
         } = plan;
-        let registry = &self.runtime.registry;
+        borrowed.input.find_in(&self.runtime.registry);
+        borrowed.output.find_in(&self.runtime.registry);
         // Blocks are equal where they are written in one piece.
         let aside = (long && collective.exchanges() && borrowed.overlap == Overlap::InPlace).then(|| {
             let block = borrowed.input.len() / self.planner.topology.ranks;
@@ -259,8 +256,8 @@ impl Shared {
             writable: !borrowed.fixed
                 && (!collective.exchanges() || borrowed.overlap == Overlap::Apart || aside.is_some()),
             aside,
-            input: borrowed.input.found_in(registry),
-            output: borrowed.output.found_in(registry),
+            input: borrowed.input,
+            output: borrowed.output,
         });
         (operation, schedule)
     }
@@ -322,6 +319,21 @@ impl Shared {
         state.latest = self.runtime.wait(&outcome)?.number;
         Ok(())
     }
+}
+
+/// Copies the input if the collective does not allow how it overlaps the output, or if it is only read and is to be multiplied; and
+/// multiplies it.
+#[cold]
+fn arrange(
+    kernel: &Kernel,
+    borrowed: &mut Borrowed<'_>,
+    aside: &mut Aside,
+    scales: bool,
+) -> std::result::Result<(), SpanError> {
+    if borrowed.overlap != Overlap::InPlace {
+        borrowed.set_aside(aside)?;
+    }
+    if scales { borrowed.scale(kernel) } else { Ok(()) }
 }
 
 impl Drop for Membership {
