@@ -38,7 +38,7 @@ use crate::{
 pub(super) const MAGIC: [u8; 8] = *b"unisono\x1a";
 
 /// Grows whenever a frame's meaning changes.
-pub(super) const VERSION: u16 = 4;
+pub(super) const VERSION: u16 = 5;
 
 /// The magic and the version.
 pub(super) const PREAMBLE: usize = MAGIC.len() + 2;
