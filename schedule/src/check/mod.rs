@@ -31,7 +31,7 @@ use crate::{Job, Rank, Schedule, Span, Step, Uneven};
 /// The job and the adversary of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// The job. Its `rank` and `uneven` do not matter.
+    /// The job. Its `rank` and `uneven` do not matter, nor its `count` if it is [pairwise](Job::pairwise).
     pub job: Job<'a>,
     /// If blocks are uneven: their lengths, as each rank knows them.
     pub uneven: Option<&'a [Uneven<'a>]>,
@@ -53,7 +53,16 @@ impl<'a> Setup<'a> {
     /// The job of a rank, with its uneven lengths.
     #[must_use]
     pub fn job_of(&self, rank: Rank) -> Job<'a> {
-        Job { rank, uneven: self.uneven.and_then(|all| all.get(rank).copied()), ..self.job }
+        let uneven = self.uneven.and_then(|all| all.get(rank).copied());
+        // A rank other than the root knows its own block.
+        let apart = self.job.collective.has_root() && rank != self.job.root;
+        let known = uneven.into_iter().flat_map(|it| [it.input, it.output]);
+        let known = known.flat_map(|it| it.iter().enumerate().filter(|(of, _)| !apart || *of == rank));
+        let count = match self.job.pairwise {
+            true => known.map(|(_, len)| *len).max().unwrap_or_default(),
+            false => self.job.count,
+        };
+        Job { rank, count, uneven, ..self.job }
     }
 
     /// Whether others may write into this rank's output.

@@ -218,9 +218,11 @@ fn drawn(
     // Long writes need all ranks to be writable. Where inputs are put aside for them, only plans that write whole blocks get them.
     let long = draw.flip() && writable == u64::MAX && (plan.whole || !aside(plan, in_place));
     let (direct, ordered) = (long || draw.below(4) > 0, draw.flip() && plan.ordered);
-    let job = Job { direct, long, ordered, ..job };
     let seed = draw.bits();
-    let uneven = (draw.flip() && plan.uneven).then(|| uneven(&job, in_place, seed));
+    let is_uneven = draw.flip() && plan.uneven;
+    let pairwise = is_uneven && plan.pairwise && draw.flip();
+    let job = Job { direct, long, ordered, pairwise, ..job };
+    let uneven = is_uneven.then(|| uneven(&job, in_place, seed));
     let depth = draw.one(&[plan.depth, 2, 8]);
     let policy = policy(draw, ranks);
     Some(Case { algorithm, plan, setup: Setup { job, uneven, depth, in_place, writable, policy, seed } })
@@ -289,6 +291,11 @@ fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
             }
         }
         for lanes in [1, 3] {
+            if plan.pairwise {
+                some(told("by pairs on lanes", lanes), &|it, job| {
+                    it.in_place == place && job.pairwise && job.lanes == lanes
+                });
+            }
             some(told("of lanes", lanes), &|it, job| it.in_place == place && job.lanes == lanes);
             some(told("with long writes on lanes", lanes), &|it, job| {
                 (it.in_place == place || aside(plan, true) && !plan.whole)
