@@ -157,7 +157,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         long: job.long,
         fixed: false,
         writable: true,
-        aside: None,
+        aside: false,
     };
     let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
     engine.take(WORLD, Task { what, completion }, &Nobody)

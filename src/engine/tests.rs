@@ -159,8 +159,7 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
     let schedule = CallSchedule::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
     let exchanges = call.job.collective.exchanges() && borrowed.overlap != Overlap::Apart;
-    let block = call.job.count * T::DTYPE.size();
-    let aside = call.job.long.then(|| call.job.rank * block..(call.job.rank + 1) * block);
+    let aside = exchanges && call.job.long;
     let operation = Operation {
         number: 0,
         group: None,
@@ -175,8 +174,8 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
         pairs: None,
         long: call.job.long,
         fixed: borrowed.fixed,
-        writable: !borrowed.fixed && (!exchanges || aside.is_some()),
-        aside: aside.filter(|_| exchanges),
+        writable: !borrowed.fixed && (!exchanges || aside),
+        aside,
     };
     let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
     (Task { what: What::Collective(Box::new(operation), schedule), completion }, outcome)

@@ -236,11 +236,8 @@ impl Shared {
         } = plan;
         borrowed.input.find_in(&self.runtime.registry);
         borrowed.output.find_in(&self.runtime.registry);
-        // Blocks are equal where they are written in one piece.
-        let aside = (long && collective.exchanges() && borrowed.overlap == Overlap::InPlace).then(|| {
-            let block = borrowed.input.len() / self.planner.topology.ranks;
-            self.planner.rank * block..(self.planner.rank + 1) * block
-        });
+        let exchanges = collective.exchanges() && borrowed.overlap != Overlap::Apart;
+        let aside = exchanges && long;
         let operation = Box::new(Operation {
             number: 0,
             signature,
@@ -253,8 +250,7 @@ impl Shared {
             pairs,
             long,
             fixed: borrowed.fixed,
-            writable: !borrowed.fixed
-                && (!collective.exchanges() || borrowed.overlap == Overlap::Apart || aside.is_some()),
+            writable: !borrowed.fixed && (!exchanges || aside),
             aside,
             input: borrowed.input,
             output: borrowed.output,

@@ -338,10 +338,8 @@ impl<'a> Checker<'a> {
 
     fn copy(&mut self, rank: Rank, lane: usize, from: Span, into: Span) -> Result<(), Fault> {
         self.apart_or_same(rank, lane, &from, &into)?;
-        let kept = self.setup.puts_aside() && from == Span::input(rank * self.setup.job.count, into.len);
-        if self.find(rank, lane, &from)? == self.find(rank, lane, &into)?
-            || kept && from.offset == into.offset
-        {
+        let stays = self.setup.puts_aside() && from == Span { place: Place::Input, ..into };
+        if stays || self.find(rank, lane, &from)? == self.find(rank, lane, &into)? {
             return Ok(());
         }
         let mut cells = std::mem::take(&mut self.left);

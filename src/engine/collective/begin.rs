@@ -70,10 +70,13 @@ impl Run {
 
 /// Copies the input of an operation into whose output peers write, if it lies there.
 fn put_aside(core: &mut Core<'_>, mut operation: Box<Operation>) -> Result<Box<Operation>, Stop> {
-    let Some(own) = &operation.aside else { return Ok(operation) };
+    if !operation.aside {
+        return Ok(operation);
+    }
     let (input, len) = (&operation.input, operation.input.len());
+    let (me, block) = (core.comm.me, len / operation.ranks);
     let aside = core.provide_aside(len)?;
-    let copied = [0..own.start, own.end..len].into_iter().try_for_each(|range| {
+    let copied = [0..me * block, (me + 1) * block..len].into_iter().try_for_each(|range| {
         let into = Bytes::new(&aside, range.start, range.len())?;
         match &input.pieces {
             Some(pieces) => pieces.gather(range.start, into),

@@ -1,6 +1,6 @@
 //! One collective operation as the engine runs it, and the part of it that ranks compare.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use unisono_schedule::{Place, Rank, Span};
 
@@ -41,9 +41,9 @@ pub(crate) struct Operation {
     /// Whether peers may write into the output during the operation: not if it is fixed, nor if the input lies there, is still
     /// needed and is not put aside.
     pub writable: bool,
-    /// If peers write where the input lies, so that it is put aside before: the bytes of it that stay, because this rank sends them
-    /// to nobody.
-    pub aside: Option<Range<usize>>,
+    /// Whether peers write where the input lies, so that all blocks of it but this rank's own are put aside first. Blocks are
+    /// equally long then.
+    pub aside: bool,
 }
 
 /// The lengths of blocks in elements, by rank of the group: of those that this rank sends, and of those that it gets. 0 where there
