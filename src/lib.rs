@@ -30,6 +30,9 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Bindings to other languages call [`ProcessGroup::collective`] and [`ProcessGroup::message`], which take the type of the elements as a
+//! value and [memory](Foreign) from outside.
+//!
 //! The modules: [`group`] has the calls, and [`work`] the asynchronous ones; [`config`] has the settings, [`launch`] reads the
 //! variables of launchers, and [`rendezvous`] is the store at which ranks meet. [`tensor`] has data of any type and shape,
 //! [`object`] encodes values of any serde type, [`dtype`] and [`reduce`] have the element types and reductions, [`schedule`]

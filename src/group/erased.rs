@@ -358,22 +358,21 @@ impl<'a> Ready<'a> {
             Collective::AllToAll => (true, true),
             _ => (false, false),
         };
-        let sides = [(self.input, has_input, "input"), (self.output, has_output, "output")];
-        for (foreign, has_blocks, side) in sides {
+        let known = self.uneven.as_ref();
+        let sides = [
+            ("input", has_input, self.input, known.map(|it| &it.input)),
+            ("output", has_output, self.output, known.map(|it| &it.output)),
+        ];
+        for (side, has_blocks, foreign, lengths) in sides {
             let Some(operand) = foreign.map(Foreign::operand).filter(|it| it.pieces.is_some()) else {
                 continue;
             };
-            let together = if has_blocks {
-                let uneven =
-                    self.uneven.as_ref().map(|it| if side == "input" { &it.input } else { &it.output });
-                let length = |rank: Rank| match uneven {
-                    None => self.spec.count,
-                    Some(lengths) => lengths.get(rank).copied().unwrap_or_default(),
-                };
-                blocks_are_whole(operand, (0..ranks).map(|rank| length(rank) * dtype.size()))
-            } else {
-                false
+            let length = |rank: Rank| match lengths {
+                None => self.spec.count,
+                Some(lengths) => lengths.get(rank).copied().unwrap_or_default(),
             };
+            let lengths = (0..ranks).map(|rank| length(rank) * dtype.size());
+            let together = has_blocks && blocks_are_whole(operand, lengths);
             if !together {
                 let problem = format!(
                     "a block of the {side} lies in several pieces; that is possible in a coalesced call only"
@@ -447,7 +446,11 @@ impl<'a> Known<'a> {
             Collective::AllToAll => {
                 whole("input", input, inputs)?;
                 whole("output", output, outputs)?;
-                own("input's block for this rank", output, input.get(rank).copied().unwrap_or_default())?;
+                if input.get(rank) != output.get(rank) {
+                    let problem =
+                        "this rank's block for itself has another length in the input than in the output";
+                    argument(problem.to_owned())?;
+                }
                 Self { input: input.into(), output: output.into() }
             }
             _ => {
