@@ -92,8 +92,8 @@ fn wrong_arguments_are_the_callers_error() {
 fn told(ranks: usize, call: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
     let all = world(ranks, small, |group| {
         // A rank that has not joined yet would get the failure from that.
-        group.barrier().unwrap();
-        let failed = call(&group).and_then(|()| group.barrier()).unwrap_err();
+        let failed = group.barrier().and_then(|()| call(&group)).and_then(|()| group.barrier());
+        let failed = failed.unwrap_err();
         match failed {
             Error::Failed(failure @ Failure::Mismatch { .. }) => failure.to_string(),
             other => panic!("{other}"),
