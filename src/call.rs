@@ -107,15 +107,33 @@ pub(crate) enum Form {
     Pair,
     /// The answer of the invited rank. The tag is a number that the invitation has carried.
     Answer,
+    /// What the members of a group that they make without the other ranks exchange.
+    Group,
+}
+
+/// The tags that a message's tag is one of: messages of different spaces never match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// The tags of callers.
+    Calls,
+    /// The numbers that an earlier message has carried.
+    Inner,
+    /// The tags of groups that are being made.
+    Groups,
 }
 
 impl Form {
     /// In the order of their codes.
-    const ALL: [Self; 6] = [Self::Plain, Self::Tensors, Self::Object, Self::Inner, Self::Pair, Self::Answer];
+    const ALL: [Self; 7] =
+        [Self::Plain, Self::Tensors, Self::Object, Self::Inner, Self::Pair, Self::Answer, Self::Group];
 
-    /// Whether the message belongs to an earlier one.
-    pub(crate) const fn is_inner(self) -> bool {
-        matches!(self, Self::Inner | Self::Answer)
+    /// What its tag is one of.
+    pub(crate) const fn space(self) -> Space {
+        match self {
+            Self::Inner | Self::Answer => Space::Inner,
+            Self::Group => Space::Groups,
+            Self::Plain | Self::Tensors | Self::Object | Self::Pair => Space::Calls,
+        }
     }
 
     /// Its place in [`Self::ALL`].
@@ -148,6 +166,7 @@ impl Kind {
             Form::Inner => format!("{} bytes of tensors", self.count),
             Form::Pair => "an invitation to a pair".to_owned(),
             Form::Answer => "an answer to an invitation".to_owned(),
+            Form::Group => format!("{} words about a group that its members make", self.count),
         }
     }
 }
@@ -192,10 +211,10 @@ impl Signature {
     }
 
     /// The signature of a send or a receive; `peer` is `None` for a receive from any rank.
-    pub(crate) fn message(sends: bool, form: Form, dtype: Dtype, peer: Option<Rank>, tag: u32) -> Self {
+    pub(crate) fn message(sends: bool, form: Form, dtype: Dtype, peer: Option<Rank>, tag: u64) -> Self {
         let root = peer.map_or(u32::MAX, narrow);
         let codes = [if sends { SEND } else { RECV }, dtype.code(), form.code(), 0];
-        Self { codes, root, count: tag.into(), ..Self::default() }
+        Self { codes, root, count: tag, ..Self::default() }
     }
 
     /// The signature of a send or a receive, with the peer's rank in the world.
@@ -269,6 +288,7 @@ impl Signature {
                 // The invited rank answers with another number as tag: the invitation's tag is unknown here.
                 Some(Form::Answer) if code == RECV => format!("open_pair(to {peer})"),
                 Some(Form::Answer) => format!("join_pair(from {peer})"),
+                Some(Form::Group) => format!("create_group(with {peer}, tag {})", self.count),
                 _ => format!("{call}({dtype}, {way} {peer}, tag {})", self.count),
             };
         }

@@ -27,6 +27,19 @@ pub enum Failure {
         /// The higher rank and its side.
         right: (Rank, String),
     },
+    /// Two ranks gave different lists of members to [`create_group`](crate::ProcessGroup::create_group), with the same tag.
+    #[error("{}create_group(tag {tag}): rank {} has the ranks {}, rank {} has the ranks {}", within(.group),
+        .left.0, .left.1, .right.0, .right.1)]
+    Members {
+        /// The name and the ranks of the group of which they make one; empty for the world.
+        group: Box<str>,
+        /// The tag.
+        tag: u64,
+        /// The lower rank and the ranks that it has.
+        left: (Rank, String),
+        /// The higher rank and the ranks that it has.
+        right: (Rank, String),
+    },
     /// A rank's process ended, or dropped its group, without leaving.
     #[error("rank {rank} died ({how})")]
     Died {
@@ -105,7 +118,7 @@ pub enum Failure {
         /// Its number among the messages from the sender to the receiver, counted from 0.
         number: u64,
         /// Its tag.
-        tag: u32,
+        tag: u64,
         /// The sender and what it sends, for instance `5 f32 elements`.
         sender: (Rank, String),
         /// The receiver and what it asked for.
@@ -201,6 +214,10 @@ impl Failure {
             Self::Mismatch { group, call, left, right, .. } => {
                 *group = clean(group, MAX_TEXT).into();
                 *call = clean(call, MAX_TEXT);
+                [Some(&mut left.1), Some(&mut right.1)]
+            }
+            Self::Members { group, left, right, .. } => {
+                *group = clean(group, MAX_TEXT).into();
                 [Some(&mut left.1), Some(&mut right.1)]
             }
             Self::Deadline { group, call, report, .. } => {

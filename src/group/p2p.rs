@@ -241,7 +241,7 @@ impl ProcessGroup {
         let Operand { region: source, registered, .. } =
             memory.clone().found_in(&self.shared.runtime.registry);
         let kind = Kind { form, dtype, count: source.len() / dtype.size() };
-        Ok(What::Send(Outbound { to, tag, kind, source, registered }))
+        Ok(What::Send(Outbound { to, tag: tag.into(), kind, source, registered }))
     }
 
     /// A receive into memory in one piece.
@@ -251,14 +251,14 @@ impl ProcessGroup {
             memory.clone().found_in(&self.shared.runtime.registry);
         let count = output.len() / dtype.size();
         let place = Place::There { output, count, registered };
-        Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype, place }))
+        Ok(What::Receive(Inbound { from, tag: tag.into(), form: Form::Plain, dtype, place }))
     }
 
     /// A receive into new memory.
     fn fresh_elements(&self, dtype: Dtype, from: Source, tag: u32) -> Result<What> {
         let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
         let from = self.source("recv_vec", from)?;
-        Ok(What::Receive(Inbound { from, tag, form: Form::Plain, dtype, place }))
+        Ok(What::Receive(Inbound { from, tag: tag.into(), form: Form::Plain, dtype, place }))
     }
 
     /// A receive and a send that run concurrently.

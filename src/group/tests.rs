@@ -14,6 +14,7 @@ use super::*;
 use crate::{ReduceOp, engine::Bounds, rendezvous::Store};
 
 mod buckets;
+mod create;
 mod crossed;
 mod differ;
 mod disagree;

@@ -20,7 +20,7 @@ const EARLY: usize = 1000;
 const MORE: i64 = 2 << 20;
 
 /// Bytes of memory, threads and open files.
-fn taken() -> Result<(i64, usize, usize), Box<dyn std::error::Error>> {
+pub(crate) fn taken() -> Result<(i64, usize, usize), Box<dyn std::error::Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
     let kib: i64 = resident.trim().trim_end_matches(" kB").parse()?;

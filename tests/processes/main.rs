@@ -19,6 +19,7 @@ mod forking;
 mod groups;
 mod joining;
 mod leaving;
+mod members;
 mod memlock;
 mod messages;
 mod mismatch;
@@ -50,6 +51,7 @@ const ROLES: &[&[Role]] = &[
     pinning::ROLES,
     forking::ROLES,
     groups::ROLES,
+    members::ROLES,
     failures::ROLES,
     mismatch::ROLES,
     joining::ROLES,
@@ -75,6 +77,7 @@ fn cases() -> Cases {
         objects::CASES,
         pinning::CASES,
         groups::CASES,
+        members::CASES,
         failures::CASES,
         mismatch::CASES,
         joining::CASES,

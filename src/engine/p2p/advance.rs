@@ -42,7 +42,7 @@ impl Core<'_> {
 
     /// Begins a receive.
     pub(crate) fn receive(&mut self, inbound: Inbound, completion: Completion) -> Result<(), Stop> {
-        let want = Want { from: inbound.from, tag: inbound.tag, inner: inbound.form.is_inner() };
+        let want = Want { from: inbound.from, tag: inbound.tag, space: inbound.form.space() };
         self.comm.messages.wait_until(completion.deadline);
         match self.comm.messages.matching.receive(want, Receiving { inbound, completion }) {
             None => Ok(()),
@@ -121,7 +121,7 @@ impl Core<'_> {
     }
 
     /// The failure for a message that does not fit its receive.
-    pub(super) fn differ(&self, (number, tag): (u32, u32), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
+    pub(super) fn differ(&self, (number, tag): (u32, u64), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
         let wanted = match me.place {
             Place::There { count, .. } => Kind { form: me.form, dtype: me.dtype, count }.words(),
             Place::New { dtype, count } => {

@@ -80,11 +80,11 @@ impl Core<'_> {
         match Message::of(header) {
             Some(Message::Whole(info)) => {
                 let kind = self.kind(from, &info)?;
-                self.whole(flow, slot, envelope(from, info.tag, kind), kind, number)
+                self.whole(flow, slot, envelope(from, info.tag(), kind), kind, number)
             }
             Some(Message::RequestToSend(info)) => {
                 let kind = self.kind(from, &info)?;
-                let (envelope, writes) = (envelope(from, info.tag, kind), info.writes == 1);
+                let (envelope, writes) = (envelope(from, info.tag(), kind), info.writes == 1);
                 match self.comm.messages.matching.taker(envelope) {
                     Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
                     None => {
@@ -476,8 +476,8 @@ impl Core<'_> {
     }
 }
 
-fn envelope(from: Rank, tag: u32, kind: Kind) -> Envelope {
-    Envelope { from, tag, inner: kind.form.is_inner() }
+fn envelope(from: Rank, tag: u64, kind: Kind) -> Envelope {
+    Envelope { from, tag, space: kind.form.space() }
 }
 
 impl Messages {

@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 
 use unisono_schedule::Rank;
 
+use crate::call::Space;
+
 /// The sender and the tag of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub from: Rank,
-    pub tag: u32,
-    /// Whether it belongs to an earlier message, and the tag is a number that the earlier one has carried.
-    pub inner: bool,
+    pub tag: u64,
+    pub space: Space,
 }
 
 /// The messages that a receive takes.
@@ -18,13 +19,13 @@ pub(crate) struct Envelope {
 pub(crate) struct Want {
     /// The sender; `None` for any rank.
     pub from: Option<Rank>,
-    pub tag: u32,
-    pub inner: bool,
+    pub tag: u64,
+    pub space: Space,
 }
 
 impl Want {
     fn takes(self, envelope: Envelope) -> bool {
-        let tags = (self.tag, self.inner) == (envelope.tag, envelope.inner);
+        let tags = (self.tag, self.space) == (envelope.tag, envelope.space);
         tags && self.from.is_none_or(|from| from == envelope.from)
     }
 }
@@ -104,11 +105,15 @@ mod tests {
         Receive(Want),
     }
 
+    fn space() -> impl Strategy<Value = Space> {
+        prop_oneof![Just(Space::Calls), Just(Space::Inner), Just(Space::Groups)]
+    }
+
     fn moves() -> impl Strategy<Value = Vec<Move>> {
-        let send = (0_usize..3, 0_u32..3, any::<bool>())
-            .prop_map(|(from, tag, inner)| Move::Send(Envelope { from, tag, inner }));
-        let receive = (prop::option::of(0_usize..3), 0_u32..3, any::<bool>())
-            .prop_map(|(from, tag, inner)| Move::Receive(Want { from, tag, inner }));
+        let send = (0_usize..3, 0_u64..3, space())
+            .prop_map(|(from, tag, space)| Move::Send(Envelope { from, tag, space }));
+        let receive = (prop::option::of(0_usize..3), 0_u64..3, space())
+            .prop_map(|(from, tag, space)| Move::Receive(Want { from, tag, space }));
         prop::collection::vec(prop_oneof![send, receive], 0..80)
     }
 

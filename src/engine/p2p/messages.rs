@@ -17,7 +17,7 @@ use unisono_transport::{Region, RemoteRegion};
 use super::matching::{Matching, Want};
 use crate::{
     buffer::Fresh,
-    call::{Kind, Signature},
+    call::{Kind, Signature, Space},
     engine::{
         completion::{Completion, Received},
         request::{Inbound, Outbound},
@@ -61,7 +61,8 @@ impl Sending {
     pub(super) fn info(&self, writes: bool) -> MessageInfo {
         let Outbound { tag, kind, .. } = self.outbound;
         let (dtype, form, count) = (kind.dtype.code(), kind.form.code(), kind.count as u64);
-        MessageInfo { tag, dtype, form, writes: writes.into(), reserved: 0, count, unused: 0 }
+        let (tag, tag_high) = ((tag & 0xffff_ffff) as u32, (tag >> 32) as u32);
+        MessageInfo { tag, dtype, form, writes: writes.into(), reserved: 0, count, tag_high, unused: 0 }
     }
 }
 
@@ -120,7 +121,7 @@ pub(super) struct Receiving {
 
 /// A large message that was cleared to send.
 pub(super) struct Landing {
-    pub(super) tag: u32,
+    pub(super) tag: u64,
     pub(super) kind: Kind,
     /// Its receive; `None` as long as it is received unexpected.
     pub(super) receiving: Option<Receiving>,
@@ -141,7 +142,7 @@ pub(super) struct Landing {
 impl Landing {
     /// A message of which nothing has arrived.
     pub(super) fn new(
-        tag: u32,
+        tag: u64,
         kind: Kind,
         receiving: Option<Receiving>,
         into: Region,
@@ -216,7 +217,7 @@ impl Messages {
     /// Whether only receives whose message has not arrived are under way, and none for a message that belongs to an earlier one, which
     /// its sender will send.
     pub(crate) fn only_receives(&self) -> bool {
-        !self.busy() && !self.matching.receives().any(|(want, _)| want.inner)
+        !self.busy() && !self.matching.receives().any(|(want, _)| want.space == Space::Inner)
     }
 
     /// Gives up receives without a message whose caller does not wait any more, if `so` is true of their completion and sender.

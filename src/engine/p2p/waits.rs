@@ -9,7 +9,7 @@ use super::{
     messages::{Messages, Receiving, SendStage, Sending},
 };
 use crate::{
-    call::{Kind, Signature},
+    call::{Kind, Signature, Space},
     engine::completion::Completion,
     position::MessagePosition,
 };
@@ -91,7 +91,7 @@ impl Messages {
             let receives = matches!(waits, Waits::Receive(..));
             MessagePosition { call: waits.signature().worldwide(&world).call(), receives, waits: whom }
         };
-        let unasked = |(want, it): &(Want, &Receiving)| it.completion.is_forsaken() || leaves && !want.inner;
+        let unasked = |(want, it): &(Want, &Receiving)| it.completion.is_forsaken() || leaves && want.space != Space::Inner;
         let receives = self.matching.receives().filter(|receive| !unasked(receive));
         let receives = receives.map(|(want, it)| Waits::Receive(it, want.from));
         self.begun().chain(receives).map(position).collect()

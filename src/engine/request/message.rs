@@ -10,7 +10,8 @@ use unisono_transport::Region;
 /// A send.
 pub(crate) struct Outbound {
     pub to: Rank,
-    pub tag: u32,
+    /// Tags of the caller have 32 bits, except those of a group that is being made.
+    pub tag: u64,
     pub kind: Kind,
     pub source: Region,
     /// The registered buffer that the source lies in, if any, and the offset there.
@@ -31,7 +32,7 @@ impl Outbound {
 pub(crate) struct Inbound {
     /// The sender; `None` for any rank.
     pub from: Option<Rank>,
-    pub tag: u32,
+    pub tag: u64,
     pub form: Form,
     pub dtype: Dtype,
     pub place: Place,

@@ -70,6 +70,7 @@ pub(crate) struct MessageHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct MessageInfo {
+    /// The low 32 bits of the tag.
     pub tag: u32,
     /// The code of the elements' type.
     pub dtype: u8,
@@ -81,8 +82,17 @@ pub(crate) struct MessageInfo {
     pub reserved: u8,
     /// The number of elements.
     pub count: u64,
+    /// The high 32 bits of the tag: 0 but for groups that are being made.
+    pub tag_high: u32,
     /// 0.
-    pub unused: u64,
+    pub unused: u32,
+}
+
+impl MessageInfo {
+    /// The whole tag.
+    pub(crate) fn tag(&self) -> u64 {
+        u64::from(self.tag) | u64::from(self.tag_high) << 32
+    }
 }
 
 /// A part of a message.

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     group::{
         ProcessGroup,
-        membership::split::NewGroup,
+        membership::split::{NewGroup, common},
         p2p::{Source, sender},
         plan::spec::CallOptions,
     },
@@ -73,7 +73,7 @@ impl ProcessGroup {
         let first =
             self.outbound(Dtype::U64, &Borrowed::apart(&first, &mut []).input, to, tag, Form::Pair)?;
         self.wait(What::Several(vec![first, exchange.receives(&mut theirs)]))?;
-        exchange.pair(call, vec![free, theirs])
+        exchange.pair(call, common([&free, &theirs]))
     }
 
     /// Makes a group of two ranks: one that calls [`open_pair`](Self::open_pair), which becomes rank 0, and this one. Returns
@@ -91,7 +91,7 @@ impl ProcessGroup {
         let exchange =
             Exchange { group: self, peer: from, number: (number & 0xffff_ffff) as u32, first: false };
         self.wait(exchange.sends(&free)?)?;
-        Ok((exchange.pair(call, vec![theirs, free])?, from))
+        Ok((exchange.pair(call, common([&free, &theirs]))?, from))
     }
 
     /// Checks that the peer is another rank, or any.
@@ -128,8 +128,8 @@ impl Exchange<'_> {
         Ok(both)
     }
 
-    /// Makes the group, from the free communicator ids of both ranks.
-    fn pair(&self, call: &'static str, free: Vec<CommIds>) -> Result<ProcessGroup> {
+    /// Makes the group, from the communicator ids that both ranks have free.
+    fn pair(&self, call: &'static str, free: CommIds) -> Result<ProcessGroup> {
         let Self { group, peer, number, first } = *self;
         let both = if first { [group.rank(), peer] } else { [peer, group.rank()] };
         let global = both.map(|rank| group.global(rank));
@@ -153,5 +153,5 @@ fn inbound(words: &mut [u64], from: Option<Rank>, tag: u32, form: Form) -> What 
     let count = words.len();
     let place =
         Place::There { output: Borrowed::apart::<u64>(&[], words).output.region, count, registered: None };
-    What::Receive(Inbound { from, tag, form, dtype: Dtype::U64, place })
+    What::Receive(Inbound { from, tag: tag.into(), form, dtype: Dtype::U64, place })
 }

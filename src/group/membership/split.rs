@@ -76,12 +76,16 @@ pub(crate) struct NewGroup<'n> {
     pub which: u64,
 }
 
-/// A communicator id that all have free. The search starts at an id that depends on `which` and `round`, so that groups that
-/// are made at the same time do not compete for the same ids.
-fn common<'f>(free: impl Iterator<Item = &'f CommIds>, which: u64, round: u64) -> Option<CommId> {
-    let free = free.fold([u64::MAX; size_of::<CommIds>() / 8], |all, free| {
+/// The communicator ids that are free in all of these sets.
+pub(crate) fn common<'f>(sets: impl IntoIterator<Item = &'f CommIds>) -> CommIds {
+    sets.into_iter().fold([u64::MAX; size_of::<CommIds>() / 8], |all, free| {
         std::array::from_fn(|word| all[word] & free[word])
-    });
+    })
+}
+
+/// One of these ids, if there is any. The search starts at an id that depends on `which` and `round`, so that groups that are
+/// made at the same time do not compete for the same ids.
+fn one_of(free: &CommIds, which: u64, round: u64) -> Option<CommId> {
     let [first, second, ..] = fnv(bytemuck::bytes_of(&[which, round])).to_le_bytes();
     let (first, all) = (CommId::from_le_bytes([first, second]), 64 * free.len());
     let comm_ids = (0..all).map(|it| (usize::from(first) + it) % all);
@@ -134,20 +138,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`split`](Self::split), and [`Error::Argument`] if the list is empty, or has a rank twice or one that does not exist.
     pub fn new_group(&self, ranks: &[Rank]) -> Result<Option<Self>> {
-        let argument = |problem: String| Err(Error::Argument { call: "new_group", problem });
-        if ranks.is_empty() {
-            return argument("the list of ranks is empty".to_owned());
-        }
-        let mut seen = vec![false; self.size()];
-        for &rank in ranks {
-            match seen.get_mut(rank) {
-                None => {
-                    return argument(format!("there is no rank {rank}; there are 0 to {}", self.size() - 1));
-                }
-                Some(true) => return argument(format!("rank {rank} is named twice in {}", list(ranks))),
-                Some(seen) => *seen = true,
-            }
-        }
+        self.check_members("new_group", ranks)?;
         let mut state = self.shared.state()?;
         // A hash of the list, which ranks compare.
         let bytes: Vec<u8> = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
@@ -202,6 +193,25 @@ impl ProcessGroup {
         &self.shared.name
     }
 
+    /// Checks a list of members: it has a rank, each is of this group, and none is there twice.
+    pub(crate) fn check_members(&self, call: &'static str, ranks: &[Rank]) -> Result<()> {
+        let argument = |problem: String| Err(Error::Argument { call, problem });
+        if ranks.is_empty() {
+            return argument("the list of ranks is empty".to_owned());
+        }
+        let mut seen = vec![false; self.size()];
+        for &rank in ranks {
+            match seen.get_mut(rank) {
+                None => {
+                    return argument(format!("there is no rank {rank}; there are 0 to {}", self.size() - 1));
+                }
+                Some(true) => return argument(format!("rank {rank} is named twice in {}", list(ranks))),
+                Some(seen) => *seen = true,
+            }
+        }
+        Ok(())
+    }
+
     /// Gathers the proposals of all ranks.
     fn proposals(
         &self,
@@ -241,7 +251,8 @@ impl ProcessGroup {
             global: members.iter().map(|&rank| self.global(rank)).collect(),
             which: self.shared.comm_id.into(),
         };
-        let free = proposals.iter().map(|proposal| proposal.free).collect();
+        let members = members.iter().filter_map(|&member| proposals.get(member));
+        let free = common(members.map(|proposal| &proposal.free));
         self.make(new, free, &mut |words| self.gathered(state, cargo, words))
     }
 
@@ -250,20 +261,19 @@ impl ProcessGroup {
         self.shared.runtime.with(|engine| engine.net().free_comm_ids())
     }
 
-    /// Makes a group. `free` has the free communicator ids of all participants; `exchange` gathers further words
-    /// of all of them.
+    /// Makes a group. `free` has the communicator ids that all members have free; `exchange` gathers further words of all
+    /// participants.
     pub(crate) fn make(
         &self,
         new: NewGroup<'_>,
-        mut free: Vec<CommIds>,
+        mut free: CommIds,
         exchange: &mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
     ) -> Result<Option<Self>> {
         let NewGroup { call, name, members, me, global, which } = new;
         let runtime = &self.shared.runtime;
         let mut round = 0;
         let (comm_id, opened, all_words) = loop {
-            let free_there = members.iter().filter_map(|&member| free.get(member));
-            let comm_id = if members.len() > MAX_MEMBERS { None } else { common(free_there, which, round) };
+            let comm_id = if members.len() > MAX_MEMBERS { None } else { one_of(&free, which, round) };
             // Opened before any other member can send to the new group.
             let opened = match (me, comm_id) {
                 (Some(me), Some(comm_id)) => {
@@ -285,7 +295,8 @@ impl ProcessGroup {
             if let (OPENED, Some(comm_id)) = (how, comm_id) {
                 runtime.leave(comm_id)?;
             }
-            free = exchange(&self.free_comm_ids()?)?.as_chunks().0.to_vec();
+            let all_free = exchange(&self.free_comm_ids()?)?;
+            free = common(members.iter().filter_map(|&member| all_free.as_chunks().0.get(member)));
             round += 1;
         };
         let Some(me) = me else { return Ok(None) };

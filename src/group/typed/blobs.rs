@@ -65,7 +65,7 @@ impl Sequence<'_> {
         form: Form,
     ) -> Result<(Vec<u8>, Rank)> {
         let place = Place::Fresh { most: self.group.config().object_limit };
-        let what = What::Receive(Inbound { from, tag, form, dtype: Dtype::U8, place });
+        let what = What::Receive(Inbound { from, tag: tag.into(), form, dtype: Dtype::U8, place });
         elements(self.messages(what).await?)
     }
 }

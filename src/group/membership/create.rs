@@ -1,0 +1,198 @@
+//! Groups that are made by their members alone: `create_group`.
+//!
+//! The members exchange by messages of the parent group what [split](ProcessGroup::split) exchanges by all_gathers. The messages
+//! have the caller's tag in a space of their own, so no send or receive of a caller matches them. They run along a binomial
+//! tree of the list of members, to its first member and back, so n members need ⌈log2 n⌉ steps each way.
+
+use unisono_schedule::Rank;
+
+use crate::{
+    buffer::Borrowed,
+    call::{Form, Kind},
+    dtype::{Dtype, Element as _},
+    engine::{CommIds, Inbound, Outbound, Place, What},
+    error::{Error, Failure, Result, list},
+    group::{
+        ProcessGroup,
+        membership::split::{NewGroup, common},
+        p2p::elements,
+        plan::spec::CallOptions,
+    },
+};
+
+/// The number of words that hold a set of communicator ids.
+const IDS: usize = size_of::<CommIds>() / 8;
+
+/// The exchange among the members.
+struct Exchange<'g> {
+    group: &'g ProcessGroup,
+    /// The members, as ranks of the parent group.
+    ranks: &'g [Rank],
+    /// This rank's index in `ranks`.
+    me: usize,
+    tag: u64,
+}
+
+impl ProcessGroup {
+    /// Makes a group of these ranks of this group, in this order, as `MPI_Comm_create_group` does: only the members call it, all
+    /// with the same list and tag. Other ranks do nothing, and members may meanwhile be in other calls of this group by other
+    /// threads. ([`new_group`](Self::new_group) is a collective call of all ranks of this group.)
+    ///
+    /// The tag distinguishes groups that threads make at the same time. Groups that a thread makes one after the other may have
+    /// the same tag, if all ranks of several of them make these in the same order. No tag of a message is meant by it.
+    ///
+    /// The new group has the configuration's options, not those of this handle
+    /// ([`with_algorithms`](Self::with_algorithms) and its siblings). Dropping it waits for no rank.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup, ReduceOp};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let world = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// // The ranks with even numbers.
+    /// let even: Vec<_> = (0..world.size()).step_by(2).collect();
+    /// if even.contains(&world.rank()) {
+    ///     let group = world.create_group(&even, 0)?;
+    ///     group.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the list is empty, has a rank twice or one that does not exist, or if this rank is not in it; and
+    /// on all members if they already are in 4096 groups, taken together. If one member has no memory for the group,
+    /// [`Error::Transport`] there and [`Error::Argument`] on the others. [`Error::Failed`] with [`Failure::Members`] if two
+    /// members have other lists; with [`Failure::Undelivered`], which names the ranks that called nothing or something else, if a
+    /// member does not come before the deadline; with [`Failure::Deadlock`] if it waits for this rank in another call; or if
+    /// the group has failed.
+    pub fn create_group(&self, ranks: &[Rank], tag: u64) -> Result<Self> {
+        let call = "create_group";
+        self.check_members(call, ranks)?;
+        let Some(me) = ranks.iter().position(|&rank| rank == self.rank()) else {
+            let problem = format!("rank {}, which is this rank, is not one of {}", self.rank(), list(ranks));
+            return Err(Error::Argument { call, problem });
+        };
+        let exchange = Exchange { group: self, ranks, me, tag };
+        let (number, free) = exchange.agree(self.free_comm_ids()?)?;
+        let global: Vec<Rank> = ranks.iter().map(|&rank| self.global(rank)).collect();
+        let members: Vec<usize> = (0..ranks.len()).collect();
+        let new = NewGroup {
+            call,
+            name: format!("{}/tag {tag}", self.name()),
+            members: &members,
+            me: Some(me),
+            which: global.first().map_or(0, |&first| first as u64) << 32 | number,
+            global,
+        };
+        let made = self.make(new, free, &mut |words| exchange.gather(words))?;
+        // Only messages were exchanged, so the options of the members' handles may differ.
+        let made = made.map(|group| group.with_options(CallOptions::default()));
+        made.ok_or_else(|| Error::Argument { call, problem: "this rank is no member".to_owned() })
+    }
+}
+
+impl Exchange<'_> {
+    /// The member that this one sends to on the way to the first member.
+    fn parent(&self) -> Option<Rank> {
+        let parent = self.me & self.me.wrapping_sub(1);
+        if self.me == 0 { None } else { self.ranks.get(parent).copied() }
+    }
+
+    /// The members that send to this one on the way to the first member, and how many members send by way of each, itself
+    /// included. In the order of the list.
+    fn children(&self) -> Vec<(Rank, usize)> {
+        let (me, all) = (self.me, self.ranks.len());
+        let steps = (0..usize::BITS - 1).map(|bit| 1 << bit);
+        let steps = steps.take_while(|step| me & step == 0 && me + step < all);
+        steps.map(|step| (self.ranks[me + step], step.min(all - me - step))).collect()
+    }
+
+    /// Compares the lists of all members. Returns a number that the first member has drawn, and the communicator ids that all
+    /// members have free, out of those that are free on this rank.
+    fn agree(&self, mut free: CommIds) -> Result<(u64, CommIds)> {
+        let mine: Vec<u64> = self.ranks.iter().map(|&rank| rank as u64).collect();
+        for (child, _) in self.children() {
+            let most = usize::MAX >> 1;
+            let words = self.receive(child, Place::Fresh { most })?;
+            match words.split_last_chunk::<IDS>() {
+                Some((theirs, ids)) if theirs == mine => free = common([&free, ids]),
+                _ => return Err(self.differ(child, &words)),
+            }
+        }
+        let mut agreed = [0; 1 + IDS];
+        match self.parent() {
+            None => {
+                agreed[0] = self.group.shared.runtime.inner().into();
+                agreed[1..].copy_from_slice(&free);
+            }
+            Some(parent) => {
+                self.send([parent], &[&mine[..], &free].concat())?;
+                self.receive_into(parent, &mut agreed)?;
+            }
+        }
+        self.send_on(&agreed)?;
+        let [number, free @ ..] = agreed;
+        Ok((number, free))
+    }
+
+    /// Gathers words of all members, in the order of the list.
+    fn gather(&self, words: &[u64]) -> Result<Vec<u64>> {
+        let mut all = vec![0; words.len() * self.ranks.len()];
+        let mut end = words.len();
+        all[..end].copy_from_slice(words);
+        for (child, members) in self.children() {
+            let next = end + words.len() * members;
+            self.receive_into(child, &mut all[end..next])?;
+            end = next;
+        }
+        if let Some(parent) = self.parent() {
+            self.send([parent], &all[..end])?;
+            self.receive_into(parent, &mut all)?;
+        }
+        self.send_on(&all)?;
+        Ok(all)
+    }
+
+    /// Sends words to the members on the way from the first one, those with most members behind them first.
+    fn send_on(&self, words: &[u64]) -> Result<()> {
+        self.send(self.children().into_iter().rev().map(|(child, _)| child), words)
+    }
+
+    fn send(&self, to: impl IntoIterator<Item = Rank>, words: &[u64]) -> Result<()> {
+        let kind = Kind { form: Form::Group, dtype: u64::DTYPE, count: words.len() };
+        let source = Borrowed::apart(words, &mut []).input;
+        let send = |to| {
+            What::Send(Outbound { to, tag: self.tag, kind, source: source.clone(), registered: None })
+        };
+        let sends: Vec<What> = to.into_iter().map(send).collect();
+        if sends.is_empty() {
+            return Ok(());
+        }
+        self.group.wait(What::Several(sends)).map(drop)
+    }
+
+    fn receive_into(&self, from: Rank, words: &mut [u64]) -> Result<()> {
+        let count = words.len();
+        let output = Borrowed::apart::<u64>(&[], words).output;
+        self.receive(from, Place::There { output, count, registered: None }).map(drop)
+    }
+
+    /// Receives into that place. Returns the elements if that is new memory.
+    fn receive(&self, from: Rank, place: Place) -> Result<Vec<u64>> {
+        let inbound = Inbound { from: Some(from), tag: self.tag, form: Form::Group, dtype: Dtype::U64, place };
+        let received = self.group.wait(What::Receive(inbound))?.received;
+        Ok(elements::<u64>(received)?.0)
+    }
+
+    /// The failure that a member's first message has another list.
+    fn differ(&self, child: Rank, words: &[u64]) -> Error {
+        let group = self.group;
+        let world = |ranks: &[Rank]| list(&ranks.iter().map(|&rank| group.global(rank)).collect::<Vec<_>>());
+        let theirs = &words[..words.len().saturating_sub(IDS)];
+        let theirs: Vec<Rank> = theirs.iter().filter_map(|&rank| rank.try_into().ok()).collect();
+        let mut sides = [(group.global_rank(), world(self.ranks)), (group.global(child), world(&theirs))];
+        sides.sort();
+        let [left, right] = sides;
+        group.shared.fail(Failure::Members { group: group.shared.group_name(), tag: self.tag, left, right })
+    }
+}
