@@ -144,6 +144,10 @@ impl ProcessGroup {
     /// Ends the world and all its groups, also for ranks that are not in this group: every rank gets [`Failure::Aborted`] with
     /// this reason from its current or next call. May be called while other threads are in calls; it ends them. Returns the error
     /// that every later call returns: this one, or that of an earlier failure.
+    ///
+    /// The reason may be any text, such as that of an exception. All ranks get it in one line: line breaks become spaces, other
+    /// control characters `?`, and what follows the first 4000 characters is cut, so it should begin with what matters.
+    /// Afterwards, handles are dropped without waiting, and this process may join a new world.
     pub fn abort(&self, why: &str) -> Error {
         let runtime = &self.shared.runtime;
         runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() })

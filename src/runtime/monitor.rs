@@ -143,7 +143,7 @@ impl Monitor {
         match &self.watch {
             Some(watch) => watch.report(&failure),
             None => {
-                self.latch.raise(failure.clone());
+                self.latch.raise(failure.clone().cleaned());
                 self.latch.failure().unwrap_or(failure)
             }
         }

@@ -17,12 +17,14 @@ use crate::{
 
 pub(crate) const CASES: Table = &[
     ("a forked child calls, drops and exits", child_first),
+    ("forked children work beside their parent and exit", workers),
     ("a forked child outlives its parent", parent_first),
     ("a forked child outlives its parent, which served the store", parent_first_with_the_store),
     ("a forked child outlives its parent, which met in a directory", parent_first_in_a_directory),
 ];
 
-pub(crate) const ROLES: &[Role] = &[("forks", forks), ("forks-and-dies", forks_and_dies)];
+pub(crate) const ROLES: &[Role] =
+    &[("forks", forks), ("forks-workers", forks_workers), ("forks-and-dies", forks_and_dies)];
 
 /// How long a child lives after its parent has died.
 const CHILD: Duration = Duration::from_secs(3);
@@ -128,6 +130,61 @@ fn forks(_: &str) -> rank::Outcome {
     Ok(())
 }
 
+/// How workers end: as a program does, with all that runs at its end, or at once.
+const EXITS: [fn() -> !; 2] = [
+    || std::process::exit(0),
+    // SAFETY: it takes a number, and does not return.
+    || unsafe { libc::_exit(0) },
+];
+
+/// Forks workers that know nothing of the groups, as a data loader does: they compute, allocate, start threads and end, without a
+/// call and a drop. Collectives and messages run before, beside and after, and while the workers end.
+fn forks_workers(_: &str) -> rank::Outcome {
+    let world = join()?;
+    let (rank, ranks) = (world.rank(), world.size());
+    let part = world.create_group(&(0..ranks).collect::<Vec<_>>(), 1)?;
+    let mut buffer = world.buffer::<u64>(20_000)?;
+    for _ in 0..3 {
+        let mut workers = Vec::new();
+        for exit in EXITS {
+            match fork()? {
+                Some(child) => workers.push(child),
+                None => {
+                    let sum = thread::spawn(|| (0..1_000_000_u64).collect::<Vec<_>>().iter().sum::<u64>());
+                    ensure!(sum.join().is_ok_and(|sum| sum == 499_999_500_000), "a wrong sum in a worker");
+                    thread::sleep(Duration::from_millis(50));
+                    exit();
+                }
+            }
+        }
+        // Until the last worker of any rank has ended, and a few times more.
+        let (mut turn, mut more) = (0_u64, 5);
+        while more > 0 {
+            turn += 1;
+            for group in [&world, &part] {
+                buffer.fill(turn);
+                group.all_reduce(&mut buffer[..], ReduceOp::Sum)?;
+                ensure!(buffer.iter().all(|it| *it == turn * ranks as u64), "a wrong sum in turn {turn}");
+            }
+            let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+            let mut got = vec![0; 30_000];
+            world.send_recv(&vec![turn; 30_000], right, &mut got, left, 0)?;
+            ensure!(got == vec![turn; 30_000], "a wrong message in turn {turn}");
+            if let Some(worker) = workers.last()
+                && let Some((_, status)) = waitpid(Some(*worker), WaitOptions::NOHANG)?
+            {
+                ensure!(status.exit_status() == Some(0), "a worker ends with {status:?}");
+                workers.pop();
+            }
+            let mut open = [workers.len()].map(|open| open as u64);
+            world.all_reduce(&mut open, ReduceOp::Max)?;
+            more -= usize::from(open == [0]);
+        }
+    }
+    world.leave()?;
+    Ok(())
+}
+
 /// The given rank forks a child that stays, and dies; the others say when they are told.
 fn forks_and_dies(who: &str) -> rank::Outcome {
     let world = join()?;
@@ -152,6 +209,15 @@ fn child_first(provider: &str) -> Outcome {
     for ranks in [1, 2, 4] {
         let mut world = TestJob::served_by_rank_0(provider, ranks)?;
         world.start_all("forks", &[])?;
+        world.end_all()?.iter().try_for_each(End::well)?;
+    }
+    Ok(Verdict::Passed)
+}
+
+fn workers(provider: &str) -> Outcome {
+    for ranks in [1, 2] {
+        let mut world = TestJob::served_by_rank_0(provider, ranks)?;
+        world.start_all("forks-workers", &[])?;
         world.end_all()?.iter().try_for_each(End::well)?;
     }
     Ok(Verdict::Passed)

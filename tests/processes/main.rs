@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
 
+mod again;
 #[path = "../../transport/tests/arguments/mod.rs"]
 mod arguments;
 mod blocks;
@@ -55,6 +56,7 @@ const ROLES: &[&[Role]] = &[
     failures::ROLES,
     mismatch::ROLES,
     joining::ROLES,
+    again::ROLES,
     ending::ROLES,
     leaving::ROLES,
     signals::ROLES,
@@ -81,6 +83,7 @@ fn cases() -> Cases {
         failures::CASES,
         mismatch::CASES,
         joining::CASES,
+        again::CASES,
         ending::CASES,
         signals::CASES,
         memlock::CASES,

@@ -83,7 +83,7 @@ fn members(_: &str) -> rank::Outcome {
 
 fn thousands(provider: &str) -> Outcome {
     let mut told = Vec::new();
-    for members in [2, 4] {
+    for members in [2, 4, 8] {
         let mut world = TestJob::new(provider, members + 1, 1)?;
         world.start_all("members", &[])?;
         let ends = world.end_all()?;
@@ -108,7 +108,9 @@ fn threads(_: &str) -> rank::Outcome {
     let (rank, ranks) = (world.rank(), world.size());
     let make = |tag: u64| -> std::result::Result<(), String> {
         let lists = [vec![0, 1], (0..ranks).collect(), (0..ranks).rev().collect(), vec![ranks - 1, 0]];
-        for (turn, list) in lists.iter().cycle().take(100).enumerate().filter(|(_, list)| list.contains(&rank)) {
+        for (turn, list) in
+            lists.iter().cycle().take(100).enumerate().filter(|(_, list)| list.contains(&rank))
+        {
             let part = world.create_group(list, tag << 32).map_err(|error| error.to_string())?;
             let mut told = [tag, turn as u64];
             part.broadcast(&mut told, 0).map_err(|error| error.to_string())?;

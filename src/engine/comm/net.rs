@@ -42,10 +42,13 @@ impl Net {
 
     /// The communicator ids that are free on this rank, a bit for each.
     pub(crate) fn free_comm_ids(&self) -> CommIds {
-        let mut free = [0; MAX_COMMS / 64];
         let most = self.comms.iter().flatten().map(|comm| comm.settings.bounds.comms).next().unwrap_or(0);
-        for comm_id in (0..most).filter(|&comm_id| self.comms.get(comm_id).is_none_or(Option::is_none)) {
-            free[comm_id / 64] |= 1 << (comm_id % 64);
+        let below = |end: usize| if end >= 64 { u64::MAX } else { (1 << end) - 1 };
+        let mut free = std::array::from_fn(|word| below(most.saturating_sub(64 * word)));
+        for (comm_id, comm) in self.comms.iter().enumerate() {
+            if comm.is_some() {
+                free[comm_id / 64] &= !(1 << (comm_id % 64));
+            }
         }
         free
     }

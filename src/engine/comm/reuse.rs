@@ -209,6 +209,9 @@ impl Core<'_> {
         let wanted = mem::take(&mut window.wanted);
         if answer == 0 {
             window.state = WindowState::Open;
+            // Others are asked before it is asked again: its peer may be busy for long.
+            port.clock += 1;
+            window.used = port.clock;
             for flow in window.flows() {
                 self.comm.owe(flow, Way::Slots);
                 self.comm.owe(flow, Way::Direct);

@@ -68,6 +68,10 @@ impl Core<'_> {
     /// Receives one large message unexpected, into new memory, if large messages wait for each other because ranks send before they
     /// receive, or if one may wait for this rank, which waits in a receive or, as `waits` says, in a collective. True if it does.
     pub(crate) fn receive_unexpected(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
+        // It is asked of all communicators before each sleep, and there may be thousands.
+        if !self.comm.messages.matching.has_messages() {
+            return Ok(false);
+        }
         let bounds = self.comm.settings.bounds;
         let Messages { sendings, matching, unexpected, .. } = &mut self.comm.messages;
         let sends = sendings.values().any(|sending| sending.stuck(now, STALE));

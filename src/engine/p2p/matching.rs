@@ -69,6 +69,11 @@ impl<R, M> Matching<R, M> {
         self.messages.push_back((envelope, message));
     }
 
+    /// Whether there are messages without a receive.
+    pub(crate) fn has_messages(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
     /// The messages without a receive, in the order of arrival.
     pub(crate) fn messages(&mut self) -> impl Iterator<Item = (Envelope, &mut M)> {
         self.messages.iter_mut().map(|(envelope, message)| (*envelope, message))

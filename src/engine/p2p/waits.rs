@@ -91,7 +91,9 @@ impl Messages {
             let receives = matches!(waits, Waits::Receive(..));
             MessagePosition { call: waits.signature().worldwide(&world).call(), receives, waits: whom }
         };
-        let unasked = |(want, it): &(Want, &Receiving)| it.completion.is_forsaken() || leaves && want.space != Space::Inner;
+        let unasked = |(want, it): &(Want, &Receiving)| {
+            it.completion.is_forsaken() || leaves && want.space != Space::Inner
+        };
         let receives = self.matching.receives().filter(|receive| !unasked(receive));
         let receives = receives.map(|(want, it)| Waits::Receive(it, want.from));
         self.begun().chain(receives).map(position).collect()

@@ -1,8 +1,9 @@
 //! Groups that are made by their members alone: `create_group`.
 //!
 //! The members exchange by messages of the parent group what [split](ProcessGroup::split) exchanges by all_gathers. The messages
-//! have the caller's tag in a space of their own, so no send or receive of a caller matches them. They run along a binomial
-//! tree of the list of members, to its first member and back, so n members need ⌈log2 n⌉ steps each way.
+//! have the caller's tag in a space of their own, so no send or receive of a caller matches them. They run along a tree of the
+//! list of members, to its first member and back, twice: up to 16 members all send to the first one; of n members in all
+//! ⌈log16 n⌉ steps lie on each way.
 
 use unisono_schedule::Rank;
 
@@ -10,7 +11,7 @@ use crate::{
     buffer::Borrowed,
     call::{Form, Kind},
     dtype::{Dtype, Element as _},
-    engine::{CommIds, Inbound, Outbound, Place, What},
+    engine::{CommIds, Inbound, MAX_RANKS, Outbound, Place, Receipts, What},
     error::{Error, Failure, Result, list},
     group::{
         ProcessGroup,
@@ -22,6 +23,10 @@ use crate::{
 
 /// The number of words that hold a set of communicator ids.
 const IDS: usize = size_of::<CommIds>() / 8;
+
+/// The tree: the parent of a member is the one whose index in the list has the lowest digit other than 0, of this base, replaced
+/// by 0. With fewer steps fewer ranks are woken in turn, and 15 small messages take a rank less time than one more step does.
+const BASE: usize = 16;
 
 /// The exchange among the members.
 struct Exchange<'g> {
@@ -91,20 +96,32 @@ impl ProcessGroup {
     }
 }
 
+/// The steps between siblings of the tree, from the leaves on.
+fn levels() -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(1), |step: &usize| step.checked_mul(BASE)).take_while(|step| *step < MAX_RANKS)
+}
+
+/// The memory of these words, which outlive the receive.
+fn place(words: &mut [u64]) -> Place {
+    let count = words.len();
+    Place::There { output: Borrowed::apart::<u64>(&[], words).output, count, registered: None }
+}
+
 impl Exchange<'_> {
     /// The member that this one sends to on the way to the first member.
     fn parent(&self) -> Option<Rank> {
-        let parent = self.me & self.me.wrapping_sub(1);
-        if self.me == 0 { None } else { self.ranks.get(parent).copied() }
+        let digit = levels().find(|step| !self.me.is_multiple_of(step * BASE))?;
+        self.ranks.get(self.me - self.me % (digit * BASE)).copied()
     }
 
     /// The members that send to this one on the way to the first member, and how many members send by way of each, itself
     /// included. In the order of the list.
     fn children(&self) -> Vec<(Rank, usize)> {
         let (me, all) = (self.me, self.ranks.len());
-        let steps = (0..usize::BITS - 1).map(|bit| 1 << bit);
-        let steps = steps.take_while(|step| me & step == 0 && me + step < all);
-        steps.map(|step| (self.ranks[me + step], step.min(all - me - step))).collect()
+        let levels = levels().take_while(|step| me.is_multiple_of(step * BASE) && me + step < all);
+        let children = levels.flat_map(|step| (1..BASE).map(move |digit| (me + digit * step, step)));
+        let children = children.take_while(|(child, _)| *child < all);
+        children.map(|(child, step)| (self.ranks[child], step.min(all - child))).collect()
     }
 
     /// Compares the lists of all members. Returns a number that the first member has drawn, and the communicator ids that all
@@ -112,8 +129,9 @@ impl Exchange<'_> {
     fn agree(&self, mut free: CommIds) -> Result<(u64, CommIds)> {
         let mine: Vec<u64> = self.ranks.iter().map(|&rank| rank as u64).collect();
         for (child, _) in self.children() {
-            let most = usize::MAX >> 1;
-            let words = self.receive(child, Place::Fresh { most })?;
+            // One after the other, so that a list that differs is told even if other members do not come.
+            let most = isize::MAX.unsigned_abs();
+            let words = elements::<u64>(self.run(vec![self.receives(child, Place::Fresh { most })])?)?.0;
             match words.split_last_chunk::<IDS>() {
                 Some((theirs, ids)) if theirs == mine => free = common([&free, ids]),
                 _ => return Err(self.differ(child, &words)),
@@ -127,7 +145,7 @@ impl Exchange<'_> {
             }
             Some(parent) => {
                 self.send([parent], &[&mine[..], &free].concat())?;
-                self.receive_into(parent, &mut agreed)?;
+                self.run(vec![self.receives(parent, place(&mut agreed))])?;
             }
         }
         self.send_on(&agreed)?;
@@ -138,16 +156,18 @@ impl Exchange<'_> {
     /// Gathers words of all members, in the order of the list.
     fn gather(&self, words: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0; words.len() * self.ranks.len()];
-        let mut end = words.len();
-        all[..end].copy_from_slice(words);
+        let (mine, mut theirs) = all.split_at_mut(words.len());
+        mine.copy_from_slice(words);
+        let (mut receives, mut end) = (Vec::new(), words.len());
         for (child, members) in self.children() {
-            let next = end + words.len() * members;
-            self.receive_into(child, &mut all[end..next])?;
-            end = next;
+            let (block, rest) = theirs.split_at_mut(words.len() * members);
+            receives.push(self.receives(child, place(block)));
+            (theirs, end) = (rest, end + block.len());
         }
+        self.run(receives)?;
         if let Some(parent) = self.parent() {
             self.send([parent], &all[..end])?;
-            self.receive_into(parent, &mut all)?;
+            self.run(vec![self.receives(parent, place(&mut all))])?;
         }
         self.send_on(&all)?;
         Ok(all)
@@ -161,27 +181,27 @@ impl Exchange<'_> {
     fn send(&self, to: impl IntoIterator<Item = Rank>, words: &[u64]) -> Result<()> {
         let kind = Kind { form: Form::Group, dtype: u64::DTYPE, count: words.len() };
         let source = Borrowed::apart(words, &mut []).input;
-        let send = |to| {
-            What::Send(Outbound { to, tag: self.tag, kind, source: source.clone(), registered: None })
-        };
-        let sends: Vec<What> = to.into_iter().map(send).collect();
-        if sends.is_empty() {
-            return Ok(());
+        let send =
+            |to| What::Send(Outbound { to, tag: self.tag, kind, source: source.clone(), registered: None });
+        self.run(to.into_iter().map(send).collect()).map(drop)
+    }
+
+    fn receives(&self, from: Rank, place: Place) -> What {
+        What::Receive(Inbound {
+            from: Some(from),
+            tag: self.tag,
+            form: Form::Group,
+            dtype: Dtype::U64,
+            place,
+        })
+    }
+
+    /// Runs these messages, and returns what was received.
+    fn run(&self, messages: Vec<What>) -> Result<Receipts> {
+        if messages.is_empty() {
+            return Ok(Receipts::new());
         }
-        self.group.wait(What::Several(sends)).map(drop)
-    }
-
-    fn receive_into(&self, from: Rank, words: &mut [u64]) -> Result<()> {
-        let count = words.len();
-        let output = Borrowed::apart::<u64>(&[], words).output;
-        self.receive(from, Place::There { output, count, registered: None }).map(drop)
-    }
-
-    /// Receives into that place. Returns the elements if that is new memory.
-    fn receive(&self, from: Rank, place: Place) -> Result<Vec<u64>> {
-        let inbound = Inbound { from: Some(from), tag: self.tag, form: Form::Group, dtype: Dtype::U64, place };
-        let received = self.group.wait(What::Receive(inbound))?.received;
-        Ok(elements::<u64>(received)?.0)
+        Ok(self.group.wait(What::Several(messages))?.received)
     }
 
     /// The failure that a member's first message has another list.

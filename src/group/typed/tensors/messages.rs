@@ -259,7 +259,13 @@ impl Sequence<'_> {
 
     /// Receives a message with elements.
     fn receive_part(&self, place: Place, from: Rank, inner: u32) -> What {
-        What::Receive(Inbound { from: Some(from), tag: inner.into(), form: Form::Inner, dtype: Dtype::U8, place })
+        What::Receive(Inbound {
+            from: Some(from),
+            tag: inner.into(),
+            form: Form::Inner,
+            dtype: Dtype::U8,
+            place,
+        })
     }
 }
 
