@@ -104,7 +104,7 @@ fn levels() -> impl Iterator<Item = usize> {
 /// The memory of these words, which outlive the receive.
 fn place(words: &mut [u64]) -> Place {
     let count = words.len();
-    Place::There { output: Borrowed::apart::<u64>(&[], words).output, count, registered: None }
+    Place::There { output: Borrowed::apart::<u64>(&[], words).output.region, count, registered: None }
 }
 
 impl Exchange<'_> {
@@ -180,7 +180,7 @@ impl Exchange<'_> {
 
     fn send(&self, to: impl IntoIterator<Item = Rank>, words: &[u64]) -> Result<()> {
         let kind = Kind { form: Form::Group, dtype: u64::DTYPE, count: words.len() };
-        let source = Borrowed::apart(words, &mut []).input;
+        let source = Borrowed::apart(words, &mut []).input.region;
         let send =
             |to| What::Send(Outbound { to, tag: self.tag, kind, source: source.clone(), registered: None });
         self.run(to.into_iter().map(send).collect()).map(drop)

@@ -1,12 +1,8 @@
 //! Groups that their members make without the other ranks.
 
-#[path = "../../../tests/random/mod.rs"]
-mod random;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use self::random::Random;
-use super::{messages::worlds, *};
+use super::{disagree::random::Random, messages::worlds, *};
 use crate::Source;
 
 /// Sums the members' ranks in the world, as bits: that shows who took part.
@@ -142,8 +138,8 @@ fn members_with_other_lists_are_told() {
                 _ if zero.contains(&2) => group.create_group(zero, 3),
                 _ => return hear(&group).unwrap_err().to_string(),
             };
-            match made.map(drop).or_else(|error| match error {
-                Error::Failed(Failure::Members { tag: 3, .. } | Failure::Deadlock { .. }) => Err(error),
+            match made.map(drop).map_err(|error| match error {
+                Error::Failed(Failure::Members { tag: 3, .. } | Failure::Deadlock { .. }) => error,
                 error => panic!("{error}"),
             }) {
                 Err(error) => error.to_string(),

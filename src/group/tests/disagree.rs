@@ -1,7 +1,7 @@
 //! Random programs in which one rank's call differs in one field: all ranks soon get the same failure, or all results are right.
 
 #[path = "../../../tests/random/mod.rs"]
-mod random;
+pub(super) mod random;
 
 use std::fmt::Write as _;
 
