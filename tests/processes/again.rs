@@ -18,7 +18,8 @@ pub(crate) const CASES: Table = &[
     ("seven worlds in a row", in_a_row),
 ];
 
-pub(crate) const ROLES: &[Role] = &[("aborts", aborts), ("aborts-at-exit", aborts_at_exit), ("again", again)];
+pub(crate) const ROLES: &[Role] =
+    &[("aborts-with-a-text", aborts), ("aborts-at-exit", aborts_at_exit), ("again", again)];
 
 /// The longest that a text may be, with the words around it: 4000 characters of up to four bytes.
 const LONGEST: usize = 17_000;
@@ -68,7 +69,7 @@ fn aborts(_: &str) -> rank::Outcome {
 
 fn with_a_text(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 3, 1)?;
-    world.start_all("aborts", &[])?;
+    world.start_all("aborts-with-a-text", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;
     let ends: Vec<&End> = ends.iter().collect();
@@ -95,13 +96,13 @@ fn aborts_at_exit(_: &str) -> rank::Outcome {
     let world = WORLD.get_or_init(|| join().expect("the world forms"));
     world.barrier()?;
     if world.rank() != 0 {
-        say("failure", failure(world.all_reduce(&mut [1_u8], ReduceOp::Sum).and_then(|()| world.barrier()))?);
+        say("failure", failure(world.recv(&mut [0_u8], 0, 8).map(drop))?);
         return Ok(());
     }
     // SAFETY: the function is there as long as the process, and does not unwind.
     ensure!(unsafe { libc::atexit(last_words) } == 0, "atexit fails");
     thread::spawn(|| world.recv(&mut [0_u8], 1, 7));
-    thread::spawn(|| world.all_reduce(&mut [1_u8], ReduceOp::Sum).and_then(|()| world.barrier()));
+    thread::spawn(|| world.all_reduce(&mut [1_u8], ReduceOp::Sum));
     thread::sleep(Duration::from_millis(200));
     std::process::exit(0);
 }
