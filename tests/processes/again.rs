@@ -1,12 +1,11 @@
 //! Aborts with another's text, of any length and from any moment, and worlds that a process joins one after the other.
-#![allow(unsafe_code)]
 
 use std::{sync::OnceLock, thread, time::Duration};
 
 use unisono::{Error, Failure, ProcessGroup, ReduceOp};
 
 use crate::{
-    Outcome, Table, Verdict, ensure,
+    Outcome, Table, Verdict, ensure, forking,
     groups::taken,
     rank::{self, Role, config, failure, join, say},
     world::{End, TestJob, same},
@@ -99,8 +98,7 @@ fn aborts_at_exit(_: &str) -> rank::Outcome {
         say("failure", failure(world.recv(&mut [0_u8], 0, 8).map(drop))?);
         return Ok(());
     }
-    // SAFETY: the function is there as long as the process, and does not unwind.
-    ensure!(unsafe { libc::atexit(last_words) } == 0, "atexit fails");
+    forking::at_exit(last_words)?;
     thread::spawn(|| world.recv(&mut [0_u8], 1, 7));
     thread::spawn(|| world.all_reduce(&mut [1_u8], ReduceOp::Sum));
     thread::sleep(Duration::from_millis(200));

@@ -130,6 +130,14 @@ fn forks(_: &str) -> rank::Outcome {
     Ok(())
 }
 
+/// Has this function run when the process exits.
+pub(crate) fn at_exit(last: extern "C" fn()) -> rank::Outcome {
+    // SAFETY: the function is there as long as the process.
+    let registered = unsafe { libc::atexit(last) };
+    ensure!(registered == 0, "atexit fails");
+    Ok(())
+}
+
 /// How workers end: as a program does, with all that runs at its end, or at once.
 const EXITS: [fn() -> !; 2] = [
     || std::process::exit(0),
