@@ -21,6 +21,9 @@ pub(crate) trait Driver: Send + Sync {
     /// Waits for the end of an operation, at most until `until`. False if it has not ended.
     fn wait(&self, outcome: &Outcome, until: Option<Instant>) -> bool;
 
+    /// Waits for the end of an operation, and asks every `every` whether to go on. False if it has not ended.
+    fn wait_while(&self, outcome: &Outcome, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool;
+
     /// The failure that has ended the world, if there is one.
     fn failed(&self) -> Option<Failure>;
 
@@ -154,6 +157,18 @@ impl<T> Work<T> {
         Ok(self.wait_until(Instant::now().checked_add(timeout)))
     }
 
+    /// As [`wait_done`](Self::wait_done), but asks `go_on` every `every` whether to wait on: for callers that must look at other things
+    /// meanwhile, such as signals. Returns whether the operation has ended. The thread counts as blocked, unlike one that waits with a
+    /// timeout: the detection of deadlocks sees it.
+    ///
+    /// # Errors
+    /// As [`wait_done`](Self::wait_done).
+    pub fn wait_done_while(&self, every: Duration, mut go_on: impl FnMut() -> bool) -> Result<bool> {
+        self.check_process()?;
+        let driver = self.driver.upgrade();
+        Ok(driver.is_none_or(|driver| driver.wait_while(&self.outcome, every, &mut go_on)))
+    }
+
     /// Ready when the operation has ended, successfully or not. As with any future, only the waker of the latest poll is woken.
     pub fn poll_done(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.check_process().is_err() || self.outcome.poll_ended(context.waker()).is_ready() {
@@ -162,7 +177,11 @@ impl<T> Work<T> {
         self.failed().map_or(Poll::Pending, |_| Poll::Ready(()))
     }
 
-    fn take(&self) -> Result<T> {
+    /// The result of an operation that has ended, once.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait); [`Error::Argument`] if it has given its result before or has not ended.
+    pub fn take(&self) -> Result<T> {
         self.outcome.take().map_or_else(|| Err(self.lost()), |end| self.result(end))
     }
 

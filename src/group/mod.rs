@@ -153,6 +153,15 @@ impl ProcessGroup {
         runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() })
     }
 
+    /// The failure that has ended the world, if there is one; every call returns it.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        match self.shared.runtime.check() {
+            Err(Error::Failed(failure)) => Some(failure),
+            _ => None,
+        }
+    }
+
     /// The name of the algorithm that this handle uses for a collective of `count` elements (as [`Collective`] counts them).
     ///
     /// # Errors

@@ -27,6 +27,15 @@ impl Config {
         Self::read_env().and_then(|(config, problem)| problem.map_or(Ok(config), Err))
     }
 
+    /// Sets the fields whose `UNISONO_` variables are set in the environment; not rank, world size, store and token. For a process
+    /// whose launcher is another program.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names a variable whose value is not valid.
+    pub fn set_from_env(&mut self) -> Result<()> {
+        self.set_from(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    }
+
     /// As [`from_env`](Self::from_env), but returns the first error among the settings beside the settings that precede it, with
     /// defaults for the rest. With these the rank can meet the others and tell them of the error.
     pub(crate) fn read_env() -> Result<(Self, Option<Error>)> {

@@ -72,6 +72,18 @@ impl Driver for Runtime {
         self.wait_until(outcome, until)
     }
 
+    fn wait_while(&self, outcome: &Outcome, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
+        let _waiting = self.callers.wait();
+        loop {
+            if self.wait_until(outcome, Instant::now().checked_add(every)) {
+                return true;
+            }
+            if !go_on() {
+                return false;
+            }
+        }
+    }
+
     fn failed(&self) -> Option<Failure> {
         let roles = self.roles();
         roles.failed.clone().filter(|_| roles.gone)

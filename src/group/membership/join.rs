@@ -121,10 +121,41 @@ impl ProcessGroup {
             return Err(report(&config, problem));
         }
         let deadline = Instant::now() + config.join_timeout;
-        let store = match &config.store {
-            Some(address) => Some(Store::open(address, &config.member(), deadline)?),
-            None => None,
-        };
+        let store = config
+            .store
+            .as_ref()
+            .map(|address| Store::open(address, &config.member(), deadline))
+            .transpose()?;
+        Self::join_before(deadline, config, store)
+    }
+
+    /// As [`join`](Self::join), at a store that is open already, which [`Config::store`] names: for a rank that serves it on a free port
+    /// and tells the others which.
+    ///
+    /// ```no_run
+    /// # use std::time::Instant;
+    /// # use unisono::{Config, ProcessGroup, config::StoreAddress, rendezvous::Store};
+    /// # fn main() -> unisono::Result<()> {
+    /// let mut config = Config { rank: 0, ranks: 2, token: "a secret".into(), ..Config::default() };
+    /// let store = Store::host("10.0.0.1", 0, &config.member(), Instant::now() + config.join_timeout)?;
+    /// let port = store.reached().1.port();
+    /// println!("tell rank 1 that the store is at 10.0.0.1:{port}");
+    /// config.store = Some(StoreAddress::Tcp { host: "10.0.0.1".to_owned(), port, served: false });
+    /// let group = ProcessGroup::join_at(config, store)?;
+    /// # drop(group);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_at(config: Config, store: Store) -> Result<Self> {
+        if let Err(problem) = config.validate() {
+            return Err(report(&config, problem));
+        }
+        Self::join_before(Instant::now() + config.join_timeout, config, Some(store))
+    }
+
+    fn join_before(deadline: Instant, config: Config, store: Option<Store>) -> Result<Self> {
         let activity = Arc::default();
         let given = (store, Bounds::default());
         Self::join_over(deadline, config, given, Arc::clone(&activity), |config, store| {

@@ -445,3 +445,41 @@ fn after_leaving_the_world_there_are_no_calls() {
         assert!(matches!(error, Error::Left { call: "barrier" }), "{error}");
     });
 }
+
+#[test]
+fn a_wait_can_be_given_up_and_the_operation_goes_on() {
+    world(2, small, |group| {
+        let other = 1 - group.rank();
+        if group.rank() == 0 {
+            let work = group.irecv(vec![0_u8; 5], other, 7).unwrap();
+            let mut asked = 0;
+            let go_on = || {
+                asked += 1;
+                asked < 3
+            };
+            assert!(!work.wait_done_while(Duration::from_millis(5), go_on).unwrap());
+            assert_eq!(asked, 3);
+            group.send(&[1_u8], other, 8).unwrap();
+            assert!(work.wait_done_while(Duration::from_secs(1), || true).unwrap());
+            assert_eq!(work.take().unwrap(), (vec![9; 5], other));
+            assert!(matches!(work.take(), Err(Error::Argument { .. })), "a result is given once");
+        } else {
+            group.recv(&mut [0_u8], other, 8).unwrap();
+            group.send(&[9_u8; 5], other, 7).unwrap();
+        }
+    });
+}
+
+#[test]
+fn whoever_waits_and_may_give_up_counts_as_blocked() {
+    world(2, small, |group| {
+        assert_eq!(group.failure(), None);
+        let work = group.irecv(vec![0_u8; 5], 1 - group.rank(), 7).unwrap();
+        assert!(work.wait_done_while(Duration::from_millis(20), || true).unwrap());
+        let failure = match work.take() {
+            Err(Error::Failed(failure @ Failure::Deadlock { .. })) => failure,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(group.failure(), Some(failure));
+    });
+}
