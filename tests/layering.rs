@@ -78,7 +78,16 @@ const FILES: &[(&str, &[&str])] = &[
     ("fuzz", &["local", "plan"]),
 ];
 /// The rooms of `python/src/`, the native part of the Python package.
-const PYTHON: &[(&str, &[&str])] = &[("program", &[])];
+const PYTHON: &[(&str, &[&str])] = &[
+    ("program", &[]),
+    ("errors", &[]),
+    ("buffer", &[]),
+    ("finisher", &[]),
+    ("operands", &[]),
+    ("work", &["errors", "finisher", "operands"]),
+    ("group", &["buffer", "errors", "finisher", "operands", "work"]),
+    ("join", &["errors", "group", "operands"]),
+];
 const ALL: &[&str] = &["*"];
 /// The rooms of `src/` that may name the transport.
 const USES_TRANSPORT: &[&str] =
@@ -90,6 +99,8 @@ const IMPURE: &[&str] =
 /// Where `unsafe` may stand: where memory is touched that puts read and write, by whoever says why that is at rest. The trait
 /// declares it; each user of a transport has one file for it.
 const UNSAFE: &[&str] = &[
+    "python/src/buffer.rs",
+    "python/src/operands.rs",
     "transport/src/lib.rs",
     "transport/src/ofi/",
     "transport/src/fork.rs",

@@ -2,15 +2,42 @@
 
 use pyo3::prelude::*;
 
+mod buffer;
+mod errors;
+mod finisher;
+mod group;
+mod join;
+mod operands;
 mod program;
+mod work;
 
 /// The native part of the package `unisono`; not for use by others.
 #[pymodule]
 mod _native {
+    use pyo3::prelude::*;
+    use unisono::{dtype::Dtype, reduce::ReduceOp, schedule::Collective};
+
     #[pymodule_export]
-    use super::program::main;
+    use super::{
+        buffer::Buffer,
+        errors::Error,
+        group::Group,
+        join::{Store, from_env, join},
+        program::main,
+        work::Work,
+    };
 
     /// The version of the package.
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    /// The names of collectives, dtypes and operations, in the order of their codes.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("COLLECTIVES", Collective::ALL.map(Collective::name).to_vec())?;
+        module.add("DTYPES", Dtype::ALL.map(Dtype::name).to_vec())?;
+        let mut operations = ReduceOp::PLAIN.map(ReduceOp::name).to_vec();
+        operations.push(ReduceOp::PreMulSum(1.0).name());
+        module.add("OPERATIONS", operations)
+    }
 }

@@ -1,6 +1,126 @@
-"""The native part of the package."""
+"""The native part of the package. Memory is given by its address and bytes; codes are indices into the lists of names."""
+
+from collections.abc import Callable
+from typing import Any, Self, TypeAlias, TypedDict
 
 VERSION: str
+COLLECTIVES: list[str]
+DTYPES: list[str]
+OPERATIONS: list[str]
+
+Piece: TypeAlias = tuple[int, int]
+Operand: TypeAlias = Piece | list[Piece] | None
+# Elements of each block: of the input and of the output.
+Lengths: TypeAlias = tuple[list[int], list[int]]
+
+class Error(RuntimeError):
+    """A group has failed or could not be joined."""
+
+class Meeting(TypedDict):
+    """Where and as whom a process meets the others of a world."""
+
+    rank: int
+    size: int
+    host: str
+    token: str
+    timeout: float | None
+    join_timeout: float | None
+
+class Store:
+    """The store of a world, served by its rank 0."""
+
+    @staticmethod
+    def serve(meeting: Meeting, errors: type[BaseException] | None = None) -> Store: ...
+    @property
+    def port(self) -> int: ...
+    def join(self) -> Group: ...
+
+class Work:
+    """An operation under way."""
+
+    def is_done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> int | None: ...
+    def exception(self) -> BaseException | None: ...
+    def on_end(self, callback: Callable[[Work], Any]) -> None: ...
+
+class Buffer:
+    """Registered memory, with the buffer protocol."""
+
+    def __len__(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Group:
+    """A group of ranks, as one rank sees it."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def members(self) -> list[int]: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def operations(self) -> int: ...
+    @property
+    def left(self) -> bool: ...
+    def collective(
+        self,
+        collective: int,
+        dtype: int,
+        op: int,
+        factor: float,
+        root: int,
+        input: Operand,
+        output: Operand,
+        lengths: Lengths | None = None,
+        coalesced: bool = False,
+        timeout: float | None = None,
+        keep: object = None,
+    ) -> None: ...
+    def collective_async(
+        self,
+        collective: int,
+        dtype: int,
+        op: int,
+        factor: float,
+        root: int,
+        input: Operand,
+        output: Operand,
+        lengths: Lengths | None = None,
+        coalesced: bool = False,
+        timeout: float | None = None,
+        keep: object = None,
+    ) -> Work: ...
+    def send_async(
+        self, dtype: int, data: Operand, to: int, tag: int, timeout: float | None = None, keep: object = None
+    ) -> Work: ...
+    def recv_async(
+        self,
+        dtype: int,
+        data: Operand,
+        source: int | None,
+        tag: int,
+        timeout: float | None = None,
+        keep: object = None,
+    ) -> Work: ...
+    def create_group(self, ranks: list[int], tag: int, timeout: float | None = None) -> Self: ...
+    def with_timeout(self, timeout: float) -> Self: ...
+    def buffer(self, bytes: int) -> Buffer: ...
+    def abort(self, why: str) -> str: ...
+    def leave(self) -> None: ...
+    def close(self) -> None: ...
+    def failure(self) -> str | None: ...
+
+def join(meeting: Meeting, port: int, errors: type[BaseException] | None = None) -> Group:
+    """Joins the world whose rank 0 serves a store at this port."""
+
+def from_env() -> Group:
+    """Joins the world that a launcher's environment describes."""
 
 def main(again: list[str], arguments: list[str]) -> int:
     """Runs the program and returns its exit status.

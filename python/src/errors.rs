@@ -1,0 +1,51 @@
+//! Errors of the library as exceptions: wrong arguments are a `ValueError`, all others a `unisono.Error` or the class that a
+//! group was joined with.
+
+use std::time::Duration;
+
+use pyo3::{
+    create_exception, exceptions::PyRuntimeError, exceptions::PyValueError, prelude::*, types::PyType,
+};
+use unisono::{Error as Cause, Failure};
+
+create_exception!(
+    unisono,
+    Error,
+    PyRuntimeError,
+    "A group has failed or could not be joined. The text is the same on all ranks: who, where, what was given and wanted, what to do."
+);
+
+/// The class of the exceptions of a group's failures; `None` is [`Error`].
+pub(crate) type Class = Option<Py<PyType>>;
+
+/// The exception of an error.
+pub(crate) fn exception(py: Python<'_>, class: Option<&Py<PyType>>, error: &Cause) -> PyErr {
+    let text = text(error);
+    match error {
+        Cause::Argument { .. } | Cause::Tensor(_) => PyValueError::new_err(text),
+        _ => failure(py, class, text),
+    }
+}
+
+/// An exception that is no wrong argument.
+pub(crate) fn failure(py: Python<'_>, class: Option<&Py<PyType>>, text: String) -> PyErr {
+    match class {
+        Some(class) => PyErr::from_type(class.bind(py).clone(), text),
+        None => Error::new_err(text),
+    }
+}
+
+/// The sentence of an error. That of a deadline holds ` Timed out `, by which PyTorch and its users tell timeouts.
+pub(crate) fn text(error: &Cause) -> String {
+    let waited = match error {
+        Cause::Failed(Failure::Deadline { waited, .. } | Failure::Undelivered { waited, .. })
+        | Cause::Missing { waited, .. } => Some(*waited),
+        _ => None,
+    };
+    waited.map_or_else(|| error.to_string(), |waited| format!("{} {error}", timed_out(waited)))
+}
+
+/// The beginning of a sentence about a deadline.
+pub(crate) fn timed_out(waited: Duration) -> String {
+    format!("unisono: Timed out waiting {}ms:", waited.as_millis())
+}

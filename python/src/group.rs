@@ -1,0 +1,291 @@
+//! Process groups: `unisono._native.Group`. Python checks and describes the arguments; the library does the rest without the GIL.
+
+#![expect(clippy::too_many_arguments, reason = "what Python gives, one by one, since that is cheapest")]
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use pyo3::prelude::*;
+use unisono::{Error as Cause, MessageRequest, ProcessGroup, Request, Source, schedule::Uneven};
+
+use crate::{
+    buffer::Buffer,
+    errors::{Class, exception, text},
+    finisher::Keep,
+    operands::{self, Operand, seconds},
+    work::{Operation, Pending, Work},
+};
+
+/// Lengths of blocks in elements: of the input and of the output.
+type Lengths = (Vec<usize>, Vec<usize>);
+
+/// A group of ranks, as one rank sees it.
+#[pyclass(frozen, weakref, module = "unisono._native")]
+pub(crate) struct Group {
+    /// `None` after `leave`.
+    handle: RwLock<Option<Arc<ProcessGroup>>>,
+    /// The class of the exceptions of failures.
+    class: Class,
+}
+
+impl Group {
+    pub(crate) fn new(group: ProcessGroup, class: Class) -> Self {
+        Self { handle: RwLock::new(Some(Arc::new(group))), class }
+    }
+
+    fn group(&self, py: Python<'_>, call: &'static str) -> PyResult<Arc<ProcessGroup>> {
+        let handle = self.handle.read().unwrap_or_else(PoisonError::into_inner).clone();
+        handle.ok_or_else(|| self.error(py, &Cause::Left { call }))
+    }
+
+    fn error(&self, py: Python<'_>, error: &Cause) -> PyErr {
+        exception(py, self.class.as_ref(), error)
+    }
+
+    fn class(&self, py: Python<'_>) -> Class {
+        self.class.as_ref().map(|class| class.clone_ref(py))
+    }
+
+    fn begun(&self, py: Python<'_>, begun: Result<Pending, Cause>) -> PyResult<Arc<Operation>> {
+        begun.map(|pending| Operation::new(pending, self.class(py))).map_err(|error| self.error(py, &error))
+    }
+
+    /// Begins a collective on memory that `keep` keeps alive.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        call: (usize, u8, usize, f64, usize),
+        (input, output): (Operand, Operand),
+        lengths: Option<Lengths>,
+        coalesced: bool,
+        timeout: Option<f64>,
+        keep: Py<PyAny>,
+    ) -> PyResult<Arc<Operation>> {
+        let (collective, dtype, op, factor, root) = call;
+        let request = Request {
+            op: operands::operation(op, factor)?,
+            root,
+            lengths: lengths.as_ref().map(|(input, output)| Uneven { input, output }),
+            coalesced,
+            timeout: timeout.map(seconds).transpose()?,
+            ..Request::new(operands::collective(collective)?, operands::dtype(dtype)?)
+        };
+        let group = self.group(py, request.collective.name())?;
+        let (input, output) = (input.memory(()), output.memory(Keep::new(keep)));
+        let begun = py.detach(|| group.collective_async(&request, input, output));
+        self.begun(py, begun.map(Pending::Collective))
+    }
+
+    /// Begins a message.
+    fn begin_message(
+        &self,
+        py: Python<'_>,
+        request: MessageRequest,
+        data: Operand,
+        keep: Py<PyAny>,
+    ) -> PyResult<Arc<Operation>> {
+        let group = self.group(py, "a message")?;
+        let data = data.memory(Keep::new(keep));
+        let begun = py.detach(|| group.message_async(&request, data));
+        self.begun(py, begun.map(Pending::Message))
+    }
+}
+
+#[pymethods]
+impl Group {
+    /// This rank's number in the group.
+    #[getter]
+    fn rank(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.group(py, "rank")?.rank())
+    }
+
+    /// The number of ranks.
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.group(py, "size")?.size())
+    }
+
+    /// The ranks in the world of all members.
+    #[getter]
+    fn members(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        Ok(self.group(py, "members")?.members().to_vec())
+    }
+
+    /// The group's name in errors.
+    #[getter]
+    fn name(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.group(py, "name")?.name().to_owned())
+    }
+
+    /// The libfabric provider and its version.
+    #[getter]
+    fn provider(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.group(py, "provider")?.limits().provider.clone())
+    }
+
+    /// The number of collective operations that this rank has begun.
+    #[getter]
+    fn operations(&self, py: Python<'_>) -> PyResult<u64> {
+        let group = self.group(py, "operations")?;
+        Ok(py.detach(|| group.operations()))
+    }
+
+    /// Runs a collective; returns when it has ended.
+    #[pyo3(signature = (collective, dtype, op, factor, root, input, output, lengths=None, coalesced=false, timeout=None, keep=None))]
+    fn collective(
+        &self,
+        py: Python<'_>,
+        collective: usize,
+        dtype: u8,
+        op: usize,
+        factor: f64,
+        root: usize,
+        input: Operand,
+        output: Operand,
+        lengths: Option<Lengths>,
+        coalesced: bool,
+        timeout: Option<f64>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let keep = keep.unwrap_or_else(|| py.None());
+        let call = (collective, dtype, op, factor, root);
+        let operation = self.begin(py, call, (input, output), lengths, coalesced, timeout, keep)?;
+        operation.wait(py).map(drop)
+    }
+
+    /// Begins a collective. `keep` keeps its memory alive until it has ended.
+    #[pyo3(signature = (collective, dtype, op, factor, root, input, output, lengths=None, coalesced=false, timeout=None, keep=None))]
+    fn collective_async(
+        &self,
+        py: Python<'_>,
+        collective: usize,
+        dtype: u8,
+        op: usize,
+        factor: f64,
+        root: usize,
+        input: Operand,
+        output: Operand,
+        lengths: Option<Lengths>,
+        coalesced: bool,
+        timeout: Option<f64>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        let keep = keep.unwrap_or_else(|| py.None());
+        let call = (collective, dtype, op, factor, root);
+        self.begin(py, call, (input, output), lengths, coalesced, timeout, keep).map(Work)
+    }
+
+    /// Begins to send memory to a rank.
+    #[pyo3(signature = (dtype, data, to, tag, timeout=None, keep=None))]
+    fn send_async(
+        &self,
+        py: Python<'_>,
+        dtype: u8,
+        data: Operand,
+        to: usize,
+        tag: u32,
+        timeout: Option<f64>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let request = MessageRequest { timeout, ..MessageRequest::send(operands::dtype(dtype)?, to, tag) };
+        self.begin_message(py, request, data, keep.unwrap_or_else(|| py.None())).map(Work)
+    }
+
+    /// Begins to receive into memory, from a rank or, if `source` is `None`, from any. The work's result is the sender.
+    #[pyo3(signature = (dtype, data, source, tag, timeout=None, keep=None))]
+    fn recv_async(
+        &self,
+        py: Python<'_>,
+        dtype: u8,
+        data: Operand,
+        source: Option<usize>,
+        tag: u32,
+        timeout: Option<f64>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let from = source.map_or(Source::Any, Source::Rank);
+        let request = MessageRequest { timeout, ..MessageRequest::recv(operands::dtype(dtype)?, from, tag) };
+        self.begin_message(py, request, data, keep.unwrap_or_else(|| py.None())).map(Work)
+    }
+
+    /// Makes a group of these ranks of this group. Only they call it, all with the same ranks and tag.
+    #[pyo3(signature = (ranks, tag, timeout=None))]
+    fn create_group(
+        &self,
+        py: Python<'_>,
+        ranks: Vec<usize>,
+        tag: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let parent = self.group(py, "create_group")?;
+        let made = py.detach(|| {
+            let group = parent.create_group(&ranks, tag)?;
+            match timeout {
+                Some(timeout) => group.with_timeout(timeout),
+                None => Ok(group),
+            }
+        });
+        made.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
+    }
+
+    /// Another handle of the group whose calls have this timeout, in seconds.
+    fn with_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<Self> {
+        let group = self.group(py, "with_timeout")?.with_timeout(seconds(timeout)?);
+        group.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
+    }
+
+    /// Zeroed memory that the NIC knows.
+    fn buffer(&self, py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
+        let group = self.group(py, "buffer")?;
+        let buffer = py.detach(|| group.buffer::<u8>(bytes));
+        buffer.map(Buffer::new).map_err(|error| self.error(py, &error))
+    }
+
+    /// Ends the world, with this reason for all ranks. Returns the sentence that every later call raises.
+    fn abort(&self, py: Python<'_>, why: &str) -> PyResult<String> {
+        let group = self.group(py, "abort")?;
+        Ok(py.detach(|| group.abort(why)).to_string())
+    }
+
+    /// Leaves the world with all other ranks; on another group: drops this handle.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let handle = self.handle.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(group) = handle else { return Ok(()) };
+        let left = py.detach(|| match Arc::try_unwrap(group) {
+            Ok(group) => group.leave(),
+            // Another thread is in a call: it drops the last handle.
+            Err(_) => Ok(()),
+        });
+        left.map_err(|error| self.error(py, &error))
+    }
+
+    /// Drops this handle; the last handle of a world leaves it.
+    fn close(&self, py: Python<'_>) {
+        let handle = self.handle.write().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(handle));
+    }
+
+    /// Whether `leave` or `close` was called.
+    #[getter]
+    fn left(&self) -> bool {
+        self.handle.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// The failure that has ended the world, as its sentence, or `None`.
+    fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let group = self.group(py, "failure")?;
+        Ok(group.failure().map(|failure| text(&Cause::Failed(failure))))
+    }
+}
+
+impl Drop for Group {
+    /// The last handle of a world waits for the other ranks.
+    fn drop(&mut self) {
+        let handle = self.handle.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(group) = handle {
+            Python::attach(|py| py.detach(|| drop(group)));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Joining a world: as the environment describes it, or at a store whose address Python tells all ranks.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use pyo3::{exceptions::PyValueError, prelude::*};
+use unisono::{
+    Config, Error as Cause, ProcessGroup,
+    config::{StoreAddress, Token},
+    rendezvous,
+};
+
+use crate::{
+    errors::{Class, exception},
+    group::Group,
+    operands::seconds,
+};
+
+/// Where and as whom a process meets the others of a world.
+#[derive(FromPyObject)]
+pub(crate) struct Meeting {
+    #[pyo3(item)]
+    rank: usize,
+    #[pyo3(item)]
+    size: usize,
+    /// Where rank 0 serves the store: a name or address that all hosts reach.
+    #[pyo3(item)]
+    host: String,
+    #[pyo3(item)]
+    token: String,
+    /// In seconds; `None`: as the environment or the default says.
+    #[pyo3(item)]
+    timeout: Option<f64>,
+    #[pyo3(item)]
+    join_timeout: Option<f64>,
+}
+
+impl Meeting {
+    fn config(&self, py: Python<'_>, class: &Class, port: u16) -> PyResult<Config> {
+        let mut config = Config {
+            rank: self.rank,
+            ranks: self.size,
+            store: Some(StoreAddress::Tcp { host: self.host.clone(), port, served: self.rank != 0 }),
+            token: Token::from(self.token.as_str()),
+            ..Config::default()
+        };
+        let set = config.set_from_env();
+        set.map_err(|error| exception(py, class.as_ref(), &error))?;
+        if let Some(timeout) = self.timeout {
+            config.timeout = seconds(timeout)?;
+        }
+        if let Some(timeout) = self.join_timeout {
+            config.join_timeout = seconds(timeout)?;
+        }
+        Ok(config)
+    }
+}
+
+/// The store of a world, served by this process, its rank 0.
+#[pyclass(frozen, module = "unisono._native")]
+pub(crate) struct Store {
+    port: u16,
+    config: Config,
+    class: Class,
+    /// `None` after `join`.
+    store: Mutex<Option<rendezvous::Store>>,
+}
+
+#[pymethods]
+impl Store {
+    /// Serves a store on a free port.
+    #[staticmethod]
+    #[pyo3(signature = (meeting, errors=None))]
+    fn serve(py: Python<'_>, meeting: Meeting, errors: Class) -> PyResult<Self> {
+        let mut config = meeting.config(py, &errors, 0)?;
+        let deadline = Instant::now() + config.join_timeout;
+        let store = py.detach(|| rendezvous::Store::host(&meeting.host, 0, &config.member(), deadline));
+        let store = store.map_err(|error| exception(py, errors.as_ref(), &error))?;
+        let port = store.reached().1.port();
+        config.store = Some(StoreAddress::Tcp { host: meeting.host, port, served: false });
+        Ok(Self { port, config, class: errors, store: Mutex::new(Some(store)) })
+    }
+
+    /// Its port.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Joins the world whose ranks meet here.
+    fn join(&self, py: Python<'_>) -> PyResult<Group> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let store =
+            store.ok_or_else(|| PyValueError::new_err("this process has joined at this store before"))?;
+        let joined = py.detach(|| ProcessGroup::join_at(self.config.clone(), store));
+        let class = self.class.as_ref().map(|class| class.clone_ref(py));
+        joined
+            .map(|group| Group::new(group, class))
+            .map_err(|error| exception(py, self.class.as_ref(), &error))
+    }
+}
+
+/// Joins the world whose rank 0 serves a store at this port.
+#[pyfunction]
+#[pyo3(signature = (meeting, port, errors=None))]
+pub(crate) fn join(py: Python<'_>, meeting: Meeting, port: u16, errors: Class) -> PyResult<Group> {
+    let config = meeting.config(py, &errors, port)?;
+    let joined = py.detach(|| ProcessGroup::join(config));
+    finish(py, joined, errors)
+}
+
+/// Joins the world that a launcher's environment describes.
+#[pyfunction]
+pub(crate) fn from_env(py: Python<'_>) -> PyResult<Group> {
+    let joined = py.detach(ProcessGroup::from_env);
+    finish(py, joined, None)
+}
+
+fn finish(py: Python<'_>, joined: Result<ProcessGroup, Cause>, class: Class) -> PyResult<Group> {
+    match joined {
+        Ok(group) => Ok(Group::new(group, class)),
+        Err(error) => Err(exception(py, class.as_ref(), &error)),
+    }
+}
