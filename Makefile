@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs chaos fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs test-python chaos fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -38,6 +38,10 @@ examples: ## runs every example with several ranks
 
 python: ## the Python package's own tests, which need no torch
 	@ci/python.sh test
+
+test-python: ## the backend of torch.distributed with torch, and PyTorch's own tests of backends with 2 and 4 ranks (3 GB of downloads, once)
+	@ci/setup.sh build python
+	@ci/torch.sh
 
 wheel: ## builds the Python package's wheel for this machine's architecture, with libfabric inside, into target/wheels
 	@ci/wheel.sh

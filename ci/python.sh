@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 mkdir -p "${CARGO_TARGET_DIR:-target}"
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
 site=$target/python/site
-pytest=(-m pytest -q -rs -p no:cacheprovider python/tests)
+pytest=(-m pytest -q -rs -p no:cacheprovider --ignore python/tests/with_torch python/tests)
 
 develop() {
   local profile=dev built=debug

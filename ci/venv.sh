@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints the virtual environment that has a tool or library from PyPI in the version that this project uses, and makes it first if
-# there is none: ci/venv.sh mpich|maturin|ruff|tests. Fails with pip's reason if it cannot be had.
+# there is none: ci/venv.sh mpich|maturin|ruff|tests|torch. Fails with pip's reason if it cannot be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case ${1:-} in
@@ -8,12 +8,22 @@ case ${1:-} in
   maturin) packages=(maturin==1.16.0) ;;
   ruff) packages=(ruff==0.17.6) ;;
   tests) packages=(pytest==9.0.2 numpy) ;; # numpy as new as the interpreter allows
-  *) echo "venv: unknown environment '${1:-}' (mpich, maturin, ruff or tests)" >&2; exit 2 ;;
+  # PyTorch's own tests want the two after it.
+  torch) packages=(torch==2.15.0 expecttest hypothesis numpy pytest==9.0.2) ;;
+  *) echo "venv: unknown environment '${1:-}' (mpich, maturin, ruff, tests or torch)" >&2; exit 2 ;;
 esac
 mkdir -p "${CARGO_TARGET_DIR:-target}"
 # By the version, so that another one is installed anew.
 pinned=${packages[0]}
-venv=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/${pinned/==/-}
+folder=${CARGO_TARGET_DIR:-target}
+if [ "$1" = torch ]; then
+  # Once for all checkouts, and kept when what was built is removed.
+  folder=${XDG_CACHE_HOME:-$HOME/.cache}/unisono
+  mkdir -p "$folder"
+  [ -e "$folder/${pinned/==/-}/complete" ] ||
+    echo "venv: $pinned and what it needs are about 3 GB to be had and 6 GB on the disk, in $folder" >&2
+fi
+venv=$(cd "$folder" && pwd)/${pinned/==/-}
 if [ ! -e "$venv/complete" ]; then
   ci/setup.sh python >&2
   rm -rf "$venv"

@@ -1,0 +1,133 @@
+"""PyTorch's own tests of distributed backends, which its wheel carries, on unisono.
+
+    python suite.py --ranks 2 [-v] [-k broadcast]
+
+Many tests ask whether the backend is "gloo" or "mpi" for what a backend for the CPU can do. The name that they get equals these too, so that
+nothing is skipped for its name alone. No GPU is used.
+"""
+
+import argparse
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+SAME_AS = ("gloo", "mpi")
+# In seconds: the tests of 4 ranks on 2 cores take a third of it.
+LIMIT = 1500
+
+
+def main() -> int:
+    """Runs the tests in a process group of their own: one that fails leaves children behind."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--backend", default="unisono")
+    given, rest = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("barrier", "test_dir", "init_dir"):
+            os.mkdir(os.path.join(folder, name))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        environment = {
+            **os.environ,
+            "BACKEND": given.backend,
+            "WORLD_SIZE": str(given.ranks),
+            "TEMP_DIR": folder,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "UNISONO_TEST_SUITE": "1",
+        }
+        tests = subprocess.Popen(
+            [sys.executable, __file__, *rest], env=environment, start_new_session=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
+        try:
+            told, _ = tests.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(tests.pid, signal.SIGKILL)
+            told = tests.communicate()[0] + f"\nended after {LIMIT} s"
+        finally:
+            try:
+                os.killpg(tests.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    ran = re.search(r"Ran (\d+) tests? in ([\d.]+)s\n+(OK|FAILED)(?: \((.*)\))?", told)
+    if tests.returncode != 0 or ran is None:
+        print(told)
+        print(f"FAILED   PyTorch's tests of backends, {given.ranks} ranks: status {tests.returncode}")
+        return 1
+    skipped = int(re.search(r"skipped=(\d+)", ran[4] or "skipped=0")[1])
+    print(
+        f"RAN      PyTorch's tests of backends, {given.ranks} ranks: {int(ran[1]) - skipped} cases in {ran[2]} s, {skipped} skipped by PyTorch"
+    )
+    return 0
+
+
+class AlsoEqual(str):
+    """A backend's name that equals others' too."""
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) or other in SAME_AS
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        # Sets look by hash: those that name gloo contain it too.
+        return hash(SAME_AS[0])
+
+
+class Environment:
+    """The environment, but for the backend's name."""
+
+    def __getitem__(self, key: str) -> str:
+        return AlsoEqual(environ[key]) if key == "BACKEND" else environ[key]
+
+    def __getattr__(self, name: str):
+        return getattr(environ, name)
+
+    def __contains__(self, key: str) -> bool:
+        return key in environ
+
+    def __setitem__(self, key: str, value: str) -> None:
+        environ[key] = value
+
+    def __iter__(self):
+        return iter(environ)
+
+
+if __name__ == "__main__" and "UNISONO_TEST_SUITE" not in os.environ:
+    sys.exit(main())
+
+environ = os.environ
+import torch
+from torch.testing._internal import common_distributed
+
+if os.environ["BACKEND"] not in SAME_AS:
+    common_distributed.DistTestCases.backend_feature["plugin"].add(os.environ["BACKEND"])
+    # It is read when this is imported.
+    os.environ = Environment()  # noqa: B003
+    import torch.testing._internal.distributed.distributed_test
+
+    os.environ = environ  # noqa: B003
+from torch.testing._internal.common_utils import run_tests
+from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
+
+
+class TestDistBackendWithFork(TestDistBackend, DistributedTest._DistTestBase):
+    """PyTorch's tests; each rank is a fork."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self._start_processes(torch.multiprocessing.get_context("fork").Process)
+        torch.backends.cudnn.flags(enabled=True, allow_tf32=False).__enter__()
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests())

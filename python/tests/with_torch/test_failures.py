@@ -1,0 +1,209 @@
+"""What goes wrong is told in the library's words, on all ranks alike."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from world import run
+
+
+def failure(call):
+    """The sentence that a call raises."""
+    with pytest.raises(dist.DistBackendError) as told:
+        call()
+    return str(told.value)
+
+
+def mismatch():
+    rank = dist.get_rank()
+    return failure(lambda: dist.all_reduce(torch.ones(3 + rank)))
+
+
+def test_a_mismatch_reads_as_in_rust():
+    one, other = run(2, mismatch)
+    assert one == other and "all_reduce(f32, sum): rank 0 has 3 elements, rank 1 has 4 elements" in one
+
+
+def another_call():
+    call = dist.barrier if dist.get_rank() else (lambda: dist.all_reduce(torch.ones(3)))
+    return failure(call)
+
+
+def test_another_call_reads_as_in_rust():
+    one, other = run(2, another_call)
+    assert one == other and "rank 0 calls all_reduce(f32, sum), rank 1 calls barrier()" in one
+
+
+def deadlock():
+    return failure(lambda: dist.recv(torch.ones(3), src=1 - dist.get_rank()))
+
+
+def test_a_deadlock_of_two_receives_is_found():
+    for kind in ("process-group", "backend"):
+        begun = time.monotonic()
+        one, other = run(2, deadlock, env={"UNISONO_TORCH_CLASS": kind})
+        assert one == other and "ranks wait for each other" in one, (one, other)
+        assert time.monotonic() - begun < 20
+
+
+def death():
+    dist.barrier()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    told = failure(lambda: dist.all_reduce(torch.ones(100)))
+    assert time.monotonic() - begun < 5
+    return told
+
+
+def test_the_death_of_a_rank_is_told():
+    first, _, third = run(3, death, ends={1: -signal.SIGKILL})
+    assert first == third and first.startswith("rank 1 died"), first
+
+
+def uncaught():
+    dist.barrier()
+    if dist.get_rank() == 1:
+        # As at the top of a script: the hook is what the interpreter calls last.
+        try:
+            raise ValueError("the data of epoch 7 are missing")
+        except ValueError:
+            sys.excepthook(*sys.exc_info())
+            return None
+    return failure(lambda: dist.all_reduce(torch.ones(100)))
+
+
+def test_an_uncaught_exception_is_told_to_the_others():
+    first, _, third = run(3, uncaught)
+    assert first == third and "rank 1" in first and "ValueError: the data of epoch 7 are missing" in first, (
+        first
+    )
+
+
+def test_wrong_arguments_are_value_errors():
+    run(2, arguments)
+
+
+def arguments():
+    group, ones = dist.group.WORLD, torch.ones(4)
+    wrong = [
+        (lambda: group.allgather([[ones]], [ones]), "one for each of 2 ranks"),
+        (lambda: group.all_gather_single(torch.ones(7), ones), "must have 8"),
+        (lambda: group.reduce_scatter_single(torch.ones(4), ones), "must have 8"),
+        (lambda: group.scatter([ones], [[ones]], _root(dist.ScatterOptions)), "one for each of 2 ranks"),
+        (
+            lambda: group.gather([[ones, torch.ones(5)]], [ones], _root(dist.GatherOptions)),
+            "all must have equally many",
+        ),
+        (lambda: group.alltoall([ones, ones.int()], [ones, ones]), "must have one dtype"),
+        (lambda: group.all_to_all_single(ones, ones, [1, 2], [2, 2]), "add up to 3"),
+        (lambda: group.allreduce([ones.to(torch.float8_e4m3fn)]), "cannot be reduced"),
+        (lambda: group.allreduce([ones], _op(dist.ReduceOp.BXOR)), "bxor is not defined for torch.float32"),
+        (lambda: group.allreduce([ones.to("meta")]), "a tensor on meta is not served"),
+        (lambda: group.broadcast([ones.to_sparse()]), "layout torch.sparse_coo is not served"),
+        (lambda: group.allreduce([torch.ones(1).expand(4)]), "share memory"),
+        (lambda: group.allreduce([ones, ones]), "one tensor is wanted, and there are 2"),
+        (lambda: group.broadcast([ones], _root(dist.BroadcastOptions, 5)), "5"),
+        (lambda: group.send([ones], 5, 0), "there is no rank 5"),
+    ]
+    for call, words in wrong:
+        with pytest.raises(ValueError) as told:
+            call()
+        assert words in str(told.value), (words, str(told.value))
+    # None of these has begun anything: all ranks are where they were.
+    dist.all_reduce(ones)
+    assert ones.tolist() == [2.0] * 4
+
+
+def _root(kind, root=None):
+    options = kind()
+    options.rootRank = dist.get_rank() if root is None else root
+    return options
+
+
+def _op(op):
+    options = dist.AllreduceOptions()
+    options.reduceOp = op
+    return options
+
+
+def store_gone():
+    """A rank that never comes is named, and the others end."""
+    from datetime import timedelta
+
+    if os.environ["RANK"] == "1":
+        return None
+    begun = time.monotonic()
+    with pytest.raises(dist.DistBackendError) as told:
+        dist.init_process_group(
+            "unisono",
+            init_method=f"file://{os.environ['UNISONO_TEST_FOLDER']}/store",
+            rank=int(os.environ["RANK"]),
+            world_size=3,
+            timeout=timedelta(seconds=3),
+        )
+    assert time.monotonic() - begun < 15
+    return str(told.value)
+
+
+def test_a_rank_that_never_comes_is_named():
+    first, _, third = run(3, store_gone, init=False)
+    assert "Timed out" in first and "1" in first, first
+    assert first.split("waits for")[1] == third.split("waits for")[1], (first, third)
+
+
+def forked_loaders():
+    """DataLoader workers, by fork and by spawn, do no harm."""
+    from torch.utils.data import DataLoader
+
+    tensor = torch.ones(1000)
+    for context in ("fork", "spawn"):
+        for epoch in range(2):
+            loader = DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context=context)
+            for batch in loader:
+                dist.all_reduce(batch.clone())
+                dist.all_reduce(tensor)
+    assert torch.isfinite(tensor[0]) and tensor[0].item() == 2.0 ** (2 * 2 * 4)
+
+
+class Squares(torch.utils.data.Dataset):
+    """What the workers of loaders read."""
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index**2))
+
+
+def test_workers_of_data_loaders_do_no_harm():
+    run(2, forked_loaders)
+
+
+def a_child_that_calls():
+    """A forked child is no rank: its calls say so, and its end is nothing to the others."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.all_reduce(torch.ones(1))
+        except BaseException as error:  # noqa: BLE001
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        words = told.read()
+    os.waitpid(child, 0)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == 2
+    return words
+
+
+def test_a_forked_child_is_told_that_it_is_no_rank():
+    for words in run(2, a_child_that_calls):
+        assert words.startswith("DistBackendError") and "fork" in words, words

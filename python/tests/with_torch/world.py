@@ -1,0 +1,92 @@
+"""Runs a function on the ranks of a world, each a process of its own."""
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# Torch is imported once, and each rank is a fork: a process that had to import it would take seconds.
+_FORK = multiprocessing.get_context("fork")
+
+
+def run(
+    ranks: int,
+    body: Callable[..., Any],
+    *args: Any,
+    backend: str = "unisono",
+    timeout: float = 30,
+    init: bool = True,
+    ends: dict[int, int] | None = None,
+    env: dict[str, str] | None = None,
+) -> list[Any]:
+    """What `body(*args)` returns on each rank, in a world that is made before and destroyed after.
+
+    `ends` has the exit status of ranks that do not end with 0, and return nothing.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = [_FORK.Pipe(duplex=False) for _ in range(ranks)]
+        job = (folder, ranks, backend, timeout, init, env or {})
+        processes = [
+            _FORK.Process(target=_rank, args=(job, rank, pipes[rank][1], body, args)) for rank in range(ranks)
+        ]
+        for process in processes:
+            process.start()
+        for _, write in pipes:
+            write.close()
+        results = [_result(read, timeout + 30) for read, _ in pipes]
+        for process in processes:
+            process.join(timeout)
+            if process.is_alive():
+                process.kill()
+        told = []
+        for rank, process in enumerate(processes):
+            wanted = (ends or {}).get(rank, 0)
+            if process.exitcode != wanted:
+                with open(f"{folder}/{rank}.log") as log:
+                    told.append(f"rank {rank} ended with {process.exitcode}, not {wanted}:\n{log.read()}")
+        assert not told, "\n".join(told)
+        return results
+
+
+def _result(read: Any, seconds: float) -> Any:
+    try:
+        return read.recv() if read.poll(seconds) else None
+    except EOFError:
+        return None
+
+
+def _rank(
+    job: tuple[Any, ...], rank: int, write: Any, body: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    folder, ranks, backend, timeout, init, env = job
+    log = os.open(f"{folder}/{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    os.environ.update(env)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), UNISONO_TEST_FOLDER=folder)
+    os.environ.setdefault("UNISONO_PROVIDER", "tcp")
+    try:
+        if init:
+            dist.init_process_group(
+                backend,
+                init_method=f"file://{folder}/store",
+                rank=rank,
+                world_size=ranks,
+                timeout=timedelta(seconds=timeout),
+            )
+        write.send(body(*args))
+        if init:
+            dist.destroy_process_group()
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        sys.exit(1)

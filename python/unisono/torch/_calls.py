@@ -1,0 +1,586 @@
+"""The calls of a process group: those of `torch.distributed`, on the native group.
+
+Whatever the caller gives, a call is checked here, described in the library's codes, and run by the native module without the GIL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+
+from unisono import _native
+from unisono._codes import COLLECTIVES
+from unisono.torch._memory import Memory, Piece, blocks, same_dtype
+from unisono.torch._profile import is_profiled, recorded
+from unisono.torch._types import (
+    PREMUL_SUM,
+    REDUCTIONS,
+    elements_per_element,
+    moved,
+    no_reduction,
+)
+from unisono.torch._work import Done, Work
+
+_ALL_REDUCE = COLLECTIVES["all_reduce"]
+_REDUCE = COLLECTIVES["reduce"]
+_BROADCAST = COLLECTIVES["broadcast"]
+_ALL_GATHER = COLLECTIVES["all_gather"]
+_GATHER = COLLECTIVES["gather"]
+_SCATTER = COLLECTIVES["scatter"]
+_REDUCE_SCATTER = COLLECTIVES["reduce_scatter"]
+_ALL_TO_ALL = COLLECTIVES["all_to_all"]
+_BARRIER = COLLECTIVES["barrier"]
+
+_DONE = Done()
+
+
+def _options(kind: type, timeout: timedelta | None, **fields: Any) -> Any:
+    """Options of a call whose parts were given one by one."""
+    options = kind()
+    if timeout is not None:
+        options.timeout = timeout
+    for name, value in fields.items():
+        if value is not None:
+            setattr(options, name, value)
+    return options
+
+
+def _seconds(timeout: timedelta) -> float | None:
+    """A timeout, or `None` for torch's "not set", which is negative, and for its "default", which is 0."""
+    return timeout.total_seconds() if timeout.days >= 0 and timeout else None
+
+
+def _only(call: str, tensors: Sequence[Tensor] | Tensor) -> Tensor:
+    """The tensor of a list of one."""
+    if isinstance(tensors, Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise ValueError(f"{call}: one tensor is wanted, and there are {len(tensors)}")
+    return tensors[0]
+
+
+def _list(call: str, lists: Sequence[Sequence[Tensor]] | Sequence[Tensor]) -> Sequence[Tensor]:
+    """The list of tensors in a list of one list, or the list itself."""
+    if len(lists) == 1 and not isinstance(lists[0], Tensor):
+        return lists[0]
+    if any(not isinstance(tensor, Tensor) for tensor in lists):
+        raise ValueError(f"{call}: one list of tensors is wanted, and there are {len(lists)}")
+    return lists  # type: ignore[return-value]
+
+
+class Calls:
+    """The calls. A class that mixes this in sets the attributes."""
+
+    # The native group; its calls have the group's timeout.
+    _group: _native.Group
+    _ranks: int
+    _rank: int
+    # The group's prefix of torch's store.
+    _store: torch.distributed.Store
+    # What is begun between start_coalescing and end_coalescing.
+    _batch: list[Work] | None = None
+    _calls_made = 0
+
+    # How calls are run.
+
+    def _run(
+        self,
+        call: str,
+        code: int,
+        described: tuple[int, int, float, int],
+        pieces: tuple[Piece | list[Piece] | None, Piece | list[Piece] | None],
+        memory: Memory,
+        outputs: Any,
+        opts: Any,
+        lengths: tuple[list[int], list[int]] | None = None,
+        coalesced: bool = False,
+    ) -> Work:
+        if is_profiled():
+            begin = lambda: self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
+            return recorded(call, memory.keep, begin)
+        return self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
+
+    def _begin(
+        self,
+        code: int,
+        described: tuple[int, int, float, int],
+        pieces: tuple[Piece | list[Piece] | None, Piece | list[Piece] | None],
+        memory: Memory,
+        outputs: Any,
+        opts: Any,
+        lengths: tuple[list[int], list[int]] | None,
+        coalesced: bool,
+    ) -> Work:
+        self._calls_made += 1
+        seconds = _seconds(opts.timeout)
+        if opts.asyncOp or self._batch is not None:
+            native = self._group.collective_async(
+                code, *described, *pieces, lengths, coalesced, seconds, memory.keep
+            )
+            return self._batched(Work((native,), outputs, memory.copy_back if memory.back else None))
+        self._group.collective(code, *described, *pieces, lengths, coalesced, seconds, memory.keep)
+        if memory.back:
+            memory.copy_back()
+        return _DONE
+
+    def _batched(self, work: Work) -> Work:
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+    def _reduction(
+        self, call: str, opts: Any, dtype: torch.dtype, root: int = 0
+    ) -> tuple[int, int, float, int]:
+        """Dtype, operation, factor and root in the library's codes."""
+        op = opts.reduceOp
+        code = hash(op)
+        found = REDUCTIONS.get((code, dtype))
+        if found is None:
+            raise no_reduction(call, op, dtype)
+        return found[0], found[1], 1.0 if code != PREMUL_SUM else _factor(op), root
+
+    # One tensor for all ranks.
+
+    def allreduce(self, tensors, opts=None, op=None, timeout=None) -> Work:
+        """Reduces all ranks' tensor; every rank gets the result."""
+        if not isinstance(opts, AllreduceOptions):
+            opts = _options(AllreduceOptions, timeout, reduceOp=opts if opts is not None else op)
+        tensor = _only("all_reduce", tensors)
+        if tensor.layout is torch.sparse_coo:
+            return self.allreduce_sparse(tensors, opts)
+        memory = Memory("all_reduce")
+        piece = memory.write(tensor)
+        described = self._reduction("all_reduce", opts, tensor.dtype)
+        return self._run("all_reduce", _ALL_REDUCE, described, (piece, piece), memory, [tensor], opts)
+
+    def allreduce_sparse(self, tensors, opts=None) -> Work:
+        """Sums all ranks' sparse tensor (COO). Blocks, since the ranks must learn how many elements each has."""
+        opts = opts if opts is not None else AllreduceOptions()
+        tensor = _only("all_reduce", tensors)
+        if hash(opts.reduceOp) != int(torch.distributed.ReduceOp.SUM):
+            raise ValueError("all_reduce: sparse tensors can only be summed (ReduceOp.SUM)")
+        mine = tensor.detach().coalesce()
+        own = torch.tensor([mine._nnz()], dtype=torch.int64)
+        counts = torch.empty(self._ranks, dtype=torch.int64)
+        now = _options(AllgatherOptions, opts.timeout, asyncOp=False)
+        self.all_gather_single(counts, own, now)
+        numbers = [int(count) for count in counts]
+
+        def gathered(part: Tensor) -> list[Tensor]:
+            parts = [part.new_empty((count, *part.shape[1:])) for count in numbers]
+            self.allgather([parts], [part.contiguous()], now)
+            return parts
+
+        indices, values = gathered(mine.indices().t()), gathered(mine.values())
+        total = torch.sparse_coo_tensor(torch.cat(indices).t(), torch.cat(values), tensor.shape).coalesce()
+        with torch.no_grad():
+            tensor.copy_(total)
+        return Done([tensor])
+
+    def allreduce_coalesced(self, tensors, opts=None) -> Work:
+        """Reduces all ranks' tensors, as one tensor for each dtype."""
+        opts = opts if opts is not None else AllreduceCoalescedOptions()
+
+        def one(part: list[Tensor]) -> Work:
+            memory = Memory("all_reduce_coalesced")
+            pieces = memory.write_all(part)
+            described = self._reduction("all_reduce_coalesced", opts, part[0].dtype)
+            return self._run(
+                "all_reduce_coalesced",
+                _ALL_REDUCE,
+                described,
+                (pieces, pieces),
+                memory,
+                part,
+                opts,
+                coalesced=True,
+            )
+
+        return self._by_dtype("all_reduce_coalesced", tensors, one, list(tensors))
+
+    def reduce(self, tensors, opts=None, op=None, timeout=None, root=None) -> Work:
+        """Reduces all ranks' tensor; the root gets the result."""
+        if not isinstance(opts, ReduceOptions):
+            root = opts if opts is not None else root
+            opts = _options(ReduceOptions, timeout, reduceOp=op, rootRank=root)
+        tensor, root, memory = _only("reduce", tensors), opts.rootRank, Memory("reduce")
+        described = self._reduction("reduce", opts, tensor.dtype, root)
+        if root == self._rank:
+            piece = memory.write(tensor)
+            pieces: tuple[Piece, Piece | None] = (piece, piece)
+        else:
+            pieces = (memory.read(tensor), None)
+        return self._run("reduce", _REDUCE, described, pieces, memory, [tensor], opts)
+
+    def broadcast(self, tensors, opts=None, timeout=None, root=None) -> Work:
+        """Every rank gets the root's tensor."""
+        if not isinstance(opts, BroadcastOptions):
+            opts = _options(BroadcastOptions, timeout, rootRank=opts if opts is not None else root)
+        tensor, root, memory = _only("broadcast", tensors), opts.rootRank, Memory("broadcast")
+        piece = memory.read(tensor) if root == self._rank else memory.write(tensor)
+        described = (moved(tensor.dtype).dtype, 0, 1.0, root)
+        return self._run("broadcast", _BROADCAST, described, (None, piece), memory, [tensor], opts)
+
+    # A tensor of each rank for all.
+
+    def allgather(self, output_tensors, input_tensors, opts=None, timeout=None) -> Work:
+        """Every rank gets all ranks' tensors, which may differ in size."""
+        if not isinstance(opts, AllgatherOptions):
+            opts = _options(AllgatherOptions, timeout)
+        tensor = _only("all_gather", input_tensors)
+        outputs = self._one_each("all_gather", "outputs", _list("all_gather", output_tensors))
+        same_dtype("all_gather", [tensor, *outputs])
+        if outputs[self._rank].numel() != tensor.numel():
+            raise ValueError(
+                f"all_gather: rank {self._rank} gives {tensor.numel()} elements, and its output for itself has "
+                f"{outputs[self._rank].numel()}"
+            )
+        memory = Memory("all_gather")
+        pieces = (memory.read(tensor), memory.write_all(outputs))
+        dtype, each = moved(tensor.dtype)
+        sizes = [each * output.numel() for output in outputs]
+        lengths = None if sizes.count(sizes[0]) == len(sizes) else ([], sizes)
+        return self._run(
+            "all_gather", _ALL_GATHER, (dtype, 0, 1.0, 0), pieces, memory, [list(outputs)], opts, lengths
+        )
+
+    def all_gather_single(self, output, input, opts=None, timeout=None) -> Work:
+        """Every rank gets all ranks' tensors, one after the other in one tensor."""
+        if not isinstance(opts, AllgatherOptions):
+            opts = _options(AllgatherOptions, timeout)
+        self._whole("all_gather_single", output, "output", input, "input")
+        memory = Memory("all_gather_single")
+        pieces = (memory.read(input), memory.write(output))
+        described = (moved(input.dtype).dtype, 0, 1.0, 0)
+        return self._run("all_gather_single", _ALL_GATHER, described, pieces, memory, [output], opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> Work:
+        """As `all_gather_single` for several tensors."""
+        opts = opts if opts is not None else AllgatherOptions()
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._whole("all_gather_single_coalesced", output, "output", tensor, "input")
+
+        def one(pairs: list[tuple[Tensor, Tensor]]) -> Work:
+            memory = Memory("all_gather_single_coalesced")
+            given = memory.read_all(tensor for tensor, _ in pairs)
+            wanted = blocks(memory.write_all(output for _, output in pairs), self._ranks)
+            described = (moved(pairs[0][0].dtype).dtype, 0, 1.0, 0)
+            return self._run(
+                "all_gather_single_coalesced", _ALL_GATHER, described, (given, wanted), memory,
+                [output for _, output in pairs], opts, coalesced=True,
+            )  # fmt: skip
+
+        return self._pairs_by_dtype("all_gather_single_coalesced", inputs, outputs, one, list(outputs))
+
+    def allgather_coalesced(self, output_lists, input_list, opts=None) -> Work:
+        """Every rank gets the lists of tensors of all ranks."""
+        opts = opts if opts is not None else AllgatherOptions()
+        lists = self._one_each("all_gather_coalesced", "output lists", output_lists)
+        for rank, outputs in enumerate(lists):
+            if [output.shape for output in outputs] != [tensor.shape for tensor in input_list]:
+                raise ValueError(
+                    f"all_gather_coalesced: the outputs for rank {rank} have other shapes than the inputs"
+                )
+
+        def one(pairs: list[tuple[Tensor, int]]) -> Work:
+            memory = Memory("all_gather_coalesced")
+            given = memory.read_all(tensor for tensor, _ in pairs)
+            wanted = memory.write_all(outputs[index] for outputs in lists for _, index in pairs)
+            described = (moved(pairs[0][0].dtype).dtype, 0, 1.0, 0)
+            return self._run(
+                "all_gather_coalesced", _ALL_GATHER, described, (given, wanted), memory, output_lists, opts,
+                coalesced=True,
+            )  # fmt: skip
+
+        return self._pairs_by_dtype(
+            "all_gather_coalesced", input_list, range(len(input_list)), one, output_lists
+        )
+
+    def gather(self, output_tensors, input_tensors, opts=None, timeout=None, root=None) -> Work:
+        """The root gets all ranks' tensors."""
+        if not isinstance(opts, GatherOptions):
+            opts = _options(GatherOptions, timeout, rootRank=opts if opts is not None else root)
+        tensor, memory = _only("gather", input_tensors), Memory("gather")
+        piece, wanted, outputs = memory.read(tensor), None, []
+        if opts.rootRank == self._rank:
+            outputs = self._one_each("gather", "outputs", _list("gather", output_tensors))
+            self._alike("gather", tensor, outputs)
+            wanted = memory.write_all(outputs)
+        described = (moved(tensor.dtype).dtype, 0, 1.0, opts.rootRank)
+        return self._run("gather", _GATHER, described, (piece, wanted), memory, [list(outputs)], opts)
+
+    def gather_single(self, output, input, opts=None) -> Work:
+        """The root gets all ranks' tensors, one after the other in one tensor."""
+        opts = opts if opts is not None else GatherOptions()
+        memory = Memory("gather_single")
+        piece, wanted = memory.read(input), None
+        if opts.rootRank == self._rank:
+            self._whole("gather_single", output, "output", input, "input")
+            wanted = memory.write(output)
+        described = (moved(input.dtype).dtype, 0, 1.0, opts.rootRank)
+        return self._run("gather_single", _GATHER, described, (piece, wanted), memory, [output], opts)
+
+    # A tensor for each rank.
+
+    def scatter(self, output_tensors, input_tensors, opts=None, timeout=None, root=None) -> Work:
+        """Every rank gets its tensor of the root's list."""
+        if not isinstance(opts, ScatterOptions):
+            opts = _options(ScatterOptions, timeout, rootRank=opts if opts is not None else root)
+        tensor, memory = _only("scatter", output_tensors), Memory("scatter")
+        given = None
+        if opts.rootRank == self._rank:
+            inputs = self._one_each("scatter", "inputs", _list("scatter", input_tensors))
+            self._alike("scatter", tensor, inputs)
+            given = memory.read_all(inputs)
+        described = (moved(tensor.dtype).dtype, 0, 1.0, opts.rootRank)
+        return self._run(
+            "scatter", _SCATTER, described, (given, memory.write(tensor)), memory, [tensor], opts
+        )
+
+    def reduce_scatter(self, output_tensors, input_tensors, opts=None, op=None, timeout=None) -> Work:
+        """Reduces all ranks' lists; every rank gets its tensor of the result. The tensors may differ in size."""
+        if not isinstance(opts, ReduceScatterOptions):
+            opts = _options(ReduceScatterOptions, timeout, reduceOp=opts if opts is not None else op)
+        tensor = _only("reduce_scatter", output_tensors)
+        inputs = self._one_each("reduce_scatter", "inputs", _list("reduce_scatter", input_tensors))
+        same_dtype("reduce_scatter", [tensor, *inputs])
+        if inputs[self._rank].numel() != tensor.numel():
+            raise ValueError(
+                f"reduce_scatter: the output has {tensor.numel()} elements, and the input for rank {self._rank}, which this is, "
+                f"{inputs[self._rank].numel()}"
+            )
+        memory = Memory("reduce_scatter")
+        described = self._reduction("reduce_scatter", opts, tensor.dtype)
+        pieces = (memory.read_all(inputs), memory.write(tensor))
+        each = elements_per_element(tensor.dtype)
+        sizes = [each * part.numel() for part in inputs]
+        lengths = None if sizes.count(sizes[0]) == len(sizes) else (sizes, [])
+        return self._run(
+            "reduce_scatter", _REDUCE_SCATTER, described, pieces, memory, [tensor], opts, lengths
+        )
+
+    def reduce_scatter_single(self, output, input, opts=None) -> Work:
+        """Reduces all ranks' input; every rank gets its block of the result."""
+        opts = opts if opts is not None else ReduceScatterOptions()
+        self._whole("reduce_scatter_single", input, "input", output, "output")
+        memory = Memory("reduce_scatter_single")
+        described = self._reduction("reduce_scatter_single", opts, input.dtype)
+        pieces = (memory.read(input), memory.write(output))
+        return self._run("reduce_scatter_single", _REDUCE_SCATTER, described, pieces, memory, [output], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> Work:
+        """As `reduce_scatter_single` for several tensors."""
+        opts = opts if opts is not None else ReduceScatterOptions()
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._whole("reduce_scatter_single_coalesced", tensor, "input", output, "output")
+
+        def one(pairs: list[tuple[Tensor, Tensor]]) -> Work:
+            memory = Memory("reduce_scatter_single_coalesced")
+            given = blocks(memory.read_all(tensor for tensor, _ in pairs), self._ranks)
+            wanted = memory.write_all(output for _, output in pairs)
+            described = self._reduction("reduce_scatter_single_coalesced", opts, pairs[0][0].dtype)
+            return self._run(
+                "reduce_scatter_single_coalesced", _REDUCE_SCATTER, described, (given, wanted), memory,
+                [output for _, output in pairs], opts, coalesced=True,
+            )  # fmt: skip
+
+        return self._pairs_by_dtype("reduce_scatter_single_coalesced", inputs, outputs, one, list(outputs))
+
+    # A tensor from each rank for each.
+
+    def all_to_all_single(
+        self, output, input, output_split_sizes, input_split_sizes, opts=None, timeout=None
+    ) -> Work:
+        """Every rank sends a part of its input to every rank. The parts are along the first dimension."""
+        if not isinstance(opts, AllToAllOptions):
+            opts = _options(AllToAllOptions, timeout)
+        same_dtype("all_to_all_single", [output, input])
+        memory, (dtype, each) = Memory("all_to_all_single"), moved(input.dtype)
+        given, wanted = memory.read(input), memory.write(output)
+        lengths = None
+        if output_split_sizes or input_split_sizes:
+            lengths = (
+                self._splits("input", input, input_split_sizes, each),
+                self._splits("output", output, output_split_sizes, each),
+            )
+        else:
+            for what, tensor in (("input", input), ("output", output)):
+                if tensor.numel() and tensor.shape[0] % self._ranks:
+                    raise ValueError(
+                        f"all_to_all_single: the first dimension of the {what} is {tensor.shape[0]}, which {self._ranks} ranks "
+                        "cannot share equally; give split sizes"
+                    )
+            if input.numel() != output.numel():
+                raise ValueError(
+                    f"all_to_all_single: the input has {input.numel()} elements and the output {output.numel()}; give split sizes"
+                )
+        described = (dtype, 0, 1.0, 0)
+        return self._run(
+            "all_to_all_single", _ALL_TO_ALL, described, (given, wanted), memory, [output], opts, lengths
+        )
+
+    def alltoall(self, output_tensors, input_tensors, opts=None, timeout=None) -> Work:
+        """Every rank sends a tensor to every rank. The tensors may differ in size."""
+        if not isinstance(opts, AllToAllOptions):
+            opts = _options(AllToAllOptions, timeout)
+        outputs = self._one_each("all_to_all", "outputs", output_tensors)
+        inputs = self._one_each("all_to_all", "inputs", input_tensors)
+        dtype, each = moved(same_dtype("all_to_all", [*inputs, *outputs]))
+        memory = Memory("all_to_all")
+        pieces = (memory.read_all(inputs), memory.write_all(outputs))
+        lengths = ([each * part.numel() for part in inputs], [each * part.numel() for part in outputs])
+        described = (dtype, 0, 1.0, 0)
+        return self._run("all_to_all", _ALL_TO_ALL, described, pieces, memory, list(outputs), opts, lengths)
+
+    # Nothing.
+
+    def barrier(self, opts=None, timeout=None) -> Work:
+        """Returns when all ranks have called it."""
+        if not isinstance(opts, BarrierOptions):
+            opts = _options(BarrierOptions, opts if opts is not None else timeout)
+        return self._run("barrier", _BARRIER, (0, 0, 1.0, 0), (None, None), Memory("barrier"), [], opts)
+
+    # Messages.
+
+    def send(self, tensors, dst, tag=0) -> Work:
+        """Begins to send a tensor to a rank."""
+        tensor, memory = _only("send", tensors), Memory("send")
+        piece = memory.read(tensor)
+
+        def begin() -> Work:
+            native = self._group.send_async(moved(tensor.dtype).dtype, piece, dst, tag, None, memory.keep)
+            return self._batched(Work((native,), [tensor]))
+
+        return recorded("send", [tensor], begin) if is_profiled() else begin()
+
+    def recv(self, tensors, src, tag=0) -> Work:
+        """Begins to receive a tensor from a rank."""
+        return self._receive("recv", tensors, src, tag)
+
+    def recv_anysource(self, tensors, tag=0) -> Work:
+        """Begins to receive a tensor from any rank."""
+        return self._receive("recvAnySource", tensors, None, tag)
+
+    def recvAnysource(self, tensors, tag=0) -> Work:
+        """The name by which C++ calls it."""
+        return self._receive("recvAnySource", tensors, None, tag)
+
+    def _receive(self, call: str, tensors: Any, source: int | None, tag: int) -> Work:
+        tensor, memory = _only(call, tensors), Memory(call)
+        piece = memory.write(tensor)
+
+        def begin() -> Work:
+            native = self._group.recv_async(moved(tensor.dtype).dtype, piece, source, tag, None, memory.keep)
+            finish = memory.copy_back if memory.back else None
+            return self._batched(Work((native,), [tensor], finish))
+
+        return recorded(call, [tensor], begin) if is_profiled() else begin()
+
+    # Several calls at once.
+
+    def start_coalescing(self, device: torch.device | None = None) -> None:
+        """What is begun from now on ends together."""
+        self._batch = []
+
+    def end_coalescing(self, device: torch.device | None = None) -> Work:
+        """All that was begun since `start_coalescing`."""
+        works, self._batch = self._batch or [], None
+        return _together(works, [output for work in works for output in work.result()])
+
+    _start_coalescing = start_coalescing
+    _end_coalescing = end_coalescing
+
+    # Checks.
+
+    def _one_each(self, call: str, what: str, tensors: Sequence[Any]) -> Sequence[Any]:
+        if len(tensors) != self._ranks:
+            raise ValueError(
+                f"{call}: there are {len(tensors)} {what}; there must be one for each of {self._ranks} ranks"
+            )
+        return tensors
+
+    def _whole(self, call: str, whole: Tensor, whole_name: str, part: Tensor, part_name: str) -> None:
+        same_dtype(call, [whole, part])
+        if whole.numel() != self._ranks * part.numel():
+            raise ValueError(
+                f"{call}: the {whole_name} has {whole.numel()} elements and the {part_name} {part.numel()}; with {self._ranks} ranks "
+                f"the {whole_name} must have {self._ranks * part.numel()}"
+            )
+
+    def _alike(self, call: str, tensor: Tensor, tensors: Sequence[Tensor]) -> None:
+        same_dtype(call, [tensor, *tensors])
+        for rank, other in enumerate(tensors):
+            if other.numel() != tensor.numel():
+                raise ValueError(
+                    f"{call}: the tensor of rank {rank} has {other.numel()} elements and this rank's {tensor.numel()}; all must have "
+                    "equally many"
+                )
+
+    def _splits(self, what: str, tensor: Tensor, sizes: Sequence[int], each: int) -> list[int]:
+        """The elements for each rank."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not sizes:
+            if rows % self._ranks:
+                raise ValueError(
+                    f"all_to_all_single: {rows} rows of the {what} cannot be shared equally by {self._ranks} ranks"
+                )
+            sizes = [rows // self._ranks] * self._ranks
+        self._one_each("all_to_all_single", f"{what} split sizes", sizes)
+        if sum(sizes) != rows:
+            raise ValueError(
+                f"all_to_all_single: the {what} split sizes {list(sizes)} add up to {sum(sizes)}; the first dimension of the {what} "
+                f"is {rows}"
+            )
+        row = each * tensor.numel() // rows if rows else 0
+        return [size * row for size in sizes]
+
+    def _by_dtype(self, call: str, tensors: Sequence[Tensor], one: Any, outputs: Any) -> Work:
+        """Runs `one` for the tensors of each dtype, in the order in which these first come."""
+        parts: dict[torch.dtype, list[Any]] = {}
+        for tensor in tensors:
+            parts.setdefault(tensor.dtype, []).append(tensor)
+        return _together([one(part) for part in parts.values()], outputs)
+
+    def _pairs_by_dtype(
+        self, call: str, tensors: Sequence[Tensor], others: Any, one: Any, outputs: Any
+    ) -> Work:
+        parts: dict[torch.dtype, list[Any]] = {}
+        for tensor, other in zip(tensors, others, strict=True):
+            parts.setdefault(tensor.dtype, []).append((tensor, other))
+        return _together([one(part) for part in parts.values()], outputs)
+
+
+def _together(works: Sequence[Work], outputs: Any) -> Work:
+    """Several operations as one."""
+    if len(works) == 1:
+        works[0]._outputs = outputs
+        return works[0]
+    finishes = [work._complete for work in works if work._finish is not None]
+
+    def finish() -> None:
+        for each in finishes:
+            each()
+
+    return Work([native for work in works for native in work._natives], outputs, finish if finishes else None)
+
+
+def _factor(op: Any) -> float:
+    """The factor of a pre-multiplied sum."""
+    factor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
+    return float(factor)

@@ -1,0 +1,329 @@
+"""The two classes of process groups, and which of them a group gets.
+
+`ProcessGroup` replaces torch's own: a call goes from Python straight to the library. It serves all devices of a group, so it is for
+groups that have no other backend. `Backend` is one of several backends of a group; torch dispatches to it in C++, which costs some
+microseconds a call, and hides `is_completed()` and `result()` of its works (they are those of torch's wrapper).
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import Backend as _Backend
+from torch._C._distributed_c10d import ErrorType
+from torch._C._distributed_c10d import ProcessGroup as _ProcessGroup
+
+from unisono import _native
+from unisono.torch import _meeting
+from unisono.torch._calls import Calls
+from unisono.torch._monitored import MonitoredBarrier
+
+NAME = "unisono"
+
+# Which class a group gets: `process-group` or `backend`, instead of the choice.
+_CLASS = "UNISONO_TORCH_CLASS"
+
+
+class _Worlds:
+    """The world of torch's default group, whose endpoint all groups share. `None` while that has another backend."""
+
+    default: _native.Group | None = None
+
+
+class Common(Calls):
+    """What both classes have besides the calls."""
+
+    def _begin_group(
+        self,
+        group: _native.Group,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        is_world: bool,
+    ) -> None:
+        self._rank, self._ranks, self._store = rank, size, store
+        self._world_or_part = group
+        self._group = group.with_timeout(timeout.total_seconds())
+        self._is_world = is_world
+        self._monitored = MonitoredBarrier(store, rank, size)
+        self._timeout = timeout
+        # C++ may keep only its half of this object.
+        _alive.add(self)
+
+    def getBackendName(self) -> str:
+        """The backend's name."""
+        return NAME
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of all calls from now on."""
+        self._timeout = timeout
+        self._group = self._world_or_part.with_timeout(timeout.total_seconds())
+
+    _set_default_timeout = set_timeout
+
+    def _get_sequence_number_for_group(self) -> int:
+        """The number of collectives that this rank has called."""
+        return self._calls_made
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Ranks begin to count with the group."""
+
+    def get_error(self) -> ErrorType:
+        """Whether the group has failed."""
+        failure = None if self._world_or_part.left else self._world_or_part.failure()
+        if failure is None:
+            return ErrorType.SUCCESS
+        return ErrorType.TIMEOUT if "Timed out" in failure else ErrorType.REMOTE_ERROR
+
+    def shutdown(self) -> None:
+        """Ends the group. The world is left together: returns when all ranks have come, or one has failed."""
+        if self._is_world and _Worlds.default is self._world_or_part:
+            _Worlds.default = None
+        group = self._world_or_part
+        failed = not group.left and group.failure() is not None
+        try:
+            group.leave()
+        except dist.DistBackendError:
+            # Told before by the call that failed.
+            if not failed:
+                raise
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Drops the handles of the group: the last one of a world frees it."""
+        _alive.discard(self)
+        self._group.close()
+        self._world_or_part.close()
+
+    def abort(self) -> None:
+        """Ends the world of the group, with all its groups, on all ranks."""
+        if self._is_world and _Worlds.default is self._world_or_part:
+            _Worlds.default = None
+        if not self._world_or_part.left:
+            self._world_or_part.abort("the program aborted its process group")
+        self._release()
+
+    def supports_tensor_alloc(self, device: Any = None) -> bool:
+        """Whether `allocate_tensor` works for this device."""
+        return device is None or device == -1 or torch.device(device).type == "cpu"
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: Any = "cpu") -> Tensor:
+        """A tensor in memory that the NIC knows, of zeros."""
+        if torch.device(device).type != "cpu":
+            raise ValueError(
+                f"allocate_tensor: on {device}; this backend has registered memory on the cpu only"
+            )
+        memory = self._group.buffer(max(1, size * dtype.itemsize))
+        return torch.frombuffer(memory, dtype=torch.uint8)[: size * dtype.itemsize].view(dtype)
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether groups can be made by `split_group`."""
+        return True
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """Whether a batch must be bracketed: what is begun runs at once, so that there is no need."""
+        return False
+
+    @property
+    def supports_shrinking(self) -> bool:
+        """Not yet."""
+        return False
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """Not yet."""
+        return False
+
+    @property
+    def supports_window(self) -> bool:
+        """Not yet."""
+        return False
+
+    @property
+    def _supports_time_estimate(self) -> bool:
+        return False
+
+    def _part(self, ranks: list[int], timeout: timedelta) -> _native.Group:
+        """A group of these ranks of this group, made by them alone."""
+        return _create_group(self._world_or_part, ranks, timeout)
+
+
+_alive: set[Common] = set()
+
+
+# How many groups were made of each list of ranks. Members make them in the same order; their names in torch differ between ranks
+# that do not make the same groups in between.
+_made: weakref.WeakKeyDictionary[_native.Group, Counter[tuple[int, ...]]] = weakref.WeakKeyDictionary()
+
+
+def _create_group(parent: _native.Group, ranks: list[int], timeout: timedelta) -> _native.Group:
+    """A group of these ranks of another, made by them alone."""
+    made = _made.setdefault(parent, Counter())
+    made[tuple(ranks)] += 1
+    return parent.create_group(ranks, made[tuple(ranks)], timeout.total_seconds())
+
+
+class ProcessGroup(Common, _ProcessGroup):
+    """A process group all of whose calls go to the library."""
+
+    def __init__(
+        self,
+        group: _native.Group,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        is_world: bool,
+    ) -> None:
+        _ProcessGroup.__init__(self, rank, size)
+        self._begin_group(group, store, rank, size, timeout, is_world)
+        # For what asks the group for its backend, its devices or its name.
+        self._backend = Backend(group, store, rank, size, timeout, False)
+        self._register_backend(torch.device("cpu"), _ProcessGroup.BackendType.CUSTOM, self._backend)
+        self._set_default_backend(_ProcessGroup.BackendType.CUSTOM)
+
+    # Old names, and those of the C++ interface.
+    _allgather_base = Calls.all_gather_single
+    allgather_into_tensor_coalesced = Calls.all_gather_single_coalesced
+    gather_into_tensor = Calls.gather_single
+    _reduce_scatter_base = Calls.reduce_scatter_single
+    reduce_scatter_tensor_coalesced = Calls.reduce_scatter_single_coalesced
+    alltoall_base = Calls.all_to_all_single
+
+    def getRank(self) -> int:
+        """This process's rank in the group."""
+        return self._rank
+
+    def getSize(self) -> int:
+        """The number of ranks."""
+        return self._ranks
+
+    rank, size = getRank, getSize
+
+    def _release(self) -> None:
+        self._backend._release()
+        super()._release()
+
+    def name(self) -> str:
+        """The backend's name."""
+        return NAME
+
+    def get_group_store(self) -> dist.Store:
+        """The group's part of torch's store."""
+        return self._store
+
+    @property
+    def options(self) -> Any:
+        """The options of the group."""
+        return _Backend.Options(NAME, self._timeout)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """See `torch.distributed.monitored_barrier`."""
+        self._monitored.wait(self._timeout if timeout is None else timeout, wait_all_ranks)
+
+    def split_group(
+        self,
+        new_ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: list[torch.device] | None = None,
+    ) -> ProcessGroup | None:
+        """Makes a group of these ranks of this group; only they take part."""
+        if self._rank not in new_ranks:
+            return None
+        name, timeout = group_name or f"{self.group_name}:split:{new_ranks}", timeout or self._timeout
+        part = self._part(new_ranks, timeout)
+        store = dist.PrefixStore(f"{name}/", self._store)
+        group = ProcessGroup(part, store, new_ranks.index(self._rank), len(new_ranks), timeout, False)
+        group._set_group_name(name)
+        group._set_group_desc(group_desc or f"{self.group_desc}:split")
+        return group
+
+    splitGroup = split_group
+
+
+class Backend(Common, _Backend):
+    """One of several backends of a process group."""
+
+    def __init__(
+        self,
+        group: _native.Group,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        is_world: bool,
+    ) -> None:
+        _Backend.__init__(self, rank, size)
+        self._begin_group(group, store, rank, size, timeout, is_world)
+        self._options = _Backend.Options(NAME, timeout)
+
+    @property
+    def options(self) -> Any:
+        """The options of the backend."""
+        return self._options
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+        """See `torch.distributed.monitored_barrier`."""
+        timeout = opts.timeout if opts.timeout.days >= 0 else self._timeout
+        self._monitored.wait(timeout, wait_all_ranks)
+
+    def split(self, store: dist.Store, ranks: list[int], opts: Any) -> Backend | None:
+        """Makes a backend of these ranks of this one; only they take part."""
+        if self._rank not in ranks:
+            return None
+        timeout = opts._timeout if opts is not None else self._timeout
+        return Backend(self._part(ranks, timeout), store, ranks.index(self._rank), len(ranks), timeout, False)
+
+
+def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | Backend:
+    """What torch calls to make a group: `opts` are its `_DistributedBackendOptions`."""
+    rank, size, store = opts.group_rank, opts.group_size, opts.store
+    timeout = opts.timeout
+    if not isinstance(timeout, timedelta):
+        timeout = timedelta(seconds=timeout)
+    ranks = list(opts.global_ranks_in_group)
+    world = _Worlds.default
+    if ranks and world is not None:
+        group, is_world = _create_group(world, ranks, timeout), False
+    else:
+        group, is_world = _meeting.join(store, rank, size, timeout), True
+        if not ranks:
+            _Worlds.default = group
+    kind = _class(opts)
+    return kind(group, store, rank, size, timeout, is_world)
+
+
+def _class(opts: Any) -> type[ProcessGroup | Backend]:
+    wanted = os.environ.get(_CLASS)
+    if wanted is not None:
+        classes = {"process-group": ProcessGroup, "backend": Backend}
+        if wanted not in classes:
+            raise ValueError(f"{_CLASS}={wanted}: wanted process-group or backend")
+        return classes[wanted]
+    # Torch wraps backends, not process groups, to check calls.
+    checked = dist.get_debug_level() == dist.DebugLevel.DETAIL
+    # The flight recorder listens to torch's own dispatch.
+    recorded = any(os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
+    # The name is of the default device's backend. A backend that was made before this one is registered.
+    alone = opts.process_group.name() == "custom" and not opts.process_group._device_types
+    return ProcessGroup if alone and not checked and not recorded else Backend
+
+
+def register() -> None:
+    """Makes `unisono` known to torch as a backend."""
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])

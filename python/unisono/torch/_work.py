@@ -1,0 +1,107 @@
+"""Operations under way, as PyTorch knows them."""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work as _Work
+
+# How torch says "the default timeout".
+_DEFAULT = timedelta(0)
+
+
+class Work(_Work):
+    """An operation under way, or several that end together."""
+
+    def __init__(
+        self, natives: Sequence[Any], outputs: Any, finish: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._natives = natives
+        self._outputs = outputs
+        # To be called once, after the operations have ended and before anybody sees the results.
+        self._finish = finish
+        if finish is not None:
+            self._lock = threading.Lock()
+            # Also if nobody waits.
+            self._on_end(lambda: None)
+
+    def wait(self, timeout: timedelta = _DEFAULT) -> bool:
+        """Waits until the operation has ended; `timeout` bounds this wait, not the operation."""
+        seconds = timeout.total_seconds() if timeout else None
+        for native in self._natives:
+            native.wait(seconds if seconds is None or seconds > 0 else None)
+        if self._finish is not None:
+            self._complete()
+        return True
+
+    def _complete(self) -> None:
+        with self._lock:
+            if self._finish is not None:
+                self._finish()
+                self._finish = None
+
+    def _on_end(self, call: Callable[[], None]) -> None:
+        """Calls `call` when all operations have ended and results are in their places."""
+        waiting = iter(self._natives)
+
+        def go_on(_: Any = None) -> None:
+            native = next(waiting, None)
+            if native is not None:
+                native.on_end(go_on)
+                return
+            if self._finish is not None and self.exception() is None:
+                self._complete()
+            call()
+
+        go_on()
+
+    def is_completed(self) -> bool:
+        """Whether the operation has ended, well or not."""
+        return all(native.is_done() for native in self._natives) and self._finish is None
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """The error of an operation that has ended."""
+        errors = (native.exception() for native in self._natives)
+        return next((error for error in errors if error is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        """The outputs of an operation that has ended."""
+        return self._outputs
+
+    def synchronize(self) -> None:
+        """Waits until the operation has ended."""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of the outputs. A thread of the library completes it."""
+        future: torch.futures.Future = torch.futures.Future()
+
+        def resolve() -> None:
+            error = self.exception()
+            if error is None:
+                future.set_result(self._outputs)
+            else:
+                future.set_exception(error)
+
+        self._on_end(resolve)
+        return future
+
+    def source_rank(self) -> int:
+        """The sender of a received message."""
+        return self._natives[0].wait()
+
+    _source_rank = source_rank
+
+
+class Done(Work):
+    """An operation that has ended well."""
+
+    def __init__(self, outputs: Any = ()) -> None:
+        super().__init__((), outputs)
