@@ -27,19 +27,6 @@ pub enum Failure {
         /// The higher rank and its side.
         right: (Rank, String),
     },
-    /// Two ranks gave different lists of members to [`create_group`](crate::ProcessGroup::create_group), with the same tag.
-    #[error("{}create_group(tag {tag}): rank {} has the ranks {}, rank {} has the ranks {}", within(.group),
-        .left.0, .left.1, .right.0, .right.1)]
-    Members {
-        /// The name and the ranks of the group of which they make one; empty for the world.
-        group: Box<str>,
-        /// The tag.
-        tag: u64,
-        /// The lower rank and the ranks that it has.
-        left: (Rank, String),
-        /// The higher rank and the ranks that it has.
-        right: (Rank, String),
-    },
     /// A rank's process ended, or dropped its group, without leaving.
     #[error("rank {rank} died ({how})")]
     Died {
@@ -205,6 +192,19 @@ pub enum Failure {
     /// The group has ended in good order: it was left, or its last handle was dropped. Only what is still used after that gets it.
     #[error("the group has ended")]
     Closed,
+    /// Two ranks gave different lists of members to [`create_group`](crate::ProcessGroup::create_group), with the same tag.
+    #[error("{}create_group(tag {tag}): rank {} has the ranks {}, rank {} has the ranks {}", within(.group),
+        .left.0, .left.1, .right.0, .right.1)]
+    Members {
+        /// The name and the ranks of the group of which they make one; empty for the world.
+        group: Box<str>,
+        /// The tag.
+        tag: u64,
+        /// The lower rank and the ranks that it has.
+        left: (Rank, String),
+        /// The higher rank and the ranks that it has.
+        right: (Rank, String),
+    },
 }
 
 impl Failure {

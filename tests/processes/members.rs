@@ -70,7 +70,8 @@ fn members(_: &str) -> rank::Outcome {
         memory.push(taken()?);
     }
     say("micros", took);
-    say("files", files.iter().max().unwrap_or(&0));
+    // In the first round members connect to each other.
+    say("files", files[1..].iter().max().unwrap_or(&0));
     let [_, early, late] = memory[..] else { return Err("three rounds".into()) };
     say("threads and files", (early.1, early.2) == (late.1, late.2));
     say("bytes", late.0 - early.0);
