@@ -12,7 +12,7 @@ use unisono::{config::StoreAddress, rendezvous::StoreServer};
 
 use crate::world::SOON;
 
-pub(crate) const PREAMBLE: &[u8] = b"unisono\x1a\x04\x00";
+pub(crate) const PREAMBLE: &[u8] = b"unisono\x1a\x05\x00";
 
 /// A challenge, behind the preamble: its length, that it is one, and the server's number.
 pub(crate) const CHALLENGE: usize = 4 + 1 + 32;
