@@ -1,11 +1,15 @@
 """What the package's tests share."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
+
+# A shell starts its background jobs with SIGINT ignored, and every program after them inherits that: as in a terminal again.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
