@@ -48,8 +48,8 @@ pub(crate) fn soon(task: impl FnOnce(Python<'_>) + Send + 'static) {
 pub(crate) struct Keep(Option<Py<PyAny>>);
 
 impl Keep {
-    pub(crate) fn new(object: Py<PyAny>) -> Self {
-        Self(Some(object))
+    pub(crate) fn new(object: Option<Py<PyAny>>) -> Self {
+        Self(object)
     }
 }
 

@@ -45,34 +45,9 @@ impl Group {
         self.class.as_ref().map(|class| class.clone_ref(py))
     }
 
-    fn begun(&self, py: Python<'_>, begun: Result<Pending, Cause>) -> PyResult<Arc<Operation>> {
-        begun.map(|pending| Operation::new(pending, self.class(py))).map_err(|error| self.error(py, &error))
-    }
-
-    /// Begins a collective on memory that `keep` keeps alive.
-    fn begin(
-        &self,
-        py: Python<'_>,
-        call: (usize, u8, usize, f64, usize),
-        (input, output): (Operand, Operand),
-        lengths: Option<Lengths>,
-        coalesced: bool,
-        timeout: Option<f64>,
-        keep: Py<PyAny>,
-    ) -> PyResult<Arc<Operation>> {
-        let (collective, dtype, op, factor, root) = call;
-        let request = Request {
-            op: operands::operation(op, factor)?,
-            root,
-            lengths: lengths.as_ref().map(|(input, output)| Uneven { input, output }),
-            coalesced,
-            timeout: timeout.map(seconds).transpose()?,
-            ..Request::new(operands::collective(collective)?, operands::dtype(dtype)?)
-        };
-        let group = self.group(py, request.collective.name())?;
-        let (input, output) = (input.memory(()), output.memory(Keep::new(keep)));
-        let begun = py.detach(|| group.collective_async(&request, input, output));
-        self.begun(py, begun.map(Pending::Collective))
+    fn begun(&self, py: Python<'_>, begun: Result<Pending, Cause>) -> PyResult<Work> {
+        let work = |pending| Work(Operation::new(pending, self.class(py)));
+        begun.map(work).map_err(|error| self.error(py, &error))
     }
 
     /// Begins a message.
@@ -81,8 +56,8 @@ impl Group {
         py: Python<'_>,
         request: MessageRequest,
         data: Operand,
-        keep: Py<PyAny>,
-    ) -> PyResult<Arc<Operation>> {
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
         let group = self.group(py, "a message")?;
         let data = data.memory(Keep::new(keep));
         let begun = py.detach(|| group.message_async(&request, data));
@@ -146,10 +121,10 @@ impl Group {
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let keep = keep.unwrap_or_else(|| py.None());
-        let call = (collective, dtype, op, factor, root);
-        let operation = self.begin(py, call, (input, output), lengths, coalesced, timeout, keep)?;
-        operation.wait(py).map(drop)
+        let work = self.collective_async(
+            py, collective, dtype, op, factor, root, input, output, lengths, coalesced, timeout, keep,
+        )?;
+        work.0.wait(py).map(drop)
     }
 
     /// Begins a collective. `keep` keeps its memory alive until it has ended.
@@ -169,9 +144,18 @@ impl Group {
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
-        let keep = keep.unwrap_or_else(|| py.None());
-        let call = (collective, dtype, op, factor, root);
-        self.begin(py, call, (input, output), lengths, coalesced, timeout, keep).map(Work)
+        let request = Request {
+            op: operands::operation(op, factor)?,
+            root,
+            lengths: lengths.as_ref().map(|(input, output)| Uneven { input, output }),
+            coalesced,
+            timeout: timeout.map(seconds).transpose()?,
+            ..Request::new(operands::collective(collective)?, operands::dtype(dtype)?)
+        };
+        let group = self.group(py, request.collective.name())?;
+        let (input, output) = (input.memory(()), output.memory(Keep::new(keep)));
+        let begun = py.detach(|| group.collective_async(&request, input, output));
+        self.begun(py, begun.map(Pending::Collective))
     }
 
     /// Begins to send memory to a rank.
@@ -188,7 +172,7 @@ impl Group {
     ) -> PyResult<Work> {
         let timeout = timeout.map(seconds).transpose()?;
         let request = MessageRequest { timeout, ..MessageRequest::send(operands::dtype(dtype)?, to, tag) };
-        self.begin_message(py, request, data, keep.unwrap_or_else(|| py.None())).map(Work)
+        self.begin_message(py, request, data, keep)
     }
 
     /// Begins to receive into memory, from a rank or, if `source` is `None`, from any. The work's result is the sender.
@@ -206,27 +190,13 @@ impl Group {
         let timeout = timeout.map(seconds).transpose()?;
         let from = source.map_or(Source::Any, Source::Rank);
         let request = MessageRequest { timeout, ..MessageRequest::recv(operands::dtype(dtype)?, from, tag) };
-        self.begin_message(py, request, data, keep.unwrap_or_else(|| py.None())).map(Work)
+        self.begin_message(py, request, data, keep)
     }
 
     /// Makes a group of these ranks of this group. Only they call it, all with the same ranks and tag.
-    #[pyo3(signature = (ranks, tag, timeout=None))]
-    fn create_group(
-        &self,
-        py: Python<'_>,
-        ranks: Vec<usize>,
-        tag: u64,
-        timeout: Option<f64>,
-    ) -> PyResult<Self> {
-        let timeout = timeout.map(seconds).transpose()?;
+    fn create_group(&self, py: Python<'_>, ranks: Vec<usize>, tag: u64) -> PyResult<Self> {
         let parent = self.group(py, "create_group")?;
-        let made = py.detach(|| {
-            let group = parent.create_group(&ranks, tag)?;
-            match timeout {
-                Some(timeout) => group.with_timeout(timeout),
-                None => Ok(group),
-            }
-        });
+        let made = py.detach(|| parent.create_group(&ranks, tag));
         made.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
     }
 

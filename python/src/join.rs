@@ -96,9 +96,7 @@ impl Store {
             store.ok_or_else(|| PyValueError::new_err("this process has joined at this store before"))?;
         let joined = py.detach(|| ProcessGroup::join_at(self.config.clone(), store));
         let class = self.class.as_ref().map(|class| class.clone_ref(py));
-        joined
-            .map(|group| Group::new(group, class))
-            .map_err(|error| exception(py, self.class.as_ref(), &error))
+        finish(py, joined, class)
     }
 }
 

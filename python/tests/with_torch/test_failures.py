@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from world import run
+from world import join, run
 
 
 def failure(call):
@@ -133,19 +133,11 @@ def _op(op):
 
 def store_gone():
     """A rank that never comes is named, and the others end."""
-    from datetime import timedelta
-
     if os.environ["RANK"] == "1":
         return None
     begun = time.monotonic()
     with pytest.raises(dist.DistBackendError) as told:
-        dist.init_process_group(
-            "unisono",
-            init_method=f"file://{os.environ['UNISONO_TEST_FOLDER']}/store",
-            rank=int(os.environ["RANK"]),
-            world_size=3,
-            timeout=timedelta(seconds=3),
-        )
+        join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store", timeout=3)
     assert time.monotonic() - begun < 15
     return str(told.value)
 

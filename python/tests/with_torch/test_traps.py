@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from world import run
+from world import join, run
 
 CLASSES = ["process-group", "backend"]
 
@@ -139,13 +139,7 @@ def test_futures_and_threads():
 def again_and_again(folder):
     threads = None
     for round in range(5):
-        dist.init_process_group(
-            "unisono",
-            init_method=f"file://{folder}",
-            rank=int(os.environ["RANK"]),
-            world_size=2,
-            timeout=timedelta(seconds=20),
-        )
+        join(f"file://{folder}")
         tensor = torch.ones(3)
         dist.all_reduce(tensor)
         dist.all_reduce(tensor, group=dist.new_group([0, 1]))
@@ -296,13 +290,7 @@ class with_detail:
         os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
         dist.set_debug_level_from_env()
         with_store = os.environ["UNISONO_TEST_FOLDER"]
-        dist.init_process_group(
-            "unisono",
-            init_method=f"file://{with_store}/detail",
-            rank=int(os.environ["RANK"]),
-            world_size=2,
-            timeout=timedelta(seconds=20),
-        )
+        join(f"file://{with_store}/detail")
         return self.body()
 
 

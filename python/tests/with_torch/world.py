@@ -55,6 +55,17 @@ def run(
         return results
 
 
+def join(init_method: str, timeout: float = 20, backend: str = "unisono") -> None:
+    """Makes the default group of this rank, whose number and world size the environment has."""
+    dist.init_process_group(
+        backend,
+        init_method=init_method,
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=timedelta(seconds=timeout),
+    )
+
+
 def _result(read: Any, seconds: float) -> Any:
     try:
         return read.recv() if read.poll(seconds) else None
@@ -77,13 +88,7 @@ def _rank(
     os.environ.setdefault("UNISONO_PROVIDER", "tcp")
     try:
         if init:
-            dist.init_process_group(
-                backend,
-                init_method=f"file://{folder}/store",
-                rank=rank,
-                world_size=ranks,
-                timeout=timedelta(seconds=timeout),
-            )
+            join(f"file://{folder}/store", timeout, backend)
         write.send(body(*args))
         if init:
             dist.destroy_process_group()

@@ -28,13 +28,7 @@ from unisono import _native
 from unisono._codes import COLLECTIVES
 from unisono.torch._memory import Memory, Piece, blocks, same_dtype
 from unisono.torch._profile import is_profiled, recorded
-from unisono.torch._types import (
-    PREMUL_SUM,
-    REDUCTIONS,
-    elements_per_element,
-    moved,
-    no_reduction,
-)
+from unisono.torch._types import PREMUL_SUM, REDUCTIONS, moved, no_reduction
 from unisono.torch._work import Done, Work
 
 _ALL_REDUCE = COLLECTIVES["all_reduce"]
@@ -212,7 +206,7 @@ class Calls:
                 coalesced=True,
             )
 
-        return self._by_dtype("all_reduce_coalesced", tensors, one, list(tensors))
+        return _by_dtype(tensors, tensors, one, list(tensors))
 
     def reduce(self, tensors, opts=None, op=None, timeout=None, root=None) -> Work:
         """Reduces all ranks' tensor; the root gets the result."""
@@ -286,7 +280,7 @@ class Calls:
                 [output for _, output in pairs], opts, coalesced=True,
             )  # fmt: skip
 
-        return self._pairs_by_dtype("all_gather_single_coalesced", inputs, outputs, one, list(outputs))
+        return _by_dtype(inputs, list(zip(inputs, outputs, strict=True)), one, list(outputs))
 
     def allgather_coalesced(self, output_lists, input_list, opts=None) -> Work:
         """Every rank gets the lists of tensors of all ranks."""
@@ -298,19 +292,17 @@ class Calls:
                     f"all_gather_coalesced: the outputs for rank {rank} have other shapes than the inputs"
                 )
 
-        def one(pairs: list[tuple[Tensor, int]]) -> Work:
+        def one(indices: list[int]) -> Work:
             memory = Memory("all_gather_coalesced")
-            given = memory.read_all(tensor for tensor, _ in pairs)
-            wanted = memory.write_all(outputs[index] for outputs in lists for _, index in pairs)
-            described = (moved(pairs[0][0].dtype).dtype, 0, 1.0, 0)
+            given = memory.read_all(input_list[index] for index in indices)
+            wanted = memory.write_all(outputs[index] for outputs in lists for index in indices)
+            described = (moved(input_list[indices[0]].dtype).dtype, 0, 1.0, 0)
             return self._run(
                 "all_gather_coalesced", _ALL_GATHER, described, (given, wanted), memory, output_lists, opts,
                 coalesced=True,
             )  # fmt: skip
 
-        return self._pairs_by_dtype(
-            "all_gather_coalesced", input_list, range(len(input_list)), one, output_lists
-        )
+        return _by_dtype(input_list, range(len(input_list)), one, output_lists)
 
     def gather(self, output_tensors, input_tensors, opts=None, timeout=None, root=None) -> Work:
         """The root gets all ranks' tensors."""
@@ -368,7 +360,7 @@ class Calls:
         memory = Memory("reduce_scatter")
         described = self._reduction("reduce_scatter", opts, tensor.dtype)
         pieces = (memory.read_all(inputs), memory.write(tensor))
-        each = elements_per_element(tensor.dtype)
+        each = moved(tensor.dtype).elements
         sizes = [each * part.numel() for part in inputs]
         lengths = None if sizes.count(sizes[0]) == len(sizes) else (sizes, [])
         return self._run(
@@ -400,7 +392,7 @@ class Calls:
                 [output for _, output in pairs], opts, coalesced=True,
             )  # fmt: skip
 
-        return self._pairs_by_dtype("reduce_scatter_single_coalesced", inputs, outputs, one, list(outputs))
+        return _by_dtype(inputs, list(zip(inputs, outputs, strict=True)), one, list(outputs))
 
     # A tensor from each rank for each.
 
@@ -477,9 +469,8 @@ class Calls:
         """Begins to receive a tensor from any rank."""
         return self._receive("recvAnySource", tensors, None, tag)
 
-    def recvAnysource(self, tensors, tag=0) -> Work:
-        """The name by which C++ calls it."""
-        return self._receive("recvAnySource", tensors, None, tag)
+    # The name by which C++ calls it.
+    recvAnysource = recv_anysource
 
     def _receive(self, call: str, tensors: Any, source: int | None, tag: int) -> Work:
         tensor, memory = _only(call, tensors), Memory(call)
@@ -550,20 +541,13 @@ class Calls:
         row = each * tensor.numel() // rows if rows else 0
         return [size * row for size in sizes]
 
-    def _by_dtype(self, call: str, tensors: Sequence[Tensor], one: Any, outputs: Any) -> Work:
-        """Runs `one` for the tensors of each dtype, in the order in which these first come."""
-        parts: dict[torch.dtype, list[Any]] = {}
-        for tensor in tensors:
-            parts.setdefault(tensor.dtype, []).append(tensor)
-        return _together([one(part) for part in parts.values()], outputs)
 
-    def _pairs_by_dtype(
-        self, call: str, tensors: Sequence[Tensor], others: Any, one: Any, outputs: Any
-    ) -> Work:
-        parts: dict[torch.dtype, list[Any]] = {}
-        for tensor, other in zip(tensors, others, strict=True):
-            parts.setdefault(tensor.dtype, []).append((tensor, other))
-        return _together([one(part) for part in parts.values()], outputs)
+def _by_dtype(tensors: Sequence[Tensor], items: Sequence[Any], one: Any, outputs: Any) -> Work:
+    """Runs `one` for the items of each dtype, in the order in which these first come; an item belongs to the tensor at its place."""
+    parts: dict[torch.dtype, list[Any]] = {}
+    for tensor, item in zip(tensors, items, strict=True):
+        parts.setdefault(tensor.dtype, []).append(item)
+    return _together([one(part) for part in parts.values()], outputs)
 
 
 def _together(works: Sequence[Work], outputs: Any) -> Work:

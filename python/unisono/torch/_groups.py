@@ -11,7 +11,7 @@ import os
 import weakref
 from collections import Counter
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -37,24 +37,24 @@ class _Worlds:
     default: _native.Group | None = None
 
 
+class Membership(NamedTuple):
+    """What a process is in a group: its native group, whose calls have this timeout, the group's part of torch's store, and its rank."""
+
+    group: _native.Group
+    store: dist.Store
+    rank: int
+    size: int
+    timeout: timedelta
+    is_world: bool = False
+
+
 class Common(Calls):
     """What both classes have besides the calls."""
 
-    def _begin_group(
-        self,
-        group: _native.Group,
-        store: dist.Store,
-        rank: int,
-        size: int,
-        timeout: timedelta,
-        is_world: bool,
-    ) -> None:
-        self._rank, self._ranks, self._store = rank, size, store
-        self._world_or_part = group
-        self._group = group.with_timeout(timeout.total_seconds())
-        self._is_world = is_world
-        self._monitored = MonitoredBarrier(store, rank, size)
-        self._timeout = timeout
+    def _enter(self, membership: Membership) -> None:
+        self._world_or_part, self._store, self._rank, self._ranks, self._timeout, self._is_world = membership
+        self._group = self._world_or_part
+        self._monitored = MonitoredBarrier(self._store, self._rank, self._ranks)
         # C++ may keep only its half of this object.
         _alive.add(self)
 
@@ -85,8 +85,6 @@ class Common(Calls):
 
     def shutdown(self) -> None:
         """Ends the group. The world is left together: returns when all ranks have come, or one has failed."""
-        if self._is_world and _Worlds.default is self._world_or_part:
-            _Worlds.default = None
         group = self._world_or_part
         failed = not group.left and group.failure() is not None
         try:
@@ -101,13 +99,13 @@ class Common(Calls):
     def _release(self) -> None:
         """Drops the handles of the group: the last one of a world frees it."""
         _alive.discard(self)
+        if self._is_world and _Worlds.default is self._world_or_part:
+            _Worlds.default = None
         self._group.close()
         self._world_or_part.close()
 
     def abort(self) -> None:
         """Ends the world of the group, with all its groups, on all ranks."""
-        if self._is_world and _Worlds.default is self._world_or_part:
-            _Worlds.default = None
         if not self._world_or_part.left:
             self._world_or_part.abort("the program aborted its process group")
         self._release()
@@ -135,28 +133,15 @@ class Common(Calls):
         """Whether a batch must be bracketed: what is begun runs at once, so that there is no need."""
         return False
 
-    @property
-    def supports_shrinking(self) -> bool:
-        """Not yet."""
-        return False
+    # Not yet. A property that torch asks for must be defined: its own would ask again.
+    supports_shrinking = supports_reconfigure = supports_window = _supports_time_estimate = property(
+        lambda _: False
+    )
 
-    @property
-    def supports_reconfigure(self) -> bool:
-        """Not yet."""
-        return False
-
-    @property
-    def supports_window(self) -> bool:
-        """Not yet."""
-        return False
-
-    @property
-    def _supports_time_estimate(self) -> bool:
-        return False
-
-    def _part(self, ranks: list[int], timeout: timedelta) -> _native.Group:
-        """A group of these ranks of this group, made by them alone."""
-        return _create_group(self._world_or_part, ranks, timeout)
+    def _part(self, store: dist.Store, ranks: list[int], timeout: timedelta) -> Membership:
+        """A group of these ranks of this group, of which this is one; they make it alone."""
+        group = _create_group(self._world_or_part, ranks, timeout)
+        return Membership(group, store, ranks.index(self._rank), len(ranks), timeout)
 
 
 _alive: set[Common] = set()
@@ -171,25 +156,17 @@ def _create_group(parent: _native.Group, ranks: list[int], timeout: timedelta) -
     """A group of these ranks of another, made by them alone."""
     made = _made.setdefault(parent, Counter())
     made[tuple(ranks)] += 1
-    return parent.create_group(ranks, made[tuple(ranks)], timeout.total_seconds())
+    return parent.create_group(ranks, made[tuple(ranks)]).with_timeout(timeout.total_seconds())
 
 
 class ProcessGroup(Common, _ProcessGroup):
     """A process group all of whose calls go to the library."""
 
-    def __init__(
-        self,
-        group: _native.Group,
-        store: dist.Store,
-        rank: int,
-        size: int,
-        timeout: timedelta,
-        is_world: bool,
-    ) -> None:
-        _ProcessGroup.__init__(self, rank, size)
-        self._begin_group(group, store, rank, size, timeout, is_world)
+    def __init__(self, membership: Membership) -> None:
+        _ProcessGroup.__init__(self, membership.rank, membership.size)
+        self._enter(membership)
         # For what asks the group for its backend, its devices or its name.
-        self._backend = Backend(group, store, rank, size, timeout, False)
+        self._backend = Backend(membership._replace(is_world=False))
         self._register_backend(torch.device("cpu"), _ProcessGroup.BackendType.CUSTOM, self._backend)
         self._set_default_backend(_ProcessGroup.BackendType.CUSTOM)
 
@@ -245,9 +222,8 @@ class ProcessGroup(Common, _ProcessGroup):
         if self._rank not in new_ranks:
             return None
         name, timeout = group_name or f"{self.group_name}:split:{new_ranks}", timeout or self._timeout
-        part = self._part(new_ranks, timeout)
         store = dist.PrefixStore(f"{name}/", self._store)
-        group = ProcessGroup(part, store, new_ranks.index(self._rank), len(new_ranks), timeout, False)
+        group = ProcessGroup(self._part(store, new_ranks, timeout))
         group._set_group_name(name)
         group._set_group_desc(group_desc or f"{self.group_desc}:split")
         return group
@@ -258,18 +234,10 @@ class ProcessGroup(Common, _ProcessGroup):
 class Backend(Common, _Backend):
     """One of several backends of a process group."""
 
-    def __init__(
-        self,
-        group: _native.Group,
-        store: dist.Store,
-        rank: int,
-        size: int,
-        timeout: timedelta,
-        is_world: bool,
-    ) -> None:
-        _Backend.__init__(self, rank, size)
-        self._begin_group(group, store, rank, size, timeout, is_world)
-        self._options = _Backend.Options(NAME, timeout)
+    def __init__(self, membership: Membership) -> None:
+        _Backend.__init__(self, membership.rank, membership.size)
+        self._enter(membership)
+        self._options = _Backend.Options(NAME, membership.timeout)
 
     @property
     def options(self) -> Any:
@@ -286,7 +254,7 @@ class Backend(Common, _Backend):
         if self._rank not in ranks:
             return None
         timeout = opts._timeout if opts is not None else self._timeout
-        return Backend(self._part(ranks, timeout), store, ranks.index(self._rank), len(ranks), timeout, False)
+        return Backend(self._part(store, ranks, timeout))
 
 
 def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | Backend:
@@ -303,8 +271,7 @@ def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | B
         group, is_world = _meeting.join(store, rank, size, timeout), True
         if not ranks:
             _Worlds.default = group
-    kind = _class(opts)
-    return kind(group, store, rank, size, timeout, is_world)
+    return _class(opts)(Membership(group, store, rank, size, timeout, is_world))
 
 
 def _class(opts: Any) -> type[ProcessGroup | Backend]:

@@ -100,11 +100,6 @@ def moved(dtype: torch.dtype) -> Moved:
     return MOVED.get(dtype) or Moved(_BYTE, dtype.itemsize)
 
 
-def elements_per_element(dtype: torch.dtype) -> int:
-    """How many elements of the library's dtype one element that is reduced is."""
-    return 2 if dtype.is_complex else 1
-
-
 def no_reduction(call: str, op: object, dtype: torch.dtype) -> ValueError:
     """The error of a reduction that there is not."""
     name = _NAMES.get(getattr(op, "op", op), str(op))
