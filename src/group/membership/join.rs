@@ -94,19 +94,6 @@ impl JoinInfo {
 }
 
 impl ProcessGroup {
-    /// Joins the world that the environment describes: the variables of torchrun, Slurm, Open MPI, MPICH or `unisono run` (see
-    /// [`crate::launch`]), and the settings of [`Config`].
-    ///
-    /// # Errors
-    /// [`Error::Config`] if variables are missing or invalid, otherwise as [`Self::join`].
-    pub fn from_env() -> Result<Self> {
-        let (config, problem) = Config::read_env()?;
-        match problem {
-            None => Self::join(config),
-            Some(problem) => Err(report(&config, problem)),
-        }
-    }
-
     /// Joins the world that a configuration describes. Returns when all ranks have joined and their connections are checked.
     ///
     /// # Errors
@@ -438,7 +425,7 @@ struct Joined {
 
 /// Reports to the other ranks, if the store can be reached, that this rank cannot join because of its configuration. Returns
 /// `problem`.
-fn report(config: &Config, problem: Error) -> Error {
+pub(super) fn report(config: &Config, problem: Error) -> Error {
     let Some(address) = config.store.as_ref().filter(|_| config.validate_meeting().is_ok()) else {
         return problem;
     };
