@@ -1,0 +1,103 @@
+"""The types of elements and the reductions, by the names that numpy, PyTorch and jax share, in the library's codes."""
+
+from typing import NamedTuple
+
+from unisono._codes import DTYPES, OPERATIONS
+
+_BYTE = DTYPES["u8"]
+
+# The types that the library reduces, and what it calls them.
+REDUCED = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+}
+# Complex numbers are pairs of these.
+_PAIRS = {"complex32": "f16", "complex64": "f32", "complex128": "f64"}
+# Truth values are 0 or 1: sum and max are or, product and min are and.
+_TRUTH = {
+    "sum": "max",
+    "max": "max",
+    "bor": "max",
+    "product": "min",
+    "min": "min",
+    "band": "min",
+    "bxor": "bxor",
+}
+# What works on the bits of integers.
+_BITWISE = ("band", "bor", "bxor")
+# What can be done with pairs, each part for itself.
+_LINEAR = ("sum", "avg", "premulsum")
+
+
+# Other names of reductions, as numpy, torch and MPI have them.
+_ALIASES = {"prod": "product", "mean": "avg", "average": "avg"}
+
+
+class Reduction(NamedTuple):
+    """A reduction of a type, in the library's codes."""
+
+    dtype: int
+    op: int
+
+
+class Moved(NamedTuple):
+    """How elements of a type are moved: the library's dtype, and how many of its elements one element is."""
+
+    dtype: int
+    elements: int
+
+
+def reduction(dtype: str, op: str) -> Reduction | None:
+    """How elements of this type are reduced, if that is defined; ``op`` is the library's name of it."""
+    if dtype == "bool":
+        return Reduction(_BYTE, OPERATIONS[_TRUTH[op]]) if op in _TRUTH else None
+    if op in OPERATIONS and (dtype not in _PAIRS or op in _LINEAR):
+        of = REDUCED.get(dtype) or _PAIRS.get(dtype)
+        if of is not None and not (of[0] in "fb" and op in _BITWISE):
+            return Reduction(DTYPES[of], OPERATIONS[op])
+    return None
+
+
+def moved(dtype: str, itemsize: int) -> Moved:
+    """How elements of this type, of so many bytes, are moved: those that the library does not know as bytes."""
+    if dtype in REDUCED:
+        return Moved(DTYPES[REDUCED[dtype]], 1)
+    if dtype in _PAIRS:
+        return Moved(DTYPES[_PAIRS[dtype]], 2)
+    return Moved(_BYTE, itemsize)
+
+
+def no_reduction(call: str, op: str, dtype: str, shown: object) -> ValueError:
+    """The error of a reduction that is not defined."""
+    able = sorted(name for name in OPERATIONS if reduction(dtype, name) is not None)
+    if able:
+        return ValueError(f"{call}: {op} is not defined for {shown}; there are {', '.join(able)}")
+    return ValueError(
+        f"{call}: {shown} cannot be reduced; convert it to float32 or another dtype first. It can be broadcast, gathered, "
+        "scattered and sent as it is"
+    )
+
+
+def operation(call: str, op: str) -> tuple[str, float]:
+    """The library's name of an operation, and its factor: ``"sum"``, ``"max"``, ``"premulsum(0.5)"``."""
+    name, bracket, factor = op.partition("(")
+    name = _ALIASES.get(name, name)
+    if name in OPERATIONS and (name == "premulsum") == bool(bracket):
+        try:
+            return name, float(factor.removesuffix(")")) if bracket else 1.0
+        except ValueError:
+            pass
+    names = [name for name in OPERATIONS if name != "premulsum"]
+    raise ValueError(
+        f"{call}: there is no operation {op!r}; there are {', '.join(names)} and premulsum(FACTOR)"
+    )
