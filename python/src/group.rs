@@ -50,6 +50,12 @@ impl Group {
         begun.map(work).map_err(|error| self.error(py, &error))
     }
 
+    /// A new group, if this rank is a member.
+    fn part(&self, py: Python<'_>, made: Result<Option<ProcessGroup>, Cause>) -> PyResult<Option<Self>> {
+        let made = made.map_err(|error| self.error(py, &error))?;
+        Ok(made.map(|group| Self::new(group, self.class(py))))
+    }
+
     /// Begins a message.
     fn begin_message(
         &self,
@@ -198,6 +204,18 @@ impl Group {
         let parent = self.group(py, "create_group")?;
         let made = py.detach(|| parent.create_group(&ranks, tag));
         made.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
+    }
+
+    /// Makes a group of these ranks of this group. All ranks of this group call it; the others get `None`.
+    fn new_group(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Self>> {
+        let parent = self.group(py, "new_group")?;
+        self.part(py, py.detach(|| parent.new_group(&ranks)))
+    }
+
+    /// Makes groups of the ranks that give the same color, ordered by key. A rank without a color gets `None`.
+    fn split(&self, py: Python<'_>, color: Option<u64>, key: i64) -> PyResult<Option<Self>> {
+        let parent = self.group(py, "split")?;
+        self.part(py, py.detach(|| parent.split(color, key)))
     }
 
     /// Another handle of the group whose calls have this timeout, in seconds.

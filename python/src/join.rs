@@ -109,10 +109,89 @@ pub(crate) fn join(py: Python<'_>, meeting: Meeting, port: u16, errors: Class) -
     finish(py, joined, errors)
 }
 
-/// Joins the world that a launcher's environment describes.
+/// What a program says itself; `None` where the environment or the default holds.
+#[derive(FromPyObject)]
+pub(crate) struct Settings {
+    #[pyo3(item)]
+    rank: Option<usize>,
+    #[pyo3(item)]
+    size: Option<usize>,
+    #[pyo3(item)]
+    store: Option<String>,
+    #[pyo3(item)]
+    token: Option<String>,
+    /// In seconds.
+    #[pyo3(item)]
+    timeout: Option<f64>,
+    #[pyo3(item)]
+    join_timeout: Option<f64>,
+    #[pyo3(item)]
+    provider: Option<String>,
+    #[pyo3(item)]
+    interface: Option<String>,
+    #[pyo3(item)]
+    reduction: Option<String>,
+}
+
+impl Settings {
+    /// Sets what is said; the error names the argument.
+    fn apply(&self, config: &mut Config) -> PyResult<()> {
+        let wrong = |name: &str, problem: String| PyValueError::new_err(format!("init: {name}: {problem}"));
+        let text = |name: &str| match name {
+            "UNISONO_PROVIDER" => self.provider.clone(),
+            "UNISONO_INTERFACE" => self.interface.clone(),
+            "UNISONO_REDUCTION" => self.reduction.clone(),
+            _ => None,
+        };
+        config.set_from(&text).map_err(|error| match error {
+            Cause::Config { name, problem, .. } => {
+                wrong(&name.trim_start_matches("UNISONO_").to_lowercase(), problem)
+            }
+            other => PyValueError::new_err(other.to_string()),
+        })?;
+        if let Some(store) = &self.store {
+            let address = StoreAddress::parse(store).map_err(|problem| wrong("store", problem))?;
+            config.store = Some(address);
+        }
+        if let Some(token) = &self.token {
+            config.token = Token::from(token.as_str());
+        }
+        if let Some(timeout) = self.timeout {
+            config.timeout = seconds(timeout)?;
+        }
+        if let Some(timeout) = self.join_timeout {
+            config.join_timeout = seconds(timeout)?;
+        }
+        Ok(())
+    }
+}
+
+/// Joins a world: the one that a launcher's environment describes, unless `settings` say rank and size.
 #[pyfunction]
-pub(crate) fn from_env(py: Python<'_>) -> PyResult<Group> {
-    let joined = py.detach(ProcessGroup::from_env);
+pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> {
+    // Wrong arguments are found before anything is joined.
+    settings.apply(&mut Config::default())?;
+    let joined = match (settings.rank, settings.size) {
+        (None, None) => py.detach(|| {
+            // It cannot fail: it has not above.
+            ProcessGroup::from_env_with(|config| drop(settings.apply(config)))
+        }),
+        (Some(rank), Some(ranks)) if rank < ranks => {
+            let mut config = Config { rank, ranks, ..Config::default() };
+            config.set_from_env().map_err(|error| exception(py, None, &error))?;
+            settings.apply(&mut config)?;
+            py.detach(|| ProcessGroup::join(config))
+        }
+        (rank, size) => {
+            let said =
+                |number: Option<usize>| number.map_or_else(|| "not given".to_owned(), |it| it.to_string());
+            return Err(PyValueError::new_err(format!(
+                "init: rank is {} and size {}; give both, the rank from 0 to size - 1, or neither",
+                said(rank),
+                said(size)
+            )));
+        }
+    };
     finish(py, joined, None)
 }
 

@@ -9,6 +9,7 @@ mod group;
 mod join;
 mod operands;
 mod program;
+mod view;
 mod work;
 
 /// The native part of the package `unisono`; not for use by others.
@@ -22,8 +23,9 @@ mod _native {
         buffer::Buffer,
         errors::Error,
         group::Group,
-        join::{Store, from_env, join},
+        join::{Store, init_world, join},
         program::main,
+        view::View,
         work::Work,
     };
 
@@ -33,7 +35,7 @@ mod _native {
 
     /// The names of collectives, dtypes and operations, in the order of their codes.
     #[pymodule_init]
-    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn names(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("COLLECTIVES", Collective::ALL.map(Collective::name).to_vec())?;
         module.add("DTYPES", Dtype::ALL.map(Dtype::name).to_vec())?;
         let mut operations = ReduceOp::PLAIN.map(ReduceOp::name).to_vec();

@@ -6,7 +6,9 @@ use std::time::Duration;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
 use unisono::{Foreign, ReduceOp, dtype::Dtype, schedule::Collective};
 
-/// An operand: nothing, memory (address, bytes), or several pieces of memory.
+use crate::view::View;
+
+/// An operand: nothing, memory (a view, or address and bytes), or several pieces of memory.
 pub(crate) enum Operand {
     None,
     One(usize, usize),
@@ -19,6 +21,10 @@ impl<'py> FromPyObject<'_, 'py> for Operand {
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         if object.is_none() {
             return Ok(Self::None);
+        }
+        if let Ok(view) = object.cast::<View>() {
+            let (address, bytes) = view.get().memory();
+            return Ok(Self::One(address, bytes));
         }
         if let Ok(pair) = object.cast::<PyTuple>() {
             let (address, bytes) = pair.extract()?;

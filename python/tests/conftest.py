@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from ranks import Ranks
 
 # A shell starts its background jobs with SIGINT ignored, and every program after them inherits that: as in a terminal again.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,3 +38,21 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes away what would tell the package which libfabric to use, or that this process is a rank."""
     for name in ("UNISONO_LIBFABRIC", "IPATH_NO_BACKTRACE", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def worlds() -> Iterator[dict[int, Ranks]]:
+    """The worlds that tests share, by size."""
+    shared: dict[int, Ranks] = {}
+    yield shared
+    for world in shared.values():
+        world.end()
+
+
+@pytest.fixture(params=[1, 2, 3, 4], ids=lambda size: f"{size}-ranks")
+def world(request: pytest.FixtureRequest, worlds: dict[int, Ranks]) -> Ranks:
+    """A world of 1 to 4 ranks that works."""
+    size: int = request.param
+    if size not in worlds or not worlds[size].usable:
+        worlds[size] = Ranks(size)
+    return worlds[size]

@@ -25,12 +25,17 @@ def watch(world: _native.Group) -> None:
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if _process == os.getpid():
-            abort("".join(traceback.format_exception_only(kind, error)).strip())
+            abort(told(kind, error))
         hook(kind, error, trace)
 
     sys.excepthook = tell
     # Runs at exit, also in children of multiprocessing, which do not run atexit's functions.
     multiprocessing.util.Finalize(None, _leave, exitpriority=1)
+
+
+def told(kind: type[BaseException], error: BaseException | None) -> str:
+    """What the other ranks are told of an exception."""
+    return "".join(traceback.format_exception_only(kind, error)).strip()
 
 
 def abort(why: str) -> None:

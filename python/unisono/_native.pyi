@@ -9,7 +9,7 @@ DTYPES: list[str]
 OPERATIONS: list[str]
 
 Piece: TypeAlias = tuple[int, int]
-Operand: TypeAlias = Piece | list[Piece] | None
+Operand: TypeAlias = View | Piece | list[Piece] | None
 # Elements of each block: of the input and of the output.
 Lengths: TypeAlias = tuple[list[int], list[int]]
 
@@ -35,6 +35,19 @@ class Store:
     def port(self) -> int: ...
     def join(self) -> Group: ...
 
+class Settings(TypedDict):
+    """What a program says of the world that it joins; ``None`` where the environment or the default holds."""
+
+    rank: int | None
+    size: int | None
+    store: str | None
+    token: str | None
+    timeout: float | None
+    join_timeout: float | None
+    provider: str | None
+    interface: str | None
+    reduction: str | None
+
 class Work:
     """An operation under way."""
 
@@ -42,6 +55,13 @@ class Work:
     def wait(self, timeout: float | None = None) -> int | None: ...
     def exception(self) -> BaseException | None: ...
     def on_end(self, callback: Callable[[Work], Any]) -> None: ...
+
+class View:
+    """The memory of an object with the buffer protocol."""
+
+    def __new__(cls, object: Any, writable: bool) -> Self: ...
+    @property
+    def nbytes(self) -> int: ...
 
 class Buffer:
     """Registered memory, with the buffer protocol."""
@@ -109,6 +129,8 @@ class Group:
         keep: object = None,
     ) -> Work: ...
     def create_group(self, ranks: list[int], tag: int) -> Self: ...
+    def new_group(self, ranks: list[int]) -> Self | None: ...
+    def split(self, color: int | None, key: int) -> Self | None: ...
     def with_timeout(self, timeout: float) -> Self: ...
     def buffer(self, bytes: int) -> Buffer: ...
     def abort(self, why: str) -> str: ...
@@ -119,8 +141,8 @@ class Group:
 def join(meeting: Meeting, port: int, errors: type[BaseException] | None = None) -> Group:
     """Joins the world whose rank 0 serves a store at this port."""
 
-def from_env() -> Group:
-    """Joins the world that a launcher's environment describes."""
+def init_world(settings: Settings) -> Group:
+    """Joins the world that the settings, or a launcher's environment, describe."""
 
 def main(again: list[str], arguments: list[str]) -> int:
     """Runs the program and returns its exit status.

@@ -1,0 +1,228 @@
+"""The memory of arrays: numpy's, and of whatever has the buffer protocol or DLPack.
+
+The library reads and writes memory that is contiguous, in row-major order, where it lies. Any other array is staged: the library
+works on a copy, and the result is copied back. Memory is never reinterpreted.
+
+Where numpy is installed, all arrays are handled as numpy's; else contiguous objects with the buffer protocol are served.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from unisono import _types
+from unisono._native import View
+
+if TYPE_CHECKING:
+    import numpy
+
+# What a call takes: numpy's arrays, objects with the buffer protocol or DLPack and, as inputs, numbers.
+ArrayLike: TypeAlias = Any
+# What a call makes: an array of numpy's or, where it is not installed, a memoryview.
+Array: TypeAlias = "numpy.ndarray[Any, Any]"
+
+_numpy: Any = None
+
+
+class _NoArray:
+    """Stands for numpy's array where numpy is not installed."""
+
+
+_ndarray: Any = _NoArray
+
+# How DLPack numbers devices whose memory the processor reads as its own: main memory, also where CUDA or ROCm has pinned it.
+_IN_MAIN_MEMORY = (1, 3, 11)
+_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda managed", 14: "oneapi"}
+
+# Types of memory without numpy: names by kind and size, and how `memoryview` writes them.
+_KINDS = dict.fromkeys("bhilqn", "int") | dict.fromkeys("BHILQN", "uint") | dict.fromkeys("efd", "float")
+_FORMATS = {
+    "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
+    "float16": "e", "float32": "f", "float64": "d", "bool": "?",
+}  # fmt: skip
+
+
+def load() -> None:
+    """Loads numpy if it is installed. Not by the import of this package, which programs without arrays import too."""
+    global _numpy, _ndarray
+    if _numpy is None:
+        try:
+            import numpy
+        except ImportError:
+            return
+        _numpy, _ndarray = numpy, numpy.ndarray
+
+
+class Elements(NamedTuple):
+    """How elements of a type are moved: the library's dtype, how many of its elements one is, and its bytes."""
+
+    dtype: int
+    elements: int
+    itemsize: int
+
+
+_elements: dict[Any, Elements] = {}
+_reductions: dict[tuple[Any, str], tuple[int, int, float]] = {}
+
+
+def elements(call: str, dtype: Any) -> Elements:
+    """How elements of this type are moved."""
+    known = _elements.get(dtype)
+    if known is None:
+        if isinstance(dtype, str):
+            itemsize = memoryview(b"").cast(_FORMATS[dtype]).itemsize
+            name = dtype
+        elif dtype.hasobject:
+            raise TypeError(f"{call}: elements of {dtype} are Python objects; use the calls of objects")
+        else:
+            # What is in another byte order, or structured, moves as bytes.
+            name, itemsize = (dtype.name if dtype.isnative else ""), dtype.itemsize
+        moved = _types.moved(name, itemsize)
+        known = _elements[dtype] = Elements(moved.dtype, moved.elements, itemsize)
+    return known
+
+
+def reduction(call: str, dtype: Any, op: str) -> tuple[int, int, float]:
+    """Dtype, operation and factor of a reduction in the library's codes."""
+    known = _reductions.get((dtype, op))
+    if known is not None:
+        return known
+    if not isinstance(op, str):
+        raise TypeError(f"{call}: op is {op!r}; wanted a name, such as 'sum'")
+    elements(call, dtype)
+    if isinstance(dtype, str):
+        name = dtype
+    else:
+        name = dtype.name if dtype.isnative else ""
+    plain, factor = _types.operation(call, op)
+    found = _types.reduction(name, plain)
+    if found is None:
+        raise _types.no_reduction(call, plain, name, dtype)
+    if plain == op:
+        _reductions[dtype, op] = (*found, factor)
+    return *found, factor
+
+
+class Operand:
+    """An array of a call, as the library takes it."""
+
+    __slots__ = ("array", "dtype", "shape", "target", "view")
+
+    def __init__(self, array: Any, view: View, dtype: Any, target: Any = None) -> None:
+        self.array = array
+        self.view = view
+        self.dtype = dtype
+        self.shape: tuple[int, ...] = array.shape
+        # Where a staged result is to be copied.
+        self.target = target
+
+    def finish(self) -> None:
+        """Copies a staged result to where it belongs."""
+        if self.target is not None:
+            self.target[...] = self.array
+
+
+def read(call: str, given: ArrayLike) -> Operand:
+    """An array that is only read."""
+    if type(given) is not _ndarray:
+        given = _adopted(call, given, False)
+        if _numpy is None:
+            return _plain(given, False)
+    if not given.flags.carray:
+        given = _numpy.require(given, requirements=("C", "A"))
+    return Operand(given, _view(given, False), given.dtype)
+
+
+def write(call: str, given: ArrayLike, filled: bool) -> Operand:
+    """An array that is written, and read before if it is ``filled``."""
+    array = given
+    if type(array) is not _ndarray:
+        array = _adopted(call, array, True)
+        if _numpy is None:
+            return _plain(array, True)
+    flags = array.flags
+    if flags.carray:
+        return Operand(array, _view(array, True), array.dtype)
+    if not flags.writeable:
+        raise ValueError(f"{call}: the output is read-only")
+    if any(size > 1 and stride == 0 for size, stride in zip(array.shape, array.strides, strict=True)):
+        raise ValueError(
+            f"{call}: elements of the output of shape {array.shape} share memory; give it memory of its own with .copy()"
+        )
+    copy = array.copy() if filled else _numpy.empty(array.shape, array.dtype)
+    return Operand(copy, _view(copy, True), array.dtype, array)
+
+
+def new(call: str, shape: tuple[int, ...], dtype: Any) -> Operand:
+    """A new array, whose contents are unspecified."""
+    if _numpy is not None:
+        array = _numpy.empty(shape, dtype)
+        return Operand(array, _view(array, True), dtype)
+    size = 1
+    for length in shape:
+        size *= length
+    each = elements(call, dtype)
+    memory = memoryview(bytearray(size * each.itemsize))
+    # What has no elements has no shape here: `memoryview` cannot cast it.
+    array = memory.cast(_FORMATS[dtype], shape) if size else memory.cast(_FORMATS[dtype])
+    return Operand(array, View(array, True), dtype)
+
+
+def _view(array: Any, writable: bool) -> View:
+    try:
+        return View(array, writable)
+    except (ValueError, BufferError):
+        # The buffer protocol has no name for this type, or the array no dimensions; its bytes are there.
+        return View(array.reshape(-1).view("u1"), writable)
+
+
+def _plain(memory: memoryview, writable: bool) -> Operand:
+    kind = memory.format.lstrip("@=" + ("<" if sys.byteorder == "little" else ">"))
+    name = "bool" if kind == "?" else f"{_KINDS.get(kind, '')}{8 * memory.itemsize}"
+    if name not in _FORMATS:
+        raise TypeError(f"elements of the format {memory.format!r} are served only where numpy is installed")
+    return Operand(memory, View(memory, writable), name)
+
+
+def _adopted(call: str, given: Any, writable: bool) -> Any:
+    """The array in an object that is none of numpy's own: with the same memory if it is ``writable``."""
+    if isinstance(given, _ndarray):
+        if isinstance(given, _numpy.ma.MaskedArray):
+            raise TypeError(
+                f"{call}: a masked array is not served, since its mask would be lost; use .filled() or .data"
+            )
+        return given
+    device = getattr(given, "__dlpack_device__", None)
+    if device is not None:
+        kind, number = device()
+        if kind not in _IN_MAIN_MEMORY:
+            name = _DEVICES.get(kind, f"of DLPack's kind {kind:d}")
+            raise TypeError(
+                f"{call}: this {type(given).__name__} is on a device ({name}, number {number}), and only main memory is served; "
+                "copy it there first"
+            )
+    if _numpy is None:
+        try:
+            return memoryview(given)
+        except TypeError:
+            raise _unserved(call, given, "an object with the buffer protocol") from None
+    if not writable and isinstance(given, (bool, int, float, complex, _numpy.generic)):
+        return _numpy.asarray(given)
+    try:
+        return _numpy.asarray(memoryview(given))
+    except (TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):
+        pass
+    if device is not None:
+        try:
+            return _numpy.from_dlpack(given)
+        except (TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):
+            pass
+    if not writable and hasattr(given, "__array__"):
+        # Possibly a copy.
+        return _numpy.asarray(given)
+    raise _unserved(call, given, "an array of numpy's, or an object with the buffer protocol or DLPack")
+
+
+def _unserved(call: str, given: Any, wanted: str) -> TypeError:
+    return TypeError(f"{call}: {wanted} is wanted, not {type(given).__name__}")

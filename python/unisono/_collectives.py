@@ -1,0 +1,424 @@
+"""Collectives of arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from unisono import _native
+from unisono._arrays import Array, ArrayLike, Operand, elements, new, read, reduction, write
+from unisono._codes import COLLECTIVES
+from unisono._work import Work
+
+_ALL_REDUCE = COLLECTIVES["all_reduce"]
+_REDUCE = COLLECTIVES["reduce"]
+_BROADCAST = COLLECTIVES["broadcast"]
+_ALL_GATHER = COLLECTIVES["all_gather"]
+_GATHER = COLLECTIVES["gather"]
+_SCATTER = COLLECTIVES["scatter"]
+_REDUCE_SCATTER = COLLECTIVES["reduce_scatter"]
+_ALL_TO_ALL = COLLECTIVES["all_to_all"]
+_BARRIER = COLLECTIVES["barrier"]
+
+
+class Collectives:
+    """The collectives. A class that mixes this in sets the attributes."""
+
+    _native: _native.Group
+    rank: int
+    size: int
+
+    # Reductions.
+
+    def all_reduce(
+        self, array: ArrayLike, op: str = "sum", *, out: ArrayLike | None = None, timeout: float | None = None
+    ) -> Array:
+        """Reduces all ranks' array, element by element; every rank gets the result.
+
+        ``op`` is ``"sum"``, ``"product"``, ``"min"``, ``"max"``, ``"avg"`` or, for integers and truth values, ``"band"``, ``"bor"`` or
+        ``"bxor"``; ``"premulsum(0.5)"`` multiplies this rank's array by a factor of its own first. The sum of truth values is "or", the
+        product "and". Complex numbers can be summed and averaged.
+
+        The arrays have the same type and number of elements on all ranks. Returns ``out``, or a new array of the shape of ``array``.
+        With ``out=array`` the result replaces the array::
+
+            group.all_reduce(gradients, "avg", out=gradients)
+
+        Raises `ValueError` or `TypeError` if an argument is wrong, and `unisono.Error` if the ranks' calls differ, ``timeout`` (in
+        seconds; by default the group's) passes, or the group has failed.
+        """
+        return self._all_reduce(False, array, op, out, timeout)
+
+    def all_reduce_async(
+        self, array: ArrayLike, op: str = "sum", *, out: ArrayLike | None = None, timeout: float | None = None
+    ) -> Work[Array]:
+        """Begins an `all_reduce`."""
+        return self._all_reduce(True, array, op, out, timeout)
+
+    def _all_reduce(self, later: bool, array: Any, op: str, out: Any, timeout: float | None) -> Any:
+        given, wanted = _pair("all_reduce", array, out)
+        if wanted is None:
+            wanted = new("all_reduce", given.shape, given.dtype)
+        described = reduction("all_reduce", given.dtype, op)
+        return self._run(later, _ALL_REDUCE, described, 0, given, wanted, None, timeout, out)
+
+    def reduce(
+        self,
+        array: ArrayLike,
+        op: str = "sum",
+        root: int = 0,
+        *,
+        out: ArrayLike | None = None,
+        timeout: float | None = None,
+    ) -> Array | None:
+        """As `all_reduce`, but only rank ``root`` gets the result; the others get ``None``, and ``out`` is not used there."""
+        return self._reduce(False, array, op, root, out, timeout)
+
+    def reduce_async(
+        self,
+        array: ArrayLike,
+        op: str = "sum",
+        root: int = 0,
+        *,
+        out: ArrayLike | None = None,
+        timeout: float | None = None,
+    ) -> Work[Array | None]:
+        """Begins a `reduce`."""
+        return self._reduce(True, array, op, root, out, timeout)
+
+    def _reduce(self, later: bool, array: Any, op: str, root: int, out: Any, timeout: float | None) -> Any:
+        at_root = self.rank == root
+        given, wanted = _pair("reduce", array, out if at_root else None)
+        if at_root and wanted is None:
+            wanted = new("reduce", given.shape, given.dtype)
+        described = reduction("reduce", given.dtype, op)
+        return self._run(later, _REDUCE, described, root, given, wanted, None, timeout, out)
+
+    def reduce_scatter(
+        self,
+        array: ArrayLike,
+        op: str = "sum",
+        *,
+        out: ArrayLike | None = None,
+        lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """Reduces all ranks' array and cuts the result along the first dimension: every rank gets its block.
+
+        The blocks are of equal length, or have ``lengths``, one for each rank and the same on all ranks. Returns ``out``, or a new
+        array: of an array of shape ``(ranks * k, ...)`` one of shape ``(k, ...)``. Otherwise as `all_reduce`.
+        """
+        return self._reduce_scatter(False, array, op, out, lengths, timeout)
+
+    def reduce_scatter_async(
+        self,
+        array: ArrayLike,
+        op: str = "sum",
+        *,
+        out: ArrayLike | None = None,
+        lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Work[Array]:
+        """Begins a `reduce_scatter`."""
+        return self._reduce_scatter(True, array, op, out, lengths, timeout)
+
+    def _reduce_scatter(
+        self, later: bool, array: Any, op: str, out: Any, lengths: Any, timeout: float | None
+    ) -> Any:
+        call = "reduce_scatter"
+        given = read(call, array)
+        described = reduction(call, given.dtype, op)
+        known = None if lengths is None else (self._blocks(call, given, lengths), [])
+        if out is not None:
+            wanted = _output(call, given, out)
+        else:
+            rows = self._share(call, given) if lengths is None else lengths[self.rank]
+            wanted = new(call, (rows, *given.shape[1:]), given.dtype)
+        return self._run(later, _REDUCE_SCATTER, described, 0, given, wanted, known, timeout, out)
+
+    # From one rank to all.
+
+    def broadcast(self, array: ArrayLike, root: int = 0, *, timeout: float | None = None) -> Any:
+        """Copies rank ``root``'s array into that of every other rank, and returns ``array``.
+
+        The arrays have the same type and number of elements on all ranks. Raises as `all_reduce`; see `broadcast_tensors` for arrays
+        whose shape only the root knows.
+        """
+        return self._broadcast(False, array, root, timeout)
+
+    def broadcast_async(self, array: ArrayLike, root: int = 0, *, timeout: float | None = None) -> Work[Any]:
+        """Begins a `broadcast`."""
+        return self._broadcast(True, array, root, timeout)
+
+    def _broadcast(self, later: bool, array: Any, root: int, timeout: float | None) -> Any:
+        at_root = self.rank == root
+        operand = read("broadcast", array) if at_root else write("broadcast", array, False)
+        described = (elements("broadcast", operand.dtype).dtype, 0, 1.0)
+        return self._run(later, _BROADCAST, described, root, None, operand, None, timeout, array)
+
+    def scatter(
+        self,
+        array: ArrayLike | None,
+        out: ArrayLike,
+        root: int = 0,
+        *,
+        lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Cuts rank ``root``'s array into one block for each rank; every rank gets its own in ``out``, which is returned.
+
+        The blocks are of equal length, or have ``lengths`` along the first dimension, one for each rank. ``array`` is used only at the
+        root, and ``lengths`` too, but all ranks give some or none does. Raises as `all_reduce`; see `scatter_tensor` for blocks whose
+        shape only the root knows.
+        """
+        return self._scatter(False, array, out, root, lengths, timeout)
+
+    def scatter_async(
+        self,
+        array: ArrayLike | None,
+        out: ArrayLike,
+        root: int = 0,
+        *,
+        lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Work[Any]:
+        """Begins a `scatter`."""
+        return self._scatter(True, array, out, root, lengths, timeout)
+
+    def _scatter(
+        self, later: bool, array: Any, out: Any, root: int, lengths: Any, timeout: float | None
+    ) -> Any:
+        call = "scatter"
+        if self.rank == root:
+            given = read(call, array)
+            wanted = _output(call, given, out)
+            known = None if lengths is None else (self._blocks(call, given, lengths), [])
+        else:
+            given, wanted = None, write(call, out, False)
+            known = None if lengths is None else ([], [])
+        described = (elements(call, wanted.dtype).dtype, 0, 1.0)
+        return self._run(later, _SCATTER, described, root, given, wanted, known, timeout, out)
+
+    # From all ranks.
+
+    def all_gather(
+        self,
+        array: ArrayLike,
+        *,
+        out: ArrayLike | None = None,
+        lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """Gathers all ranks' array on every rank, in the order of ranks.
+
+        Returns ``out``, or a new array of shape ``(ranks, *array.shape)``. With ``lengths``, those of the ranks' arrays along the first
+        dimension and the same on all ranks, the arrays are concatenated instead: shape ``(sum(lengths), *array.shape[1:])``. In place,
+        ``array`` is this rank's block of ``out``::
+
+            table[group.rank] = row
+            group.all_gather(table[group.rank], out=table)
+
+        Raises as `all_reduce`; see `all_gather_tensor` for lengths that are not known.
+        """
+        return self._all_gather(False, array, out, lengths, timeout)
+
+    def all_gather_async(
+        self,
+        array: ArrayLike,
+        *,
+        out: ArrayLike | None = None,
+        lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Work[Array]:
+        """Begins an `all_gather`."""
+        return self._all_gather(True, array, out, lengths, timeout)
+
+    def _all_gather(self, later: bool, array: Any, out: Any, lengths: Any, timeout: float | None) -> Any:
+        given = read("all_gather", array)
+        wanted, known = self._gathered("all_gather", given, out, lengths)
+        described = (elements("all_gather", given.dtype).dtype, 0, 1.0)
+        return self._run(later, _ALL_GATHER, described, 0, given, wanted, known, timeout, out)
+
+    def gather(
+        self,
+        array: ArrayLike,
+        root: int = 0,
+        *,
+        out: ArrayLike | None = None,
+        lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Array | None:
+        """As `all_gather`, but only rank ``root`` gets the result; the others get ``None``, and ``out`` and the values of ``lengths`` are
+        not used there. All ranks give lengths, or none does.
+        """
+        return self._gather(False, array, root, out, lengths, timeout)
+
+    def gather_async(
+        self,
+        array: ArrayLike,
+        root: int = 0,
+        *,
+        out: ArrayLike | None = None,
+        lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Work[Array | None]:
+        """Begins a `gather`."""
+        return self._gather(True, array, root, out, lengths, timeout)
+
+    def _gather(
+        self, later: bool, array: Any, root: int, out: Any, lengths: Any, timeout: float | None
+    ) -> Any:
+        given = read("gather", array)
+        if self.rank == root:
+            wanted, known = self._gathered("gather", given, out, lengths)
+        else:
+            wanted, known = None, None if lengths is None else ([], [])
+        described = (elements("gather", given.dtype).dtype, 0, 1.0)
+        return self._run(later, _GATHER, described, root, given, wanted, known, timeout, out)
+
+    def all_to_all(
+        self,
+        array: ArrayLike,
+        *,
+        out: ArrayLike | None = None,
+        send_lengths: Sequence[int] | None = None,
+        recv_lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """Sends a block of the array to every rank: rank r gets the r-th block of each rank's array, in the order of ranks.
+
+        The blocks are along the first dimension and of equal length, or have ``send_lengths`` and, for what this rank gets,
+        ``recv_lengths``. Returns ``out``, or a new array: of the shape of ``array``, except that the first dimension is
+        ``sum(recv_lengths)`` if there are any. With ``out=array`` the result replaces the array. Raises as `all_reduce`.
+        """
+        return self._all_to_all(False, array, out, send_lengths, recv_lengths, timeout)
+
+    def all_to_all_async(
+        self,
+        array: ArrayLike,
+        *,
+        out: ArrayLike | None = None,
+        send_lengths: Sequence[int] | None = None,
+        recv_lengths: Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Work[Array]:
+        """Begins an `all_to_all`."""
+        return self._all_to_all(True, array, out, send_lengths, recv_lengths, timeout)
+
+    def _all_to_all(
+        self, later: bool, array: Any, out: Any, sends: Any, receives: Any, timeout: float | None
+    ) -> Any:
+        call = "all_to_all"
+        given, wanted = _pair(call, array, out)
+        if (sends is None) != (receives is None):
+            raise ValueError(f"{call}: give both send_lengths and recv_lengths, or neither")
+        if sends is None:
+            known, shape = None, given.shape
+            self._share(call, given)
+        else:
+            known = (self._blocks(call, given, sends), self._blocks(call, given, receives))
+            shape = (sum(receives), *given.shape[1:])
+        if wanted is None:
+            wanted = new(call, shape, given.dtype)
+        described = (elements(call, given.dtype).dtype, 0, 1.0)
+        return self._run(later, _ALL_TO_ALL, described, 0, given, wanted, known, timeout, out)
+
+    # Nothing.
+
+    def barrier(self, *, timeout: float | None = None) -> None:
+        """Returns when all ranks have called it. Raises as `all_reduce`."""
+        self._native.collective(_BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
+
+    def barrier_async(self, *, timeout: float | None = None) -> Work[None]:
+        """Begins a `barrier`."""
+        native = self._native.collective_async(_BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
+        return Work(native, lambda _: None)
+
+    # How they run.
+
+    def _run(
+        self,
+        later: bool,
+        code: int,
+        described: tuple[int, int, float],
+        root: int,
+        given: Operand | None,
+        wanted: Operand | None,
+        lengths: tuple[list[int], list[int]] | None,
+        timeout: float | None,
+        out: Any,
+    ) -> Any:
+        """Runs a collective, or begins it. Its result is ``out``, or the array of the operand that is written."""
+        dtype, op, factor = described
+        source = None if given is None else given.view
+        target = None if wanted is None else wanted.view
+        keep = (source, target)
+        if not later:
+            self._native.collective(
+                code, dtype, op, factor, root, source, target, lengths, False, timeout, keep
+            )
+            return _result(wanted, out)
+        native = self._native.collective_async(
+            code, dtype, op, factor, root, source, target, lengths, False, timeout, keep
+        )
+        return Work(native, lambda _: _result(wanted, out))
+
+    def _gathered(
+        self, call: str, given: Operand, out: Any, lengths: Sequence[int] | None
+    ) -> tuple[Operand, tuple[list[int], list[int]] | None]:
+        """What gathers all ranks' blocks, and their lengths."""
+        if lengths is None:
+            known, shape = None, (self.size, *given.shape)
+        else:
+            known = ([], self._blocks(call, given, lengths))
+            shape = (sum(lengths), *given.shape[1:])
+        wanted = new(call, shape, given.dtype) if out is None else _output(call, given, out)
+        return wanted, known
+
+    def _share(self, call: str, given: Operand) -> int:
+        """The length of equal blocks along the first dimension."""
+        rows = given.shape[0] if given.shape else 1
+        if rows % self.size or not given.shape:
+            raise ValueError(
+                f"{call}: an array of shape {given.shape} cannot be cut into {self.size} blocks of equal length along its first "
+                "dimension; give lengths"
+            )
+        return rows // self.size
+
+    def _blocks(self, call: str, given: Operand, lengths: Sequence[int]) -> list[int]:
+        """Lengths along the first dimension, in the library's elements."""
+        if not given.shape:
+            raise ValueError(f"{call}: an array without dimensions has no lengths")
+        if len(lengths) != self.size or any(length < 0 for length in lengths):
+            raise ValueError(
+                f"{call}: the lengths are {list(lengths)}; wanted one for each of {self.size} ranks, of 0 or more"
+            )
+        each = elements(call, given.dtype).elements * math.prod(given.shape[1:])
+        return [int(length) * each for length in lengths]
+
+
+def _result(wanted: Operand | None, out: Any) -> Any:
+    if wanted is None:
+        return None
+    if wanted.target is not None:
+        wanted.finish()
+    return wanted.array if out is None else out
+
+
+def _pair(call: str, array: Any, out: Any) -> tuple[Operand, Operand | None]:
+    """An input and an output, which may be the same array."""
+    if out is None:
+        return read(call, array), None
+    if out is array:
+        both = write(call, out, True)
+        return both, both
+    given = read(call, array)
+    return given, _output(call, given, out)
+
+
+def _output(call: str, given: Operand, out: Any) -> Operand:
+    wanted = write(call, out, False)
+    if wanted.dtype != given.dtype:
+        raise ValueError(f"{call}: the array has elements of {given.dtype} and the output of {wanted.dtype}")
+    return wanted

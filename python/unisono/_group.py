@@ -1,0 +1,172 @@
+"""Groups of ranks, and how a process joins one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from unisono import _arrays, _exit, _native
+from unisono._arrays import Array
+from unisono._collectives import Collectives
+
+
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    store: str | None = None,
+    token: str | None = None,
+    timeout: float | None = None,
+    join_timeout: float | None = None,
+    provider: str | None = None,
+    interface: str | None = None,
+    reduction: str | None = None,
+) -> Group:
+    """Joins the world: the group of all ranks. Every rank calls it; it returns when all have come.
+
+    Rank, size and where ranks meet come from the environment, as ``unisono run``, torchrun, Slurm, Open MPI and MPICH set it; or from
+    the arguments. A program that is started alone can be a world of its own: ``unisono.init(rank=0, size=1)``.
+
+    What is not given is as the environment's ``UNISONO_`` variables say, or the default:
+
+    - ``store``: where ranks meet: ``"tcp://host:port"`` (rank 0 serves it) or ``"file:///directory"``;
+    - ``token``: the job's secret;
+    - ``timeout``: the longest wait for another rank in a call, in seconds: 300;
+    - ``join_timeout``: the longest that joining may take: 60;
+    - ``provider``: libfabric's, for instance ``"tcp"``, ``"shm"`` or ``"verbs"``;
+    - ``interface``: network interfaces that may be used: ``"eth0"``, ``"10.0.0.0/8"``, ``"^docker0"``;
+    - ``reduction``: ``"fastest"``, or ``"reproducible"``: the same bits whatever algorithm and provider.
+
+    An exception that nobody catches ends the world, and the other ranks raise it with its text. When the process ends it leaves the
+    world, and waits for the others to do so::
+
+        with unisono.init() as group:
+            print(group.all_reduce(1.0))
+
+    Raises `ValueError` if an argument is wrong, and `unisono.Error` if the world cannot be joined.
+    """
+    native = _native.init_world(
+        {
+            "rank": rank,
+            "size": size,
+            "store": store,
+            "token": token,
+            "timeout": timeout,
+            "join_timeout": join_timeout,
+            "provider": provider,
+            "interface": interface,
+            "reduction": reduction,
+        }
+    )
+    _arrays.load()
+    _exit.watch(native)
+    return Group(native, True)
+
+
+class Group(Collectives):
+    """A group of ranks, as one rank sees it: the world (`init`), or a part of it (`split`, `new_group`, `create_group`).
+
+    Every rank makes the same collective calls in the same order. A call returns when this rank's part is done; the call of the same
+    name with ``_async`` returns a `Work` at once. Threads may share a group. Roots, sources and destinations are ranks of the group.
+
+    A call raises `ValueError` or `TypeError` if an argument is wrong: then it has not begun. It raises `unisono.Error` if the ranks'
+    calls differ, a rank dies, ranks wait for each other, or a timeout passes: then all groups of the world have failed, on all ranks,
+    with the same text.
+
+    As a context manager it is closed at the end; an exception in the block ends the world for all ranks.
+    """
+
+    def __init__(self, native: _native.Group, world: bool = False) -> None:
+        """Not for use by others: see `init`."""
+        self._native = native
+        self._world = world
+        self.rank: int = native.rank
+        """This process's rank in the group, from 0."""
+        self.size: int = native.size
+        """The number of ranks."""
+        self.members: list[int] = native.members
+        """The ranks in the world of all members, in the order of their ranks in the group."""
+
+    @property
+    def name(self) -> str:
+        """The group's name in errors; empty for the world."""
+        return self._native.name
+
+    @property
+    def provider(self) -> str:
+        """The libfabric provider and its version."""
+        return self._native.provider
+
+    @property
+    def failure(self) -> str | None:
+        """The failure that has ended the world, as the sentence that every call raises, or ``None``."""
+        return self._native.failure()
+
+    def __repr__(self) -> str:
+        name = "closed" if self._native.left else (self.name or "world")
+        return f"<unisono.Group {name}: rank {self.rank} of {self.size}>"
+
+    # Other groups.
+
+    def split(self, color: int | None, key: int = 0) -> Group | None:
+        """Makes groups of the ranks that give the same color (from 0), ordered by ``key`` and then by rank. All ranks call it; one without
+        a color gets ``None``.
+        """
+        return self._made(self._native.split(color, key))
+
+    def new_group(self, ranks: Sequence[int]) -> Group | None:
+        """Makes a group of these ranks, in this order. All ranks call it with the same list; those that are not on it get ``None``."""
+        return self._made(self._native.new_group(list(ranks)))
+
+    def create_group(self, ranks: Sequence[int], tag: int = 0) -> Group:
+        """Makes a group of these ranks, in this order. Only they call it, with the same list and ``tag``, and wait for no other rank."""
+        return Group(self._native.create_group(list(ranks), tag))
+
+    def with_timeout(self, timeout: float) -> Group:
+        """Another handle of the group, whose calls have this timeout in seconds."""
+        return Group(self._native.with_timeout(timeout))
+
+    def _made(self, native: _native.Group | None) -> Group | None:
+        return None if native is None else Group(native)
+
+    # Memory.
+
+    def buffer(self, shape: int | Sequence[int], dtype: Any = "float64") -> Array:
+        """An array of zeros in registered memory, which the NIC reads and writes without a copy. Needs numpy."""
+        import numpy
+
+        kind = numpy.dtype(dtype)
+        if kind.hasobject:
+            raise TypeError(f"buffer: elements of {kind} are Python objects")
+        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        count = int(numpy.prod(lengths, dtype=object))
+        memory = self._native.buffer(count * kind.itemsize)
+        return numpy.frombuffer(memory, kind, count).reshape(lengths)  # type: ignore[call-overload]
+
+    # The end.
+
+    def abort(self, why: str) -> str:
+        """Ends the world on all ranks, with this reason. Returns the sentence that every later call raises."""
+        return self._native.abort(why)
+
+    def close(self) -> None:
+        """Closes this handle. On the world: leaves it, as all ranks must, and returns when all have called it; no calls are possible
+        afterwards. Raises `unisono.Error` if the world has failed, or a message was not received.
+        """
+        if self._world:
+            self._native.leave()
+        else:
+            self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or not self._world:
+            self.close()
+        elif not self._native.left:
+            _exit.abort(_exit.told(kind, error))
+            self._native.close()
