@@ -1,5 +1,6 @@
 """Runs a function on the ranks of a world, each a process of its own."""
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -76,6 +77,9 @@ def _result(read: Any, seconds: float) -> Any:
 def _rank(
     job: tuple[Any, ...], rank: int, write: Any, body: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
+    # What only a failed test's traceback keeps in the parent must not be destroyed here: PyTorch's stores join their threads, which a
+    # fork does not have.
+    gc.freeze()
     folder, ranks, backend, timeout, init, env = job
     log = os.open(f"{folder}/{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
