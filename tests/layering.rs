@@ -83,11 +83,13 @@ const PYTHON: &[(&str, &[&str])] = &[
     ("errors", &[]),
     ("buffer", &[]),
     ("finisher", &[]),
+    ("value", &[]),
     ("view", &[]),
     ("operands", &["view"]),
     ("work", &["errors", "finisher", "operands"]),
     ("group", &["buffer", "errors", "finisher", "operands", "work"]),
     ("join", &["errors", "group", "operands"]),
+    ("objects", &["group", "value", "work"]),
 ];
 const ALL: &[&str] = &["*"];
 /// The rooms of `src/` that may name the transport.

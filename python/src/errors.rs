@@ -42,7 +42,14 @@ pub(crate) fn text(error: &Cause) -> String {
         | Cause::Missing { waited, .. } => Some(*waited),
         _ => None,
     };
-    waited.map_or_else(|| error.to_string(), |waited| format!("{} {error}", timed_out(waited)))
+    match (waited, error) {
+        (Some(waited), _) => format!("{} {error}", timed_out(waited)),
+        // The name of a type in Rust says nothing to Python's users.
+        (None, Cause::Object { call, rank, problem, .. }) => {
+            Cause::Object { call, rank: *rank, type_name: "object", problem: problem.clone() }.to_string()
+        }
+        (None, _) => error.to_string(),
+    }
 }
 
 /// The beginning of a sentence about a deadline.

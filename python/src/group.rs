@@ -4,13 +4,13 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use pyo3::prelude::*;
-use unisono::{Error as Cause, MessageRequest, ProcessGroup, Request, Source, schedule::Uneven};
+use pyo3::{IntoPyObjectExt, prelude::*};
+use unisono::{Error as Cause, Foreign, MessageRequest, ProcessGroup, Request, Source, schedule::Uneven};
 
 use crate::{
     buffer::Buffer,
     errors::{Class, exception, text},
-    finisher::Keep,
+    finisher::{self, Keep},
     operands::{self, Operand, seconds},
     work::{Operation, Pending, Work},
 };
@@ -50,6 +50,23 @@ impl Group {
         begun.map(work).map_err(|error| self.error(py, &error))
     }
 
+    /// Begins an operation with a handle whose calls have this timeout, without the GIL: a thread that waits may need it.
+    pub(crate) fn begin(
+        &self,
+        py: Python<'_>,
+        call: &'static str,
+        timeout: Option<f64>,
+        begin: impl FnOnce(&ProcessGroup) -> Result<Pending, Cause> + Send,
+    ) -> PyResult<Work> {
+        let group = self.group(py, call)?;
+        let timeout = timeout.map(seconds).transpose()?;
+        let begun = py.detach(|| match timeout {
+            Some(timeout) => group.with_timeout(timeout).and_then(|group| begin(&group)),
+            None => begin(&group),
+        });
+        self.begun(py, begun)
+    }
+
     /// A new group, if this rank is a member.
     fn part(&self, py: Python<'_>, made: Result<Option<ProcessGroup>, Cause>) -> PyResult<Option<Self>> {
         let made = made.map_err(|error| self.error(py, &error))?;
@@ -67,7 +84,11 @@ impl Group {
         let group = self.group(py, "a message")?;
         let data = data.memory(Keep::new(keep));
         let begun = py.detach(|| group.message_async(&request, data));
-        self.begun(py, begun.map(Pending::Message))
+        let sent = |py: Python<'_>, (memory, peer): (Foreign, usize)| {
+            finisher::dropped(py, memory);
+            peer.into_py_any(py)
+        };
+        self.begun(py, begun.map(|work| Pending::new(work, sent)))
     }
 }
 
@@ -161,7 +182,11 @@ impl Group {
         let group = self.group(py, request.collective.name())?;
         let (input, output) = (input.memory(()), output.memory(Keep::new(keep)));
         let begun = py.detach(|| group.collective_async(&request, input, output));
-        self.begun(py, begun.map(Pending::Collective))
+        let ended = |py: Python<'_>, memory: (Foreign, Foreign)| {
+            finisher::dropped(py, memory);
+            Ok(py.None())
+        };
+        self.begun(py, begun.map(|work| Pending::new(work, ended)))
     }
 
     /// Begins to send memory to a rank.

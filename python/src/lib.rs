@@ -7,8 +7,10 @@ mod errors;
 mod finisher;
 mod group;
 mod join;
+mod objects;
 mod operands;
 mod program;
+mod value;
 mod view;
 mod work;
 
@@ -24,7 +26,11 @@ mod _native {
         errors::Error,
         group::Group,
         join::{Store, init_world, join},
+        objects::{
+            all_gather_object, broadcast_object, gather_object, recv_object, scatter_object, send_object,
+        },
         program::main,
+        value::Unsendable,
         view::View,
         work::Work,
     };

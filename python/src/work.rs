@@ -7,7 +7,7 @@ use std::{
 };
 
 use pyo3::prelude::*;
-use unisono::{Error as Cause, Foreign};
+use unisono::Error as Cause;
 
 use crate::{
     errors::{Class, exception, failure, timed_out},
@@ -19,17 +19,66 @@ use crate::{
 const SIGNALS: Duration = Duration::from_millis(50);
 
 /// The library's handle of an operation.
-pub(crate) enum Pending {
-    Collective(unisono::Work<(Foreign, Foreign)>),
-    Message(unisono::Work<(Foreign, usize)>),
+pub(crate) struct Pending(Box<dyn Handle>);
+
+impl Pending {
+    /// `result` makes the work's result of what the operation returns, and drops the rest.
+    pub(crate) fn new<T: Send + 'static>(
+        work: unisono::Work<T>,
+        result: fn(Python<'_>, T) -> PyResult<Py<PyAny>>,
+    ) -> Self {
+        Self(Box::new(Awaited { work, result }))
+    }
+}
+
+/// What can be done with a handle, whatever its operation returns.
+trait Handle: Send + Sync {
+    fn is_done(&self) -> bool;
+    fn wait_done_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool, Cause>;
+    fn wait_done_timeout(&self, timeout: Duration) -> Result<bool, Cause>;
+    fn poll_done(&self, context: &mut Context<'_>) -> bool;
+    fn take(&self, py: Python<'_>) -> Result<Py<PyAny>, Problem>;
+}
+
+struct Awaited<T> {
+    work: unisono::Work<T>,
+    result: fn(Python<'_>, T) -> PyResult<Py<PyAny>>,
+}
+
+impl<T: Send + 'static> Handle for Awaited<T> {
+    fn is_done(&self) -> bool {
+        self.work.is_done()
+    }
+
+    fn wait_done_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool, Cause> {
+        self.work.wait_done_while(SIGNALS, go_on)
+    }
+
+    fn wait_done_timeout(&self, timeout: Duration) -> Result<bool, Cause> {
+        self.work.wait_done_timeout(timeout)
+    }
+
+    fn poll_done(&self, context: &mut Context<'_>) -> bool {
+        self.work.poll_done(context).is_ready()
+    }
+
+    fn take(&self, py: Python<'_>) -> Result<Py<PyAny>, Problem> {
+        let returned = self.work.take().map_err(Problem::Cause)?;
+        (self.result)(py, returned).map_err(Problem::Raised)
+    }
+}
+
+/// Why an operation has no result.
+enum Problem {
+    Cause(Cause),
+    Raised(PyErr),
 }
 
 /// An operation, and its result once it has ended.
 pub(crate) struct Operation {
     pending: Pending,
     class: Class,
-    /// The peer of a message, or the error.
-    result: OnceLock<Result<Option<usize>, Cause>>,
+    result: OnceLock<Result<Py<PyAny>, Problem>>,
     /// Who asked to be called at the end.
     callbacks: Mutex<Vec<Py<PyAny>>>,
 }
@@ -40,40 +89,27 @@ impl Operation {
     }
 
     fn is_done(&self) -> bool {
-        self.result.get().is_some()
-            || match &self.pending {
-                Pending::Collective(work) => work.is_done(),
-                Pending::Message(work) => work.is_done(),
-            }
+        self.result.get().is_some() || self.pending.0.is_done()
     }
 
     /// The result of an operation that has ended.
-    fn result(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        let result = self.result.get_or_init(|| match &self.pending {
-            Pending::Collective(work) => work.take().map(|memory| {
-                finisher::dropped(py, memory);
-                None
-            }),
-            Pending::Message(work) => work.take().map(|(memory, peer)| {
-                finisher::dropped(py, memory);
-                Some(peer)
-            }),
-        });
-        result.as_ref().copied().map_err(|error| exception(py, self.class.as_ref(), error))
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self.result.get_or_init(|| self.pending.0.take(py)) {
+            Ok(result) => Ok(result.clone_ref(py)),
+            Err(Problem::Cause(error)) => Err(exception(py, self.class.as_ref(), error)),
+            Err(Problem::Raised(error)) => Err(error.clone_ref(py)),
+        }
     }
 
     /// Waits until the operation has ended, and lets Python handle signals meanwhile.
-    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+    pub(crate) fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mut signals = Ok(());
         if self.result.get().is_none() {
-            let go_on = || {
+            let mut go_on = || {
                 signals = Python::attach(|py| py.check_signals());
                 signals.is_ok()
             };
-            let ended = py.detach(|| match &self.pending {
-                Pending::Collective(work) => work.wait_done_while(SIGNALS, go_on),
-                Pending::Message(work) => work.wait_done_while(SIGNALS, go_on),
-            });
+            let ended = py.detach(|| self.pending.0.wait_done_while(&mut go_on));
             ended.map_err(|error| exception(py, self.class.as_ref(), &error))?;
         }
         signals?;
@@ -81,7 +117,7 @@ impl Operation {
     }
 
     /// The same, at most for `timeout`.
-    fn wait_timeout(&self, py: Python<'_>, timeout: Duration) -> PyResult<Option<usize>> {
+    fn wait_timeout(&self, py: Python<'_>, timeout: Duration) -> PyResult<Py<PyAny>> {
         let until = Instant::now().checked_add(timeout);
         while !self.is_done() {
             let left = until.map_or(SIGNALS, |until| until.saturating_duration_since(Instant::now()));
@@ -89,10 +125,7 @@ impl Operation {
                 let text = format!("{} the operation has not ended; it goes on", timed_out(timeout));
                 return Err(failure(py, self.class.as_ref(), text));
             }
-            let ended = py.detach(|| match &self.pending {
-                Pending::Collective(work) => work.wait_done_timeout(left.min(SIGNALS)),
-                Pending::Message(work) => work.wait_done_timeout(left.min(SIGNALS)),
-            });
+            let ended = py.detach(|| self.pending.0.wait_done_timeout(left.min(SIGNALS)));
             ended.map_err(|error| exception(py, self.class.as_ref(), &error))?;
             py.check_signals()?;
         }
@@ -104,12 +137,7 @@ impl Operation {
         self.callbacks().push(callback);
         let waker = Waker::from(Arc::clone(self));
         let mut context = Context::from_waker(&waker);
-        let ended = self.result.get().is_some()
-            || match &self.pending {
-                Pending::Collective(work) => work.poll_done(&mut context).is_ready(),
-                Pending::Message(work) => work.poll_done(&mut context).is_ready(),
-            };
-        if ended {
+        if self.result.get().is_some() || self.pending.0.poll_done(&mut context) {
             Arc::clone(self).wake();
         }
     }
@@ -144,9 +172,9 @@ impl Work {
         self.0.is_done()
     }
 
-    /// Waits until it has ended, at most `timeout` seconds. Returns the peer of a message. May be called again, and by several threads.
+    /// Waits until it has ended, at most `timeout` seconds. Returns its result. May be called again, and by several threads.
     #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<usize>> {
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         match timeout {
             Some(timeout) => self.0.wait_timeout(py, seconds(timeout)?),
             None => self.0.wait(py),

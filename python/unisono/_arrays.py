@@ -210,6 +210,7 @@ def _adopted(call: str, given: Any, writable: bool) -> Any:
     if not writable and isinstance(given, (bool, int, float, complex, _numpy.generic)):
         return _numpy.asarray(given)
     try:
+        # An array of it is as writable as it is.
         return _numpy.asarray(memoryview(given))
     except (TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):
         pass

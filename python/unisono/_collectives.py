@@ -350,6 +350,10 @@ class Collectives:
         out: Any,
     ) -> Any:
         """Runs a collective, or begins it. Its result is ``out``, or the array of the operand that is written."""
+        if root < 0:
+            raise ValueError(
+                f"{_native.COLLECTIVES[code]}: there is no rank {root}; ranks are counted from 0"
+            )
         dtype, op, factor = described
         source = None if given is None else given.view
         target = None if wanted is None else wanted.view

@@ -9,6 +9,8 @@ from typing import Any, Self
 from unisono import _arrays, _exit, _native
 from unisono._arrays import Array
 from unisono._collectives import Collectives
+from unisono._messages import Messages
+from unisono._objects import Objects
 
 
 def init(
@@ -22,6 +24,7 @@ def init(
     provider: str | None = None,
     interface: str | None = None,
     reduction: str | None = None,
+    pickle: bool = False,
 ) -> Group:
     """Joins the world: the group of all ranks. Every rank calls it; it returns when all have come.
 
@@ -37,6 +40,8 @@ def init(
     - ``provider``: libfabric's, for instance ``"tcp"``, ``"shm"`` or ``"verbs"``;
     - ``interface``: network interfaces that may be used: ``"eth0"``, ``"10.0.0.0/8"``, ``"^docker0"``;
     - ``reduction``: ``"fastest"``, or ``"reproducible"``: the same bits whatever algorithm and provider.
+
+    ``pickle``: whether calls of objects pickle what is not plain, unless a call says otherwise; see `broadcast_object`.
 
     An exception that nobody catches ends the world, and the other ranks raise it with its text. When the process ends it leaves the
     world, and waits for the others to do so::
@@ -61,10 +66,10 @@ def init(
     )
     _arrays.load()
     _exit.watch(native)
-    return Group(native, True)
+    return Group(native, pickle, world=True)
 
 
-class Group(Collectives):
+class Group(Collectives, Messages, Objects):
     """A group of ranks, as one rank sees it: the world (`init`), or a part of it (`split`, `new_group`, `create_group`).
 
     Every rank makes the same collective calls in the same order. A call returns when this rank's part is done; the call of the same
@@ -77,9 +82,10 @@ class Group(Collectives):
     As a context manager it is closed at the end; an exception in the block ends the world for all ranks.
     """
 
-    def __init__(self, native: _native.Group, world: bool = False) -> None:
+    def __init__(self, native: _native.Group, pickle: bool, *, world: bool = False) -> None:
         """Not for use by others: see `init`."""
         self._native = native
+        self._pickle = pickle
         self._world = world
         self.rank: int = native.rank
         """This process's rank in the group, from 0."""
@@ -121,14 +127,14 @@ class Group(Collectives):
 
     def create_group(self, ranks: Sequence[int], tag: int = 0) -> Group:
         """Makes a group of these ranks, in this order. Only they call it, with the same list and ``tag``, and wait for no other rank."""
-        return Group(self._native.create_group(list(ranks), tag))
+        return Group(self._native.create_group(list(ranks), tag), self._pickle)
 
     def with_timeout(self, timeout: float) -> Group:
         """Another handle of the group, whose calls have this timeout in seconds."""
-        return Group(self._native.with_timeout(timeout))
+        return Group(self._native.with_timeout(timeout), self._pickle)
 
     def _made(self, native: _native.Group | None) -> Group | None:
-        return None if native is None else Group(native)
+        return None if native is None else Group(native, self._pickle)
 
     # Memory.
 

@@ -1,0 +1,106 @@
+//! Calls of objects: values that are plain, or that Python has made bytes of.
+
+use pyo3::{IntoPyObjectExt, prelude::*};
+use unisono::Source;
+
+use crate::{
+    group::Group,
+    value::Value,
+    work::{Pending, Work},
+};
+
+/// Broadcasts the root's object; `value` counts only there. The work's result is the object.
+#[pyfunction]
+pub(crate) fn broadcast_object(
+    group: &Bound<'_, Group>,
+    value: &Bound<'_, PyAny>,
+    root: usize,
+    timeout: Option<f64>,
+) -> PyResult<Work> {
+    let value = Value::of(value);
+    group.get().begin(group.py(), "broadcast_object", timeout, |handle| {
+        let work = handle.broadcast_object_async(Some(value), root)?;
+        Ok(Pending::new(work, |py, value| value.into_python(py)))
+    })
+}
+
+/// Gathers all ranks' objects. The work's result is their list, or `None` except on the root.
+#[pyfunction]
+pub(crate) fn gather_object(
+    group: &Bound<'_, Group>,
+    value: &Bound<'_, PyAny>,
+    root: usize,
+    timeout: Option<f64>,
+) -> PyResult<Work> {
+    let value = Value::of(value);
+    group.get().begin(group.py(), "gather_object", timeout, |handle| {
+        let work = handle.gather_object_async(&value, root)?;
+        let list = |py: Python<'_>, values: Option<Vec<Value>>| match values {
+            Some(values) => Value::List(values).into_python(py),
+            None => Ok(py.None()),
+        };
+        Ok(Pending::new(work, list))
+    })
+}
+
+/// Gathers all ranks' objects on every rank. The work's result is their list.
+#[pyfunction]
+pub(crate) fn all_gather_object(
+    group: &Bound<'_, Group>,
+    value: &Bound<'_, PyAny>,
+    timeout: Option<f64>,
+) -> PyResult<Work> {
+    let value = Value::of(value);
+    group.get().begin(group.py(), "all_gather_object", timeout, |handle| {
+        let work = handle.all_gather_object_async(&value)?;
+        Ok(Pending::new(work, |py, values| Value::List(values).into_python(py)))
+    })
+}
+
+/// Scatters the root's objects; `values` counts only there: a list, or `None` if there is none. The work's result is this rank's.
+#[pyfunction]
+pub(crate) fn scatter_object(
+    group: &Bound<'_, Group>,
+    values: Option<Vec<Bound<'_, PyAny>>>,
+    root: usize,
+    timeout: Option<f64>,
+) -> PyResult<Work> {
+    let values = values.map(|values| values.iter().map(Value::of).collect());
+    group.get().begin(group.py(), "scatter_object", timeout, |handle| {
+        let work = handle.scatter_object_async(values, root)?;
+        Ok(Pending::new(work, |py, value: Value| value.into_python(py)))
+    })
+}
+
+/// Sends an object.
+#[pyfunction]
+pub(crate) fn send_object(
+    group: &Bound<'_, Group>,
+    value: &Bound<'_, PyAny>,
+    to: usize,
+    tag: u32,
+    timeout: Option<f64>,
+) -> PyResult<Work> {
+    let value = Value::of(value);
+    group.get().begin(group.py(), "send_object", timeout, |handle| {
+        let work = handle.send_object_async(&value, to, tag)?;
+        Ok(Pending::new(work, |py, ()| Ok(py.None())))
+    })
+}
+
+/// Receives an object, from a rank or, if `source` is `None`, from any. The work's result is the object and its sender.
+#[pyfunction]
+pub(crate) fn recv_object(
+    group: &Bound<'_, Group>,
+    source: Option<usize>,
+    tag: u32,
+    timeout: Option<f64>,
+) -> PyResult<Work> {
+    group.get().begin(group.py(), "recv_object", timeout, |handle| {
+        let from = source.map_or(Source::Any, Source::Rank);
+        let work = handle.recv_object_async(from, tag)?;
+        let pair =
+            |py: Python<'_>, (value, from): (Value, usize)| (value.into_python(py)?, from).into_py_any(py);
+        Ok(Pending::new(work, pair))
+    })
+}

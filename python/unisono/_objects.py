@@ -1,0 +1,181 @@
+"""Calls of objects, whose sizes only their owners know.
+
+Plain values travel as they are, and a program in Rust can take them too. Any other is pickled, if the call or ``init`` asks for it:
+unpickling runs whatever the sender wrote, so it is for ranks that trust each other.
+"""
+
+from __future__ import annotations
+
+import pickle as _pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unisono import _native
+from unisono._work import Work
+
+
+class Objects:
+    """The calls of objects. A class that mixes this in sets the attributes."""
+
+    _native: _native.Group
+    _pickle: bool
+    rank: int
+
+    def broadcast_object(
+        self, value: Any = None, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
+    ) -> Any:
+        """Returns rank ``root``'s value on every rank; ``value`` is not used on the others.
+
+        ``None``, ``bool``, ``int`` (of up to 128 bits), ``float``, ``str``, ``bytes``, and lists, tuples and dicts of these travel as they
+        are; a tuple arrives as a list, a ``bytearray`` as ``bytes``. Others need ``pickle=True``, on all ranks alike: see docs/python.md for
+        why it is not the default. ``pickle=None`` is as ``init`` was told.
+
+        A value that cannot be sent is a `unisono.Error` on all ranks that should have received it, and the group still works. Otherwise
+        raises as `all_reduce`::
+
+            settings = group.broadcast_object({"rate": 0.1} if group.rank == 0 else None)
+        """
+        return self.broadcast_object_async(value, root, pickle=pickle, timeout=timeout).wait()
+
+    def broadcast_object_async(
+        self, value: Any = None, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
+    ) -> Work[Any]:
+        """Begins a `broadcast_object`."""
+        pickled = self._pickled(pickle)
+        at_root = self.rank == root
+        given = _packed(value, pickled) if at_root else None
+        native = _native.broadcast_object(self._native, given, root, timeout)
+        # The root's own value is not decoded.
+        return Work(
+            native, lambda got: value if at_root else _unpacked("broadcast_object", got, root, pickled)
+        )
+
+    def gather_object(
+        self, value: Any, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
+    ) -> list[Any] | None:
+        """Returns the list of all ranks' values, in the order of ranks, on rank ``root``, and ``None`` on the others. As
+        `broadcast_object`."""
+        return self.gather_object_async(value, root, pickle=pickle, timeout=timeout).wait()
+
+    def gather_object_async(
+        self, value: Any, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
+    ) -> Work[list[Any] | None]:
+        """Begins a `gather_object`."""
+        pickled = self._pickled(pickle)
+        native = _native.gather_object(self._native, _packed(value, pickled), root, timeout)
+        return Work(native, _lister("gather_object", pickled))
+
+    def all_gather_object(
+        self, value: Any, *, pickle: bool | None = None, timeout: float | None = None
+    ) -> list[Any]:
+        """Returns the list of all ranks' values, in the order of ranks, on every rank. As `broadcast_object`."""
+        return self.all_gather_object_async(value, pickle=pickle, timeout=timeout).wait()
+
+    def all_gather_object_async(
+        self, value: Any, *, pickle: bool | None = None, timeout: float | None = None
+    ) -> Work[list[Any]]:
+        """Begins an `all_gather_object`."""
+        pickled = self._pickled(pickle)
+        native = _native.all_gather_object(self._native, _packed(value, pickled), timeout)
+        return Work(native, _lister("all_gather_object", pickled))
+
+    def scatter_object(
+        self,
+        values: Sequence[Any] | None = None,
+        root: int = 0,
+        *,
+        pickle: bool | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Returns the value of rank ``root``'s ``values`` that belongs to this rank: there is one for each. As `broadcast_object`."""
+        return self.scatter_object_async(values, root, pickle=pickle, timeout=timeout).wait()
+
+    def scatter_object_async(
+        self,
+        values: Sequence[Any] | None = None,
+        root: int = 0,
+        *,
+        pickle: bool | None = None,
+        timeout: float | None = None,
+    ) -> Work[Any]:
+        """Begins a `scatter_object`."""
+        pickled = self._pickled(pickle)
+        given = None
+        if self.rank == root and values is not None:
+            given = [_packed(value, pickled) for value in values]
+        native = _native.scatter_object(self._native, given, root, timeout)
+        return Work(native, lambda got: _unpacked("scatter_object", got, root, pickled))
+
+    def send_object(
+        self, value: Any, to: int, tag: int = 0, *, pickle: bool | None = None, timeout: float | None = None
+    ) -> None:
+        """Sends a value to a rank, which receives it by `recv_object` with the same tag. As `broadcast_object`."""
+        self.send_object_async(value, to, tag, pickle=pickle, timeout=timeout).wait()
+
+    def send_object_async(
+        self, value: Any, to: int, tag: int = 0, *, pickle: bool | None = None, timeout: float | None = None
+    ) -> Work[None]:
+        """Begins a `send_object`."""
+        given = _packed(value, self._pickled(pickle))
+        return Work(_native.send_object(self._native, given, to, tag, timeout), lambda _: None)
+
+    def recv_object(
+        self,
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        pickle: bool | None = None,
+        timeout: float | None = None,
+    ) -> tuple[Any, int]:
+        """Receives a value from a rank or, if ``source`` is ``None``, from any. Returns it and its sender. As `broadcast_object`."""
+        return self.recv_object_async(source, tag, pickle=pickle, timeout=timeout).wait()
+
+    def recv_object_async(
+        self,
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        pickle: bool | None = None,
+        timeout: float | None = None,
+    ) -> Work[tuple[Any, int]]:
+        """Begins a `recv_object`."""
+        pickled = self._pickled(pickle)
+        native = _native.recv_object(self._native, source, tag, timeout)
+        return Work(native, lambda got: (_unpacked("recv_object", got[0], got[1], pickled), got[1]))
+
+    def _pickled(self, pickle: bool | None) -> bool:
+        return self._pickle if pickle is None else pickle
+
+
+def _packed(value: Any, pickled: bool) -> Any:
+    """What travels for a value. If it cannot be made, all ranks of the call are to be told."""
+    if not pickled:
+        return value
+    try:
+        return _pickle.dumps(value, _pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # noqa: BLE001
+        return _native.Unsendable(f"it cannot be pickled: {type(error).__name__}: {error}")
+
+
+def _unpacked(call: str, got: Any, rank: int, pickled: bool) -> Any:
+    if not pickled:
+        return got
+    if not isinstance(got, bytes):
+        raise _native.Error(
+            f"{call}: the object of rank {rank} is not pickled; all ranks must ask for pickle alike"
+        )
+    try:
+        return _pickle.loads(got)
+    except Exception as error:
+        raise _native.Error(
+            f"{call}: the object of rank {rank} cannot be unpickled: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _lister(call: str, pickled: bool) -> Callable[[Any], Any]:
+    def opened(got: list[Any] | None) -> list[Any] | None:
+        if got is None or not pickled:
+            return got
+        return [_unpacked(call, each, rank, pickled) for rank, each in enumerate(got)]
+
+    return opened
