@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy
@@ -40,8 +40,10 @@ class Ranks:
             self._pipes.append(mine)
             self._processes.append(process)
 
-    def run(self, body: Callable[..., Any], *args: Any, timeout: float = 60) -> list[Any]:
-        """What `body(group, *args)` returns on each rank. `body` is a function of a module."""
+    def run(
+        self, body: Callable[..., Any], *args: Any, timeout: float = 60, without: Iterable[int] = ()
+    ) -> list[Any]:
+        """What `body(group, *args)` returns on each rank, except ranks `without` an answer, which end. `body` is a function of a module."""
         for pipe in self._pipes:
             pipe.send((body, args))
         results, told = [], []
@@ -51,7 +53,7 @@ class Ranks:
             except EOFError:
                 good, result = False, "it has ended"
             results.append(result)
-            if not good:
+            if not good and rank not in without:
                 told.append(f"rank {rank}: {result}")
         if told:
             # The others may wait for this one.
@@ -96,10 +98,10 @@ def _serve(environment: dict[str, str], pipe: Any) -> None:
             pipe.send(answer)
 
 
-def alone(size: int, body: Callable[[Group], Any], **env: str) -> list[Any]:
-    """What `body(group)` returns on each rank of a world of its own."""
-    world = Ranks(size, **env)
+def alone(size: int, body: Callable[[Group], Any], without: Iterable[int] = (), **env: str) -> list[Any]:
+    """What `body(group)` returns on each rank of a world of its own; ranks `without` an answer end."""
+    ranks = Ranks(size, **env)
     try:
-        return world.run(body)
+        return ranks.run(body, without=without)
     finally:
-        world.end()
+        ranks.end()
