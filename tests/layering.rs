@@ -90,6 +90,8 @@ const PYTHON: &[(&str, &[&str])] = &[
     ("group", &["buffer", "errors", "finisher", "operands", "work"]),
     ("join", &["errors", "group", "operands"]),
     ("objects", &["group", "value", "work"]),
+    ("tensors", &["buffer", "errors", "group", "operands", "work"]),
+    ("files", &["group", "work"]),
 ];
 const ALL: &[&str] = &["*"];
 /// The rooms of `src/` that may name the transport.

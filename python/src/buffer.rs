@@ -1,41 +1,61 @@
-//! Registered memory: `unisono._native.Buffer`.
+//! Memory of the library that Python uses: `unisono._native.Buffer`.
 #![allow(unsafe_code, reason = "Python's buffer protocol is a C interface")]
 
 use std::ffi::{c_int, c_void};
 
 use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
+use unisono::Tensor;
 
-/// Zeroed memory that the NIC reads and writes without a copy. It has Python's buffer protocol, and is freed with the last object
-/// that uses it.
+/// Bytes with Python's buffer protocol, freed with the last object that uses them: registered memory, which the NIC reads and writes
+/// without a copy, or the elements of a received tensor.
 #[pyclass(frozen, module = "unisono._native")]
-pub(crate) struct Buffer(unisono::Buffer<u8>);
+pub(crate) struct Buffer {
+    base: usize,
+    len: usize,
+    #[expect(dead_code, reason = "keeps the memory")]
+    owner: Owner,
+}
+
+enum Owner {
+    Registered(#[expect(dead_code, reason = "kept for its drop")] unisono::Buffer<u8>),
+    Tensor(#[expect(dead_code, reason = "kept for its drop")] Tensor),
+}
 
 impl Buffer {
-    pub(crate) fn new(buffer: unisono::Buffer<u8>) -> Self {
-        Self(buffer)
+    pub(crate) fn registered(buffer: unisono::Buffer<u8>) -> Self {
+        let (base, len) = (buffer.base().expose_provenance(), buffer.len());
+        Self { base, len, owner: Owner::Registered(buffer) }
+    }
+
+    /// The elements of a tensor. They stay where they are when the tensor is moved.
+    pub(crate) fn elements(mut tensor: Tensor) -> Self {
+        let bytes = tensor.bytes_mut();
+        let (base, len) = (bytes.as_mut_ptr().expose_provenance(), bytes.len());
+        Self { base, len, owner: Owner::Tensor(tensor) }
     }
 }
 
 #[pymethods]
 impl Buffer {
     fn __len__(&self) -> usize {
-        self.0.len()
+        self.len
     }
 
     /// The address of the first byte.
     #[getter]
     fn address(&self) -> usize {
-        self.0.base().expose_provenance()
+        self.base
     }
 
     /// # Safety
     /// Called by Python with a view to fill.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let (base, len) = (slf.get().0.base(), slf.get().0.len());
-        let len = isize::try_from(len).map_err(|error| PyBufferError::new_err(error.to_string()))?;
-        // SAFETY: `view` is Python's to fill; the memory lives as long as `slf`, to which the view gets a reference.
-        let filled =
-            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), base.cast::<c_void>(), len, 0, flags) };
+        let base = std::ptr::with_exposed_provenance_mut::<c_void>(slf.get().base);
+        let len =
+            isize::try_from(slf.get().len).map_err(|error| PyBufferError::new_err(error.to_string()))?;
+        // SAFETY: `view` is Python's to fill; the memory is nobody else's, and lives as long as `slf`, to which the view gets a
+        // reference.
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), base, len, 0, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 }

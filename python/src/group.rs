@@ -9,7 +9,7 @@ use unisono::{Error as Cause, Foreign, MessageRequest, ProcessGroup, Request, So
 
 use crate::{
     buffer::Buffer,
-    errors::{Class, exception, text},
+    errors::{Class, exception, failure, text},
     finisher::{self, Keep},
     operands::{self, Operand, seconds},
     work::{Operation, Pending, Work},
@@ -32,13 +32,18 @@ impl Group {
         Self { handle: RwLock::new(Some(Arc::new(group))), class }
     }
 
-    fn group(&self, py: Python<'_>, call: &'static str) -> PyResult<Arc<ProcessGroup>> {
+    pub(crate) fn group(&self, py: Python<'_>, call: &'static str) -> PyResult<Arc<ProcessGroup>> {
         let handle = self.handle.read().unwrap_or_else(PoisonError::into_inner).clone();
         handle.ok_or_else(|| self.error(py, &Cause::Left { call }))
     }
 
-    fn error(&self, py: Python<'_>, error: &Cause) -> PyErr {
+    pub(crate) fn error(&self, py: Python<'_>, error: &Cause) -> PyErr {
         exception(py, self.class.as_ref(), error)
+    }
+
+    /// The exception of what is no error of the library's core.
+    pub(crate) fn failed(&self, py: Python<'_>, text: String) -> PyErr {
+        failure(py, self.class.as_ref(), text)
     }
 
     fn class(&self, py: Python<'_>) -> Class {
@@ -253,7 +258,7 @@ impl Group {
     fn buffer(&self, py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
         let group = self.group(py, "buffer")?;
         let buffer = py.detach(|| group.buffer::<u8>(bytes));
-        buffer.map(Buffer::new).map_err(|error| self.error(py, &error))
+        buffer.map(Buffer::registered).map_err(|error| self.error(py, &error))
     }
 
     /// Ends the world, with this reason for all ranks. Returns the sentence that every later call raises.

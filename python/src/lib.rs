@@ -4,12 +4,14 @@ use pyo3::prelude::*;
 
 mod buffer;
 mod errors;
+mod files;
 mod finisher;
 mod group;
 mod join;
 mod objects;
 mod operands;
 mod program;
+mod tensors;
 mod value;
 mod view;
 mod work;
@@ -24,12 +26,17 @@ mod _native {
     use super::{
         buffer::Buffer,
         errors::Error,
+        files::{broadcast_file, recv_file, send_file},
         group::Group,
         join::{Store, init_world, join},
         objects::{
             all_gather_object, broadcast_object, gather_object, recv_object, scatter_object, send_object,
         },
         program::main,
+        tensors::{
+            all_gather_tensor, all_gather_tensors, broadcast_tensors, gather_tensor, gather_tensors,
+            recv_tensors, scatter_tensor, send_tensors,
+        },
         value::Unsendable,
         view::View,
         work::Work,

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// How often a thread that waits lets Python handle signals, such as that of Ctrl-C.
-const SIGNALS: Duration = Duration::from_millis(50);
+pub(crate) const SIGNALS: Duration = Duration::from_millis(50);
 
 /// The library's handle of an operation.
 pub(crate) struct Pending(Box<dyn Handle>);

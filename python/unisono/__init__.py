@@ -10,9 +10,10 @@ from unisono import _libfabric
 
 _libfabric.load()
 
+from unisono._files import Delivered
 from unisono._group import Group, init
 from unisono._native import VERSION as __version__
 from unisono._native import Error
 from unisono._work import Work
 
-__all__ = ["Error", "Group", "Work", "__version__", "init"]
+__all__ = ["Delivered", "Error", "Group", "Work", "__version__", "init"]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from unisono import _types
+from unisono import _native, _types
+from unisono._codes import DTYPES
 from unisono._native import View
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ _FORMATS = {
     "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
     "float16": "e", "float32": "f", "float64": "d", "bool": "?",
 }  # fmt: skip
+
+# The names of types by the library's codes.
+_RECEIVED = {DTYPES[of]: name for name, of in _types.REDUCED.items()}
 
 
 def load() -> None:
@@ -167,6 +171,45 @@ def new(call: str, shape: tuple[int, ...], dtype: Any) -> Operand:
     # What has no elements has no shape here: `memoryview` cannot cast it.
     array = memory.cast(_FORMATS[dtype], shape) if size else memory.cast(_FORMATS[dtype])
     return Operand(array, View(array, True), dtype)
+
+
+def described(call: str, given: ArrayLike) -> tuple[int, tuple[int, ...], Any]:
+    """The code of an array's type, its shape and its bytes, for calls that tell their receivers type and shape."""
+    operand = read(call, given)
+    array, dtype = operand.array, operand.dtype
+    elements(call, dtype)
+    name = dtype if isinstance(dtype, str) else dtype.name if dtype.isnative else ""
+    if name not in _types.REDUCED:
+        raise TypeError(
+            f"{call}: elements of {dtype} cannot be sent with their type; convert them, for instance to int8 or float64, or use the "
+            "calls of objects with pickle=True"
+        )
+    contents = array.cast("B") if _numpy is None and array.nbytes else array.reshape(-1).view("u1")
+    return DTYPES[_types.REDUCED[name]], operand.shape, contents
+
+
+def taken(got: tuple[int, list[int], _native.Buffer]) -> Array:
+    """A new array of what has arrived: the code of its type, its shape and its memory."""
+    code, shape, memory = got
+    name = _RECEIVED[code]
+    if _numpy is None:
+        plain: Any = memoryview(memory)
+        return plain.cast(_FORMATS[name], shape) if len(memory) else plain.cast(_FORMATS[name])
+    try:
+        dtype = _numpy.dtype(name)
+    except TypeError:
+        # bfloat16, where ml_dtypes is not there.
+        dtype = _bfloat16()
+    return _numpy.frombuffer(memory, dtype).reshape(shape)
+
+
+def _bfloat16() -> Any:
+    """numpy's type of bfloat16 or, without ml_dtypes, that of its bits."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return _numpy.dtype("uint16")
+    return _numpy.dtype(ml_dtypes.bfloat16)
 
 
 def _view(array: Any, writable: bool) -> View:

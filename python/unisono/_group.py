@@ -9,8 +9,10 @@ from typing import Any, Self
 from unisono import _arrays, _exit, _native
 from unisono._arrays import Array
 from unisono._collectives import Collectives
+from unisono._files import Files
 from unisono._messages import Messages
 from unisono._objects import Objects
+from unisono._tensors import Tensors
 
 
 def init(
@@ -69,7 +71,7 @@ def init(
     return Group(native, pickle, world=True)
 
 
-class Group(Collectives, Messages, Objects):
+class Group(Collectives, Messages, Objects, Tensors, Files):
     """A group of ranks, as one rank sees it: the world (`init`), or a part of it (`split`, `new_group`, `create_group`).
 
     Every rank makes the same collective calls in the same order. A call returns when this rank's part is done; the call of the same

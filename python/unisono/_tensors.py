@@ -1,0 +1,204 @@
+"""Calls of tensors whose types and shapes only their owners know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from unisono import _native
+from unisono._arrays import Array, ArrayLike, described, taken
+from unisono._work import Work
+
+
+class Tensors:
+    """The calls of tensors. A class that mixes this in sets the attributes."""
+
+    _native: _native.Group
+    rank: int
+
+    # Lists of tensors.
+
+    def send_tensors(
+        self, arrays: Iterable[ArrayLike], to: int, tag: int = 0, *, timeout: float | None = None
+    ) -> None:
+        """Sends arrays of any shapes to a rank, which receives them by `recv_tensors` with the same tag.
+
+        The types are the twelve numeric ones of 8 to 64 bits that the library reduces; others are a `TypeError`. The arrays are copied
+        once before they are sent. Otherwise as `send`::
+
+            if group.rank == 0:
+                group.send_tensors([weights, biases], to=1)
+            elif group.rank == 1:
+                (weights, biases), sender = group.recv_tensors()
+        """
+        self.send_tensors_async(arrays, to, tag, timeout=timeout).wait()
+
+    def send_tensors_async(
+        self, arrays: Iterable[ArrayLike], to: int, tag: int = 0, *, timeout: float | None = None
+    ) -> Work[None]:
+        """Begins a `send_tensors`. The arrays may be changed when this returns."""
+        given = [described("send_tensors", array) for array in arrays]
+        return Work(_native.send_tensors(self._native, given, to, tag, timeout), lambda _: None)
+
+    def recv_tensors(
+        self, source: int | None = None, tag: int = 0, *, timeout: float | None = None
+    ) -> tuple[list[Array], int]:
+        """Receives a list of arrays from a rank or, if ``source`` is ``None``, from any. Returns it and the sender."""
+        return self.recv_tensors_async(source, tag, timeout=timeout).wait()
+
+    def recv_tensors_async(
+        self, source: int | None = None, tag: int = 0, *, timeout: float | None = None
+    ) -> Work[tuple[list[Array], int]]:
+        """Begins a `recv_tensors`."""
+        native = _native.recv_tensors(self._native, source, tag, timeout)
+        return Work(native, lambda got: (_all_taken(got[0]), got[1]))
+
+    def broadcast_tensors(
+        self, arrays: Iterable[ArrayLike] | None = None, root: int = 0, *, timeout: float | None = None
+    ) -> list[Array]:
+        """Returns rank ``root``'s list of arrays, of any shapes, on every rank; ``arrays`` is not used on the others. As `send_tensors`."""
+        return self.broadcast_tensors_async(arrays, root, timeout=timeout).wait()
+
+    def broadcast_tensors_async(
+        self, arrays: Iterable[ArrayLike] | None = None, root: int = 0, *, timeout: float | None = None
+    ) -> Work[list[Array]]:
+        """Begins a `broadcast_tensors`."""
+        given = None
+        if self.rank == root and arrays is not None:
+            given = [described("broadcast_tensors", array) for array in arrays]
+        return Work(_native.broadcast_tensors(self._native, given, root, timeout), _all_taken)
+
+    def gather_tensors(
+        self, arrays: Iterable[ArrayLike], root: int = 0, *, timeout: float | None = None
+    ) -> list[list[Array]] | None:
+        """Returns a list of arrays for each rank, in the order of ranks, on rank ``root``, and ``None`` on the others. The lists may differ
+        in length, and the arrays in type and shape. As `send_tensors`."""
+        return self.gather_tensors_async(arrays, root, timeout=timeout).wait()
+
+    def gather_tensors_async(
+        self, arrays: Iterable[ArrayLike], root: int = 0, *, timeout: float | None = None
+    ) -> Work[list[list[Array]] | None]:
+        """Begins a `gather_tensors`."""
+        given = [described("gather_tensors", array) for array in arrays]
+        return Work(_native.gather_tensors(self._native, given, root, timeout), _lists)
+
+    def all_gather_tensors(
+        self, arrays: Iterable[ArrayLike], *, timeout: float | None = None
+    ) -> list[list[Array]]:
+        """As `gather_tensors`, with the result on every rank."""
+        return self.all_gather_tensors_async(arrays, timeout=timeout).wait()
+
+    def all_gather_tensors_async(
+        self, arrays: Iterable[ArrayLike], *, timeout: float | None = None
+    ) -> Work[list[list[Array]]]:
+        """Begins an `all_gather_tensors`."""
+        given = [described("all_gather_tensors", array) for array in arrays]
+        return Work(_native.all_gather_tensors(self._native, given, timeout), _lists)
+
+    # One tensor, whose parts are on the ranks.
+
+    def scatter_tensor(
+        self,
+        array: ArrayLike | None = None,
+        root: int = 0,
+        *,
+        axis: int = 0,
+        indices: Sequence[int] | None = None,
+        blocks: tuple[int, int] | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """Splits rank ``root``'s array and returns this rank's part; the others need not know type and shape.
+
+        It is split along ``axis``, as ``numpy.array_split`` does: into lengths that differ by at most 1; or before each of the
+        ``indices``, one fewer than there are ranks; or a matrix into a grid of ``blocks`` (rows, columns), row by row. As `send_tensors`.
+        """
+        return self.scatter_tensor_async(
+            array, root, axis=axis, indices=indices, blocks=blocks, timeout=timeout
+        ).wait()
+
+    def scatter_tensor_async(
+        self,
+        array: ArrayLike | None = None,
+        root: int = 0,
+        *,
+        axis: int = 0,
+        indices: Sequence[int] | None = None,
+        blocks: tuple[int, int] | None = None,
+        timeout: float | None = None,
+    ) -> Work[Array]:
+        """Begins a `scatter_tensor`."""
+        given = described("scatter_tensor", array) if self.rank == root and array is not None else None
+        split = _split("scatter_tensor", axis, indices, blocks)
+        return Work(_native.scatter_tensor(self._native, given, split, root, timeout), taken)
+
+    def gather_tensor(
+        self,
+        part: ArrayLike,
+        root: int = 0,
+        *,
+        axis: int = 0,
+        blocks: tuple[int, int] | None = None,
+        timeout: float | None = None,
+    ) -> Array | None:
+        """Joins the parts of all ranks, in the order of ranks, to one array on rank ``root``; the others get ``None``.
+
+        They are concatenated along ``axis``, in which they may differ in length; or are the ``blocks`` (rows, columns) of a matrix, row by
+        row. Raises `ValueError` on all ranks if the parts do not fit together: the group still works. Otherwise as `send_tensors`.
+        """
+        return self.gather_tensor_async(part, root, axis=axis, blocks=blocks, timeout=timeout).wait()
+
+    def gather_tensor_async(
+        self,
+        part: ArrayLike,
+        root: int = 0,
+        *,
+        axis: int = 0,
+        blocks: tuple[int, int] | None = None,
+        timeout: float | None = None,
+    ) -> Work[Array | None]:
+        """Begins a `gather_tensor`."""
+        given, split = described("gather_tensor", part), _split("gather_tensor", axis, None, blocks)
+        native = _native.gather_tensor(self._native, given, split, root, timeout)
+        return Work(native, lambda got: None if got is None else taken(got))
+
+    def all_gather_tensor(
+        self,
+        part: ArrayLike,
+        *,
+        axis: int = 0,
+        blocks: tuple[int, int] | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """As `gather_tensor`, with the result on every rank::
+
+        everything = group.all_gather_tensor(numpy.arange(group.rank))
+        """
+        return self.all_gather_tensor_async(part, axis=axis, blocks=blocks, timeout=timeout).wait()
+
+    def all_gather_tensor_async(
+        self,
+        part: ArrayLike,
+        *,
+        axis: int = 0,
+        blocks: tuple[int, int] | None = None,
+        timeout: float | None = None,
+    ) -> Work[Array]:
+        """Begins an `all_gather_tensor`."""
+        given, split = described("all_gather_tensor", part), _split("all_gather_tensor", axis, None, blocks)
+        return Work(_native.all_gather_tensor(self._native, given, split, timeout), taken)
+
+
+def _all_taken(got: list[Any]) -> list[Array]:
+    return [taken(each) for each in got]
+
+
+def _lists(got: list[list[Any]] | None) -> Any:
+    return None if got is None else [_all_taken(each) for each in got]
+
+
+def _split(
+    call: str, axis: int, indices: Sequence[int] | None, blocks: tuple[int, int] | None
+) -> _native.Split:
+    if axis < 0 or blocks is not None and min(blocks) < 0:
+        raise ValueError(f"{call}: axis is {axis} and blocks {blocks}; wanted numbers from 0")
+    return {"axis": axis, "indices": None if indices is None else list(indices), "blocks": blocks}
