@@ -13,8 +13,7 @@ venv=$(ci/venv.sh torch) || {
 ci/python.sh develop
 PYTHONPATH=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/python/site
 export PYTHONPATH
-# No GPU is used.
-export CUDA_VISIBLE_DEVICES='' TORCH_CPP_LOG_LEVEL=FATAL
+export TORCH_CPP_LOG_LEVEL=FATAL
 "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider python/tests/with_torch
 [ $# -gt 0 ] || set -- 2 4
 for ranks; do

@@ -22,7 +22,7 @@ def filled(dtype, shape, value):
     return torch.full(shape, value, dtype=torch.float64).to(dtype)
 
 
-def equal(one, other):
+def same_bytes(one, other):
     """Whether two tensors have the same bytes."""
     assert one.dtype is other.dtype and one.shape == other.shape, (one, other)
     one, other = (
@@ -44,10 +44,13 @@ def strided(tensor):
     return view
 
 
-def everything(dtype, lay):
-    """All calls that move elements."""
+def everything(dtype, lay, shape=(3, 2), home=lambda tensor: tensor):
+    """All calls that move elements, on tensors that `lay` makes and `home` reads."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    last, shape = ranks - 1, (3, 2)
+    last, (many, wide) = ranks - 1, shape
+
+    def equal(one, other):
+        return same_bytes(home(one), other)
 
     def of(value):
         return lay(filled(dtype, shape, value))
@@ -60,12 +63,12 @@ def everything(dtype, lay):
     dist.all_gather(outputs, of(rank))
     assert all(equal(output, filled(dtype, shape, other)) for other, output in enumerate(outputs))
 
-    uneven = [lay(filled(dtype, (other + 1, 2), 9)) for other in range(ranks)]
-    dist.all_gather(uneven, lay(filled(dtype, (rank + 1, 2), rank)))
-    assert all(equal(output, filled(dtype, (other + 1, 2), other)) for other, output in enumerate(uneven))
+    uneven = [lay(filled(dtype, (other + 1, wide), 9)) for other in range(ranks)]
+    dist.all_gather(uneven, lay(filled(dtype, (rank + 1, wide), rank)))
+    assert all(equal(output, filled(dtype, (other + 1, wide), other)) for other, output in enumerate(uneven))
 
     wanted = torch.cat([filled(dtype, shape, other).view(torch.uint8) for other in range(ranks)]).view(dtype)
-    output = lay(filled(dtype, (3 * ranks, 2), 9))
+    output = lay(filled(dtype, (many * ranks, wide), 9))
     dist.all_gather_into_tensor(output, of(rank))
     assert equal(output, wanted)
 
@@ -79,25 +82,28 @@ def everything(dtype, lay):
     dist.scatter(tensor, [of(other + 5) for other in range(ranks)] if rank == last else None, src=last)
     assert equal(tensor, filled(dtype, shape, rank + 5))
 
-    outputs = [lay(filled(dtype, (other + 1,), 9)) for other in range(ranks)]
-    dist.all_to_all(outputs, [lay(filled(dtype, (rank + 1,), 10 * rank + other)) for other in range(ranks)])
+    outputs = [lay(filled(dtype, ((other + 1) * wide,), 9)) for other in range(ranks)]
+    dist.all_to_all(
+        outputs, [lay(filled(dtype, ((rank + 1) * wide,), 10 * rank + other)) for other in range(ranks)]
+    )
     assert all(
-        equal(output, filled(dtype, (other + 1,), 10 * other + rank)) for other, output in enumerate(outputs)
+        equal(output, filled(dtype, ((other + 1) * wide,), 10 * other + rank))
+        for other, output in enumerate(outputs)
     )
 
-    output = lay(filled(dtype, (ranks, 2), 9))
-    dist.all_to_all_single(output, lay(filled(dtype, (ranks, 2), rank)))
-    assert all(equal(output[other], filled(dtype, (2,), other)) for other in range(ranks))
+    output = lay(filled(dtype, (ranks, wide), 9))
+    dist.all_to_all_single(output, lay(filled(dtype, (ranks, wide), rank)))
+    assert all(equal(output[other], filled(dtype, (wide,), other)) for other in range(ranks))
 
     rows = [other + 1 for other in range(ranks)]
-    output = lay(filled(dtype, (sum(rows), 2), 9))
+    output = lay(filled(dtype, (sum(rows), wide), 9))
     dist.all_to_all_single(
-        output, lay(filled(dtype, ((rank + 1) * ranks, 2), rank)), rows, [rank + 1] * ranks
+        output, lay(filled(dtype, ((rank + 1) * ranks, wide), rank)), rows, [rank + 1] * ranks
     )
     start = 0
-    for other, many in enumerate(rows):
-        assert equal(output[start : start + many], filled(dtype, (many, 2), other))
-        start += many
+    for other, some in enumerate(rows):
+        assert equal(output[start : start + some], filled(dtype, (some, wide), other))
+        start += some
 
     right, left, tensor = (rank + 1) % ranks, (rank - 1) % ranks, of(9)
     works = dist.batch_isend_irecv(

@@ -28,6 +28,8 @@ from unisono import _native
 from unisono._codes import COLLECTIVES
 from unisono.torch._memory import Memory, Piece, blocks, same_dtype
 from unisono.torch._profile import is_profiled, recorded
+from unisono.torch._runs import Runs, together
+from unisono.torch._staging import Order
 from unisono.torch._types import PREMUL_SUM, REDUCTIONS, moved, no_reduction
 from unisono.torch._work import Done, Work
 
@@ -41,8 +43,6 @@ _REDUCE_SCATTER = COLLECTIVES["reduce_scatter"]
 _ALL_TO_ALL = COLLECTIVES["all_to_all"]
 _BARRIER = COLLECTIVES["barrier"]
 
-_DONE = Done()
-
 
 def _options(kind: type, timeout: timedelta | None, **fields: Any) -> Any:
     """Options of a call whose parts were given one by one."""
@@ -53,11 +53,6 @@ def _options(kind: type, timeout: timedelta | None, **fields: Any) -> Any:
         if value is not None:
             setattr(options, name, value)
     return options
-
-
-def _seconds(timeout: timedelta) -> float | None:
-    """A timeout, or `None` for torch's "not set", which is negative, and for its "default", which is 0."""
-    return timeout.total_seconds() if timeout.days >= 0 and timeout else None
 
 
 def _only(call: str, tensors: Sequence[Tensor] | Tensor) -> Tensor:
@@ -78,65 +73,8 @@ def _list(call: str, lists: Sequence[Sequence[Tensor]] | Sequence[Tensor]) -> Se
     return lists  # type: ignore[return-value]
 
 
-class Calls:
-    """The calls. A class that mixes this in sets the attributes."""
-
-    # The native group; its calls have the group's timeout.
-    _group: _native.Group
-    _ranks: int
-    _rank: int
-    # The group's prefix of torch's store.
-    _store: torch.distributed.Store
-    # What is begun between start_coalescing and end_coalescing.
-    _batch: list[Work] | None = None
-    _calls_made = 0
-
-    # How calls are run.
-
-    def _run(
-        self,
-        call: str,
-        code: int,
-        described: tuple[int, int, float, int],
-        pieces: tuple[Piece | list[Piece] | None, Piece | list[Piece] | None],
-        memory: Memory,
-        outputs: Any,
-        opts: Any,
-        lengths: tuple[list[int], list[int]] | None = None,
-        coalesced: bool = False,
-    ) -> Work:
-        if is_profiled():
-            begin = lambda: self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
-            return recorded(call, memory.keep, begin)
-        return self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
-
-    def _begin(
-        self,
-        code: int,
-        described: tuple[int, int, float, int],
-        pieces: tuple[Piece | list[Piece] | None, Piece | list[Piece] | None],
-        memory: Memory,
-        outputs: Any,
-        opts: Any,
-        lengths: tuple[list[int], list[int]] | None,
-        coalesced: bool,
-    ) -> Work:
-        self._calls_made += 1
-        seconds = _seconds(opts.timeout)
-        if opts.asyncOp or self._batch is not None:
-            native = self._group.collective_async(
-                code, *described, *pieces, lengths, coalesced, seconds, memory.keep
-            )
-            return self._batched(Work((native,), outputs, memory.copy_back if memory.back else None))
-        self._group.collective(code, *described, *pieces, lengths, coalesced, seconds, memory.keep)
-        if memory.back:
-            memory.copy_back()
-        return _DONE
-
-    def _batched(self, work: Work) -> Work:
-        if self._batch is not None:
-            self._batch.append(work)
-        return work
+class Calls(Runs):
+    """The calls."""
 
     def _reduction(
         self, call: str, opts: Any, dtype: torch.dtype, root: int = 0
@@ -453,11 +391,11 @@ class Calls:
     def send(self, tensors, dst, tag=0) -> Work:
         """Begins to send a tensor to a rank."""
         tensor, memory = _only("send", tensors), Memory("send")
-        piece = memory.read(tensor)
+        piece, dtype, group = memory.read(tensor), moved(tensor.dtype).dtype, self._group
 
         def begin() -> Work:
-            native = self._group.send_async(moved(tensor.dtype).dtype, piece, dst, tag, None, memory.keep)
-            return self._batched(Work((native,), [tensor]))
+            native = lambda piece, keep: group.send_async(dtype, piece, dst, tag, None, keep)
+            return self._message(Order("send", tag, dst), native, piece, memory, tensor)
 
         return recorded("send", [tensor], begin) if is_profiled() else begin()
 
@@ -474,28 +412,19 @@ class Calls:
 
     def _receive(self, call: str, tensors: Any, source: int | None, tag: int) -> Work:
         tensor, memory = _only(call, tensors), Memory(call)
-        piece = memory.write(tensor)
+        piece, dtype, group = memory.write(tensor), moved(tensor.dtype).dtype, self._group
+        first: list[_native.Work] = []
+
+        def native(piece: Piece, keep: Any) -> _native.Work:
+            # Who sends the first chunk sends the others.
+            sender = first[0].wait() if source is None and first else source
+            first.append(group.recv_async(dtype, piece, sender, tag, None, keep))
+            return first[-1]
 
         def begin() -> Work:
-            native = self._group.recv_async(moved(tensor.dtype).dtype, piece, source, tag, None, memory.keep)
-            finish = memory.copy_back if memory.back else None
-            return self._batched(Work((native,), [tensor], finish))
+            return self._message(Order("recv", tag, source), native, piece, memory, tensor)
 
         return recorded(call, [tensor], begin) if is_profiled() else begin()
-
-    # Several calls at once.
-
-    def start_coalescing(self, device: torch.device | None = None) -> None:
-        """What is begun from now on ends together."""
-        self._batch = []
-
-    def end_coalescing(self, device: torch.device | None = None) -> Work:
-        """All that was begun since `start_coalescing`."""
-        works, self._batch = self._batch or [], None
-        return _together(works, [output for work in works for output in work.result()])
-
-    _start_coalescing = start_coalescing
-    _end_coalescing = end_coalescing
 
     # Checks.
 
@@ -547,21 +476,7 @@ def _by_dtype(tensors: Sequence[Tensor], items: Sequence[Any], one: Any, outputs
     parts: dict[torch.dtype, list[Any]] = {}
     for tensor, item in zip(tensors, items, strict=True):
         parts.setdefault(tensor.dtype, []).append(item)
-    return _together([one(part) for part in parts.values()], outputs)
-
-
-def _together(works: Sequence[Work], outputs: Any) -> Work:
-    """Several operations as one."""
-    if len(works) == 1:
-        works[0]._outputs = outputs
-        return works[0]
-    finishes = [work._complete for work in works if work._finish is not None]
-
-    def finish() -> None:
-        for each in finishes:
-            each()
-
-    return Work([native for work in works for native in work._natives], outputs, finish if finishes else None)
+    return together([one(part) for part in parts.values()], outputs)
 
 
 def _factor(op: Any) -> float:

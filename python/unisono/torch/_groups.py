@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import ProcessGroup as _ProcessGroup
 from unisono import _native
 from unisono.torch import _meeting
 from unisono.torch._calls import Calls
+from unisono.torch._devices import DEVICES
 from unisono.torch._monitored import MonitoredBarrier
 
 NAME = "unisono"
@@ -85,6 +86,8 @@ class Common(Calls):
 
     def shutdown(self) -> None:
         """Ends the group. The world is left together: returns when all ranks have come, or one has failed."""
+        if self._staging is not None:
+            self._staging.drain(self._timeout.total_seconds())
         group = self._world_or_part
         failed = not group.left and group.failure() is not None
         try:
@@ -99,6 +102,8 @@ class Common(Calls):
     def _release(self) -> None:
         """Drops the handles of the group: the last one of a world frees it."""
         _alive.discard(self)
+        if self._staging is not None:
+            self._staging.close()
         if self._is_world and _Worlds.default is self._world_or_part:
             _Worlds.default = None
         self._group.close()
@@ -167,7 +172,8 @@ class ProcessGroup(Common, _ProcessGroup):
         self._enter(membership)
         # For what asks the group for its backend, its devices or its name.
         self._backend = Backend(membership._replace(is_world=False))
-        self._register_backend(torch.device("cpu"), _ProcessGroup.BackendType.CUSTOM, self._backend)
+        for device in ("cpu", *DEVICES):
+            self._register_backend(torch.device(device), _ProcessGroup.BackendType.CUSTOM, self._backend)
         self._set_default_backend(_ProcessGroup.BackendType.CUSTOM)
 
     # Old names, and those of the C++ interface.
@@ -293,4 +299,4 @@ def _class(opts: Any) -> type[ProcessGroup | Backend]:
 def register() -> None:
     """Makes `unisono` known to torch as a backend."""
     if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", *DEVICES])

@@ -1,13 +1,16 @@
 """The memory of tensors.
 
-The library reads and writes contiguous tensors in main memory where they lie. All others are staged: it works on a contiguous copy,
-and the result is copied back. A tensor is never reinterpreted.
+The library reads and writes contiguous tensors in main memory where they lie. For others it works on a contiguous copy, and the result
+is copied back; a tensor is never reinterpreted. Those of a device go through `_staging`.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+
+from unisono.torch._devices import DEVICES, Device, device_of
 
 # Address and bytes, as the native module takes them.
 Piece = tuple[int, int]
@@ -24,8 +27,8 @@ def is_flat(tensor: Tensor) -> bool:
     )
 
 
-def check(call: str, tensor: Tensor) -> None:
-    """Raises the error of a tensor that cannot be communicated."""
+def check(call: str, tensor: Tensor) -> Device | None:
+    """The device of a tensor that is not in main memory. Raises the error of a tensor that cannot be communicated."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{call}: a tensor is wanted, not {type(tensor).__name__}")
     if tensor.layout is not torch.strided:
@@ -33,37 +36,43 @@ def check(call: str, tensor: Tensor) -> None:
             f"{call}: a tensor of layout {tensor.layout} is not served; only all_reduce with SUM takes sparse tensors (COO). "
             "Use to_dense()"
         )
-    if not tensor.is_cpu:
+    if tensor.is_cpu:
+        return None
+    device = device_of(tensor.device)
+    if device is None:
         raise ValueError(
-            f"{call}: a tensor on {tensor.device} is not served by this group; move it with .cpu(), or use the backend of that "
-            f"device too: init_process_group('cpu:unisono,{tensor.device.type}:...')"
+            f"{call}: a tensor on {tensor.device} is not served; tensors on cpu and {' and '.join(DEVICES)} are. Move it with .cpu(), "
+            f"or use the backend of that device too: init_process_group('cpu:unisono,{tensor.device.type}:...')"
         )
+    return device
 
 
 class Memory:
     """The memory of one call's tensors."""
 
-    __slots__ = ("back", "call", "keep")
+    __slots__ = ("away", "back", "call", "device", "keep")
 
     def __init__(self, call: str) -> None:
         self.call = call
         # What must live until the call has ended.
         self.keep: list[Tensor] = []
-        # Outputs that are staged, with their copies.
+        # Outputs that are not contiguous, with their copies.
         self.back: list[tuple[Tensor, Tensor]] = []
+        # The device on which so many of them are.
+        self.device: Device | None = None
+        self.away = 0
 
     def read(self, tensor: Tensor) -> Piece:
         """The memory of a tensor that is only read."""
         if not is_flat(tensor):
-            check(self.call, tensor)
-            tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+            tensor = self._contiguous(tensor)
         self.keep.append(tensor)
         return tensor.data_ptr(), tensor.nbytes
 
     def write(self, tensor: Tensor) -> Piece:
         """The memory of a tensor that is written, and may be read before."""
         if not is_flat(tensor):
-            check(self.call, tensor)
+            copy = self._contiguous(tensor)
             if any(
                 size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
             ):
@@ -71,11 +80,21 @@ class Memory:
                     f"{self.call}: elements of the output of shape {tuple(tensor.shape)} share memory (an expanded tensor); "
                     "give it memory of its own with .contiguous()"
                 )
-            copy = tensor.detach().resolve_conj().resolve_neg().contiguous()
-            self.back.append((tensor.detach(), copy))
+            if copy.data_ptr() != tensor.data_ptr() or tensor.is_neg() or tensor.is_conj():
+                self.back.append((tensor.detach(), copy))
             tensor = copy
         self.keep.append(tensor)
         return tensor.data_ptr(), tensor.nbytes
+
+    def _contiguous(self, tensor: Tensor) -> Tensor:
+        device = check(self.call, tensor)
+        if device is not None:
+            if self.device not in (None, device):
+                raise ValueError(
+                    f"{self.call}: one tensor is on {tensor.device} and another on another device; all must be on one device"
+                )
+            self.device, self.away = device, self.away + 1
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def read_all(self, tensors: Iterable[Tensor]) -> list[Piece]:
         """The memory of several tensors that are only read."""
@@ -86,9 +105,28 @@ class Memory:
         return [self.write(tensor) for tensor in tensors]
 
     def copy_back(self) -> None:
-        """Copies the results of staged outputs to where they belong."""
+        """Copies results to where they belong."""
         for tensor, copy in self.back:
             tensor.copy_(copy)
+
+    def views(self, operand: Piece | list[Piece]) -> list[Tensor]:
+        """The bytes of an operand on a device."""
+        if self.away < len(self.keep):
+            raise ValueError(
+                f"{self.call}: some tensors are on the cpu and others not; all must be on one device"
+            )
+        tensors = sorted(self.keep, key=Tensor.data_ptr)
+        places = [tensor.data_ptr() for tensor in tensors]
+
+        def view(address: int, size: int) -> Tensor:
+            index = bisect_right(places, address) - 1
+            # One may lie inside another.
+            while address + size > places[index] + tensors[index].nbytes:
+                index -= 1
+            start = address - places[index]
+            return tensors[index].view(-1).view(torch.uint8)[start : start + size]
+
+        return [view(*piece) for piece in ([operand] if isinstance(operand, tuple) else operand)]
 
 
 def blocks(pieces: Sequence[Piece], ranks: int) -> list[Piece]:

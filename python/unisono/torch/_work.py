@@ -81,14 +81,18 @@ class Work(_Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future of the outputs. A thread of the library completes it."""
-        future: torch.futures.Future = torch.futures.Future()
+        staged = [native for native in self._natives if getattr(native, "device", None) is not None]
+        device = staged[0].device if staged else None
+        future: torch.futures.Future = torch.futures.Future() if device is None else device.future()
 
         def resolve() -> None:
             error = self.exception()
-            if error is None:
+            if error is not None:
+                future.set_exception(error)
+            elif device is None:
                 future.set_result(self._outputs)
             else:
-                future.set_exception(error)
+                device.resolve(future, self._outputs, [native.event for native in staged if native.event])
 
         self._on_end(resolve)
         return future

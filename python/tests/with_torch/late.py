@@ -1,0 +1,208 @@
+"""A device made of main memory, whose copies run as late as they may: only when somebody waits for them.
+
+Streams are lists of what is to be done, in order. Nothing runs before a thread waits for an event; then runs what
+that event needs, and no more. So whoever uses memory without having waited for its copy sees what was there before. A copy to or from
+memory that was freed meanwhile, and that nobody told to keep, is noted in `FAULTS`.
+"""
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from unisono.torch import _devices
+
+# What went wrong.
+FAULTS: list[str] = []
+
+
+class Stream:
+    """What is to be done, in order."""
+
+    def __init__(self) -> None:
+        self.to_do: list[Callable[[], None] | None] = []
+        self.done = 0
+        self._lock = threading.RLock()
+
+    def wait_event(self, event: "Event") -> None:
+        """See `unisono.torch._devices.Stream`."""
+        self.add(event.synchronize)
+
+    def add(self, do: Callable[[], None]) -> None:
+        """Does this after all that is to be done before."""
+        self.to_do.append(do)
+
+    def run(self, until: int) -> None:
+        """Does the first so many."""
+        with self._lock:
+            while self.done < until:
+                do, self.to_do[self.done] = self.to_do[self.done], None
+                self.done += 1
+                do()
+
+
+class Event:
+    """A place in a stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self.place = stream, len(stream.to_do)
+
+    def query(self) -> bool:
+        """See `unisono.torch._devices.Event`."""
+        return self.stream.done >= self.place
+
+    def synchronize(self) -> None:
+        """See `unisono.torch._devices.Event`."""
+        self.stream.run(self.place)
+
+
+# The stream on which tests work.
+CURRENT = Stream()
+
+
+# A type of device that torch has for others to define.
+NAME = torch.device("privateuseone", 0)
+
+
+class Late(torch.Tensor):
+    """A tensor that says that it is on this device."""
+
+    is_cpu = property(lambda _: False)
+    device = property(lambda _: NAME)
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+# The storages of such tensors, by address.
+_STORAGES: dict[int, "weakref.ref[torch.UntypedStorage]"] = {}
+
+
+def is_here(tensor: torch.Tensor) -> bool:
+    """Whether this memory is on the device."""
+    storage = tensor.untyped_storage()
+    known = _STORAGES.get(storage.data_ptr())
+    return known is not None and known() is storage
+
+
+class Device:
+    """The device."""
+
+    def __init__(self) -> None:
+        self.pinned_now = self.pinned_most = 0
+        self._kept: dict[Stream, list[torch.Tensor]] = {}
+
+    def pinned(self, size: int) -> torch.Tensor:
+        """See `unisono.torch._devices.Device`."""
+        memory = torch.full((size,), 0xAA, dtype=torch.uint8)
+        self.pinned_now += size
+        self.pinned_most = max(self.pinned_most, self.pinned_now)
+        weakref.finalize(memory.untyped_storage(), self._free, size)
+        return memory
+
+    def _free(self, size: int) -> None:
+        self.pinned_now -= size
+
+    def stream(self) -> Stream:
+        """See `unisono.torch._devices.Device`."""
+        return Stream()
+
+    def now(self) -> Event:
+        """See `unisono.torch._devices.Device`."""
+        return Event(CURRENT)
+
+    def mark(self, stream: Stream) -> Event:
+        """See `unisono.torch._devices.Device`."""
+        return Event(stream)
+
+    def follow(self, event: Event) -> None:
+        """See `unisono.torch._devices.Device`."""
+        CURRENT.wait_event(event)
+
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+        """See `unisono.torch._devices.Device`."""
+        self._kept.setdefault(stream, []).append(tensor)
+
+    def copy(self, stream: Stream, target: torch.Tensor, source: torch.Tensor) -> None:
+        """See `unisono.torch._devices.Device`."""
+        if not (target.is_contiguous() and source.is_contiguous()):
+            stream.add(lambda: as_cpu(target).copy_(as_cpu(source)))
+            return
+        assert target.nbytes == source.nbytes
+        places = [self._place(stream, tensor) for tensor in (target, source)]
+        size = target.nbytes
+
+        def do() -> None:
+            addresses = [place() for place in places]
+            if None in addresses:
+                FAULTS.append(f"a copy of {size} bytes after its memory was freed")
+            else:
+                ctypes.memmove(*addresses, size)
+
+        stream.add(do)
+
+    def _place(self, stream: Stream, tensor: torch.Tensor) -> Callable[[], int | None]:
+        """The address of this memory when the copy runs, or `None` if it has been freed."""
+        address, storage = tensor.data_ptr(), tensor.untyped_storage()
+        kept = {kept.untyped_storage().data_ptr() for kept in self._kept.get(stream, [])}
+        if not is_here(tensor) or storage.data_ptr() in kept:
+            # Freed memory is not used again before its copies have run.
+            return lambda storage=storage: address
+        alive = weakref.ref(storage)
+        return lambda: address if alive() is not None else None
+
+    def future(self) -> torch.futures.Future:
+        """See `unisono.torch._devices.Device`."""
+        return torch.futures.Future()
+
+    def resolve(self, future: torch.futures.Future, value: object, events: list[Event]) -> None:
+        """See `unisono.torch._devices.Device`."""
+        for event in events:
+            self.follow(event)
+        future.set_result(value)
+
+
+DEVICE = Device()
+
+
+# The backend serves it, in groups that are made from now on.
+_devices.DEVICES[NAME.type] = lambda _: DEVICE
+dist.Backend.backend_capability["unisono"].append(NAME.type)
+
+
+def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as an ordinary tensor."""
+    return tensor.detach()
+
+
+def put(values: torch.Tensor) -> Late:
+    """A tensor on this device, which the current stream fills later."""
+    tensor = torch.empty_like(values, memory_format=torch.contiguous_format)
+    tensor.view(-1).view(torch.uint8).fill_(0x55)
+    storage = tensor.untyped_storage()
+    _STORAGES[storage.data_ptr()] = weakref.ref(storage)
+    return write(view(tensor), values)
+
+
+def view(tensor: torch.Tensor) -> Late:
+    """A view of a tensor on this device, on this device."""
+    return tensor.as_subclass(Late)
+
+
+def write(tensor: Late, values: torch.Tensor) -> Late:
+    """Has the current stream fill a tensor."""
+    CURRENT.add(lambda: as_cpu(tensor).copy_(values))
+    return tensor
+
+
+def read(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """What the current stream reads here, once it has run."""
+    seen: list[torch.Tensor] = []
+    CURRENT.add(lambda: seen.append(as_cpu(tensor).clone()))
+    event = Event(CURRENT)
+
+    def get() -> torch.Tensor:
+        event.synchronize()
+        return seen[0]
+
+    return get

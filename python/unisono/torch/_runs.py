@@ -1,0 +1,152 @@
+"""How calls are run: at once by the native group, or staged for tensors of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unisono import _native
+from unisono.torch._chunks import Chunks, Collective, of_collective, of_message, whole
+from unisono.torch._memory import Memory, Piece
+from unisono.torch._profile import is_profiled, recorded
+from unisono.torch._staging import Order, Staging
+from unisono.torch._work import Done, Work
+
+_DONE = Done()
+
+
+class Runs:
+    """Runs calls. A class that mixes this in sets the attributes."""
+
+    # The native group; its calls have the group's timeout.
+    _group: _native.Group
+    _ranks: int
+    _rank: int
+    # The group's prefix of torch's store.
+    _store: torch.distributed.Store
+    # What is begun between start_coalescing and end_coalescing.
+    _batch: list[Work] | None = None
+    _calls_made = 0
+    # `None` until a tensor of a device comes.
+    _staging: Staging | None = None
+
+    def _run(
+        self,
+        call: str,
+        code: int,
+        described: tuple[int, int, float, int],
+        pieces: tuple[Piece | list[Piece] | None, Piece | list[Piece] | None],
+        memory: Memory,
+        outputs: Any,
+        opts: Any,
+        lengths: tuple[list[int], list[int]] | None = None,
+        coalesced: bool = False,
+    ) -> Work:
+        if is_profiled():
+            begin = lambda: self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
+            return recorded(call, memory.keep, begin)
+        return self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
+
+    def _begin(
+        self,
+        code: int,
+        described: tuple[int, int, float, int],
+        pieces: tuple[Piece | list[Piece] | None, Piece | list[Piece] | None],
+        memory: Memory,
+        outputs: Any,
+        opts: Any,
+        lengths: tuple[list[int], list[int]] | None,
+        coalesced: bool,
+    ) -> Work:
+        self._calls_made += 1
+        seconds = _seconds(opts.timeout)
+        if memory.device is not None or self._is_staging():
+            call = Collective(self._group, code, described, pieces, lengths, coalesced, seconds)
+            if memory.device is None:
+                chunks = whole(call.begin)
+            else:
+                chunks = of_collective(call, memory, self._rank, self._ranks)
+            work = self._staged(Order("collective"), chunks, memory, outputs)
+            if not opts.asyncOp and self._batch is None:
+                work.wait()
+            return self._batched(work)
+        if opts.asyncOp or self._batch is not None:
+            native = self._group.collective_async(
+                code, *described, *pieces, lengths, coalesced, seconds, memory.keep
+            )
+            return self._batched(Work((native,), outputs, memory.copy_back if memory.back else None))
+        self._group.collective(code, *described, *pieces, lengths, coalesced, seconds, memory.keep)
+        if memory.back:
+            memory.copy_back()
+        return _DONE
+
+    def _is_staging(self) -> bool:
+        """Whether calls must queue, as one before them waits for a device."""
+        return self._staging is not None and self._staging.busy
+
+    def _staged(self, order: Order, chunks: Chunks, memory: Memory, outputs: Any) -> Work:
+        """Begins a call that waits for a device, or for one that does."""
+        self._staging = self._staging or Staging()
+        finish = memory.copy_back if memory.back and memory.device is None else None
+        return Work((self._staging.begin(order, chunks, memory),), outputs, finish)
+
+    def _message(
+        self,
+        order: Order,
+        begin: Callable[[Piece, Any], _native.Work],
+        piece: Piece,
+        memory: Memory,
+        tensor: Tensor,
+    ) -> Work:
+        """Begins a message."""
+        if memory.device is not None:
+            work = self._staged(
+                order, of_message(begin, memory, piece, order.kind == "send"), memory, [tensor]
+            )
+        elif self._is_staging():
+            work = self._staged(order, whole(lambda keep: begin(piece, keep)), memory, [tensor])
+        else:
+            work = Work((begin(piece, memory.keep),), [tensor], memory.copy_back if memory.back else None)
+        return self._batched(work)
+
+    def _batched(self, work: Work) -> Work:
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+    # Several calls at once.
+
+    def start_coalescing(self, device: torch.device | None = None) -> None:
+        """What is begun from now on ends together."""
+        self._batch = []
+
+    def end_coalescing(self, device: torch.device | None = None) -> Work:
+        """All that was begun since `start_coalescing`."""
+        works, self._batch = self._batch or [], None
+        return together(works, [output for work in works for output in work.result()])
+
+    _start_coalescing = start_coalescing
+    _end_coalescing = end_coalescing
+
+
+def together(works: Sequence[Work], outputs: Any) -> Work:
+    """Several operations as one."""
+    if len(works) == 1:
+        works[0]._outputs = outputs
+        return works[0]
+    finishes = [work._complete for work in works if work._finish is not None]
+
+    def finish() -> None:
+        for each in finishes:
+            each()
+
+    return Work([native for work in works for native in work._natives], outputs, finish if finishes else None)
+
+
+def _seconds(timeout: timedelta) -> float | None:
+    """A timeout, or `None` for torch's "not set", which is negative, and for its "default", which is 0."""
+    return timeout.total_seconds() if timeout.days >= 0 and timeout else None
