@@ -132,7 +132,7 @@ def read(call: str, given: ArrayLike) -> Operand:
     if type(given) is not _ndarray:
         given = _adopted(call, given, False)
         if _numpy is None:
-            return _plain(given, False)
+            return _plain(call, given, False)
     if not given.flags.carray:
         given = _numpy.require(given, requirements=("C", "A"))
     return Operand(given, _view(given, False), given.dtype)
@@ -144,7 +144,7 @@ def write(call: str, given: ArrayLike, filled: bool) -> Operand:
     if type(array) is not _ndarray:
         array = _adopted(call, array, True)
         if _numpy is None:
-            return _plain(array, True)
+            return _plain(call, array, True)
     flags = array.flags
     if flags.carray:
         return Operand(array, _view(array, True), array.dtype)
@@ -220,12 +220,17 @@ def _view(array: Any, writable: bool) -> View:
         return View(array.reshape(-1).view("u1"), writable)
 
 
-def _plain(memory: memoryview, writable: bool) -> Operand:
+def _plain(call: str, memory: memoryview, writable: bool) -> Operand:
     kind = memory.format.lstrip("@=" + ("<" if sys.byteorder == "little" else ">"))
     name = "bool" if kind == "?" else f"{_KINDS.get(kind, '')}{8 * memory.itemsize}"
     if name not in _FORMATS:
-        raise TypeError(f"elements of the format {memory.format!r} are served only where numpy is installed")
-    return Operand(memory, View(memory, writable), name)
+        raise TypeError(
+            f"{call}: elements of the format {memory.format!r} are served only where numpy is installed"
+        )
+    try:
+        return Operand(memory, View(memory, writable), name)
+    except ValueError as error:
+        raise ValueError(f"{call}: {error}") from None
 
 
 def _adopted(call: str, given: Any, writable: bool) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from unisono import _native
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -57,6 +59,9 @@ class Work(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._native.is_done():
+            # Who awaits has it loaded; others need not.
+            import asyncio
+
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
 
