@@ -1,13 +1,21 @@
 //! Ranks that die, stop, leave, abort or never come: the others report it at once, all in the same words.
 
-use std::{thread, time::Duration};
+use std::{
+    fs,
+    future::Future as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    task::{Context, Wake},
+    thread,
+    time::{Duration, Instant},
+};
 
 use rustix::process::Signal;
 use unisono::{Error, Failure, ReduceOp};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
-    rank::{self, Role, join, say, signal_myself, until_failure},
+    rank::{self, Role, failure, join, say, signal_myself, until_failure},
     world::{End, TestJob, same},
 };
 
@@ -39,6 +47,7 @@ pub(crate) const CASES: Table = &[
     ("a rank exits early", exits),
     ("a rank aborts", aborts),
     ("a rank goes before another has looked", unseen),
+    ("a rank has its memory back before another has looked", reused),
 ];
 
 pub(crate) const ROLES: &[Role] = &[
@@ -50,6 +59,7 @@ pub(crate) const ROLES: &[Role] = &[
     ("exits", play_exits),
     ("aborts", play_aborts),
     ("unseen", play_unseen),
+    ("reused", play_reused),
 ];
 
 /// Separates the end of the victim from those of the others.
@@ -134,7 +144,7 @@ fn killed_joining(provider: &str) -> Outcome {
 /// Is killed when it has opened the store, but has met no rank.
 fn play_joins_to_die(_: &str) -> rank::Outcome {
     let config = rank::config(0)?;
-    let deadline = std::time::Instant::now() + config.join_timeout;
+    let deadline = Instant::now() + config.join_timeout;
     let store = unisono::rendezvous::Store::open(
         config.store.as_ref().ok_or("no store")?,
         &config.member(),
@@ -307,4 +317,98 @@ fn play_unseen(_: &str) -> rank::Outcome {
         _ => {}
     }
     until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
+}
+
+/// A rank writes a message when its call fails, and it changes the message's memory, before the receiver polls. The receiver must not
+/// return what is there then.
+fn reused(provider: &str) -> Outcome {
+    let directory = tempfile::tempdir()?;
+    let mut world = TestJob::new(provider, 2, 1)?;
+    world.start_all(&format!("reused {}", directory.path().display()), &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let words = same(&ends.iter().collect::<Vec<_>>(), "failure")?;
+    ensure!(words == "rank 1 aborted the group: the loss is NaN", "{words}");
+    Ok(Verdict::Passed)
+}
+
+/// Ranks of one host tell each other in a directory how far they are.
+struct Marks(PathBuf);
+
+impl Marks {
+    fn set(&self, name: &str) -> std::io::Result<()> {
+        fs::write(self.0.join(name), "")
+    }
+
+    fn wait_for(&self, name: &str) {
+        let begun = Instant::now();
+        while !self.0.join(name).exists() && begun.elapsed() < Duration::from_secs(30) {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// A waker that sets a mark and keeps the library's thread, so that nobody polls, until there is another mark.
+struct Holds(Marks, &'static str, &'static str);
+
+impl Wake for Holds {
+    fn wake(self: Arc<Self>) {
+        let set = self.0.set(self.1);
+        self.0.wait_for(self.2);
+        set.expect("a mark can be set");
+    }
+}
+
+fn play_reused(directory: &str) -> rank::Outcome {
+    /// More than goes through a slot, whose header is the library's.
+    const BYTES: usize = 64 << 10;
+    let marks = || Marks(Path::new(directory).to_path_buf());
+    let group = join()?;
+    if group.rank() == 1 {
+        marks().wait_for("awaited");
+        group.send(&[1_u8], 0, 1)?;
+        marks().wait_for("held");
+        // The receiver takes both of these at once: it clears the large message to be sent, and the small one holds it.
+        let small = group.isend(vec![1_u8], 0, 2)?;
+        let mut data = vec![2_u8; BYTES];
+        let sent = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(100));
+                let set = marks().set("sent");
+                marks().wait_for("cleared");
+                thread::sleep(Duration::from_millis(100));
+                group.abort("the loss is NaN");
+                set.expect("a mark can be set");
+            });
+            group.send(&data, 0, 0)
+        });
+        // Over sockets the message may be on its way before.
+        say("failure", sent.err().map_or_else(|| failure(group.barrier()), |error| failure(Err(error)))?);
+        data.fill(3);
+        marks().set("changed")?;
+        drop(small);
+        // Nothing can be fetched from a process that has ended.
+        marks().wait_for("returned");
+        return Ok(());
+    }
+    let message = group.irecv(vec![0_u8; BYTES], 1, 0)?;
+    let mut small = Vec::new();
+    for (tag, held, until) in [(1, "held", "sent"), (2, "cleared", "changed")] {
+        let mut receive = Box::pin(group.irecv(vec![0_u8], 1, tag)?);
+        let waker = Arc::new(Holds(marks(), held, until)).into();
+        if receive.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+            return Err("a message came before it was sent".into());
+        }
+        small.push(receive);
+    }
+    marks().set("awaited")?;
+    marks().wait_for("changed");
+    let outcome = message.wait();
+    marks().set("returned")?;
+    match outcome {
+        Ok((data, _)) if data == [2; BYTES] => say("failure", failure(group.barrier())?),
+        Ok(_) => return Err("it returns what was never sent".into()),
+        Err(error) => say("failure", failure(Err(error))?),
+    }
+    Ok(())
 }

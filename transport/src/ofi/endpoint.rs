@@ -18,7 +18,12 @@ use super::{
     post::{Pool, UnderWay, Vectors},
     provider::Provider,
     version::library_version,
-    workarounds::{self, FirstPuts, shm_names::Name, shm_process},
+    workarounds::{
+        self, FirstPuts,
+        shm_names::{self, Name},
+        shm_process,
+        withdrawn_puts::Withdrawals,
+    },
 };
 use crate::{
     Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Source,
@@ -50,6 +55,7 @@ pub struct Ofi {
     pub(super) known: HashMap<Address, (u64, Option<Peer>)>,
     pub(super) peers: Vec<u64>,
     pub(super) firsts: FirstPuts,
+    pub(super) withdrawals: Withdrawals,
     pub(super) completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
     /// Where the sources of a put are joined that the library copies ([`Limits::max_copied`] bytes at most).
     pub(super) joined: Vec<u8>,
@@ -64,7 +70,7 @@ pub(super) struct Live {
     pub(super) endpoint: Endpoint,
     pub(super) pool: Pool,
     /// The name of its memory in /dev/shm, if it has one.
-    pub(super) _name: Option<Name>,
+    pub(super) name: Option<Name>,
 }
 
 // SAFETY: the completion entries hold pointers that are never followed; everything else is `Send` by itself.
@@ -151,14 +157,17 @@ unsafe impl Transport for Ofi {
         }
         let known = match self.known.get(address) {
             Some((_, Some(peer))) => return Ok(*peer),
-            Some((known, None)) => *known,
-            None => self.av.insert(self.name_in(address)?)?,
+            Some((known, None)) => Some(*known),
+            None => None,
         };
+        let name = self.name_in(address)?;
         let peer = Peer(u32::try_from(self.peers.len()).map_err(|_| Error::BadAddress {
             address: address.clone(),
             provider: self.limits.provider.clone(),
             reason: "there are too many peers".into(),
         })?);
+        let known = known.map_or_else(|| self.av.insert(name), Ok)?;
+        self.withdrawals.add(|| shm_names::word_of(name))?;
         self.peers.push(known);
         self.firsts.add();
         self.known.insert(address.clone(), (known, Some(peer)));
@@ -259,10 +268,22 @@ unsafe impl Transport for Ofi {
             }
         };
         self.futile = 0;
+        let (before, mut longest) = (events.len(), 0);
         for entry in self.completions.iter().take(count) {
             // SAFETY: the library has written the first `count` entries.
             let entry = unsafe { entry.assume_init_ref() };
-            events.push(completion::judge(&mut self.live.pool, &self.facts, entry)?);
+            let event = completion::judge(&mut self.live.pool, &self.facts, entry)?;
+            if let Event::Arrived { len: Some(len), .. } = event {
+                longest = len.max(longest);
+            }
+            events.push(event);
+        }
+        // What is not copied at once may have been fetched.
+        if longest > self.limits.max_copied
+            && let Some(peer) = self.withdrawals.find()
+        {
+            events.truncate(before);
+            return Err(Error::Withdrawn { peer });
         }
         Ok(())
     }
@@ -302,6 +323,11 @@ impl Drop for Ofi {
         // A peer that was asked for a connection may still answer.
         if self.facts.drains_before_close || self.firsts.unanswered() {
             workarounds::drain(self);
+        }
+        if let Some(name) = &self.live.name
+            && self.live.pool.has_any()
+        {
+            name.withdraw();
         }
         self.registrar.unbind();
         // SAFETY: taken out once, here, and not touched again.

@@ -26,6 +26,7 @@ use super::{
         FirstPuts,
         shm_names::{self, Name},
         shm_process,
+        withdrawn_puts::Withdrawals,
     },
 };
 use crate::{Activity, Address, Error, LibraryCall, Limits};
@@ -158,7 +159,7 @@ impl Ofi {
             shm_process::enter(&address);
         }
         let mut ofi = Self {
-            live: ManuallyDrop::new(Live { endpoint, pool, _name: memory }),
+            live: ManuallyDrop::new(Live { endpoint, pool, name: memory }),
             cq,
             av,
             registrar: Registrar::new(&domain, mode, info.domain().mr_key_size),
@@ -170,6 +171,7 @@ impl Ofi {
             known: HashMap::new(),
             peers: Vec::new(),
             firsts: FirstPuts::new(facts.crashes_on_lost_peer),
+            withdrawals: Withdrawals::new(facts.one_host),
             completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
             futile: 0,
             waker,

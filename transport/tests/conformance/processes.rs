@@ -26,6 +26,7 @@ pub(crate) const CASES: &[(&str, ProcessCase)] = &[
     ("processes write to each other", exchange),
     ("a killed process is survived", killed),
     ("an end is closed while puts arrive", closed),
+    ("what is fetched from memory that has changed owners does not arrive", fetched_late),
 ];
 
 const ROUNDS: u32 = 48;
@@ -34,6 +35,8 @@ const LARGEST: usize = 300_000;
 const BURST: usize = 100;
 /// The immediate of a flood's puts, which are not checked.
 const FLOOD: u32 = u32::MAX;
+/// The immediate of a put whose source changes owners.
+const WITHDRAWN: u32 = 1 << 20;
 
 type Failure = Box<dyn std::error::Error>;
 /// A case, given what to open.
@@ -153,6 +156,18 @@ impl End {
         None
     }
 
+    /// Begins a long put, closes the endpoint before the peer has polled, and writes to the put's source, as an owner may who has it
+    /// back. Says so, and lives on.
+    fn withdraw(mut self) -> Outcome {
+        kit::write(&self.sources, 0, &pattern(WITHDRAWN, LARGEST))?;
+        until("a put that is withdrawn", || Ok(self.put(0, LARGEST, WITHDRAWN)? == Posted::Yes))?;
+        drop(self.endpoint);
+        kit::write(&self.sources, 0, &vec![0xee; LARGEST])?;
+        println!("withdrawn");
+        io::stdin().lock().read_line(&mut String::new())?;
+        Ok(())
+    }
+
     /// As many puts as an endpoint might be given credit for, and progress until it fails or is killed.
     fn burst(&mut self) {
         let mut left = BURST;
@@ -205,7 +220,7 @@ impl Drop for Other {
 /// The longest the other process may take: by far more than it needs in an emulated machine on a busy host.
 const LONGEST: Duration = PATIENCE.saturating_mul(10);
 
-/// The other process: rounds, then what it is asked: to flood, or to put some, until it is killed; or to end.
+/// The other process: rounds, then what it is asked: to flood, or to put some, until it is killed; to withdraw a put; or to end.
 pub(crate) fn child(provider: &str) -> ExitCode {
     // The process ends when the suite ends or a call hangs, so that the suite does not wait for it.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
@@ -224,6 +239,7 @@ pub(crate) fn child(provider: &str) -> ExitCode {
         match line.trim() {
             "flood" => while end.flood(Duration::from_secs(1)).is_none() {},
             "burst" => end.burst(),
+            "withdraw" => return end.withdraw(),
             // The parent's last acknowledgements may still need this one's progress.
             _ => end.endpoint.poll(&mut end.events)?,
         }
@@ -250,17 +266,20 @@ fn acquainted(options: &Options) -> Result<(Other, End), Failure> {
         let mut line = String::new();
         let outcome = output.read_line(&mut line).map(|_| line);
         // It fails if the rounds failed, because the pipe is closed.
-        let _ = tell.send(outcome);
+        let _ = tell.send((outcome, output));
     });
-    let mut line = None;
+    let mut said = None;
     until("the other process", || {
         end.endpoint.poll(&mut end.events)?;
-        line = told.try_recv().ok();
-        Ok(line.is_some())
+        said = told.try_recv().ok();
+        Ok(said.is_some())
     })?;
-    match line {
-        Some(Ok(line)) if line.trim() == "done" => Ok((other, end)),
-        said => Err(format!("the other process said {said:?}").into()),
+    match said {
+        Some((Ok(line), output)) if line.trim() == "done" => {
+            other.output = Some(output);
+            Ok((other, end))
+        }
+        said => Err(format!("the other process said {:?}", said.map(|said| said.0)).into()),
     }
 }
 
@@ -282,6 +301,33 @@ fn closed(options: &Options) -> Outcome {
         Ok(!end.events.is_empty())
     })?;
     drop(end);
+    Ok(())
+}
+
+/// One closes its end before the other has polled, and its memory changes owners. What arrives must be what was put; an error, or
+/// nothing, is as good.
+fn fetched_late(options: &Options) -> Outcome {
+    let (mut other, mut end) = acquainted(options)?;
+    writeln!(other.input, "withdraw")?;
+    let mut line = String::new();
+    other.output.as_mut().ok_or("a child without output")?.read_line(&mut line)?;
+    ensure!(line.trim() == "withdrawn", "the other process said {line:?}");
+    let began = Instant::now();
+    let mut arrived = false;
+    while !arrived
+        && began.elapsed() < Duration::from_millis(100)
+        && end.endpoint.poll(&mut end.events).is_ok()
+    {
+        let events = std::mem::take(&mut end.events);
+        arrived = events.iter().any(|event| matches!(event, Event::Arrived { immediate: WITHDRAWN, .. }));
+    }
+    if arrived {
+        let landed = bytes_of(&end.window, 0, LARGEST)?;
+        ensure!(
+            landed == pattern(WITHDRAWN, LARGEST),
+            "what arrives are the bytes of the memory's next owner"
+        );
+    }
     Ok(())
 }
 

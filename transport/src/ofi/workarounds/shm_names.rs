@@ -7,7 +7,8 @@
 //! by the next process that opens such an endpoint, or by the one that started the killed process.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     os::{
         fd::OwnedFd,
         unix::fs::{MetadataExt, OpenOptionsExt},
@@ -20,12 +21,14 @@ use rustix::{
     rand::{GetRandomFlags, getrandom},
 };
 
+use super::withdrawn_puts::Word;
 use crate::Error;
 
 /// The directory in which libfabric's `shm_open` creates memory.
 const DIRECTORY: &str = "/dev/shm";
-/// The beginning of names.
+/// The beginning of names, and the number of random bytes that follow, in hexadecimal digits.
 const OURS: &str = "unisono-";
+const RANDOM: usize = 12;
 /// The end of the names of locked files.
 const LOCK: &str = ".lock";
 
@@ -36,6 +39,8 @@ pub(in crate::ofi) struct Name {
     marker: PathBuf,
     /// Holds the lock.
     _locked: OwnedFd,
+    /// In the locked file.
+    word: Word,
 }
 
 impl Name {
@@ -48,14 +53,18 @@ impl Name {
 
     fn take_in(directory: &Path) -> io::Result<Self> {
         loop {
-            let mut bytes = [0_u8; 12];
+            let mut bytes = [0_u8; RANDOM];
             getrandom(&mut bytes, GetRandomFlags::empty())?;
             let name: String = bytes.iter().fold(OURS.to_owned(), |name, byte| format!("{name}{byte:02x}"));
             let marker = directory.join(format!("{name}{LOCK}"));
-            let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&marker)?;
+            let mut file =
+                fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&marker)?;
             // Another process's sweep may have removed the file before it was locked.
             if try_lock(&file)? && is_at(&file, &marker) {
-                return Ok(Self { name, marker, _locked: file.into() });
+                // Written, so that a page is taken now if there is room for one.
+                let word = file.write_all(&Word::UNSET).and_then(|()| Word::map(&file));
+                let word = word.inspect_err(|_| drop(fs::remove_file(&marker)))?;
+                return Ok(Self { name, marker, _locked: file.into(), word });
             }
         }
     }
@@ -63,6 +72,30 @@ impl Name {
     pub(in crate::ofi) fn as_str(&self) -> &str {
         &self.name
     }
+
+    /// [Withdraws](Word::withdraw) the puts of the endpoint of this name.
+    pub(in crate::ofi) fn withdraw(&self) {
+        self.word.withdraw();
+    }
+}
+
+/// The word of the peer with this name of libfabric's.
+pub(in crate::ofi) fn word_of(peer: &[u8]) -> Result<Word, Error> {
+    let failed = |what: String| Error::SharedMemory { reason: format!("a peer's {what}") };
+    let marker = marker_of(peer).ok_or_else(|| {
+        failed(format!("address, {:?}, names no memory of unisono's", String::from_utf8_lossy(peer)))
+    })?;
+    Word::open(&marker)
+        .map_err(|error| failed(format!("file {} cannot be mapped: {error}", marker.display())))
+}
+
+/// The locked file of the endpoint with this name of libfabric's, if the name contains one of ours.
+fn marker_of(name: &[u8]) -> Option<PathBuf> {
+    let at = name.windows(OURS.len()).position(|part| part == OURS.as_bytes())?;
+    let ours = name.get(at..at + OURS.len() + 2 * RANDOM)?;
+    let random = ours.get(OURS.len()..)?.iter().all(u8::is_ascii_hexdigit);
+    let ours = std::str::from_utf8(ours).ok().filter(|_| random)?;
+    Some(Path::new(DIRECTORY).join(format!("{ours}{LOCK}")))
 }
 
 impl Drop for Name {
@@ -187,6 +220,18 @@ mod tests {
         drop(lives);
         assert_eq!(sweep_in(directory), 0, "who goes in good order takes its mark along");
         assert_eq!(sweep_in(&directory.join("nowhere")), 0);
+    }
+
+    #[test]
+    fn a_peer_is_found_by_its_name_alone() {
+        let own = "unisono-00112233445566778899aabb";
+        let found = marker_of(format!("fi_shm://{own}:0:1").as_bytes());
+        assert_eq!(found, Some(Path::new(DIRECTORY).join(format!("{own}.lock"))));
+        for other in ["", "fi_shm://71:0:0", "fi_shm://unisono-../../../etc/passwd#####", "unisono-0011"] {
+            assert_eq!(marker_of(other.as_bytes()), None, "{other}");
+            assert!(matches!(word_of(other.as_bytes()), Err(Error::SharedMemory { .. })), "{other}");
+        }
+        assert!(matches!(word_of(own.as_bytes()), Err(Error::SharedMemory { .. })), "there is no such file");
     }
 
     #[test]
