@@ -1,13 +1,17 @@
 """What goes wrong is told in the library's words, on all ranks alike."""
 
+import multiprocessing
 import os
 import signal
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from test_traps import both
+from unisono.torch import _meeting
 from world import join, run
 
 
@@ -105,6 +109,8 @@ def arguments():
         (lambda: group.allreduce([ones], _op(dist.ReduceOp.BXOR)), "bxor is not defined for torch.float32"),
         (lambda: group.allreduce([ones.to("meta")]), "a tensor on meta is not served"),
         (lambda: group.broadcast([ones.to_sparse()]), "layout torch.sparse_coo is not served"),
+        (lambda: group.allreduce([torch.eye(2).to_sparse_csr()]), "layout torch.sparse_csr is not served"),
+        (lambda: group.allreduce([ones.to_sparse()], _op(dist.ReduceOp.MAX)), "can only be summed"),
         (lambda: group.allreduce([torch.ones(1).expand(4)]), "share memory"),
         (lambda: group.allreduce([ones, ones]), "one tensor is wanted, and there are 2"),
         (lambda: group.broadcast([ones], _root(dist.BroadcastOptions, 5)), "5"),
@@ -131,7 +137,7 @@ def _op(op):
     return options
 
 
-def store_gone():
+def never_comes():
     """A rank that never comes is named, and the others end."""
     if os.environ["RANK"] == "1":
         return None
@@ -143,9 +149,100 @@ def store_gone():
 
 
 def test_a_rank_that_never_comes_is_named():
-    first, _, third = run(3, store_gone, init=False)
+    first, _, third = run(3, never_comes, init=False)
     assert "Timed out" in first and "1" in first, first
     assert first.split("waits for")[1] == third.split("waits for")[1], (first, third)
+
+
+def rank_0_never_comes():
+    if os.environ["RANK"] == "0":
+        return None
+    with pytest.raises(dist.DistBackendError) as told:
+        join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store", timeout=1)
+    return str(told.value)
+
+
+def test_rank_0_that_never_comes_is_named():
+    _, told = run(2, rank_0_never_comes, init=False)
+    assert " Timed out waiting " in told and "rank 1 waits for rank 0" in told, told
+
+
+class Gone:
+    """A store whose server ends after so many answers."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def _answer(self, *_):
+        self.answers -= 1
+        if self.answers < 0:
+            raise dist.DistNetworkError("Broken pipe")
+
+    set = wait = get = delete_key = _answer
+
+
+def test_a_store_that_is_gone_hides_no_error():
+    # Rank 0 has said where to meet when the store ends, and rank 1 does not come.
+    with pytest.raises(dist.DistBackendError, match="waits for 1 of 2 ranks: 1"):
+        _meeting.join(Gone(1), 0, 2, timedelta(seconds=1))
+    # Rank 1 cannot ask.
+    with pytest.raises(dist.DistBackendError, match="waits for rank 0 to say .* Broken pipe"):
+        _meeting.join(Gone(0), 1, 2, timedelta(seconds=20))
+
+
+def without_a_store(port, server):
+    rank = int(os.environ["RANK"])
+    store = dist.TCPStore("127.0.0.1", port, 2, False)
+    dist.init_process_group("unisono", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=20))
+    dist.barrier()
+    if rank == 0:
+        os.kill(server, signal.SIGKILL)
+    dist.barrier()
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 3
+    dist.destroy_process_group()
+
+
+def serve(write):
+    store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+    write.send(store.port)
+    signal.pause()
+
+
+def test_a_store_is_needed_to_meet_and_not_to_communicate():
+    fork = multiprocessing.get_context("fork")
+    read, write = fork.Pipe(duplex=False)
+    server = fork.Process(target=serve, args=(write,), daemon=True)
+    server.start()
+    run(2, without_a_store, read.recv(), server.pid, init=False)
+    server.join()
+
+
+def memory_with_a_history():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    # A leaf that requires gradients is written in place, and autograd knows nothing of it.
+    for leaf in (torch.ones(4, requires_grad=True), torch.ones(4, 2)[:, 0].requires_grad_()):
+        dist.all_reduce(leaf)
+        dist.broadcast(leaf, src=0)
+        assert leaf.tolist() == [ranks] * 4 and leaf.is_leaf and leaf.grad_fn is None
+        leaf.square().sum().backward()
+        assert leaf.grad.tolist() == [2.0 * ranks] * 4
+    # An input that is a part of the output, or the output a part of the input, or both one.
+    whole = torch.zeros(2 * ranks)
+    own = whole[2 * rank : 2 * rank + 2]
+    own += rank + 1
+    dist.all_gather_into_tensor(whole, own)
+    assert whole.tolist() == [float(other + 1) for other in range(ranks) for _ in range(2)]
+    dist.reduce_scatter_tensor(own, whole)
+    assert own.tolist() == [ranks * (rank + 1.0)] * 2
+    tensor = torch.full((ranks,), float(rank))
+    dist.all_to_all_single(tensor, tensor)
+    assert tensor.tolist() == [float(other) for other in range(ranks)]
+
+
+def test_leaves_and_parts_of_the_other_operand():
+    both(2, memory_with_a_history)
 
 
 def forked_loaders():

@@ -3,10 +3,12 @@
 The job's token, which the ranks prove to each other, is random and goes through torch's store too: who reads that may join.
 """
 
+import contextlib
 import json
 import os
 import secrets
 import socket
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -40,8 +42,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> _native
             # A later group at the same store must not find this address.
             _forget(store)
     else:
-        store.wait([_KEY], timeout)
-        told = json.loads(store.get(_KEY))
+        told = _told(store, rank, timeout)
         meeting.update(host=told["host"], token=told["token"])
         group = _native.join(meeting, told["port"], dist.DistBackendError)
     # Nobody goes on, and may look for the next address, before this one is gone.
@@ -50,12 +51,29 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> _native
     return group
 
 
+def _told(store: dist.Store, rank: int, timeout: timedelta) -> dict[str, Any]:
+    """What rank 0 has said in torch's store."""
+    begin = time.monotonic()
+    try:
+        store.wait([_KEY], timeout)
+        return dict(json.loads(store.get(_KEY)))
+    except RuntimeError as error:
+        # Stores raise different errors if the time is over, and others if they are gone.
+        waited = timedelta(seconds=time.monotonic() - begin)
+        over = f"Timed out waiting {waited // timedelta(milliseconds=1)}ms: " if waited >= timeout else ""
+        raise dist.DistBackendError(
+            f"unisono: {over}rank {rank} waits for rank 0 to say in torch's store where to meet: {error}. Has rank 0 started, and "
+            "does the process that serves torch's store still run?"
+        ) from error
+
+
 def _forget(store: dist.Store) -> None:
     try:
         store.delete_key(_KEY)
-    except (RuntimeError, NotImplementedError):
-        # A store that cannot delete, or that is gone.
-        store.set(_KEY, "{}")
+    except RuntimeError:
+        # A store that cannot delete, or that is gone: then nobody reads it, and a failure to join is the error to tell.
+        with contextlib.suppress(RuntimeError):
+            store.set(_KEY, "{}")
 
 
 def _address(store: dist.Store) -> str:
