@@ -12,7 +12,7 @@ use crate::{
     errors::{Class, exception, failure, text},
     finisher::{self, Keep},
     operands::{self, Operand, seconds},
-    work::{Operation, Pending, Work},
+    work::{Operation, Pending, SIGNALS, Work},
 };
 
 /// Lengths of blocks in elements: of the input and of the output.
@@ -153,10 +153,21 @@ impl Group {
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let work = self.collective_async(
-            py, collective, dtype, op, factor, root, input, output, lengths, coalesced, timeout, keep,
-        )?;
-        work.0.wait(py).map(drop)
+        let request = request(collective, dtype, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
+        let group = self.group(py, request.collective.name())?;
+        let (input, output) = (input.memory(()), output.memory(Keep::new(keep)));
+        let mut signals = Ok(());
+        let ended = py.detach(|| {
+            group.collective_while(&request, input, output, SIGNALS, || {
+                signals = Python::attach(|py| py.check_signals());
+                signals.is_ok()
+            })
+        });
+        match ended {
+            Ok(memory) => finisher::dropped(py, memory.ok()),
+            Err(error) => return Err(self.error(py, &error)),
+        }
+        signals
     }
 
     /// Begins a collective. `keep` keeps its memory alive until it has ended.
@@ -176,14 +187,7 @@ impl Group {
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
-        let request = Request {
-            op: operands::operation(op, factor)?,
-            root,
-            lengths: lengths.as_ref().map(|(input, output)| Uneven { input, output }),
-            coalesced,
-            timeout: timeout.map(seconds).transpose()?,
-            ..Request::new(operands::collective(collective)?, operands::dtype(dtype)?)
-        };
+        let request = request(collective, dtype, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
         let group = self.group(py, request.collective.name())?;
         let (input, output) = (input.memory(()), output.memory(Keep::new(keep)));
         let begun = py.detach(|| group.collective_async(&request, input, output));
@@ -296,6 +300,26 @@ impl Group {
         let group = self.group(py, "failure")?;
         Ok(group.failure().map(|failure| text(&Cause::Failed(failure))))
     }
+}
+
+/// A collective as Python describes it.
+fn request(
+    collective: usize,
+    dtype: u8,
+    (op, factor): (usize, f64),
+    root: usize,
+    lengths: Option<&Lengths>,
+    coalesced: bool,
+    timeout: Option<f64>,
+) -> PyResult<Request<'_>> {
+    Ok(Request {
+        op: operands::operation(op, factor)?,
+        root,
+        lengths: lengths.map(|(input, output)| Uneven { input, output }),
+        coalesced,
+        timeout: timeout.map(seconds).transpose()?,
+        ..Request::new(operands::collective(collective)?, operands::dtype(dtype)?)
+    })
 }
 
 impl Drop for Group {

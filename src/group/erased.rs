@@ -6,7 +6,7 @@ use std::{borrow::Cow, cell::Cell, time::Duration};
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
-    buffer::{Borrowed, Foreign, Operand, Overlap},
+    buffer::{Aside, Borrowed, Foreign, Operand, Overlap},
     call::Form,
     dtype::Dtype,
     engine::What,
@@ -19,6 +19,7 @@ use crate::{
         },
         p2p::sender,
         plan::spec::{CallOptions, CallSpec},
+        shared::Planned,
         typed::coalesced::list,
     },
     reduce::ReduceOp,
@@ -95,6 +96,9 @@ impl MessageRequest {
     }
 }
 
+/// The input and the output of a collective, with their owners.
+type Operands = (Foreign, Foreign);
+
 impl ProcessGroup {
     /// Runs a collective on memory that was allocated outside of this library, and returns when this rank's part is done.
     ///
@@ -152,13 +156,40 @@ impl ProcessGroup {
         request: &Request<'_>,
         input: Foreign,
         output: Foreign,
-    ) -> Result<Work<(Foreign, Foreign)>> {
-        let ready = Ready::new(self, request, (&input, &output))?;
+    ) -> Result<Work<Operands>> {
+        let (plan, options) = self.erased_plan(request, &input, &output)?;
+        self.shared.begin_planned(request.collective.name(), plan, (input, output), &options)
+    }
+
+    /// Runs a [`collective`](Self::collective), and asks `go_on` every `every` whether to wait on: for callers that must look at other
+    /// things meanwhile, such as signals. Returns both operands with their owners, or the [`Work`] if it has not ended.
+    ///
+    /// # Errors
+    /// As [`collective`](Self::collective).
+    pub fn collective_while(
+        &self,
+        request: &Request<'_>,
+        input: Foreign,
+        output: Foreign,
+        every: Duration,
+        go_on: impl FnMut() -> bool,
+    ) -> Result<std::result::Result<Operands, Work<Operands>>> {
+        let (plan, options) = self.erased_plan(request, &input, &output)?;
+        let call = request.collective.name();
+        self.shared.run_while(call, plan, (input, output), &options, (every, go_on))
+    }
+
+    /// A collective that is ready to begin, and its options.
+    fn erased_plan(
+        &self,
+        request: &Request<'_>,
+        input: &Foreign,
+        output: &Foreign,
+    ) -> Result<((Planned, Aside), CallOptions)> {
+        let ready = Ready::new(self, request, (input, output))?;
         let borrowed = ready.arranged(Borrowed::kept_foreign(ready.input, ready.output, ready.at));
         let (spec, options) = (ready.spec(), ready.options);
-        // What was learned of the operands must not outlive their move.
-        let plan = self.shared.plan(request.dtype, &spec, borrowed, &options)?;
-        self.shared.begin_planned(request.collective.name(), plan, (input, output), &options)
+        Ok((self.shared.plan(request.dtype, &spec, borrowed, &options)?, options))
     }
 
     /// Sends or receives a message from or into memory that was allocated outside of this library, in one piece. Returns the other

@@ -1,6 +1,7 @@
 //! What all handles of a group share: its ranks, its planner and the order of its operations.
 
 use std::{
+    any::Any,
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
     time::{Duration, Instant},
 };
@@ -12,7 +13,7 @@ use crate::{
     call::Cargo,
     dtype::Dtype,
     engine::{
-        Action, CommId, Completion, Operation, Outcome, Pairs, StalledOperation, Stop, Task, WORLD, What,
+        Action, Called, CommId, Completion, Operation, Outcome, Pairs, StalledOperation, Stop, Task, WORLD, What,
     },
     error::{Error, Failure, Result},
     group::plan::{
@@ -63,6 +64,9 @@ pub(crate) struct State {
     /// Whether the shutdown of the world has begun.
     pub shutdown: bool,
 }
+
+/// A collective that is ready to begin.
+pub(crate) type Planned = (Box<Operation>, CallSchedule);
 
 impl State {
     /// The number of the latest operation that a call has waited for; 0 before the first.
@@ -123,6 +127,42 @@ impl Shared {
         Ok(())
     }
 
+    /// Runs a planned collective, and asks `go_on` every `every` whether to wait on. Returns `held`, or the work that returns it.
+    pub(crate) fn run_while<B: Send + 'static>(
+        &self,
+        call: &'static str,
+        ((operation, schedule), aside): (Planned, Aside),
+        held: B,
+        options: &CallOptions,
+        (every, go_on): (Duration, impl FnMut() -> bool),
+    ) -> Result<std::result::Result<B, Work<B>>> {
+        self.runtime.check_process()?;
+        // As in `submit`.
+        self.runtime.prepare()?;
+        let mut held = Some((held, aside));
+        let mut memory = || held.take().map(|held| Box::new(held) as Box<dyn Any + Send>);
+        let mut state = self.state()?;
+        self.runtime.check_calls(call)?;
+        let timeout = self.timeout(options);
+        let (called, lock) =
+            self.runtime.start(self.comm_id, (operation, schedule), timeout, &mut memory)?;
+        let outcome = match called {
+            Called::Ended(number) => {
+                state.latest = Some(number);
+                return held.map(|(held, _)| Ok(held)).ok_or(Error::Failed(Failure::Closed));
+            }
+            Called::UnderWay(outcome) => outcome,
+        };
+        // `go_on` may call this group.
+        drop(state);
+        self.runtime.advance(lock, &outcome, Instant::now().checked_add(every));
+        let work = Work::begun::<Aside>(outcome, &self.driver());
+        match work.wait_done_while(every, go_on)? {
+            true => work.take().map(Ok),
+            false => Ok(Err(work)),
+        }
+    }
+
     /// Begins a collective on memory that `held` owns; the work returns it.
     pub(crate) fn begin<B: Send + 'static>(
         &self,
@@ -136,28 +176,28 @@ impl Shared {
         self.begin_planned(spec.collective.name(), planned, held, options)
     }
 
-    /// Plans a collective that is to [begin](Self::begin_planned).
+    /// Plans a collective that is to [begin](Self::begin_planned) or [run](Self::run_while).
     pub(crate) fn plan(
         &self,
         dtype: Dtype,
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'static>,
         options: &CallOptions,
-    ) -> Result<(What, Aside)> {
+    ) -> Result<(Planned, Aside)> {
         let mut aside = Aside::new();
-        let (operation, schedule) = self.collective(dtype, spec, borrowed, &mut aside, options)?;
-        Ok((What::Collective(operation, schedule), aside))
+        let planned = self.collective(dtype, spec, borrowed, &mut aside, options)?;
+        Ok((planned, aside))
     }
 
     pub(crate) fn begin_planned<B: Send + 'static>(
         &self,
         call: &'static str,
-        (what, aside): (What, Aside),
+        ((operation, schedule), aside): (Planned, Aside),
         held: B,
         options: &CallOptions,
     ) -> Result<Work<B>> {
         let action = Action::Return(Some(Box::new((held, aside))));
-        let outcome = self.submit(call, what, action, options)?;
+        let outcome = self.submit(call, What::Collective(operation, schedule), action, options)?;
         Ok(Work::begun::<Aside>(outcome, &self.driver()))
     }
 
@@ -194,7 +234,7 @@ impl Shared {
         mut borrowed: Borrowed<'_>,
         aside: &mut Aside,
         options: &CallOptions,
-    ) -> Result<(Box<Operation>, CallSchedule)> {
+    ) -> Result<Planned> {
         let plan = self.planner.plan(dtype, spec, options)?;
         let scales = matches!(spec.op, ReduceOp::PreMulSum(_)) && spec.collective.reduces();
         if scales || borrowed.overlap == Overlap::Crossed {
@@ -229,7 +269,7 @@ impl Shared {
         plan: PlannedCall,
         mut borrowed: Borrowed<'_>,
         pairs: Option<Box<Pairs>>,
-    ) -> (Box<Operation>, CallSchedule) {
+    ) -> Planned {
         let PlannedCall {
             traits: CallTraits { collective, signature, kernel, average, size, long },
             schedule,

@@ -34,7 +34,7 @@ use crate::{
     buffer::Registry,
     config::Config,
     engine::{
-        Action, Called, CommId, Completion, Done, Engine, Halt, Operation, Outcome, Request, Settings,
+        Action, Called, CommId, Completion, Done, Engine, Halt, Memory, Operation, Outcome, Request, Settings,
         Supervisor as _, Task, What,
     },
     error::{Error, Failure, Result},
@@ -118,7 +118,7 @@ struct Roles {
 }
 
 /// The driver lock, released when dropped.
-struct DriverLock<'n> {
+pub(crate) struct DriverLock<'n> {
     runtime: &'n Runtime,
     /// Whether the thread was panicking when it took the lock: then it calls from a destructor.
     unwinding: bool,
@@ -234,33 +234,51 @@ impl Runtime {
         (operation, schedule): (Box<Operation>, CallSchedule),
         timeout: Duration,
     ) -> Result<Option<u64>> {
+        match self.start(comm_id, (operation, schedule), timeout, &mut || None)? {
+            (Called::Ended(number), _) => Ok(Some(number)),
+            (Called::UnderWay(outcome), lock) => {
+                self.advance(lock, &outcome, None);
+                self.wait(&outcome).map(|done| done.number)
+            }
+        }
+    }
+
+    /// Begins a collective of a communicator: if nothing else is active, on this thread, which runs it as long as the peers answer
+    /// at once and then still has the driver lock. If it has not ended then, it returns the memory that `memory` gives at its end.
+    pub(crate) fn start(
+        &self,
+        comm_id: CommId,
+        (operation, schedule): (Box<Operation>, CallSchedule),
+        timeout: Duration,
+        memory: &mut dyn FnMut() -> Memory,
+    ) -> Result<(Called, Option<DriverLock<'_>>)> {
         let Some(lock) = self.try_lock_driver() else {
-            let (completion, outcome) = Completion::new(timeout, Action::Return(None));
+            let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
             self.ask(comm_id, Task { what: What::Collective(operation, schedule), completion });
-            return self.wait(&outcome).map(|done| done.number);
+            return Ok((Called::UnderWay(outcome), None));
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = slot.as_mut() else { return Err(self.no_more()) };
         // If this thread unwinds, the driver lock drops the engine, and with it its puts, before the memory that they read.
-        let called = engine.call(comm_id, (operation, schedule), timeout, self);
+        let called = engine.call(comm_id, (operation, schedule), timeout, memory, self);
         drop(slot);
-        match called {
-            Ok(Called::Ended(number)) => {
-                self.monitor.current.finish(Some(number));
-                Ok(Some(number))
-            }
-            Ok(Called::UnderWay(outcome)) => {
-                self.open.fetch_add(1, Ordering::Release);
-                let waiting = self.callers.wait();
-                self.drive(None, (&|| outcome.ended(), None));
-                drop((lock, waiting));
-                self.wait(&outcome).map(|done| done.number)
-            }
-            Err(halt) => {
-                self.halted(halt);
-                Err(self.no_more())
-            }
+        let called = called.map_err(|halt| {
+            self.halted(halt);
+            self.no_more()
+        })?;
+        match &called {
+            Called::Ended(number) => self.monitor.current.finish(Some(*number)),
+            Called::UnderWay(_) => _ = self.open.fetch_add(1, Ordering::Release),
         }
+        Ok((called, Some(lock)))
+    }
+
+    /// Drives until an operation has ended, at most until `until`, if this thread has the driver lock.
+    pub(crate) fn advance(&self, lock: Option<DriverLock<'_>>, outcome: &Outcome, until: Option<Instant>) {
+        let Some(lock) = lock else { return };
+        let waiting = self.callers.wait();
+        self.drive(None, (&|| outcome.ended() || is_over(until), until));
+        drop((lock, waiting));
     }
 
     /// Waits for the end of an operation that was [submitted](Self::ask).
@@ -282,7 +300,7 @@ impl Runtime {
     /// Waits for the end of an operation, and drives if no other waiting thread does. Returns `false` if the time is over first;
     /// `true` also if the world has ended.
     pub(crate) fn wait_until(&self, outcome: &Outcome, until: Option<Instant>) -> bool {
-        let late = || until.is_some_and(|until| Instant::now() >= until);
+        let late = || is_over(until);
         // A wait with a limit ends by itself: it does not count as blocked.
         let _waiting = until.is_none().then(|| self.callers.wait());
         self.callers.enter();
@@ -556,4 +574,9 @@ impl Runtime {
     pub(crate) fn over(&self) -> bool {
         self.roles().failed.is_some() || self.monitor.latch.raised()
     }
+}
+
+/// Whether this moment is over.
+fn is_over(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
 }

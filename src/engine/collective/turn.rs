@@ -12,7 +12,7 @@ use unisono_schedule::CallSchedule;
 use super::run::{Pass, Run};
 use crate::engine::{
     comm::QueuedCollective,
-    completion::{Action, Completion, Done, Outcome},
+    completion::{Action, Completion, Done, Memory, Outcome},
     progress::{Engine, OFTEN, UnderWay},
     request::{Operation, What},
     stop::{Halt, Stop, halt},
@@ -82,18 +82,19 @@ impl Engine {
             .map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))
     }
 
-    /// Begins a collective and runs it directly as long as nothing else is to be done. After an error the engine must be
-    /// [abandoned](Self::abandon).
+    /// Begins a collective and runs it directly as long as nothing else is to be done. If it has not ended then, its completion returns
+    /// the memory that `memory` gives. After an error the engine must be [abandoned](Self::abandon).
     pub(crate) fn call(
         &mut self,
         comm_id: CommId,
         (operation, schedule): (Box<Operation>, CallSchedule),
         timeout: Duration,
+        memory: &mut dyn FnMut() -> Memory,
         supervisor: &dyn Supervisor,
     ) -> Result<Called, Halt> {
         let talks = !self.messaging.is_empty() || !self.net.port.active_comms.is_empty();
         if talks || !self.running.is_empty() {
-            let (completion, outcome) = Completion::new(timeout, Action::Return(None));
+            let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
             self.turn(comm_id, (operation, schedule, completion), supervisor)?;
             return Ok(Called::UnderWay(outcome));
         }
@@ -109,7 +110,7 @@ impl Engine {
             self.next_turn(comm_id, supervisor)?;
             return Ok(Called::Ended(number));
         }
-        let (completion, outcome) = Completion::new(timeout, Action::Return(None));
+        let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
         let under_way = UnderWay { comm_id, run, completion, stalled: None };
         let halt = ended.map_err(|stop| under_way.halt(stop)).err();
         self.running.push(under_way);

@@ -1,6 +1,8 @@
 //! Erased calls on memory from outside: what is refused, what ranks disagree on, messages, timeouts, and what becomes of the owners.
 
-use super::{erased::encode, small, world};
+use std::time::Duration;
+
+use super::{erased::encode, hear, small, world};
 use crate::{
     Direction, Error, Failure, Foreign, MessageRequest, ProcessGroup, ReduceOp, Request, Result, Source,
     buffer::test_memory::{TestMemory, nowhere},
@@ -69,12 +71,12 @@ fn wrong_arguments_are_the_callers_error() {
         let told = call(&Request { lengths: uneven(&[], &[]), ..all_reduce }, &good.all(), &good.all());
         assert_eq!(told, "all_reduce: it has no blocks whose lengths could differ");
         let told = call(
-            &Request { timeout: Some(std::time::Duration::ZERO), ..all_reduce },
+            &Request { timeout: Some(Duration::ZERO), ..all_reduce },
             &good.all(),
             &good.all(),
         );
         assert!(told.contains("the timeout is 0ns"), "{told}");
-        assert!(group.with_timeout(std::time::Duration::from_secs(1 << 30)).is_err());
+        assert!(group.with_timeout(Duration::from_secs(1 << 30)).is_err());
         let told = error(group.message(&MessageRequest::send(Dtype::U8, 7, 0), &good.all()).map(drop));
         assert_eq!(told, "send: there is no rank 7; there are ranks 0 to 1");
         let told = error(group.message(&MessageRequest::send(Dtype::F32, 1, 0), &pieces.all()).map(drop));
@@ -218,9 +220,9 @@ fn messages_from_foreign_memory() {
 
 #[test]
 fn the_shortest_timeout_counts() {
-    let short = std::time::Duration::from_millis(80);
+    let short = Duration::from_millis(80);
     // The world has five minutes; a handle and a call have less.
-    let ways: [fn(&ProcessGroup, std::time::Duration) -> Result<()>; 5] = [
+    let ways: [fn(&ProcessGroup, Duration) -> Result<()>; 5] = [
         |group, short| group.with_timeout(short)?.barrier(),
         |group, short| group.with_timeout(short)?.barrier_async()?.wait(),
         |group, short| {
@@ -268,7 +270,7 @@ fn until_dropped(memory: &TestMemory, owners: usize) {
         if memory.owners() == (0, owners) {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     panic!("the owners: {:?}", memory.owners());
 }
@@ -281,7 +283,7 @@ fn owners_are_dropped_once_and_not_before_the_end() {
         let data = memory(Dtype::I32, &[1; 500]);
         if group.rank() == 0 {
             drop(group.collective_async(&request, data.all(), data.all()).unwrap());
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
             assert_eq!(data.owners(), (2, 0));
             group.send(&[1_u8], 1, 0).unwrap();
         } else {
@@ -331,7 +333,7 @@ fn work_is_awaited_by_reference() {
             return group.barrier().unwrap();
         }
         let work = group.barrier_async().unwrap();
-        let short = std::time::Duration::from_millis(5);
+        let short = Duration::from_millis(5);
         assert!(!work.wait_done_timeout(short).unwrap() && !work.is_done());
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(work.poll_done(&mut context).is_pending());
@@ -348,5 +350,44 @@ fn work_is_awaited_by_reference() {
         let mut work = work;
         super::work::block_on(&mut work).unwrap();
         assert!(matches!(work.wait(), Err(Error::Argument { call: "Work", .. })), "the result was taken");
+    });
+}
+
+#[test]
+fn a_call_that_is_given_up_goes_on_as_a_work() {
+    world(2, small, |group| {
+        let request = Request::new(Collective::AllReduce, Dtype::F32);
+        let every = Duration::from_millis(1);
+        let (one, two) = (memory(Dtype::F32, &[1, 2]), encode(Dtype::F32, &[2, 4]));
+        let call = |go_on: fn() -> bool| group.collective_while(&request, one.all(), one.all(), every, go_on);
+        if group.rank() == 0 {
+            // Rank 1 waits for a message before it comes: the call asks whether to wait on.
+            let work = call(|| false).unwrap().unwrap_err();
+            assert_eq!(one.owners(), (2, 0), "the operation goes on");
+            group.send(&[0_u8], 1, 7).unwrap();
+            drop(work.wait().unwrap());
+        } else {
+            group.recv(&mut [0_u8], 0, 7).unwrap();
+            drop(call(|| true).unwrap().unwrap());
+        }
+        assert_eq!(one.bytes(), two);
+        // The operands come back from a call that ends.
+        let both = call(|| true).unwrap().unwrap();
+        assert_eq!(one.owners(), (2, 2));
+        drop(both);
+        // Waits as long as it is asked to; a failure is that of the blocking call, and drops the memory.
+        let mut asked = 0;
+        let late = Request { timeout: Some(Duration::from_millis(200)), ..request };
+        if group.rank() == 0 {
+            let failed = group.collective_while(&late, one.all(), one.all(), every, || {
+                asked += 1;
+                true
+            });
+            assert!(matches!(failed, Err(Error::Failed(Failure::Deadline { .. }))), "{failed:?}");
+            assert!(asked > 1);
+        } else {
+            hear(&group).unwrap_err();
+        }
+        until_dropped(&one, if group.rank() == 0 { 6 } else { 4 });
     });
 }
