@@ -13,7 +13,8 @@ use crate::{
     call::Cargo,
     dtype::Dtype,
     engine::{
-        Action, Called, CommId, Completion, Operation, Outcome, Pairs, StalledOperation, Stop, Task, WORLD, What,
+        Action, Called, CommId, Completion, Operation, Outcome, Pairs, StalledOperation, Stop, Task, WORLD,
+        What,
     },
     error::{Error, Failure, Result},
     group::plan::{
@@ -144,8 +145,7 @@ impl Shared {
         let mut state = self.state()?;
         self.runtime.check_calls(call)?;
         let timeout = self.timeout(options);
-        let (called, lock) =
-            self.runtime.start(self.comm_id, (operation, schedule), timeout, &mut memory)?;
+        let (called, lock) = self.runtime.start(self.comm_id, (operation, schedule), timeout, &mut memory)?;
         let outcome = match called {
             Called::Ended(number) => {
                 state.latest = Some(number);
@@ -264,12 +264,7 @@ impl Shared {
         }
     }
 
-    fn operation(
-        &self,
-        plan: PlannedCall,
-        mut borrowed: Borrowed<'_>,
-        pairs: Option<Box<Pairs>>,
-    ) -> Planned {
+    fn operation(&self, plan: PlannedCall, mut borrowed: Borrowed<'_>, pairs: Option<Box<Pairs>>) -> Planned {
         let PlannedCall {
             traits: CallTraits { collective, signature, kernel, average, size, long },
             schedule,

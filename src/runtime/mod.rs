@@ -34,8 +34,8 @@ use crate::{
     buffer::Registry,
     config::Config,
     engine::{
-        Action, Called, CommId, Completion, Done, Engine, Halt, Memory, Operation, Outcome, Request, Settings,
-        Supervisor as _, Task, What,
+        Action, Called, CommId, Completion, Done, Engine, Halt, Memory, Operation, Outcome, Request,
+        Settings, Supervisor as _, Task, What,
     },
     error::{Error, Failure, Result},
     rendezvous::{Position, Store},

@@ -57,7 +57,8 @@ def _options(kind: type, timeout: timedelta | None, **fields: Any) -> Any:
 
 def _only(call: str, tensors: Sequence[Tensor] | Tensor) -> Tensor:
     """The tensor of a list of one."""
-    if isinstance(tensors, Tensor):
+    # To ask whether something is a tensor costs more than the rest.
+    if type(tensors) is not list and isinstance(tensors, Tensor):
         return tensors
     if len(tensors) != 1:
         raise ValueError(f"{call}: one tensor is wanted, and there are {len(tensors)}")
@@ -82,10 +83,11 @@ class Calls(Runs):
         """Dtype, operation, factor and root in the library's codes."""
         op = opts.reduceOp
         code = hash(op)
-        found = REDUCTIONS.get((code, dtype))
-        if found is None:
-            raise no_reduction(call, op, dtype)
-        return found[0], found[1], 1.0 if code != PREMUL_SUM else _factor(op), root
+        try:
+            element, operation = REDUCTIONS[code, dtype]
+        except KeyError:
+            raise no_reduction(call, op, dtype) from None
+        return element, operation, _factor(op) if code == PREMUL_SUM else 1.0, root
 
     # One tensor for all ranks.
 
@@ -94,7 +96,7 @@ class Calls(Runs):
         if not isinstance(opts, AllreduceOptions):
             opts = _options(AllreduceOptions, timeout, reduceOp=opts if opts is not None else op)
         tensor = _only("all_reduce", tensors)
-        if tensor.layout is torch.sparse_coo:
+        if tensor.is_sparse:
             return self.allreduce_sparse(tensors, opts)
         memory = Memory("all_reduce")
         piece = memory.write(tensor)
@@ -397,7 +399,10 @@ class Calls(Runs):
             native = lambda piece, keep: group.send_async(dtype, piece, dst, tag, None, keep)
             return self._message(Order("send", tag, dst), native, piece, memory, tensor)
 
-        return recorded("send", [tensor], begin) if is_profiled() else begin()
+        if is_profiled():
+            with recorded("send", [tensor]):
+                return begin()
+        return begin()
 
     def recv(self, tensors, src, tag=0) -> Work:
         """Begins to receive a tensor from a rank."""
@@ -424,7 +429,10 @@ class Calls(Runs):
         def begin() -> Work:
             return self._message(Order("recv", tag, source), native, piece, memory, tensor)
 
-        return recorded(call, [tensor], begin) if is_profiled() else begin()
+        if is_profiled():
+            with recorded(call, [tensor]):
+                return begin()
+        return begin()
 
     # Checks.
 

@@ -47,8 +47,8 @@ class Runs:
         coalesced: bool = False,
     ) -> Work:
         if is_profiled():
-            begin = lambda: self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
-            return recorded(call, memory.keep, begin)
+            with recorded(call, memory.keep):
+                return self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
         return self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
 
     def _begin(
@@ -74,12 +74,17 @@ class Runs:
             if not opts.asyncOp and self._batch is None:
                 work.wait()
             return self._batched(work)
+        # To unpack them into the call costs more.
+        dtype, op, factor, root = described
+        given, wanted = pieces
         if opts.asyncOp or self._batch is not None:
             native = self._group.collective_async(
-                code, *described, *pieces, lengths, coalesced, seconds, memory.keep
+                code, dtype, op, factor, root, given, wanted, lengths, coalesced, seconds, memory.keep
             )
             return self._batched(Work((native,), outputs, memory.copy_back if memory.back else None))
-        self._group.collective(code, *described, *pieces, lengths, coalesced, seconds, memory.keep)
+        self._group.collective(
+            code, dtype, op, factor, root, given, wanted, lengths, coalesced, seconds, memory.keep
+        )
         if memory.back:
             memory.copy_back()
         return _DONE

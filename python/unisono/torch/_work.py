@@ -109,3 +109,7 @@ class Done(Work):
 
     def __init__(self, outputs: Any = ()) -> None:
         super().__init__((), outputs)
+
+    def wait(self, timeout: timedelta = _DEFAULT) -> bool:
+        """Has nothing to wait for."""
+        return True

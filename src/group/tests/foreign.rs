@@ -70,11 +70,7 @@ fn wrong_arguments_are_the_callers_error() {
         assert_eq!(told, "all_gather: the input has 1 elements; this rank's block has 6");
         let told = call(&Request { lengths: uneven(&[], &[]), ..all_reduce }, &good.all(), &good.all());
         assert_eq!(told, "all_reduce: it has no blocks whose lengths could differ");
-        let told = call(
-            &Request { timeout: Some(Duration::ZERO), ..all_reduce },
-            &good.all(),
-            &good.all(),
-        );
+        let told = call(&Request { timeout: Some(Duration::ZERO), ..all_reduce }, &good.all(), &good.all());
         assert!(told.contains("the timeout is 0ns"), "{told}");
         assert!(group.with_timeout(Duration::from_secs(1 << 30)).is_err());
         let told = error(group.message(&MessageRequest::send(Dtype::U8, 7, 0), &good.all()).map(drop));
@@ -243,7 +239,7 @@ fn the_shortest_timeout_counts() {
             |_| {},
             |group| {
                 if group.rank() == 1 {
-                    let failed = super::hear(&group).unwrap_err();
+                    let failed = hear(&group).unwrap_err();
                     assert!(matches!(
                         failed,
                         Error::Failed(Failure::Deadline { .. } | Failure::Undelivered { .. })
