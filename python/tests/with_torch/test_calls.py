@@ -304,3 +304,56 @@ def objects():
 def test_objects():
     run(2, objects)
     run(3, objects)
+
+
+MEBI = 1 << 20
+
+
+def grown(call):
+    """By how many bytes this process's memory was larger during a call than before, at most."""
+    # Resets the peak to what is resident now (proc(5)).
+    with open("/proc/self/clear_refs", "w") as peak:
+        peak.write("5")
+    before = resident("VmRSS")
+    call()
+    return resident("VmHWM") - before
+
+
+def resident(field):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith(f"{field}:"))
+
+
+def copies():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for size in (MEBI, 32 * MEBI):
+        # Torch's allocator gives large memory back to the system at once.
+        whole, part = torch.ones(size // 4), torch.ones(size // 4 // ranks)
+        other, wide = torch.zeros_like(whole), torch.ones(size // 4, 2)
+        parts = list(other.chunk(ranks))
+        calls = {
+            "all_reduce": lambda: dist.all_reduce(whole),
+            "begun": lambda: dist.all_reduce(whole, async_op=True).wait(),
+            "reduce": lambda: dist.reduce(whole, 0),
+            "broadcast": lambda: dist.broadcast(whole, 0),
+            "all_gather": lambda: dist.all_gather(parts, part),
+            "all_gather_single": lambda: dist.all_gather_into_tensor(other, part),
+            "gather": lambda: dist.gather(part, parts if rank == 0 else None, 0),
+            "scatter": lambda: dist.scatter(part, parts if rank == 0 else None, 0),
+            "reduce_scatter": lambda: dist.reduce_scatter(part, parts),
+            "reduce_scatter_single": lambda: dist.reduce_scatter_tensor(part, whole),
+            "all_to_all_single": lambda: dist.all_to_all_single(other, whole),
+            "all_to_all": lambda: dist.all_to_all(list(whole.chunk(ranks)), parts),
+            "messages": lambda: dist.send(whole, 1) if rank == 0 else dist.recv(whole, 0),
+            "coalesced": lambda: dist.group.WORLD.allreduce_coalesced([whole, other]).wait(),
+        }
+        more = {name: grown(call) for name, call in calls.items()}
+        staged = grown(lambda: dist.all_reduce(wide[:, 0]))
+    # The library's own buffers have been made by the calls of 1 MiB.
+    assert all(bytes < size // 4 for bytes in more.values()), more
+    assert staged > size * 9 // 10, staged
+
+
+@pytest.mark.parametrize("provider", ["tcp", "shm"])
+def test_no_contiguous_tensor_is_copied(provider):
+    run(2, copies, env={"UNISONO_PROVIDER": provider})
