@@ -7,7 +7,7 @@ case ${1:-} in
   mpich) packages=(mpich==5.0.2) ;; # libfabric 2, and MPICH's launcher
   maturin) packages=(maturin==1.16.0) ;;
   ruff) packages=(ruff==0.17.6) ;;
-  tests) packages=(pytest==9.0.2 numpy) ;; # numpy as new as the interpreter allows
+  tests) packages=(pytest==9.0.2 numpy ml_dtypes) ;; # as new as the interpreter allows; ml_dtypes has bfloat16
   # PyTorch's own tests want the two after it.
   torch) packages=(torch==2.15.0 expecttest hypothesis numpy pytest==9.0.2) ;;
   *) echo "venv: unknown environment '${1:-}' (mpich, maturin, ruff, tests or torch)" >&2; exit 2 ;;

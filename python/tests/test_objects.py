@@ -146,3 +146,13 @@ def test_a_world_can_pickle() -> None:
         for each in (group, half, group.with_timeout(5)):
             assert each.all_gather_object({1}) == [{1}]
             raises("set", each.all_gather_object, {1}, pickle=False)
+
+
+def test_a_work_whose_object_cannot_be_unpickled_is_done() -> None:
+    with unisono.init(rank=0, size=1) as group:
+        sending = group.send_object_async(b"no pickle", 0)
+        work = group.recv_object_async(0, pickle=True)
+        raises("cannot be unpickled", work.wait)
+        assert work.done()
+        raises("cannot be unpickled", work.wait)
+        sending.wait()

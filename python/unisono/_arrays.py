@@ -8,6 +8,7 @@ Where numpy is installed, all arrays are handled as numpy's; else contiguous obj
 
 from __future__ import annotations
 
+import struct
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -75,7 +76,7 @@ def elements(call: str, dtype: Any) -> Elements:
     known = _elements.get(dtype)
     if known is None:
         if isinstance(dtype, str):
-            itemsize = memoryview(b"").cast(_FORMATS[dtype]).itemsize
+            itemsize = struct.calcsize(_FORMATS[dtype])
             name = dtype
         elif dtype.hasobject:
             raise TypeError(f"{call}: elements of {dtype} are Python objects; use the calls of objects")
@@ -167,7 +168,7 @@ def new(call: str, shape: tuple[int, ...], dtype: Any) -> Operand:
     for length in shape:
         size *= length
     each = elements(call, dtype)
-    memory = memoryview(bytearray(size * each.itemsize))
+    memory: Any = memoryview(bytearray(size * each.itemsize))
     # What has no elements has no shape here: `memoryview` cannot cast it.
     array = memory.cast(_FORMATS[dtype], shape) if size else memory.cast(_FORMATS[dtype])
     return Operand(array, View(array, True), dtype)

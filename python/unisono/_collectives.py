@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from unisono import _native
 from unisono._arrays import Array, ArrayLike, Operand, elements, new, read, reduction, write
@@ -20,6 +20,9 @@ _SCATTER = COLLECTIVES["scatter"]
 _REDUCE_SCATTER = COLLECTIVES["reduce_scatter"]
 _ALL_TO_ALL = COLLECTIVES["all_to_all"]
 _BARRIER = COLLECTIVES["barrier"]
+
+# Lengths of blocks, of the input and the output.
+_Lengths: TypeAlias = tuple[list[int], list[int]]
 
 
 class Collectives:
@@ -129,7 +132,7 @@ class Collectives:
         call = "reduce_scatter"
         given = read(call, array)
         described = reduction(call, given.dtype, op)
-        known = None if lengths is None else (self._blocks(call, given, lengths), [])
+        known: _Lengths | None = None if lengths is None else (self._blocks(call, given, lengths), [])
         if out is not None:
             wanted = _output(call, given, out)
         else:
@@ -190,6 +193,7 @@ class Collectives:
         self, later: bool, array: Any, out: Any, root: int, lengths: Any, timeout: float | None
     ) -> Any:
         call = "scatter"
+        known: _Lengths | None
         if self.rank == root:
             given = read(call, array)
             wanted = _output(call, given, out)
@@ -270,6 +274,8 @@ class Collectives:
         self, later: bool, array: Any, root: int, out: Any, lengths: Any, timeout: float | None
     ) -> Any:
         given = read("gather", array)
+        known: _Lengths | None
+        wanted: Operand | None
         if self.rank == root:
             wanted, known = self._gathered("gather", given, out, lengths)
         else:
@@ -345,7 +351,7 @@ class Collectives:
         root: int,
         given: Operand | None,
         wanted: Operand | None,
-        lengths: tuple[list[int], list[int]] | None,
+        lengths: _Lengths | None,
         timeout: float | None,
         out: Any,
     ) -> Any:
@@ -370,8 +376,10 @@ class Collectives:
 
     def _gathered(
         self, call: str, given: Operand, out: Any, lengths: Sequence[int] | None
-    ) -> tuple[Operand, tuple[list[int], list[int]] | None]:
+    ) -> tuple[Operand, _Lengths | None]:
         """What gathers all ranks' blocks, and their lengths."""
+        known: _Lengths | None
+        shape: tuple[int, ...]
         if lengths is None:
             known, shape = None, (self.size, *given.shape)
         else:

@@ -98,12 +98,12 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
 
     @property
     def name(self) -> str:
-        """The group's name in errors; empty for the world."""
+        """The group's name in errors: ``"world"``, or its parent's with a number."""
         return self._native.name
 
     @property
     def provider(self) -> str:
-        """The libfabric provider and its version."""
+        """The name of the libfabric provider."""
         return self._native.provider
 
     @property
@@ -112,7 +112,7 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
         return self._native.failure()
 
     def __repr__(self) -> str:
-        name = "closed" if self._native.left else (self.name or "world")
+        name = "closed" if self._native.left else self.name
         return f"<unisono.Group {name}: rank {self.rank} of {self.size}>"
 
     # Other groups.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -40,7 +41,9 @@ class Work(Generic[T]):
         if not self._native.is_done():
             return False
         if self._native.exception() is None:
-            self._take(self._native.wait())
+            # What cannot be unpickled is for `wait` to raise.
+            with contextlib.suppress(_native.Error):
+                self._take(self._native.wait())
         return True
 
     def wait(self, timeout: float | None = None) -> T:
