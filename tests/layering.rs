@@ -88,7 +88,7 @@ const PYTHON: &[(&str, &[&str])] = &[
     ("operands", &["view"]),
     ("work", &["errors", "finisher", "operands"]),
     ("group", &["buffer", "errors", "finisher", "operands", "work"]),
-    ("join", &["errors", "group", "operands"]),
+    ("join", &["errors", "group", "operands", "work"]),
     ("objects", &["group", "value", "work"]),
     ("tensors", &["buffer", "errors", "group", "operands", "work"]),
     ("files", &["group", "work"]),

@@ -1,11 +1,18 @@
 //! Joining a world: as the environment describes it, or at a store whose address Python tells all ranks.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{RecvTimeoutError, channel},
+    },
+    thread,
     time::Instant,
 };
 
-use pyo3::{exceptions::PyValueError, prelude::*};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyValueError},
+    prelude::*,
+};
 use unisono::{
     Config, Error as Cause, ProcessGroup,
     config::{StoreAddress, Token},
@@ -16,6 +23,7 @@ use crate::{
     errors::{Class, exception},
     group::Group,
     operands::seconds,
+    work::SIGNALS,
 };
 
 /// Where and as whom a process meets the others of a world.
@@ -94,9 +102,9 @@ impl Store {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).take();
         let store =
             store.ok_or_else(|| PyValueError::new_err("this process has joined at this store before"))?;
-        let joined = py.detach(|| ProcessGroup::join_at(self.config.clone(), store));
+        let config = self.config.clone();
         let class = self.class.as_ref().map(|class| class.clone_ref(py));
-        finish(py, joined, class)
+        joined(py, class, move || ProcessGroup::join_at(config, store))
     }
 }
 
@@ -105,8 +113,7 @@ impl Store {
 #[pyo3(signature = (meeting, port, errors=None))]
 pub(crate) fn join(py: Python<'_>, meeting: Meeting, port: u16, errors: Class) -> PyResult<Group> {
     let config = meeting.config(py, &errors, port)?;
-    let joined = py.detach(|| ProcessGroup::join(config));
-    finish(py, joined, errors)
+    joined(py, errors, move || ProcessGroup::join(config))
 }
 
 /// What a program says itself; `None` where the environment or the default holds.
@@ -171,8 +178,8 @@ impl Settings {
 pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> {
     // Wrong arguments are found before anything is joined.
     settings.apply(&mut Config::default())?;
-    let joined = match (settings.rank, settings.size) {
-        (None, None) => py.detach(|| {
+    match (settings.rank, settings.size) {
+        (None, None) => joined(py, None, move || {
             // It cannot fail: it has not above.
             ProcessGroup::from_env_with(|config| drop(settings.apply(config)))
         }),
@@ -180,24 +187,47 @@ pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> 
             let mut config = Config { rank, ranks, ..Config::default() };
             config.set_from_env().map_err(|error| exception(py, None, &error))?;
             settings.apply(&mut config)?;
-            py.detach(|| ProcessGroup::join(config))
+            joined(py, None, move || ProcessGroup::join(config))
         }
         (rank, size) => {
             let said =
                 |number: Option<usize>| number.map_or_else(|| "not given".to_owned(), |it| it.to_string());
-            return Err(PyValueError::new_err(format!(
+            Err(PyValueError::new_err(format!(
                 "init: rank is {} and size {}; give both, the rank from 0 to size - 1, or neither",
                 said(rank),
                 said(size)
-            )));
+            )))
         }
-    };
-    finish(py, joined, None)
+    }
 }
 
-fn finish(py: Python<'_>, joined: Result<ProcessGroup, Cause>, class: Class) -> PyResult<Group> {
-    match joined {
-        Ok(group) => Ok(Group::new(group, class)),
-        Err(error) => Err(exception(py, class.as_ref(), &error)),
+/// Joins on a thread of its own, while this one lets Python handle signals: Ctrl-C ends the wait. The thread then goes on until the time
+/// to join is over; if it joins it ends the world for all ranks.
+fn joined(
+    py: Python<'_>,
+    class: Class,
+    join: impl FnOnce() -> Result<ProcessGroup, Cause> + Send + 'static,
+) -> PyResult<Group> {
+    let (tell, told) = channel();
+    let run = move || {
+        if let Err(unheard) = tell.send(join())
+            && let Ok(group) = unheard.0
+        {
+            group.abort("its program stopped waiting while it joined");
+        }
+    };
+    let thread = thread::Builder::new().name("unisono-join".to_owned()).spawn(run);
+    thread.map_err(|error| PyRuntimeError::new_err(format!("no thread can be started to join: {error}")))?;
+    let told = Mutex::new(told);
+    loop {
+        let heard = py.detach(|| told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SIGNALS));
+        match heard {
+            Ok(Ok(group)) => return Ok(Group::new(group, class)),
+            Ok(Err(error)) => return Err(exception(py, class.as_ref(), &error)),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("the thread that joins has panicked"));
+            }
+        }
     }
 }

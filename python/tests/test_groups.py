@@ -272,3 +272,59 @@ else:
     told = [rank.communicate(timeout=60) for rank in ranks]
     assert "KeyboardInterrupt" in told[0][1], told
     assert "rank 0 aborted the group: KeyboardInterrupt" in told[1][0], told
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ctrl_c_ends_joining(tmp_path: Any, rank: int) -> None:
+    program = """
+import unisono
+print("ready", flush=True)
+unisono.init()
+"""
+    ranks = start(program, tmp_path)
+    ranks[1 - rank].kill()
+    joins = ranks[rank]
+    assert joins.stdout is not None and joins.stdout.readline() == "ready\n"
+    # It waits for a store or for the other rank, which never comes; joining would last a minute.
+    time.sleep(0.3)
+    joins.send_signal(signal.SIGINT)
+    _, errors = joins.communicate(timeout=20)
+    ranks[1 - rank].communicate()
+    assert errors.endswith("KeyboardInterrupt\n"), errors
+
+
+def test_who_joins_an_interrupted_rank_is_told(tmp_path: Any) -> None:
+    program = """
+import os, signal, sys, threading, time, unisono
+if os.environ["UNISONO_RANK"] == "0":
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        unisono.init()
+    except KeyboardInterrupt:
+        open(sys.argv[1], "w").close()
+    # The program goes on, and says that it has heard when the other has ended.
+    sys.stdin.read()
+else:
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
+    try:
+        unisono.init().barrier()
+    except unisono.Error as error:
+        print(error)
+"""
+    mark = tmp_path / "interrupted"
+    meeting = {"UNISONO_WORLD_SIZE": "2", "UNISONO_STORE": f"file://{tmp_path}", "UNISONO_PROVIDER": "tcp"}
+    first, second = (
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(mark)],
+            env=os.environ | meeting | {"UNISONO_RANK": str(rank)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    )
+    told, _ = second.communicate(timeout=60)
+    first.communicate(timeout=60)
+    assert told == "rank 0 aborted the group: its program stopped waiting while it joined\n"
+    assert first.returncode == 0
