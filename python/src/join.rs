@@ -22,6 +22,7 @@ use unisono::{
 use crate::{
     errors::{Class, exception},
     group::Group,
+    log,
     operands::seconds,
     work::SIGNALS,
 };
@@ -47,6 +48,7 @@ pub(crate) struct Meeting {
 
 impl Meeting {
     fn config(&self, py: Python<'_>, class: &Class, port: u16) -> PyResult<Config> {
+        log::begin();
         let mut config = Config {
             rank: self.rank,
             ranks: self.size,
@@ -176,6 +178,7 @@ impl Settings {
 /// Joins a world: the one that a launcher's environment describes, unless `settings` say rank and size.
 #[pyfunction]
 pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> {
+    log::begin();
     // Wrong arguments are found before anything is joined.
     settings.apply(&mut Config::default())?;
     match (settings.rank, settings.size) {

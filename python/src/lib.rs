@@ -8,6 +8,7 @@ mod files;
 mod finisher;
 mod group;
 mod join;
+mod log;
 mod objects;
 mod operands;
 mod program;
