@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use pyo3::{IntoPyObjectExt, prelude::*};
+use pyo3::{IntoPyObjectExt, prelude::*, types::PyDict};
 use unisono::{Error as Cause, Foreign, MessageRequest, ProcessGroup, Request, Source, schedule::Uneven};
 
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     errors::{Class, exception, failure, text},
     finisher::{self, Keep},
     operands::{self, Operand, seconds},
+    plain::Plain,
     work::{Operation, Pending, SIGNALS, Work},
 };
 
@@ -53,6 +54,23 @@ impl Group {
     fn begun(&self, py: Python<'_>, begun: Result<Pending, Cause>) -> PyResult<Work> {
         let work = |pending| Work(Operation::new(pending, self.class(py)));
         begun.map(work).map_err(|error| self.error(py, &error))
+    }
+
+    /// Runs a collective, and lets Python handle signals meanwhile.
+    fn run(&self, py: Python<'_>, request: &Request<'_>, input: Foreign, output: Foreign) -> PyResult<()> {
+        let group = self.group(py, request.collective.name())?;
+        let mut signals = Ok(());
+        let ended = py.detach(|| {
+            group.collective_while(request, input, output, SIGNALS, || {
+                signals = Python::attach(|py| py.check_signals());
+                signals.is_ok()
+            })
+        });
+        match ended {
+            Ok(memory) => finisher::dropped(py, memory.ok()),
+            Err(error) => return Err(self.error(py, &error)),
+        }
+        signals
     }
 
     /// Begins an operation with a handle whose calls have this timeout, without the GIL: a thread that waits may need it.
@@ -154,20 +172,24 @@ impl Group {
         keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let request = request(collective, dtype, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
-        let group = self.group(py, request.collective.name())?;
-        let (input, output) = (input.memory(()), output.memory(Keep::new(keep)));
-        let mut signals = Ok(());
-        let ended = py.detach(|| {
-            group.collective_while(&request, input, output, SIGNALS, || {
-                signals = Python::attach(|py| py.check_signals());
-                signals.is_ok()
-            })
-        });
-        match ended {
-            Ok(memory) => finisher::dropped(py, memory.ok()),
-            Err(error) => return Err(self.error(py, &error)),
+        self.run(py, &request, input.memory(()), output.memory(Keep::new(keep)))
+    }
+
+    /// Runs a collective of tensors as torch's options describe it, if it is a plain one: one that blocks, whose tensors are contiguous
+    /// and in main memory, and whose kind is in `kinds`. Returns whether it is; if not, nothing has begun.
+    fn run_plain(
+        &self,
+        py: Python<'_>,
+        collective: usize,
+        given: Option<&Bound<'_, PyAny>>,
+        wanted: &Bound<'_, PyAny>,
+        opts: &Bound<'_, PyAny>,
+        kinds: &Bound<'_, PyDict>,
+    ) -> PyResult<bool> {
+        match Plain::new(operands::collective(collective)?, (given, wanted), opts, kinds)? {
+            Some(Plain { request, input, output }) => self.run(py, &request, input, output).map(|()| true),
+            None => Ok(false),
         }
-        signals
     }
 
     /// Begins a collective. `keep` keeps its memory alive until it has ended.

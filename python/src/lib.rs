@@ -11,6 +11,7 @@ mod join;
 mod log;
 mod objects;
 mod operands;
+mod plain;
 mod program;
 mod tensors;
 mod value;

@@ -39,15 +39,15 @@ impl Operand {
     ///
     /// The package calls this with the addresses of tensors and buffers that it holds until a blocking call has returned, or that
     /// `owner` holds.
-    pub(crate) fn memory(self, owner: impl Send + 'static) -> Foreign {
+    pub(crate) fn memory(&self, owner: impl Send + 'static) -> Foreign {
         let pointer = |address: usize| std::ptr::with_exposed_provenance_mut::<u8>(address);
         match self {
             Self::None => Foreign::none(),
             // SAFETY: by the promise of the callers in this package, above.
-            Self::One(address, bytes) => unsafe { Foreign::new(pointer(address), bytes, owner) },
+            Self::One(address, bytes) => unsafe { Foreign::new(pointer(*address), *bytes, owner) },
             // SAFETY: likewise.
             Self::Pieces(pieces) => unsafe {
-                Foreign::pieces(pieces.into_iter().map(|(address, bytes)| (pointer(address), bytes)), owner)
+                Foreign::pieces(pieces.iter().map(|(address, bytes)| (pointer(*address), *bytes)), owner)
             },
         }
     }

@@ -118,6 +118,9 @@ class Group:
         timeout: float | None = None,
         keep: object = None,
     ) -> None: ...
+    def run_plain(
+        self, collective: int, given: object, wanted: object, opts: object, kinds: dict[Any, Any]
+    ) -> bool: ...
     def collective_async(
         self,
         collective: int,

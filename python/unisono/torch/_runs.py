@@ -14,9 +14,10 @@ from unisono.torch._chunks import Chunks, Collective, of_collective, of_message,
 from unisono.torch._memory import Memory, Piece
 from unisono.torch._profile import is_profiled, recorded
 from unisono.torch._staging import Order, Staging
+from unisono.torch._types import PLAIN
 from unisono.torch._work import Done, Work
 
-_DONE = Done()
+DONE = Done()
 
 
 class Runs:
@@ -33,6 +34,15 @@ class Runs:
     _calls_made = 0
     # `None` until a tensor of a device comes.
     _staging: Staging | None = None
+
+    def _plain(self, code: int, given: Tensor | None, wanted: Tensor, opts: Any) -> bool:
+        """Whether a call is one of those that most programs make, which the native module then has run by itself."""
+        if is_profiled() or self._batch is not None or self._staging is not None:
+            return False
+        if not self._group.run_plain(code, given, wanted, opts, PLAIN):
+            return False
+        self._calls_made += 1
+        return True
 
     def _run(
         self,
@@ -87,7 +97,7 @@ class Runs:
         )
         if memory.back:
             memory.copy_back()
-        return _DONE
+        return DONE
 
     def _is_staging(self) -> bool:
         """Whether calls must queue, as one before them waits for a device."""

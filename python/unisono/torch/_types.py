@@ -38,6 +38,17 @@ REDUCTIONS: dict[tuple[int, torch.dtype], Reduction] = {
 # How tensors of each dtype are moved.
 MOVED = {dtype: _types.moved(_name(dtype), dtype.itemsize) for dtype in _ALL}
 
+# The kinds of calls that the native module runs by itself (`run_plain`): reductions without a factor, by their code, and moves. Complex
+# numbers are not among them, since a conjugate may only say that it is one.
+PLAIN: dict[tuple[int | None, torch.dtype], Reduction] = {
+    (code, dtype): kind
+    for (code, dtype), kind in [
+        *REDUCTIONS.items(),
+        *(((None, dtype), Reduction(kind.dtype, 0)) for dtype, kind in MOVED.items()),
+    ]
+    if code != PREMUL_SUM and not dtype.is_complex
+}
+
 
 def moved(dtype: torch.dtype) -> Moved:
     """How tensors of this dtype are moved."""
