@@ -10,25 +10,38 @@ case ${1:-} in
   tests) packages=(pytest==9.0.2 numpy ml_dtypes) ;; # as new as the interpreter allows; ml_dtypes has bfloat16
   # PyTorch's own tests want the two after it.
   torch) packages=(torch==2.15.0 expecttest hypothesis numpy pytest==9.0.2) ;;
-  *) echo "venv: unknown environment '${1:-}' (mpich, maturin, ruff, tests or torch)" >&2; exit 2 ;;
+  # Without what torch wants of CUDA but its runtime: 3 GB, of which nothing is called where there is no GPU.
+  torch-oldest) packages=(torch==2.8.0 nvidia-cuda-runtime-cu12==12.8.90) ;;
+  *) echo "venv: unknown environment '${1:-}' (mpich, maturin, ruff, tests, torch or torch-oldest)" >&2; exit 2 ;;
 esac
 mkdir -p "${CARGO_TARGET_DIR:-target}"
 # By the version, so that another one is installed anew.
 pinned=${packages[0]}
 folder=${CARGO_TARGET_DIR:-target}
-if [ "$1" = torch ]; then
+if [ "$1" = torch ] || [ "$1" = torch-oldest ]; then
   # Once for all checkouts, and kept when what was built is removed.
   folder=${XDG_CACHE_HOME:-$HOME/.cache}/unisono
   mkdir -p "$folder"
   [ -e "$folder/${pinned/==/-}/complete" ] ||
-    echo "venv: $pinned and what it needs are about 3 GB to be had and 6 GB on the disk, in $folder" >&2
+    case $1 in
+      torch) echo "venv: $pinned and what it needs are about 3 GB to be had and 6 GB on the disk, in $folder" >&2 ;;
+      *) echo "venv: $pinned is about 0.9 GB to be had and 2 GB on the disk, in $folder" >&2 ;;
+    esac
 fi
 venv=$(cd "$folder" && pwd)/${pinned/==/-}
 if [ ! -e "$venv/complete" ]; then
   ci/setup.sh python >&2
   rm -rf "$venv"
   python3 -m venv "$venv"
-  "$venv/bin/pip" install -q --disable-pip-version-check --only-binary :all: "${packages[@]}" >&2
+  pip=("$venv/bin/pip" install -q --disable-pip-version-check --only-binary :all:)
+  if [ "$1" = torch-oldest ]; then
+    "${pip[@]}" filelock typing_extensions sympy networkx jinja2 fsspec numpy expecttest hypothesis pytest==9.0.2 >&2
+    "${pip[@]}" --no-cache-dir --no-deps "${packages[@]}" >&2
+    "$venv/bin/python" ci/cuda_stubs.py "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch/lib" >&2
+    "$venv/bin/python" -c 'import torch' >&2
+  else
+    "${pip[@]}" "${packages[@]}" >&2
+  fi
   touch "$venv/complete"
 fi
 echo "$venv"

@@ -111,6 +111,9 @@ environ = os.environ
 import torch
 from torch.testing._internal import common_distributed
 
+if os.environ["BACKEND"] == "unisono":
+    # Torch before 2.14 does not find it by its name.
+    import unisono.torch  # noqa: F401
 if os.environ["BACKEND"] not in SAME_AS:
     common_distributed.DistTestCases.backend_feature["plugin"].add(os.environ["BACKEND"])
     # It is read when this is imported.

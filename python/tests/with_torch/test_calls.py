@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from unisono.torch import ProcessGroup
-from world import run
+from world import CLASSES, run
 
 REDUCED = [
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8,
@@ -128,7 +128,7 @@ def moved_in_all_ways():
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["process-group", "backend"])
+@pytest.mark.parametrize("kind", CLASSES)
 def test_every_dtype_moves(ranks, kind):
     run(ranks, moved_in_all_ways, env={"UNISONO_TORCH_CLASS": kind})
 

@@ -12,13 +12,12 @@ import torch.distributed as dist
 from test_calls import MOVED, everything
 from torch import nn
 from unisono.torch import ProcessGroup, _chunks, _devices, _staging
-from world import run
+from world import CLASSES, newer, run
 
 # Asked of the driver's library, so that forks may use the GPU.
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU of CUDA")
 DEVICES = ["late", pytest.param("cuda", marks=needs_gpu)]
-CLASSES = ["process-group", "backend"]
 
 
 class Cuda:
@@ -427,6 +426,7 @@ def beside_nccl(device):
 
 
 @needs_gpu
+@newer
 def test_nccl_serves_the_gpu_where_it_is_asked_to():
     run(1, on, "cuda", 4096, beside_nccl, backend="cpu:unisono,cuda:nccl")
 

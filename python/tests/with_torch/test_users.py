@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from test_traps import both
 from torch import nn
-from world import run
+from world import HAS_BACKENDS, join, newer, run
 
 SIZE = 40
 
@@ -246,8 +246,19 @@ def mixed():
     assert tensor.tolist() == [4.0, 4.0]
 
 
+@newer
 def test_a_group_with_several_backends():
     run(2, mixed, backend="cpu:unisono,cuda:gloo")
+
+
+def refused():
+    with pytest.raises(ValueError, match="lets no backend of Python's stand beside others"):
+        join("tcp://127.0.0.1:0", backend="cpu:unisono,cuda:gloo")
+
+
+@pytest.mark.skipif(HAS_BACKENDS, reason="this torch has groups of several backends")
+def test_an_older_torch_refuses_a_group_with_several_backends():
+    run(1, refused, init=False)
 
 
 def beside_gloo():
@@ -295,5 +306,6 @@ def recorded():
     assert sum("all" in name and "reduce" in name for name in names) == 2, told
 
 
+@newer
 def test_the_flight_recorder_records():
     run(2, recorded, env={"TORCH_FR_BUFFER_SIZE": "100"})

@@ -10,11 +10,19 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
+from unisono.torch._older import HAS_BACKENDS
 
 # Torch is imported once, and each rank is a fork: a process that had to import it would take seconds.
 _FORK = multiprocessing.get_context("fork")
+
+
+# For what torch before 2.14 does not have.
+newer = pytest.mark.skipif(not HAS_BACKENDS, reason=f"torch {torch.__version__} does not have it")
+# The classes of groups.
+CLASSES = ["process-group", "backend"] if HAS_BACKENDS else ["process-group"]
 
 
 def run(

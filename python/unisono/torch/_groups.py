@@ -25,6 +25,7 @@ from unisono.torch import _meeting
 from unisono.torch._calls import Calls
 from unisono.torch._devices import DEVICES
 from unisono.torch._monitored import MonitoredBarrier
+from unisono.torch._older import HAS_BACKENDS, ItsOwnBackend, refuse_others
 
 NAME = "unisono"
 
@@ -164,16 +165,17 @@ def _create_group(parent: _native.Group, ranks: list[int], timeout: timedelta) -
     return parent.create_group(ranks, made[tuple(ranks)]).with_timeout(timeout.total_seconds())
 
 
-class ProcessGroup(Common, _ProcessGroup):
+class ProcessGroup(*(() if HAS_BACKENDS else (ItsOwnBackend,)), Common, _ProcessGroup):
     """A process group all of whose calls go to the library."""
 
     def __init__(self, membership: Membership) -> None:
         _ProcessGroup.__init__(self, membership.rank, membership.size)
         self._enter(membership)
-        # For what asks the group for its backend, its devices or its name.
-        self._backend = Backend(membership._replace(is_world=False))
-        for device in ("cpu", *DEVICES):
-            self._register_backend(torch.device(device), _ProcessGroup.BackendType.CUSTOM, self._backend)
+        if HAS_BACKENDS:
+            # For what asks the group for its backend, its devices or its name.
+            self._backend = Backend(membership._replace(is_world=False))
+            for device in ("cpu", *DEVICES):
+                self._register_backend(torch.device(device), _ProcessGroup.BackendType.CUSTOM, self._backend)
         self._set_default_backend(_ProcessGroup.BackendType.CUSTOM)
 
     # Old names, and those of the C++ interface.
@@ -195,7 +197,8 @@ class ProcessGroup(Common, _ProcessGroup):
     rank, size = getRank, getSize
 
     def _release(self) -> None:
-        self._backend._release()
+        if HAS_BACKENDS:
+            self._backend._release()
         super()._release()
 
     def name(self) -> str:
@@ -265,6 +268,8 @@ class Backend(Common, _Backend):
 
 def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | Backend:
     """What torch calls to make a group: `opts` are its `_DistributedBackendOptions`."""
+    if not HAS_BACKENDS:
+        refuse_others()
     rank, size, store = opts.group_rank, opts.group_size, opts.store
     timeout = opts.timeout
     if not isinstance(timeout, timedelta):
@@ -282,6 +287,8 @@ def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | B
 
 def _class(opts: Any) -> type[ProcessGroup | Backend]:
     wanted = os.environ.get(_CLASS)
+    if not HAS_BACKENDS:
+        return ProcessGroup
     if wanted is not None:
         classes = {"process-group": ProcessGroup, "backend": Backend}
         if wanted not in classes:
