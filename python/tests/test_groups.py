@@ -162,6 +162,18 @@ def raising(group: Group) -> str:
     return "nothing raised"
 
 
+def exits(group: Group) -> str | None:
+    with pytest.raises(SystemExit), group:
+        sys.exit(0)
+    with pytest.raises(unisono.Error, match="left"):
+        group.barrier()
+    return None
+
+
+def test_an_exit_that_is_no_failure_leaves_in_good_order() -> None:
+    assert alone(2, exits) == [None, None]
+
+
 def test_groups_are_made_of_groups(world: Ranks) -> None:
     world.run(parts)
 

@@ -112,15 +112,20 @@ def reduction(call: str, dtype: Any, op: str) -> tuple[int, int, float]:
 class Operand:
     """An array of a call, as the library takes it."""
 
-    __slots__ = ("array", "dtype", "shape", "target", "view")
+    __slots__ = ("array", "dtype", "target", "view")
 
     def __init__(self, array: Any, view: View, dtype: Any, target: Any = None) -> None:
         self.array = array
         self.view = view
         self.dtype = dtype
-        self.shape: tuple[int, ...] = array.shape
         # Where a staged result is to be copied.
         self.target = target
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each dimension."""
+        shape: tuple[int, ...] = self.array.shape
+        return shape
 
     def finish(self) -> None:
         """Copies a staged result to where it belongs."""

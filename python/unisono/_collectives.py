@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -402,12 +403,13 @@ class Collectives:
         """Lengths along the first dimension, in the library's elements."""
         if not given.shape:
             raise ValueError(f"{call}: an array without dimensions has no lengths")
-        if len(lengths) != self.size or any(length < 0 for length in lengths):
+        rows = [operator.index(length) for length in lengths]
+        if len(rows) != self.size or any(length < 0 for length in rows):
             raise ValueError(
-                f"{call}: the lengths are {list(lengths)}; wanted one for each of {self.size} ranks, of 0 or more"
+                f"{call}: the lengths are {rows}; wanted one for each of {self.size} ranks, of 0 or more"
             )
         each = elements(call, given.dtype).elements * math.prod(given.shape[1:])
-        return [int(length) * each for length in lengths]
+        return [length * each for length in rows]
 
 
 def _result(wanted: Operand | None, out: Any) -> Any:

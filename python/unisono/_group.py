@@ -173,7 +173,7 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or not self._world:
+        if kind is None or not self._world or isinstance(error, SystemExit) and not error.code:
             self.close()
         elif not self._native.left:
             _exit.abort(_exit.told(kind, error))
