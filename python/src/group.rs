@@ -73,6 +73,23 @@ impl Group {
         signals
     }
 
+    /// Begins a collective.
+    fn begin_collective(
+        &self,
+        py: Python<'_>,
+        request: &Request<'_>,
+        input: Foreign,
+        output: Foreign,
+    ) -> PyResult<Work> {
+        let group = self.group(py, request.collective.name())?;
+        let begun = py.detach(|| group.collective_async(request, input, output));
+        let ended = |py: Python<'_>, memory: (Foreign, Foreign)| {
+            finisher::dropped(py, memory);
+            Ok(py.None())
+        };
+        self.begun(py, begun.map(|work| Pending::new(work, ended)))
+    }
+
     /// Begins an operation with a handle whose calls have this timeout, without the GIL: a thread that waits may need it.
     pub(crate) fn begin(
         &self,
@@ -175,20 +192,26 @@ impl Group {
         self.run(py, &request, input.memory(()), output.memory(Keep::new(keep)))
     }
 
-    /// Runs a collective of tensors as torch's options describe it, if it is a plain one: one that blocks, whose tensors are contiguous
-    /// and in main memory, and whose kind is in `kinds`. Returns whether it is; if not, nothing has begun.
-    fn run_plain(
+    /// Runs or begins a collective of tensors as torch's options describe it, if it is a plain one: its tensors are contiguous and in main
+    /// memory, and its kind is in `kinds`. Returns the work, `True` if it has ended, or `False` if it is not plain and nothing has begun.
+    fn run_plain<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         collective: usize,
-        given: Option<&Bound<'_, PyAny>>,
-        wanted: &Bound<'_, PyAny>,
-        opts: &Bound<'_, PyAny>,
-        kinds: &Bound<'_, PyDict>,
-    ) -> PyResult<bool> {
+        given: Option<&Bound<'py, PyAny>>,
+        wanted: &Bound<'py, PyAny>,
+        opts: &Bound<'py, PyAny>,
+        kinds: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         match Plain::new(operands::collective(collective)?, (given, wanted), opts, kinds)? {
-            Some(Plain { request, input, output }) => self.run(py, &request, input, output).map(|()| true),
-            None => Ok(false),
+            None => false.into_bound_py_any(py),
+            Some(Plain { request, input, output, waits: true }) => {
+                self.run(py, &request, input, output)?;
+                true.into_bound_py_any(py)
+            }
+            Some(Plain { request, input, output, waits: false }) => {
+                self.begin_collective(py, &request, input, output)?.into_bound_py_any(py)
+            }
         }
     }
 
@@ -210,14 +233,7 @@ impl Group {
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
         let request = request(collective, dtype, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
-        let group = self.group(py, request.collective.name())?;
-        let (input, output) = (input.memory(()), output.memory(Keep::new(keep)));
-        let begun = py.detach(|| group.collective_async(&request, input, output));
-        let ended = |py: Python<'_>, memory: (Foreign, Foreign)| {
-            finisher::dropped(py, memory);
-            Ok(py.None())
-        };
-        self.begun(py, begun.map(|work| Pending::new(work, ended)))
+        self.begin_collective(py, &request, input.memory(()), output.memory(Keep::new(keep)))
     }
 
     /// Begins to send memory to a rank.

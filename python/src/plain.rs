@@ -1,5 +1,5 @@
-//! The collectives that most programs of PyTorch call: blocking ones of contiguous tensors in main memory. Python's code for them takes
-//! five times as long as the library for 8 bytes, so they are read from torch's objects here; all others go through that code.
+//! The collectives that most programs of PyTorch call: of contiguous tensors in main memory. Python's code for them takes five times as
+//! long as the library for 8 bytes, so they are read from torch's objects here; all others go through that code.
 
 use pyo3::{
     intern,
@@ -19,6 +19,8 @@ pub(crate) struct Plain {
     pub request: Request<'static>,
     pub input: Foreign,
     pub output: Foreign,
+    /// Whether the call returns only when it has ended.
+    pub waits: bool,
 }
 
 impl Plain {
@@ -31,9 +33,6 @@ impl Plain {
         kinds: &Bound<'_, PyDict>,
     ) -> PyResult<Option<Self>> {
         let py = opts.py();
-        if opts.getattr(intern!(py, "asyncOp"))?.is_truthy()? {
-            return Ok(None);
-        }
         // Negative: torch's "not set".
         if opts.getattr(intern!(py, "timeout"))?.getattr(intern!(py, "days"))?.extract::<i32>()? >= 0 {
             return Ok(None);
@@ -59,7 +58,8 @@ impl Plain {
         };
         let op = operands::operation(op, 1.0)?;
         let request = Request { op, root, ..Request::new(collective, operands::dtype(dtype)?) };
-        Ok(Some(Self { request, input, output: output.memory(keep(wanted)) }))
+        let waits = !opts.getattr(intern!(py, "asyncOp"))?.is_truthy()?;
+        Ok(Some(Self { request, input, output: output.memory(keep(wanted)), waits }))
     }
 }
 

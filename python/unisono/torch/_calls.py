@@ -28,7 +28,7 @@ from unisono import _native
 from unisono._codes import COLLECTIVES
 from unisono.torch._memory import Memory, Piece, blocks, same_dtype
 from unisono.torch._profile import is_profiled, recorded
-from unisono.torch._runs import DONE, Runs, together
+from unisono.torch._runs import Runs, together
 from unisono.torch._staging import Order
 from unisono.torch._types import PREMUL_SUM, REDUCTIONS, moved, no_reduction
 from unisono.torch._work import Done, Work
@@ -96,8 +96,9 @@ class Calls(Runs):
         if not isinstance(opts, AllreduceOptions):
             opts = _options(AllreduceOptions, timeout, reduceOp=opts if opts is not None else op)
         tensor = _only("all_reduce", tensors)
-        if self._plain(_ALL_REDUCE, tensor, tensor, opts):
-            return DONE
+        work = self._plain(_ALL_REDUCE, tensor, tensor, opts)
+        if work is not None:
+            return work
         if tensor.is_sparse:
             return self.allreduce_sparse(tensors, opts)
         memory = Memory("all_reduce")
@@ -169,8 +170,9 @@ class Calls(Runs):
         if not isinstance(opts, BroadcastOptions):
             opts = _options(BroadcastOptions, timeout, rootRank=opts if opts is not None else root)
         tensor = _only("broadcast", tensors)
-        if self._plain(_BROADCAST, None, tensor, opts):
-            return DONE
+        work = self._plain(_BROADCAST, None, tensor, opts)
+        if work is not None:
+            return work
         root, memory = opts.rootRank, Memory("broadcast")
         piece = memory.read(tensor) if root == self._rank else memory.write(tensor)
         described = (moved(tensor.dtype).dtype, 0, 1.0, root)
@@ -204,8 +206,9 @@ class Calls(Runs):
         if not isinstance(opts, AllgatherOptions):
             opts = _options(AllgatherOptions, timeout)
         self._whole("all_gather_single", output, "output", input, "input")
-        if self._plain(_ALL_GATHER, input, output, opts):
-            return DONE
+        work = self._plain(_ALL_GATHER, input, output, opts)
+        if work is not None:
+            return work
         memory = Memory("all_gather_single")
         pieces = (memory.read(input), memory.write(output))
         described = (moved(input.dtype).dtype, 0, 1.0, 0)
@@ -318,8 +321,9 @@ class Calls(Runs):
         """Reduces all ranks' input; every rank gets its block of the result."""
         opts = opts if opts is not None else ReduceScatterOptions()
         self._whole("reduce_scatter_single", input, "input", output, "output")
-        if self._plain(_REDUCE_SCATTER, input, output, opts):
-            return DONE
+        work = self._plain(_REDUCE_SCATTER, input, output, opts)
+        if work is not None:
+            return work
         memory = Memory("reduce_scatter_single")
         described = self._reduction("reduce_scatter_single", opts, input.dtype)
         pieces = (memory.read(input), memory.write(output))

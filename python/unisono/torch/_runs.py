@@ -35,14 +35,15 @@ class Runs:
     # `None` until a tensor of a device comes.
     _staging: Staging | None = None
 
-    def _plain(self, code: int, given: Tensor | None, wanted: Tensor, opts: Any) -> bool:
-        """Whether a call is one of those that most programs make, which the native module then has run by itself."""
+    def _plain(self, code: int, given: Tensor | None, wanted: Tensor, opts: Any) -> Work | None:
+        """Has the native module run a call by itself, if it is one of those that most programs make."""
         if is_profiled() or self._batch is not None or self._staging is not None:
-            return False
-        if not self._group.run_plain(code, given, wanted, opts, PLAIN):
-            return False
+            return None
+        begun = self._group.run_plain(code, given, wanted, opts, PLAIN)
+        if begun is False:
+            return None
         self._calls_made += 1
-        return True
+        return DONE if begun is True else Work((begun,), [wanted])
 
     def _run(
         self,

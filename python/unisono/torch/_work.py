@@ -15,15 +15,17 @@ _DEFAULT = timedelta(0)
 class Work(_Work):
     """An operation under way, or several that end together."""
 
+    # To be called once, after the operations have ended and before anybody sees the results.
+    _finish: Callable[[], None] | None = None
+
     def __init__(
         self, natives: Sequence[Any], outputs: Any, finish: Callable[[], None] | None = None
     ) -> None:
-        super().__init__()
+        _Work.__init__(self)
         self._natives = natives
         self._outputs = outputs
-        # To be called once, after the operations have ended and before anybody sees the results.
-        self._finish = finish
         if finish is not None:
+            self._finish = finish
             self._lock = threading.Lock()
             # Also if nobody waits.
             self._on_end(lambda: None)
