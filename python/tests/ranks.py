@@ -39,6 +39,8 @@ class Ranks:
             theirs.close()
             self._pipes.append(mine)
             self._processes.append(process)
+        # What one does first must not meet another that is still joining.
+        self._answers(60, ())
 
     def run(
         self, body: Callable[..., Any], *args: Any, timeout: float = 60, without: Iterable[int] = ()
@@ -46,11 +48,14 @@ class Ranks:
         """What `body(group, *args)` returns on each rank, except ranks `without` an answer, which end. `body` is a function of a module."""
         for pipe in self._pipes:
             pipe.send((body, args))
+        return self._answers(timeout, without)
+
+    def _answers(self, timeout: float, without: Iterable[int]) -> list[Any]:
         results, told = [], []
         for rank, pipe in enumerate(self._pipes):
             try:
                 good, result = pipe.recv() if pipe.poll(timeout) else (False, f"no answer within {timeout} s")
-            except EOFError:
+            except (EOFError, OSError):
                 good, result = False, "it has ended"
             results.append(result)
             if not good and rank not in without:
@@ -84,6 +89,7 @@ class Ranks:
 def _serve(environment: dict[str, str], pipe: Any) -> None:
     os.environ.update(environment)
     with unisono.init(timeout=30) as group:
+        pipe.send((True, None))
         while True:
             asked = pipe.recv()
             if asked is None:

@@ -135,9 +135,14 @@ def late(group: Group) -> str:
 
 def dies(group: Group) -> str:
     if group.rank == 1:
+        # The others are where they should be.
+        for _ in range(group.size - 1):
+            group.recv(np.zeros(1), tag=1)
         os.kill(os.getpid(), signal.SIGKILL)
-    work = group.all_reduce_async(np.zeros(3))
+    work = group.recv_async(np.zeros(3), 1)
+    sending = group.send_async(np.zeros(1), 1, 1)
     with pytest.raises(unisono.Error) as raised:
+        sending.wait()
         group.barrier()
     with pytest.raises(unisono.Error):
         work.wait()
@@ -249,10 +254,11 @@ def start(program: str, folder: Any) -> list[subprocess.Popen[str]]:
 def test_an_uncaught_exception_is_told_to_the_others(tmp_path: Any) -> None:
     program = """
 import unisono
-group = unisono.init()
-if group.rank == 1:
-    raise LookupError("no such shard")
 try:
+    # A rank may be told while it joins.
+    group = unisono.init()
+    if group.rank == 1:
+        raise LookupError("no such shard")
     group.barrier()
 except unisono.Error as error:
     print(error)
@@ -264,17 +270,16 @@ except unisono.Error as error:
 def test_ctrl_c_ends_a_wait(tmp_path: Any) -> None:
     program = """
 import sys, time, numpy, unisono
-group = unisono.init()
-if group.rank == 0:
-    print("ready", flush=True)
-    group.all_reduce(numpy.zeros(3))
-else:
-    try:
-        while group.failure is None:
-            time.sleep(0.01)
-        group.barrier()
-    except unisono.Error as error:
-        print(error)
+try:
+    group = unisono.init()
+    if group.rank == 0:
+        print("ready", flush=True)
+        group.all_reduce(numpy.zeros(3))
+    while group.failure is None:
+        time.sleep(0.01)
+    group.barrier()
+except unisono.Error as error:
+    print(error)
 """
     ranks = start(program, tmp_path)
     assert ranks[0].stdout is not None and ranks[0].stdout.readline() == "ready\n"
