@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs test-python chaos fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs test-python chaos soak fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -39,7 +39,7 @@ examples: ## runs every example with several ranks
 python: ## the Python package's own tests, which need no torch
 	@ci/python.sh test
 
-test-python: ## the backend of torch.distributed with torch, and PyTorch's own tests of backends with 2 and 4 ranks (3 GB of downloads, once)
+test-python: ## the backend of torch.distributed with torch, and PyTorch's own tests of backends with 2 and 4 ranks; again with the oldest torch (4 GB of downloads, once)
 	@ci/setup.sh build python
 	@ci/torch.sh
 
@@ -53,6 +53,10 @@ chaos: ## more of the random campaign of deaths and disagreements: UNISONO_TEST_
 	@ci/setup.sh build
 	UNISONO_TEST_CASES=$${UNISONO_TEST_CASES:-2000} UNISONO_TEST_SEED=$${UNISONO_TEST_SEED:-$$(date +%s)} \
 	  cargo test -p unisono --test processes -- campaign
+
+soak: chaos ## what is long: chaos, and PyTorch's tests with 3 and 8 ranks (an hour)
+	@ci/setup.sh build python
+	@ci/torch.sh --suite 3 8
 
 test-hosts: ## ranks on several hosts, made of network namespaces, over libfabric 1 and 2 (needs root)
 	@ci/setup.sh build hosts
