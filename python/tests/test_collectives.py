@@ -92,6 +92,17 @@ def truth(group: Group, seed: int) -> None:
         same(group.all_reduce(mine, op), oracle(inputs, axis=0))
 
 
+def other_names(group: Group) -> None:
+    mine = np.array([group.rank + 1.0])
+    everyone = [np.array([rank + 1.0]) for rank in range(group.size)]
+    for _ in range(2):
+        same(group.all_reduce(mine, "prod"), reduced(everyone, "product"))
+        same(group.all_reduce(mine, "mean"), reduced(everyone, "avg"))
+    # Each rank has a factor of its own.
+    total = sum((rank + 1.0) * (rank + 0.5) for rank in range(group.size))
+    same(group.all_reduce(mine, f"premulsum({group.rank + 0.5})"), np.array([total]))
+
+
 def move_everything(group: Group, seed: int) -> None:
     rng = np.random.default_rng(seed)
     size, rank = group.size, group.rank
@@ -244,6 +255,10 @@ def test_reductions_are_numpys(world: Ranks, seed: int) -> None:
 
 def test_truth_values_are_combined(world: Ranks, seed: int) -> None:
     world.run(truth, seed)
+
+
+def test_operations_have_other_names_and_factors(world: Ranks) -> None:
+    world.run(other_names)
 
 
 def test_every_type_is_moved(world: Ranks, seed: int) -> None:

@@ -71,19 +71,24 @@ _elements: dict[Any, Elements] = {}
 _reductions: dict[tuple[Any, str], tuple[int, int, float]] = {}
 
 
+def _name(dtype: Any) -> str:
+    """The name of a type; that of one in another byte order says nothing here."""
+    if isinstance(dtype, str):
+        return dtype
+    return str(dtype.name) if dtype.isnative else ""
+
+
 def elements(call: str, dtype: Any) -> Elements:
     """How elements of this type are moved."""
     known = _elements.get(dtype)
     if known is None:
         if isinstance(dtype, str):
             itemsize = struct.calcsize(_FORMATS[dtype])
-            name = dtype
         elif dtype.hasobject:
             raise TypeError(f"{call}: elements of {dtype} are Python objects; use the calls of objects")
         else:
-            # What is in another byte order, or structured, moves as bytes.
-            name, itemsize = (dtype.name if dtype.isnative else ""), dtype.itemsize
-        moved = _types.moved(name, itemsize)
+            itemsize = dtype.itemsize
+        moved = _types.moved(_name(dtype), itemsize)
         known = _elements[dtype] = Elements(moved.dtype, moved.elements, itemsize)
     return known
 
@@ -96,15 +101,12 @@ def reduction(call: str, dtype: Any, op: str) -> tuple[int, int, float]:
     if not isinstance(op, str):
         raise TypeError(f"{call}: op is {op!r}; wanted a name, such as 'sum'")
     elements(call, dtype)
-    if isinstance(dtype, str):
-        name = dtype
-    else:
-        name = dtype.name if dtype.isnative else ""
+    name = _name(dtype)
     plain, factor = _types.operation(call, op)
     found = _types.reduction(name, plain)
     if found is None:
         raise _types.no_reduction(call, plain, name, dtype)
-    if plain == op:
+    if "(" not in op:
         _reductions[dtype, op] = (*found, factor)
     return *found, factor
 
@@ -184,7 +186,7 @@ def described(call: str, given: ArrayLike) -> tuple[int, tuple[int, ...], Any]:
     operand = read(call, given)
     array, dtype = operand.array, operand.dtype
     elements(call, dtype)
-    name = dtype if isinstance(dtype, str) else dtype.name if dtype.isnative else ""
+    name = _name(dtype)
     if name not in _types.REDUCED:
         raise TypeError(
             f"{call}: elements of {dtype} cannot be sent with their type; convert them, for instance to int8 or float64, or use the "

@@ -67,7 +67,10 @@ class Messages:
         *,
         timeout: float | None = None,
     ) -> int:
-        """Sends an array to one rank and receives one into ``out`` from another, or the same, at the same time. Returns the sender."""
+        """Sends an array to one rank and receives one into ``out`` from another, or the same, at the same time. Returns the sender.
+
+        To go on meanwhile, begin a `recv_async` and a `send_async`.
+        """
         _check("send_recv", to, tag)
         if to >= self.size:
             # Before anything is received.
