@@ -126,7 +126,7 @@ class Device:
     def copy(self, stream: Stream, target: torch.Tensor, source: torch.Tensor) -> None:
         """See `unisono.torch._devices.Device`."""
         if not (target.is_contiguous() and source.is_contiguous()):
-            stream.add(lambda: as_cpu(target).copy_(as_cpu(source)))
+            stream.add(lambda: _devices.copy(as_cpu(target), as_cpu(source)))
             return
         assert target.nbytes == source.nbytes
         places = [self._place(stream, tensor) for tensor in (target, source)]

@@ -244,6 +244,23 @@ def test_a_dropped_work_is_safe(name):
     ran(2, name, dropped)
 
 
+def inference(device):
+    with torch.inference_mode():
+        wide = device.put(torch.full((50, 3), float(dist.get_rank())))
+        device.read(wide)()
+        plain, column = device.put(torch.ones(50)), device.view(wide[..., 1])
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in (plain, column)]
+        for work in works:
+            work.wait()
+        assert (device.read(plain)() == 2).all() and (device.read(column)() == 1).all()
+        assert (device.read(wide)()[:, 0] == dist.get_rank()).all()
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_tensors_of_inference_mode(name):
+    ran(2, name, inference)
+
+
 def futures(device):
     rank = dist.get_rank()
     tensor = device.put(torch.full((100,), float(rank)))

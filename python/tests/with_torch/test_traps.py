@@ -108,6 +108,21 @@ def test_the_result_of_a_dropped_work_still_comes_to_its_place():
     both(2, staged_and_dropped)
 
 
+def in_inference_mode():
+    """Tensors of inference mode may be written in that mode alone, also by the thread that ends a call."""
+    done = threading.Event()
+    with torch.inference_mode():
+        wide = torch.zeros(100, 2)
+        wide[:, 0] = dist.get_rank() + 1
+        work = dist.all_reduce(wide[:, 0], async_op=True)
+        work.get_future().then(lambda _: done.set())
+        assert done.wait(10) and (wide[:, 0] == 3).all() and (wide[:, 1] == 0).all()
+
+
+def test_tensors_of_inference_mode():
+    both(2, in_inference_mode)
+
+
 def futures_are_completed_while_a_thread_holds_the_interpreter():
     """Whoever computes in Python keeps neither the driver nor other ranks from going on."""
     from concurrent.futures import ThreadPoolExecutor

@@ -15,6 +15,12 @@ import torch
 from torch import Tensor
 
 
+def copy(target: Tensor, source: Tensor) -> None:
+    """Copies, on any thread: one made in inference mode is written in that mode alone, which is a thread's."""
+    with torch.inference_mode(target.is_inference()):
+        target.copy_(source, non_blocking=True)
+
+
 class Event(Protocol):
     """A place in a stream."""
 
@@ -100,7 +106,7 @@ class Cuda:
     def copy(self, stream: Any, target: Tensor, source: Tensor) -> None:
         """See `Device`."""
         with torch.cuda.stream(stream):
-            target.copy_(source, non_blocking=True)
+            copy(target, source)
 
     def keep(self, tensor: Tensor, stream: Any) -> None:
         """See `Device`."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from unisono.torch._devices import DEVICES, Device, device_of
+from unisono.torch._devices import DEVICES, Device, copy, device_of
 
 # Address and bytes, as the native module takes them.
 Piece = tuple[int, int]
@@ -72,7 +72,7 @@ class Memory:
     def write(self, tensor: Tensor) -> Piece:
         """The memory of a tensor that is written, and may be read before."""
         if not is_flat(tensor):
-            copy = self._contiguous(tensor)
+            flat = self._contiguous(tensor)
             if any(
                 size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
             ):
@@ -80,9 +80,9 @@ class Memory:
                     f"{self.call}: elements of the output of shape {tuple(tensor.shape)} share memory (an expanded tensor); "
                     "give it memory of its own with .contiguous()"
                 )
-            if copy.data_ptr() != tensor.data_ptr() or tensor.is_neg() or tensor.is_conj():
-                self.back.append((tensor.detach(), copy))
-            tensor = copy
+            if flat.data_ptr() != tensor.data_ptr() or tensor.is_neg() or tensor.is_conj():
+                self.back.append((tensor.detach(), flat))
+            tensor = flat
         self.keep.append(tensor)
         return tensor.data_ptr(), tensor.nbytes
 
@@ -106,8 +106,8 @@ class Memory:
 
     def copy_back(self) -> None:
         """Copies results to where they belong."""
-        for tensor, copy in self.back:
-            tensor.copy_(copy)
+        for tensor, result in self.back:
+            copy(tensor, result)
 
     def views(self, operand: Piece | list[Piece]) -> list[Tensor]:
         """The bytes of an operand on a device."""
