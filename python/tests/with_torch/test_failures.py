@@ -239,6 +239,10 @@ def memory_with_a_history():
     tensor = torch.full((ranks,), float(rank))
     dist.all_to_all_single(tensor, tensor)
     assert tensor.tolist() == [float(other) for other in range(ranks)]
+    # They overlap in another way.
+    tensor = torch.arange(ranks + 1.0) + 10 * rank
+    dist.all_to_all_single(tensor[1:], tensor[:-1])
+    assert tensor.tolist() == [10.0 * rank, *(10.0 * other + rank for other in range(ranks))]
 
 
 def test_leaves_and_parts_of_the_other_operand():
