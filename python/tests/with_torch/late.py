@@ -2,11 +2,12 @@
 
 Streams are lists of what is to be done, in order. Nothing runs before a thread waits for an event; then runs what
 that event needs, and no more. So whoever uses memory without having waited for its copy sees what was there before. A copy to or from
-memory that was freed meanwhile, and that nobody told to keep, is noted in `FAULTS`.
+memory that was freed meanwhile is noted in `FAULTS`.
 """
 
 import ctypes
 import threading
+import time
 import weakref
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ import torch
 import torch.distributed as dist
 from unisono.torch import _devices
 
+# In seconds, how much later than others the thread that waits for copies finds them done.
+DELAY = 0.0
 # What went wrong.
 FAULTS: list[str] = []
 
@@ -36,11 +39,13 @@ class Stream:
 
     def run(self, until: int) -> None:
         """Does the first so many."""
+        if self.done >= until:
+            return  # Without the lock: another thread may have it, and wait for a stream of this one's.
         with self._lock:
             while self.done < until:
                 do, self.to_do[self.done] = self.to_do[self.done], None
-                self.done += 1
                 do()
+                self.done += 1
 
 
 class Event:
@@ -55,6 +60,8 @@ class Event:
 
     def synchronize(self) -> None:
         """See `unisono.torch._devices.Event`."""
+        if threading.current_thread().name == "unisono-staging":
+            time.sleep(DELAY)
         self.stream.run(self.place)
 
 
@@ -90,7 +97,6 @@ class Device:
 
     def __init__(self) -> None:
         self.pinned_now = self.pinned_most = 0
-        self._kept: dict[Stream, list[torch.Tensor]] = {}
 
     def pinned(self, size: int) -> torch.Tensor:
         """See `unisono.torch._devices.Device`."""
@@ -119,17 +125,13 @@ class Device:
         """See `unisono.torch._devices.Device`."""
         CURRENT.wait_event(event)
 
-    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """See `unisono.torch._devices.Device`."""
-        self._kept.setdefault(stream, []).append(tensor)
-
     def copy(self, stream: Stream, target: torch.Tensor, source: torch.Tensor) -> None:
         """See `unisono.torch._devices.Device`."""
         if not (target.is_contiguous() and source.is_contiguous()):
             stream.add(lambda: _devices.copy(as_cpu(target), as_cpu(source)))
             return
         assert target.nbytes == source.nbytes
-        places = [self._place(stream, tensor) for tensor in (target, source)]
+        places = [_place(tensor) for tensor in (target, source)]
         size = target.nbytes
 
         def do() -> None:
@@ -141,16 +143,6 @@ class Device:
 
         stream.add(do)
 
-    def _place(self, stream: Stream, tensor: torch.Tensor) -> Callable[[], int | None]:
-        """The address of this memory when the copy runs, or `None` if it has been freed."""
-        address, storage = tensor.data_ptr(), tensor.untyped_storage()
-        kept = {kept.untyped_storage().data_ptr() for kept in self._kept.get(stream, [])}
-        if not is_here(tensor) or storage.data_ptr() in kept:
-            # Freed memory is not used again before its copies have run.
-            return lambda storage=storage: address
-        alive = weakref.ref(storage)
-        return lambda: address if alive() is not None else None
-
     def future(self) -> torch.futures.Future:
         """See `unisono.torch._devices.Device`."""
         return torch.futures.Future()
@@ -160,6 +152,16 @@ class Device:
         for event in events:
             self.follow(event)
         future.set_result(value)
+
+
+def _place(tensor: torch.Tensor) -> Callable[[], int | None]:
+    """The address of this memory when a copy runs, or `None` if it has been freed."""
+    address, storage = tensor.data_ptr(), tensor.untyped_storage()
+    if not is_here(tensor):
+        # Freed pinned memory is not used again before its copies have run.
+        return lambda storage=storage: address
+    alive = weakref.ref(storage)
+    return lambda: address if alive() is not None else None
 
 
 DEVICE = Device()

@@ -127,6 +127,7 @@ def test_reductions_of_all_lengths(name):
 
 def in_order(device):
     """Calls keep their order, whether their tensors are on the device or not, and see what the stream wrote before them."""
+    device.DELAY = 0.005
     rank, ranks = dist.get_rank(), dist.get_world_size()
     tensor, plain, works, seen = device.put(torch.zeros(300)), torch.zeros(5), [], []
     for round in range(10):
@@ -154,7 +155,7 @@ def in_order(device):
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("name", DEVICES)
 def test_calls_keep_their_order(name, kind):
-    ran(3, name, in_order, kind=kind)
+    ran(3, name, in_order, chunk=256, kind=kind)
 
 
 def messages(device):
@@ -222,6 +223,7 @@ def test_messages_from_any_rank(name):
 
 def dropped(device):
     """A work and its tensor may be dropped at once."""
+    device.DELAY = 0.005
     rank, kept = dist.get_rank(), []
     for round in range(5):
         tensor = device.put(torch.full((200,), float(rank + round)))

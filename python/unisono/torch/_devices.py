@@ -59,9 +59,6 @@ class Device(Protocol):
     def copy(self, stream: Any, target: Tensor, source: Tensor) -> None:
         """Copies on a stream; returns at once."""
 
-    def keep(self, tensor: Tensor, stream: Any) -> None:
-        """Memory of this tensor, once dropped, is used again after what the stream has so far."""
-
     def future(self) -> torch.futures.Future:
         """A future of tensors on this device."""
 
@@ -107,10 +104,6 @@ class Cuda:
         """See `Device`."""
         with torch.cuda.stream(stream):
             copy(target, source)
-
-    def keep(self, tensor: Tensor, stream: Any) -> None:
-        """See `Device`."""
-        tensor.record_stream(stream)
 
     def future(self) -> torch.futures.Future:
         """See `Device`."""

@@ -130,7 +130,7 @@ class Staging:
         self._queued = 0
         self._open: set[Operation] = set()
         self._over: list[Operation] = []
-        # What the thread waits for, and does then with the lock.
+        # What the thread waits for, and does then with the lock. The memory of a call lives until all that it has here has come.
         self._events: SimpleQueue[tuple[Any, Operation, Callable[[], None]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -223,7 +223,6 @@ class Staging:
             out = self._stream(call.device).out
             if call._copied == 1:
                 out.wait_event(call._entry)
-                _keep(call, out)
             for at, view in cut.reads:
                 call.device.copy(out, chunk.pinned[at : at + len(view)], view)
             self._after(call.device.mark(out), call, lambda: setattr(chunk, "ready", True))
@@ -260,7 +259,6 @@ class Staging:
             if not call._writes:
                 call._writes = True
                 back.wait_event(call._entry)
-                _keep(call, back)
             for at, view in chunk.cut.writes:
                 call.device.copy(back, view, chunk.pinned[at : at + len(view)])
             if last:
@@ -341,11 +339,3 @@ class Staging:
 def _needs_peer(call: Operation) -> bool:
     """Whether a message from any rank waits for its first chunk, whose sender sends the others."""
     return call._order.peer is None and call._begun > 0 and call._ended == 0
-
-
-def _keep(call: Operation, stream: Any) -> None:
-    """Keeps the memory of a call's tensors until this stream has done what it will have for the call."""
-    for tensor in call._memory.keep:
-        call.device.keep(tensor, stream)
-    for tensor, _ in call._memory.back:
-        call.device.keep(tensor, stream)
