@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from test_traps import both
 from unisono.torch import _meeting
+from unisono.torch._work import Work
 from world import join, run
 
 
@@ -40,6 +41,37 @@ def another_call():
 def test_another_call_reads_as_in_rust():
     one, other = run(2, another_call)
     assert one == other and "rank 0 calls all_reduce(f32, sum), rank 1 calls barrier()" in one
+
+
+def failed_futures():
+    future = dist.all_reduce(torch.ones(3 + dist.get_rank()), async_op=True).get_future()
+    # C++ makes a future of one, too: it must see an error and no value.
+    for each in (future, future.then(lambda ended: ended.value())):
+        with pytest.raises(RuntimeError, match="rank 0 has 3 elements, rank 1 has 4 elements"):
+            each.wait()
+
+
+def test_the_future_of_a_call_that_fails_is_an_error():
+    for kind in ("process-group", "backend"):
+        run(2, failed_futures, env={"UNISONO_TORCH_CLASS": kind})
+
+
+def results_without_a_place():
+    def lost():
+        raise OSError("the memory of the results is gone")
+
+    tensor = torch.ones(3)
+    work = Work(dist.all_reduce(tensor, async_op=True)._natives, [tensor], lost)
+    future = work.get_future()
+    with pytest.raises(RuntimeError, match="the memory of the results is gone"):
+        future.wait()
+    with pytest.raises(OSError, match="the memory of the results is gone"):
+        work.wait()
+    assert work.is_completed() and not work.is_success()
+
+
+def test_results_that_cannot_be_copied_back_are_an_error():
+    run(2, results_without_a_place)
 
 
 def deadlock():

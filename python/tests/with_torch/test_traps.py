@@ -198,6 +198,8 @@ def test_five_times_with_one_store(tmp_path):
 
 def late():
     dist.barrier()
+    # Not that of joining, which a busy machine may need longer for.
+    dist.group.WORLD.set_timeout(timedelta(seconds=1))
     if dist.get_rank() == 0:
         with pytest.raises(dist.DistBackendError, match=" Timed out ") as told:
             dist.barrier()
@@ -214,16 +216,17 @@ def late():
 
 def test_a_timeout_says_so_and_shutdown_is_silent():
     for kind in CLASSES:
-        run(2, late, timeout=1, env={"UNISONO_TORCH_CLASS": kind})
+        run(2, late, env={"UNISONO_TORCH_CLASS": kind})
 
 
 def timeouts_of_a_call():
     begun, options = time.monotonic(), dist.BarrierOptions()
     options.timeout = timedelta(milliseconds=300)
     if dist.get_rank() == 0:
-        with pytest.raises(dist.DistBackendError, match="Timed out waiting 300ms"):
+        with pytest.raises(dist.DistBackendError, match=" Timed out waiting ") as told:
             dist.group.WORLD.barrier(options).wait()
-        assert time.monotonic() - begun < 5
+        waited = int(re.search(r"waiting (\d+)ms", str(told.value))[1])
+        assert 300 <= waited <= 1000 * (time.monotonic() - begun) and time.monotonic() - begun < 5, told.value
     else:
         time.sleep(2)
 

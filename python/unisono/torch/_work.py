@@ -15,8 +15,9 @@ _DEFAULT = timedelta(0)
 class Work(_Work):
     """An operation under way, or several that end together."""
 
-    # To be called once, after the operations have ended and before anybody sees the results.
+    # To be called once, after the operations have ended and before anybody sees the results; and the error that it has raised.
     _finish: Callable[[], None] | None = None
+    _raised: BaseException | None = None
 
     def __init__(
         self, natives: Sequence[Any], outputs: Any, finish: Callable[[], None] | None = None
@@ -37,12 +38,17 @@ class Work(_Work):
             native.wait(seconds if seconds is None or seconds > 0 else None)
         if self._finish is not None:
             self._complete()
+        if self._raised is not None:
+            raise self._raised
         return True
 
     def _complete(self) -> None:
         with self._lock:
             if self._finish is not None:
-                self._finish()
+                try:
+                    self._finish()
+                except Exception as error:  # noqa: BLE001
+                    self._raised = error
                 self._finish = None
 
     def _on_end(self, call: Callable[[], None]) -> None:
@@ -71,7 +77,7 @@ class Work(_Work):
     def exception(self) -> BaseException | None:
         """The error of an operation that has ended."""
         errors = (native.exception() for native in self._natives)
-        return next((error for error in errors if error is not None), None)
+        return next((error for error in errors if error is not None), self._raised)
 
     def result(self) -> list[torch.Tensor]:
         """The outputs of an operation that has ended."""
@@ -85,19 +91,25 @@ class Work(_Work):
         """A future of the outputs. A thread of the library completes it."""
         staged = [native for native in self._natives if getattr(native, "device", None) is not None]
         device = staged[0].device if staged else None
-        future: torch.futures.Future = torch.futures.Future() if device is None else device.future()
+        ended: torch.futures.Future = torch.futures.Future() if device is None else device.future()
 
         def resolve() -> None:
+            if self.exception() is not None:
+                ended.set_result([])
+            elif device is None:
+                ended.set_result(self._outputs)
+            else:
+                device.resolve(ended, self._outputs, [native.event for native in staged if native.event])
+
+        def outputs(_: torch.futures.Future) -> list[torch.Tensor]:
             error = self.exception()
             if error is not None:
-                future.set_exception(error)
-            elif device is None:
-                future.set_result(self._outputs)
-            else:
-                device.resolve(future, self._outputs, [native.event for native in staged if native.event])
+                raise error
+            return self._outputs
 
         self._on_end(resolve)
-        return future
+        # What raises in `then` is an error for C++ too; an exception that is set on a future is a value there.
+        return ended.then(outputs)
 
     def source_rank(self) -> int:
         """The sender of a received message."""
