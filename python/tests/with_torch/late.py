@@ -39,13 +39,17 @@ class Stream:
 
     def run(self, until: int) -> None:
         """Does the first so many."""
-        if self.done >= until:
-            return  # Without the lock: another thread may have it, and wait for a stream of this one's.
-        with self._lock:
-            while self.done < until:
-                do, self.to_do[self.done] = self.to_do[self.done], None
-                do()
-                self.done += 1
+        while self.done < until:
+            # Not for ever: another thread may have it and wait for a stream of this one's, after the step that this one waits for.
+            if not self._lock.acquire(timeout=0.001):
+                continue
+            try:
+                if self.done < until:
+                    do, self.to_do[self.done] = self.to_do[self.done], None
+                    do()
+                    self.done += 1
+            finally:
+                self._lock.release()
 
 
 class Event:
