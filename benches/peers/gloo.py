@@ -4,7 +4,8 @@
 
 prints the time of each iteration in microseconds: the slowest rank's time of one call after a barrier. BYTES are
 those of the whole vector, rounded down to whole elements per block where there is a block for every rank. Gloo comes
-in PyPI's xoscar, whose extension module wraps it with next to nothing between. A wrong result of the first call ends the program with a message; a collective that there is not, with status 2.
+in PyPI's xoscar, whose extension module wraps it with next to nothing between. A wrong result of the first call ends
+the program with a message; a collective that there is not, with status 2.
 """
 
 import array

@@ -1,16 +1,15 @@
 //! Files from one rank to others, by the crate `unisono-files`.
 
-use std::{
-    path::PathBuf,
-    sync::mpsc::{RecvTimeoutError, channel},
-    thread,
-};
+use std::{path::PathBuf, sync::mpsc::channel, thread};
 
 use pyo3::prelude::*;
-use unisono::{ProcessGroup, Source};
+use unisono::ProcessGroup;
 use unisono_files::{Delivered, Error, Options, Result};
 
-use crate::{group::Group, work::SIGNALS};
+use crate::{
+    group::{self, Group},
+    work::received,
+};
 
 /// Path, bytes, the bytes that were sent, and whether this rank has written the file.
 type Told = (PathBuf, u64, u64, bool);
@@ -35,16 +34,8 @@ fn run<T: Send + 'static>(
         let _unheard = sender.send(ended);
     });
     spawned?;
-    let ended = py.detach(move || {
-        loop {
-            match receiver.recv_timeout(SIGNALS) {
-                Ok(ended) => break Ok(Some(ended)),
-                Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
-                Err(RecvTimeoutError::Disconnected) => break PyResult::Ok(None),
-            }
-        }
-    })?;
-    let ended = ended.ok_or_else(|| group.get().failed(py, format!("{call}: its thread has ended")))?;
+    let ended = received(py, receiver)?
+        .ok_or_else(|| group.get().failed(py, format!("{call}: its thread has ended")))?;
     ended.map_err(|error| match error {
         Error::Group(cause) => group.get().error(py, &cause),
         error => group.get().failed(py, format!("{call}: {error}")),
@@ -81,7 +72,7 @@ pub(crate) fn recv_file(
     tag: u32,
 ) -> PyResult<(Told, usize)> {
     run(group, "recv_file", move |handle| {
-        let from = source.map_or(Source::Any, Source::Rank);
+        let from = group::source(source);
         let (delivered, from) = unisono_files::recv(handle, &directory, from, tag, Options::default())?;
         Ok((told(delivered), from))
     })

@@ -266,7 +266,7 @@ impl Group {
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
         let timeout = timeout.map(seconds).transpose()?;
-        let from = source.map_or(Source::Any, Source::Rank);
+        let from = self::source(source);
         let request = MessageRequest { timeout, ..MessageRequest::recv(operands::dtype(dtype)?, from, tag) };
         self.begin_message(py, request, data, keep)
     }
@@ -338,6 +338,11 @@ impl Group {
         let group = self.group(py, "failure")?;
         Ok(group.failure().map(|failure| text(&Cause::Failed(failure))))
     }
+}
+
+/// From whom to receive: from this rank, or from any.
+pub(crate) fn source(rank: Option<usize>) -> Source {
+    rank.map_or(Source::Any, Source::Rank)
 }
 
 /// A collective as Python describes it.

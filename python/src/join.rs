@@ -1,10 +1,7 @@
 //! Joining a world: as the environment describes it, or at a store whose address Python tells all ranks.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        mpsc::{RecvTimeoutError, channel},
-    },
+    sync::{Mutex, PoisonError, mpsc::channel},
     thread,
     time::Instant,
 };
@@ -24,7 +21,7 @@ use crate::{
     group::Group,
     log,
     operands::seconds,
-    work::SIGNALS,
+    work::received,
 };
 
 /// Where and as whom a process meets the others of a world.
@@ -221,16 +218,9 @@ fn joined(
     };
     let thread = thread::Builder::new().name("unisono-join".to_owned()).spawn(run);
     thread.map_err(|error| PyRuntimeError::new_err(format!("no thread can be started to join: {error}")))?;
-    let told = Mutex::new(told);
-    loop {
-        let heard = py.detach(|| told.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SIGNALS));
-        match heard {
-            Ok(Ok(group)) => return Ok(Group::new(group, class)),
-            Ok(Err(error)) => return Err(exception(py, class.as_ref(), &error)),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("the thread that joins has panicked"));
-            }
-        }
+    match received(py, told)? {
+        Some(Ok(group)) => Ok(Group::new(group, class)),
+        Some(Err(error)) => Err(exception(py, class.as_ref(), &error)),
+        None => Err(PyRuntimeError::new_err("the thread that joins has panicked")),
     }
 }

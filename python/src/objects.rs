@@ -1,10 +1,9 @@
 //! Calls of objects: values that are plain, or that Python has made bytes of.
 
 use pyo3::{IntoPyObjectExt, prelude::*};
-use unisono::Source;
 
 use crate::{
-    group::Group,
+    group::{self, Group},
     value::Value,
     work::{Pending, Work},
 };
@@ -97,8 +96,7 @@ pub(crate) fn recv_object(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     group.get().begin(group.py(), "recv_object", timeout, |handle| {
-        let from = source.map_or(Source::Any, Source::Rank);
-        let work = handle.recv_object_async(from, tag)?;
+        let work = handle.recv_object_async(group::source(source), tag)?;
         let pair =
             |py: Python<'_>, (value, from): (Value, usize)| (value.into_python(py)?, from).into_py_any(py);
         Ok(Pending::new(work, pair))

@@ -1,12 +1,12 @@
 //! Calls of tensors whose types and shapes only their owners know.
 
 use pyo3::{IntoPyObjectExt, buffer::PyBuffer, prelude::*};
-use unisono::{Source, Tensor, tensor::Parts};
+use unisono::{Tensor, tensor::Parts};
 
 use crate::{
     buffer::Buffer,
     errors::exception,
-    group::Group,
+    group::{self, Group},
     operands,
     work::{Pending, Work},
 };
@@ -83,7 +83,7 @@ pub(crate) fn recv_tensors(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     group.get().begin(group.py(), "recv_tensors", timeout, |handle| {
-        let work = handle.recv_tensors_async(source.map_or(Source::Any, Source::Rank), tag)?;
+        let work = handle.recv_tensors_async(group::source(source), tag)?;
         let pair = |py: Python<'_>, (tensors, from): (Vec<Tensor>, usize)| {
             (all_taken(py, tensors)?, from).into_py_any(py)
         };

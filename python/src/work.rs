@@ -1,7 +1,10 @@
 //! Asynchronous operations: `unisono._native.Work`.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
     task::{Context, Wake, Waker},
     time::{Duration, Instant},
 };
@@ -17,6 +20,19 @@ use crate::{
 
 /// How often a thread that waits lets Python handle signals, such as that of Ctrl-C.
 pub(crate) const SIGNALS: Duration = Duration::from_millis(50);
+
+/// What another thread sends, while this one lets Python handle signals; `None` if it has ended without.
+pub(crate) fn received<T: Send>(py: Python<'_>, receiver: Receiver<T>) -> PyResult<Option<T>> {
+    py.detach(move || {
+        loop {
+            match receiver.recv_timeout(SIGNALS) {
+                Ok(received) => return Ok(Some(received)),
+                Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+        }
+    })
+}
 
 /// The library's handle of an operation.
 pub(crate) struct Pending(Box<dyn Handle>);

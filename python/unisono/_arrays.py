@@ -93,6 +93,11 @@ def elements(call: str, dtype: Any) -> Elements:
     return known
 
 
+def movement(call: str, dtype: Any) -> tuple[int, int, float]:
+    """Dtype, operation and factor of a call that reduces nothing, in the library's codes."""
+    return elements(call, dtype).dtype, 0, 1.0
+
+
 def reduction(call: str, dtype: Any, op: str) -> tuple[int, int, float]:
     """Dtype, operation and factor of a reduction in the library's codes."""
     known = _reductions.get((dtype, op))

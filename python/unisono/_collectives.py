@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from unisono import _native
-from unisono._arrays import Array, ArrayLike, Operand, elements, new, read, reduction, write
-from unisono._codes import COLLECTIVES
+from unisono._arrays import Array, ArrayLike, Operand, elements, movement, new, read, reduction, write
+from unisono._codes import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BARRIER,
+    BROADCAST,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCATTER,
+)
 from unisono._work import Work
-
-_ALL_REDUCE = COLLECTIVES["all_reduce"]
-_REDUCE = COLLECTIVES["reduce"]
-_BROADCAST = COLLECTIVES["broadcast"]
-_ALL_GATHER = COLLECTIVES["all_gather"]
-_GATHER = COLLECTIVES["gather"]
-_SCATTER = COLLECTIVES["scatter"]
-_REDUCE_SCATTER = COLLECTIVES["reduce_scatter"]
-_ALL_TO_ALL = COLLECTIVES["all_to_all"]
-_BARRIER = COLLECTIVES["barrier"]
 
 # Lengths of blocks, of the input and the output.
 _Lengths: TypeAlias = tuple[list[int], list[int]]
@@ -65,7 +65,7 @@ class Collectives:
         if wanted is None:
             wanted = new("all_reduce", given.shape, given.dtype)
         described = reduction("all_reduce", given.dtype, op)
-        return self._run(later, _ALL_REDUCE, described, 0, given, wanted, None, timeout, out)
+        return self._run(later, ALL_REDUCE, described, 0, given, wanted, None, timeout, out)
 
     def reduce(
         self,
@@ -97,7 +97,7 @@ class Collectives:
         if at_root and wanted is None:
             wanted = new("reduce", given.shape, given.dtype)
         described = reduction("reduce", given.dtype, op)
-        return self._run(later, _REDUCE, described, root, given, wanted, None, timeout, out)
+        return self._run(later, REDUCE, described, root, given, wanted, None, timeout, out)
 
     def reduce_scatter(
         self,
@@ -139,7 +139,7 @@ class Collectives:
         else:
             rows = self._share(call, given) if lengths is None else lengths[self.rank]
             wanted = new(call, (rows, *given.shape[1:]), given.dtype)
-        return self._run(later, _REDUCE_SCATTER, described, 0, given, wanted, known, timeout, out)
+        return self._run(later, REDUCE_SCATTER, described, 0, given, wanted, known, timeout, out)
 
     # From one rank to all.
 
@@ -158,8 +158,8 @@ class Collectives:
     def _broadcast(self, later: bool, array: Any, root: int, timeout: float | None) -> Any:
         at_root = self.rank == root
         operand = read("broadcast", array) if at_root else write("broadcast", array, False)
-        described = (elements("broadcast", operand.dtype).dtype, 0, 1.0)
-        return self._run(later, _BROADCAST, described, root, None, operand, None, timeout, array)
+        described = movement("broadcast", operand.dtype)
+        return self._run(later, BROADCAST, described, root, None, operand, None, timeout, array)
 
     def scatter(
         self,
@@ -202,8 +202,8 @@ class Collectives:
         else:
             given, wanted = None, write(call, out, False)
             known = None if lengths is None else ([], [])
-        described = (elements(call, wanted.dtype).dtype, 0, 1.0)
-        return self._run(later, _SCATTER, described, root, given, wanted, known, timeout, out)
+        described = movement(call, wanted.dtype)
+        return self._run(later, SCATTER, described, root, given, wanted, known, timeout, out)
 
     # From all ranks.
 
@@ -242,8 +242,8 @@ class Collectives:
     def _all_gather(self, later: bool, array: Any, out: Any, lengths: Any, timeout: float | None) -> Any:
         given = read("all_gather", array)
         wanted, known = self._gathered("all_gather", given, out, lengths)
-        described = (elements("all_gather", given.dtype).dtype, 0, 1.0)
-        return self._run(later, _ALL_GATHER, described, 0, given, wanted, known, timeout, out)
+        described = movement("all_gather", given.dtype)
+        return self._run(later, ALL_GATHER, described, 0, given, wanted, known, timeout, out)
 
     def gather(
         self,
@@ -281,8 +281,8 @@ class Collectives:
             wanted, known = self._gathered("gather", given, out, lengths)
         else:
             wanted, known = None, None if lengths is None else ([], [])
-        described = (elements("gather", given.dtype).dtype, 0, 1.0)
-        return self._run(later, _GATHER, described, root, given, wanted, known, timeout, out)
+        described = movement("gather", given.dtype)
+        return self._run(later, GATHER, described, root, given, wanted, known, timeout, out)
 
     def all_to_all(
         self,
@@ -328,18 +328,18 @@ class Collectives:
             shape = (sum(receives), *given.shape[1:])
         if wanted is None:
             wanted = new(call, shape, given.dtype)
-        described = (elements(call, given.dtype).dtype, 0, 1.0)
-        return self._run(later, _ALL_TO_ALL, described, 0, given, wanted, known, timeout, out)
+        described = movement(call, given.dtype)
+        return self._run(later, ALL_TO_ALL, described, 0, given, wanted, known, timeout, out)
 
     # Nothing.
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Returns when all ranks have called it. Raises as `all_reduce`."""
-        self._native.collective(_BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
+        self._native.collective(BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
 
     def barrier_async(self, *, timeout: float | None = None) -> Work[None]:
         """Begins a `barrier`."""
-        native = self._native.collective_async(_BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
+        native = self._native.collective_async(BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
         return Work(native, lambda _: None)
 
     # How they run.

@@ -25,23 +25,23 @@ from torch._C._distributed_c10d import (
 )
 
 from unisono import _native
-from unisono._codes import COLLECTIVES
+from unisono._codes import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BARRIER,
+    BROADCAST,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCATTER,
+)
 from unisono.torch._memory import Memory, Piece, blocks, same_dtype
 from unisono.torch._profile import is_profiled, recorded
 from unisono.torch._runs import Runs, together
 from unisono.torch._staging import Order
 from unisono.torch._types import PREMUL_SUM, REDUCTIONS, moved, no_reduction
 from unisono.torch._work import Done, Work
-
-_ALL_REDUCE = COLLECTIVES["all_reduce"]
-_REDUCE = COLLECTIVES["reduce"]
-_BROADCAST = COLLECTIVES["broadcast"]
-_ALL_GATHER = COLLECTIVES["all_gather"]
-_GATHER = COLLECTIVES["gather"]
-_SCATTER = COLLECTIVES["scatter"]
-_REDUCE_SCATTER = COLLECTIVES["reduce_scatter"]
-_ALL_TO_ALL = COLLECTIVES["all_to_all"]
-_BARRIER = COLLECTIVES["barrier"]
 
 
 def _options(kind: type, timeout: timedelta | None, **fields: Any) -> Any:
@@ -96,7 +96,7 @@ class Calls(Runs):
         if not isinstance(opts, AllreduceOptions):
             opts = _options(AllreduceOptions, timeout, reduceOp=opts if opts is not None else op)
         tensor = _only("all_reduce", tensors)
-        work = self._plain(_ALL_REDUCE, tensor, tensor, opts)
+        work = self._plain(ALL_REDUCE, tensor, tensor, opts)
         if work is not None:
             return work
         if tensor.is_sparse:
@@ -104,7 +104,7 @@ class Calls(Runs):
         memory = Memory("all_reduce")
         piece = memory.write(tensor)
         described = self._reduction("all_reduce", opts, tensor.dtype)
-        return self._run("all_reduce", _ALL_REDUCE, described, (piece, piece), memory, [tensor], opts)
+        return self._run("all_reduce", ALL_REDUCE, described, (piece, piece), memory, [tensor], opts)
 
     def allreduce_sparse(self, tensors, opts=None) -> Work:
         """Sums all ranks' sparse tensor (COO). Blocks, since the ranks must learn how many elements each has."""
@@ -140,7 +140,7 @@ class Calls(Runs):
             described = self._reduction("all_reduce_coalesced", opts, part[0].dtype)
             return self._run(
                 "all_reduce_coalesced",
-                _ALL_REDUCE,
+                ALL_REDUCE,
                 described,
                 (pieces, pieces),
                 memory,
@@ -163,20 +163,20 @@ class Calls(Runs):
             pieces: tuple[Piece, Piece | None] = (piece, piece)
         else:
             pieces = (memory.read(tensor), None)
-        return self._run("reduce", _REDUCE, described, pieces, memory, [tensor], opts)
+        return self._run("reduce", REDUCE, described, pieces, memory, [tensor], opts)
 
     def broadcast(self, tensors, opts=None, timeout=None, root=None) -> Work:
         """Every rank gets the root's tensor."""
         if not isinstance(opts, BroadcastOptions):
             opts = _options(BroadcastOptions, timeout, rootRank=opts if opts is not None else root)
         tensor = _only("broadcast", tensors)
-        work = self._plain(_BROADCAST, None, tensor, opts)
+        work = self._plain(BROADCAST, None, tensor, opts)
         if work is not None:
             return work
         root, memory = opts.rootRank, Memory("broadcast")
         piece = memory.read(tensor) if root == self._rank else memory.write(tensor)
         described = (moved(tensor.dtype).dtype, 0, 1.0, root)
-        return self._run("broadcast", _BROADCAST, described, (None, piece), memory, [tensor], opts)
+        return self._run("broadcast", BROADCAST, described, (None, piece), memory, [tensor], opts)
 
     # A tensor of each rank for all.
 
@@ -198,7 +198,7 @@ class Calls(Runs):
         sizes = [each * output.numel() for output in outputs]
         lengths = None if sizes.count(sizes[0]) == len(sizes) else ([], sizes)
         return self._run(
-            "all_gather", _ALL_GATHER, (dtype, 0, 1.0, 0), pieces, memory, [list(outputs)], opts, lengths
+            "all_gather", ALL_GATHER, (dtype, 0, 1.0, 0), pieces, memory, [list(outputs)], opts, lengths
         )
 
     def all_gather_single(self, output, input, opts=None, timeout=None) -> Work:
@@ -206,13 +206,13 @@ class Calls(Runs):
         if not isinstance(opts, AllgatherOptions):
             opts = _options(AllgatherOptions, timeout)
         self._whole("all_gather_single", output, "output", input, "input")
-        work = self._plain(_ALL_GATHER, input, output, opts)
+        work = self._plain(ALL_GATHER, input, output, opts)
         if work is not None:
             return work
         memory = Memory("all_gather_single")
         pieces = (memory.read(input), memory.write(output))
         described = (moved(input.dtype).dtype, 0, 1.0, 0)
-        return self._run("all_gather_single", _ALL_GATHER, described, pieces, memory, [output], opts)
+        return self._run("all_gather_single", ALL_GATHER, described, pieces, memory, [output], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> Work:
         """As `all_gather_single` for several tensors."""
@@ -226,7 +226,7 @@ class Calls(Runs):
             wanted = blocks(memory.write_all(output for _, output in pairs), self._ranks)
             described = (moved(pairs[0][0].dtype).dtype, 0, 1.0, 0)
             return self._run(
-                "all_gather_single_coalesced", _ALL_GATHER, described, (given, wanted), memory,
+                "all_gather_single_coalesced", ALL_GATHER, described, (given, wanted), memory,
                 [output for _, output in pairs], opts, coalesced=True,
             )  # fmt: skip
 
@@ -248,7 +248,7 @@ class Calls(Runs):
             wanted = memory.write_all(outputs[index] for outputs in lists for index in indices)
             described = (moved(input_list[indices[0]].dtype).dtype, 0, 1.0, 0)
             return self._run(
-                "all_gather_coalesced", _ALL_GATHER, described, (given, wanted), memory, output_lists, opts,
+                "all_gather_coalesced", ALL_GATHER, described, (given, wanted), memory, output_lists, opts,
                 coalesced=True,
             )  # fmt: skip
 
@@ -265,7 +265,7 @@ class Calls(Runs):
             self._alike("gather", tensor, outputs)
             wanted = memory.write_all(outputs)
         described = (moved(tensor.dtype).dtype, 0, 1.0, opts.rootRank)
-        return self._run("gather", _GATHER, described, (piece, wanted), memory, [list(outputs)], opts)
+        return self._run("gather", GATHER, described, (piece, wanted), memory, [list(outputs)], opts)
 
     def gather_single(self, output, input, opts=None) -> Work:
         """The root gets all ranks' tensors, one after the other in one tensor."""
@@ -276,7 +276,7 @@ class Calls(Runs):
             self._whole("gather_single", output, "output", input, "input")
             wanted = memory.write(output)
         described = (moved(input.dtype).dtype, 0, 1.0, opts.rootRank)
-        return self._run("gather_single", _GATHER, described, (piece, wanted), memory, [output], opts)
+        return self._run("gather_single", GATHER, described, (piece, wanted), memory, [output], opts)
 
     # A tensor for each rank.
 
@@ -291,9 +291,7 @@ class Calls(Runs):
             self._alike("scatter", tensor, inputs)
             given = memory.read_all(inputs)
         described = (moved(tensor.dtype).dtype, 0, 1.0, opts.rootRank)
-        return self._run(
-            "scatter", _SCATTER, described, (given, memory.write(tensor)), memory, [tensor], opts
-        )
+        return self._run("scatter", SCATTER, described, (given, memory.write(tensor)), memory, [tensor], opts)
 
     def reduce_scatter(self, output_tensors, input_tensors, opts=None, op=None, timeout=None) -> Work:
         """Reduces all ranks' lists; every rank gets its tensor of the result. The tensors may differ in size."""
@@ -313,21 +311,19 @@ class Calls(Runs):
         each = moved(tensor.dtype).elements
         sizes = [each * part.numel() for part in inputs]
         lengths = None if sizes.count(sizes[0]) == len(sizes) else (sizes, [])
-        return self._run(
-            "reduce_scatter", _REDUCE_SCATTER, described, pieces, memory, [tensor], opts, lengths
-        )
+        return self._run("reduce_scatter", REDUCE_SCATTER, described, pieces, memory, [tensor], opts, lengths)
 
     def reduce_scatter_single(self, output, input, opts=None) -> Work:
         """Reduces all ranks' input; every rank gets its block of the result."""
         opts = opts if opts is not None else ReduceScatterOptions()
         self._whole("reduce_scatter_single", input, "input", output, "output")
-        work = self._plain(_REDUCE_SCATTER, input, output, opts)
+        work = self._plain(REDUCE_SCATTER, input, output, opts)
         if work is not None:
             return work
         memory = Memory("reduce_scatter_single")
         described = self._reduction("reduce_scatter_single", opts, input.dtype)
         pieces = (memory.read(input), memory.write(output))
-        return self._run("reduce_scatter_single", _REDUCE_SCATTER, described, pieces, memory, [output], opts)
+        return self._run("reduce_scatter_single", REDUCE_SCATTER, described, pieces, memory, [output], opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> Work:
         """As `reduce_scatter_single` for several tensors."""
@@ -341,7 +337,7 @@ class Calls(Runs):
             wanted = memory.write_all(output for _, output in pairs)
             described = self._reduction("reduce_scatter_single_coalesced", opts, pairs[0][0].dtype)
             return self._run(
-                "reduce_scatter_single_coalesced", _REDUCE_SCATTER, described, (given, wanted), memory,
+                "reduce_scatter_single_coalesced", REDUCE_SCATTER, described, (given, wanted), memory,
                 [output for _, output in pairs], opts, coalesced=True,
             )  # fmt: skip
 
@@ -377,7 +373,7 @@ class Calls(Runs):
                 )
         described = (dtype, 0, 1.0, 0)
         return self._run(
-            "all_to_all_single", _ALL_TO_ALL, described, (given, wanted), memory, [output], opts, lengths
+            "all_to_all_single", ALL_TO_ALL, described, (given, wanted), memory, [output], opts, lengths
         )
 
     def alltoall(self, output_tensors, input_tensors, opts=None, timeout=None) -> Work:
@@ -391,7 +387,7 @@ class Calls(Runs):
         pieces = (memory.read_all(inputs), memory.write_all(outputs))
         lengths = ([each * part.numel() for part in inputs], [each * part.numel() for part in outputs])
         described = (dtype, 0, 1.0, 0)
-        return self._run("all_to_all", _ALL_TO_ALL, described, pieces, memory, list(outputs), opts, lengths)
+        return self._run("all_to_all", ALL_TO_ALL, described, pieces, memory, list(outputs), opts, lengths)
 
     # Nothing.
 
@@ -399,7 +395,7 @@ class Calls(Runs):
         """Returns when all ranks have called it."""
         if not isinstance(opts, BarrierOptions):
             opts = _options(BarrierOptions, opts if opts is not None else timeout)
-        return self._run("barrier", _BARRIER, (0, 0, 1.0, 0), (None, None), Memory("barrier"), [], opts)
+        return self._run("barrier", BARRIER, (0, 0, 1.0, 0), (None, None), Memory("barrier"), [], opts)
 
     # Messages.
 

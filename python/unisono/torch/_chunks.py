@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from unisono import _native
-from unisono._codes import COLLECTIVES, SIZES
+from unisono._codes import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BROADCAST,
+    GATHER,
+    REDUCE,
+    REDUCE_SCATTER,
+    SCATTER,
+    SIZES,
+)
 from unisono.torch._memory import Memory, Piece
 
 # A chunk's bytes of each operand. All ranks must have the same. Large enough that what a chunk costs beside its bytes is little, small
@@ -18,12 +28,10 @@ CHUNK = 4 << 20
 # Where operands begin in pinned memory; a multiple of each element's size.
 _ALIGNED = 64
 
-_BROADCAST = COLLECTIVES["broadcast"]
-_ALL_TO_ALL = COLLECTIVES["all_to_all"]
-_IN_PLACE = (COLLECTIVES["all_reduce"], COLLECTIVES["reduce"])
+_IN_PLACE = (ALL_REDUCE, REDUCE)
 # Whose input, and whose output, has a block for each rank.
-_INPUT_BLOCKS = [COLLECTIVES[name] for name in ("scatter", "reduce_scatter", "all_to_all")]
-_OUTPUT_BLOCKS = [COLLECTIVES[name] for name in ("all_gather", "gather", "all_to_all")]
+_INPUT_BLOCKS = (SCATTER, REDUCE_SCATTER, ALL_TO_ALL)
+_OUTPUT_BLOCKS = (ALL_GATHER, GATHER, ALL_TO_ALL)
 
 
 class Cut(NamedTuple):
@@ -78,11 +86,11 @@ def of_collective(call: Collective, memory: Memory, rank: int, ranks: int) -> Ch
         for operand, many, lengths in zip(call.operands, per_rank, call.lengths or ((), ()), strict=True)
     )
     # The root of a broadcast gives what is an output elsewhere.
-    source = call.code == _BROADCAST and rank == call.described[3]
+    source = call.code == BROADCAST and rank == call.described[3]
     in_place = call.code in _IN_PLACE and given is not None and wanted is not None
     longest = max(sum(map(len, block)) for blocks in (given, wanted) for block in blocks or ())
     width = max(_ALIGNED, CHUNK // (ranks if any(per_rank) else 1) // _ALIGNED * _ALIGNED)
-    if call.lengths and call.code == _ALL_TO_ALL:
+    if call.lengths and call.code == ALL_TO_ALL:
         # A rank knows its own lengths alone: ranks would not agree on the number of chunks.
         width = max(_ALIGNED, longest)
 

@@ -1,5 +1,5 @@
-//! Making groups: `join` and `from_env` make the world (with `address` and `greeting`); `split`, `create` and `pair` make other groups from a
-//! group.
+//! Making groups: `join` and `from_env` make the world (with `address` and `greeting`); `split`, `create` and `pair` make other groups
+//! from a group.
 
 mod address;
 mod create;
