@@ -152,12 +152,14 @@ fn dies(groups: &str) -> rank::Outcome {
     let world = join()?;
     let ranks: Vec<usize> = (0..world.size()).collect();
     let make = |_| world.create_group(&ranks, 4).map(drop);
-    let made = (0..groups.parse::<usize>()?).try_for_each(make);
+    // The last rank must not die while another still joins.
+    let groups: usize = groups.parse()?;
+    let made = world.barrier().and_then(|()| (0..groups).try_for_each(make));
     if world.rank() == ranks.len() - 1 {
         made?;
         return signal_myself(Signal::KILL);
     }
-    // It may die while others still wait for the last message of an earlier group.
+    // It may die while others still wait for the last message of the barrier, or of an earlier group.
     let failed = failure(made.and_then(|()| make(0)))?;
     say("failed", now());
     say("failure", failed);
