@@ -142,9 +142,11 @@ fn judge(provider: &str, plan: &Plan) -> Result<Came> {
     };
     let (mut said, mut took, mut aborted) = (Vec::new(), Duration::ZERO, 0);
     for end in ends.iter().filter(|end| survives || end.rank != plan.victim) {
-        // A process that dies may leave a lock of libfabric's locked, and whoever waits for that is ended by the watchdog.
+        // A process that dies or stops may leave a lock of libfabric's locked, and whoever waits for that is ended by the watchdog. That
+        // one is stopped nobody knows by then.
         let locks = dies && provider == "shm" && library_version() < (2, 5);
-        if locks && stuck::aborted(end, &["did not return", &format!("rank {}", plan.victim)]).is_ok() {
+        let victim = if waits { String::new() } else { format!("rank {}", plan.victim) };
+        if locks && stuck::aborted(end, &["did not return", &victim]).is_ok() {
             aborted += 1;
             continue;
         }
