@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, Metadata},
+    io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::Path,
 };
@@ -47,19 +48,28 @@ fn read(path: &Path) -> std::result::Result<Token, String> {
 
 /// Creates a directory that only this user can access, or checks that an existing one is such a directory.
 pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> {
-    match fs::DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(format!("cannot create {}: {error}", path.display()));
-        }
-        _ => {}
-    }
     let wrong = |problem: String| format!("{}: {problem}", path.display());
     // Of a link itself, because its owner could change its target.
-    let metadata = fs::symlink_metadata(path).map_err(|error| wrong(error.to_string()))?;
+    let metadata = made(path).map_err(|error| wrong(error.to_string()))?;
     if !metadata.is_dir() {
         return Err(wrong("it is no directory".into()));
     }
     owned(&metadata, rustix::process::geteuid().as_raw()).and_then(|()| closed(&metadata)).map_err(wrong)
+}
+
+/// Creates a directory, or finds what is there already.
+fn made(path: &Path) -> io::Result<Metadata> {
+    loop {
+        match fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        match fs::symlink_metadata(path) {
+            // A job that ends removes the directory in which the next one meets.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => return found,
+        }
+    }
 }
 
 /// Checks that other users cannot replace the entries of a directory: it is not writable by all, or it is sticky.
@@ -89,4 +99,31 @@ fn closed(metadata: &Metadata) -> std::result::Result<(), String> {
         return Ok(());
     }
     Err(format!("its mode {mode:04o} gives access to users other than its owner; remove that with chmod go="))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_directory_may_go_while_it_is_made() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("private");
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let _may_be_missing = fs::remove_dir(&path);
+                }
+            });
+            let made = (0..20_000).try_for_each(|_| private_directory(&path));
+            over.store(true, Ordering::Relaxed);
+            made.unwrap();
+        });
+    }
 }
