@@ -80,12 +80,13 @@ def collective(name, count):
         tensor = inputs[rank].clone()
         return lambda: dist.broadcast(tensor, 0), tensor, inputs[0]
     output = torch.full((count if name != "reduce_scatter" else block,), -1.0)
-    # The newer names of the last three are not in every torch.
-    call, wanted = {
-        "all_gather": (dist.all_gather_into_tensor, torch.cat(inputs)),
-        "reduce_scatter": (dist.reduce_scatter_tensor, sum(inputs)[mine]),
-        "all_to_all": (dist.all_to_all_single, torch.cat([other[mine] for other in inputs if len(other) == count])),
-    }[name]
+    # The newer names of these three are not in every torch.
+    if name == "all_gather":
+        call, wanted = dist.all_gather_into_tensor, torch.cat(inputs)
+    elif name == "reduce_scatter":
+        call, wanted = dist.reduce_scatter_tensor, sum(inputs)[mine]
+    else:
+        call, wanted = dist.all_to_all_single, torch.cat([other[mine] for other in inputs])
     return lambda: call(output, inputs[rank]), output, wanted
 
 
