@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use unisono_schedule::{CallSchedule, Collective, Job, Rank};
-use unisono_transport::{Memory, Notify, Put, Region, RemoteRegion, Source, Target, Transport, inproc::Hub};
+use unisono_transport::{Notify, Put, Region, RemoteRegion, Source, Target, Transport, inproc::Hub};
 
 use super::{wire::Entry, *};
 use crate::{
@@ -48,9 +48,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<(), Halt> {
     let hub = Hub::new();
     let mut peer = hub.open();
     let mut engine = Engine::new(Box::new(hub.open()), 0, 2, SETTINGS).map_err(Stop::from)?;
-    let registered = |transport: &mut dyn Transport| {
-        Memory::map(MEMORY, false).and_then(|mapped| transport.register(mapped)).map_err(Stop::from)
-    };
+    let registered = |transport: &mut dyn Transport| transport.allocate(MEMORY, false).map_err(Stop::from);
     // The peer's mailbox lies at the beginning of what it puts from.
     let own = registered(&mut peer)?;
     let (input, output) = (registered(engine.transport())?, registered(engine.transport())?);

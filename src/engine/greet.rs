@@ -12,13 +12,13 @@ use crate::engine::{
     wire::{ControlKind, Immediate, hello},
 };
 use unisono_schedule::Rank;
-use unisono_transport::{Error, Memory, Notify, Posted, Put, Source, Target};
+use unisono_transport::{Error, Notify, Posted, Put, Source, Target};
 
 impl Engine {
     /// Registers memory for large greetings of so many bytes. If it cannot be registered, this rank exchanges none.
     pub(crate) fn take_large_greetings(&mut self, bytes: usize) -> Result<(), Error> {
         let bytes = bytes.min(self.net.port.limits.max_put);
-        match self.net.port.transport.register(Memory::map(2 * bytes, false)?) {
+        match self.net.port.transport.allocate(2 * bytes, false) {
             Ok(area) => self.greetings.area = Some(area),
             Err(error @ Error::Register { .. }) => {
                 tracing::debug!(%error, "no large message is exchanged when ranks meet");

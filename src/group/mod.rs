@@ -18,7 +18,7 @@ use unisono_schedule::{
     Collective, Rank,
     select::{Choice, Selection},
 };
-use unisono_transport::{Limits, Memory};
+use unisono_transport::Limits;
 
 pub use self::{
     erased::{Direction, MessageRequest, Request},
@@ -136,8 +136,8 @@ impl ProcessGroup {
             problem: format!("{len} elements of {} bytes are more than can be addressed", size_of::<T>()),
         };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(overflow)?;
-        let memory = Memory::map(bytes.max(1), self.shared.runtime.config.huge_pages)?;
-        let region = self.shared.runtime.with(|engine| engine.transport().register(memory))??;
+        let (bytes, huge) = (bytes.max(1), self.shared.runtime.config.huge_pages);
+        let region = self.shared.runtime.with(|engine| engine.transport().allocate(bytes, huge))??;
         Buffer::new(region, len, &self.shared.runtime.registry).ok_or_else(overflow)
     }
 

@@ -58,6 +58,13 @@ pub unsafe trait Transport: Send {
     /// [`Error::Register`] if it cannot be, for instance where the limit on locked memory is too small.
     fn register(&mut self, memory: Memory) -> Result<Region, Error>;
 
+    /// Zeroed, page-aligned memory of the transport's own choosing, registered. Where peers can map it, their puts cost one copy
+    /// less than into memory that was only [registered](Self::register). `huge` asks for huge pages, as of [`Memory::map`].
+    ///
+    /// # Errors
+    /// [`Error::Map`] if the system refuses, and those of [`Self::register`].
+    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error>;
+
     /// Begins a put. [`Posted::Full`] means that nothing was begun: poll, then try again.
     /// The transport keeps the source regions alive as long as it reads them.
     ///

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use unisono::ProcessGroup;
 use unisono_transport::{
-    Address, Event, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    Address, Event, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -46,7 +46,7 @@ pub(crate) struct Pair {
 /// cache.
 fn touched(transport: &mut Ofi, bytes: usize) -> std::result::Result<Region, unisono_transport::Error> {
     const PAGE: usize = 4 << 10;
-    let region = transport.register(Memory::map(bytes, false)?)?;
+    let region = transport.allocate(bytes, false)?;
     // SAFETY: no put is under way yet.
     (0..bytes).step_by(PAGE).try_for_each(|page| unsafe { region.write(page, &[1]) })?;
     Ok(region)

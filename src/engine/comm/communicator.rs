@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Instant};
 
 use bytemuck::Pod;
 use unisono_schedule::{CallSchedule, Rank, windows::stride};
-use unisono_transport::{Error, Memory, Region, RemoteRegion, Transport};
+use unisono_transport::{Error, Region, RemoteRegion, Transport};
 
 use super::{
     flow::Incoming,
@@ -131,8 +131,8 @@ impl Comm {
         settings: Settings,
     ) -> Result<Self, Error> {
         let bytes = ranks * size_of::<Entry>();
-        let mailbox = transport.register(Memory::map(bytes, false)?)?;
-        let control = transport.register(Memory::map(bytes, false)?)?;
+        let mailbox = transport.allocate(bytes, false)?;
+        let control = transport.allocate(bytes, false)?;
         Ok(Self {
             comm_id: 0,
             me,

@@ -1,7 +1,7 @@
 //! A communicator together with the port: what an operation works with. Handles arrivals.
 
 use unisono_schedule::{Rank, windows::stride};
-use unisono_transport::{Error, Memory, Region, RemoteRegion};
+use unisono_transport::{Error, Region, RemoteRegion};
 
 use super::{
     communicator::{Comm, ControlMessage, recent},
@@ -57,8 +57,8 @@ impl Core<'_> {
         let comm = &mut *self.comm;
         if comm.scratch.as_ref().map_or(0, |scratch| scratch.len()) < bytes {
             comm.scratch = None;
-            let memory = Memory::map(bytes.next_power_of_two(), comm.settings.huge_pages)?;
-            comm.scratch = Some(self.port.transport.register(memory)?);
+            let bytes = bytes.next_power_of_two();
+            comm.scratch = Some(self.port.transport.allocate(bytes, comm.settings.huge_pages)?);
         }
         Ok(())
     }
@@ -69,7 +69,7 @@ impl Core<'_> {
         let fits = |aside: &Region| aside.len() >= bytes;
         let aside = match comm.aside.take().filter(fits) {
             Some(aside) => aside,
-            None => port.transport.register(Memory::map(bytes, comm.settings.huge_pages)?)?,
+            None => port.transport.allocate(bytes, comm.settings.huge_pages)?,
         };
         // More is given back with the operation.
         comm.aside = Some(aside.clone()).filter(|aside| aside.len() <= KEPT_ASIDE);

@@ -10,7 +10,6 @@
 use std::mem;
 
 use unisono_schedule::{Rank, windows::stride};
-use unisono_transport::Memory;
 
 use super::{
     communicator::Comm,
@@ -124,10 +123,7 @@ impl Core<'_> {
         };
         let region = match port.spare[class.index()].pop() {
             Some(region) => region,
-            None => {
-                let memory = Memory::map(lanes * lane_bytes, comm.settings.huge_pages)?;
-                port.transport.register(memory)?
-            }
+            None => port.transport.allocate(lanes * lane_bytes, comm.settings.huge_pages)?,
         };
         let Some(remote) = region.remote() else {
             return Err(port.stop("a registered region has no key".to_owned()));

@@ -1,7 +1,7 @@
 //! Puts in flight: each that still reads from memory has a record of what its end frees.
 
 use unisono_schedule::windows::stride;
-use unisono_transport::{Error, Memory, Region, Transport};
+use unisono_transport::{Error, Region, Transport};
 
 use crate::engine::wire::{CommId, HEADER, PAYLOAD};
 
@@ -87,7 +87,7 @@ impl Posts {
         staging_slots: usize,
         staging_bytes: usize,
     ) -> Result<Self, Error> {
-        let headers = transport.register(Memory::map(RECORDS * HEADER, false)?)?;
+        let headers = transport.allocate(RECORDS * HEADER, false)?;
         Ok(Self {
             records: vec![Record::default(); RECORDS],
             free: (0..RECORDS).rev().collect(),
@@ -134,8 +134,7 @@ impl Posts {
     /// Takes a staging slot, if one is free. It is freed at the end of the put whose record names it.
     pub(crate) fn stage(&mut self, transport: &mut dyn Transport) -> Result<Option<Staged>, Error> {
         if self.staging.is_none() {
-            let memory = Memory::map(self.staging_slots * stride(self.staging_bytes), false)?;
-            let region = transport.register(memory)?;
+            let region = transport.allocate(self.staging_slots * stride(self.staging_bytes), false)?;
             let slots = vec![Slot::default(); self.staging_slots];
             self.staging = Some(Staging { region, free: (0..slots.len()).rev().collect(), slots });
         }

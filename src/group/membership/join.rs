@@ -14,7 +14,7 @@ use unisono_schedule::{
     select::{self, Chooser, Selection, table::Table},
 };
 use unisono_transport::{
-    Activity, Address, Limits, Memory, RemoteRegion, Transport,
+    Activity, Address, Limits, RemoteRegion, Transport,
     ofi::{Ofi, Options},
 };
 
@@ -515,7 +515,7 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
     loop {
         let (eager, bulk) = select::neighbours(ranks);
         let bytes = Settings { chunk_bytes: chunk, ..*settings }.estimate(eager, bulk);
-        match transport.register(Memory::map(bytes, settings.huge_pages)?) {
+        match transport.allocate(bytes, settings.huge_pages) {
             Ok(_) => break,
             Err(error @ unisono_transport::Error::Register { .. }) if chunk / 2 >= LEAST => {
                 tracing::warn!(bytes, chunk, %error, "windows do not fit the limit on locked memory; smaller ones serve");

@@ -178,6 +178,10 @@ unsafe impl Transport for Ofi {
         self.registrar.register(memory, &self.live.endpoint)
     }
 
+    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
+        self.register(Memory::map(len, huge)?)
+    }
+
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         let len = check::put(put, &self.limits, self.peers.len())?;
         let unknown = || Error::BadPut { reason: format!("peer {} is unknown", put.to.0) };

@@ -98,6 +98,10 @@ unsafe impl Transport for Endpoint {
         Ok(Region::registered(memory, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
     }
 
+    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
+        self.register(Memory::map(len, huge)?)
+    }
+
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         let len = check::put(put, &self.limits, self.peers.len())?;
         let (to, ()) = *self.peers.get(put.to)?;

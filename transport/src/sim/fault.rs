@@ -81,6 +81,10 @@ unsafe impl Transport for Observed {
         self.inner.register(memory)
     }
 
+    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
+        self.inner.allocate(len, huge)
+    }
+
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         // SAFETY: by the caller's promise.
         let posted = unsafe { self.inner.put(put)? };
