@@ -66,6 +66,7 @@ const TRANSPORT: &[(&str, &[&str])] = &[
     ("inproc", &["region", "check", "activity", "local"]),
     ("sim", &["region", "check", "activity", "local"]),
     ("ofi", &["region", "check", "activity", "fork"]),
+    ("shm", &["region", "check", "activity", "local", "fork"]),
 ];
 /// The rooms of `files/src/`: one rank's part knows nothing of what ranks agree on.
 const FILES: &[(&str, &[&str])] = &[
@@ -114,6 +115,12 @@ const UNSAFE: &[&str] = &[
     "transport/src/region.rs",
     "transport/src/local.rs",
     "transport/src/inproc.rs",
+    "transport/src/shm/incoming.rs",
+    "transport/src/shm/memory.rs",
+    "transport/src/shm/mod.rs",
+    "transport/src/shm/outgoing.rs",
+    "transport/src/shm/ring.rs",
+    "transport/src/shm/segment.rs",
     "transport/src/sim/",
     "transport/tests/conformance/kit.rs",
     "transport/benches/put.rs",

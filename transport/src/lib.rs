@@ -8,6 +8,7 @@
 //!
 //! - [`inproc`]: ranks as threads of one process, for doctests and unit tests;
 //! - [`sim`]: a simulated fabric with a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
+//! - [`shm`]: ranks of one host over memory that they share;
 //! - [`ofi`]: endpoints of libfabric.
 //!
 //! [`sim::fault`] wraps any of them, to observe its calls and to delay them.
@@ -19,6 +20,7 @@ pub mod inproc;
 mod local;
 pub mod ofi;
 mod region;
+pub mod shm;
 pub mod sim;
 
 use std::{fmt, sync::Arc, time::Duration};

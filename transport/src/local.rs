@@ -1,4 +1,4 @@
-//! The common parts of the transports within one process: addresses, peers, registered memory, and failures of puts.
+//! The common parts of the transports without a library: addresses, peers, registered memory, and failures of puts.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -131,8 +131,7 @@ impl Span {
         let start =
             start.filter(|start| start.checked_add(len as u64).is_some_and(|end| end <= self.remote.len));
         let start = start.and_then(|start| usize::try_from(start).ok());
-        let outside = || Failure::new(INVALID, "the put would leave the peer's registered memory");
-        let start = start.ok_or_else(outside)?;
+        let start = start.ok_or_else(Failure::outside)?;
         // SAFETY: in bounds, as was just seen; the rest by the caller's promise.
         unsafe { region::gather(sources, self.base.add(start)) };
         Ok(())
@@ -160,6 +159,11 @@ impl Failure {
     /// Its key names no memory of the peer's.
     pub(crate) fn unregistered() -> Self {
         Self::new(INVALID, "the peer has no memory registered under this key")
+    }
+
+    /// It does not lie in the memory that its key names.
+    pub(crate) fn outside() -> Self {
+        Self::new(INVALID, "the put would leave the peer's registered memory")
     }
 
     pub(crate) fn gone() -> Self {

@@ -12,7 +12,7 @@ use crate::{Error, Source};
 pub struct Memory {
     base: *mut u8,
     len: usize,
-    mapping: Option<memmap2::MmapMut>,
+    owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: `Memory` is a pointer to memory that either belongs to it (the mapping) or was promised to stay
@@ -24,7 +24,7 @@ unsafe impl Sync for Memory {}
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory").field("len", &self.len).field("owned", &self.mapping.is_some()).finish()
+        f.debug_struct("Memory").field("len", &self.len).field("owned", &self.owner.is_some()).finish()
     }
 }
 
@@ -51,7 +51,7 @@ impl Memory {
             Some(mapping) => mapping,
             None => options.map_anon().map_err(failed)?,
         };
-        Ok(Self { base: mapping.as_mut_ptr(), len, mapping: Some(mapping) })
+        Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)) })
     }
 
     /// `len` bytes from `base` on, which belong to someone else.
@@ -62,7 +62,15 @@ impl Memory {
     /// through [`Region`]; and nobody may touch, in the meantime, bytes that a put reads or writes.
     #[must_use]
     pub unsafe fn borrowed(base: *mut u8, len: usize) -> Self {
-        Self { base, len, mapping: None }
+        Self { base, len, owner: None }
+    }
+
+    /// `len` bytes from `base` on, which are freed when `owner` is dropped.
+    ///
+    /// # Safety
+    /// They are valid for reads and writes, and belong to nobody else, until `owner` is dropped.
+    pub(crate) unsafe fn owned(base: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Self {
+        Self { base, len, owner: Some(Box::new(owner)) }
     }
 
     /// The address of the first byte.

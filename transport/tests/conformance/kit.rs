@@ -5,13 +5,16 @@
 use std::{
     collections::HashMap,
     error,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use unisono_transport::{
-    Error, Event, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
+    Activity, Address, Error, Event, Limits, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source,
+    Target, Transport, Wake,
     inproc::Hub,
     ofi::{Ofi, Options},
+    shm,
     sim::{Config, Fabric},
 };
 
@@ -43,9 +46,95 @@ pub(crate) type Endpoint = Box<dyn Transport>;
 pub(crate) struct Kind {
     pub(crate) name: String,
     pub(crate) required: bool,
-    /// The libfabric provider under it, if it is one: these are tried between processes too.
-    pub(crate) options: Option<Options>,
+    /// What is tried between processes too, if anything.
+    pub(crate) between: Option<Between>,
     make: Box<dyn Fn() -> Opener>,
+}
+
+/// A transport between processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    /// A provider of libfabric.
+    Ofi(&'static str),
+    /// Our own shared memory.
+    Shm,
+    /// The same, with memory that the transport has allocated.
+    Shared,
+}
+
+impl Between {
+    /// What `name` names.
+    pub(crate) fn named(name: &str) -> Self {
+        match name {
+            "own-shm" => Self::Shm,
+            "own-shm-allocated" => Self::Shared,
+            // Once for each provider.
+            name => Self::Ofi(name.to_owned().leak()),
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ofi(provider) => provider,
+            Self::Shm => "own-shm",
+            Self::Shared => "own-shm-allocated",
+        }
+    }
+
+    pub(crate) fn open(self) -> Result<Endpoint, Error> {
+        Ok(match self {
+            Self::Ofi(provider) => Box::new(Ofi::open(&Kind::options(provider))?),
+            Self::Shm => Box::new(shm::Endpoint::open()?),
+            Self::Shared => Box::new(Allocating(Box::new(shm::Endpoint::open()?))),
+        })
+    }
+}
+
+/// A transport that is asked to allocate where a case registers memory, which it has just mapped.
+struct Allocating(Endpoint);
+
+// SAFETY: as the transport within.
+unsafe impl Transport for Allocating {
+    fn limits(&self) -> &Limits {
+        self.0.limits()
+    }
+
+    fn address(&self) -> &Address {
+        self.0.address()
+    }
+
+    fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
+        self.0.connect(address)
+    }
+
+    fn register(&mut self, memory: Memory) -> Result<Region, Error> {
+        self.0.allocate(memory.len(), false)
+    }
+
+    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
+        self.0.allocate(len, huge)
+    }
+
+    unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.0.put(put) }
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        self.0.poll(events)
+    }
+
+    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.0.park(timeout)
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.0.waker()
+    }
+
+    fn activity(&self) -> Arc<Activity> {
+        self.0.activity()
+    }
 }
 
 /// Opens endpoints that can reach one another.
@@ -54,17 +143,26 @@ pub(crate) struct Opener(Box<dyn FnMut() -> Result<Endpoint, Error>>);
 impl Kind {
     pub(crate) fn all() -> Vec<Self> {
         if let Ok(named) = std::env::var(PROVIDERS) {
-            return named.split(',').map(|name| Self::ofi(name, true)).collect();
+            return named.split(',').map(|name| Self::between(Between::named(name), true)).collect();
         }
         let mut kinds = vec![Self {
             name: "inproc".into(),
             required: true,
-            options: None,
+            between: None,
             make: Box::new(|| {
                 let hub = Hub::new();
                 Opener(Box::new(move || Ok(Box::new(hub.open()))))
             }),
         }];
+        kinds.push(Self {
+            name: "inproc, allocated".into(),
+            required: true,
+            between: None,
+            make: Box::new(|| {
+                let hub = Hub::new();
+                Opener(Box::new(move || Ok(Box::new(Allocating(Box::new(hub.open()))))))
+            }),
+        });
         for seed in 0..6 {
             // Seeds differ in more than delays, so that each switch is seen both ways.
             let config = Config {
@@ -80,15 +178,17 @@ impl Kind {
             kinds.push(Self {
                 name: format!("sim, seed {seed}"),
                 required: true,
-                options: None,
+                between: None,
                 make: Box::new(move || {
                     let fabric = Fabric::new(config.clone());
                     Opener(Box::new(move || Ok(Box::new(fabric.open()))))
                 }),
             });
         }
-        kinds.push(Self::ofi("tcp", true));
-        kinds.push(Self::ofi("shm", false));
+        kinds.push(Self::between(Between::Shm, true));
+        kinds.push(Self::between(Between::Shared, true));
+        kinds.push(Self::between(Between::Ofi("tcp"), true));
+        kinds.push(Self::between(Between::Ofi("shm"), false));
         kinds
     }
 
@@ -103,17 +203,11 @@ impl Kind {
         Options { provider: Some(provider.into()), towards, arrivals, ..Options::default() }
     }
 
-    fn ofi(provider: &str, required: bool) -> Self {
-        let options = Self::options(provider);
-        Self {
-            name: format!("ofi:{provider}"),
-            required,
-            options: Some(options.clone()),
-            make: Box::new(move || {
-                let options = options.clone();
-                Opener(Box::new(move || Ok(Box::new(Ofi::open(&options)?))))
-            }),
-        }
+    fn between(what: Between, required: bool) -> Self {
+        let name =
+            if let Between::Ofi(provider) = what { format!("ofi:{provider}") } else { what.name().into() };
+        let make = Box::new(move || Opener(Box::new(move || what.open())));
+        Self { name, required, between: Some(what), make }
     }
 
     pub(crate) fn opener(&self) -> Opener {

@@ -1,6 +1,6 @@
 //! One suite for every transport: each implementation of `Transport` must pass all cases.
 //!
-//! `inproc`, `sim` and `ofi:tcp` must run; `ofi:shm` is skipped with the reason where the machine has none. If
+//! `inproc`, `sim`, `own-shm` (our shared memory) and `ofi:tcp` must run; `ofi:shm` is skipped with the reason where the machine has none. If
 //! `UNISONO_TEST_PROVIDERS` names providers of libfabric (separated by commas, for instance `verbs`), these and no
 //! others run, and must. An argument that is no option selects cases whose name contains it, as with any test; where
 //! providers are named, it must select one.
@@ -20,11 +20,8 @@ use std::{
     time::Instant,
 };
 
-use kit::{Case, Kind, PROVIDERS};
-use unisono_transport::{
-    Error,
-    ofi::{Ofi, Options},
-};
+use kit::{Between, Case, Kind, PROVIDERS};
+use unisono_transport::Error;
 
 /// One case: its name, and what it does.
 const CASES: &[(&str, Case)] = &[
@@ -80,9 +77,9 @@ fn main() -> ExitCode {
     for kind in Kind::all() {
         let name = &kind.name;
         failed |= report(name, kind.required, || judge(&kind, &filter));
-        if let Some(options) = &kind.options {
+        if let Some(between) = kind.between {
             failed |= report(&format!("{name} between processes"), kind.required, || {
-                judge_processes(options, &filter)
+                judge_processes(between, &filter)
             });
         }
     }
@@ -110,12 +107,12 @@ fn report(name: &str, required: bool, run: impl FnOnce() -> Verdict) -> bool {
 }
 
 /// The cases that need another process.
-fn judge_processes(options: &Options, filter: &str) -> Verdict {
-    if let Err(error @ Error::NoProvider { .. }) = Ofi::open(options) {
+fn judge_processes(between: Between, filter: &str) -> Verdict {
+    if let Err(error @ Error::NoProvider { .. }) = between.open() {
         return Verdict::Skipped(error.to_string());
     }
     let chosen = processes::CASES.iter().filter(|(name, _)| name.contains(filter));
-    let outcomes: Vec<_> = chosen.map(|(name, case)| (name, case(options))).collect();
+    let outcomes: Vec<_> = chosen.map(|(name, case)| (name, case(between))).collect();
     let count = outcomes.len();
     let failures: Vec<String> = outcomes
         .into_iter()

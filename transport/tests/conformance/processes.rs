@@ -11,12 +11,11 @@ use std::{
 };
 
 use rustix::process::{Signal, set_parent_process_death_signal};
-use unisono_transport::{
-    Address, Event, Memory, Notify, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
-    ofi::{Ofi, Options},
-};
+use unisono_transport::{Address, Event, Memory, Notify, Posted, Put, Region, RemoteRegion, Source, Target};
 
-use crate::kit::{self, FIRST, Kind, Outcome, PATIENCE, bytes_of, ensure, pattern, remote, until};
+use crate::kit::{
+    self, Between, Endpoint, FIRST, Outcome, PATIENCE, bytes_of, ensure, pattern, remote, until,
+};
 
 /// The environment variable that makes a process the other one, by the provider's name.
 pub(crate) const CHILD: &str = "UNISONO_TEST_CHILD";
@@ -40,11 +39,11 @@ const WITHDRAWN: u32 = 1 << 20;
 
 type Failure = Box<dyn std::error::Error>;
 /// A case, given what to open.
-type ProcessCase = fn(&Options) -> Outcome;
+type ProcessCase = fn(Between) -> Outcome;
 
 /// One end: two slots to be written to, two to write from.
 struct End {
-    endpoint: Ofi,
+    endpoint: Endpoint,
     window: Region,
     sources: Region,
     remote: RemoteRegion,
@@ -53,8 +52,8 @@ struct End {
 
 impl End {
     /// Opens an endpoint, and exchanges addresses with the other process.
-    fn meet(options: &Options, to: &mut impl Write, from: &mut impl BufRead) -> Result<Self, Failure> {
-        let mut endpoint = Ofi::open(options)?;
+    fn meet(between: Between, to: &mut impl Write, from: &mut impl BufRead) -> Result<Self, Failure> {
+        let mut endpoint = between.open()?;
         let window = endpoint.register(Memory::map(2 * LARGEST, false)?)?;
         let sources = endpoint.register(Memory::map(2 * LARGEST, false)?)?;
         let RemoteRegion { base, key, len } = remote(&window)?;
@@ -80,7 +79,7 @@ impl End {
         let sources = [Source::new(&self.sources, slot * LARGEST, len)?];
         let target = Target { region: self.remote, offset: (slot * LARGEST) as u64 };
         Ok(kit::put(
-            &mut self.endpoint,
+            &mut *self.endpoint,
             &Put { to: FIRST, sources: &sources, target, immediate, token: 0, notify: Notify::IfNotInjected },
         )?)
     }
@@ -195,10 +194,9 @@ struct Other {
 }
 
 impl Other {
-    fn start(options: &Options) -> Result<Self, Failure> {
-        let provider = options.provider.clone().unwrap_or_default();
+    fn start(between: Between) -> Result<Self, Failure> {
         let mut child = Command::new(std::env::current_exe()?)
-            .env(CHILD, provider)
+            .env(CHILD, between.name())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -231,7 +229,7 @@ pub(crate) fn child(provider: &str) -> ExitCode {
     });
     let run = || -> Outcome {
         tied?;
-        let mut end = End::meet(&Kind::options(provider), &mut io::stdout(), &mut io::stdin().lock())?;
+        let mut end = End::meet(Between::named(provider), &mut io::stdout(), &mut io::stdin().lock())?;
         end.rounds([2, 1])?;
         println!("done");
         let mut line = String::new();
@@ -255,10 +253,10 @@ pub(crate) fn child(provider: &str) -> ExitCode {
 }
 
 /// Starts the other process and goes through all rounds with it.
-fn acquainted(options: &Options) -> Result<(Other, End), Failure> {
-    let mut other = Other::start(options)?;
+fn acquainted(between: Between) -> Result<(Other, End), Failure> {
+    let mut other = Other::start(between)?;
     let mut output = other.output.take().ok_or("a child without output")?;
-    let mut end = End::meet(options, &mut other.input, &mut output)?;
+    let mut end = End::meet(between, &mut other.input, &mut output)?;
     end.rounds([1, 2])?;
     // Progress for the other's last round, until it says that it is through.
     let (tell, told) = std::sync::mpsc::channel();
@@ -283,8 +281,8 @@ fn acquainted(options: &Options) -> Result<(Other, End), Failure> {
     }
 }
 
-fn exchange(options: &Options) -> Outcome {
-    let (mut other, end) = acquainted(options)?;
+fn exchange(between: Between) -> Outcome {
+    let (mut other, end) = acquainted(between)?;
     writeln!(other.input, "end")?;
     let status = other.child.wait()?;
     ensure!(status.success(), "the other process ended with {status}");
@@ -293,8 +291,8 @@ fn exchange(options: &Options) -> Outcome {
 }
 
 /// One closes its end while the other's puts arrive.
-fn closed(options: &Options) -> Outcome {
-    let (mut other, mut end) = acquainted(options)?;
+fn closed(between: Between) -> Outcome {
+    let (mut other, mut end) = acquainted(between)?;
     writeln!(other.input, "burst")?;
     until("the first of many", || {
         end.endpoint.poll(&mut end.events)?;
@@ -306,8 +304,8 @@ fn closed(options: &Options) -> Outcome {
 
 /// One closes its end before the other has polled, and its memory changes owners. What arrives must be what was put; an error, or
 /// nothing, is as good.
-fn fetched_late(options: &Options) -> Outcome {
-    let (mut other, mut end) = acquainted(options)?;
+fn fetched_late(between: Between) -> Outcome {
+    let (mut other, mut end) = acquainted(between)?;
     writeln!(other.input, "withdraw")?;
     let mut line = String::new();
     other.output.as_mut().ok_or("a child without output")?.read_line(&mut line)?;
@@ -332,11 +330,11 @@ fn fetched_late(options: &Options) -> Outcome {
 }
 
 /// Both flood each other, one is killed, and the other continues with a new one.
-fn killed(options: &Options) -> Outcome {
-    let (mut other, mut end) = acquainted(options)?;
+fn killed(between: Between) -> Outcome {
+    let (mut other, mut end) = acquainted(between)?;
     // A process that is killed while it holds a spin lock in shared memory leaves it locked for good, and
     // `shm` has such locks (prov/shm/src/smr_util.h, struct smr_region): there it dies idle.
-    if options.provider.as_deref() != Some("shm") {
+    if between != Between::Ofi("shm") {
         writeln!(other.input, "flood")?;
     }
     if let Some(error) = end.flood(Duration::from_millis(100)) {
@@ -349,5 +347,5 @@ fn killed(options: &Options) -> Outcome {
     ensure!(began.elapsed() < Duration::from_secs(5), "a flood of 300 ms took {:?}", began.elapsed());
     drop(end);
     drop(other);
-    exchange(options)
+    exchange(between)
 }

@@ -1,0 +1,139 @@
+//! Messages on the socket between a writer and a reader: each is one packet, with at most one descriptor.
+
+use super::address;
+use crate::local::Failure;
+
+/// The most bytes of a message.
+pub(super) const MOST: usize = 1 + 16 + address::LEN;
+
+/// Why a reader does not take what a writer wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// No memory is registered under its key.
+    Unregistered,
+    /// It would leave the registered memory.
+    Outside,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unregistered => Self::unregistered(),
+            Refusal::Outside => Self::outside(),
+        }
+    }
+}
+
+/// A message; whose it is stands behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// The writer's first: the reader's token, and the writer's own address. The descriptor is that of the ring.
+    Hello { token: [u8; 16], from: [u8; address::LEN] },
+    /// The reader's answer. The descriptor is that of the word by which it says that it sleeps.
+    Welcome,
+    /// The writer asks for the memory of this region.
+    Want { key: u64 },
+    /// The reader's answer. The descriptor is that of the memory, of so many bytes.
+    Memory { key: u64, len: u64 },
+    /// The reader's region of this key is gone.
+    Forget { key: u64 },
+    /// The reader refuses a put.
+    Refused(Refusal),
+    /// Either wakes the other.
+    Wake,
+    /// Either closes its endpoint.
+    Bye,
+}
+
+/// The bytes of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packet {
+    bytes: [u8; MOST],
+    len: usize,
+}
+
+impl Packet {
+    fn new(kind: u8, parts: &[&[u8]]) -> Self {
+        let mut packet = Self { bytes: [0; MOST], len: 0 };
+        let all = std::iter::once(&kind).chain(parts.iter().copied().flatten());
+        for (byte, part) in packet.bytes.iter_mut().zip(all) {
+            *byte = *part;
+            packet.len += 1;
+        }
+        packet
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl Message {
+    pub(super) fn encode(&self) -> Packet {
+        match self {
+            Self::Hello { token, from } => Packet::new(1, &[token, from]),
+            Self::Welcome => Packet::new(2, &[]),
+            Self::Want { key } => Packet::new(3, &[&key.to_le_bytes()]),
+            Self::Memory { key, len } => Packet::new(4, &[&key.to_le_bytes(), &len.to_le_bytes()]),
+            Self::Forget { key } => Packet::new(5, &[&key.to_le_bytes()]),
+            Self::Refused(Refusal::Unregistered) => Packet::new(6, &[&[0]]),
+            Self::Refused(Refusal::Outside) => Packet::new(6, &[&[1]]),
+            Self::Wake => Packet::new(7, &[]),
+            Self::Bye => Packet::new(8, &[]),
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let number = |at: usize| rest.get(at..)?.first_chunk().copied().map(u64::from_le_bytes);
+        let (message, len) = match kind {
+            1 => {
+                let (token, from) = rest.split_first_chunk()?;
+                (Self::Hello { token: *token, from: from.try_into().ok()? }, rest.len())
+            }
+            2 => (Self::Welcome, 0),
+            3 => (Self::Want { key: number(0)? }, 8),
+            4 => (Self::Memory { key: number(0)?, len: number(8)? }, 16),
+            5 => (Self::Forget { key: number(0)? }, 8),
+            6 => match rest.first()? {
+                0 => (Self::Refused(Refusal::Unregistered), 1),
+                1 => (Self::Refused(Refusal::Outside), 1),
+                _ => return None,
+            },
+            7 => (Self::Wake, 0),
+            8 => (Self::Bye, 0),
+            _ => return None,
+        };
+        (rest.len() == len).then_some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_were_written_and_no_others() {
+        let all = [
+            Message::Hello { token: [7; 16], from: [9; address::LEN] },
+            Message::Welcome,
+            Message::Want { key: u64::MAX - 3 },
+            Message::Memory { key: 5, len: 1 << 40 },
+            Message::Forget { key: 1 },
+            Message::Refused(Refusal::Unregistered),
+            Message::Refused(Refusal::Outside),
+            Message::Wake,
+            Message::Bye,
+        ];
+        for message in all {
+            let packet = message.encode();
+            let bytes = packet.bytes();
+            assert_eq!(Message::decode(bytes), Some(message));
+            for cut in 0..bytes.len() {
+                assert_eq!(Message::decode(&bytes[..cut]), None, "{message:?} of {cut} bytes");
+            }
+            assert_eq!(Message::decode(&[bytes, &[0]].concat()), None, "{message:?} and a byte more");
+        }
+        assert_eq!([Message::decode(&[0]), Message::decode(&[9]), Message::decode(&[6, 2])], [None; 3]);
+    }
+}

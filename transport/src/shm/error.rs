@@ -1,0 +1,36 @@
+//! Errors of system calls, and what a peer wrote that no endpoint writes.
+
+use rustix::io::Errno;
+
+use crate::{Error, local::Failure};
+
+/// `EPROTO`, for what no endpoint writes.
+const NONSENSE: i64 = 71;
+/// `ECONNRESET`, for a peer that has ended without closing its endpoint.
+const DIED: i64 = 104;
+
+/// A failed system call.
+pub(super) fn failed(call: &'static str, context: &str, error: Errno) -> Error {
+    Error::Call {
+        call,
+        context: context.into(),
+        peer: None,
+        code: error.raw_os_error().into(),
+        reason: error.to_string(),
+    }
+}
+
+/// What a peer wrote is not what an endpoint writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nonsense(pub(super) &'static str);
+
+impl From<Nonsense> for Failure {
+    fn from(Nonsense(what): Nonsense) -> Self {
+        Self::new(NONSENSE, format!("the peer sent what no endpoint sends: {what}"))
+    }
+}
+
+/// The peer has ended without closing its endpoint.
+pub(super) fn died() -> Failure {
+    Failure::new(DIED, "the peer's process has ended without closing its endpoint")
+}

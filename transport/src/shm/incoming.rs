@@ -1,0 +1,158 @@
+//! What a peer, or a stranger, writes to this endpoint: a connection that it has made, and its ring.
+#![allow(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+
+use super::{
+    address::Place,
+    control::{Message, Refusal},
+    error::Nonsense,
+    memory::{Entries, Table},
+    outgoing::State,
+    ring::{self, Kind, Reader, Record},
+    segment::{Access, Segment},
+    socket::{self, Received, Socket},
+};
+use crate::Event;
+
+/// After so many bytes the writer is told that there is room again.
+const TELL_AFTER: u64 = 32 << 10;
+
+/// A connection that somebody has made.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    pub(super) socket: Socket,
+    /// Who it is and its ring, once it has shown the token.
+    writer: Option<(Place, Reader)>,
+    /// It has closed its endpoint.
+    closed: bool,
+    /// It writes no more.
+    pub(super) ended: Option<State>,
+}
+
+impl Incoming {
+    pub(super) fn new(socket: Socket) -> Self {
+        Self { socket, writer: None, closed: false, ended: None }
+    }
+
+    /// Where the writer is reached itself, as it says.
+    pub(super) fn from(&self) -> Option<&Place> {
+        self.writer.as_ref().map(|(from, _)| from)
+    }
+
+    /// Receives what the writer has sent. `own` is this endpoint's place, `sleep` the word by which it says that it sleeps,
+    /// `number` that of this connection.
+    pub(super) fn receive(
+        &mut self,
+        own: &Place,
+        sleep: &OwnedFd,
+        table: &Table,
+        number: usize,
+    ) -> Result<(), Nonsense> {
+        loop {
+            let (message, file) = match socket::receive(&self.socket)? {
+                Received::Message(message, file) => (message, file),
+                Received::Nothing => return Ok(()),
+                Received::End => {
+                    self.ended = Some(if self.closed { State::Closed } else { State::Died });
+                    return Ok(());
+                }
+            };
+            match (message, file) {
+                (Message::Hello { token, from }, Some(file)) if self.writer.is_none() => {
+                    if token != own.token() {
+                        return Err(Nonsense("another token than this endpoint's"));
+                    }
+                    let from = Place::parse(&from).ok_or(Nonsense("an address of no endpoint"))?;
+                    let segment = Segment::of_peer(&file, ring::SEGMENT, Access::ReadWrite)?;
+                    self.writer = Some((from, Reader::new(segment)));
+                    // Whatever is written from now on wakes this endpoint.
+                    if socket::send(&self.socket, &Message::Welcome, Some(sleep)) == socket::Posted::Full {
+                        return Err(Nonsense("nothing, and does not receive"));
+                    }
+                }
+                (Message::Want { key }, None) if self.writer.is_some() => {
+                    // If the message does not go out, or the region is gone, the writer uses the ring.
+                    table.give(key, number, |file, len| {
+                        let memory = Message::Memory { key, len };
+                        socket::send(&self.socket, &memory, Some(file)) == socket::Posted::Yes
+                    });
+                }
+                (Message::Wake, None) => {}
+                (Message::Bye, None) => self.closed = true,
+                _ => return Err(Nonsense("a message that a writer does not send")),
+            }
+        }
+    }
+
+    /// Whether there is something to read.
+    #[inline]
+    pub(super) fn has_next(&self) -> bool {
+        self.writer.as_ref().is_some_and(|(_, reader)| reader.has_next())
+    }
+
+    /// Reads at most `most` records. True if none is left.
+    pub(super) fn read(
+        &mut self,
+        entries: &Entries,
+        events: &mut Vec<Event>,
+        most: usize,
+    ) -> Result<bool, Nonsense> {
+        let Some((_, reader)) = &mut self.writer else { return Ok(true) };
+        let mut left = most;
+        let mut empty = false;
+        while left > 0 {
+            let Some(record) = reader.next()? else {
+                empty = true;
+                break;
+            };
+            left -= 1;
+            match land(reader, &record, entries) {
+                Ok(()) if record.kind != Kind::Part => events.push(Event::Arrived {
+                    immediate: record.immediate,
+                    len: usize::try_from(record.total).ok(),
+                }),
+                Ok(()) => {}
+                Err(refusal) => {
+                    // If it does not receive, it is told by the end of the connection, at the latest.
+                    let _ = socket::send(&self.socket, &Message::Refused(refusal), None);
+                }
+            }
+            reader.consume(&record);
+            if reader.untold() >= TELL_AFTER {
+                tell(reader, &self.socket);
+            }
+        }
+        tell(reader, &self.socket);
+        Ok(empty)
+    }
+
+    /// Says that a region is gone of which the writer was given the memory.
+    pub(super) fn forget(&self, key: u64) {
+        let _ = socket::send(&self.socket, &Message::Forget { key }, None);
+    }
+
+    /// Says that this endpoint is closed.
+    pub(super) fn say_bye(&self) {
+        let _ = socket::send(&self.socket, &Message::Bye, None);
+    }
+}
+
+/// Gives room back, and wakes the writer if it sleeps for want of it.
+fn tell(reader: &mut Reader, socket: &Socket) {
+    if reader.give_back() {
+        let _ = socket::send(socket, &Message::Wake, None);
+    }
+}
+
+/// Writes the bytes of a record where they belong.
+fn land(reader: &Reader, record: &Record, entries: &Entries) -> Result<(), Refusal> {
+    if record.kind == Kind::Landed {
+        return entries.check(record.key, record.offset, record.len);
+    }
+    let bytes = reader.bytes(record);
+    let len = bytes.iter().map(|(_, len)| len).sum();
+    // SAFETY: the bytes lie in the ring, where the writer may change them but not take them away. Nobody accesses the target before
+    // the arrival, as whoever gave the writer its key has promised.
+    unsafe { entries.write(record.key, record.offset, bytes.into_iter(), len) }
+}

@@ -1,0 +1,462 @@
+//! Ranks of one host over shared memory of our own: no library, no file, nothing that outlives its processes.
+//!
+//! An endpoint is reached at an abstract Unix socket with a random name (`address.rs`, `socket.rs`). When a pair first talks, the
+//! writer connects and hands over a memfd with a ring (`ring.rs`, `segment.rs`): one ring for each direction, with one writer and one
+//! reader. Both ends check that the other is of the same user, and the reader that the writer knows its address.
+//!
+//! A put takes one of three ways:
+//! - up to 4 KiB: its bytes are copied into the ring, and from there to the target;
+//! - longer, into memory that the peer has [allocated](crate::Transport::allocate): the writer maps it when it first writes there,
+//!   and copies straight to the target. The bytes are copied once;
+//! - longer, into memory that was only [registered](crate::Transport::register): through the ring in records of 16 KiB, which the
+//!   reader copies to the target while the writer fills the next.
+//!
+//! An endpoint that sleeps says so in a word that its peers map for reading (`sleep.rs`), and whoever writes to it then wakes it by a
+//! message on the socket. The socket also shows that a peer has ended: an endpoint that closes says so first, so the end of a
+//! connection without that is a failure of that peer, reported after everything it had written.
+//!
+//! What a peer writes is data: each position, kind, length, key and descriptor is checked ([`ring`], [`control`], [`segment`]). If a
+//! [connected](crate::Transport::connect) peer sends what no endpoint sends, that is an error with its name; if a stranger does, it is
+//! disconnected.
+//!
+//! **Memory.** Each direction of a pair takes 260 KiB from when it is first used, in pages that count once for both processes; for
+//! n ranks that all talk to one another, each rank makes (n - 1) × 260 KiB of it. An endpoint has 4 KiB besides. Descriptors: two
+//! for each peer that it talks to in both directions, one for each of at most 256 allocated memories of 16 KiB or more, and five.
+//! Nothing of it lies in /dev/shm or another directory.
+#![allow(unsafe_code)]
+
+mod address;
+mod control;
+mod error;
+mod incoming;
+mod memory;
+mod outgoing;
+mod ring;
+mod segment;
+mod sleep;
+mod socket;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use address::{PROVIDER, Place};
+use incoming::Incoming;
+use memory::Table;
+use outgoing::{INLINE, Opened, Outgoing, State, Stop};
+use sleep::{Poller, Sleeper, Waker};
+use socket::Socket;
+
+use crate::{
+    Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Transport, Wake, check,
+    fork::Process,
+    local::{self, Failure},
+};
+
+/// The most records that one poll reads of one peer.
+const BATCH: usize = 64;
+/// Sockets are looked at in every so many polls that found nothing, and in every so many of all.
+const LOOK_IDLE: u32 = 16;
+const LOOK: u32 = 256;
+/// How often sockets are looked at for what a peer that has failed has left.
+const LOOKS: usize = 16;
+/// The longest sleep while a peer is too busy to be connected to.
+const NAP: Duration = Duration::from_millis(1);
+/// The most arrivals that are told to be possible at once. None is lost if there are more: they wait in the rings.
+const ARRIVALS: usize = 1 << 16;
+
+/// Numbers of descriptors that are waited for; those of connections follow.
+const WAKER: u64 = 0;
+const LISTENER: u64 = 1;
+
+/// What a descriptor belongs to.
+enum Ready {
+    Waker,
+    Listener,
+    Outgoing(usize),
+    Incoming(usize),
+}
+
+impl Ready {
+    fn number(&self) -> u64 {
+        match *self {
+            Self::Waker => WAKER,
+            Self::Listener => LISTENER,
+            Self::Outgoing(peer) => 2 + 2 * peer as u64,
+            Self::Incoming(connection) => 3 + 2 * connection as u64,
+        }
+    }
+
+    fn of(number: u64) -> Self {
+        let index = usize::try_from(number / 2).unwrap_or(usize::MAX).saturating_sub(1);
+        match number {
+            WAKER => Self::Waker,
+            LISTENER => Self::Listener,
+            number if number % 2 == 0 => Self::Outgoing(index),
+            _ => Self::Incoming(index),
+        }
+    }
+}
+
+/// A peer that was made known.
+#[derive(Debug)]
+struct Known {
+    place: Place,
+    outgoing: Option<Box<Outgoing>>,
+    /// It has closed its endpoint.
+    gone: bool,
+}
+
+/// One thread's endpoint.
+#[derive(Debug)]
+pub struct Endpoint {
+    place: Place,
+    address: Address,
+    limits: Limits,
+    table: Arc<Table>,
+    peers: Vec<Known>,
+    known: HashMap<Place, Peer>,
+    incoming: Vec<Option<Incoming>>,
+    sent: Vec<u64>,
+    /// The number of polls since sockets were looked at, of all and of those that found nothing.
+    polls: [u32; 2],
+    /// The first failure, before all that arrived until then has been reported.
+    failing: Option<Failure>,
+    /// The first failure, which every call returns.
+    broken: Option<Failure>,
+    /// A peer could not be connected to yet.
+    busy: bool,
+    sleeper: Sleeper,
+    waker: Arc<Waker>,
+    listener: Socket,
+    poller: Poller,
+    process: Process,
+}
+
+impl Endpoint {
+    /// A new endpoint, which may move to another thread.
+    ///
+    /// # Errors
+    /// [`Error::SharedMemory`] or [`Error::Call`] if the system or the container refuses memory or sockets.
+    pub fn open() -> Result<Self, Error> {
+        let place = Place::new()?;
+        let (waker, poller) = (Arc::new(Waker::new()?), Poller::new()?);
+        let (listener, sleeper) = (socket::listener(&place)?, Sleeper::new()?);
+        poller.add(&*waker, WAKER)?;
+        poller.add(&*listener, LISTENER)?;
+        Ok(Self {
+            place,
+            address: place.address(),
+            limits: Limits {
+                max_inject: INLINE,
+                max_copied: INLINE,
+                arrivals: ARRIVALS,
+                arrivals_per_peer: ARRIVALS,
+                one_host: true,
+                wakes: true,
+                ..local::limits(PROVIDER)
+            },
+            table: Table::new(),
+            peers: Vec::new(),
+            known: HashMap::new(),
+            incoming: Vec::new(),
+            sent: Vec::new(),
+            polls: [0; 2],
+            failing: None,
+            broken: None,
+            busy: false,
+            sleeper,
+            waker,
+            listener,
+            poller,
+            process: Process::this(),
+        })
+    }
+
+    /// Latches a peer's failure, or returns an error of this endpoint's.
+    fn fail(&mut self, peer: usize, stop: Stop) -> Result<(), Error> {
+        match stop {
+            Stop::Error(error) => Err(error),
+            Stop::Peer(failure) => {
+                let peer = u32::try_from(peer).map(Peer).unwrap_or_default();
+                self.failing.get_or_insert(failure.to(peer));
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads what peers have written, of each at most `most` records.
+    fn read(&mut self, events: &mut Vec<Event>, most: usize) {
+        let mut entries = None;
+        for connection in 0..self.incoming.len() {
+            let Some(incoming) = &mut self.incoming[connection] else { continue };
+            if !incoming.has_next() && incoming.ended.is_none() {
+                continue;
+            }
+            let entries = entries.get_or_insert_with(|| self.table.lock());
+            match incoming.read(entries, events, most) {
+                Ok(empty) => {
+                    if let Some(state) = incoming.ended.filter(|_| empty) {
+                        let died = (state == State::Died).then(error::died);
+                        let from = self.incoming[connection].take().and_then(|ended| ended.from().copied());
+                        latch(&mut self.failing, &self.known, from, died);
+                    }
+                }
+                Err(nonsense) => {
+                    self.poller.remove(&*incoming.socket);
+                    let from = self.incoming[connection].take().and_then(|ended| ended.from().copied());
+                    if from.is_none_or(|from| !self.known.contains_key(&from)) {
+                        tracing::warn!(?nonsense, "a stranger is disconnected");
+                    }
+                    latch(&mut self.failing, &self.known, from, Some(nonsense.into()));
+                }
+            }
+        }
+    }
+
+    /// Writes what waited for room.
+    fn pump(&mut self) -> Result<(), Error> {
+        for peer in 0..self.peers.len() {
+            let Some(outgoing) = &mut self.peers[peer].outgoing else { continue };
+            if outgoing.has_pending()
+                && let Err(stop) = outgoing.pump(&mut self.sent)
+            {
+                self.fail(peer, stop)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at sockets, for at most this time. True if there was something.
+    fn look(&mut self, timeout: Duration, parked: bool) -> Result<bool, Error> {
+        self.polls = [0; 2];
+        let ready = self.poller.wait(timeout)?;
+        let any = !ready.is_empty();
+        for number in ready {
+            match Ready::of(number) {
+                // What woke this endpoint while it did not sleep must end its next sleep.
+                Ready::Waker if parked => self.waker.reset(),
+                Ready::Waker => {}
+                Ready::Listener => self.accept()?,
+                Ready::Outgoing(peer) => self.receive_answers(peer)?,
+                Ready::Incoming(connection) => self.receive_requests(connection),
+            }
+        }
+        for (key, connections) in self.table.gone() {
+            for connection in connections {
+                if let Some(Some(incoming)) = self.incoming.get(connection) {
+                    incoming.forget(key);
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    fn accept(&mut self) -> Result<(), Error> {
+        while let Some(socket) = socket::accepted(&self.listener)? {
+            let free = self.incoming.iter().position(Option::is_none);
+            let connection = free.unwrap_or_else(|| {
+                self.incoming.push(None);
+                self.incoming.len() - 1
+            });
+            self.poller.add(&*socket, Ready::Incoming(connection).number())?;
+            self.incoming[connection] = Some(Incoming::new(socket));
+            self.receive_requests(connection);
+        }
+        Ok(())
+    }
+
+    /// Receives what a writer has sent.
+    fn receive_requests(&mut self, connection: usize) {
+        let Some(Some(incoming)) = self.incoming.get_mut(connection) else { return };
+        let received = incoming.receive(&self.place, &self.sleeper.file, &self.table, connection);
+        if incoming.ended.is_some() {
+            // Nothing more comes, and what the ring holds is read by the next poll.
+            self.poller.remove(&*incoming.socket);
+        }
+        if let Err(nonsense) = received {
+            self.poller.remove(&*incoming.socket);
+            let from = self.incoming[connection].take().and_then(|ended| ended.from().copied());
+            tracing::warn!(?nonsense, "a connection is refused");
+            latch(&mut self.failing, &self.known, from, Some(nonsense.into()));
+        }
+    }
+
+    /// Receives what a reader has sent.
+    fn receive_answers(&mut self, peer: usize) -> Result<(), Error> {
+        let Some(Known { outgoing: Some(outgoing), .. }) = self.peers.get_mut(peer) else { return Ok(()) };
+        let ended = match outgoing.receive() {
+            Ok(State::Open) => return Ok(()),
+            Ok(State::Died) => Some(error::died()),
+            Ok(State::Closed) => outgoing.has_pending().then(Failure::gone),
+            Err(Stop::Peer(failure)) => Some(failure),
+            Err(Stop::Error(error)) => return Err(error),
+        };
+        self.poller.remove(&*outgoing.socket);
+        let known = &mut self.peers[peer];
+        known.gone = true;
+        known.outgoing = None;
+        ended.map_or(Ok(()), |failure| self.fail(peer, Stop::Peer(failure)))
+    }
+
+    /// The error that every call returns, once there was a failure.
+    fn checked(&self) -> Result<(), Error> {
+        self.broken.clone().map_or(Ok(()), |failure| Err(failure.into()))
+    }
+
+    /// Reports all that had arrived before the failure, and then, in the next call, the failure.
+    fn end(&mut self, events: &mut Vec<Event>, before: usize) -> Result<(), Error> {
+        // What the peer wrote last may be behind a connection that was not accepted yet, or whose end was not seen.
+        for _ in 0..LOOKS {
+            if !self.look(Duration::ZERO, false)? {
+                break;
+            }
+        }
+        self.read(events, usize::MAX);
+        self.broken = self.failing.take();
+        if events.len() == before { self.checked() } else { Ok(()) }
+    }
+}
+
+/// Latches a failure of this peer's, if it is one that was made known.
+fn latch(
+    failing: &mut Option<Failure>,
+    known: &HashMap<Place, Peer>,
+    from: Option<Place>,
+    failure: Option<Failure>,
+) {
+    if let (Some(failure), Some(peer)) = (failure, from.and_then(|from| known.get(&from))) {
+        failing.get_or_insert(failure.to(*peer));
+    }
+}
+
+// SAFETY: bytes are copied to the target before the record or the event that reports them is made; what is reported as sent was copied
+// out of its sources, which are kept until then. A record is written where its key and offset say, if that is registered, with the
+// table locked. Closing an endpoint takes its regions out of the table, and makes those that peers have mapped its owner's alone.
+unsafe impl Transport for Endpoint {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
+        let bad = |reason: &str| Error::BadAddress {
+            address: address.clone(),
+            provider: PROVIDER.into(),
+            reason: reason.into(),
+        };
+        let place = Place::parse(&address.0).ok_or_else(|| bad("it is of another kind or version"))?;
+        if let Some(peer) = self.known.get(&place) {
+            return Ok(*peer);
+        }
+        let peer = u32::try_from(self.peers.len()).map(Peer).map_err(|_| bad("there are too many peers"))?;
+        self.peers.push(Known { place, outgoing: None, gone: false });
+        self.known.insert(place, peer);
+        Ok(peer)
+    }
+
+    fn register(&mut self, memory: Memory) -> Result<Region, Error> {
+        Ok(self.table.register(memory))
+    }
+
+    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
+        self.table.allocate(len, huge)
+    }
+
+    unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+        let len = check::put(put, &self.limits, self.peers.len())?;
+        self.checked()?;
+        let token = put.notifies(&self.limits).then_some(put.token);
+        let peer = put.to.0 as usize;
+        let known = &mut self.peers[peer];
+        if known.gone {
+            return Err(Failure::gone().to(put.to).into());
+        }
+        let outgoing = match &mut known.outgoing {
+            Some(outgoing) => outgoing,
+            none => match Outgoing::open(&known.place, &self.place) {
+                Ok(Opened::Yes(opened)) => {
+                    self.poller.add(&*opened.socket, Ready::Outgoing(peer).number())?;
+                    none.insert(opened)
+                }
+                Ok(Opened::Busy) => {
+                    self.busy = true;
+                    return Ok(Posted::Full);
+                }
+                Err(Stop::Peer(failure)) => return Err(failure.to(put.to).into()),
+                Err(Stop::Error(error)) => return Err(error),
+            },
+        };
+        // SAFETY: by the caller's promise.
+        match unsafe { outgoing.put(put, len, token, &mut self.sent) } {
+            Ok(posted) => Ok(posted),
+            Err(Stop::Peer(failure)) => Err(failure.to(put.to).into()),
+            Err(Stop::Error(error)) => Err(error),
+        }
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        self.checked()?;
+        let before = events.len();
+        self.read(events, BATCH);
+        self.pump()?;
+        events.extend(self.sent.drain(..).map(|token| Event::Sent { token }));
+        let [all, idle] = &mut self.polls;
+        *all += 1;
+        *idle += u32::from(events.len() == before);
+        if *idle >= LOOK_IDLE || *all >= LOOK {
+            self.look(Duration::ZERO, false)?;
+        }
+        if self.failing.is_some() { self.end(events, before) } else { Ok(()) }
+    }
+
+    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.checked()?;
+        if !self.sent.is_empty() || self.failing.is_some() {
+            return Ok(());
+        }
+        let epoch = self.sleeper.begin();
+        let mut ready = self.incoming.iter().flatten().any(|it| it.ended.is_some() || it.has_next());
+        for peer in 0..self.peers.len() {
+            let Some(outgoing) = &mut self.peers[peer].outgoing else { continue };
+            if outgoing.is_waiting() {
+                match outgoing.wait(epoch) {
+                    Ok(moved) => ready |= moved,
+                    Err(stop) => self.fail(peer, stop)?,
+                }
+            }
+        }
+        let timeout = if ready || self.failing.is_some() {
+            Duration::ZERO
+        } else if std::mem::take(&mut self.busy) {
+            timeout.min(NAP)
+        } else {
+            timeout
+        };
+        let looked = self.look(timeout, true);
+        self.sleeper.end();
+        looked.map(|_| ())
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::<Waker>::clone(&self.waker)
+    }
+
+    fn activity(&self) -> Arc<Activity> {
+        // There is no library.
+        Arc::default()
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // In a forked child all of it is the parent's.
+        if !self.process.is_this() {
+            return;
+        }
+        self.peers.iter().filter_map(|known| known.outgoing.as_ref()).for_each(|it| it.say_bye());
+        self.incoming.iter().flatten().for_each(Incoming::say_bye);
+        self.table.close();
+    }
+}

@@ -1,0 +1,343 @@
+//! What an endpoint writes to one peer: a connection, a ring, and the peer's memory that is mapped here.
+#![allow(unsafe_code)]
+
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::OwnedFd,
+};
+
+use super::{
+    address::Place,
+    control::Message,
+    error::Nonsense,
+    ring::{self, Kind, Record, Writer},
+    segment::{self, Access, Segment},
+    sleep::PeerSleep,
+    socket::{self, Connected, Received, Socket},
+};
+use crate::{Error, Posted, Put, Region, local::Failure, region};
+
+/// Puts of at most so many bytes are copied into the ring, all in one record.
+pub(super) const INLINE: usize = 4 << 10;
+/// Longer puts than this are written straight into memory that the peer has shared.
+const DIRECT_FROM: usize = 1 << 10;
+/// The most puts whose bytes wait for room in the ring.
+const MOST_PENDING: usize = 64;
+/// Mappings of memory are multiples of a page, or of a huge page.
+const PAGES: [usize; 2] = [4 << 10, 2 << 20];
+
+/// A connection to a peer that is written to.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) socket: Socket,
+    writer: Writer,
+    /// Whether the peer sleeps; unknown until it has accepted the connection.
+    sleep: Option<PeerSleep>,
+    mapped: HashMap<u64, Mapped>,
+    pending: VecDeque<Pending>,
+    /// Whether a put was turned down because there was no room.
+    starved: bool,
+    /// The peer has closed its endpoint.
+    closed: bool,
+}
+
+/// A region of the peer's.
+#[derive(Debug)]
+enum Mapped {
+    /// Its memory was asked for.
+    Wanted,
+    Yes {
+        segment: Segment,
+        /// The region's length.
+        len: u64,
+    },
+}
+
+/// A put whose bytes are not all in the ring yet.
+#[derive(Debug)]
+struct Pending {
+    sources: Vec<(Region, usize, usize)>,
+    written: usize,
+    len: usize,
+    key: u64,
+    offset: u64,
+    immediate: u32,
+    token: Option<u64>,
+}
+
+/// What has become of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Open,
+    /// The peer has closed its endpoint.
+    Closed,
+    /// The peer has ended without that.
+    Died,
+}
+
+/// Whether a connection was made.
+pub(super) enum Opened {
+    Yes(Box<Outgoing>),
+    /// Too many connect to the peer now.
+    Busy,
+}
+
+/// Why something did not succeed: the endpoint itself cannot go on, or a peer is the cause.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Error(Error),
+    Peer(Failure),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl<F: Into<Failure>> From<F> for Stop {
+    fn from(failure: F) -> Self {
+        Self::Peer(failure.into())
+    }
+}
+
+impl Outgoing {
+    /// Connects, and sends the ring along. The peer need not have looked for that to be written to.
+    pub(super) fn open(to: &Place, from: &Place) -> Result<Opened, Stop> {
+        let socket = match socket::connection(to)? {
+            Connected::Yes(socket) => socket,
+            Connected::Busy => return Ok(Opened::Busy),
+            Connected::Nobody => return Err(Failure::gone().into()),
+            Connected::Stranger => return Err(Nonsense("another user's credentials").into()),
+        };
+        let (file, len) = segment::create(ring::SEGMENT, false)?;
+        let writer = Writer::new(Segment::own(&file, len)?);
+        let hello = Message::Hello { token: to.token(), from: from.bytes() };
+        match socket::send(&socket, &hello, Some(&file)) {
+            socket::Posted::Yes => {}
+            socket::Posted::Full => return Ok(Opened::Busy),
+            socket::Posted::Gone => return Err(Failure::gone().into()),
+        }
+        Ok(Opened::Yes(Box::new(Self {
+            socket,
+            writer,
+            sleep: None,
+            mapped: HashMap::new(),
+            pending: VecDeque::new(),
+            starved: false,
+            closed: false,
+        })))
+    }
+
+    /// Begins a put of `len` bytes. `token` is the one to be told in `sent`, if any.
+    ///
+    /// # Safety
+    /// As of [`crate::Transport::put`].
+    pub(super) unsafe fn put(
+        &mut self,
+        put: &Put<'_>,
+        len: usize,
+        token: Option<u64>,
+        sent: &mut Vec<u64>,
+    ) -> Result<Posted, Stop> {
+        let Some(offset) = put.target.region.base.checked_add(put.target.offset) else {
+            return Err(Failure::outside().into());
+        };
+        let (key, total) = (put.target.region.key, len as u64);
+        let mut record = Record { kind: Kind::Put, immediate: put.immediate, len: total, total, key, offset };
+        let place = if len > DIRECT_FROM && super::memory::is_mappable(key) {
+            self.mapped(key, offset, len)?
+        } else {
+            None
+        };
+        if place.is_none() && len > INLINE {
+            if self.pending.len() >= MOST_PENDING {
+                self.starved = true;
+                return Ok(Posted::Full);
+            }
+            let sources =
+                put.sources.iter().map(|source| (source.region().clone(), source.offset(), source.len()));
+            let (sources, immediate) = (sources.collect(), put.immediate);
+            self.pending.push_back(Pending { sources, written: 0, len, key, offset, immediate, token });
+            self.pump(sent)?;
+            return Ok(Posted::Yes);
+        }
+        if !self.writer.has_room(if place.is_some() { 0 } else { len })? {
+            self.starved = true;
+            return Ok(Posted::Full);
+        }
+        let sources = put.sources.iter().map(region::bytes);
+        if let Some(place) = place {
+            record.kind = Kind::Landed;
+            // SAFETY: `len` bytes of mapped memory, which by the caller's promise nobody accesses; the sources are at rest. What a
+            // peer does to its memory meanwhile changes bytes, and nothing else.
+            unsafe {
+                region::gather(sources, place);
+                self.writer.push(&record, std::iter::empty());
+            }
+        } else {
+            // SAFETY: the sources are valid and at rest, and `len` bytes together.
+            unsafe { self.writer.push(&record, sources) };
+        }
+        sent.extend(token);
+        self.wake()?;
+        Ok(Posted::Yes)
+    }
+
+    /// Where a put writes to, if the peer's region is mapped; asks for it if it is not.
+    fn mapped(&mut self, key: u64, offset: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
+        if let Some(Mapped::Wanted) = self.mapped.get(&key) {
+            // Whether the answer has come.
+            self.receive()?;
+        }
+        match self.mapped.get(&key) {
+            Some(Mapped::Yes { segment, len: whole }) => {
+                let inside = offset.checked_add(len as u64).is_some_and(|end| end <= *whole);
+                let place = usize::try_from(offset).ok().and_then(|offset| segment.at(offset, len));
+                match place.filter(|_| inside) {
+                    Some(place) => Ok(Some(place)),
+                    None => Err(Failure::outside().into()),
+                }
+            }
+            Some(Mapped::Wanted) => Ok(None),
+            None => {
+                if socket::send(&self.socket, &Message::Want { key }, None) == socket::Posted::Yes {
+                    self.mapped.insert(key, Mapped::Wanted);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Writes as much of what waits as there is room for. True if there was any.
+    pub(super) fn pump(&mut self, sent: &mut Vec<u64>) -> Result<bool, Stop> {
+        let mut any = false;
+        while let Some(first) = self.pending.front() {
+            let left = first.len - first.written;
+            let len = left.min(ring::MOST);
+            if !self.writer.has_room(len)? {
+                break;
+            }
+            let record = Record {
+                kind: if len == left { Kind::Put } else { Kind::Part },
+                immediate: first.immediate,
+                len: len as u64,
+                total: first.len as u64,
+                key: first.key,
+                offset: first.offset.saturating_add(first.written as u64),
+            };
+            // SAFETY: the regions are kept by the pending put, and their bytes are at rest until its token is told.
+            unsafe { self.writer.push(&record, pieces(&first.sources, first.written, len)) };
+            any = true;
+            if len == left {
+                sent.extend(self.pending.pop_front().and_then(|done| done.token));
+            } else if let Some(first) = self.pending.front_mut() {
+                first.written += len;
+            }
+            self.wake()?;
+        }
+        Ok(any)
+    }
+
+    /// Wakes the peer, if it sleeps.
+    fn wake(&mut self) -> Result<(), Stop> {
+        if self.sleep.is_none() {
+            // Before its answer the peer cannot sleep: the connection, or the first message, wakes it.
+            self.receive()?;
+        }
+        if self.sleep.as_mut().is_some_and(PeerSleep::must_be_woken) {
+            // If it is full, the peer has not yet received earlier ones; if it is gone, `receive` says so.
+            let _ = socket::send(&self.socket, &Message::Wake, None);
+        }
+        Ok(())
+    }
+
+    /// Receives what the peer has sent. Says what has become of the connection.
+    pub(super) fn receive(&mut self) -> Result<State, Stop> {
+        loop {
+            let (message, file) = match socket::receive(&self.socket)? {
+                Received::Message(message, file) => (message, file),
+                Received::Nothing => return Ok(State::Open),
+                Received::End => return Ok(if self.closed { State::Closed } else { State::Died }),
+            };
+            self.take(message, file)?;
+        }
+    }
+
+    fn take(&mut self, message: Message, file: Option<OwnedFd>) -> Result<(), Stop> {
+        match (message, file) {
+            (Message::Welcome, Some(file)) if self.sleep.is_none() => {
+                self.sleep = Some(PeerSleep::new(&file)?);
+            }
+            (Message::Memory { key, len }, Some(file)) => {
+                // What was not asked for, or was forgotten meanwhile, is not mapped.
+                if let Some(place @ Mapped::Wanted) = self.mapped.get_mut(&key) {
+                    *place = Mapped::Yes { segment: map(&file, len)?, len };
+                }
+            }
+            (Message::Forget { key }, None) => drop(self.mapped.remove(&key)),
+            (Message::Refused(refusal), None) => return Err(Failure::from(refusal).into()),
+            (Message::Wake, None) => {}
+            (Message::Bye, None) => self.closed = true,
+            _ => return Err(Nonsense("a message that a reader does not send").into()),
+        }
+        Ok(())
+    }
+
+    /// Whether puts wait for room, or were turned down for want of it.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.starved || !self.pending.is_empty()
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Tells the peer that this endpoint sleeps until there is room. True if there is some already.
+    pub(super) fn wait(&mut self, epoch: u64) -> Result<bool, Stop> {
+        let moved = self.writer.wait(epoch)?;
+        if moved {
+            self.starved = false;
+        }
+        Ok(moved)
+    }
+
+    /// Says that this endpoint is closed.
+    pub(super) fn say_bye(&self) {
+        let _ = socket::send(&self.socket, &Message::Bye, None);
+    }
+}
+
+/// Maps a peer's memory of a region of so many bytes.
+fn map(file: &OwnedFd, len: u64) -> Result<Segment, Nonsense> {
+    let len = usize::try_from(len).map_err(|_| Nonsense("memory of another length"))?;
+    let mut mapped = Err(Nonsense("memory of another length"));
+    for page in PAGES {
+        let whole = len.max(1).checked_next_multiple_of(page).ok_or(Nonsense("memory of another length"))?;
+        mapped = Segment::of_peer(file, whole, Access::ReadWrite);
+        if mapped.is_ok() {
+            break;
+        }
+    }
+    mapped
+}
+
+/// `len` bytes of these sources, joined, from `from` on.
+fn pieces(
+    sources: &[(Region, usize, usize)],
+    from: usize,
+    len: usize,
+) -> impl Iterator<Item = (*const u8, usize)> {
+    let (mut skip, mut left) = (from, len);
+    sources.iter().map_while(move |(region, offset, whole)| {
+        if left == 0 {
+            return None;
+        }
+        let before = skip.min(*whole);
+        skip -= before;
+        let len = (whole - before).min(left);
+        left -= len;
+        // SAFETY: a source lies within its region, and this part within the source.
+        Some((unsafe { region.base().add(offset + before) }.cast_const(), len))
+    })
+}

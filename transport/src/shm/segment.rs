@@ -1,0 +1,221 @@
+//! Memory that processes share: sealed memfds and their mappings. A memfd has no name in any file system and ends with its last
+//! descriptor and mapping, so nothing is left when a process is killed.
+//!
+//! A peer can change what is mapped at any time. It is therefore accessed by atomics and by copies between raw pointers only; no
+//! reference to its bytes is made. A mapped memfd is sealed against shrinking, so an access cannot raise SIGBUS.
+#![allow(unsafe_code)]
+
+use std::{
+    os::fd::OwnedFd,
+    ptr::{self, NonNull},
+    slice,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+};
+
+use rustix::{
+    fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create},
+    io::Errno,
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap},
+};
+
+use super::error::Nonsense;
+use crate::Error;
+
+/// The size of a page; mappings are multiples of it.
+const PAGE: usize = 4 << 10;
+/// The size of a huge page.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// How a mapping may be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    ReadWrite,
+}
+
+/// A mapping of a memfd.
+#[derive(Debug)]
+pub(super) struct Segment {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory is mapped until the drop and is tied to no thread; it is accessed by atomics and raw copies alone.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+fn no_memory(bytes: usize, call: &str, error: Errno) -> Error {
+    let advice = match error {
+        Errno::MFILE | Errno::NFILE => "; raise the limit on open files (ulimit -n)",
+        Errno::NOSYS | Errno::PERM => "; this system or container forbids memfd_create",
+        _ => "",
+    };
+    Error::SharedMemory { reason: format!("{call} of {bytes} bytes: {error}{advice}") }
+}
+
+/// A new memfd of at least `len` zeroed bytes that can neither shrink nor grow, and its length. `huge` asks for huge pages.
+pub(super) fn create(len: usize, huge: bool) -> Result<(OwnedFd, usize), Error> {
+    create_unsealed(len, huge).and_then(|(file, whole)| {
+        let sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+        sealed.map_err(|error| no_memory(len, "sealing", error))?;
+        Ok((file, whole))
+    })
+}
+
+/// The same, mapped by this process, and for peers to read only, where the system can tell (Linux 5.1).
+pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error> {
+    let (file, whole) = create_unsealed(len, false)?;
+    let segment = Segment::own(&file, whole)?;
+    let sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW);
+    sealed.map_err(|error| no_memory(len, "sealing", error))?;
+    if let Err(error) = fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
+        tracing::debug!(%error, "what peers only read is not sealed against their writing");
+    }
+    Ok((file, segment))
+}
+
+fn create_unsealed(len: usize, huge: bool) -> Result<(OwnedFd, usize), Error> {
+    let unit = if huge { HUGE_PAGE } else { PAGE };
+    let whole = len.max(1).checked_next_multiple_of(unit);
+    let whole = whole.ok_or_else(|| no_memory(len, "memfd_create", Errno::NOMEM))?;
+    let huge_flags = if huge { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge_flags;
+    let file = memfd_create("unisono", flags).map_err(|error| no_memory(len, "memfd_create", error))?;
+    ftruncate(&file, whole as u64).map_err(|error| no_memory(len, "ftruncate", error))?;
+    Ok((file, whole))
+}
+
+impl Segment {
+    /// Maps the first `len` bytes of a memfd of this process.
+    pub(super) fn own(file: &OwnedFd, len: usize) -> Result<Self, Error> {
+        Self::map(file, len, Access::ReadWrite).map_err(|error| no_memory(len, "mmap", error))
+    }
+
+    /// Maps a memfd of a peer's, which must have `len` bytes, and neither shrink nor grow.
+    pub(super) fn of_peer(file: &OwnedFd, len: usize, access: Access) -> Result<Self, Nonsense> {
+        let seals = fcntl_get_seals(file).map_err(|_| Nonsense("a descriptor of no memfd"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(Nonsense("memory that can shrink"));
+        }
+        let size = fstat(file).ok().and_then(|stat| usize::try_from(stat.st_size).ok());
+        if size != Some(len) || len == 0 {
+            return Err(Nonsense("memory of another length"));
+        }
+        Self::map(file, len, access).map_err(|_| Nonsense("memory that cannot be mapped"))
+    }
+
+    fn map(file: &OwnedFd, len: usize, access: Access) -> Result<Self, Errno> {
+        let protection = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a new mapping at a place of the system's choice touches no other memory.
+        let base = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0)? };
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { base, len })
+    }
+
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of `len` bytes from `offset` on, if they lie in the segment.
+    pub(super) fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        // SAFETY: within the mapping, or one past it, as is checked.
+        (end <= self.len).then(|| unsafe { self.base().add(offset) })
+    }
+
+    /// All of it as atomics. They may only be loaded where the mapping is for reading.
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: mapped as long as `self` lives, page-aligned, and a multiple of a page long; peers change it as atomics may change.
+        unsafe { slice::from_raw_parts(self.base().cast(), self.len / size_of::<AtomicU64>()) }
+    }
+
+    /// Ends the sharing: the bytes stay where they are, but are this process's alone from now on. Other threads may read and write
+    /// them meanwhile.
+    pub(super) fn make_private(&self, file: &OwnedFd) -> Result<(), Errno> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+        // SAFETY: replaces exactly this segment's pages by the same file's, with the same bytes; the system does that at once for
+        // all threads.
+        unsafe { mmap(self.base().cast(), self.len, protection, flags, file, 0)? };
+        // A page that was not written yet still shows what peers write to the file: each is copied now.
+        // SAFETY: changes no byte.
+        if unsafe { madvise(self.base().cast(), self.len, Advice::LinuxPopulateWrite) }.is_err() {
+            for page in (0..self.len).step_by(PAGE) {
+                // SAFETY: within the mapping; a write that changes nothing, and is atomic in the machine.
+                let byte = unsafe { AtomicU8::from_ptr(self.base().add(page)) };
+                byte.fetch_or(0, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` and not used after the drop.
+        if let Err(error) = unsafe { munmap(self.base().cast(), self.len) } {
+            tracing::warn!(%error, bytes = self.len, "shared memory cannot be unmapped");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_seen_by_both_and_cannot_shrink() {
+        let (file, len) = create(5000, false).unwrap();
+        assert_eq!(len, 8192);
+        let (ours, theirs) =
+            (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, len, Access::ReadWrite).unwrap());
+        ours.words()[1023].store(7, Ordering::Relaxed);
+        assert_eq!(theirs.words()[1023].load(Ordering::Relaxed), 7);
+        assert!(ftruncate(&file, 0).is_err());
+        assert!(ours.at(8192, 0).is_some() && ours.at(8192, 1).is_none() && ours.at(usize::MAX, 2).is_none());
+    }
+
+    #[test]
+    fn a_peers_descriptor_is_checked() {
+        let (file, len) = create(5000, false).unwrap();
+        assert_eq!(
+            Segment::of_peer(&file, len + PAGE, Access::Read).unwrap_err(),
+            Nonsense("memory of another length")
+        );
+        let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&unsealed, 8192).unwrap();
+        assert_eq!(
+            Segment::of_peer(&unsealed, len, Access::Read).unwrap_err(),
+            Nonsense("memory that can shrink")
+        );
+        let null = std::fs::File::open("/dev/null").unwrap().into();
+        assert_eq!(
+            Segment::of_peer(&null, len, Access::Read).unwrap_err(),
+            Nonsense("a descriptor of no memfd")
+        );
+        let (file, segment) = create_for_readers(8).unwrap();
+        assert!(Segment::of_peer(&file, segment.len(), Access::ReadWrite).is_err());
+        let theirs = Segment::of_peer(&file, segment.len(), Access::Read).unwrap();
+        segment.words()[0].store(3, Ordering::Relaxed);
+        assert_eq!(theirs.words()[0].load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn what_was_made_private_is_not_written_by_peers() {
+        let (file, len) = create(4 * PAGE, false).unwrap();
+        let (ours, theirs) =
+            (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, len, Access::ReadWrite).unwrap());
+        ours.words().iter().for_each(|word| word.store(1, Ordering::Relaxed));
+        ours.make_private(&file).unwrap();
+        theirs.words().iter().for_each(|word| word.store(2, Ordering::Relaxed));
+        assert!(ours.words().iter().all(|word| word.load(Ordering::Relaxed) == 1));
+    }
+}

@@ -1,0 +1,185 @@
+//! Sleep and wake between processes.
+//!
+//! An endpoint that sleeps says so in a word that its peers can only read, and then waits for its sockets and for its waker. A peer
+//! that has written something looks at that word and, if its owner sleeps, sends it a message. The word counts, so that each peer
+//! wakes a sleeper once. Messages go through sockets rather than an eventfd of the sleeper's, because a peer that had it could make
+//! others' writes to it block.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::{Ordering, fence},
+    time::Duration,
+};
+
+use rustix::{
+    buffer::spare_capacity,
+    event::{EventfdFlags, Timespec, epoll, eventfd},
+    io::Errno,
+};
+
+use super::{
+    error::{Nonsense, failed},
+    segment::{self, Access, Segment},
+};
+use crate::{Error, Wake, fork::Unshared};
+
+/// The length of the memory in which the word lies.
+const SEGMENT: usize = 4 << 10;
+/// The most descriptors that are looked at in one call.
+const BATCH: usize = 64;
+
+/// The word by which this endpoint says that it sleeps: odd while it does.
+#[derive(Debug)]
+pub(super) struct Sleeper {
+    pub(super) file: OwnedFd,
+    segment: Segment,
+    epoch: u64,
+}
+
+impl Sleeper {
+    pub(super) fn new() -> Result<Self, Error> {
+        let (file, segment) = segment::create_for_readers(SEGMENT)?;
+        Ok(Self { file, segment, epoch: 0 })
+    }
+
+    /// From now on peers wake this endpoint. What they wrote before, it must look for afterwards. Returns the epoch.
+    pub(super) fn begin(&mut self) -> u64 {
+        self.epoch += 1;
+        self.tell();
+        // Either a peer sees the epoch after it has written, or this endpoint sees what was written.
+        fence(Ordering::SeqCst);
+        self.epoch
+    }
+
+    pub(super) fn end(&mut self) {
+        self.epoch += 1;
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if let Some(word) = self.segment.words().first() {
+            word.store(self.epoch, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A peer's word.
+#[derive(Debug)]
+pub(super) struct PeerSleep {
+    segment: Segment,
+    woken: u64,
+}
+
+impl PeerSleep {
+    pub(super) fn new(file: &OwnedFd) -> Result<Self, Nonsense> {
+        Ok(Self { segment: Segment::of_peer(file, SEGMENT, Access::Read)?, woken: 0 })
+    }
+
+    /// Whether the peer sleeps and was not woken by this endpoint yet. What was written is published before.
+    #[inline]
+    pub(super) fn must_be_woken(&mut self) -> bool {
+        // As in `Sleeper::begin`.
+        fence(Ordering::SeqCst);
+        let epoch = self.segment.words().first().map_or(0, |word| word.load(Ordering::Relaxed));
+        epoch % 2 == 1 && std::mem::replace(&mut self.woken, epoch) != epoch
+    }
+}
+
+/// Ends this endpoint's sleep from another thread.
+#[derive(Debug)]
+pub(super) struct Waker(OwnedFd);
+
+impl Waker {
+    pub(super) fn new() -> Result<Self, Error> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        fd.map(Self).map_err(|error| failed("eventfd", "to sleep", error))
+    }
+
+    /// Forgets all wakes until now.
+    pub(super) fn reset(&self) {
+        // Fails only if there was none.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        // Fails only if it was woken 2^64 - 2 times since the last sleep.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Waits for any of many descriptors, each of which has a number.
+#[derive(Debug)]
+pub(super) struct Poller(Unshared<OwnedFd>);
+
+impl Poller {
+    pub(super) fn new() -> Result<Self, Error> {
+        let made = epoll::create(epoll::CreateFlags::CLOEXEC);
+        made.map(|fd| Self(fd.into())).map_err(|error| failed("epoll_create", "to sleep", error))
+    }
+
+    pub(super) fn add(&self, fd: impl AsFd, number: u64) -> Result<(), Error> {
+        let added = epoll::add(self.0.as_fd(), fd, epoll::EventData::new_u64(number), epoll::EventFlags::IN);
+        added.map_err(|error| failed("epoll_ctl", "to sleep", error))
+    }
+
+    pub(super) fn remove(&self, fd: impl AsFd) {
+        if let Err(error) = epoll::delete(self.0.as_fd(), fd) {
+            tracing::debug!(%error, "a descriptor is no longer waited for, and was not");
+        }
+    }
+
+    /// The numbers of descriptors that are ready, after at most this time.
+    pub(super) fn wait(&self, timeout: Duration) -> Result<Vec<u64>, Error> {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut ready = Vec::with_capacity(BATCH);
+        match epoll::wait(self.0.as_fd(), spare_capacity(&mut ready), Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(ready.iter().map(|event| event.data.u64()).collect()),
+            Err(error) => Err(failed("epoll_wait", "to sleep", error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleeper_is_woken_once_by_each() {
+        let mut sleeper = Sleeper::new().unwrap();
+        let mut peers = [PeerSleep::new(&sleeper.file).unwrap(), PeerSleep::new(&sleeper.file).unwrap()];
+        for _ in 0..3 {
+            assert!(!peers[0].must_be_woken());
+            sleeper.begin();
+            for peer in &mut peers {
+                assert!(peer.must_be_woken());
+                assert!(!peer.must_be_woken());
+            }
+            sleeper.end();
+        }
+    }
+
+    #[test]
+    fn what_is_ready_is_told_until_it_is_taken() {
+        let (poller, waker) = (Poller::new().unwrap(), Waker::new().unwrap());
+        poller.add(&waker, 7).unwrap();
+        assert_eq!(poller.wait(Duration::ZERO).unwrap(), [0_u64; 0]);
+        waker.wake();
+        waker.wake();
+        assert_eq!(poller.wait(Duration::from_secs(5)).unwrap(), [7]);
+        assert_eq!(poller.wait(Duration::ZERO).unwrap(), [7]);
+        waker.reset();
+        assert_eq!(poller.wait(Duration::ZERO).unwrap(), [0_u64; 0]);
+        poller.remove(&waker);
+    }
+}

@@ -1,0 +1,231 @@
+//! Abstract Unix sockets: connections between endpoints of one user, packets, and descriptors that go with them.
+
+use std::{
+    io::IoSlice,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    io::{Errno, IoSliceMut},
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+        accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt::socket_peercred,
+    },
+    process::geteuid,
+};
+
+use super::{
+    address::Place,
+    control::{MOST, Message},
+    error::{Nonsense, failed},
+};
+use crate::{Error, fork::Unshared};
+
+/// How many peers may connect before this endpoint looks; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+
+/// A socket. Forked children do not keep it, so that its other end sees when this process ends.
+pub(super) type Socket = Unshared<OwnedFd>;
+
+fn open() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// The socket at which peers reach this place.
+pub(super) fn listener(place: &Place) -> Result<Socket, Error> {
+    let opened = || {
+        let socket = open()?;
+        bind(&socket, &SocketAddrUnix::new_abstract_name(place.name().as_bytes())?)?;
+        listen(&socket, BACKLOG)?;
+        Ok(socket)
+    };
+    opened().map(Socket::from).map_err(|error| failed("a Unix socket", "for peers to connect to", error))
+}
+
+/// What came of connecting.
+pub(super) enum Connected {
+    Yes(Socket),
+    /// Too many connect to the peer now.
+    Busy,
+    /// Nobody listens there.
+    Nobody,
+    /// Another user listens there.
+    Stranger,
+}
+
+/// Connects to a place. The connection can be written to before the peer looks at it.
+pub(super) fn connection(place: &Place) -> Result<Connected, Error> {
+    let opened = || {
+        let socket = open()?;
+        connect(&socket, &SocketAddrUnix::new_abstract_name(place.name().as_bytes())?)?;
+        Ok(socket)
+    };
+    match opened() {
+        Ok(socket) if of_this_user(socket.as_fd()) => Ok(Connected::Yes(socket.into())),
+        Ok(_) => Ok(Connected::Stranger),
+        Err(Errno::AGAIN) => Ok(Connected::Busy),
+        Err(Errno::CONNREFUSED) => Ok(Connected::Nobody),
+        Err(error) => Err(failed("connect", "to a peer's Unix socket", error)),
+    }
+}
+
+/// The next connection that somebody of this user has made.
+pub(super) fn accepted(listener: &Socket) -> Result<Option<Socket>, Error> {
+    loop {
+        match accept_with(listener.as_fd(), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) if of_this_user(socket.as_fd()) => return Ok(Some(socket.into())),
+            Ok(_) => tracing::warn!("another user's connection is refused"),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(error) => {
+                let context = "a peer's connection; the limit on open files (ulimit -n) may be too low";
+                return Err(failed("accept", context, error));
+            }
+        }
+    }
+}
+
+/// Whether the process at the other end has the same effective user as this one.
+fn of_this_user(socket: BorrowedFd<'_>) -> bool {
+    socket_peercred(socket).is_ok_and(|other| other.uid == geteuid())
+}
+
+/// What came of sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Posted {
+    Yes,
+    /// The other end does not read what it got before, or too many descriptors are under way.
+    Full,
+    /// There is no other end.
+    Gone,
+}
+
+/// Sends a message, with a descriptor if one belongs to it.
+pub(super) fn send(socket: &Socket, message: &Message, file: Option<&OwnedFd>) -> Posted {
+    let packet = message.encode();
+    let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Posted::Full;
+    }
+    let bytes = [IoSlice::new(packet.bytes())];
+    loop {
+        match sendmsg(socket.as_fd(), &bytes, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(_) => return Posted::Yes,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => return Posted::Full,
+            Err(_) => return Posted::Gone,
+        }
+    }
+}
+
+/// What came of receiving.
+#[derive(Debug)]
+pub(super) enum Received {
+    Message(Message, Option<OwnedFd>),
+    /// Nothing has come.
+    Nothing,
+    /// The other end is closed, and nothing is left to receive.
+    End,
+}
+
+/// Receives a message.
+pub(super) fn receive(socket: &Socket) -> Result<Received, Nonsense> {
+    // One byte more than any message has, so that none is cut to one.
+    let mut bytes = [0; MOST + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    // The first call after the other end was closed with something unread says so once, whatever is still to be received.
+    let mut resets = 0;
+    let received = loop {
+        match recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+            Ok(received) => break received,
+            Err(Errno::AGAIN) => return Ok(Received::Nothing),
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) if resets == 0 => resets += 1,
+            Err(_) => return Ok(Received::End),
+        }
+    };
+    let mut file = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            file = files.last();
+        }
+    }
+    if received.bytes == 0 {
+        return Ok(Received::End);
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(Nonsense("a message that is too long"));
+    }
+    let message = bytes.get(..received.bytes).and_then(Message::decode);
+    Ok(Received::Message(message.ok_or(Nonsense("a message of no kind"))?, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::write;
+
+    use super::*;
+    use crate::shm::segment;
+
+    fn pair() -> (Socket, Socket) {
+        let place = Place::new().unwrap();
+        let listener = listener(&place).unwrap();
+        assert!(accepted(&listener).unwrap().is_none());
+        let Connected::Yes(there) = connection(&place).unwrap() else { panic!("nobody listens") };
+        (accepted(&listener).unwrap().expect("one has connected"), there)
+    }
+
+    #[test]
+    fn descriptors_are_handed_over() {
+        let (here, there) = pair();
+        assert!(matches!(receive(&here), Ok(Received::Nothing)));
+        let (file, len) = segment::create(1, false).unwrap();
+        assert_eq!(send(&there, &Message::Welcome, Some(&file)), Posted::Yes);
+        assert_eq!(send(&there, &Message::Bye, None), Posted::Yes);
+        // What was sent is received though the other end is closed, with something unread.
+        assert_eq!(send(&here, &Message::Wake, None), Posted::Yes);
+        drop((there, file));
+        let Ok(Received::Message(Message::Welcome, Some(file))) = receive(&here) else {
+            panic!("not as it was sent")
+        };
+        assert!(segment::Segment::of_peer(&file, len, segment::Access::Read).is_ok());
+        assert!(matches!(receive(&here), Ok(Received::Message(Message::Bye, None))));
+        assert!(matches!(receive(&here), Ok(Received::End)));
+        assert_eq!(send(&here, &Message::Wake, None), Posted::Gone);
+    }
+
+    #[test]
+    fn what_is_no_message_is_told() {
+        for bytes in [&[0_u8][..], &[1, 2, 3], &[2, 0], &[7; MOST + 1], &[7; 4000]] {
+            let (here, there) = pair();
+            write(there.as_fd(), bytes).unwrap();
+            assert!(receive(&here).is_err(), "{} bytes", bytes.len());
+        }
+    }
+
+    #[test]
+    fn nobody_listens_at_a_place_that_is_closed() {
+        let place = Place::new().unwrap();
+        assert!(matches!(connection(&place), Ok(Connected::Nobody)));
+        drop(listener(&place).unwrap());
+        assert!(matches!(connection(&place), Ok(Connected::Nobody)));
+    }
+
+    #[test]
+    fn who_sends_too_much_is_told() {
+        let (here, there) = pair();
+        let mut sent = 0;
+        while send(&there, &Message::Wake, None) == Posted::Yes {
+            sent += 1;
+            assert!(sent < 1_000_000, "a socket without bounds");
+        }
+        assert!(matches!(receive(&here), Ok(Received::Message(Message::Wake, None))));
+    }
+}
