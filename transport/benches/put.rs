@@ -1,4 +1,4 @@
-//! Measures puts: latency in one direction, bytes per second, and messages per second, in process and over libfabric.
+//! Measures puts: latency in one direction, bytes per second, and messages per second, in process, over shared memory and over libfabric.
 //!
 //! Two endpoints in two threads. `UNISONO_BENCH_PROVIDERS` names the libfabric providers (default `tcp,shm`).
 //! libfabric's own figures on the same machine come from `fi_rma_pingpong -o writedata` and
@@ -19,6 +19,7 @@ use unisono_transport::{
     Transport,
     inproc::Hub,
     ofi::{Ofi, Options},
+    shm,
 };
 
 /// Puts under way at once.
@@ -132,12 +133,16 @@ impl End {
 }
 
 /// Both ends, each knowing the other.
-fn pair(mut open: impl FnMut() -> Result<Endpoint, Error>) -> Result<(End, End), Failure> {
+fn pair(allocated: bool, mut open: impl FnMut() -> Result<Endpoint, Error>) -> Result<(End, End), Failure> {
     let mut nodes = [open()?, open()?];
     let addresses: Vec<Address> = nodes.iter().map(|endpoint| endpoint.address().clone()).collect();
     let mut buffers = Vec::new();
     for endpoint in &mut nodes {
-        let buffer = endpoint.register(Memory::map(LARGEST, false)?)?;
+        let buffer = if allocated {
+            endpoint.allocate(LARGEST, false)?
+        } else {
+            endpoint.register(Memory::map(LARGEST, false)?)?
+        };
         // SAFETY: nobody puts yet.
         unsafe { buffer.write(0, &vec![1; LARGEST])? };
         buffers.push(buffer);
@@ -158,9 +163,10 @@ fn pair(mut open: impl FnMut() -> Result<Endpoint, Error>) -> Result<(End, End),
 fn measure(
     criterion: &mut Criterion,
     name: &str,
+    allocated: bool,
     open: impl FnMut() -> Result<Endpoint, Error>,
 ) -> Result<(), Failure> {
-    let (mut near, far) = pair(open)?;
+    let (mut near, far) = pair(allocated, open)?;
     let (tell, told) = mpsc::channel();
     let server = thread::spawn(move || far.serve(&told));
     let mut failure: Option<Failure> = None;
@@ -207,15 +213,17 @@ fn main() -> Result<(), Failure> {
         .sample_size(20)
         .configure_from_args();
     let hub = Hub::new();
-    measure(&mut criterion, "inproc", || Ok(Box::new(hub.open())))?;
+    measure(&mut criterion, "inproc", false, || Ok(Box::new(hub.open())))?;
+    measure(&mut criterion, "own-shm", false, || Ok(Box::new(shm::Endpoint::open()?)))?;
+    measure(&mut criterion, "own-shm-allocated", true, || Ok(Box::new(shm::Endpoint::open()?)))?;
     let providers = std::env::var("UNISONO_BENCH_PROVIDERS").unwrap_or_else(|_| "tcp,shm".into());
     for provider in providers.split(',').filter(|name| !name.is_empty()) {
         let towards = Some(Ipv4Addr::LOCALHOST.into());
         let options = Options { provider: Some(provider.into()), towards, ..Options::default() };
         match Ofi::open(&options) {
-            Ok(_) => {
-                measure(&mut criterion, &format!("ofi:{provider}"), || Ok(Box::new(Ofi::open(&options)?)))?
-            }
+            Ok(_) => measure(&mut criterion, &format!("ofi:{provider}"), false, || {
+                Ok(Box::new(Ofi::open(&options)?))
+            })?,
             Err(error) => println!("SKIPPED  ofi:{provider}: {error}"),
         }
     }

@@ -72,11 +72,14 @@ impl Incoming {
                     }
                 }
                 (Message::Want { key }, None) if self.writer.is_some() => {
-                    // If the message does not go out, or the region is gone, the writer uses the ring.
-                    table.give(key, number, |file, len| {
+                    // If the message does not go out, the writer uses the ring.
+                    let given = table.give(key, number, |file, len| {
                         let memory = Message::Memory { key, len };
                         socket::send(&self.socket, &memory, Some(file)) == socket::Posted::Yes
                     });
+                    if !given {
+                        self.forget(key);
+                    }
                 }
                 (Message::Wake, None) => {}
                 (Message::Bye, None) => self.closed = true,

@@ -187,13 +187,16 @@ impl Table {
     }
 
     /// Hands the memory of a region over to the peer at this connection: `send` is given its descriptor and the region's length.
-    pub(super) fn give(&self, key: u64, connection: usize, send: impl FnOnce(&OwnedFd, u64) -> bool) {
+    /// False if there is no such memory.
+    pub(super) fn give(&self, key: u64, connection: usize, send: impl FnOnce(&OwnedFd, u64) -> bool) -> bool {
         let mut entries = self.lock();
-        if let Some(Entry { span, shared: Some(shared), given }) = entries.entries.get_mut(&key)
-            && send(&shared.file, span.remote.len)
-        {
+        let Some(Entry { span, shared: Some(shared), given }) = entries.entries.get_mut(&key) else {
+            return false;
+        };
+        if send(&shared.file, span.remote.len) {
             given.push(connection);
         }
+        true
     }
 
     /// The keys that are gone, each with the connections whose peers may still have its memory mapped.

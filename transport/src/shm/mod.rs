@@ -35,6 +35,8 @@ mod ring;
 mod segment;
 mod sleep;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -293,6 +293,12 @@ impl Outgoing {
         !self.pending.is_empty()
     }
 
+    /// The number of regions of the peer's that are mapped or asked for.
+    #[cfg(test)]
+    pub(super) fn mappings(&self) -> usize {
+        self.mapped.len()
+    }
+
     /// Tells the peer that this endpoint sleeps until there is room. True if there is some already.
     pub(super) fn wait(&mut self, epoch: u64) -> Result<bool, Stop> {
         let moved = self.writer.wait(epoch)?;

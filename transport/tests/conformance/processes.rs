@@ -11,7 +11,9 @@ use std::{
 };
 
 use rustix::process::{Signal, set_parent_process_death_signal};
-use unisono_transport::{Address, Event, Memory, Notify, Posted, Put, Region, RemoteRegion, Source, Target};
+use unisono_transport::{
+    Address, Error, Event, Memory, Notify, Posted, Put, Region, RemoteRegion, Source, Target,
+};
 
 use crate::kit::{
     self, Between, Endpoint, FIRST, Outcome, PATIENCE, bytes_of, ensure, pattern, remote, until,
@@ -24,6 +26,7 @@ pub(crate) const CHILD: &str = "UNISONO_TEST_CHILD";
 pub(crate) const CASES: &[(&str, ProcessCase)] = &[
     ("processes write to each other", exchange),
     ("a killed process is survived", killed),
+    ("a sleeper hears of a killed process", killed_beside_sleep),
     ("an end is closed while puts arrive", closed),
     ("what is fetched from memory that has changed owners does not arrive", fetched_late),
 ];
@@ -329,6 +332,40 @@ fn fetched_late(between: Between) -> Outcome {
     Ok(())
 }
 
+/// Whether it is the end of the first peer.
+fn names_the_peer(error: &Failure) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Completion { peer: Some(FIRST), .. }))
+}
+
+/// One sleeps when the other is killed: it wakes, gets an error with the peer's name, and nothing of the peer is left.
+fn killed_beside_sleep(between: Between) -> Outcome {
+    if matches!(between, Between::Ofi(_)) {
+        println!("SKIPPED  ofi:{}: not every provider notices that a process is killed", between.name());
+        return Ok(());
+    }
+    let descriptors = || Ok::<_, io::Error>(std::fs::read_dir("/proc/self/fd")?.count());
+    let before = descriptors()?;
+    let (mut other, mut end) = acquainted(between)?;
+    let began = Instant::now();
+    let mut killed = false;
+    let error = loop {
+        if let Err(error) = end.endpoint.poll(&mut end.events) {
+            break error.into();
+        }
+        if !killed {
+            other.child.kill()?;
+            killed = true;
+        }
+        end.endpoint.park(Duration::from_secs(20))?;
+        ensure!(began.elapsed() < Duration::from_secs(10), "a sleeper does not hear that its peer has ended");
+    };
+    ensure!(names_the_peer(&error), "a peer that was killed gave {error:?}");
+    drop((end, other));
+    let after = descriptors()?;
+    ensure!(after <= before, "{before} descriptors are open before, {after} after");
+    Ok(())
+}
+
 /// Both flood each other, one is killed, and the other continues with a new one.
 fn killed(between: Between) -> Outcome {
     let (mut other, mut end) = acquainted(between)?;
@@ -343,7 +380,11 @@ fn killed(between: Between) -> Outcome {
     other.child.kill()?;
     let began = Instant::now();
     // An error is welcome, but not every provider notices.
-    let _ = end.flood(Duration::from_millis(300));
+    let error = end.flood(Duration::from_millis(300));
+    ensure!(
+        matches!(between, Between::Ofi(_)) || error.as_ref().is_some_and(names_the_peer),
+        "a peer that was killed gave {error:?}"
+    );
     ensure!(began.elapsed() < Duration::from_secs(5), "a flood of 300 ms took {:?}", began.elapsed());
     drop(end);
     drop(other);

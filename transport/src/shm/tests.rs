@@ -1,0 +1,273 @@
+//! An endpoint whose peers do what none does: show a wrong token, hand over what is no ring, write what is no record, end.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use super::{
+    control::{MOST, Message},
+    ring::{Kind, Record, Writer},
+    segment::Segment,
+    socket::{Connected, Received},
+    *,
+};
+use crate::{Notify, Source, Target};
+
+/// A put from a hostile peer is judged after so many polls at the latest.
+const ENOUGH: u32 = 4 * LOOK_IDLE;
+
+/// Puts all of `source`.
+fn put(
+    from: &mut Endpoint,
+    source: &Region,
+    to: Peer,
+    target: &Region,
+    immediate: u32,
+) -> Result<Posted, Error> {
+    let sources = [Source::new(source, 0, source.len())?];
+    let target = Target { region: target.remote().unwrap(), offset: 0 };
+    let put = Put { to, sources: &sources, target, immediate, token: 3, notify: Notify::Always };
+    // SAFETY: the tests leave sources as they are, and look at targets after the arrival.
+    unsafe { from.put(&put) }
+}
+
+fn polled(endpoint: &mut Endpoint) -> (Vec<Event>, Option<Error>) {
+    let mut events = Vec::new();
+    for _ in 0..ENOUGH {
+        if let Err(error) = endpoint.poll(&mut events) {
+            return (events, Some(error));
+        }
+    }
+    (events, None)
+}
+
+/// A connection to an endpoint, on which nothing was sent.
+fn connection(to: &Endpoint) -> Socket {
+    let Ok(Connected::Yes(socket)) = socket::connection(&to.place) else { panic!("nobody listens") };
+    socket
+}
+
+/// A connection that has shown the token, and the ring that belongs to it. `from` is whom it says it is.
+fn greeted(to: &Endpoint, from: &Place) -> (Socket, OwnedFd) {
+    let socket = connection(to);
+    let (file, _) = segment::create(ring::SEGMENT, false).unwrap();
+    let hello = Message::Hello { token: to.place.token(), from: from.bytes() };
+    assert_eq!(socket::send(&socket, &hello, Some(&file)), socket::Posted::Yes);
+    (socket, file)
+}
+
+/// An endpoint that knows somebody, who does what the test wants.
+fn acquainted() -> (Endpoint, Place) {
+    let mut endpoint = Endpoint::open().unwrap();
+    let place = Place::new().unwrap();
+    assert_eq!(endpoint.connect(&place.address()).unwrap(), Peer(0));
+    (endpoint, place)
+}
+
+/// Whether it names the first peer.
+fn names_it(error: Option<&Error>) -> bool {
+    matches!(error, Some(Error::Completion { peer: Some(Peer(0)), .. }))
+}
+
+/// It works: one put to itself lands.
+fn still_works(endpoint: &mut Endpoint) {
+    let own = endpoint.address().clone();
+    let myself = endpoint.connect(&own).unwrap();
+    let region = endpoint.register(Memory::map(8, false).unwrap()).unwrap();
+    assert_eq!(put(endpoint, &region, myself, &region, 77).unwrap(), Posted::Yes);
+    let (events, error) = polled(endpoint);
+    assert!(error.is_none(), "{error:?}");
+    assert!(events.contains(&Event::Arrived { immediate: 77, len: Some(8) }), "{events:?}");
+}
+
+#[test]
+fn allocated_memory_is_written_by_the_peer_itself() {
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    let peer = here.connect(there.address()).unwrap();
+    let len = 16 * ring::SEGMENT;
+    let (source, window) = (here.allocate(len, false).unwrap(), there.allocate(len, false).unwrap());
+    // SAFETY: no put reads it.
+    unsafe { source.write(len - 5, b"hello").unwrap() };
+    // The first asks for the memory.
+    assert_eq!(put(&mut here, &source, peer, &window, 1).unwrap(), Posted::Yes);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    while theirs.is_empty() {
+        here.poll(&mut ours).unwrap();
+        there.poll(&mut theirs).unwrap();
+    }
+    ours.clear();
+    // SAFETY: the put before has arrived.
+    unsafe { window.write(len - 5, b"other").unwrap() };
+    // Now the bytes are there at once, though they fit no ring and the peer does nothing.
+    assert_eq!(put(&mut here, &source, peer, &window, 2).unwrap(), Posted::Yes);
+    here.poll(&mut ours).unwrap();
+    assert_eq!(ours, [Event::Sent { token: 3 }]);
+    let mut bytes = [0; 5];
+    // SAFETY: it was sent.
+    unsafe { window.read(len - 5, &mut bytes).unwrap() };
+    assert_eq!(&bytes, b"hello");
+    there.poll(&mut theirs).unwrap();
+    assert_eq!(theirs.last(), Some(&Event::Arrived { immediate: 2, len: Some(len) }));
+}
+
+#[test]
+fn memory_that_is_gone_is_no_longer_mapped_by_peers() {
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    let peer = here.connect(there.address()).unwrap();
+    let source = here.allocate(20_000, false).unwrap();
+    for round in 0..5 {
+        let window = there.allocate(20_000, false).unwrap();
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            assert_eq!(put(&mut here, &source, peer, &window, round).unwrap(), Posted::Yes);
+            while theirs.is_empty() {
+                here.poll(&mut ours).unwrap();
+                there.poll(&mut theirs).unwrap();
+            }
+            theirs.clear();
+        }
+        assert_eq!(here.peers[0].outgoing.as_ref().unwrap().mappings(), 1);
+        drop(window);
+        assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
+        assert_eq!(here.peers[0].outgoing.as_ref().unwrap().mappings(), 0);
+    }
+}
+
+#[test]
+fn who_does_not_know_the_token_is_disconnected() {
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    let mut address = there.address().clone();
+    *address.0.last_mut().unwrap() ^= 1;
+    let peer = here.connect(&address).unwrap();
+    let (source, window) =
+        (here.allocate(8, false).unwrap(), there.register(Memory::map(8, false).unwrap()).unwrap());
+    let _ = put(&mut here, &source, peer, &window, 9).unwrap();
+    let (events, error) = polled(&mut there);
+    assert!(events.is_empty() && error.is_none(), "{events:?} {error:?}");
+    let error = polled(&mut here).1;
+    assert!(names_it(error.as_ref()), "{error:?}");
+    still_works(&mut there);
+}
+
+#[test]
+fn what_is_no_greeting_disconnects_a_stranger() {
+    let mut endpoint = Endpoint::open().unwrap();
+    let stranger = Place::new().unwrap();
+    let hello = Message::Hello { token: endpoint.place.token(), from: stranger.bytes() };
+    let nobody = Message::Hello { token: endpoint.place.token(), from: [7; address::LEN] };
+    let ring = segment::create(ring::SEGMENT, false).unwrap().0;
+    let short = segment::create(4096, false).unwrap().0;
+    let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&unsealed, ring::SEGMENT as u64).unwrap();
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let cases = [
+        (hello, None),
+        (hello, Some(&short)),
+        (hello, Some(&unsealed)),
+        (hello, Some(&null)),
+        (nobody, Some(&ring)),
+        (Message::Welcome, Some(&ring)),
+        (Message::Want { key: 1 }, None),
+        (Message::Forget { key: 1 }, None),
+    ];
+    for (message, file) in cases {
+        let socket = connection(&endpoint);
+        assert_eq!(socket::send(&socket, &message, file), socket::Posted::Yes);
+        assert!(polled(&mut endpoint).1.is_none(), "{message:?}");
+        assert!(matches!(socket::receive(&socket), Ok(Received::End)), "{message:?}");
+    }
+    let socket = connection(&endpoint);
+    rustix::io::write(&*socket, &[9; MOST + 20]).unwrap();
+    assert!(polled(&mut endpoint).1.is_none());
+    // One that says nothing, and one that ends at once, are no matter.
+    let _silent = connection(&endpoint);
+    drop(connection(&endpoint));
+    still_works(&mut endpoint);
+}
+
+#[test]
+fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
+    let (mut endpoint, place) = acquainted();
+    let stranger = Place::new().unwrap();
+    for (from, named) in [(&stranger, false), (&place, true)] {
+        let (_socket, file) = greeted(&endpoint, from);
+        let ring = Segment::own(&file, ring::SEGMENT).unwrap();
+        ring.words()[0].store(u64::MAX - 63, std::sync::atomic::Ordering::Release);
+        let error = polled(&mut endpoint).1;
+        assert_eq!(names_it(error.as_ref()), named, "{error:?}");
+        if !named {
+            still_works(&mut endpoint);
+        }
+    }
+    assert!(names_it(endpoint.poll(&mut Vec::new()).err().as_ref()), "the failure is latched");
+    assert!(names_it(endpoint.park(Duration::from_secs(20)).err().as_ref()));
+}
+
+#[test]
+fn what_was_written_before_a_peer_died_is_read_first() {
+    for closes in [true, false] {
+        let (mut endpoint, place) = acquainted();
+        let window = endpoint.register(Memory::map(8, false).unwrap()).unwrap();
+        let (socket, file) = greeted(&endpoint, &place);
+        let mut writer = Writer::new(Segment::own(&file, ring::SEGMENT).unwrap());
+        let key = window.remote().unwrap().key;
+        let count = 3 * BATCH;
+        for _ in 0..count {
+            let record = Record { kind: Kind::Put, immediate: 5, len: 8, total: 8, key, offset: 0 };
+            let bytes = [1_u8; 8];
+            assert!(writer.has_room(8).unwrap());
+            // SAFETY: eight bytes, as the record says.
+            unsafe { writer.push(&record, std::iter::once((bytes.as_ptr(), 8))) };
+        }
+        if closes {
+            let _ = socket::send(&socket, &Message::Bye, None);
+        }
+        drop((socket, writer, file));
+        let (events, error) = polled(&mut endpoint);
+        assert_eq!(events.len(), count);
+        assert_eq!(names_it(error.as_ref()), !closes, "{error:?}");
+        assert!(endpoint.incoming.iter().all(Option::is_none), "the connection is gone");
+    }
+}
+
+/// What a peer answers that no endpoint answers is an error with its name.
+#[test]
+fn a_hostile_reader_is_named() {
+    let large = 1 << 20;
+    let short = segment::create(4096, false).unwrap().0;
+    let cases = [
+        (Message::Welcome, None),
+        (Message::Welcome, Some(&short)),
+        (Message::Want { key: 1 }, None),
+        (Message::Bye, Some(&short)),
+    ];
+    for (number, (message, file)) in cases.into_iter().enumerate() {
+        let (mut endpoint, place) = acquainted();
+        let listener = socket::listener(&place).unwrap();
+        let source = endpoint.allocate(large, false).unwrap();
+        // Any key of memory that can be mapped does: its own.
+        assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
+        let socket = socket::accepted(&listener).unwrap().expect("it has connected");
+        let key = source.remote().unwrap().key;
+        let answer = if number == 1 { Message::Memory { key, len: large as u64 } } else { message };
+        assert_eq!(socket::send(&socket, &answer, file), socket::Posted::Yes);
+        let error = polled(&mut endpoint).1;
+        assert!(names_it(error.as_ref()), "{answer:?}: {error:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_moves_its_head_beyond_the_tail_is_named() {
+    let (mut endpoint, place) = acquainted();
+    let listener = socket::listener(&place).unwrap();
+    let source = endpoint.register(Memory::map(1 << 20, false).unwrap()).unwrap();
+    assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
+    let socket = socket::accepted(&listener).unwrap().expect("it has connected");
+    let Ok(Received::Message(Message::Hello { .. }, Some(file))) = socket::receive(&socket) else {
+        panic!("it does not greet")
+    };
+    let ring = Segment::own(&file, ring::SEGMENT).unwrap();
+    ring.words()[16].store(1 << 40, std::sync::atomic::Ordering::Release);
+    let error = polled(&mut endpoint).1;
+    assert!(names_it(error.as_ref()), "{error:?}");
+}
