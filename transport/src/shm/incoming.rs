@@ -11,12 +11,14 @@ use super::{
     outgoing::State,
     ring::{self, Kind, Reader, Record},
     segment::{Access, Segment},
-    socket::{self, Received, Socket},
+    socket::{self, Posted, Received, Socket},
 };
 use crate::Event;
 
 /// After so many bytes the writer is told that there is room again.
 const TELL_AFTER: u64 = 32 << 10;
+/// The most regions whose memory a writer may want at once.
+const MOST_WANTED: usize = 4096;
 
 /// A connection that somebody has made.
 #[derive(Debug)]
@@ -24,6 +26,10 @@ pub(super) struct Incoming {
     pub(super) socket: Socket,
     /// Who it is and its ring, once it has shown the token.
     writer: Option<(Place, Reader)>,
+    /// It does not know yet how it sees that this endpoint sleeps.
+    unwelcomed: bool,
+    /// The regions whose memory it wants and was not given yet.
+    wanted: Vec<u64>,
     /// It has closed its endpoint.
     closed: bool,
     /// It writes no more.
@@ -32,7 +38,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(socket: Socket) -> Self {
-        Self { socket, writer: None, closed: false, ended: None }
+        Self { socket, writer: None, unwelcomed: false, wanted: Vec::new(), closed: false, ended: None }
     }
 
     /// Where the writer is reached itself, as it says.
@@ -40,22 +46,15 @@ impl Incoming {
         self.writer.as_ref().map(|(from, _)| from)
     }
 
-    /// Receives what the writer has sent. `own` is this endpoint's place, `sleep` the word by which it says that it sleeps,
-    /// `number` that of this connection.
-    pub(super) fn receive(
-        &mut self,
-        own: &Place,
-        sleep: &OwnedFd,
-        table: &Table,
-        number: usize,
-    ) -> Result<(), Nonsense> {
-        loop {
+    /// Receives what the writer has sent. `own` is this endpoint's place.
+    pub(super) fn receive(&mut self, own: &Place) -> Result<(), Nonsense> {
+        for _ in 0..socket::BATCH {
             let (message, file) = match socket::receive(&self.socket)? {
                 Received::Message(message, file) => (message, file),
-                Received::Nothing => return Ok(()),
+                Received::Nothing => break,
                 Received::End => {
                     self.ended = Some(if self.closed { State::Closed } else { State::Died });
-                    return Ok(());
+                    break;
                 }
             };
             match (message, file) {
@@ -66,26 +65,46 @@ impl Incoming {
                     let from = Place::parse(&from).ok_or(Nonsense("an address of no endpoint"))?;
                     let segment = Segment::of_peer(&file, ring::SEGMENT, Access::ReadWrite)?;
                     self.writer = Some((from, Reader::new(segment)));
-                    // Whatever is written from now on wakes this endpoint.
-                    if socket::send(&self.socket, &Message::Welcome, Some(sleep)) == socket::Posted::Full {
-                        return Err(Nonsense("nothing, and does not receive"));
-                    }
+                    self.unwelcomed = true;
                 }
                 (Message::Want { key }, None) if self.writer.is_some() => {
-                    // If the message does not go out, the writer uses the ring.
-                    let given = table.give(key, number, |file, len| {
-                        let memory = Message::Memory { key, len };
-                        socket::send(&self.socket, &memory, Some(file)) == socket::Posted::Yes
-                    });
-                    if !given {
-                        self.forget(key);
+                    if self.wanted.len() >= MOST_WANTED {
+                        return Err(Nonsense("requests for more regions than there are"));
                     }
+                    self.wanted.push(key);
                 }
                 (Message::Wake, None) => {}
                 (Message::Bye, None) => self.closed = true,
                 _ => return Err(Nonsense("a message that a writer does not send")),
             }
         }
+        Ok(())
+    }
+
+    /// Answers what was received. `sleep` is the word by which this endpoint says that it sleeps, `number` that of this connection.
+    /// False if that must be tried again, because too many descriptors of this user's are under way.
+    pub(super) fn answer(&mut self, sleep: &OwnedFd, table: &Table, number: usize) -> bool {
+        if self.unwelcomed {
+            // Whatever is written from now on wakes this endpoint.
+            self.unwelcomed = socket::send(&self.socket, &Message::Welcome, Some(sleep)) == Posted::Full;
+        }
+        while !self.unwelcomed
+            && let Some(key) = self.wanted.last().copied()
+        {
+            let mut posted = Posted::Yes;
+            let given = table.give(key, number, |file, len| {
+                posted = socket::send(&self.socket, &Message::Memory { key, len }, Some(file));
+                posted == Posted::Yes
+            });
+            if !given {
+                self.forget(key);
+            }
+            if posted == Posted::Full {
+                return false;
+            }
+            self.wanted.pop();
+        }
+        !self.unwelcomed
     }
 
     /// Whether there is something to read.

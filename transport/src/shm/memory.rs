@@ -122,20 +122,15 @@ impl Table {
         if len < SHARED_FROM || self.lock().shared >= MOST_SHARED {
             return Ok(self.register(Memory::map(len, huge)?));
         }
-        let made = |huge| {
-            let (file, whole) = segment::create(len, huge)?;
+        let made = || {
+            let (file, whole) = segment::create(len)?;
             let segment = Segment::own(&file, whole)?;
+            if huge {
+                segment.ask_for_huge_pages();
+            }
             Ok::<_, Error>(Arc::new(Shared { segment, file }))
         };
-        let made = made(huge).or_else(|error| {
-            if huge {
-                tracing::warn!(bytes = len, %error, "no huge pages to be had; ordinary ones serve");
-                made(false)
-            } else {
-                Err(error)
-            }
-        });
-        let shared = match made {
+        let shared = match made() {
             Ok(shared) => shared,
             Err(error) => {
                 tracing::debug!(bytes = len, %error, "memory that peers cannot map serves");

@@ -55,6 +55,8 @@ use crate::{
 
 /// The most records that one poll reads of one peer.
 const BATCH: usize = 64;
+/// At least as many as a ring holds.
+const ALL: usize = ring::SEGMENT / 64;
 /// Sockets are looked at in every so many polls that found nothing, and in every so many of all.
 const LOOK_IDLE: u32 = 16;
 const LOOK: u32 = 256;
@@ -124,7 +126,7 @@ pub struct Endpoint {
     failing: Option<Failure>,
     /// The first failure, which every call returns.
     broken: Option<Failure>,
-    /// A peer could not be connected to yet.
+    /// A peer could not be connected to yet, or not be answered.
     busy: bool,
     sleeper: Sleeper,
     waker: Arc<Waker>,
@@ -242,6 +244,11 @@ impl Endpoint {
                 Ready::Incoming(connection) => self.receive_requests(connection),
             }
         }
+        for (number, incoming) in self.incoming.iter_mut().enumerate() {
+            if let Some(incoming) = incoming {
+                self.busy |= !incoming.answer(&self.sleeper.file, &self.table, number);
+            }
+        }
         for (key, connections) in self.table.gone() {
             for connection in connections {
                 if let Some(Some(incoming)) = self.incoming.get(connection) {
@@ -253,7 +260,8 @@ impl Endpoint {
     }
 
     fn accept(&mut self) -> Result<(), Error> {
-        while let Some(socket) = socket::accepted(&self.listener)? {
+        for _ in 0..socket::BATCH {
+            let Some(socket) = socket::accepted(&self.listener)? else { break };
             let free = self.incoming.iter().position(Option::is_none);
             let connection = free.unwrap_or_else(|| {
                 self.incoming.push(None);
@@ -269,7 +277,7 @@ impl Endpoint {
     /// Receives what a writer has sent.
     fn receive_requests(&mut self, connection: usize) {
         let Some(Some(incoming)) = self.incoming.get_mut(connection) else { return };
-        let received = incoming.receive(&self.place, &self.sleeper.file, &self.table, connection);
+        let received = incoming.receive(&self.place);
         if incoming.ended.is_some() {
             // Nothing more comes, and what the ring holds is read by the next poll.
             self.poller.remove(&*incoming.socket);
@@ -312,7 +320,7 @@ impl Endpoint {
                 break;
             }
         }
-        self.read(events, usize::MAX);
+        self.read(events, ALL);
         self.broken = self.failing.take();
         if events.len() == before { self.checked() } else { Ok(()) }
     }

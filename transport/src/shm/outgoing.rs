@@ -23,8 +23,6 @@ pub(super) const INLINE: usize = 4 << 10;
 const DIRECT_FROM: usize = 1 << 10;
 /// The most puts whose bytes wait for room in the ring.
 const MOST_PENDING: usize = 64;
-/// Mappings of memory are multiples of a page, or of a huge page.
-const PAGES: [usize; 2] = [4 << 10, 2 << 20];
 
 /// A connection to a peer that is written to.
 #[derive(Debug)]
@@ -110,7 +108,7 @@ impl Outgoing {
             Connected::Nobody => return Err(Failure::gone().into()),
             Connected::Stranger => return Err(Nonsense("another user's credentials").into()),
         };
-        let (file, len) = segment::create(ring::SEGMENT, false)?;
+        let (file, len) = segment::create(ring::SEGMENT)?;
         let writer = Writer::new(Segment::own(&file, len)?);
         let hello = Message::Hello { token: to.token(), from: from.bytes() };
         match socket::send(&socket, &hello, Some(&file)) {
@@ -242,7 +240,7 @@ impl Outgoing {
     /// Wakes the peer, if it sleeps.
     fn wake(&mut self) -> Result<(), Stop> {
         if self.sleep.is_none() {
-            // Before its answer the peer cannot sleep: the connection, or the first message, wakes it.
+            // Before its answer the peer does not sleep for long: the connection, or the first message, wakes it.
             self.receive()?;
         }
         if self.sleep.as_mut().is_some_and(PeerSleep::must_be_woken) {
@@ -254,14 +252,15 @@ impl Outgoing {
 
     /// Receives what the peer has sent. Says what has become of the connection.
     pub(super) fn receive(&mut self) -> Result<State, Stop> {
-        loop {
+        for _ in 0..socket::BATCH {
             let (message, file) = match socket::receive(&self.socket)? {
                 Received::Message(message, file) => (message, file),
-                Received::Nothing => return Ok(State::Open),
+                Received::Nothing => break,
                 Received::End => return Ok(if self.closed { State::Closed } else { State::Died }),
             };
             self.take(message, file)?;
         }
+        Ok(State::Open)
     }
 
     fn take(&mut self, message: Message, file: Option<OwnedFd>) -> Result<(), Stop> {
@@ -316,16 +315,8 @@ impl Outgoing {
 
 /// Maps a peer's memory of a region of so many bytes.
 fn map(file: &OwnedFd, len: u64) -> Result<Segment, Nonsense> {
-    let len = usize::try_from(len).map_err(|_| Nonsense("memory of another length"))?;
-    let mut mapped = Err(Nonsense("memory of another length"));
-    for page in PAGES {
-        let whole = len.max(1).checked_next_multiple_of(page).ok_or(Nonsense("memory of another length"))?;
-        mapped = Segment::of_peer(file, whole, Access::ReadWrite);
-        if mapped.is_ok() {
-            break;
-        }
-    }
-    mapped
+    let whole = usize::try_from(len).ok().and_then(segment::whole);
+    Segment::of_peer(file, whole.ok_or(Nonsense("memory of another length"))?, Access::ReadWrite)
 }
 
 /// `len` bytes of these sources, joined, from `from` on.

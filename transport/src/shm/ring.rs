@@ -280,7 +280,7 @@ mod tests {
     use crate::shm::segment::{self, Access};
 
     fn ring() -> (Writer, Reader, OwnedFd) {
-        let (file, len) = segment::create(SEGMENT, false).unwrap();
+        let (file, len) = segment::create(SEGMENT).unwrap();
         let writer = Writer::new(Segment::own(&file, len).unwrap());
         (writer, Reader::new(Segment::of_peer(&file, SEGMENT, Access::ReadWrite).unwrap()), file)
     }

@@ -23,8 +23,6 @@ use crate::Error;
 
 /// The size of a page; mappings are multiples of it.
 const PAGE: usize = 4 << 10;
-/// The size of a huge page.
-const HUGE_PAGE: usize = 2 << 20;
 
 /// How a mapping may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +52,9 @@ fn no_memory(bytes: usize, call: &str, error: Errno) -> Error {
     Error::SharedMemory { reason: format!("{call} of {bytes} bytes: {error}{advice}") }
 }
 
-/// A new memfd of at least `len` zeroed bytes that can neither shrink nor grow, and its length. `huge` asks for huge pages.
-pub(super) fn create(len: usize, huge: bool) -> Result<(OwnedFd, usize), Error> {
-    create_unsealed(len, huge).and_then(|(file, whole)| {
+/// A new memfd of at least `len` zeroed bytes that can neither shrink nor grow, and its length, which [`whole`] gives.
+pub(super) fn create(len: usize) -> Result<(OwnedFd, usize), Error> {
+    create_unsealed(len).and_then(|(file, whole)| {
         let sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
         sealed.map_err(|error| no_memory(len, "sealing", error))?;
         Ok((file, whole))
@@ -65,7 +63,7 @@ pub(super) fn create(len: usize, huge: bool) -> Result<(OwnedFd, usize), Error> 
 
 /// The same, mapped by this process, and for peers to read only, where the system can tell (Linux 5.1).
 pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error> {
-    let (file, whole) = create_unsealed(len, false)?;
+    let (file, whole) = create_unsealed(len)?;
     let segment = Segment::own(&file, whole)?;
     let sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW);
     sealed.map_err(|error| no_memory(len, "sealing", error))?;
@@ -75,12 +73,14 @@ pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error
     Ok((file, segment))
 }
 
-fn create_unsealed(len: usize, huge: bool) -> Result<(OwnedFd, usize), Error> {
-    let unit = if huge { HUGE_PAGE } else { PAGE };
-    let whole = len.max(1).checked_next_multiple_of(unit);
-    let whole = whole.ok_or_else(|| no_memory(len, "memfd_create", Errno::NOMEM))?;
-    let huge_flags = if huge { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge_flags;
+/// The length of a memfd for so many bytes.
+pub(super) fn whole(len: usize) -> Option<usize> {
+    len.max(1).checked_next_multiple_of(PAGE)
+}
+
+fn create_unsealed(len: usize) -> Result<(OwnedFd, usize), Error> {
+    let whole = whole(len).ok_or_else(|| no_memory(len, "memfd_create", Errno::NOMEM))?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("unisono", flags).map_err(|error| no_memory(len, "memfd_create", error))?;
     ftruncate(&file, whole as u64).map_err(|error| no_memory(len, "ftruncate", error))?;
     Ok((file, whole))
@@ -132,6 +132,14 @@ impl Segment {
         (end <= self.len).then(|| unsafe { self.base().add(offset) })
     }
 
+    /// Asks for huge pages. Those of hugetlbfs do not serve, because [`Self::make_private`] may find none to copy to.
+    pub(super) fn ask_for_huge_pages(&self) {
+        // SAFETY: changes no byte.
+        if let Err(error) = unsafe { madvise(self.base().cast(), self.len, Advice::LinuxHugepage) } {
+            tracing::debug!(%error, "no huge pages for memory that is shared");
+        }
+    }
+
     /// All of it as atomics. They may only be loaded where the mapping is for reading.
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped as long as `self` lives, page-aligned, and a multiple of a page long; peers change it as atomics may change.
@@ -141,7 +149,9 @@ impl Segment {
     /// Ends the sharing: the bytes stay where they are, but are this process's alone from now on. Other threads may read and write
     /// them meanwhile.
     pub(super) fn make_private(&self, file: &OwnedFd) -> Result<(), Errno> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // Without a reservation, which could be refused when the old mapping is gone already.
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: replaces exactly this segment's pages by the same file's, with the same bytes; the system does that at once for
         // all threads.
         unsafe { mmap(self.base().cast(), self.len, protection, flags, file, 0)? };
@@ -173,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_segment_is_seen_by_both_and_cannot_shrink() {
-        let (file, len) = create(5000, false).unwrap();
+        let (file, len) = create(5000).unwrap();
         assert_eq!(len, 8192);
         let (ours, theirs) =
             (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, len, Access::ReadWrite).unwrap());
@@ -185,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_peers_descriptor_is_checked() {
-        let (file, len) = create(5000, false).unwrap();
+        let (file, len) = create(5000).unwrap();
         assert_eq!(
             Segment::of_peer(&file, len + PAGE, Access::Read).unwrap_err(),
             Nonsense("memory of another length")
@@ -210,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_was_made_private_is_not_written_by_peers() {
-        let (file, len) = create(4 * PAGE, false).unwrap();
+        let (file, len) = create(4 * PAGE).unwrap();
         let (ours, theirs) =
             (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, len, Access::ReadWrite).unwrap());
         ours.words().iter().for_each(|word| word.store(1, Ordering::Relaxed));

@@ -26,6 +26,9 @@ use crate::{Error, fork::Unshared};
 /// How many peers may connect before this endpoint looks; the system may allow fewer.
 const BACKLOG: i32 = 4096;
 
+/// The most connections or messages that are taken in one go, so that nobody holds up this endpoint by sending without end.
+pub(super) const BATCH: usize = 256;
+
 /// A socket. Forked children do not keep it, so that its other end sees when this process ends.
 pub(super) type Socket = Unshared<OwnedFd>;
 
@@ -160,8 +163,13 @@ pub(super) fn receive(socket: &Socket) -> Result<Received, Nonsense> {
     if received.bytes == 0 {
         return Ok(Received::End);
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(Nonsense("a message that is too long"));
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Nonsense(
+            "too many descriptors, or one beyond this process's limit on open files (ulimit -n)",
+        ));
     }
     let message = bytes.get(..received.bytes).and_then(Message::decode);
     Ok(Received::Message(message.ok_or(Nonsense("a message of no kind"))?, file))
@@ -186,7 +194,7 @@ mod tests {
     fn descriptors_are_handed_over() {
         let (here, there) = pair();
         assert!(matches!(receive(&here), Ok(Received::Nothing)));
-        let (file, len) = segment::create(1, false).unwrap();
+        let (file, len) = segment::create(1).unwrap();
         assert_eq!(send(&there, &Message::Welcome, Some(&file)), Posted::Yes);
         assert_eq!(send(&there, &Message::Bye, None), Posted::Yes);
         // What was sent is received though the other end is closed, with something unread.

@@ -50,7 +50,7 @@ fn connection(to: &Endpoint) -> Socket {
 /// A connection that has shown the token, and the ring that belongs to it. `from` is whom it says it is.
 fn greeted(to: &Endpoint, from: &Place) -> (Socket, OwnedFd) {
     let socket = connection(to);
-    let (file, _) = segment::create(ring::SEGMENT, false).unwrap();
+    let (file, _) = segment::create(ring::SEGMENT).unwrap();
     let hello = Message::Hello { token: to.place.token(), from: from.bytes() };
     assert_eq!(socket::send(&socket, &hello, Some(&file)), socket::Posted::Yes);
     (socket, file)
@@ -155,8 +155,8 @@ fn what_is_no_greeting_disconnects_a_stranger() {
     let stranger = Place::new().unwrap();
     let hello = Message::Hello { token: endpoint.place.token(), from: stranger.bytes() };
     let nobody = Message::Hello { token: endpoint.place.token(), from: [7; address::LEN] };
-    let ring = segment::create(ring::SEGMENT, false).unwrap().0;
-    let short = segment::create(4096, false).unwrap().0;
+    let ring = segment::create(ring::SEGMENT).unwrap().0;
+    let short = segment::create(4096).unwrap().0;
     let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&unsealed, ring::SEGMENT as u64).unwrap();
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
@@ -234,7 +234,7 @@ fn what_was_written_before_a_peer_died_is_read_first() {
 #[test]
 fn a_hostile_reader_is_named() {
     let large = 1 << 20;
-    let short = segment::create(4096, false).unwrap().0;
+    let short = segment::create(4096).unwrap().0;
     let cases = [
         (Message::Welcome, None),
         (Message::Welcome, Some(&short)),
