@@ -15,14 +15,35 @@
 //! message on the socket. The socket also shows that a peer has ended: an endpoint that closes says so first, so the end of a
 //! connection without that is a failure of that peer, reported after everything it had written.
 //!
-//! What a peer writes is data: each position, kind, length, key and descriptor is checked ([`ring`], [`control`], [`segment`]). If a
+//! What a peer writes is data: each position, kind, length, key and descriptor is checked (`ring.rs`, `control.rs`, `segment.rs`). If a
 //! [connected](crate::Transport::connect) peer sends what no endpoint sends, that is an error with its name; if a stranger does, it is
 //! disconnected.
 //!
 //! **Memory.** Each direction of a pair takes 260 KiB from when it is first used, in pages that count once for both processes; for
 //! n ranks that all talk to one another, each rank makes (n - 1) × 260 KiB of it. An endpoint has 4 KiB besides. Descriptors: two
 //! for each peer that it talks to in both directions, one for each of at most 256 allocated memories of 16 KiB or more, and five.
-//! Nothing of it lies in /dev/shm or another directory.
+//! Nothing of it lies in /dev/shm or another directory. A forked child shares allocated memory with its parent.
+//!
+//! ```
+//! use unisono_transport::{Event, Notify, Put, Source, Target, Transport, shm::Endpoint};
+//! # fn main() -> Result<(), unisono_transport::Error> {
+//! let (mut here, mut there) = (Endpoint::open()?, Endpoint::open()?);
+//! let (source, window) = (here.allocate(5, false)?, there.allocate(1 << 20, false)?);
+//! let Some(region) = window.remote() else { unreachable!("it is registered") };
+//! // SAFETY: no put reads the source yet.
+//! unsafe { source.write(0, b"hello")? };
+//! let peer = here.connect(there.address())?;
+//! let (sources, target) = ([Source::new(&source, 0, 5)?], Target { region, offset: 8 });
+//! let put = Put { to: peer, sources: &sources, target, immediate: 7, token: 0, notify: Notify::IfNotInjected };
+//! // SAFETY: the window is read when the put has arrived, and the source is not written again.
+//! let _ = unsafe { here.put(&put)? };
+//! let mut events = Vec::new();
+//! while events.is_empty() {
+//!     there.poll(&mut events)?;
+//! }
+//! assert_eq!(events, [Event::Arrived { immediate: 7, len: Some(5) }]);
+//! # Ok(()) }
+//! ```
 #![allow(unsafe_code)]
 
 mod address;
@@ -181,7 +202,7 @@ impl Endpoint {
             Stop::Error(error) => Err(error),
             Stop::Peer(failure) => {
                 let peer = u32::try_from(peer).map(Peer).unwrap_or_default();
-                self.failing.get_or_insert(failure.to(peer));
+                self.failing.get_or_insert_with(|| failure.to(peer));
                 Ok(())
             }
         }
@@ -334,7 +355,7 @@ fn latch(
     failure: Option<Failure>,
 ) {
     if let (Some(failure), Some(peer)) = (failure, from.and_then(|from| known.get(&from))) {
-        failing.get_or_insert(failure.to(*peer));
+        failing.get_or_insert_with(|| failure.to(*peer));
     }
 }
 

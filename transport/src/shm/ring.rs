@@ -130,7 +130,7 @@ impl Writer {
     /// Whether the reader has read something since the last look.
     pub(super) fn look(&mut self) -> Result<bool, Nonsense> {
         let head = word(&self.segment, HEAD).load(Ordering::Acquire);
-        if head < self.head || head > self.tail || head % LINE as u64 != 0 {
+        if head < self.head || head > self.tail || !head.is_multiple_of(LINE as u64) {
             return Err(Nonsense("a head of a ring outside of what was written"));
         }
         Ok(std::mem::replace(&mut self.head, head) != head)
@@ -206,7 +206,7 @@ impl Reader {
     pub(super) fn next(&mut self) -> Result<Option<Record>, Nonsense> {
         if self.tail == self.head {
             let tail = word(&self.segment, TAIL).load(Ordering::Acquire);
-            if tail < self.tail || tail - self.head > CAPACITY as u64 || tail % LINE as u64 != 0 {
+            if tail < self.tail || tail - self.head > CAPACITY as u64 || !tail.is_multiple_of(LINE as u64) {
                 return Err(Nonsense("a tail of a ring outside of it"));
             }
             self.tail = tail;
@@ -334,7 +334,7 @@ mod tests {
             for (number, (len, kind)) in lens.into_iter().enumerate() {
                 let kind = [Kind::Put, Kind::Part, Kind::Landed][usize::from(kind % 3)];
                 let record = record(kind, len, number as u64);
-                let bytes = vec![number as u8; if kind == Kind::Landed { 0 } else { len }];
+                let bytes = vec![u8::try_from(number).unwrap(); if kind == Kind::Landed { 0 } else { len }];
                 while !push(&mut writer, &record, &bytes) {
                     prop_assert!(next(&mut reader, &mut expected), "full and empty");
                 }
