@@ -121,6 +121,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/shm/outgoing.rs",
     "transport/src/shm/ring.rs",
     "transport/src/shm/segment.rs",
+    "transport/src/shm/tests.rs",
     "transport/src/sim/",
     "transport/tests/conformance/kit.rs",
     "transport/benches/put.rs",
