@@ -11,6 +11,9 @@ use crate::error::Failure;
 /// them were at the positions that they report.
 const QUIET: u64 = 700;
 
+/// For how many milliseconds a rank that leaves must have been blocked before receives count that are under way at a rank that is not.
+const LATE: u64 = 2000;
+
 /// The most waits that a failure names.
 const NAMED: usize = 8;
 
@@ -77,11 +80,15 @@ fn leaves(positions: &[Option<Position>]) -> Option<Failure> {
                     gone && **other != rank && settled(positions, **other, rank)
                 });
                 let left = *without.next()?;
+                // A rank may leave with receives that it has begun: its program may be on the way there.
+                let waits = wait.op.is_some()
+                    || position.blocked.is_some()
+                    || leaving(&&left).is_some_and(|it| it.stage == Stage::Left || it.blocked >= Some(LATE));
                 // A message from any rank may still come from another rank, or from another thread of this one.
                 let itself =
                     wait.ranks.contains(&rank) && is_stuck(position) && settled(positions, rank, rank);
-                (wait.op.is_some() || wait.ranks.len() == 1 + without.count() + usize::from(itself))
-                    .then(|| Failure::Left { rank: left, waits: (rank, wait.says()) })
+                let all = wait.op.is_some() || wait.ranks.len() == 1 + without.count() + usize::from(itself);
+                (waits && all).then(|| Failure::Left { rank: left, waits: (rank, wait.says()) })
             })
         },
     )
@@ -293,9 +300,14 @@ mod tests {
         let mut done = leaves.clone();
         done.groups[1].begun = 4;
         assert_eq!(words(&[done, waits]), None);
-        let receive = Position { blocked: None, ..blocked(vec![receives("recv(u8, from 0, tag 1)", &[0])]) };
+        let receive = blocked(vec![receives("recv(u8, from 0, tag 1)", &[0])]);
         let wanted = "rank 0 has left, and rank 1 waits for it in recv(u8, from 0, tag 1)";
         assert_eq!(words(&[leaves.clone(), receive.clone()]).as_deref(), Some(wanted));
+        // Whoever is not blocked in it may be about to leave too, for a while.
+        let begun = Position { blocked: None, ..receive.clone() };
+        assert_eq!(words(&[leaves.clone(), begun.clone()]), None);
+        let late = Position { blocked: Some(LATE), ..leaves.clone() };
+        assert_eq!(words(&[late, begun]).as_deref(), Some(wanted));
         let mut sent = leaves.clone();
         sent.traffic.push(Traffic { rank: 1, sent: 1, arrived: 0 });
         assert_eq!(words(&[sent, receive]), None);

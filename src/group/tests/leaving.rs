@@ -1,6 +1,6 @@
 //! Ranks that leave early: no rank waits for them, and what they leave undone is an error on all ranks.
 
-use super::*;
+use super::{work::block_on, *};
 use crate::{Source, Tensor};
 
 /// Runs this on every rank, which then leaves. Returns the failure, which is the same on all, and how long until all knew.
@@ -127,6 +127,32 @@ fn receives_that_nobody_answers_keep_nobody_from_leaving_though_their_work_is_ke
         tensors.wait().unwrap_err().to_string()
     });
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}: {ends:?}", begun.elapsed());
+}
+
+#[test]
+fn a_rank_that_comes_late_may_leave_with_receives_that_nobody_answers() {
+    world(2, small, |group| {
+        let work = group.irecv(vec![0_u8; 64], 1 - group.rank(), 7).unwrap();
+        if group.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(1200));
+        }
+        group.leave().unwrap();
+        assert!(matches!(work.wait(), Err(Error::Failed(_))));
+    });
+}
+
+#[test]
+fn whoever_awaits_a_message_of_a_rank_that_has_left_is_told() {
+    let begun = Instant::now();
+    let told = world(2, small, |group| {
+        if group.rank() == 0 {
+            return group.leave().unwrap_err().to_string();
+        }
+        // Another runtime's thread awaits it, and none is blocked in this library.
+        block_on(group.irecv(vec![0_u8; 64], 0, 7).unwrap()).unwrap_err().to_string()
+    });
+    assert!(told.iter().all(|it| it.starts_with("rank 0 has left, and rank 1 waits for it")), "{told:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
 #[test]
