@@ -1,5 +1,6 @@
 """Runs a function on the ranks of a world, each a process of its own."""
 
+import faulthandler
 import gc
 import multiprocessing
 import os
@@ -41,7 +42,7 @@ def run(
     """
     with tempfile.TemporaryDirectory() as folder:
         pipes = [_FORK.Pipe(duplex=False) for _ in range(ranks)]
-        job = (folder, ranks, backend, timeout, init, env or {})
+        job = (folder, ranks, backend, timeout, init, env or {}, _FORK.Barrier(ranks))
         processes = [
             _FORK.Process(target=_rank, args=(job, rank, pipes[rank][1], body, args)) for rank in range(ranks)
         ]
@@ -88,11 +89,15 @@ def _rank(
     # What only a failed test's traceback keeps in the parent must not be destroyed here: PyTorch's stores join their threads, which a
     # fork does not have.
     gc.freeze()
-    folder, ranks, backend, timeout, init, env = job
+    folder, ranks, backend, timeout, init, env, forked = job
     log = os.open(f"{folder}/{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    # Where a rank hangs is in its log, before the parent gives it up.
+    faulthandler.dump_traceback_later(timeout + 25, file=2)
+    # A rank that connects to a store of the parent's makes a thread work there, and a fork meanwhile may copy a lock that it holds.
+    forked.wait(timeout)
     torch.set_num_threads(1)
     torch.manual_seed(1)
     os.environ.update(env)
