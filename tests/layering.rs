@@ -59,14 +59,15 @@ const LIBRARY: &[(&str, &[&str])] = &[
 /// The rooms of `transport/src/`: the ways to move bytes know the trait and its nouns, not one another.
 const TRANSPORT: &[(&str, &[&str])] = &[
     ("fork", &[]),
+    ("eventfd", &[]),
     ("region", &[]),
     ("activity", &[]),
     ("check", &["region"]),
     ("local", &["region"]),
     ("inproc", &["region", "check", "activity", "local"]),
     ("sim", &["region", "check", "activity", "local"]),
-    ("ofi", &["region", "check", "activity", "fork"]),
-    ("shm", &["region", "check", "activity", "local", "fork"]),
+    ("ofi", &["region", "check", "activity", "eventfd", "fork"]),
+    ("shm", &["region", "check", "activity", "local", "eventfd", "fork"]),
 ];
 /// The rooms of `files/src/`: one rank's part knows nothing of what ranks agree on.
 const FILES: &[(&str, &[&str])] = &[

@@ -15,6 +15,7 @@
 
 mod activity;
 mod check;
+mod eventfd;
 pub mod fork;
 pub mod inproc;
 mod local;
@@ -433,6 +434,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// A system call failed; `context` says for what it was made.
+    pub(crate) fn system(call: &'static str, context: &str, error: rustix::io::Errno) -> Self {
+        Self::Call {
+            call,
+            context: context.into(),
+            peer: None,
+            code: error.raw_os_error().into(),
+            reason: error.to_string(),
+        }
+    }
+
     /// The peer concerned, if it is known.
     #[must_use]
     pub fn peer(&self) -> Option<Peer> {

@@ -117,6 +117,13 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
+    /// Where `len` bytes at this address of the owner's begin, which must lie in this memory.
+    pub(crate) fn start(&self, address: u64, len: u64) -> Result<usize, Failure> {
+        let start = address.checked_sub(self.remote.base);
+        let start = start.filter(|start| start.checked_add(len).is_some_and(|end| end <= self.remote.len));
+        start.and_then(|start| usize::try_from(start).ok()).ok_or_else(Failure::outside)
+    }
+
     /// Writes `sources`, joined, `len` bytes, to this address of the owner's.
     ///
     /// # Safety
@@ -127,11 +134,7 @@ impl Span {
         sources: impl Iterator<Item = (*const u8, usize)>,
         len: usize,
     ) -> Result<(), Failure> {
-        let start = address.checked_sub(self.remote.base);
-        let start =
-            start.filter(|start| start.checked_add(len as u64).is_some_and(|end| end <= self.remote.len));
-        let start = start.and_then(|start| usize::try_from(start).ok());
-        let start = start.ok_or_else(Failure::outside)?;
+        let start = self.start(address, len as u64)?;
         // SAFETY: in bounds, as was just seen; the rest by the caller's promise.
         unsafe { region::gather(sources, self.base.add(start)) };
         Ok(())

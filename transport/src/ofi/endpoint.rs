@@ -12,7 +12,6 @@ use unisono_libfabric_sys as sys;
 
 use super::{
     address, call, completion,
-    eventfd::EventFd,
     handle::{Av, Cq, Domain, Endpoint},
     memory::Registrar,
     post::{Pool, UnderWay, Vectors},
@@ -28,6 +27,7 @@ use super::{
 use crate::{
     Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Source,
     Transport, Wake, check,
+    eventfd::EventFd,
     region::{bytes, gather},
 };
 

@@ -99,13 +99,7 @@ impl Keys {
 
     fn draw(&mut self) -> Result<u64, Error> {
         if self.used == self.bytes.len() {
-            let failed = |error: rustix::io::Errno| Error::Call {
-                call: "getrandom",
-                peer: None,
-                context: "for keys of regions".into(),
-                code: error.raw_os_error().into(),
-                reason: error.to_string(),
-            };
+            let failed = |error| Error::system("getrandom", "for keys of regions", error);
             // The system returns so few bytes at once.
             let given = getrandom(&mut self.bytes, GetRandomFlags::empty()).map_err(failed)?;
             self.used = self.bytes.len() - given / 8 * 8;

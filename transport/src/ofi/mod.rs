@@ -21,7 +21,6 @@ mod address;
 mod call;
 mod completion;
 mod endpoint;
-mod eventfd;
 mod handle;
 mod info;
 mod interface;

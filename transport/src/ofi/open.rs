@@ -13,7 +13,6 @@ use unisono_libfabric_sys as sys;
 use super::{
     address, call,
     endpoint::{BATCH, Live, Ofi},
-    eventfd::EventFd,
     handle::{Av, Cq, Domain, Endpoint, Fabric},
     info::{self, Info},
     memory::Registrar,
@@ -29,7 +28,7 @@ use super::{
         withdrawn_puts::Withdrawals,
     },
 };
-use crate::{Activity, Address, Error, LibraryCall, Limits};
+use crate::{Activity, Address, Error, LibraryCall, Limits, eventfd::EventFd};
 
 /// The most puts larger than `max_inject` under way from one endpoint.
 const DEPTH: usize = 512;

@@ -5,7 +5,6 @@ use rustix::{
     rand::{GetRandomFlags, getrandom},
 };
 
-use super::error::failed;
 use crate::{Address, Error};
 
 /// The provider's name in addresses, limits and errors.
@@ -62,8 +61,8 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     match getrandom(&mut bytes, GetRandomFlags::empty()) {
         Ok(given) if given == N => Ok(bytes),
-        Ok(_) => Err(failed("getrandom", "for names and keys", Errno::AGAIN)),
-        Err(error) => Err(failed("getrandom", "for names and keys", error)),
+        Ok(_) => Err(Error::system("getrandom", "for names and keys", Errno::AGAIN)),
+        Err(error) => Err(Error::system("getrandom", "for names and keys", error)),
     }
 }
 

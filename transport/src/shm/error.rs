@@ -1,24 +1,11 @@
-//! Errors of system calls, and what a peer wrote that no endpoint writes.
+//! Failures of peers: what one wrote that no endpoint writes, and its end.
 
-use rustix::io::Errno;
-
-use crate::{Error, local::Failure};
+use crate::local::Failure;
 
 /// `EPROTO`, for what no endpoint writes.
 const NONSENSE: i64 = 71;
 /// `ECONNRESET`, for a peer that has ended without closing its endpoint.
 const DIED: i64 = 104;
-
-/// A failed system call.
-pub(super) fn failed(call: &'static str, context: &str, error: Errno) -> Error {
-    Error::Call {
-        call,
-        context: context.into(),
-        peer: None,
-        code: error.raw_os_error().into(),
-        reason: error.to_string(),
-    }
-}
 
 /// What a peer wrote is not what an endpoint writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

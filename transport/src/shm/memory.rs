@@ -77,8 +77,7 @@ impl Entries {
     pub(super) fn check(&self, key: u64, offset: u64, len: u64) -> Result<(), Refusal> {
         let entry = self.entries.get(&key).filter(|entry| entry.shared.is_some());
         let entry = entry.ok_or(Refusal::Unregistered)?;
-        let inside = offset.checked_add(len).is_some_and(|end| end <= entry.span.remote.len);
-        if inside { Ok(()) } else { Err(Refusal::Outside) }
+        entry.span.start(offset, len).map(drop).map_err(|_| Refusal::Outside)
     }
 }
 

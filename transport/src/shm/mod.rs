@@ -65,11 +65,12 @@ use address::{PROVIDER, Place};
 use incoming::Incoming;
 use memory::Table;
 use outgoing::{INLINE, Opened, Outgoing, State, Stop};
-use sleep::{Poller, Sleeper, Waker};
+use sleep::{Poller, Sleeper};
 use socket::Socket;
 
 use crate::{
     Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Transport, Wake, check,
+    eventfd::EventFd,
     fork::Process,
     local::{self, Failure},
 };
@@ -150,7 +151,7 @@ pub struct Endpoint {
     /// A peer could not be connected to yet, or not be answered.
     busy: bool,
     sleeper: Sleeper,
-    waker: Arc<Waker>,
+    waker: Arc<EventFd>,
     listener: Socket,
     poller: Poller,
     process: Process,
@@ -163,7 +164,7 @@ impl Endpoint {
     /// [`Error::SharedMemory`] or [`Error::Call`] if the system or the container refuses memory or sockets.
     pub fn open() -> Result<Self, Error> {
         let place = Place::new()?;
-        let (waker, poller) = (Arc::new(Waker::new()?), Poller::new()?);
+        let (waker, poller) = (Arc::new(EventFd::new()?), Poller::new()?);
         let (listener, sleeper) = (socket::listener(&place)?, Sleeper::new()?);
         poller.add(&*waker, WAKER)?;
         poller.add(&*listener, LISTENER)?;
@@ -258,7 +259,7 @@ impl Endpoint {
         for number in ready {
             match Ready::of(number) {
                 // What woke this endpoint while it did not sleep must end its next sleep.
-                Ready::Waker if parked => self.waker.reset(),
+                Ready::Waker if parked => self.waker.reset()?,
                 Ready::Waker => {}
                 Ready::Listener => self.accept()?,
                 Ready::Outgoing(peer) => self.receive_answers(peer)?,
@@ -471,7 +472,7 @@ unsafe impl Transport for Endpoint {
     }
 
     fn waker(&self) -> Arc<dyn Wake> {
-        Arc::<Waker>::clone(&self.waker)
+        Arc::<EventFd>::clone(&self.waker)
     }
 
     fn activity(&self) -> Arc<Activity> {

@@ -11,17 +11,13 @@ use std::{
     time::Duration,
 };
 
-use rustix::{
-    buffer::spare_capacity,
-    event::{EventfdFlags, Timespec, epoll, eventfd},
-    io::Errno,
-};
+use rustix::{buffer::spare_capacity, event::epoll, io::Errno};
 
 use super::{
-    error::{Nonsense, failed},
+    error::Nonsense,
     segment::{self, Access, Segment},
 };
-use crate::{Error, Wake, fork::Unshared};
+use crate::{Error, eventfd::timespec, fork::Unshared};
 
 /// The length of the memory in which the word lies.
 const SEGMENT: usize = 4 << 10;
@@ -85,36 +81,6 @@ impl PeerSleep {
     }
 }
 
-/// Ends this endpoint's sleep from another thread.
-#[derive(Debug)]
-pub(super) struct Waker(OwnedFd);
-
-impl Waker {
-    pub(super) fn new() -> Result<Self, Error> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        fd.map(Self).map_err(|error| failed("eventfd", "to sleep", error))
-    }
-
-    /// Forgets all wakes until now.
-    pub(super) fn reset(&self) {
-        // Fails only if there was none.
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
-    }
-}
-
-impl AsFd for Waker {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl Wake for Waker {
-    fn wake(&self) {
-        // Fails only if it was woken 2^64 - 2 times since the last sleep.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-}
-
 /// Waits for any of many descriptors, each of which has a number.
 #[derive(Debug)]
 pub(super) struct Poller(Unshared<OwnedFd>);
@@ -122,12 +88,12 @@ pub(super) struct Poller(Unshared<OwnedFd>);
 impl Poller {
     pub(super) fn new() -> Result<Self, Error> {
         let made = epoll::create(epoll::CreateFlags::CLOEXEC);
-        made.map(|fd| Self(fd.into())).map_err(|error| failed("epoll_create", "to sleep", error))
+        made.map(|fd| Self(fd.into())).map_err(|error| Error::system("epoll_create", "to sleep", error))
     }
 
     pub(super) fn add(&self, fd: impl AsFd, number: u64) -> Result<(), Error> {
         let added = epoll::add(self.0.as_fd(), fd, epoll::EventData::new_u64(number), epoll::EventFlags::IN);
-        added.map_err(|error| failed("epoll_ctl", "to sleep", error))
+        added.map_err(|error| Error::system("epoll_ctl", "to sleep", error))
     }
 
     pub(super) fn remove(&self, fd: impl AsFd) {
@@ -138,14 +104,10 @@ impl Poller {
 
     /// The numbers of descriptors that are ready, after at most this time.
     pub(super) fn wait(&self, timeout: Duration) -> Result<Vec<u64>, Error> {
-        let timeout = Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
         let mut ready = Vec::with_capacity(BATCH);
-        match epoll::wait(self.0.as_fd(), spare_capacity(&mut ready), Some(&timeout)) {
+        match epoll::wait(self.0.as_fd(), spare_capacity(&mut ready), Some(&timespec(timeout))) {
             Ok(_) | Err(Errno::INTR) => Ok(ready.iter().map(|event| event.data.u64()).collect()),
-            Err(error) => Err(failed("epoll_wait", "to sleep", error)),
+            Err(error) => Err(Error::system("epoll_wait", "to sleep", error)),
         }
     }
 }
@@ -153,6 +115,7 @@ impl Poller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Wake, eventfd::EventFd};
 
     #[test]
     fn a_sleeper_is_woken_once_by_each() {
@@ -171,14 +134,14 @@ mod tests {
 
     #[test]
     fn what_is_ready_is_told_until_it_is_taken() {
-        let (poller, waker) = (Poller::new().unwrap(), Waker::new().unwrap());
+        let (poller, waker) = (Poller::new().unwrap(), EventFd::new().unwrap());
         poller.add(&waker, 7).unwrap();
         assert_eq!(poller.wait(Duration::ZERO).unwrap(), [0_u64; 0]);
         waker.wake();
         waker.wake();
         assert_eq!(poller.wait(Duration::from_secs(5)).unwrap(), [7]);
         assert_eq!(poller.wait(Duration::ZERO).unwrap(), [7]);
-        waker.reset();
+        waker.reset().unwrap();
         assert_eq!(poller.wait(Duration::ZERO).unwrap(), [0_u64; 0]);
         poller.remove(&waker);
     }

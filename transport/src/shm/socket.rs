@@ -19,7 +19,7 @@ use rustix::{
 use super::{
     address::Place,
     control::{MOST, Message},
-    error::{Nonsense, failed},
+    error::Nonsense,
 };
 use crate::{Error, fork::Unshared};
 
@@ -45,7 +45,9 @@ pub(super) fn listener(place: &Place) -> Result<Socket, Error> {
         listen(&socket, BACKLOG)?;
         Ok(socket)
     };
-    opened().map(Socket::from).map_err(|error| failed("a Unix socket", "for peers to connect to", error))
+    opened()
+        .map(Socket::from)
+        .map_err(|error| Error::system("a Unix socket", "for peers to connect to", error))
 }
 
 /// What came of connecting.
@@ -71,7 +73,7 @@ pub(super) fn connection(place: &Place) -> Result<Connected, Error> {
         Ok(_) => Ok(Connected::Stranger),
         Err(Errno::AGAIN) => Ok(Connected::Busy),
         Err(Errno::CONNREFUSED) => Ok(Connected::Nobody),
-        Err(error) => Err(failed("connect", "to a peer's Unix socket", error)),
+        Err(error) => Err(Error::system("connect", "to a peer's Unix socket", error)),
     }
 }
 
@@ -85,7 +87,7 @@ pub(super) fn accepted(listener: &Socket) -> Result<Option<Socket>, Error> {
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(error) => {
                 let context = "a peer's connection; the limit on open files (ulimit -n) may be too low";
-                return Err(failed("accept", context, error));
+                return Err(Error::system("accept", context, error));
             }
         }
     }
