@@ -48,9 +48,8 @@ fn read(path: &Path) -> std::result::Result<Token, String> {
 
 /// Creates a directory that only this user can access, or checks that an existing one is such a directory.
 pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> {
+    let metadata = made(path)?;
     let wrong = |problem: String| format!("{}: {problem}", path.display());
-    // Of a link itself, because its owner could change its target.
-    let metadata = made(path).map_err(|error| wrong(error.to_string()))?;
     if !metadata.is_dir() {
         return Err(wrong("it is no directory".into()));
     }
@@ -58,16 +57,19 @@ pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> 
 }
 
 /// Creates a directory, or finds what is there already.
-fn made(path: &Path) -> io::Result<Metadata> {
+fn made(path: &Path) -> std::result::Result<Metadata, String> {
     loop {
         match fs::DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(format!("cannot create {}: {error}", path.display()));
+            }
             _ => {}
         }
+        // Of a link itself, because its owner could change its target.
         match fs::symlink_metadata(path) {
             // A job that ends removes the directory in which the next one meets.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            found => return found,
+            found => return found.map_err(|error| format!("{}: {error}", path.display())),
         }
     }
 }
