@@ -81,14 +81,14 @@ fn leaves(positions: &[Option<Position>]) -> Option<Failure> {
                 });
                 let left = *without.next()?;
                 // A rank may leave with receives that it has begun: its program may be on the way there.
-                let waits = wait.op.is_some()
-                    || position.blocked.is_some()
+                let stays = position.blocked.is_some()
                     || leaving(&&left).is_some_and(|it| it.stage == Stage::Left || it.blocked >= Some(LATE));
                 // A message from any rank may still come from another rank, or from another thread of this one.
                 let itself =
                     wait.ranks.contains(&rank) && is_stuck(position) && settled(positions, rank, rank);
-                let all = wait.op.is_some() || wait.ranks.len() == 1 + without.count() + usize::from(itself);
-                (waits && all).then(|| Failure::Left { rank: left, waits: (rank, wait.says()) })
+                let all = wait.ranks.len() == 1 + without.count() + usize::from(itself);
+                (wait.op.is_some() || stays && all)
+                    .then(|| Failure::Left { rank: left, waits: (rank, wait.says()) })
             })
         },
     )
