@@ -141,11 +141,11 @@ fn judge(provider: &str, plan: &Plan) -> Result<Came> {
         Kind::Dies(..) => (true, false),
     };
     let (mut said, mut took, mut aborted) = (Vec::new(), Duration::ZERO, 0);
+    // A process that dies or stops may leave a lock of libfabric's locked, and whoever waits for that is ended by the watchdog. That
+    // one is stopped nobody knows by then.
+    let locks = dies && provider == "shm" && library_version() < (2, 5);
+    let victim = if waits { String::new() } else { format!("rank {}", plan.victim) };
     for end in ends.iter().filter(|end| survives || end.rank != plan.victim) {
-        // A process that dies or stops may leave a lock of libfabric's locked, and whoever waits for that is ended by the watchdog. That
-        // one is stopped nobody knows by then.
-        let locks = dies && provider == "shm" && library_version() < (2, 5);
-        let victim = if waits { String::new() } else { format!("rank {}", plan.victim) };
         if locks && stuck::aborted(end, &["did not return", &victim]).is_ok() {
             aborted += 1;
             continue;
