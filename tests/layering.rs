@@ -68,6 +68,7 @@ const TRANSPORT: &[(&str, &[&str])] = &[
     ("sim", &["region", "check", "activity", "local"]),
     ("ofi", &["region", "check", "activity", "eventfd", "fork"]),
     ("shm", &["region", "check", "activity", "local", "eventfd", "fork"]),
+    ("open", &["ofi", "shm"]),
 ];
 /// The rooms of `files/src/`: one rank's part knows nothing of what ranks agree on.
 const FILES: &[(&str, &[&str])] = &[
@@ -122,6 +123,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/shm/outgoing.rs",
     "transport/src/shm/ring.rs",
     "transport/src/shm/segment.rs",
+    "transport/src/shm/socket.rs",
     "transport/src/shm/tests.rs",
     "transport/src/sim/",
     "transport/tests/conformance/kit.rs",

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use unisono_schedule::Rank;
 
 use super::Store;
@@ -66,6 +66,24 @@ pub fn exchange(
             Err(Error::Missing { store, rank, ranks, missing, waited })
         }
     }
+}
+
+/// Gives every rank's value to every rank, as [`exchange`].
+pub(crate) fn exchange_values<T: Serialize + DeserializeOwned>(
+    store: &Store,
+    key: &str,
+    (rank, ranks): (Rank, usize),
+    value: &T,
+    deadline: Instant,
+) -> Result<Vec<T>> {
+    let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
+    let bytes = postcard::to_allocvec(value).map_err(|error| broken(error.to_string()))?;
+    let all = exchange(store, key, rank, ranks, &bytes, deadline)?;
+    let read = |(from, bytes): (Rank, &Vec<u8>)| {
+        postcard::from_bytes(bytes)
+            .map_err(|error| broken(format!("rank {from} published what cannot be decoded: {error}")))
+    };
+    all.iter().enumerate().map(read).collect()
 }
 
 /// The first byte of an entry: a rank's bytes follow, or another rank has stopped waiting for this one.

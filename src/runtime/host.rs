@@ -1,7 +1,7 @@
 //! Which host a process runs on, and what it shares there with other processes. A host's name is for people: two hosts may have
 //! the same (`localhost`), and containers of one host have different ones.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt};
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
@@ -16,58 +16,63 @@ pub(crate) struct Host {
     /// The random id of the running kernel (`boot_id`): processes of one kernel share cores and memory. The name if there is no
     /// /proc.
     pub boot: String,
-    /// The PID namespace: mostly one for each container. 0 if unknown, as the next two.
+    /// The PID namespace: mostly one for each container. 0 if unknown, as the next.
     pub processes: u64,
     /// The network namespace.
     pub network: u64,
-    /// The file system at /dev/shm.
-    pub shared_memory: u64,
+    /// The user: its id, and the user namespace in which it has that id (0 if unknown).
+    pub user: (u32, u64),
 }
 
 impl Host {
-    /// This process's.
+    /// This process's. It is read once, because later the process may be at its limit on open files.
     pub(crate) fn here() -> Self {
+        static HERE: OnceLock<Host> = OnceLock::new();
+        HERE.get().cloned().unwrap_or_else(|| {
+            let host = Self::read();
+            if host.boot != host.name {
+                return HERE.get_or_init(|| host).clone();
+            }
+            host
+        })
+    }
+
+    fn read() -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|boot| boot.trim().to_owned());
-        let number =
-            |path: &str, of: fn(&fs::Metadata) -> u64| fs::metadata(path).map_or(0, |file| of(&file));
+        let namespace =
+            |kind: &str| fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |file| file.ino());
         Self {
             boot: boot.ok().filter(|boot| !boot.is_empty()).unwrap_or_else(|| name.clone()),
             name,
-            processes: number("/proc/self/ns/pid", MetadataExt::ino),
-            network: number("/proc/self/ns/net", MetadataExt::ino),
-            shared_memory: number("/dev/shm", MetadataExt::dev),
+            processes: namespace("pid"),
+            network: namespace("net"),
+            user: (rustix::process::geteuid().as_raw(), namespace("user")),
         }
     }
 
-    /// Why ranks on these hosts (one host for each rank) cannot communicate by libfabric's `shm`, which needs a common /dev/shm and
-    /// a common PID namespace. `None` if they can.
+    /// Why ranks on these hosts (one host for each rank) cannot share memory: they must run under one kernel, find each other's
+    /// sockets, which belong to a network namespace, and trust each other, as processes of one user do. `None` if they can.
     pub(crate) fn apart(all: &[&Self]) -> Option<String> {
         let camps = |of: &dyn Fn(&Self) -> String| {
-            let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
+            let mut camps: BTreeMap<String, (&str, Vec<Rank>)> = BTreeMap::new();
             for (rank, host) in all.iter().enumerate() {
-                camps.entry(of(host)).or_default().push(rank);
+                camps.entry(of(host)).or_insert((&host.name, Vec::new())).1.push(rank);
             }
-            let told = |ranks: &Vec<Rank>| {
-                let name = ranks.first().and_then(|&rank| all.get(rank)).map_or("?", |host| &host.name);
-                format!("ranks {} on {name}", list(ranks))
-            };
+            let told = |(name, ranks): &(&str, Vec<Rank>)| format!("ranks {} on {name}", list(ranks));
             (camps.len() > 1).then(|| camps.values().map(told).collect::<Vec<_>>().join(", "))
         };
         if let Some(camps) = camps(&|host| host.boot.clone()) {
-            return Some(format!("it reaches ranks of one host only, and there are {camps}"));
+            return Some(format!("shared memory reaches ranks of one host only, and there are {camps}"));
         }
-        if let Some(camps) = camps(&|host| host.shared_memory.to_string()) {
+        if let Some(camps) = camps(&|host| host.network.to_string()) {
             return Some(format!(
-                "ranks must have one /dev/shm, and there are several: of {camps}; let containers share one (docker run \
-                 --ipc=host)"
+                "ranks that share memory must be in one network namespace, and there are several: of {camps}; let containers \
+                 share one (docker run --network=host)"
             ));
         }
-        camps(&|host| host.processes.to_string()).map(|camps| {
-            format!(
-                "ranks must be in one PID namespace, since each reads the others' memory by their process numbers, and there \
-                 are several: of {camps}; let containers share one (docker run --pid=host)"
-            )
+        camps(&|host| format!("{:?}", host.user)).map(|camps| {
+            format!("ranks that share memory must run as one user, and there are several: of {camps}")
         })
     }
 
@@ -82,21 +87,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_shared_within_a_host_a_file_system_and_a_pid_namespace() {
+    fn memory_is_shared_within_a_host_a_network_namespace_and_a_user() {
         let here = Host { name: "alpha".into(), ..Host::here() };
         let apart = |other: &Host| Host::apart(&[&here, other, &here]);
         assert_eq!(apart(&here), None);
-        let other =
-            Host { name: "beta".into(), boot: "another".into(), shared_memory: 1, processes: 2, network: 3 };
+        let (network, user) = (here.network + 1, (here.user.0 + 1, here.user.1));
+        let other = Host { name: "beta".into(), boot: "another".into(), processes: 2, network, user };
         let told = apart(&other).unwrap();
-        assert!(told.starts_with("it reaches ranks of one host only, and there are "), "{told}");
+        assert!(told.starts_with("shared memory reaches ranks of one host only, and there are "), "{told}");
         assert!(told.contains("ranks 0, 2 on alpha") && told.contains("ranks 1 on beta"), "{told}");
-        let told = apart(&Host { shared_memory: 1, processes: 2, ..here.clone() }).unwrap();
-        assert!(told.contains("/dev/shm") && told.contains("--ipc=host"), "{told}");
-        let told = apart(&Host { processes: 2, ..here.clone() }).unwrap();
-        assert!(told.contains("PID namespace") && told.contains("--pid=host"), "{told}");
-        // Each may have a network of its own.
-        assert_eq!(apart(&Host { network: 4, name: "gamma".into(), ..here.clone() }), None);
+        let told = apart(&Host { network, user, ..here.clone() }).unwrap();
+        assert!(told.contains("network namespace") && told.contains("--network=host"), "{told}");
+        for user in [user, (here.user.0, here.user.1 + 1)] {
+            let told = apart(&Host { user, ..here.clone() }).unwrap();
+            assert!(told.contains("one user"), "{told}");
+        }
+        // Each may have processes of its own.
+        assert_eq!(apart(&Host { processes: 2, name: "gamma".into(), ..here.clone() }), None);
     }
 
     #[test]

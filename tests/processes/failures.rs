@@ -112,11 +112,6 @@ fn play_killed(victim: &str) -> rank::Outcome {
         for _ in 0..3 {
             group.all_reduce(&mut data, ReduceOp::Avg)?;
         }
-        // A process that is killed while it holds a spin lock in shared memory leaves it locked for good, and
-        // `shm` has such locks (prov/shm/src/smr_util.h, struct smr_region): there it dies between two calls.
-        if group.limits().provider == "shm" {
-            signal_myself(Signal::KILL)?;
-        }
         thread::spawn(|| {
             thread::sleep(Duration::from_millis(20));
             signal_myself(Signal::KILL).is_ok()
@@ -304,7 +299,6 @@ fn play_unseen(_: &str) -> rank::Outcome {
     let mut stopped = [rustix::process::getpid().as_raw_nonzero().get()];
     match group.rank() {
         0 => drop(group.recv(&mut stopped, 1, 0).and_then(|_| group.send(&stopped, 3, 0))?),
-        // By itself, since whoever is stopped while it polls may hold a lock of `shm`'s.
         1 => group.send(&stopped, 0, 0).map(|()| signal_myself(Signal::STOP))??,
         3 => {
             group.recv(&mut stopped, 0, 0)?;

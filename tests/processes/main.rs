@@ -1,4 +1,4 @@
-//! Real ranks as real processes over libfabric: the collectives against an oracle, messages, failures, refusals at join.
+//! Real ranks as real processes over libfabric and shared memory: the collectives against an oracle, messages, failures, refusals at join.
 //!
 //! The suite starts itself again as the ranks, which meet at stores that it serves; `suite.rs` says over which providers.
 //! `UNISONO_TEST_RANKS` sets the numbers of ranks of the collectives, 1,2,3,4,8 by default; with `UNISONO_TEST_BRIEF` they are
@@ -32,6 +32,7 @@ mod ports;
 #[path = "../random/mod.rs"]
 mod random;
 mod rank;
+mod reach;
 mod signals;
 mod strangers;
 mod stuck;
@@ -64,6 +65,7 @@ const ROLES: &[&[Role]] = &[
     strangers::ROLES,
     chaos::ROLES,
     stuck::ROLES,
+    reach::ROLES,
 ];
 
 fn cases() -> Cases {
@@ -90,6 +92,7 @@ fn cases() -> Cases {
         strangers::CASES,
         chaos::CASES,
         stuck::CASES,
+        reach::CASES,
     ];
     cases.extend(suite::of(&tables));
     cases

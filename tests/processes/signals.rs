@@ -89,7 +89,6 @@ fn play(name: &str) -> rank::Outcome {
         for _ in 0..3 {
             group.all_reduce(&mut data, ReduceOp::Avg)?;
         }
-        // Between two calls: a rank that dies while it holds a lock of `shm`'s leaves it locked.
         signal_myself(signal(name))?;
         thread::sleep(Duration::from_secs(30));
         return Err("the signal did not end it".into());
@@ -132,10 +131,6 @@ fn play_waits(here: &str) -> rank::Outcome {
 }
 
 fn handled(provider: &str, when: &str) -> Outcome {
-    if provider == "shm" && when == "after" {
-        let why = "libfabric's shm has a handler of its own then, which ends the process whoever calls it";
-        return Ok(Verdict::Skipped(why.into()));
-    }
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all(&format!("handles {when}"), &[])?;
     let ends = world.end_all()?;

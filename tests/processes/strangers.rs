@@ -11,7 +11,7 @@ use std::{
 use unisono::{Failure, ProcessGroup, ReduceOp, rendezvous::Store};
 use unisono_transport::{
     Address, Error, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
-    ofi::{Ofi, Options},
+    ofi::Options,
 };
 
 use crate::{
@@ -51,14 +51,14 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     let (most, directory) = (Duration::from_secs(seconds.parse()?), Path::new(directory));
     let config = rank::config(0)?;
     let me = config.rank;
-    let mut ofi = Ofi::open(&ProcessGroup::transport_options(&config))?;
-    let open = ofi.register(Memory::map(FORGED.len(), false)?)?;
+    let mut transport = unisono_transport::open(&ProcessGroup::transport_options(&config))?;
+    let open = transport.register(Memory::map(FORGED.len(), false)?)?;
     let RemoteRegion { base, key, len } = open.remote().ok_or("a registered region has no key")?;
     let told =
-        [base, key, len].into_iter().flat_map(|word| word.to_le_bytes()).chain(ofi.address().0.clone());
+        [base, key, len].into_iter().flat_map(|word| word.to_le_bytes()).chain(transport.address().0.clone());
     let deadline = Instant::now() + config.join_timeout;
     let store = Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
-    let group = ProcessGroup::with(config, Box::new(ofi), Some(store))?;
+    let group = ProcessGroup::with(config, transport, Some(store))?;
     let mut data = group.buffer::<u64>(COUNT)?;
     let hidden = directory.join(format!(".{me}"));
     fs::write(&hidden, told.collect::<Vec<u8>>())?;
@@ -100,7 +100,7 @@ fn play_visited(arguments: &str) -> rank::Outcome {
 
 /// A program outside the job.
 struct Stranger {
-    ofi: Ofi,
+    transport: Box<dyn Transport>,
     source: Region,
     peers: Vec<Peer>,
 }
@@ -109,13 +109,15 @@ impl Stranger {
     fn come(provider: &str, ranks: &[Visited]) -> Result<Self> {
         let towards = (!provider.starts_with("verbs")).then_some(std::net::Ipv4Addr::LOCALHOST.into());
         let options = Options { provider: Some(provider.into()), towards, ..Options::default() };
-        let mut ofi = Ofi::open(&options)?;
-        let source = ofi.register(Memory::map(FORGED.len(), false)?)?;
+        let mut transport = unisono_transport::open(&options)?;
+        let source = transport.register(Memory::map(FORGED.len(), false)?)?;
         // SAFETY: no put reads it yet.
         unsafe { source.write(0, &FORGED)? };
-        let peers =
-            ranks.iter().map(|rank| ofi.connect(&rank.address)).collect::<std::result::Result<_, _>>()?;
-        Ok(Self { ofi, source, peers })
+        let peers = ranks
+            .iter()
+            .map(|rank| transport.connect(&rank.address))
+            .collect::<std::result::Result<_, _>>()?;
+        Ok(Self { transport, source, peers })
     }
 
     /// Puts to the rank; `false` if that broke the stranger's endpoint.
@@ -137,9 +139,9 @@ impl Stranger {
                 Ok(())
             } else {
                 // SAFETY: nobody writes to the source, and no rank of this process has memory there.
-                unsafe { self.ofi.put(&put) }.map(|answer| posted = answer == Posted::Yes)
+                unsafe { self.transport.put(&put) }.map(|answer| posted = answer == Posted::Yes)
             };
-            match step.and_then(|()| self.ofi.poll(&mut events)) {
+            match step.and_then(|()| self.transport.poll(&mut events)) {
                 Ok(()) => {}
                 Err(Error::Completion { .. } | Error::Call { .. }) => return Ok(false),
                 Err(other) => return Err(other.into()),
@@ -181,7 +183,6 @@ fn guesses(provider: &str) -> Outcome {
     }
     let directory = tempfile::tempdir()?;
     let (world, ranks) = visited(provider, directory.path(), PATIENCE / 2)?;
-    // Those whose endpoint broke stay: a peer that answers the first put of one that is gone may crash (over shm).
     let mut strangers = vec![Stranger::come(provider, &ranks)?];
     let mut broken = 0;
     for key in 0..GUESSES {

@@ -20,6 +20,7 @@ pub mod fork;
 pub mod inproc;
 mod local;
 pub mod ofi;
+mod open;
 mod region;
 pub mod shm;
 pub mod sim;
@@ -27,6 +28,7 @@ pub mod sim;
 use std::{fmt, sync::Arc, time::Duration};
 
 pub use activity::{Activity, LibraryCall, Stay};
+pub use open::open;
 pub use region::{Memory, Region, Registration, RemoteRegion};
 
 /// Moves bytes. No method has a default body, so that a new transport decides on each.
@@ -125,7 +127,7 @@ pub trait Wake: Send + Sync {
 pub struct Limits {
     /// The provider's name, for instance `inproc`, `tcp`, `net`, `verbs;ofi_rxm`.
     pub provider: String,
-    /// The version of the library under it, for instance `libfabric 1.17`; empty where there is none.
+    /// The version of the library that moves the bytes, for instance `libfabric 1.17`; empty in tests' transports.
     pub version: String,
     /// The network device in use, for instance `eth0` or `mlx5_0`; empty where there is none.
     pub device: String,
@@ -436,12 +438,17 @@ pub enum Error {
 impl Error {
     /// A system call failed; `context` says for what it was made.
     pub(crate) fn system(call: &'static str, context: &str, error: rustix::io::Errno) -> Self {
+        use rustix::io::Errno;
+        let advice = match error {
+            Errno::MFILE | Errno::NFILE => "; raise the limit on open files (ulimit -n)",
+            _ => "",
+        };
         Self::Call {
             call,
             context: context.into(),
             peer: None,
             code: error.raw_os_error().into(),
-            reason: error.to_string(),
+            reason: format!("{error}{advice}"),
         }
     }
 

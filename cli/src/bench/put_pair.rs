@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use unisono::ProcessGroup;
 use unisono_transport::{
-    Address, Event, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
-    ofi::{Ofi, Options},
+    Address, Event, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport, ofi::Options,
 };
 
 use super::{Result, ranks::second, room};
@@ -25,7 +24,7 @@ const ACKNOWLEDGE: u32 = 2;
 
 /// One of two ranks that put into each other's memory.
 pub(crate) struct Pair {
-    transport: Ofi,
+    transport: Box<dyn Transport>,
     peer: Peer,
     /// The source of all puts.
     source: Region,
@@ -44,7 +43,10 @@ pub(crate) struct Pair {
 
 /// Registers memory and writes to each of its pages. Otherwise all pages would be the same page of zeros, which is always in the
 /// cache.
-fn touched(transport: &mut Ofi, bytes: usize) -> std::result::Result<Region, unisono_transport::Error> {
+fn touched(
+    transport: &mut dyn Transport,
+    bytes: usize,
+) -> std::result::Result<Region, unisono_transport::Error> {
     const PAGE: usize = 4 << 10;
     let region = transport.allocate(bytes, false)?;
     // SAFETY: no put is under way yet.
@@ -62,9 +64,9 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
     let mut opened = None;
     let mut contact: Option<(Vec<u8>, [u64; 3])> = None;
     if other.is_some() {
-        let mut transport = Ofi::open(options)?;
-        let window = touched(&mut transport, bytes.max(8))?;
-        let source = touched(&mut transport, bytes.max(8))?;
+        let mut transport = unisono_transport::open(options)?;
+        let window = touched(&mut *transport, bytes.max(8))?;
+        let source = touched(&mut *transport, bytes.max(8))?;
         let remote = window.remote().ok_or("a registered region has no key")?;
         contact = Some((transport.address().0.clone(), [remote.base, remote.key, remote.len]));
         opened = Some((transport, window, source));

@@ -2,31 +2,25 @@
 //! and wait for each other once.
 
 use std::{
-    collections::BTreeMap,
     net::ToSocketAddrs,
     sync::{Arc, Mutex, OnceLock},
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
-use unisono_schedule::{
-    Rank,
-    select::{self, Chooser, Selection, table::Table},
-};
-use unisono_transport::{
-    Activity, Address, Limits, RemoteRegion, Transport,
-    ofi::{Ofi, Options},
-};
+use unisono_schedule::select::{self, Chooser, Selection, table::Table};
+use unisono_transport::{Activity, Address, Limits, RemoteRegion, Transport, ofi::Options};
 
 use crate::{
     config::{Config, StoreAddress, fnv},
     engine::{Bounds, Contact, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
-    error::{Error, Failure, Result, clean, list},
+    error::{Error, Result},
     group::{
         ProcessGroup,
         membership::{
-            address,
+            alike::{PROVIDER, PROVIDER_ADVICE, alike},
             greeting::{self, EndpointInfo},
+            reach,
         },
         plan::{
             Planner,
@@ -35,7 +29,7 @@ use crate::{
         shared::Shared,
     },
     outside,
-    rendezvous::{LINGER, Store, exchange},
+    rendezvous::{LINGER, Store, exchange_values},
     runtime::{
         Runtime,
         affinity::Affinity,
@@ -77,20 +71,6 @@ struct JoinInfo {
     chunk_bytes: u64,
     /// The host, processors and NIC of the rank.
     peer: PeerInfo,
-}
-
-impl JoinInfo {
-    /// Publishes it, and returns what all ranks published.
-    fn exchange(&self, store: &Store, rank: Rank, ranks: usize, deadline: Instant) -> Result<Vec<Self>> {
-        let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
-        let bytes = postcard::to_allocvec(self).map_err(|error| broken(error.to_string()))?;
-        let infos = exchange(store, "join", rank, ranks, &bytes, deadline)?;
-        let read = |(from, bytes): (Rank, &Vec<u8>)| {
-            postcard::from_bytes(bytes)
-                .map_err(|error| broken(format!("rank {from} published what cannot be decoded: {error}")))
-        };
-        infos.iter().enumerate().map(read).collect()
-    }
 }
 
 impl ProcessGroup {
@@ -146,13 +126,7 @@ impl ProcessGroup {
         let activity = Arc::default();
         let given = (store, Bounds::default());
         Self::join_over(deadline, config, given, Arc::clone(&activity), |config, store| {
-            let asked = Self::transport_options(config);
-            let towards = match store {
-                Some(store) => address::towards(config, store, asked.towards, deadline)?,
-                None => asked.towards,
-            };
-            let options = Options { deadline: Some(deadline), towards, ..asked };
-            Ok(Box::new(Ofi::open_watched(&options, &activity)?))
+            reach::open(config, store, &activity, deadline)
         })
     }
 
@@ -299,7 +273,7 @@ impl ProcessGroup {
             peer,
         };
         let infos = match store {
-            Some(store) => info.exchange(store, rank, ranks, deadline)?,
+            Some(store) => exchange_values(store, "join", (rank, ranks), &info, deadline)?,
             None => vec![info.clone()],
         };
         agree(&infos)?;
@@ -307,9 +281,7 @@ impl ProcessGroup {
         if limits.one_host
             && let Some(problem) = Host::apart(&infos.iter().map(|info| &info.peer.host).collect::<Vec<_>>())
         {
-            let problem = format!("{problem}; or let ranks meet by tcp or verbs, which reach all of them");
-            let name = format!("UNISONO_PROVIDER={}", limits.provider);
-            return Err(Error::Failed(Failure::Settings { name, problem }));
+            return Err(reach::cannot_reach(&limits.provider, &problem));
         }
         let peers: Vec<PeerInfo> = infos.iter().map(|info| info.peer.clone()).collect();
         let (ranks_here, cores) = info.peer.shared_by(peers.iter());
@@ -529,25 +501,11 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
 
 /// Checks that all ranks have the same protocol version, provider and settings.
 fn agree(infos: &[JoinInfo]) -> Result<()> {
-    /// The most characters of a rank's setting in the error.
-    const SHOWN: usize = 200;
     let differs = |name: &str, what: &dyn Fn(&JoinInfo) -> String, advice: &str| {
-        let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
-        for (rank, info) in infos.iter().enumerate() {
-            camps.entry(clean(&what(info), SHOWN)).or_default().push(rank);
-        }
-        if camps.len() <= 1 {
-            return Ok(());
-        }
-        let camps: Vec<_> =
-            camps.iter().map(|(what, ranks)| format!("{what} on ranks {}", list(ranks))).collect();
-        let problem = format!("must be alike on all ranks, and is {}{advice}", camps.join("; "));
-        Err(Error::Failed(Failure::Settings { name: name.to_owned(), problem }))
+        alike(name, &infos.iter().map(what).collect::<Vec<_>>(), advice)
     };
     differs("the version of the protocol", &|info| info.wire.to_string(), "")?;
-    let advice =
-        "; set it to one that all hosts have: `unisono doctor` says on each what the others lack there";
-    differs("the provider (UNISONO_PROVIDER)", &|info| info.provider.clone(), advice)?;
+    differs(PROVIDER, &|info| info.provider.clone(), PROVIDER_ADVICE)?;
     let mut settings = infos.first().into_iter().flat_map(|info| &info.settings);
     settings.try_for_each(|(wanted, _)| {
         let of = |info: &JoinInfo| {

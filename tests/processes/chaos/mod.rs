@@ -21,13 +21,11 @@ use std::{
 
 use rustix::process::Signal;
 use unisono::{Error, Failure, ProcessGroup};
-use unisono_transport::ofi::library_version;
 
 use self::plan::{Fate, Field, Kind, Moment, Plan};
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, config, say, signal_myself},
-    stuck,
     world::{Result, TestJob},
 };
 
@@ -136,30 +134,16 @@ fn judge(provider: &str, plan: &Plan) -> Result<Came> {
     if waits {
         world.signal(plan.victim, Signal::KILL)?;
     }
-    let (dies, survives) = match plan.kind {
-        Kind::Differs(_) | Kind::Dies(Fate::Aborts, _) => (false, true),
-        Kind::Dies(..) => (true, false),
-    };
-    let (mut said, mut took, mut aborted) = (Vec::new(), Duration::ZERO, 0);
-    // A process that dies or stops may leave a lock of libfabric's locked, and whoever waits for that is ended by the watchdog. That
-    // one is stopped nobody knows by then.
-    let locks = dies && provider == "shm" && library_version() < (2, 5);
-    let victim = if waits { String::new() } else { format!("rank {}", plan.victim) };
+    let survives = matches!(plan.kind, Kind::Differs(_) | Kind::Dies(Fate::Aborts, _));
+    let (mut said, mut took) = (Vec::new(), Duration::ZERO);
     for end in ends.iter().filter(|end| survives || end.rank != plan.victim) {
-        if locks && stuck::aborted(end, &["did not return", &victim]).is_ok() {
-            aborted += 1;
-            continue;
-        }
         let ended = end.said("ended").map_err(|error| format!("it hangs or died: {error}"))?;
         let (outcome, text) = ended.split_once(": ").unwrap_or((ended, ""));
         said.push(Said { rank: end.rank, outcome, text });
         took = took.max(Duration::from_micros(u64::try_from(end.number("took")?)?));
     }
-    let (outcome, text) = match verdict(plan, &said)? {
-        _ if aborted > 0 => ("watchdog", format!("{aborted} survivors were aborted")),
-        (outcome, text) => (outcome, text.to_owned()),
-    };
-    Ok(Came { outcome: outcome.to_owned(), text, took })
+    let (outcome, text) = verdict(plan, &said)?;
+    Ok(Came { outcome: outcome.to_owned(), text: text.to_owned(), took })
 }
 
 /// The result of a plan, if it is as expected.

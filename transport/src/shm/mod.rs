@@ -178,6 +178,7 @@ impl Endpoint {
                 arrivals_per_peer: ARRIVALS,
                 one_host: true,
                 wakes: true,
+                version: concat!("unisono ", env!("CARGO_PKG_VERSION")).to_owned(),
                 ..local::limits(PROVIDER)
             },
             table: Table::new(),

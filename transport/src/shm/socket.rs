@@ -1,9 +1,10 @@
 //! Abstract Unix sockets: connections between endpoints of one user, packets, and descriptors that go with them.
+#![allow(unsafe_code)]
 
 use std::{
     io::IoSlice,
     mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use rustix::{
@@ -11,7 +12,7 @@ use rustix::{
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
         SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-        accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with, sockopt::socket_peercred,
+        accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
     },
     process::geteuid,
 };
@@ -86,8 +87,7 @@ pub(super) fn accepted(listener: &Socket) -> Result<Option<Socket>, Error> {
             Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(error) => {
-                let context = "a peer's connection; the limit on open files (ulimit -n) may be too low";
-                return Err(Error::system("accept", context, error));
+                return Err(Error::system("accept", "a peer's connection", error));
             }
         }
     }
@@ -95,7 +95,20 @@ pub(super) fn accepted(listener: &Socket) -> Result<Option<Socket>, Error> {
 
 /// Whether the process at the other end has the same effective user as this one.
 fn of_this_user(socket: BorrowedFd<'_>) -> bool {
-    socket_peercred(socket).is_ok_and(|other| other.uid == geteuid())
+    // Not by rustix, which takes the process's number for one that is not 0. It is 0 in another PID namespace.
+    let mut other = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let Ok(mut len) = libc::socklen_t::try_from(size_of::<libc::ucred>()) else { return false };
+    // SAFETY: the descriptor is open; the system writes at most `len` bytes, all of which `other` has.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut other).cast(),
+            &raw mut len,
+        )
+    };
+    result == 0 && len as usize == size_of::<libc::ucred>() && other.uid == geteuid().as_raw()
 }
 
 /// What came of sending.

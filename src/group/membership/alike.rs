@@ -1,0 +1,30 @@
+//! Checks that a setting is the same on all ranks.
+
+use std::collections::BTreeMap;
+
+use unisono_schedule::Rank;
+
+use crate::error::{Error, Failure, Result, clean, list};
+
+/// The provider, as the error names it, and what the error advises.
+pub(super) const PROVIDER: &str = "the provider (UNISONO_PROVIDER)";
+pub(super) const PROVIDER_ADVICE: &str =
+    "; set it to one that all hosts have: `unisono doctor` says on each what the others lack there";
+
+/// The most characters of a rank's setting in the error.
+const SHOWN: usize = 200;
+
+/// An error if the ranks' settings (in the order of ranks) differ. It says which ranks have which.
+pub(super) fn alike(name: &str, settings: &[String], advice: &str) -> Result<()> {
+    let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
+    for (rank, setting) in settings.iter().enumerate() {
+        camps.entry(clean(setting, SHOWN)).or_default().push(rank);
+    }
+    if camps.len() <= 1 {
+        return Ok(());
+    }
+    let camps: Vec<_> =
+        camps.iter().map(|(what, ranks)| format!("{what} on ranks {}", list(ranks))).collect();
+    let problem = format!("must be alike on all ranks, and is {}{advice}", camps.join("; "));
+    Err(Error::Failed(Failure::Settings { name: name.to_owned(), problem }))
+}
