@@ -1,6 +1,6 @@
 //! Measures puts: latency in one direction, bytes per second, and messages per second, in process, over shared memory and over libfabric.
 //!
-//! Two endpoints in two threads. `UNISONO_BENCH_PROVIDERS` names the libfabric providers (default `tcp,shm`).
+//! Two endpoints in two threads. `UNISONO_BENCH_PROVIDERS` names the libfabric providers (default `tcp`).
 //! libfabric's own figures on the same machine come from `fi_rma_pingpong -o writedata` and
 //! `fi_rma_bw -o writedata`, each with `-e rdm -p PROVIDER`; the window, and the one buffer that is written
 //! over and over, are theirs.
@@ -214,9 +214,9 @@ fn main() -> Result<(), Failure> {
         .configure_from_args();
     let hub = Hub::new();
     measure(&mut criterion, "inproc", false, || Ok(Box::new(hub.open())))?;
-    measure(&mut criterion, "own-shm", false, || Ok(Box::new(shm::Endpoint::open()?)))?;
-    measure(&mut criterion, "own-shm-allocated", true, || Ok(Box::new(shm::Endpoint::open()?)))?;
-    let providers = std::env::var("UNISONO_BENCH_PROVIDERS").unwrap_or_else(|_| "tcp,shm".into());
+    measure(&mut criterion, "shm", false, || Ok(Box::new(shm::Endpoint::open()?)))?;
+    measure(&mut criterion, "shm-allocated", true, || Ok(Box::new(shm::Endpoint::open()?)))?;
+    let providers = std::env::var("UNISONO_BENCH_PROVIDERS").unwrap_or_else(|_| "tcp".into());
     for provider in providers.split(',').filter(|name| !name.is_empty()) {
         let towards = Some(Ipv4Addr::LOCALHOST.into());
         let options = Options { provider: Some(provider.into()), towards, ..Options::default() };

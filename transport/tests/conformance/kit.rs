@@ -45,7 +45,6 @@ pub(crate) type Endpoint = Box<dyn Transport>;
 /// A transport to be judged.
 pub(crate) struct Kind {
     pub(crate) name: String,
-    pub(crate) required: bool,
     /// What is tried between processes too, if anything.
     pub(crate) between: Option<Between>,
     make: Box<dyn Fn() -> Opener>,
@@ -56,7 +55,7 @@ pub(crate) struct Kind {
 pub(crate) enum Between {
     /// A provider of libfabric.
     Ofi(&'static str),
-    /// Our own shared memory.
+    /// Shared memory.
     Shm,
     /// The same, with memory that the transport has allocated.
     Shared,
@@ -66,8 +65,8 @@ impl Between {
     /// What `name` names.
     pub(crate) fn named(name: &str) -> Self {
         match name {
-            "own-shm" => Self::Shm,
-            "own-shm-allocated" => Self::Shared,
+            "shm" => Self::Shm,
+            "shm-allocated" => Self::Shared,
             // Once for each provider.
             name => Self::Ofi(name.to_owned().leak()),
         }
@@ -76,8 +75,8 @@ impl Between {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ofi(provider) => provider,
-            Self::Shm => "own-shm",
-            Self::Shared => "own-shm-allocated",
+            Self::Shm => "shm",
+            Self::Shared => "shm-allocated",
         }
     }
 
@@ -143,11 +142,10 @@ pub(crate) struct Opener(Box<dyn FnMut() -> Result<Endpoint, Error>>);
 impl Kind {
     pub(crate) fn all() -> Vec<Self> {
         if let Ok(named) = std::env::var(PROVIDERS) {
-            return named.split(',').map(|name| Self::between(Between::named(name), true)).collect();
+            return named.split(',').map(|name| Self::between(Between::named(name))).collect();
         }
         let mut kinds = vec![Self {
             name: "inproc".into(),
-            required: true,
             between: None,
             make: Box::new(|| {
                 let hub = Hub::new();
@@ -156,7 +154,6 @@ impl Kind {
         }];
         kinds.push(Self {
             name: "inproc, allocated".into(),
-            required: true,
             between: None,
             make: Box::new(|| {
                 let hub = Hub::new();
@@ -177,7 +174,6 @@ impl Kind {
             };
             kinds.push(Self {
                 name: format!("sim, seed {seed}"),
-                required: true,
                 between: None,
                 make: Box::new(move || {
                     let fabric = Fabric::new(config.clone());
@@ -185,17 +181,16 @@ impl Kind {
                 }),
             });
         }
-        kinds.push(Self::between(Between::Shm, true));
-        kinds.push(Self::between(Between::Shared, true));
-        kinds.push(Self::between(Between::Ofi("tcp"), true));
-        kinds.push(Self::between(Between::Ofi("shm"), false));
+        kinds.push(Self::between(Between::Shm));
+        kinds.push(Self::between(Between::Shared));
+        kinds.push(Self::between(Between::Ofi("tcp")));
         kinds
     }
 
     /// What to open for a libfabric provider.
     pub(crate) fn options(provider: &str) -> Options {
         // Software providers stay on the loopback; a NIC cannot reach it and chooses for itself.
-        let loopback = ["tcp", "net", "tcp;ofi_rxm", "shm"].contains(&provider);
+        let loopback = ["tcp", "net", "tcp;ofi_rxm"].contains(&provider);
         let towards = loopback.then_some(std::net::Ipv4Addr::LOCALHOST.into());
         // More arrivals than puts that may be under way from an endpoint (512), so that a flood meets these; but few, for
         // soft-RoCE has short queues.
@@ -203,11 +198,11 @@ impl Kind {
         Options { provider: Some(provider.into()), towards, arrivals, ..Options::default() }
     }
 
-    fn between(what: Between, required: bool) -> Self {
+    fn between(what: Between) -> Self {
         let name =
             if let Between::Ofi(provider) = what { format!("ofi:{provider}") } else { what.name().into() };
         let make = Box::new(move || Opener(Box::new(move || what.open())));
-        Self { name, required, between: Some(what), make }
+        Self { name, between: Some(what), make }
     }
 
     pub(crate) fn opener(&self) -> Opener {

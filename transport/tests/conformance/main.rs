@@ -1,9 +1,8 @@
 //! One suite for every transport: each implementation of `Transport` must pass all cases.
 //!
-//! `inproc`, `sim`, `own-shm` (our shared memory) and `ofi:tcp` must run; `ofi:shm` is skipped with the reason where the machine has none. If
-//! `UNISONO_TEST_PROVIDERS` names providers of libfabric (separated by commas, for instance `verbs`), these and no
-//! others run, and must. An argument that is no option selects cases whose name contains it, as with any test; where
-//! providers are named, it must select one.
+//! `inproc`, `sim`, `shm` and `ofi:tcp` must run. If `UNISONO_TEST_PROVIDERS` names others (separated by commas: providers of
+//! libfabric, for instance `verbs`, or `shm` or `shm-allocated`), these and no others run, and must. An argument that is no option
+//! selects cases whose name contains it, as with any test; where providers are named, it must select one.
 
 #[path = "../arguments/mod.rs"]
 mod arguments;
@@ -21,7 +20,6 @@ use std::{
 };
 
 use kit::{Between, Case, Kind, PROVIDERS};
-use unisono_transport::Error;
 
 /// One case: its name, and what it does.
 const CASES: &[(&str, Case)] = &[
@@ -53,12 +51,8 @@ const CASES: &[(&str, Case)] = &[
     ("parking ends when it is woken", waiting::wake),
 ];
 
-/// The result of one transport.
-enum Verdict {
-    Passed(usize),
-    Skipped(String),
-    Failed(Vec<String>),
-}
+/// The result of one transport: how many cases passed, or those that failed.
+type Verdict = Result<usize, Vec<String>>;
 
 fn main() -> ExitCode {
     if let Some(provider) = std::env::var_os(processes::CHILD) {
@@ -76,29 +70,22 @@ fn main() -> ExitCode {
     }
     for kind in Kind::all() {
         let name = &kind.name;
-        failed |= report(name, kind.required, || judge(&kind, &filter));
+        failed |= report(name, || judge(&kind, &filter));
         if let Some(between) = kind.between {
-            failed |= report(&format!("{name} between processes"), kind.required, || {
-                judge_processes(between, &filter)
-            });
+            failed |= report(&format!("{name} between processes"), || judge_processes(between, &filter));
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// Runs and prints; says whether it failed.
-fn report(name: &str, required: bool, run: impl FnOnce() -> Verdict) -> bool {
+fn report(name: &str, run: impl FnOnce() -> Verdict) -> bool {
     let began = Instant::now();
     let verdict = run();
     let seconds = began.elapsed().as_secs_f32();
     match verdict {
-        Verdict::Passed(count) => println!("RAN      {name}: {count} cases in {seconds:.2} s"),
-        Verdict::Skipped(why) if !required => println!("SKIPPED  {name}: {why}"),
-        Verdict::Skipped(why) => {
-            println!("FAILED   {name}: it must run here, but {why}");
-            return true;
-        }
-        Verdict::Failed(cases) => {
+        Ok(count) => println!("RAN      {name}: {count} cases in {seconds:.2} s"),
+        Err(cases) => {
             cases.iter().for_each(|case| println!("FAILED   {name}: {case}"));
             return true;
         }
@@ -108,9 +95,6 @@ fn report(name: &str, required: bool, run: impl FnOnce() -> Verdict) -> bool {
 
 /// The cases that need another process.
 fn judge_processes(between: Between, filter: &str) -> Verdict {
-    if let Err(error @ Error::NoProvider { .. }) = between.open() {
-        return Verdict::Skipped(error.to_string());
-    }
     let chosen = processes::CASES.iter().filter(|(name, _)| name.contains(filter));
     let outcomes: Vec<_> = chosen.map(|(name, case)| (name, case(between))).collect();
     let count = outcomes.len();
@@ -118,16 +102,12 @@ fn judge_processes(between: Between, filter: &str) -> Verdict {
         .into_iter()
         .filter_map(|(name, outcome)| outcome.err().map(|error| format!("{name}: {error}")))
         .collect();
-    if failures.is_empty() { Verdict::Passed(count) } else { Verdict::Failed(failures) }
+    if failures.is_empty() { Ok(count) } else { Err(failures) }
 }
 
 fn judge(kind: &Kind, filter: &str) -> Verdict {
-    match kind.opener().pair() {
-        Ok(_) => {}
-        // Said by a provider whose endpoints do not reach one another within a process.
-        Err(error @ Error::BadAddress { .. }) => return Verdict::Skipped(error.to_string()),
-        Err(error @ Error::NoProvider { .. }) => return Verdict::Skipped(error.to_string()),
-        Err(error) => return Verdict::Failed(vec![format!("it does not open: {error}")]),
+    if let Err(error) = kind.opener().pair() {
+        return Err(vec![format!("it does not open: {error}")]);
     }
     let chosen = CASES.iter().filter(|(name, _)| name.contains(filter));
     let mut count = 0;
@@ -146,5 +126,5 @@ fn judge(kind: &Kind, filter: &str) -> Verdict {
             Err(_) => failures.push(format!("{name}: it panicked")),
         }
     }
-    if failures.is_empty() { Verdict::Passed(count) } else { Verdict::Failed(failures) }
+    if failures.is_empty() { Ok(count) } else { Err(failures) }
 }

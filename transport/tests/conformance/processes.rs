@@ -369,11 +369,7 @@ fn killed_beside_sleep(between: Between) -> Outcome {
 /// Both flood each other, one is killed, and the other continues with a new one.
 fn killed(between: Between) -> Outcome {
     let (mut other, mut end) = acquainted(between)?;
-    // A process that is killed while it holds a spin lock in shared memory leaves it locked for good, and
-    // `shm` has such locks (prov/shm/src/smr_util.h, struct smr_region): there it dies idle.
-    if between != Between::Ofi("shm") {
-        writeln!(other.input, "flood")?;
-    }
+    writeln!(other.input, "flood")?;
     if let Some(error) = end.flood(Duration::from_millis(100)) {
         return Err(format!("before anybody was killed: {error}").into());
     }
