@@ -351,13 +351,6 @@ pub enum Error {
         /// The provider's text for its code; may be empty.
         detail: String,
     },
-    /// A peer closed its endpoint with puts under way, whose bytes this endpoint fetches from the peer's memory. What it fetched last
-    /// may not be what was put.
-    #[error("a peer closed its endpoint while its memory was read; what was read is dropped")]
-    Withdrawn {
-        /// The peer; as in [`Self::Call`].
-        peer: Peer,
-    },
     /// No provider fits.
     #[error("no libfabric provider fits{}: {report}", context_suffix(.asked))]
     NoProvider {
@@ -387,7 +380,7 @@ pub enum Error {
     /// Memory that processes share could not be obtained.
     #[error("shared memory: {reason}")]
     SharedMemory {
-        /// The directory, the system's message, and how much room there is.
+        /// The call, the system's message, and what would help.
         reason: String,
     },
     /// Memory could not be mapped.
@@ -457,7 +450,6 @@ impl Error {
     pub fn peer(&self) -> Option<Peer> {
         match self {
             Self::Call { peer, .. } | Self::Completion { peer, .. } => *peer,
-            Self::Withdrawn { peer } => Some(*peer),
             _ => None,
         }
     }

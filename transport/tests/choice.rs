@@ -53,6 +53,25 @@ fn an_unknown_provider_is_refused_with_a_reason() {
 }
 
 #[test]
+fn libfabrics_shm_is_refused_and_listed_with_what_serves_instead() {
+    let shm = Options { provider: Some("shm".into()), ..Options::default() };
+    let report = refusal(&shm);
+    let words = ["shm: libfabric's shm is not used", "`unisono_transport::shm` serves ranks of one host"];
+    assert!(words.iter().all(|words| report.contains(words)), "{report}");
+    let listed = |options| {
+        let mut survey = survey(options).unwrap();
+        survey.retain(|candidate| candidate.name == "shm");
+        survey
+    };
+    // Asked for by name it is listed always, otherwise where this libfabric has it.
+    let (asked, offered) = (listed(&shm), listed(&tcp()));
+    assert!(asked.len() == 1 && offered.len() <= 1, "{asked:?} {offered:?}");
+    for candidate in asked.iter().chain(&offered) {
+        assert!(!candidate.taken && report.contains(&candidate.reason), "{candidate:?}");
+    }
+}
+
+#[test]
 fn an_unknown_interface_is_refused_with_those_there_are() {
     let interface = Some("no such".parse().unwrap());
     let report = refusal(&Options { interface, towards: None, ..tcp() });

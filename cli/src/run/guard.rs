@@ -5,7 +5,6 @@ use std::{
     io::{self, Write},
     os::unix::process::CommandExt,
     process::{Child, ChildStdin, ExitCode, Stdio},
-    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -17,9 +16,6 @@ pub(crate) const NAME: &str = "run-guard";
 
 /// The line that the launcher sends when all ranks have ended.
 const DONE: &str = "done";
-
-/// The time from killing the ranks until their shared memory is removed.
-const SETTLE: Duration = Duration::from_millis(500);
 
 /// Kills process groups when the launcher has died. Its standard input has one group per line, and is closed when the launcher
 /// dies.
@@ -39,9 +35,6 @@ impl Guard {
             // It fails only if no process is left.
             let _ = kill_process_group(group, Signal::KILL);
         }
-        // Killed processes release their memory after a moment.
-        std::thread::sleep(SETTLE);
-        unisono_transport::ofi::sweep();
         ExitCode::SUCCESS
     }
 }

@@ -17,7 +17,7 @@ use std::{
 use rustix::{
     process::{
         Pid, Resource, Signal, WaitId, WaitIdOptions, getpid, getrlimit, kill_process_group, setrlimit,
-        test_kill_process_group, waitid,
+        waitid,
     },
     rand::{GetRandomFlags, getrandom},
 };
@@ -33,8 +33,6 @@ use crate::invocation;
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a process may take to end after SIGKILL: it may have much memory to free.
-const DYING: Duration = Duration::from_millis(500);
 /// How long all outputs may stay silent after the last rank has ended before the job ends: a process that has left its rank's
 /// process group may keep an output open for ever. If it keeps writing, a signal ends the job.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -312,12 +310,10 @@ impl Ranks {
         self.send(Signal::KILL);
         self.drain(events, &mut verdict);
         self.guard.release();
-        let groups: Vec<Pid> = self.children.iter().map(pid).collect();
         for mut child in self.children {
             // How it ended is known; this frees its process number.
             drop(child.wait());
         }
-        remove_memory(&groups);
         verdict.unwrap_or(End::Status(0))
     }
 
@@ -363,17 +359,6 @@ impl Ranks {
             }
         }
     }
-}
-
-/// Removes the shared memory of ranks that were killed. Waits first for the other processes in their process groups, which have just
-/// been killed too.
-fn remove_memory(groups: &[Pid]) {
-    let until = Instant::now() + DYING;
-    let lives = |group: &Pid| test_kill_process_group(*group).is_ok();
-    while groups.iter().any(lives) && Instant::now() < until {
-        thread::sleep(Duration::from_millis(5));
-    }
-    ofi::sweep();
 }
 
 /// A random token, which distinguishes this job from others that may use the same port.

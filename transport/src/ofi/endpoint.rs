@@ -16,13 +16,7 @@ use super::{
     memory::Registrar,
     post::{Pool, UnderWay, Vectors},
     provider::Provider,
-    version::library_version,
-    workarounds::{
-        self, FirstPuts,
-        shm_names::{self, Name},
-        shm_process,
-        withdrawn_puts::Withdrawals,
-    },
+    workarounds::{self, FirstPuts},
 };
 use crate::{
     Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Source,
@@ -55,7 +49,6 @@ pub struct Ofi {
     pub(super) known: HashMap<Address, (u64, Option<Peer>)>,
     pub(super) peers: Vec<u64>,
     pub(super) firsts: FirstPuts,
-    pub(super) withdrawals: Withdrawals,
     pub(super) completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
     /// Where the sources of a put are joined that the library copies ([`Limits::max_copied`] bytes at most).
     pub(super) joined: Vec<u8>,
@@ -69,8 +62,6 @@ pub(super) struct Live {
     // Order matters: the endpoint is closed before the memory is freed that it may read.
     pub(super) endpoint: Endpoint,
     pub(super) pool: Pool,
-    /// The name of its memory in /dev/shm, if it has one.
-    pub(super) name: Option<Name>,
 }
 
 // SAFETY: the completion entries hold pointers that are never followed; everything else is `Send` by itself.
@@ -142,19 +133,6 @@ unsafe impl Transport for Ofi {
     }
 
     fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
-        if self.facts.shares_mapping
-            && *address != self.address
-            && shm_process::unreachable(address, library_version())
-        {
-            return Err(Error::BadAddress {
-                address: address.clone(),
-                provider: self.limits.provider.clone(),
-                reason: format!(
-                    "with {} its endpoints reach those of other processes only; inproc serves within one",
-                    self.limits.version
-                ),
-            });
-        }
         let known = match self.known.get(address) {
             Some((_, Some(peer))) => return Ok(*peer),
             Some((known, None)) => Some(*known),
@@ -167,7 +145,6 @@ unsafe impl Transport for Ofi {
             reason: "there are too many peers".into(),
         })?);
         let known = known.map_or_else(|| self.av.insert(name), Ok)?;
-        self.withdrawals.add(|| shm_names::word_of(name))?;
         self.peers.push(known);
         self.firsts.add();
         self.known.insert(address.clone(), (known, Some(peer)));
@@ -272,22 +249,10 @@ unsafe impl Transport for Ofi {
             }
         };
         self.futile = 0;
-        let (before, mut longest) = (events.len(), 0);
         for entry in self.completions.iter().take(count) {
             // SAFETY: the library has written the first `count` entries.
             let entry = unsafe { entry.assume_init_ref() };
-            let event = completion::judge(&mut self.live.pool, &self.facts, entry)?;
-            if let Event::Arrived { len: Some(len), .. } = event {
-                longest = len.max(longest);
-            }
-            events.push(event);
-        }
-        // What is not copied at once may have been fetched.
-        if longest > self.limits.max_copied
-            && let Some(peer) = self.withdrawals.find()
-        {
-            events.truncate(before);
-            return Err(Error::Withdrawn { peer });
+            events.push(completion::judge(&mut self.live.pool, entry)?);
         }
         Ok(())
     }
@@ -328,17 +293,10 @@ impl Drop for Ofi {
         if self.facts.drains_before_close || self.firsts.unanswered() {
             workarounds::drain(self);
         }
-        if let Some(name) = &self.live.name
-            && self.live.pool.has_any()
-        {
-            name.withdraw();
-        }
         self.registrar.unbind();
         // SAFETY: taken out once, here, and not touched again.
         let live = unsafe { ManuallyDrop::take(&mut self.live) };
-        if self.facts.shares_mapping {
-            shm_process::retire(&self.address, live);
-        } else if self.facts.crashes_on_close {
+        if self.facts.crashes_on_close {
             // It stays open until the process ends, and is not driven: nothing lands any more.
             std::mem::forget(live);
         }

@@ -76,7 +76,7 @@ impl Drop for Fabric {
 #[derive(Debug)]
 pub(super) struct Domain {
     object: NonNull<sys::fid_domain>,
-    serial: Arc<Mutex<()>>,
+    serial: Mutex<()>,
     fabric: Arc<Fabric>,
     /// The process that opened it: its children by `fork` may close nothing.
     process: Process,
@@ -100,25 +100,18 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    /// `serial` serialises the calls into it. Several domains may share it.
-    pub(super) fn open(
-        fabric: &Arc<Fabric>,
-        info: &Info,
-        serial: Arc<Mutex<()>>,
-    ) -> Result<Arc<Self>, Error> {
+    pub(super) fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Self>, Error> {
         let mut object = ptr::null_mut();
-        let held = serial.lock().unwrap_or_else(PoisonError::into_inner);
         let result = fabric.activity.during(LibraryCall::Domain, || {
             // SAFETY: `fabric` is open; `info` lives through the call.
             unsafe {
                 sys::fi_domain(fabric.object.as_ptr(), info.pointer(), &raw mut object, ptr::null_mut())
             }
         });
-        drop(held);
         judge("fi_domain", result)?;
         let object = made("fi_domain", object)?;
         let (fabric, process) = (Arc::clone(fabric), Process::this());
-        Ok(Arc::new(Self { object, serial, fabric, process }))
+        Ok(Arc::new(Self { object, serial: Mutex::default(), fabric, process }))
     }
 
     /// Begins a call into this domain or one of its objects: waits for the calls of other threads, and tells a watchdog. Not

@@ -195,8 +195,6 @@ pub(super) fn socket_in(format: u32, bytes: &[u8]) -> Option<SocketAddr> {
 struct Ask {
     provider: Option<String>,
     from: Option<IpAddr>,
-    /// The name of the endpoint.
-    name: Option<String>,
     reliable_datagrams: bool,
     writes: bool,
     wants_locality: bool,
@@ -229,7 +227,6 @@ impl Ask {
         Self {
             provider: provider.map(str::to_owned),
             from,
-            name: None,
             reliable_datagrams: true,
             writes: true,
             wants_locality: provider.is_some_and(|name| provider::facts(name).wants_locality),
@@ -300,8 +297,7 @@ impl Ask {
     /// Everything that fits, in libfabric's order; `None` if nothing does.
     fn query(&self) -> Result<Option<Info>, Error> {
         let hints = self.hints()?;
-        let source = self.from.map(|from| from.to_string()).or_else(|| self.name.clone());
-        let node = source.and_then(|source| CString::new(source).ok());
+        let node = self.from.and_then(|from| CString::new(from.to_string()).ok());
         let (node, flags) = node.as_ref().map_or((ptr::null(), 0), |node| (node.as_ptr(), sys::FI_SOURCE));
         let (version, mut found) = (spoken(library_version()), ptr::null_mut());
         // SAFETY: the strings and the hints live through the call.
@@ -342,20 +338,7 @@ impl Ask {
 
 /// All that one provider offers that fits; empty if nothing does.
 pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Error> {
-    offers(name, &Ask::all(Some(name), from))
-}
-
-/// What fits of a provider whose endpoints have names, for an endpoint of this name.
-pub(super) fn named(provider: &str, name: &str) -> Result<Info, Error> {
-    let offers = offers(provider, &Ask { name: Some(name.to_owned()), ..Ask::all(Some(provider), None) })?;
-    offers.into_iter().next().ok_or_else(|| Error::NoProvider {
-        asked: format!("provider {provider:?}, endpoint {name}"),
-        report: provider::facts(provider).refusal("it has no endpoint of that name".to_owned()),
-    })
-}
-
-fn offers(name: &str, ask: &Ask) -> Result<Vec<Info>, Error> {
-    match ask.query()? {
+    match Ask::all(Some(name), from).query()? {
         // A name may also bring providers layered over it: take the very one.
         Some(list) => {
             let its_own = |entry: &&sys::fi_info| provider_of(entry) == name && !meets_first(entry);
@@ -412,8 +395,8 @@ mod tests {
             hints.raw().caps & (sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM)
         };
         assert_eq!(asked("opx"), sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM);
-        // tcp has addresses that reach only one of them, shm reaches one only.
-        assert_eq!([asked("tcp"), asked("shm")], [0, 0]);
+        // tcp has addresses that reach only one of them.
+        assert_eq!([asked("tcp"), asked("psm3")], [0, 0]);
     }
 
     #[test]

@@ -43,5 +43,4 @@ pub use self::{
     select::{Candidate, Options, survey},
     variables::LAUNCH_WITH,
     version::{headers_version, library_version},
-    workarounds::shm_names::sweep,
 };

@@ -21,14 +21,9 @@ use super::{
     select::{self, Options},
     self_test, variables,
     version::library_version,
-    workarounds::{
-        FirstPuts,
-        shm_names::{self, Name},
-        shm_process,
-        withdrawn_puts::Withdrawals,
-    },
+    workarounds::FirstPuts,
 };
-use crate::{Activity, Address, Error, LibraryCall, Limits, eventfd::EventFd};
+use crate::{Activity, Address, Error, Limits, eventfd::EventFd};
 
 /// The most puts larger than `max_inject` under way from one endpoint.
 const DEPTH: usize = 512;
@@ -89,20 +84,8 @@ impl Ofi {
         let provider = info.provider();
         let facts = provider::facts_with(&provider, &info.vendor(), library_version());
         let depth = info.tx().size.clamp(1, DEPTH);
-        let memory = if facts.one_host {
-            shm_names::sweep();
-            Some(Name::take()?)
-        } else {
-            None
-        };
-        let named = memory
-            .as_ref()
-            .map(|name| activity.during(LibraryCall::Find, || info::named(&provider, name.as_str())));
-        let named = named.transpose()?;
-        let info = named.as_ref().unwrap_or(info);
         let fabric = Fabric::open(info, activity)?;
-        let serial = if facts.shares_mapping { shm_process::serial() } else { Arc::default() };
-        let domain = Domain::open(&fabric, info, serial)?;
+        let domain = Domain::open(&fabric, info)?;
         let av = Av::open(&domain, info)?;
         let queue =
             |arrivals: usize| Cq::open(&domain, arrivals.saturating_add(depth), facts.stuck_descriptor);
@@ -133,14 +116,14 @@ impl Ofi {
             local_registration: mode & sys::FI_MR_LOCAL != 0,
             cheap_registration: facts.cheap_registration,
             sockets: facts.sockets,
-            one_host: facts.one_host,
+            one_host: false,
             arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
             more_arrivals: facts.more_arrivals,
             listens: info::socket_in(info.raw().addr_format, &own)
                 .map_or_else(String::new, |at| at.to_string()),
             wakes: cq.wait().is_some(),
-            caution: facts.caution,
+            caution: "",
             connect_all: facts.crashes_on_lost_peer,
         };
         let mut address = address::MAGIC.to_vec();
@@ -153,12 +136,8 @@ impl Ofi {
         let pool = Pool::new(u32::try_from(depth).unwrap_or(1));
         // Here, since what lives as long as the endpoint would stay for good if this failed later.
         let waker = Arc::new(EventFd::new()?);
-        let address = Address(address);
-        if facts.shares_mapping {
-            shm_process::enter(&address);
-        }
         let mut ofi = Self {
-            live: ManuallyDrop::new(Live { endpoint, pool, name: memory }),
+            live: ManuallyDrop::new(Live { endpoint, pool }),
             cq,
             av,
             registrar: Registrar::new(&domain, mode, info.domain().mr_key_size),
@@ -166,11 +145,10 @@ impl Ofi {
             facts,
             joined: Vec::with_capacity(copied),
             limits,
-            address,
+            address: Address(address),
             known: HashMap::new(),
             peers: Vec::new(),
             firsts: FirstPuts::new(facts.crashes_on_lost_peer),
-            withdrawals: Withdrawals::new(facts.one_host),
             completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
             futile: 0,
             waker,

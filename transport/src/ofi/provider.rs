@@ -2,8 +2,6 @@
 //!
 //! Sources are paths in libfabric's repository, as of v1.17.0 and v2.5.1 unless said otherwise.
 
-use super::workarounds::shm_names;
-
 /// The facts about one provider.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Provider {
@@ -17,8 +15,6 @@ pub(super) struct Provider {
     pub(super) interchangeable: bool,
     /// Whether registering pins no page (a software provider only adds an entry to a table).
     pub(super) cheap_registration: bool,
-    /// Whether the completion of a remote write reports its length.
-    pub(super) reports_len: bool,
     /// Whether hints must ask for peers on this host and on others (`FI_LOCAL_COMM`, `FI_REMOTE_COMM`).
     pub(super) wants_locality: bool,
     /// The most writes from one peer that may be under way before the target polls; `usize::MAX` if there is no bound.
@@ -37,19 +33,12 @@ pub(super) struct Provider {
     /// Whether its completion queue's descriptor does not signal arrivals: it stays readable for good, or is made so by
     /// polling alone.
     pub(super) stuck_descriptor: bool,
-    /// Whether endpoints of one process share a mapping, which closing one of them unmaps: they are closed together.
-    pub(super) shares_mapping: bool,
-    /// Whether it reaches peers of this host only, through memory in /dev/shm under a name that an endpoint's source address
-    /// contains.
-    pub(super) one_host: bool,
     /// Whether an endpoint crashes if it answers the first put of a peer that has been closed.
     pub(super) crashes_on_lost_peer: bool,
     /// Whether closing an endpoint while puts arrive may crash, so that it polls until none does.
     pub(super) drains_before_close: bool,
     /// Whether closing an endpoint may crash.
     pub(super) crashes_on_close: bool,
-    /// A known defect that only another provider or version avoids, in words; may be empty.
-    pub(super) caution: &'static str,
     /// What to try if it is refused; may be empty.
     pub(super) remedy: &'static str,
 }
@@ -57,8 +46,7 @@ pub(super) struct Provider {
 impl Provider {
     /// The reason for a refusal, followed by what would help.
     pub(super) fn refusal(&self, reason: String) -> String {
-        let room = if self.one_host { shm_names::state() } else { String::new() };
-        if self.remedy.is_empty() { reason } else { format!("{reason}; {}{room}", self.remedy) }
+        if self.remedy.is_empty() { reason } else { format!("{reason}; {}", self.remedy) }
     }
 }
 
@@ -69,7 +57,6 @@ const UNKNOWN: Provider = Provider {
     own_network: false,
     interchangeable: false,
     cheap_registration: false,
-    reports_len: false,
     wants_locality: false,
     arrivals_per_peer: usize::MAX,
     more_arrivals: "",
@@ -77,12 +64,9 @@ const UNKNOWN: Provider = Provider {
     one_source: false,
     sockets: false,
     stuck_descriptor: false,
-    shares_mapping: false,
-    one_host: false,
     crashes_on_lost_peer: false,
     drains_before_close: false,
     crashes_on_close: false,
-    caution: "",
     remedy: "",
 };
 
@@ -142,7 +126,6 @@ const PROVIDERS: &[Provider] = &[
                on soft-RoCE set FI_UNIVERSE_SIZE=32, for its completion queues are short",
         ..UNKNOWN
     },
-    // Remote writes are reported with length 0 (prov/net/src/xnet_cq.c, xnet_report_success).
     Provider {
         name: "tcp",
         by_ip: true,
@@ -175,26 +158,6 @@ const PROVIDERS: &[Provider] = &[
         crashes_on_close: true,
         ..UNKNOWN
     },
-    Provider {
-        name: "shm",
-        cheap_registration: true,
-        reports_len: true,
-        // Endpoints of one process share one mapping, which closing one of them unmaps
-        // (prov/shm/src/smr_util.c, smr_map_to_region finds it in ep_name_list).
-        shares_mapping: true,
-        one_host: true,
-        // A first put asks the peer to map the sender's region by its name, which closing the sender takes away; then
-        // the peer follows a null pointer (prov/shm/src/smr_progress.c, smr_progress_connreq, 1.17 to 1.22; in 2.0 it
-        // does not).
-        crashes_on_lost_peer: true,
-        // pthread_spin_lock on memory that all map (prov/shm/src/smr_progress.c, smr_rma.c and others, 1.17 to 2.4; in 2.5
-        // there is none).
-        caution: "shm of libfabric before 2.5 has spin locks in memory that ranks share, and a rank that is killed while it \
-                  holds one leaves the others waiting for it; take libfabric 2.5, or UNISONO_PROVIDER=tcp",
-        // As much as an endpoint on each processor would take (prov/shm/src/smr_init.c, smr_shm_space_check).
-        remedy: "it needs peers on one host, and free in /dev/shm 24 MiB for each processor of the host, in libfabric 2.5 14",
-        ..UNKNOWN
-    },
 ];
 
 /// The vendor of soft-RoCE's devices (drivers/infiniband/sw/rxe/rxe_param.h in Linux), as libfabric writes it.
@@ -214,15 +177,14 @@ pub(super) fn facts(name: &str) -> Provider {
 /// end; at a peer's end it may still happen
 /// (docs/decisions/046-soft-roce-drain.md).
 ///
-/// `efa` reaches peers of this host through an endpoint of `shm` (prov/efa/src/efa_shm.c), with what that did up to 1.22.
-/// What `shm` is cautioned against for is fixed in 2.5.
+/// `efa` reaches peers of this host through an endpoint of libfabric's `shm` (prov/efa/src/efa_shm.c). There a first put asks the
+/// peer to map the sender's memory by its name, which closing the sender takes away; then the peer follows a null pointer
+/// (prov/shm/src/smr_progress.c, `smr_progress_connreq`, 1.17 to 1.22; in 2.0 it does not).
 pub(super) fn facts_with(name: &str, vendor: &str, version: (u32, u32)) -> Provider {
-    let facts = facts(name);
     Provider {
         drains_before_close: name == "verbs;ofi_rxm" && vendor == SOFT_ROCE,
-        crashes_on_lost_peer: facts.crashes_on_lost_peer || name == "efa" && version < (2, 0),
-        caution: if version < (2, 5) { facts.caution } else { "" },
-        ..facts
+        crashes_on_lost_peer: name == "efa" && version < (2, 0),
+        ..facts(name)
     }
 }
 
@@ -250,14 +212,20 @@ pub(super) fn room(
     (if matches { (events + 256) / 2 } else { events }).saturating_sub(8)
 }
 
+/// Why a provider is never taken, whether it fits or not; `None` for those that may be.
+pub(super) fn never(name: &str) -> Option<&'static str> {
+    (name == "shm").then_some(
+        "libfabric's shm is not used here; `unisono_transport::shm` serves ranks of one host instead",
+    )
+}
+
 /// The names of all rows.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     PROVIDERS.iter().map(|row| row.name)
 }
 
 /// The providers that a request means with this version of libfabric, the best first. Without a request: those that reach other
-/// hosts, fast NICs before TCP. `psm3` is left out because it also works on plain Ethernet, `shm` because it reaches this host
-/// only.
+/// hosts, fast NICs before TCP. `psm3` is left out because it also works on plain Ethernet.
 pub(super) fn expand(request: Option<&str>, version: (u32, u32)) -> Vec<String> {
     // Until 1.17 the reliable datagrams of `tcp` lived in `net` (man/fi_tcp.7.md, NOTES).
     let tcp = if version >= (1, 18) { ["tcp", "tcp;ofi_rxm"] } else { ["net", "tcp;ofi_rxm"] };
@@ -315,14 +283,7 @@ mod tests {
     fn efa_crashes_where_the_shm_under_it_does() {
         let crashes = |name, version| facts_with(name, "", version).crashes_on_lost_peer;
         assert!(crashes("efa", (1, 17)) && crashes("efa", (1, 22)) && !crashes("efa", (2, 0)));
-        assert!(crashes("shm", (1, 17)) && !crashes("tcp", (1, 17)));
-    }
-
-    #[test]
-    fn shm_is_cautioned_against_while_it_has_locks_that_outlive_their_holders() {
-        let cautioned = |name, version| !facts_with(name, "", version).caution.is_empty();
-        assert!(cautioned("shm", (1, 17)) && cautioned("shm", (2, 4)));
-        assert!(!cautioned("shm", (2, 5)) && !cautioned("net", (1, 17)));
+        assert!(!crashes("tcp", (1, 17)));
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub(super) const ARRIVALS: usize = 4096;
 /// The requirements for an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The provider: `tcp` (the best provider over TCP of the installed library), `verbs`, `shm`, or libfabric's exact name.
-    /// `None`: the best that reaches other hosts.
+    /// The provider: `tcp` (the best provider over TCP of the installed library), `verbs`, or libfabric's exact name. `shm` is
+    /// refused: [`crate::shm`] serves ranks of one host. `None`: the best that reaches other hosts.
     pub provider: Option<String>,
     /// The network interfaces that may be used. Among these, the one on the route to `towards` is preferred. `None`: `towards`
     /// decides.
@@ -112,6 +112,9 @@ pub(super) fn candidates(options: &Options, activity: &Activity) -> Result<(Vec<
 
 /// What one provider offers that fits the options, best first, or why nothing does.
 fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, Error> {
+    if let Some(why) = provider::never(name) {
+        return Ok(Err(why.to_owned()));
+    }
     let facts = provider::facts(name);
     let mut from = options.from().filter(|_| facts.by_ip);
     let mut infos = info::fitting(name, from)?;

@@ -101,7 +101,6 @@ impl Ofi {
         // The caller counts its peers from 0.
         self.peers.clear();
         self.firsts.clear();
-        self.withdrawals.clear();
         self.known.values_mut().for_each(|(_, peer)| *peer = None);
         Ok(())
     }
