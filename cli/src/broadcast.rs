@@ -52,7 +52,7 @@ pub(crate) struct Broadcast {
     /// The size of a piece, the unit of sending, checking and resuming [default: 4M]
     #[arg(long, value_name = "BYTES", value_parser = unisono::config::parse_size)]
     piece: Option<usize>,
-    /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
+    /// The provider: tcp, shm, verbs or an exact name of libfabric's (as UNISONO_PROVIDER)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
     /// Also write the result to this file, as one line of JSON

@@ -104,7 +104,7 @@ pub(crate) struct Bench {
     /// Start this many ranks on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
-    /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
+    /// The provider: tcp, shm, verbs or an exact name of libfabric's (as UNISONO_PROVIDER)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
     /// Use only this algorithm (as UNISONO_ALGORITHM=collective:algorithm)

@@ -41,7 +41,7 @@ pub(crate) struct Compare {
     /// The factor from one size to the next
     #[arg(short = 'f', long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
-    /// The libfabric provider
+    /// The provider
     #[arg(long, default_value = "tcp", value_parser = NonEmptyStringValueParser::new())]
     provider: String,
     /// The fabric that the model assumes: ndr400, hdr, efa, tcp [default: fitted to this machine now]

@@ -46,7 +46,7 @@ pub(crate) struct Simulate {
     /// Instead of --fabric: this machine with all ranks on it, fitted to short runs, which take some seconds
     #[arg(long, conflicts_with = "fabric")]
     measure: bool,
-    /// The libfabric provider to measure
+    /// The provider to measure
     #[arg(long, value_name = "NAME", conflicts_with = "fabric", value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
     /// Only this algorithm

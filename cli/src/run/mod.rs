@@ -32,7 +32,7 @@ pub(crate) struct Run {
     /// The number of ranks.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
-    /// The libfabric provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).
+    /// The provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
     /// How long a rank waits for another one, for instance 300, 5s or 200ms (sets UNISONO_TIMEOUT).

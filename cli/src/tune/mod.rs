@@ -50,7 +50,7 @@ pub(crate) struct Tune {
     /// Start this many ranks on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=65536))]
     ranks: Option<u32>,
-    /// The libfabric provider: tcp, shm, verbs or an exact name (as UNISONO_PROVIDER)
+    /// The provider: tcp, shm, verbs or an exact name of libfabric's (as UNISONO_PROVIDER)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
     /// The collectives to tune, separated by commas [default: all]
