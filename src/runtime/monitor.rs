@@ -170,7 +170,7 @@ impl Monitor {
             }),
             Stop::Transport(broken) => {
                 // The death of a peer breaks the transport too; the store tells which rank died.
-                let named = self.latch.wait(NAMED_WITHIN);
+                let named = if broken.error.is_own() { None } else { self.latch.wait(NAMED_WITHIN) };
                 named.unwrap_or_else(|| Failure::Transport {
                     rank: self.rank,
                     doing: number.map_or_else(|| call.clone(), |op| format!("op {op} {call}")),

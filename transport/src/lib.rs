@@ -336,6 +336,18 @@ pub enum Error {
         /// The library's text for that code.
         reason: String,
     },
+    /// A system call failed in this process.
+    #[error("{call}{}: {reason} (code {code})", context_suffix(.context))]
+    System {
+        /// The function, for instance `accept`.
+        call: &'static str,
+        /// The purpose of the call; may be empty.
+        context: String,
+        /// The error number, positive.
+        code: i64,
+        /// The system's text for that number, and what to do.
+        reason: String,
+    },
     /// A put begun earlier, or one from a peer, failed.
     #[error("a completion reports an error: {reason} (code {code}, provider code {provider_code}){}",
         context_suffix(.detail))]
@@ -436,13 +448,21 @@ impl Error {
             Errno::MFILE | Errno::NFILE => "; raise the limit on open files (ulimit -n)",
             _ => "",
         };
-        Self::Call {
+        Self::System {
             call,
             context: context.into(),
-            peer: None,
             code: error.raw_os_error().into(),
             reason: format!("{error}{advice}"),
         }
+    }
+
+    /// Whether its cause is in this process, and no peer's.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        matches!(
+            self,
+            Self::System { .. } | Self::SharedMemory { .. } | Self::Map { .. } | Self::Register { .. }
+        )
     }
 
     /// The peer concerned, if it is known.

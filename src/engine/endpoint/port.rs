@@ -283,9 +283,8 @@ impl Port {
 /// Random bits from the operating system.
 fn mask() -> Result<u32, Error> {
     let mut bytes = [0; 4];
-    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::Call {
+    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| Error::System {
         call: "getrandom",
-        peer: None,
         context: "for the mask of immediates".into(),
         code: error.raw_os_error().into(),
         reason: error.to_string(),

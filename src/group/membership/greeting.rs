@@ -117,6 +117,7 @@ pub(crate) fn meet(
             Err(Stop::Deadline) if Instant::now() < deadline => {
                 diagnose(engine, rank, store, endpoints).map_or(Ok(()), |failure| Err(failure.into()))
             }
+            Err(Stop::Transport(error)) if error.error.is_own() => Err(Stop::Transport(error)),
             // The death of a peer breaks the transport too; then the store names the dead rank.
             Err(Stop::Transport(error)) => match monitor.dead() {
                 None => {

@@ -60,6 +60,9 @@ pub(super) fn opening(error: Error) -> Error {
         Error::Call { call, context, peer, code, reason } => {
             Error::Call { call, context, peer, code, reason: more(reason) }
         }
+        Error::System { call, context, code, reason } => {
+            Error::System { call, context, code, reason: more(reason) }
+        }
         Error::SelfTest { provider, reason } => Error::SelfTest { provider, reason: more(reason) },
         error => error,
     }

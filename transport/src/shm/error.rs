@@ -1,6 +1,6 @@
-//! Failures of peers: what one wrote that no endpoint writes, and its end.
+//! Why something stops: a failure of a peer (what it wrote that no endpoint writes, its end), or of this endpoint.
 
-use crate::local::Failure;
+use crate::{Error, local::Failure};
 
 /// `EPROTO`, for what no endpoint writes.
 const NONSENSE: i64 = 71;
@@ -20,4 +20,23 @@ impl From<Nonsense> for Failure {
 /// The peer has ended without closing its endpoint.
 pub(super) fn died() -> Failure {
     Failure::new(DIED, "the peer's process has ended without closing its endpoint")
+}
+
+/// Why something did not succeed: the endpoint itself cannot go on, or a peer is the cause.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Error(Error),
+    Peer(Failure),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl<F: Into<Failure>> From<F> for Stop {
+    fn from(failure: F) -> Self {
+        Self::Peer(failure.into())
+    }
 }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use super::{
     address::Place,
     control::{Message, Refusal},
-    error::Nonsense,
+    error::{Nonsense, Stop},
     memory::{Entries, Table},
     outgoing::State,
     ring::{self, Kind, Reader, Record},
@@ -47,7 +47,7 @@ impl Incoming {
     }
 
     /// Receives what the writer has sent. `own` is this endpoint's place.
-    pub(super) fn receive(&mut self, own: &Place) -> Result<(), Nonsense> {
+    pub(super) fn receive(&mut self, own: &Place) -> Result<(), Stop> {
         for _ in 0..socket::BATCH {
             let (message, file) = match socket::receive(&self.socket)? {
                 Received::Message(message, file) => (message, file),
@@ -60,7 +60,7 @@ impl Incoming {
             match (message, file) {
                 (Message::Hello { token, from }, Some(file)) if self.writer.is_none() => {
                     if token != own.token() {
-                        return Err(Nonsense("another token than this endpoint's"));
+                        return Err(Nonsense("another token than this endpoint's").into());
                     }
                     let from = Place::parse(&from).ok_or(Nonsense("an address of no endpoint"))?;
                     let segment = Segment::of_peer(&file, ring::SEGMENT, Access::ReadWrite)?;
@@ -69,13 +69,13 @@ impl Incoming {
                 }
                 (Message::Want { key }, None) if self.writer.is_some() => {
                     if self.wanted.len() >= MOST_WANTED {
-                        return Err(Nonsense("requests for more regions than there are"));
+                        return Err(Nonsense("requests for more regions than there are").into());
                     }
                     self.wanted.push(key);
                 }
                 (Message::Wake, None) => {}
                 (Message::Bye, None) => self.closed = true,
-                _ => return Err(Nonsense("a message that a writer does not send")),
+                _ => return Err(Nonsense("a message that a writer does not send").into()),
             }
         }
         Ok(())

@@ -62,9 +62,10 @@ mod tests;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use address::{PROVIDER, Place};
+use error::Stop;
 use incoming::Incoming;
 use memory::Table;
-use outgoing::{INLINE, Opened, Outgoing, State, Stop};
+use outgoing::{INLINE, Opened, Outgoing, State};
 use sleep::{Poller, Sleeper};
 use socket::Socket;
 
@@ -264,7 +265,7 @@ impl Endpoint {
                 Ready::Waker => {}
                 Ready::Listener => self.accept()?,
                 Ready::Outgoing(peer) => self.receive_answers(peer)?,
-                Ready::Incoming(connection) => self.receive_requests(connection),
+                Ready::Incoming(connection) => self.receive_requests(connection)?,
             }
         }
         for (number, incoming) in self.incoming.iter_mut().enumerate() {
@@ -292,25 +293,30 @@ impl Endpoint {
             });
             self.poller.add(&*socket, Ready::Incoming(connection).number())?;
             self.incoming[connection] = Some(Incoming::new(socket));
-            self.receive_requests(connection);
+            self.receive_requests(connection)?;
         }
         Ok(())
     }
 
     /// Receives what a writer has sent.
-    fn receive_requests(&mut self, connection: usize) {
-        let Some(Some(incoming)) = self.incoming.get_mut(connection) else { return };
+    fn receive_requests(&mut self, connection: usize) -> Result<(), Error> {
+        let Some(Some(incoming)) = self.incoming.get_mut(connection) else { return Ok(()) };
         let received = incoming.receive(&self.place);
         if incoming.ended.is_some() {
             // Nothing more comes, and what the ring holds is read by the next poll.
             self.poller.remove(&*incoming.socket);
         }
-        if let Err(nonsense) = received {
-            self.poller.remove(&*incoming.socket);
-            let from = self.incoming[connection].take().and_then(|ended| ended.from().copied());
-            tracing::warn!(?nonsense, "a connection is refused");
-            latch(&mut self.failing, &self.known, from, Some(nonsense.into()));
+        let Err(stop) = received else { return Ok(()) };
+        self.poller.remove(&*incoming.socket);
+        let from = self.incoming[connection].take().and_then(|ended| ended.from().copied());
+        match stop {
+            Stop::Error(error) => return Err(error),
+            Stop::Peer(failure) => {
+                tracing::warn!(?failure, "a connection is refused");
+                latch(&mut self.failing, &self.known, from, Some(failure));
+            }
         }
+        Ok(())
     }
 
     /// Receives what a reader has sent.

@@ -9,14 +9,14 @@ use std::{
 use super::{
     address::Place,
     control::Message,
-    error::Nonsense,
+    error::{Nonsense, Stop},
     memory::is_mappable,
     ring::{self, Kind, Record, Writer},
     segment::{self, Access, Segment},
     sleep::PeerSleep,
     socket::{self, Connected, Received, Socket},
 };
-use crate::{Error, Posted, Put, Region, local::Failure, region};
+use crate::{Posted, Put, Region, local::Failure, region};
 
 /// Puts of at most so many bytes are copied into the ring, all in one record.
 pub(super) const INLINE: usize = 4 << 10;
@@ -79,25 +79,6 @@ pub(super) enum Opened {
     Yes(Box<Outgoing>),
     /// Too many connect to the peer now.
     Busy,
-}
-
-/// Why something did not succeed: the endpoint itself cannot go on, or a peer is the cause.
-#[derive(Debug)]
-pub(super) enum Stop {
-    Error(Error),
-    Peer(Failure),
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
-    }
-}
-
-impl<F: Into<Failure>> From<F> for Stop {
-    fn from(failure: F) -> Self {
-        Self::Peer(failure.into())
-    }
 }
 
 impl Outgoing {
@@ -311,7 +292,7 @@ impl Outgoing {
 }
 
 /// Maps a peer's memory of a region of so many bytes.
-fn map(file: &OwnedFd, len: u64) -> Result<Segment, Nonsense> {
+fn map(file: &OwnedFd, len: u64) -> Result<Segment, Stop> {
     let whole = usize::try_from(len).ok().and_then(segment::whole);
     Segment::of_peer(file, whole.ok_or(Nonsense("memory of another length"))?, Access::ReadWrite)
 }

@@ -18,7 +18,7 @@ use rustix::{
     mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap},
 };
 
-use super::error::Nonsense;
+use super::error::{Nonsense, Stop};
 use crate::Error;
 
 /// The size of a page; mappings are multiples of it.
@@ -93,16 +93,19 @@ impl Segment {
     }
 
     /// Maps a memfd of a peer's, which must have `len` bytes, and neither shrink nor grow.
-    pub(super) fn of_peer(file: &OwnedFd, len: usize, access: Access) -> Result<Self, Nonsense> {
+    pub(super) fn of_peer(file: &OwnedFd, len: usize, access: Access) -> Result<Self, Stop> {
         let seals = fcntl_get_seals(file).map_err(|_| Nonsense("a descriptor of no memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
-            return Err(Nonsense("memory that can shrink"));
+            return Err(Nonsense("memory that can shrink").into());
         }
         let size = fstat(file).ok().and_then(|stat| usize::try_from(stat.st_size).ok());
         if size != Some(len) || len == 0 {
-            return Err(Nonsense("memory of another length"));
+            return Err(Nonsense("memory of another length").into());
         }
-        Self::map(file, len, access).map_err(|_| Nonsense("memory that cannot be mapped"))
+        Self::map(file, len, access).map_err(|error| match error {
+            Errno::NOMEM | Errno::AGAIN => no_memory(len, "mmap", error).into(),
+            _ => Nonsense("memory that cannot be mapped").into(),
+        })
     }
 
     fn map(file: &OwnedFd, len: usize, access: Access) -> Result<Self, Errno> {
@@ -195,22 +198,19 @@ mod tests {
 
     #[test]
     fn a_peers_descriptor_is_checked() {
+        let refused = |mapped: Result<Segment, Stop>| match mapped.unwrap_err() {
+            Stop::Peer(failure) => format!("{failure:?}"),
+            Stop::Error(error) => panic!("{error}"),
+        };
         let (file, len) = create(5000).unwrap();
-        assert_eq!(
-            Segment::of_peer(&file, len + PAGE, Access::Read).unwrap_err(),
-            Nonsense("memory of another length")
+        assert!(
+            refused(Segment::of_peer(&file, len + PAGE, Access::Read)).contains("memory of another length")
         );
         let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, 8192).unwrap();
-        assert_eq!(
-            Segment::of_peer(&unsealed, len, Access::Read).unwrap_err(),
-            Nonsense("memory that can shrink")
-        );
+        assert!(refused(Segment::of_peer(&unsealed, len, Access::Read)).contains("memory that can shrink"));
         let null = std::fs::File::open("/dev/null").unwrap().into();
-        assert_eq!(
-            Segment::of_peer(&null, len, Access::Read).unwrap_err(),
-            Nonsense("a descriptor of no memfd")
-        );
+        assert!(refused(Segment::of_peer(&null, len, Access::Read)).contains("a descriptor of no memfd"));
         let (file, segment) = create_for_readers(8).unwrap();
         assert!(Segment::of_peer(&file, segment.len(), Access::ReadWrite).is_err());
         let theirs = Segment::of_peer(&file, segment.len(), Access::Read).unwrap();

@@ -14,7 +14,7 @@ use std::{
 use rustix::{buffer::spare_capacity, event::epoll, io::Errno};
 
 use super::{
-    error::Nonsense,
+    error::Stop,
     segment::{self, Access, Segment},
 };
 use crate::{Error, eventfd::timespec, fork::Unshared};
@@ -67,7 +67,7 @@ pub(super) struct PeerSleep {
 }
 
 impl PeerSleep {
-    pub(super) fn new(file: &OwnedFd) -> Result<Self, Nonsense> {
+    pub(super) fn new(file: &OwnedFd) -> Result<Self, Stop> {
         Ok(Self { segment: Segment::of_peer(file, SEGMENT, Access::Read)?, woken: 0 })
     }
 

@@ -20,7 +20,7 @@ use rustix::{
 use super::{
     address::Place,
     control::{MOST, Message},
-    error::Nonsense,
+    error::{Nonsense, Stop},
 };
 use crate::{Error, fork::Unshared};
 
@@ -152,7 +152,7 @@ pub(super) enum Received {
 }
 
 /// Receives a message.
-pub(super) fn receive(socket: &Socket) -> Result<Received, Nonsense> {
+pub(super) fn receive(socket: &Socket) -> Result<Received, Stop> {
     // One byte more than any message has, so that none is cut to one.
     let mut bytes = [0; MOST + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -179,12 +179,14 @@ pub(super) fn receive(socket: &Socket) -> Result<Received, Nonsense> {
         return Ok(Received::End);
     }
     if received.flags.contains(ReturnFlags::TRUNC) {
-        return Err(Nonsense("a message that is too long"));
+        return Err(Nonsense("a message that is too long").into());
     }
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(Nonsense(
-            "too many descriptors, or one beyond this process's limit on open files (ulimit -n)",
-        ));
+        // There is room for one: if not even that came, this process may have no more.
+        return Err(match file {
+            Some(_) => Nonsense("too many descriptors").into(),
+            None => Error::system("recvmsg", "of a peer's descriptor", Errno::MFILE).into(),
+        });
     }
     let message = bytes.get(..received.bytes).and_then(Message::decode);
     Ok(Received::Message(message.ok_or(Nonsense("a message of no kind"))?, file))
