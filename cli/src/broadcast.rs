@@ -131,7 +131,7 @@ impl Broadcast {
             "syncing_s": syncing,
             "GBps": rate,
             "provider": limits.provider,
-            "libfabric": limits.version,
+            "library": limits.version,
         });
         let written = File::create(path).and_then(|mut file| writeln!(file, "{line}"));
         written.map_err(|error| format!("--json {}: {error}", path.display()).into())

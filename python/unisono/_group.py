@@ -39,7 +39,7 @@ def init(
     - ``token``: the job's secret;
     - ``timeout``: the longest wait for another rank in a call, in seconds: 300;
     - ``join_timeout``: the longest that joining may take: 60;
-    - ``provider``: libfabric's, for instance ``"tcp"``, ``"shm"`` or ``"verbs"``;
+    - ``provider``: what moves the bytes: ``"shm"``, or one of libfabric's, for instance ``"tcp"`` or ``"verbs"``;
     - ``interface``: network interfaces that may be used: ``"eth0"``, ``"10.0.0.0/8"``, ``"^docker0"``;
     - ``reduction``: ``"fastest"``, or ``"reproducible"``: the same bits whatever algorithm and provider.
 
@@ -103,7 +103,7 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
 
     @property
     def provider(self) -> str:
-        """The name of the libfabric provider."""
+        """What moves the bytes: ``shm``, or the name of libfabric's provider."""
         return self._native.provider
 
     @property

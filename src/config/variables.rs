@@ -50,8 +50,9 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_PROVIDER",
-        "the libfabric provider, for instance tcp, shm or verbs",
-        "the first of efa, cxi, opx, verbs and tcp that works; shm (one host) and psm3 only if asked for",
+        "what moves the bytes: shm (memory that ranks of one host share), or a provider of libfabric, for instance tcp or verbs",
+        "shm where all ranks are on one host and of one user, else the first of efa, cxi, opx, verbs and tcp that works; \
+         psm3 only if asked for",
         |config, text| name(text).map(|name| config.provider = Some(name)),
     ),
     knob(

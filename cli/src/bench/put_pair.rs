@@ -64,7 +64,9 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
     let mut opened = None;
     let mut contact: Option<(Vec<u8>, [u64; 3])> = None;
     if other.is_some() {
-        let mut transport = unisono_transport::open(options)?;
+        // What the group uses, also where nobody has asked for it.
+        let provider = Some(group.limits().provider.clone());
+        let mut transport = unisono_transport::open(&Options { provider, ..options.clone() })?;
         let window = touched(&mut *transport, bytes.max(8))?;
         let source = touched(&mut *transport, bytes.max(8))?;
         let remote = window.remote().ok_or("a registered region has no key")?;

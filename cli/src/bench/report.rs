@@ -355,7 +355,7 @@ impl Report {
     fn of_case(&self, case: &Case, measured: Value) -> Value {
         let what = json!({
             "collective": case.collective.name(), "algorithm": case.algorithm, "ranks": self.ranks,
-            "provider": self.provider, "libfabric": self.library, "bytes": case.bytes, "count": case.count,
+            "provider": self.provider, "library": self.library, "bytes": case.bytes, "count": case.count,
             "dtype": case.dtype.name(), "op": case.op.map(|op| op.to_string()),
             "reduction": case.op.map(|_| self.reduction.name()), "root": case.root,
             "registered": self.registered, "in_place": self.in_place, "wrong": case.wrong,
@@ -367,7 +367,7 @@ impl Report {
     fn of_flow(&self, what: Value, flow: &Flow) -> Value {
         let Flow { bytes, latency_us: [min, p50, p99], one_way, both_ways } = flow;
         let measured = json!({
-            "ranks": self.ranks, "provider": self.provider, "libfabric": self.library, "bytes": bytes,
+            "ranks": self.ranks, "provider": self.provider, "library": self.library, "bytes": bytes,
             "latency_us": { "min": min, "p50": p50, "p99": p99 },
             "one_way_GBps": one_way.gigabytes, "both_ways_GBps": both_ways.gigabytes,
             "rate_Mps": one_way.millions, "rate_both_Mps": both_ways.millions,
