@@ -53,9 +53,9 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     let me = config.rank;
     let mut transport = unisono_transport::open(&ProcessGroup::transport_options(&config))?;
     let open = transport.register(Memory::map(FORGED.len(), false)?)?;
-    let RemoteRegion { base, key, len } = open.remote().ok_or("a registered region has no key")?;
+    let words = open.remote().ok_or("a registered region has no key")?.words();
     let told =
-        [base, key, len].into_iter().flat_map(|word| word.to_le_bytes()).chain(transport.address().0.clone());
+        words.into_iter().flat_map(u64::to_le_bytes).chain(transport.address().0.clone());
     let deadline = Instant::now() + config.join_timeout;
     let store = Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
     let group = ProcessGroup::with(config, transport, Some(store))?;
@@ -161,11 +161,11 @@ fn visited(provider: &str, directory: &Path, most: Duration) -> Result<(TestJob,
         match fs::read(directory.join(ranks.len().to_string())) {
             Ok(told) => {
                 let (words, address) = told.split_at_checked(24).ok_or("a rank tells too little")?;
-                let [base, key, len] = [0, 8, 16]
+                let words = [0, 8, 16]
                     .map(|at| words[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
                 ranks.push(Visited {
                     address: Address(address.to_vec()),
-                    open: RemoteRegion { base, key, len },
+                    open: RemoteRegion::from_words(words),
                 });
             }
             Err(_) => {

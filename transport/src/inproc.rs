@@ -190,7 +190,7 @@ unsafe impl Transport for Endpoint {
                 break key;
             }
         };
-        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64 };
+        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: false };
         let span = RwLock::new(Some(Span { base: memory.base(), remote }));
         spans.insert(key, Arc::new(Slot { owner: self.index, span }));
         drop(spans);

@@ -123,6 +123,25 @@ pub struct RemoteRegion {
     pub key: u64,
     /// The region's length in bytes.
     pub len: u64,
+    /// Whether peers of its host can map its memory ([`crate::shm`]).
+    pub mappable: bool,
+}
+
+impl RemoteRegion {
+    /// The bit of the word of the length that says [`Self::mappable`]. No memory is so long.
+    const MAPPABLE: u64 = 1 << 63;
+
+    /// The region as three words, to be handed to peers: base, key, and the length with a bit for [`Self::mappable`].
+    #[must_use]
+    pub fn words(&self) -> [u64; 3] {
+        [self.base, self.key, self.len | if self.mappable { Self::MAPPABLE } else { 0 }]
+    }
+
+    /// The region of these [words](Self::words). Any words make one: what it says is a peer's claim until a put is judged.
+    #[must_use]
+    pub fn from_words([base, key, len]: [u64; 3]) -> Self {
+        Self { base, key, len: len & !Self::MAPPABLE, mappable: len & Self::MAPPABLE != 0 }
+    }
 }
 
 /// Memory that puts read from and, when registered, peers write to. Cloning copies a handle.
@@ -254,6 +273,22 @@ pub(crate) unsafe fn gather(from: impl Iterator<Item = (*const u8, usize)>, mut 
         unsafe {
             ptr::copy(start, base, len);
             base = base.add(len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_is_what_its_words_say() {
+        for mappable in [false, true] {
+            let region = RemoteRegion { base: u64::MAX, key: 1 << 63, len: u64::MAX >> 1, mappable };
+            assert_eq!(RemoteRegion::from_words(region.words()), region);
+            let short = RemoteRegion { len: 3, ..region };
+            assert_eq!(RemoteRegion::from_words(short.words()), short);
+            assert_ne!(short.words(), RemoteRegion { mappable: !mappable, ..short }.words());
         }
     }
 }

@@ -70,14 +70,14 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
         let window = touched(&mut *transport, bytes.max(8))?;
         let source = touched(&mut *transport, bytes.max(8))?;
         let remote = window.remote().ok_or("a registered region has no key")?;
-        contact = Some((transport.address().0.clone(), [remote.base, remote.key, remote.len]));
+        contact = Some((transport.address().0.clone(), remote.words()));
         opened = Some((transport, window, source));
     }
     let mut contacts = group.all_gather_object(&contact)?;
     let (Some(other), Some((mut transport, window, source))) = (other, opened) else { return Ok(None) };
-    let (address, [base, key, len]) = contacts.swap_remove(other).ok_or("the other rank has no endpoint")?;
+    let (address, words) = contacts.swap_remove(other).ok_or("the other rank has no endpoint")?;
     let peer = transport.connect(&Address(address))?;
-    let target = RemoteRegion { base, key, len };
+    let target = RemoteRegion::from_words(words);
     let pair = Pair {
         transport,
         peer,

@@ -51,7 +51,7 @@ impl Core<'_> {
         output: Option<(RemoteRegion, u64)>,
     ) -> Result<(), Stop> {
         let start = output.map_or(0, |(_, offset)| offset + 1);
-        let (RemoteRegion { base, key, len }, _) = output.unwrap_or_default();
+        let part = output.unwrap_or_default().0.words();
         let comm = &mut *self.comm;
         let first = comm.receiver(to, Class::Bulk, 0);
         let (mut written, mut freed) = (0, 0);
@@ -62,7 +62,7 @@ impl Core<'_> {
             landing.tell();
             flow.answer();
         }
-        let clear_to_send = ClearToSend { operation, written, freed, start, base, key, len };
+        let clear_to_send = ClearToSend { operation, written, freed, start, part };
         Ok(comm.queue_control(to, ControlKind::ClearToSend, clear_to_send)?)
     }
 

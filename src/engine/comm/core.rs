@@ -271,7 +271,7 @@ impl Core<'_> {
             && slots <= MAX_SLOTS
             && window.slot_bytes as usize == slot_bytes
             && window.first_flow as usize + lanes <= MAX_FLOWS
-            && window.len >= (lanes * slots) as u64 * stride;
+            && window.remote().len >= (lanes * slots) as u64 * stride;
         if !agreed || comm.members[from].outgoing[class.index()] != NONE {
             let what = format!("a window of class {class:?} that does not fit or came twice: {window:?}");
             return Err(self.violation(from, what));

@@ -139,9 +139,7 @@ impl Core<'_> {
             slots: narrow(slots),
             slot_bytes: narrow(slot_bytes),
             reserved: 0,
-            base: remote.base,
-            key: remote.key,
-            len: remote.len,
+            region: remote.words(),
         };
         Ok(comm.queue_control(from, ControlKind::Window(class), description)?)
     }

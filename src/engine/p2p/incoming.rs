@@ -455,7 +455,7 @@ impl Core<'_> {
             );
         };
         let len = sending.outbound.kind.bytes() as u64;
-        let MessageClearToSend { base, key, writable, piece, .. } = *clear;
+        let MessageClearToSend { base, key, writable, piece, mappable, .. } = *clear;
         if writable == 1 {
             if piece > PIECE {
                 return Err(self.violation(
@@ -463,7 +463,8 @@ impl Core<'_> {
                     format!("a clear to send for message {number} in pieces of 2^{piece} bytes"),
                 ));
             }
-            sending.stage = SendStage::Writing(RemoteRegion { base, key, len }, 1 << piece);
+            let region = RemoteRegion { base, key, len, mappable: mappable == 1 };
+            sending.stage = SendStage::Writing(region, 1 << piece);
             messages.writes.entry(from).or_default().push_back(id);
         } else {
             sending.stage = SendStage::InParts;

@@ -77,9 +77,9 @@ impl Core<'_> {
     fn send_item(&mut self, to: Rank, item: Item) -> Result<(bool, bool), Stop> {
         match item {
             Item::ClearToSend { number, place, piece } => {
-                let RemoteRegion { base, key, .. } = place.unwrap_or_default();
-                let writable = place.is_some().into();
-                let clear = MessageClearToSend { base, key, writable, piece, reserved: [0; 6] };
+                let RemoteRegion { base, key, mappable, .. } = place.unwrap_or_default();
+                let (writable, mappable) = (place.is_some().into(), mappable.into());
+                let clear = MessageClearToSend { base, key, writable, piece, mappable, reserved: [0; 5] };
                 let message = Message::ClearToSend(clear);
                 let put = SlotPut { message, number, source: None, registered: false, id: None };
                 let sent = !matches!(self.send_to_slot(to, &put)?, Sent::No);

@@ -116,8 +116,10 @@ pub(crate) struct MessageClearToSend {
     pub writable: u8,
     /// The bytes of each piece that is written, as a power of two.
     pub piece: u8,
+    /// 1 if peers of its host can map the region, else 0.
+    pub mappable: u8,
     /// 0.
-    pub reserved: [u8; 6],
+    pub reserved: [u8; 5],
 }
 
 /// A message through a slot of [`Class::Message`](super::Class::Message).

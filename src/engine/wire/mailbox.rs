@@ -8,7 +8,7 @@ use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
 /// The version of the format that this folder defines; ranks compare it when they join.
-pub(crate) const VERSION: u32 = 17;
+pub(crate) const VERSION: u32 = 18;
 
 /// The most slots of a flow, for each of which a word has a bit.
 pub(crate) const MAX_SLOTS: usize = 64;
@@ -29,17 +29,15 @@ pub(crate) struct Window {
     pub slot_bytes: u32,
     /// 0; aligns the next field.
     pub reserved: u32,
-    /// The region: base, key, and length in bytes.
-    pub base: u64,
-    pub key: u64,
-    pub len: u64,
+    /// The region's [words](RemoteRegion::words).
+    pub region: [u64; 3],
 }
 
 impl Window {
     pub(crate) const MAGIC: u32 = 0x756e_6973;
 
     pub(crate) fn remote(&self) -> RemoteRegion {
-        RemoteRegion { base: self.base, key: self.key, len: self.len }
+        RemoteRegion::from_words(self.region)
     }
 }
 
@@ -57,17 +55,15 @@ pub(crate) struct ClearToSend {
     /// 0 if the elements are to be sent through slots; otherwise 1 + the offset, in bytes of the output, of the part that the source may
     /// write.
     pub start: u64,
-    /// That part: base, key, and length in bytes.
-    pub base: u64,
-    pub key: u64,
-    pub len: u64,
+    /// That part's [words](RemoteRegion::words).
+    pub part: [u64; 3],
 }
 
 impl ClearToSend {
     /// The part of the output that may be written, if any, and its offset there.
     pub(crate) fn remote(&self) -> Option<(RemoteRegion, u64)> {
         let start = self.start.checked_sub(1)?;
-        Some((RemoteRegion { base: self.base, key: self.key, len: self.len }, start))
+        Some((RemoteRegion::from_words(self.part), start))
     }
 }
 

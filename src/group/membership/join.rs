@@ -64,7 +64,7 @@ struct JoinInfo {
     mailbox: [u64; 3],
     /// The mask of the immediates of puts to this rank.
     mask: u32,
-    /// The region that receives large greetings: base, key and length, as of the mailbox.
+    /// The region that receives large greetings: its words, as of the mailbox.
     area: [u64; 3],
     endpoint: EndpointInfo,
     /// The largest chunk whose windows this rank can register.
@@ -266,9 +266,9 @@ impl ProcessGroup {
             provider: limits.provider.clone(),
             endpoint: EndpointInfo::here(&limits, &contact, store, &peer.host),
             address: contact.address.0,
-            mailbox: region(contact.mailbox),
+            mailbox: contact.mailbox.words(),
             mask: contact.mask,
-            area: region(contact.area),
+            area: contact.area.words(),
             chunk_bytes: settings.chunk_bytes as u64,
             peer,
         };
@@ -309,8 +309,7 @@ impl ProcessGroup {
         let contacts = infos
             .into_iter()
             .map(|info| {
-                let remote = |[base, key, len]: [u64; 3]| RemoteRegion { base, key, len };
-                let (mailbox, area) = (remote(info.mailbox), remote(info.area));
+                let [mailbox, area] = [info.mailbox, info.area].map(RemoteRegion::from_words);
                 let (address, host) = (Address(info.address), info.peer.host.name);
                 Contact { address, host, mailbox, mask: info.mask, area }
             })
@@ -433,11 +432,6 @@ fn watchdog(
         thread: "the watchdog's thread",
         problem: format!("{error}; raise the limit on processes (ulimit -u)"),
     })
-}
-
-/// The base, key and length of a region.
-const fn region(region: RemoteRegion) -> [u64; 3] {
-    [region.base, region.key, region.len]
 }
 
 /// The windows that a configuration asks for.

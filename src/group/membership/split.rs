@@ -287,7 +287,8 @@ impl ProcessGroup {
                 Some(Ok(None)) => (RemoteRegion::default(), TAKEN),
                 Some(Err(_)) | None => (RemoteRegion::default(), NO_MEMORY),
             };
-            let all_words = exchange(&[mailbox.base, mailbox.key, mailbox.len, how])?;
+            let [base, key, len] = mailbox.words();
+            let all_words = exchange(&[base, key, len, how])?;
             if !all_words.as_chunks().0.iter().any(|&[.., how]: &[u64; 4]| how == TAKEN) {
                 break (comm_id, opened, all_words);
             }
@@ -324,7 +325,7 @@ impl ProcessGroup {
             let problem = format!("rank {rank} has no memory for the group's mailbox");
             return Err(Error::Argument { call, problem });
         }
-        let mailboxes = theirs.iter().map(|&&[base, key, len, _]| RemoteRegion { base, key, len });
+        let mailboxes = theirs.iter().map(|&&[base, key, len, _]| RemoteRegion::from_words([base, key, len]));
         let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();
         // An earlier group of two ranks may have had the same name.
         let id = fnv(format!("{label}, {which}").as_bytes()).max(1);

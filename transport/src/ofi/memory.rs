@@ -189,7 +189,7 @@ impl Registrar {
             return Err(Error::Unexpected { call: "fi_mr_key", value: "no key (FI_KEY_NOTAVAIL)".into() });
         }
         let base = if self.mode & sys::FI_MR_VIRT_ADDR == 0 { 0 } else { memory.base().addr() as u64 };
-        let remote = RemoteRegion { base, key, len: bytes as u64 };
+        let remote = RemoteRegion { base, key, len: bytes as u64, mappable: false };
         Ok(Region::registered(memory, Registration { remote, descriptor, guard: Box::new(Guard(mr)) }))
     }
 

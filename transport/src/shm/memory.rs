@@ -19,13 +19,6 @@ use crate::{Error, Memory, Region, Registration, RemoteRegion, fork::Process, lo
 const SHARED_FROM: usize = 16 << 10;
 /// The most memories of an endpoint that are shared: each keeps a descriptor open.
 const MOST_SHARED: usize = 256;
-/// The bit of a key that says that peers can map its memory.
-const MAPPABLE: u64 = 1;
-
-/// Whether peers can map the memory of this key.
-pub(super) fn is_mappable(key: u64) -> bool {
-    key & MAPPABLE != 0
-}
 
 /// Memory that peers can map.
 #[derive(Debug)]
@@ -146,13 +139,12 @@ impl Table {
         let mut entries = self.lock();
         let key = loop {
             entries.drawn += 1;
-            let drawn = entries.keys.hash_one(entries.drawn);
-            let key = if shared.is_some() { drawn | MAPPABLE } else { drawn & !MAPPABLE };
+            let key = entries.keys.hash_one(entries.drawn);
             if !entries.entries.contains_key(&key) {
                 break key;
             }
         };
-        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64 };
+        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: shared.is_some() };
         let span = Span { base: memory.base(), remote };
         entries.shared += usize::from(shared.is_some());
         entries.entries.insert(key, Entry { span, shared, given: Vec::new() });

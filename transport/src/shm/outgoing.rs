@@ -10,7 +10,6 @@ use super::{
     address::Place,
     control::Message,
     error::{Nonsense, Stop},
-    memory::is_mappable,
     ring::{self, Kind, Record, Writer},
     segment::{self, Access, Segment},
     sleep::PeerSleep,
@@ -125,7 +124,7 @@ impl Outgoing {
         };
         let (key, total) = (put.target.region.key, len as u64);
         let mut record = Record { kind: Kind::Put, immediate: put.immediate, len: total, total, key, offset };
-        let place = if len > DIRECT_FROM && is_mappable(key) { self.mapped(key, offset, len)? } else { None };
+        let place = if len > DIRECT_FROM && put.target.region.mappable { self.mapped(key, offset, len)? } else { None };
         if place.is_none() && len > INLINE {
             if self.pending.len() >= MOST_PENDING {
                 self.starved = true;

@@ -91,7 +91,7 @@ unsafe impl Transport for Endpoint {
         let key = draw([self.fabric.config.seed, u64::MAX, state.next_key, 0]); // The seed is secret.
         let start = memory.base().addr() as u64;
         let base = if self.fabric.config.virtual_addresses { start } else { 0 };
-        let remote = RemoteRegion { base, key, len: memory.len() as u64 };
+        let remote = RemoteRegion { base, key, len: memory.len() as u64, mappable: false };
         state.spans.insert(key, (self.index, Span { base: memory.base(), remote }));
         drop(state);
         let guard = Box::new(Guard { fabric: Arc::clone(&self.fabric), key });

@@ -59,7 +59,7 @@ impl End {
         let mut endpoint = between.open()?;
         let window = endpoint.register(Memory::map(2 * LARGEST, false)?)?;
         let sources = endpoint.register(Memory::map(2 * LARGEST, false)?)?;
-        let RemoteRegion { base, key, len } = remote(&window)?;
+        let [base, key, len] = remote(&window)?.words();
         let hex: String = endpoint.address().0.iter().map(|byte| format!("{byte:02x}")).collect();
         writeln!(to, "{hex} {base} {key} {len}")?;
         to.flush()?;
@@ -72,7 +72,7 @@ impl End {
         let address = (0..hex.len() / 2)
             .map(|at| u8::from_str_radix(hex.get(2 * at..2 * at + 2).unwrap_or_default(), 16))
             .collect::<Result<Vec<_>, _>>()?;
-        let remote = RemoteRegion { base: base.parse()?, key: key.parse()?, len: len.parse()? };
+        let remote = RemoteRegion::from_words([base.parse()?, key.parse()?, len.parse()?]);
         let peer = endpoint.connect(&Address(address))?;
         ensure!(peer == FIRST, "the first peer is {peer:?}");
         Ok(Self { endpoint, window, sources, remote, events: Vec::new() })
