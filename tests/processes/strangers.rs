@@ -54,8 +54,7 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     let mut transport = unisono_transport::open(&ProcessGroup::transport_options(&config))?;
     let open = transport.register(Memory::map(FORGED.len(), false)?)?;
     let words = open.remote().ok_or("a registered region has no key")?.words();
-    let told =
-        words.into_iter().flat_map(u64::to_le_bytes).chain(transport.address().0.clone());
+    let told = words.into_iter().flat_map(u64::to_le_bytes).chain(transport.address().0.clone());
     let deadline = Instant::now() + config.join_timeout;
     let store = Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
     let group = ProcessGroup::with(config, transport, Some(store))?;

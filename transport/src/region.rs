@@ -4,7 +4,11 @@
 //! freed before the put has ended. Dropping the last clone first closes the registration and then frees the memory.
 #![allow(unsafe_code)]
 
-use std::{any::Any, fmt, ptr, sync::Arc};
+use std::{
+    any::Any,
+    fmt, ptr,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{Error, Source};
 
@@ -150,28 +154,61 @@ pub struct Region(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    // Order matters: the registration goes before the memory does.
+    // Order matters: registrations go before the memory does. The second one has the key of the first, so it goes before that key is
+    // free.
+    second: OnceLock<Second>,
     registration: Option<Registration>,
     memory: Memory,
+}
+
+/// Another transport's registration of a region, under the key of the first.
+struct Second {
+    mappable: bool,
+    #[expect(dead_code, reason = "closes the registration when it is dropped; it is never read")]
+    guard: Box<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for Second {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Second").field("mappable", &self.mappable).finish_non_exhaustive()
+    }
 }
 
 impl Region {
     /// Memory that is not registered. It can be a source on transports without [`crate::Limits::local_registration`], and scratch.
     #[must_use]
     pub fn unregistered(memory: Memory) -> Self {
-        Self(Arc::new(Inner { registration: None, memory }))
+        Self(Arc::new(Inner { second: OnceLock::new(), registration: None, memory }))
     }
 
     /// Memory with the registration that a transport made for it.
     #[must_use]
     pub fn registered(memory: Memory, registration: Registration) -> Self {
-        Self(Arc::new(Inner { registration: Some(registration), memory }))
+        Self(Arc::new(Inner { second: OnceLock::new(), registration: Some(registration), memory }))
+    }
+
+    /// Another transport has registered the region too, under the same key; `guard` closes that registration when it is dropped,
+    /// before the first is closed. `mappable` says whether peers can map the memory.
+    ///
+    /// # Errors
+    /// [`Error::Unexpected`] if it has a second registration already.
+    pub(crate) fn registered_again(
+        self,
+        mappable: bool,
+        guard: impl Any + Send + Sync,
+    ) -> Result<Self, Error> {
+        let set = self.0.second.set(Second { mappable, guard: Box::new(guard) });
+        let twice = || "a region that shared memory has registered already".into();
+        set.map_err(|_| Error::Unexpected { call: "register", value: twice() })?;
+        Ok(self)
     }
 
     /// What peers need to write here, if it is registered.
     #[must_use]
     pub fn remote(&self) -> Option<RemoteRegion> {
-        self.0.registration.as_ref().map(|registration| registration.remote)
+        let mappable = self.0.second.get().is_some_and(|second| second.mappable);
+        let remote = self.0.registration.as_ref()?.remote;
+        Some(RemoteRegion { mappable: remote.mappable || mappable, ..remote })
     }
 
     /// The local descriptor; null if it is not registered or none is needed.

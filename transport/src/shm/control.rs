@@ -33,8 +33,9 @@ pub(super) enum Message {
     Welcome,
     /// The writer asks for the memory of this region.
     Want { key: u64 },
-    /// The reader's answer. The descriptor is that of the memory, of so many bytes.
-    Memory { key: u64, len: u64 },
+    /// The reader's answer: the address of the region's first byte, as puts name it, and its length in bytes. The descriptor is that of
+    /// the memory.
+    Memory { key: u64, base: u64, len: u64 },
     /// The reader's region of this key is gone.
     Forget { key: u64 },
     /// The reader refuses a put.
@@ -74,7 +75,9 @@ impl Message {
             Self::Hello { token, from } => Packet::new(1, &[token, from]),
             Self::Welcome => Packet::new(2, &[]),
             Self::Want { key } => Packet::new(3, &[&key.to_le_bytes()]),
-            Self::Memory { key, len } => Packet::new(4, &[&key.to_le_bytes(), &len.to_le_bytes()]),
+            Self::Memory { key, base, len } => {
+                Packet::new(4, &[&key.to_le_bytes(), &base.to_le_bytes(), &len.to_le_bytes()])
+            }
             Self::Forget { key } => Packet::new(5, &[&key.to_le_bytes()]),
             Self::Refused(Refusal::Unregistered) => Packet::new(6, &[&[0]]),
             Self::Refused(Refusal::Outside) => Packet::new(6, &[&[1]]),
@@ -93,7 +96,7 @@ impl Message {
             }
             2 => (Self::Welcome, 0),
             3 => (Self::Want { key: number(0)? }, 8),
-            4 => (Self::Memory { key: number(0)?, len: number(8)? }, 16),
+            4 => (Self::Memory { key: number(0)?, base: number(8)?, len: number(16)? }, 24),
             5 => (Self::Forget { key: number(0)? }, 8),
             6 => match rest.first()? {
                 0 => (Self::Refused(Refusal::Unregistered), 1),
@@ -118,7 +121,7 @@ mod tests {
             Message::Hello { token: [7; 16], from: [9; address::LEN] },
             Message::Welcome,
             Message::Want { key: u64::MAX - 3 },
-            Message::Memory { key: 5, len: 1 << 40 },
+            Message::Memory { key: 5, base: 1 << 63, len: 1 << 40 },
             Message::Forget { key: 1 },
             Message::Refused(Refusal::Unregistered),
             Message::Refused(Refusal::Outside),

@@ -92,8 +92,8 @@ impl Incoming {
             && let Some(key) = self.wanted.last().copied()
         {
             let mut posted = Posted::Yes;
-            let given = table.give(key, number, |file, len| {
-                posted = socket::send(&self.socket, &Message::Memory { key, len }, Some(file));
+            let given = table.give(key, number, |file, base, len| {
+                posted = socket::send(&self.socket, &Message::Memory { key, base, len }, Some(file));
                 posted == Posted::Yes
             });
             if !given {

@@ -1,4 +1,8 @@
 //! The memory of an endpoint that its peers write to: what was registered, and what was allocated for peers to map.
+//!
+//! Its keys are the endpoint's own, or those of another transport that has registered the same memory. That one may give a key to
+//! several registrations at once (libfabric caches registrations of overlapping memory), which the address of a put tells apart, and
+//! may give it again as soon as a registration is closed. So before that, whoever has mapped the memory is told in the memory itself.
 #![allow(unsafe_code)]
 
 use std::{
@@ -27,8 +31,23 @@ struct Shared {
     file: OwnedFd,
 }
 
+/// Memory before it is registered.
+#[derive(Debug)]
+pub(super) struct Allocated {
+    memory: Memory,
+    shared: Option<Arc<Shared>>,
+}
+
+impl From<Memory> for Allocated {
+    fn from(memory: Memory) -> Self {
+        Self { memory, shared: None }
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
+    /// Tells it from others of the same key.
+    number: u64,
     span: Span,
     shared: Option<Arc<Shared>>,
     /// The connections by which peers were given the memory.
@@ -38,7 +57,7 @@ struct Entry {
 /// What is registered.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, Vec<Entry>>,
     /// Keys that are gone, with the connections that were given their memory.
     gone: Vec<(u64, Vec<usize>)>,
     /// The number of entries whose memory is shared.
@@ -47,6 +66,8 @@ pub(super) struct Entries {
     /// The random source of keys, so that these cannot be guessed.
     keys: RandomState,
     drawn: u64,
+    /// The number of the latest entry.
+    number: u64,
 }
 
 impl Entries {
@@ -61,16 +82,50 @@ impl Entries {
         sources: impl Iterator<Item = (*const u8, usize)>,
         len: usize,
     ) -> Result<(), Refusal> {
-        let entry = self.entries.get(&key).ok_or(Refusal::Unregistered)?;
+        let entries = self.entries.get(&key).ok_or(Refusal::Unregistered)?;
+        let contains = |entry: &&Entry| entry.span.start(offset, len as u64).is_ok();
+        let entry = entries.iter().find(contains).ok_or(Refusal::Outside)?;
         // SAFETY: it is registered, as its entry exists while the table is locked; the rest by the caller's promise.
         unsafe { entry.span.write(offset, sources, len) }.map_err(|_| Refusal::Outside)
     }
 
     /// Whether a peer that has mapped a region may say that it has written so many bytes to it.
     pub(super) fn check(&self, key: u64, offset: u64, len: u64) -> Result<(), Refusal> {
-        let entry = self.entries.get(&key).filter(|entry| entry.shared.is_some());
-        let entry = entry.ok_or(Refusal::Unregistered)?;
-        entry.span.start(offset, len).map(drop).map_err(|_| Refusal::Outside)
+        let entries = self.entries.get(&key).into_iter().flatten();
+        let mut shared = entries.filter(|entry| entry.shared.is_some()).peekable();
+        shared.peek().ok_or(Refusal::Unregistered)?;
+        let inside = shared.any(|entry| entry.span.start(offset, len).is_ok());
+        if inside { Ok(()) } else { Err(Refusal::Outside) }
+    }
+
+    /// A key that nobody has and nobody can guess.
+    fn draw(&mut self) -> u64 {
+        loop {
+            self.drawn += 1;
+            let key = self.keys.hash_one(self.drawn);
+            if !self.entries.contains_key(&key) {
+                break key;
+            }
+        }
+    }
+
+    /// Enters memory, and returns the number of its entry.
+    fn enter(&mut self, span: Span, shared: Option<Arc<Shared>>) -> u64 {
+        self.number += 1;
+        self.shared += usize::from(shared.is_some());
+        let entry = Entry { number: self.number, span, shared, given: Vec::new() };
+        self.entries.entry(span.remote.key).or_default().push(entry);
+        self.number
+    }
+
+    fn remove(&mut self, key: u64, number: u64) -> Option<Entry> {
+        let same = self.entries.get_mut(&key)?;
+        let at = same.iter().position(|entry| entry.number == number)?;
+        let removed = same.swap_remove(at);
+        if same.is_empty() {
+            self.entries.remove(&key);
+        }
+        Some(removed)
     }
 }
 
@@ -86,11 +141,12 @@ pub(super) struct Table {
 struct Guard {
     table: Arc<Table>,
     key: u64,
+    number: u64,
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.table.remove(self.key);
+        self.table.remove(self.key, self.number);
     }
 }
 
@@ -104,18 +160,14 @@ impl Table {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers memory of whatever kind.
-    pub(super) fn register(self: &Arc<Self>, memory: Memory) -> Region {
-        self.enter(memory, None)
-    }
-
     /// New memory, which peers can map if it is large enough and the system has room for it.
-    pub(super) fn allocate(self: &Arc<Self>, len: usize, huge: bool) -> Result<Region, Error> {
+    pub(super) fn allocate(&self, len: usize, huge: bool) -> Result<Allocated, Error> {
+        let private = || Ok(Allocated { memory: Memory::map(len, huge)?, shared: None });
         if len < SHARED_FROM || self.lock().shared >= MOST_SHARED {
-            return Ok(self.register(Memory::map(len, huge)?));
+            return private();
         }
         let made = || {
-            let (file, whole) = segment::create(len)?;
+            let (file, whole) = segment::create_for_region(len)?;
             let segment = Segment::own(&file, whole)?;
             if huge {
                 segment.ask_for_huge_pages();
@@ -126,42 +178,54 @@ impl Table {
             Ok(shared) => shared,
             Err(error) => {
                 tracing::debug!(bytes = len, %error, "memory that peers cannot map serves");
-                return Ok(self.register(Memory::map(len, huge)?));
+                return private();
             }
         };
         let base = shared.segment.base();
         // SAFETY: the memory is mapped for `len` bytes or more as long as its owner lives.
         let memory = unsafe { Memory::owned(base, len, Arc::<Shared>::clone(&shared)) };
-        Ok(self.enter(memory, Some(shared)))
+        Ok(Allocated { memory, shared: Some(shared) })
     }
 
-    fn enter(self: &Arc<Self>, memory: Memory, shared: Option<Arc<Shared>>) -> Region {
+    /// Registers memory under a key of its own.
+    pub(super) fn register(self: &Arc<Self>, Allocated { memory, shared }: Allocated) -> Region {
         let mut entries = self.lock();
-        let key = loop {
-            entries.drawn += 1;
-            let key = entries.keys.hash_one(entries.drawn);
-            if !entries.entries.contains_key(&key) {
-                break key;
-            }
-        };
-        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: shared.is_some() };
-        let span = Span { base: memory.base(), remote };
-        entries.shared += usize::from(shared.is_some());
-        entries.entries.insert(key, Entry { span, shared, given: Vec::new() });
+        let (key, mappable) = (entries.draw(), shared.is_some());
+        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable };
+        let number = entries.enter(Span { base: memory.base(), remote }, shared);
         drop(entries);
-        let guard = Box::new(Guard { table: Arc::clone(self), key });
+        let guard = Box::new(Guard { table: Arc::clone(self), key, number });
         Region::registered(memory, Registration { remote, descriptor: ptr::null_mut(), guard })
     }
 
-    fn remove(&self, key: u64) {
+    /// Registers another transport's memory by its key; `register` has that one register it.
+    pub(super) fn register_again(
+        self: &Arc<Self>,
+        Allocated { memory, shared }: Allocated,
+        register: impl FnOnce(Memory) -> Result<Region, Error>,
+    ) -> Result<Region, Error> {
+        let region = register(memory)?;
+        let Some(remote) = region.remote().filter(|remote| remote.len > 0) else {
+            // Nobody can write to it. Such regions may all have the same key.
+            return Ok(region);
+        };
+        let mappable = shared.is_some();
+        let number = self.lock().enter(Span { base: region.base(), remote }, shared);
+        region.registered_again(mappable, Guard { table: Arc::clone(self), key: remote.key, number })
+    }
+
+    fn remove(&self, key: u64, number: u64) {
         // In a forked child, the lock may be held by a thread that the child does not have.
         if !self.process.is_this() {
             return;
         }
         let mut entries = self.lock();
-        let removed = entries.entries.remove(&key);
+        let removed = entries.remove(key, number);
         if let Some(entry) = &removed {
-            entries.shared -= usize::from(entry.shared.is_some());
+            if let Some(shared) = &entry.shared {
+                shared.segment.retire();
+                entries.shared -= 1;
+            }
             if !entry.given.is_empty() && !entries.closed {
                 let given = entry.given.clone();
                 entries.gone.push((key, given));
@@ -172,14 +236,22 @@ impl Table {
         drop(removed);
     }
 
-    /// Hands the memory of a region over to the peer at this connection: `send` is given its descriptor and the region's length.
-    /// False if there is no such memory.
-    pub(super) fn give(&self, key: u64, connection: usize, send: impl FnOnce(&OwnedFd, u64) -> bool) -> bool {
+    /// Hands the memory of a region over to the peer at this connection: `send` is given its descriptor, and the region's base and
+    /// length. False if there is no such memory.
+    pub(super) fn give(
+        &self,
+        key: u64,
+        connection: usize,
+        send: impl FnOnce(&OwnedFd, u64, u64) -> bool,
+    ) -> bool {
         let mut entries = self.lock();
-        let Some(Entry { span, shared: Some(shared), given }) = entries.entries.get_mut(&key) else {
+        let same = entries.entries.get_mut(&key).into_iter().flatten();
+        let mut shared =
+            same.filter_map(|Entry { span, shared, given, .. }| Some((span, shared.as_ref()?, given)));
+        let Some((span, shared, given)) = shared.next() else {
             return false;
         };
-        if send(&shared.file, span.remote.len) {
+        if send(&shared.file, span.remote.base, span.remote.len) && !given.contains(&connection) {
             given.push(connection);
         }
         true
@@ -196,7 +268,7 @@ impl Table {
         locked.closed = true;
         let entries = std::mem::take(&mut locked.entries);
         drop(locked);
-        for (_, Entry { shared, given, .. }) in entries {
+        for Entry { shared, given, .. } in entries.into_values().flatten() {
             let Some(shared) = shared.filter(|_| !given.is_empty()) else { continue };
             if let Err(error) = shared.segment.make_private(&shared.file) {
                 tracing::error!(%error, "memory that outlives its endpoint can still be written by peers");

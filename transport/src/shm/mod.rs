@@ -59,7 +59,12 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use address::{PROVIDER, Place};
 use error::Stop;
@@ -197,6 +202,80 @@ impl Endpoint {
             poller,
             process: Process::this(),
         })
+    }
+
+    /// Registers what another transport registers too: peers write to it by that one's key. `register` has that one register it.
+    ///
+    /// # Errors
+    /// Those of `register`.
+    pub(crate) fn register_again(
+        &self,
+        memory: Memory,
+        register: impl FnOnce(Memory) -> Result<Region, Error>,
+    ) -> Result<Region, Error> {
+        self.table.register_again(memory.into(), register)
+    }
+
+    /// The same for new memory, as of [`Transport::allocate`].
+    ///
+    /// # Errors
+    /// [`Error::Map`] if the system refuses, and those of `register`.
+    pub(crate) fn allocate_again(
+        &self,
+        len: usize,
+        huge: bool,
+        register: impl FnOnce(Memory) -> Result<Region, Error>,
+    ) -> Result<Region, Error> {
+        self.table.register_again(self.table.allocate(len, huge)?, register)
+    }
+
+    /// From now on peers wake this endpoint, by a descriptor that becomes readable ([`Self::descriptor`]). Returns how long the sleep
+    /// may last: `timeout`, or less if there is something already. [`Self::end_sleep`] must follow.
+    ///
+    /// # Errors
+    /// As of [`Transport::park`].
+    pub(crate) fn begin_sleep(&mut self, timeout: Duration) -> Result<Duration, Error> {
+        self.checked()?;
+        let epoch = self.sleeper.begin();
+        // What a peer writes from now on it tells; what it wrote before is found here.
+        let mut ready = !self.sent.is_empty()
+            || self.incoming.iter().flatten().any(|it| it.ended.is_some() || it.has_next());
+        for peer in 0..self.peers.len() {
+            let Some(outgoing) = &mut self.peers[peer].outgoing else { continue };
+            if outgoing.is_waiting() {
+                match outgoing.wait(epoch) {
+                    Ok(moved) => ready |= moved,
+                    Err(stop) => {
+                        if let Err(error) = self.fail(peer, stop) {
+                            self.sleeper.end();
+                            return Err(error);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(if ready || self.failing.is_some() {
+            Duration::ZERO
+        } else if std::mem::take(&mut self.busy) {
+            timeout.min(NAP)
+        } else {
+            timeout
+        })
+    }
+
+    /// What is readable while a peer wakes this endpoint, between the beginning and the end of a sleep.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    /// Waits for at most this time, and ends the sleep.
+    ///
+    /// # Errors
+    /// As of [`Transport::park`].
+    pub(crate) fn end_sleep(&mut self, timeout: Duration) -> Result<(), Error> {
+        let looked = self.look(timeout, true);
+        self.sleeper.end();
+        looked.map(drop)
     }
 
     /// Latches a peer's failure, or returns an error of this endpoint's.
@@ -396,11 +475,11 @@ unsafe impl Transport for Endpoint {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        Ok(self.table.register(memory))
+        Ok(self.table.register(memory.into()))
     }
 
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
-        self.table.allocate(len, huge)
+        Ok(self.table.register(self.table.allocate(len, huge)?))
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
@@ -451,31 +530,8 @@ unsafe impl Transport for Endpoint {
     }
 
     fn park(&mut self, timeout: Duration) -> Result<(), Error> {
-        self.checked()?;
-        if !self.sent.is_empty() || self.failing.is_some() {
-            return Ok(());
-        }
-        let epoch = self.sleeper.begin();
-        let mut ready = self.incoming.iter().flatten().any(|it| it.ended.is_some() || it.has_next());
-        for peer in 0..self.peers.len() {
-            let Some(outgoing) = &mut self.peers[peer].outgoing else { continue };
-            if outgoing.is_waiting() {
-                match outgoing.wait(epoch) {
-                    Ok(moved) => ready |= moved,
-                    Err(stop) => self.fail(peer, stop)?,
-                }
-            }
-        }
-        let timeout = if ready || self.failing.is_some() {
-            Duration::ZERO
-        } else if std::mem::take(&mut self.busy) {
-            timeout.min(NAP)
-        } else {
-            timeout
-        };
-        let looked = self.look(timeout, true);
-        self.sleeper.end();
-        looked.map(|_| ())
+        let timeout = self.begin_sleep(timeout)?;
+        self.end_sleep(timeout)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -46,6 +46,8 @@ enum Mapped {
     Wanted,
     Yes {
         segment: Segment,
+        /// The address of the region's first byte, as puts name it.
+        base: u64,
         /// The region's length.
         len: u64,
     },
@@ -124,7 +126,11 @@ impl Outgoing {
         };
         let (key, total) = (put.target.region.key, len as u64);
         let mut record = Record { kind: Kind::Put, immediate: put.immediate, len: total, total, key, offset };
-        let place = if len > DIRECT_FROM && put.target.region.mappable { self.mapped(key, offset, len)? } else { None };
+        let place = if len > DIRECT_FROM && put.target.region.mappable {
+            self.mapped(key, offset, len)?
+        } else {
+            None
+        };
         if place.is_none() && len > INLINE {
             if self.pending.len() >= MOST_PENDING {
                 self.starved = true;
@@ -161,26 +167,33 @@ impl Outgoing {
 
     /// Where a put writes to, if the peer's region is mapped; asks for it if it is not.
     fn mapped(&mut self, key: u64, offset: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
+        let place = self.place(key, offset, len)?;
+        if place.is_some() {
+            return Ok(place);
+        }
         if let Some(Mapped::Wanted) = self.mapped.get(&key) {
             // Whether the answer has come.
             self.receive()?;
+            return self.place(key, offset, len);
         }
+        self.mapped.remove(&key);
+        if socket::send(&self.socket, &Message::Want { key }, None) == socket::Posted::Yes {
+            self.mapped.insert(key, Mapped::Wanted);
+        }
+        Ok(None)
+    }
+
+    /// The same, as long as the region that is mapped is there.
+    fn place(&self, key: u64, offset: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
         match self.mapped.get(&key) {
-            Some(Mapped::Yes { segment, len: whole }) => {
-                let inside = offset.checked_add(len as u64).is_some_and(|end| end <= *whole);
-                let place = usize::try_from(offset).ok().and_then(|offset| segment.at(offset, len));
-                match place.filter(|_| inside) {
-                    Some(place) => Ok(Some(place)),
-                    None => Err(Failure::outside().into()),
-                }
+            Some(Mapped::Yes { segment, base, len: whole }) if !segment.is_retired() => {
+                let start = offset.checked_sub(*base);
+                let start =
+                    start.filter(|start| start.checked_add(len as u64).is_some_and(|end| end <= *whole));
+                let place = start.and_then(|start| segment.at(usize::try_from(start).ok()?, len));
+                place.map(Some).ok_or_else(|| Failure::outside().into())
             }
-            Some(Mapped::Wanted) => Ok(None),
-            None => {
-                if socket::send(&self.socket, &Message::Want { key }, None) == socket::Posted::Yes {
-                    self.mapped.insert(key, Mapped::Wanted);
-                }
-                Ok(None)
-            }
+            _ => Ok(None),
         }
     }
 
@@ -245,10 +258,10 @@ impl Outgoing {
             (Message::Welcome, Some(file)) if self.sleep.is_none() => {
                 self.sleep = Some(PeerSleep::new(&file)?);
             }
-            (Message::Memory { key, len }, Some(file)) => {
+            (Message::Memory { key, base, len }, Some(file)) => {
                 // What was not asked for, or was forgotten meanwhile, is not mapped.
                 if let Some(place @ Mapped::Wanted) = self.mapped.get_mut(&key) {
-                    *place = Mapped::Yes { segment: map(&file, len)?, len };
+                    *place = Mapped::Yes { segment: map(&file, len)?, base, len };
                 }
             }
             (Message::Forget { key }, None) => drop(self.mapped.remove(&key)),
@@ -292,7 +305,7 @@ impl Outgoing {
 
 /// Maps a peer's memory of a region of so many bytes.
 fn map(file: &OwnedFd, len: u64) -> Result<Segment, Stop> {
-    let whole = usize::try_from(len).ok().and_then(segment::whole);
+    let whole = usize::try_from(len).ok().and_then(segment::of_region);
     Segment::of_peer(file, whole.ok_or(Nonsense("memory of another length"))?, Access::ReadWrite)
 }
 

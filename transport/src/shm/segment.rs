@@ -24,6 +24,9 @@ use crate::Error;
 /// The size of a page; mappings are multiples of it.
 const PAGE: usize = 4 << 10;
 
+/// The bytes behind a region's memory, whose last word says whether the region is gone.
+const BEHIND: usize = 64;
+
 /// How a mapping may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
@@ -61,6 +64,12 @@ pub(super) fn create(len: usize) -> Result<(OwnedFd, usize), Error> {
     })
 }
 
+/// The same for a region of so many bytes, with the word behind it ([`Segment::is_retired`]).
+pub(super) fn create_for_region(len: usize) -> Result<(OwnedFd, usize), Error> {
+    // If that is too much, so is `len`.
+    create(len.saturating_add(BEHIND))
+}
+
 /// The same, mapped by this process, and for peers to read only, where the system can tell (Linux 5.1).
 pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error> {
     let (file, whole) = create_unsealed(len)?;
@@ -76,6 +85,11 @@ pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error
 /// The length of a memfd for so many bytes.
 pub(super) fn whole(len: usize) -> Option<usize> {
     len.max(1).checked_next_multiple_of(PAGE)
+}
+
+/// The length of a memfd for a region of so many bytes.
+pub(super) fn of_region(len: usize) -> Option<usize> {
+    whole(len.checked_add(BEHIND)?)
 }
 
 fn create_unsealed(len: usize) -> Result<(OwnedFd, usize), Error> {
@@ -149,6 +163,19 @@ impl Segment {
         unsafe { slice::from_raw_parts(self.base().cast(), self.len / size_of::<AtomicU64>()) }
     }
 
+    /// Says to those who have it mapped that the region in it is gone: its key may soon be another's.
+    pub(super) fn retire(&self) {
+        if let Some(word) = self.words().last() {
+            word.store(1, Ordering::Release);
+        }
+    }
+
+    /// Whether its owner has [said so](Self::retire). Whoever was told of a later region of the same key sees it, because its owner
+    /// retired the earlier one before.
+    pub(super) fn is_retired(&self) -> bool {
+        self.words().last().is_none_or(|word| word.load(Ordering::Acquire) != 0)
+    }
+
     /// Ends the sharing: the bytes stay where they are, but are this process's alone from now on. Other threads may read and write
     /// them meanwhile.
     pub(super) fn make_private(&self, file: &OwnedFd) -> Result<(), Errno> {
@@ -216,6 +243,24 @@ mod tests {
         let theirs = Segment::of_peer(&file, segment.len(), Access::Read).unwrap();
         segment.words()[0].store(3, Ordering::Relaxed);
         assert_eq!(theirs.words()[0].load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn who_has_mapped_a_region_sees_that_it_is_gone_and_its_bytes_do_not_say_so() {
+        for len in [1, PAGE - BEHIND, PAGE - BEHIND + 1, PAGE, 5 * PAGE - 1] {
+            let (file, whole) = create_for_region(len).unwrap();
+            assert_eq!(Some(whole), of_region(len));
+            let (ours, theirs) = (
+                Segment::own(&file, whole).unwrap(),
+                Segment::of_peer(&file, whole, Access::ReadWrite).unwrap(),
+            );
+            // SAFETY: within the mapping, as `at` says.
+            unsafe { ptr::write_bytes(theirs.at(0, len).unwrap(), 0xff, len) };
+            assert!(!theirs.is_retired(), "{len}");
+            ours.retire();
+            assert!(theirs.is_retired(), "{len}");
+        }
+        assert_eq!([of_region(usize::MAX), of_region(usize::MAX - BEHIND)], [None; 2]);
     }
 
     #[test]

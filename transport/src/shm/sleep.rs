@@ -6,7 +6,7 @@
 //! others' writes to it block.
 
 use std::{
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::atomic::{Ordering, fence},
     time::Duration,
 };
@@ -109,6 +109,13 @@ impl Poller {
             Ok(_) | Err(Errno::INTR) => Ok(ready.iter().map(|event| event.data.u64()).collect()),
             Err(error) => Err(Error::system("epoll_wait", "to sleep", error)),
         }
+    }
+}
+
+impl AsFd for Poller {
+    /// Readable while any of them is ready.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

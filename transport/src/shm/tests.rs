@@ -11,7 +11,7 @@ use super::{
     socket::{Connected, Received},
     *,
 };
-use crate::{Notify, Source, Target};
+use crate::{Notify, Registration, RemoteRegion, Source, Target};
 
 /// A put from a hostile peer is judged after so many polls at the latest.
 const ENOUGH: u32 = 4 * LOOK_IDLE;
@@ -249,7 +249,7 @@ fn a_hostile_reader_is_named() {
         assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
         let socket = socket::accepted(&listener).unwrap().expect("it has connected");
         let key = source.remote().unwrap().key;
-        let answer = if number == 1 { Message::Memory { key, len: large as u64 } } else { message };
+        let answer = if number == 1 { Message::Memory { key, base: 0, len: large as u64 } } else { message };
         assert_eq!(socket::send(&socket, &answer, file), socket::Posted::Yes);
         let error = polled(&mut endpoint).1;
         assert!(names_it(error.as_ref()), "{answer:?}: {error:?}");
@@ -270,4 +270,89 @@ fn a_reader_that_moves_its_head_beyond_the_tail_is_named() {
     ring.words()[16].store(1 << 40, std::sync::atomic::Ordering::Release);
     let error = polled(&mut endpoint).1;
     assert!(names_it(error.as_ref()), "{error:?}");
+}
+
+/// What another transport might do to register memory: under this key, with its address as the base.
+fn registered_elsewhere(key: u64) -> impl Fn(Memory) -> Result<Region, Error> {
+    move |memory| {
+        let (base, len) = (memory.base().addr() as u64, memory.len() as u64);
+        let remote = RemoteRegion { base, key, len, mappable: false };
+        let registration = Registration { remote, descriptor: std::ptr::null_mut(), guard: Box::new(()) };
+        Ok(Region::registered(memory, registration))
+    }
+}
+
+/// Puts all of a source to a region, and waits for the arrival.
+fn lands(here: &mut Endpoint, there: &mut Endpoint, source: &Region, target: &Region) -> Vec<u8> {
+    assert_eq!(put(here, source, Peer(0), target, 1).unwrap(), Posted::Yes);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    while theirs.is_empty() {
+        here.poll(&mut ours).unwrap();
+        there.poll(&mut theirs).unwrap();
+    }
+    let mut bytes = vec![0; source.len()];
+    // SAFETY: it has arrived, and nobody puts again.
+    unsafe { target.read(0, &mut bytes).unwrap() };
+    bytes
+}
+
+#[test]
+fn regions_of_one_key_are_told_apart_by_their_addresses() {
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    here.connect(there.address()).unwrap();
+    let register = registered_elsewhere(7);
+    let len = 20_000;
+    let memory = |len| Memory::map(len, false).unwrap();
+    let source = here.register(memory(len)).unwrap();
+    let empty = there.register_again(memory(0), &register).unwrap();
+    let mut windows: Vec<_> = (0..4).map(|_| there.register_again(memory(len), &register).unwrap()).collect();
+    windows.push(there.allocate_again(len, false, &register).unwrap());
+    assert_eq!(
+        windows.iter().map(|window| window.remote().unwrap().mappable).collect::<Vec<_>>(),
+        [false, false, false, false, true]
+    );
+    drop(empty);
+    for round in 1..6 {
+        for window in &windows {
+            let bytes = vec![round; len];
+            // SAFETY: no put reads it.
+            unsafe { source.write(0, &bytes).unwrap() };
+            assert_eq!(lands(&mut here, &mut there, &source, window), bytes);
+        }
+        let gone = windows.swap_remove(0);
+        let remote = gone.remote().unwrap();
+        drop(gone);
+        assert!(windows.iter().all(|window| window.remote().unwrap() != remote));
+    }
+    assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
+}
+
+/// The writer has mapped the first, and has not been told that it is gone when it writes to the second.
+#[test]
+fn a_key_that_is_given_again_names_the_new_memory() {
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    here.connect(there.address()).unwrap();
+    let len = 20_000;
+    let source = here.allocate(len, false).unwrap();
+    for round in 1..6 {
+        let bytes = vec![round; len];
+        // SAFETY: no put reads it.
+        unsafe { source.write(0, &bytes).unwrap() };
+        let window = there.allocate_again(len, false, registered_elsewhere(7)).unwrap();
+        // Through the ring, and then, until it is mapped, as well.
+        for _ in 0..2 * LOOK_IDLE {
+            assert_eq!(lands(&mut here, &mut there, &source, &window), bytes);
+        }
+        let mapped = here.peers[0].outgoing.as_ref().unwrap().mappings();
+        assert_eq!(mapped, 1);
+    }
+}
+
+#[test]
+fn memory_has_one_second_registration() {
+    let endpoint = Endpoint::open().unwrap();
+    let memory = Memory::map(8, false).unwrap();
+    let twice =
+        endpoint.register_again(memory, |memory| endpoint.register_again(memory, registered_elsewhere(7)));
+    assert!(matches!(twice, Err(Error::Unexpected { .. })), "{twice:?}");
 }
