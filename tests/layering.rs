@@ -64,7 +64,7 @@ const TRANSPORT: &[(&str, &[&str])] = &[
     ("activity", &[]),
     ("check", &["region"]),
     ("local", &["region"]),
-    ("inproc", &["region", "check", "activity", "local"]),
+    ("inproc", &["region", "check", "activity", "local", "eventfd"]),
     ("sim", &["region", "check", "activity", "local"]),
     ("ofi", &["region", "check", "activity", "eventfd", "fork"]),
     ("shm", &["region", "check", "activity", "local", "eventfd", "fork"]),

@@ -33,17 +33,19 @@ impl EventFd {
         fd.map(Self).map_err(|error| Error::system("eventfd", TO_SLEEP, error))
     }
 
-    /// Sleeps until it is woken, `other` becomes readable, or the time is over.
-    pub(crate) fn sleep(&self, other: Option<&dyn AsFd>, timeout: Duration) -> Result<(), Error> {
-        let mine = PollFd::new(&self.0, PollFlags::IN);
-        let mut fds =
-            [mine.clone(), other.map_or(mine, |fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN))];
+    /// Sleeps until it is woken, any of these is readable, or the time is over.
+    pub(crate) fn sleep<'fd>(
+        &'fd self,
+        others: impl IntoIterator<Item = BorrowedFd<'fd>>,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let all = std::iter::once(self.0.as_fd()).chain(others);
+        let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match poll(&mut fds, Some(&timespec(timeout))) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Error::system("poll", TO_SLEEP, error)),
         }
-        let [mine, _] = fds;
-        if mine.revents().is_empty() { Ok(()) } else { self.reset() }
+        if fds.first().is_none_or(|mine| mine.revents().is_empty()) { Ok(()) } else { self.reset() }
     }
 
     /// Forgets all wakes until now.

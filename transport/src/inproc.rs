@@ -31,16 +31,18 @@
 use std::{
     collections::{HashMap, VecDeque, hash_map::RandomState},
     hash::BuildHasher,
+    os::fd::BorrowedFd,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
     Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion,
     Target, Transport, Wake, check,
+    eventfd::EventFd,
     local::{self, Failure, Names, Peers, Span},
     region,
 };
@@ -73,7 +75,8 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Inbox {
     state: Mutex<State>,
-    arrived: Condvar,
+    /// Ends the owner's sleep; made when it first sleeps.
+    waker: OnceLock<EventFd>,
     /// The number of waiting events, so that an empty poll takes no lock.
     waiting: AtomicUsize,
 }
@@ -89,6 +92,12 @@ struct State {
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_sleep(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
     }
 }
 
@@ -230,7 +239,7 @@ unsafe impl Transport for Endpoint {
         let parked = std::mem::take(&mut state.parked);
         drop(state);
         if parked {
-            inbox.arrived.notify_one();
+            inbox.end_sleep();
         }
         if put.notifies(&self.limits) {
             self.sent.push(put.token);
@@ -249,21 +258,29 @@ unsafe impl Transport for Endpoint {
     }
 
     fn park(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.park_beside(&[], timeout)
+    }
+
+    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
         if !self.sent.is_empty() {
             return Ok(());
         }
-        let until = Instant::now().checked_add(timeout);
-        let mut state = self.inbox.lock();
-        while state.events.is_empty() && !state.woken {
-            let left = until.map_or(timeout, |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                break;
+        let waker = match self.inbox.waker.get() {
+            Some(waker) => waker,
+            None => {
+                let made = EventFd::new()?;
+                self.inbox.waker.get_or_init(|| made)
             }
-            state.parked = true;
-            state = self.inbox.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        };
+        // Whoever takes the lock after this finds the waker, and sees that it must end the sleep.
+        let mut state = self.inbox.lock();
+        state.parked = state.events.is_empty() && !state.woken;
+        let timeout = if state.parked { timeout } else { Duration::ZERO };
+        drop(state);
+        let slept = waker.sleep(others.iter().copied(), timeout);
+        let mut state = self.inbox.lock();
         (state.parked, state.woken) = (false, false);
-        Ok(())
+        slept
     }
 
     fn waker(&self) -> Arc<dyn Wake> {
@@ -279,7 +296,7 @@ unsafe impl Transport for Endpoint {
 impl Wake for Inbox {
     fn wake(&self) {
         self.lock().woken = true;
-        self.arrived.notify_one();
+        self.end_sleep();
     }
 }
 

@@ -25,7 +25,7 @@ mod region;
 pub mod shm;
 pub mod sim;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 pub use activity::{Activity, LibraryCall, Stay};
 pub use open::open;
@@ -108,6 +108,13 @@ pub unsafe trait Transport: Send {
     /// # Errors
     /// What the provider or the system reports; the transport is broken then.
     fn park(&mut self, timeout: Duration) -> Result<(), Error>;
+
+    /// The same, ended by any of these descriptors too when it is readable. A transport that does not [wake](Limits::wakes) may
+    /// sleep for a short while instead.
+    ///
+    /// # Errors
+    /// As of [`park`](Self::park).
+    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error>;
 
     /// The handle by which another thread ends a [`park`](Self::park).
     fn waker(&self) -> Arc<dyn Wake>;

@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     mem::{ManuallyDrop, MaybeUninit},
+    os::fd::BorrowedFd,
     sync::Arc,
     time::Duration,
 };
@@ -258,20 +259,25 @@ unsafe impl Transport for Ofi {
     }
 
     fn park(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.park_beside(&[], timeout)
+    }
+
+    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
+        let others = others.iter().copied();
         let Some(fd) = self.cq.wait() else {
-            return self.waker.sleep(None, timeout.min(NAP));
+            return self.waker.sleep(others, timeout.min(NAP));
         };
         if !self.cq.may_sleep()? {
             self.futile += 1;
             if self.futile > FUTILE {
                 let nap = (NAP * (self.futile - FUTILE)).min(LONG_NAP).min(timeout);
                 self.futile %= 2 * FUTILE;
-                return self.waker.sleep(None, nap);
+                return self.waker.sleep(others, nap);
             }
             return Ok(());
         }
         self.futile = 0;
-        self.waker.sleep(Some(&fd), timeout)
+        self.waker.sleep(others.chain([fd]), timeout)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

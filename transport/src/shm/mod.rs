@@ -534,6 +534,13 @@ unsafe impl Transport for Endpoint {
         self.end_sleep(timeout)
     }
 
+    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
+        let timeout = self.begin_sleep(timeout)?;
+        let slept = self.waker.sleep(others.iter().copied().chain([self.descriptor()]), timeout);
+        let ended = self.end_sleep(Duration::ZERO);
+        slept.and(ended)
+    }
+
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::<EventFd>::clone(&self.waker)
     }

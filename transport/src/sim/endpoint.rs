@@ -3,6 +3,7 @@
 
 use std::{
     cmp::Reverse,
+    os::fd::BorrowedFd,
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -201,6 +202,11 @@ unsafe impl Transport for Endpoint {
             port.woken = false;
         }
         Ok(())
+    }
+
+    fn park_beside(&mut self, _others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
+        // That is a nap.
+        self.park(timeout)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

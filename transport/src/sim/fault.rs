@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::{
+    os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -102,6 +103,10 @@ unsafe impl Transport for Observed {
 
     fn park(&mut self, timeout: Duration) -> Result<(), Error> {
         self.inner.park(timeout)
+    }
+
+    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
+        self.inner.park_beside(others, timeout)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -5,6 +5,7 @@
 use std::{
     collections::HashMap,
     error,
+    os::fd::BorrowedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -125,6 +126,10 @@ unsafe impl Transport for Allocating {
 
     fn park(&mut self, timeout: Duration) -> Result<(), Error> {
         self.0.park(timeout)
+    }
+
+    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
+        self.0.park_beside(others, timeout)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -49,6 +49,7 @@ const CASES: &[(&str, Case)] = &[
     ("parking ends with the timeout", waiting::timeout),
     ("parking ends with an arrival", waiting::arrival),
     ("parking ends when it is woken", waiting::wake),
+    ("parking ends with another descriptor", waiting::beside),
 ];
 
 /// The result of one transport: how many cases passed, or those that failed.

@@ -1,6 +1,10 @@
 //! Parking ends with an arrival, with its timeout, or when another thread wakes it, whichever comes first.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{Read, Write},
+    os::{fd::AsFd, unix::net::UnixStream},
+    time::{Duration, Instant},
+};
 
 use unisono_transport::{Memory, Posted};
 
@@ -99,5 +103,33 @@ pub(crate) fn wake(opener: &mut Opener) -> Outcome {
     }
     let took = sleeper.join().map_err(|_| "the parked thread panicked")??;
     ensure!(took < Duration::from_secs(10), "{woken} wakes took {took:?}");
+    Ok(())
+}
+
+/// A thread that parks beside a descriptor is woken by that too, and by its timeout and its waker as otherwise.
+pub(crate) fn beside(opener: &mut Opener) -> Outcome {
+    let (mut here, mut there) = opener.pair()?;
+    Tally::default().poll(&mut *there)?;
+    let (mut near, mut far) = UnixStream::pair()?;
+    near.set_nonblocking(true)?;
+    let began = Instant::now();
+    here.park_beside(&[near.as_fd()], Duration::from_millis(20))?;
+    here.waker().wake();
+    here.park_beside(&[near.as_fd()], Duration::from_secs(20))?;
+    let writer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(40));
+        far.write_all(&[1, 2]).map(|()| far)
+    });
+    let mut byte = [0];
+    while near.read(&mut byte).is_err() {
+        Tally::default().poll(&mut *here)?;
+        here.park_beside(&[near.as_fd()], Duration::from_secs(20))?;
+    }
+    let _far = writer.join().map_err(|_| "the writing thread panicked")??;
+    // It is readable still.
+    here.park_beside(&[near.as_fd()], Duration::from_secs(20))?;
+    near.read_exact(&mut byte)?;
+    ensure!(byte == [2], "parking read the descriptor");
+    ensure!(began.elapsed() < Duration::from_secs(10), "parking beside it took {:?}", began.elapsed());
     Ok(())
 }
