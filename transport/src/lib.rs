@@ -9,7 +9,8 @@
 //! - [`inproc`]: ranks as threads of one process, for doctests and unit tests;
 //! - [`sim`]: a simulated fabric with a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
 //! - [`shm`]: ranks of one host over memory that they share;
-//! - [`ofi`]: endpoints of libfabric.
+//! - [`ofi`]: endpoints of libfabric;
+//! - [`mux`]: [`shm`] and another of these, mostly [`ofi`], as one.
 //!
 //! [`sim::fault`] wraps any of them, to observe its calls and to delay them.
 
@@ -19,6 +20,7 @@ mod eventfd;
 pub mod fork;
 pub mod inproc;
 mod local;
+pub mod mux;
 pub mod ofi;
 mod open;
 mod region;
@@ -479,6 +481,17 @@ impl Error {
             Self::Call { peer, .. } | Self::Completion { peer, .. } => *peer,
             _ => None,
         }
+    }
+
+    /// The same error with another number of the peer concerned.
+    pub(crate) fn renumbered(mut self, number: impl FnOnce(Peer) -> Peer) -> Self {
+        match &mut self {
+            Self::Call { peer: Some(peer), .. } | Self::Completion { peer: Some(peer), .. } => {
+                *peer = number(*peer);
+            }
+            _ => {}
+        }
+        self
     }
 }
 

@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::RandomState},
     error,
+    hash::BuildHasher,
     os::fd::BorrowedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -14,6 +15,7 @@ use unisono_transport::{
     Activity, Address, Error, Event, Limits, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source,
     Target, Transport, Wake,
     inproc::Hub,
+    mux::Mux,
     ofi::{Ofi, Options},
     shm,
     sim::{Config, Fabric},
@@ -60,6 +62,12 @@ pub(crate) enum Between {
     Shm,
     /// The same, with memory that the transport has allocated.
     Shared,
+    /// Our shared memory beside tcp, for peers of one scope.
+    Mux,
+    /// The same, with memory that the transport has allocated.
+    MuxShared,
+    /// The same, where each is in a scope of its own.
+    MuxFar,
 }
 
 impl Between {
@@ -68,6 +76,9 @@ impl Between {
         match name {
             "shm" => Self::Shm,
             "shm-allocated" => Self::Shared,
+            "mux" => Self::Mux,
+            "mux-allocated" => Self::MuxShared,
+            "mux-far" => Self::MuxFar,
             // Once for each provider.
             name => Self::Ofi(name.to_owned().leak()),
         }
@@ -78,7 +89,15 @@ impl Between {
             Self::Ofi(provider) => provider,
             Self::Shm => "shm",
             Self::Shared => "shm-allocated",
+            Self::Mux => "mux",
+            Self::MuxShared => "mux-allocated",
+            Self::MuxFar => "mux-far",
         }
+    }
+
+    /// Whether it notices, and says, that a peer's process has ended. Not every provider of libfabric does.
+    pub(crate) fn names_the_dead(self) -> bool {
+        !matches!(self, Self::Ofi(_) | Self::MuxFar)
     }
 
     pub(crate) fn open(self) -> Result<Endpoint, Error> {
@@ -86,8 +105,20 @@ impl Between {
             Self::Ofi(provider) => Box::new(Ofi::open(&Kind::options(provider))?),
             Self::Shm => Box::new(shm::Endpoint::open()?),
             Self::Shared => Box::new(Allocating(Box::new(shm::Endpoint::open()?))),
+            Self::Mux => mux(0, Self::Ofi("tcp").open()?)?,
+            Self::MuxShared => Box::new(Allocating(Self::Mux.open()?)),
+            Self::MuxFar => {
+                // Nobody else's.
+                let scope = u128::from(RandomState::new().hash_one(std::process::id()));
+                mux(scope, Self::Ofi("tcp").open()?)?
+            }
         })
     }
+}
+
+/// Shared memory beside this fabric.
+fn mux(scope: u128, fabric: Endpoint) -> Result<Endpoint, Error> {
+    Ok(Box::new(Mux::new(scope, Some(shm::Endpoint::open()?), fabric)))
 }
 
 /// A transport that is asked to allocate where a case registers memory, which it has just mapped.
@@ -188,6 +219,23 @@ impl Kind {
         }
         kinds.push(Self::between(Between::Shm));
         kinds.push(Self::between(Between::Shared));
+        for (between, allocates) in
+            [(Between::Mux, false), (Between::MuxShared, true), (Between::MuxFar, false)]
+        {
+            // Within a process beside inproc.
+            kinds.push(Self {
+                name: between.name().into(),
+                between: Some(between),
+                make: Box::new(move || {
+                    let (hub, mut scope) = (Hub::new(), 0);
+                    Opener(Box::new(move || {
+                        scope += u128::from(between == Between::MuxFar);
+                        let mux = mux(scope, Box::new(hub.open()))?;
+                        Ok(if allocates { Box::new(Allocating(mux)) } else { mux })
+                    }))
+                }),
+            });
+        }
         kinds.push(Self::between(Between::Ofi("tcp")));
         kinds
     }

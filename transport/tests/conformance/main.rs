@@ -1,6 +1,6 @@
 //! One suite for every transport: each implementation of `Transport` must pass all cases.
 //!
-//! `inproc`, `sim`, `shm` and `ofi:tcp` must run. If `UNISONO_TEST_PROVIDERS` names others (separated by commas: providers of
+//! `inproc`, `sim`, `shm`, `mux` (shm beside another) and `ofi:tcp` must run. If `UNISONO_TEST_PROVIDERS` names others (separated by commas: providers of
 //! libfabric, for instance `verbs`, or `shm` or `shm-allocated`), these and no others run, and must. An argument that is no option
 //! selects cases whose name contains it, as with any test; where providers are named, it must select one.
 

@@ -1,0 +1,300 @@
+//! Shared memory and a fabric as one transport: peers of this host are reached by [`shm`], all others by the fabric.
+//!
+//! An address says in which *scope* its endpoint is: the caller names the set of processes that can reach each other by shared memory.
+//! Two endpoints of one scope that both have shared memory use it in both directions. The fabric never hears of such a peer, and
+//! shared memory of no other.
+//!
+//! A region has the fabric's key and base for both. Shared memory is entered by them, and what is
+//! [allocated](Transport::allocate) lies in memory that peers of the host map, registered with the fabric as well.
+//!
+//! **Polls.** Both are polled, shared memory first. A poll of a fabric that goes through sockets is a system call, which costs more
+//! than all of a put over shared memory. So while such a fabric brings nothing, it is polled every fourth time.
+//!
+//! **Sleep.** One sleep waits for all: shared memory says to its peers that it sleeps, looks whether something came before, and lends
+//! its descriptor to the fabric's sleep, which ends with that, with the fabric's events or with its waker. None is lost: what a peer
+//! of this host writes after the look makes the descriptor readable until the sleep's end has read it; what came by the fabric, or by
+//! its waker, ends the fabric's sleep as it would without shared memory; and nothing is read in between.
+//!
+//! ```
+//! use unisono_transport::{Error, Transport, inproc::Hub, mux::Mux, shm};
+//! # fn main() -> Result<(), Error> {
+//! let hub = Hub::new();
+//! let open = |host| Ok::<_, Error>(Mux::new(host, Some(shm::Endpoint::open()?), Box::new(hub.open())));
+//! let (mut here, beside, away) = (open(1)?, open(1)?, open(2)?);
+//! let by_shared_memory = here.connect(beside.address())?;
+//! let by_the_fabric = here.connect(away.address())?;
+//! # assert_ne!(by_shared_memory, by_the_fabric);
+//! # Ok(()) }
+//! ```
+#![allow(unsafe_code)]
+
+mod address;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, os::fd::BorrowedFd, sync::Arc, time::Duration};
+
+use address::Parts;
+
+use crate::{
+    Activity, Address, Error, Event, Limits, Memory, Notify, Peer, Posted, Put, Region, Transport, Wake,
+    check, shm,
+};
+
+/// A fabric of sockets that has brought nothing in so many polls is idle: as many as may pass while an answer is under way.
+const IDLE_AFTER: u32 = 64;
+/// One of so many polls of an idle one is made. A poll of shared memory takes a tenth of the system call.
+const IDLE_EVERY: u32 = 4;
+
+/// The transport that serves a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Shm,
+    Fabric,
+}
+
+/// One thread's endpoint, which reaches peers by shared memory or by a fabric.
+pub struct Mux {
+    scope: u128,
+    address: Address,
+    limits: Limits,
+    // Order matters: a NIC no longer accesses memory when that is made its owner's alone.
+    fabric: Box<dyn Transport>,
+    shm: Option<shm::Endpoint>,
+    known: HashMap<Address, Peer>,
+    /// How each peer is reached, and its number there.
+    routes: Vec<(Way, Peer)>,
+    /// The peers that each way serves, by their numbers there.
+    served: [Vec<Peer>; 2],
+    /// The failure of one part, while what the other has brought is reported.
+    failing: Option<Error>,
+    /// The number of polls since the fabric was used or has brought something.
+    idle: u32,
+}
+
+impl std::fmt::Debug for Mux {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mux")
+            .field("limits", &self.limits)
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What both can do; `fabric` alone without shared memory.
+fn limits(shm: Option<&Limits>, fabric: &Limits) -> Limits {
+    let Some(shm) = shm else { return fabric.clone() };
+    Limits {
+        provider: format!("{},{}", shm.provider, fabric.provider),
+        max_put: shm.max_put.min(fabric.max_put),
+        max_inject: shm.max_inject.min(fabric.max_inject),
+        max_copied: shm.max_copied.min(fabric.max_copied),
+        max_sources: shm.max_sources.min(fabric.max_sources),
+        local_registration: shm.local_registration || fabric.local_registration,
+        cheap_registration: shm.cheap_registration && fabric.cheap_registration,
+        sockets: shm.sockets || fabric.sockets,
+        arrivals: shm.arrivals.min(fabric.arrivals),
+        arrivals_per_peer: shm.arrivals_per_peer.min(fabric.arrivals_per_peer),
+        wakes: shm.wakes && fabric.wakes,
+        connect_all: shm.connect_all || fabric.connect_all,
+        // Its other peers need not be on this host if the fabric's need not. What follows is the fabric's too.
+        one_host: fabric.one_host,
+        version: fabric.version.clone(),
+        device: fabric.device.clone(),
+        listens: fabric.listens.clone(),
+        more_arrivals: fabric.more_arrivals,
+        caution: fabric.caution,
+    }
+}
+
+impl Mux {
+    /// Joins both. `scope` names the processes that reach each other by shared memory: it is the same on all of them and on no
+    /// others, so it must tell hosts, network namespaces and users apart. Without `shm`, for instance because the host refuses it, the
+    /// fabric serves all peers.
+    #[must_use]
+    pub fn new(scope: u128, shm: Option<shm::Endpoint>, fabric: Box<dyn Transport>) -> Self {
+        let near = shm.as_ref().map_or(&[][..], |shm| &shm.address().0);
+        let address = Parts { scope, shm: near, fabric: &fabric.address().0 }.address();
+        let limits = limits(shm.as_ref().map(|shm| shm.limits()), fabric.limits());
+        Self {
+            scope,
+            address,
+            limits,
+            fabric,
+            shm,
+            known: HashMap::new(),
+            routes: Vec::new(),
+            served: [Vec::new(), Vec::new()],
+            failing: None,
+            idle: 0,
+        }
+    }
+
+    /// A part's error, with the peer's number here.
+    fn renumbered(&self, way: Way, error: Error) -> Error {
+        error.renumbered(|peer| self.served[way as usize].get(peer.0 as usize).copied().unwrap_or(peer))
+    }
+
+    /// Whether this poll is to poll the fabric.
+    fn fabric_is_due(&self) -> bool {
+        !self.limits.sockets
+            || self.shm.is_none()
+            || self.idle < IDLE_AFTER
+            || self.idle.is_multiple_of(IDLE_EVERY)
+    }
+
+    /// Sleeps beside these descriptors, or alone.
+    fn sleep(&mut self, others: Option<&[BorrowedFd<'_>]>, timeout: Duration) -> Result<(), Error> {
+        if self.failing.is_some() {
+            return Ok(());
+        }
+        // The next poll looks at what has ended the sleep.
+        self.idle = self.idle.checked_next_multiple_of(IDLE_EVERY).unwrap_or(0);
+        let slept = match (&mut self.shm, others) {
+            (None, None) => self.fabric.park(timeout),
+            (None, Some(others)) => self.fabric.park_beside(others, timeout),
+            (Some(shm), others) => {
+                let timeout = match shm.begin_sleep(timeout) {
+                    Ok(timeout) => timeout,
+                    Err(error) => return Err(self.renumbered(Way::Shm, error)),
+                };
+                let others: Vec<_> =
+                    others.unwrap_or_default().iter().copied().chain([shm.descriptor()]).collect();
+                let slept = self.fabric.park_beside(&others, timeout);
+                if let Err(error) = shm.end_sleep(Duration::ZERO) {
+                    return Err(self.renumbered(Way::Shm, error));
+                }
+                slept
+            }
+        };
+        slept.map_err(|error| self.renumbered(Way::Fabric, error))
+    }
+}
+
+// SAFETY: what is put, written and reported is so by the part that serves the peer. A region is of the memory that the fabric was given,
+// and is entered into shared memory as that memory; its entry goes before its registration, and both before the memory.
+unsafe impl Transport for Mux {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
+        if let Some(peer) = self.known.get(address) {
+            return Ok(*peer);
+        }
+        let bad = |reason: String| Error::BadAddress {
+            address: address.clone(),
+            provider: self.limits.provider.clone(),
+            reason,
+        };
+        let Some(Parts { scope, shm: near, fabric: far }) = Parts::parse(&address.0) else {
+            return Err(bad("it is of another kind or version, or not whole".into()));
+        };
+        let (way, place) = match &mut self.shm {
+            Some(shm) if scope == self.scope && !near.is_empty() => {
+                (Way::Shm, shm.connect(&Address(near.into())))
+            }
+            _ => (Way::Fabric, self.fabric.connect(&Address(far.into()))),
+        };
+        let place = match place {
+            Ok(place) => place,
+            Err(Error::BadAddress { provider, reason, .. }) => {
+                return Err(bad(format!("its part for {provider}: {reason}")));
+            }
+            Err(error) => return Err(self.renumbered(way, error)),
+        };
+        let served = &mut self.served[way as usize];
+        let peer = match served.get(place.0 as usize) {
+            Some(peer) => *peer,
+            None => {
+                let next = u32::try_from(self.routes.len());
+                let peer = next.map(Peer).map_err(|_| bad("there are too many peers".into()))?;
+                served.push(peer);
+                self.routes.push((way, place));
+                peer
+            }
+        };
+        self.known.insert(address.clone(), peer);
+        Ok(peer)
+    }
+
+    fn register(&mut self, memory: Memory) -> Result<Region, Error> {
+        let Self { shm, fabric, .. } = self;
+        match shm {
+            Some(shm) => shm.register_again(memory, |memory| fabric.register(memory)),
+            None => fabric.register(memory),
+        }
+    }
+
+    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
+        let Self { shm, fabric, .. } = self;
+        match shm {
+            Some(shm) => shm.allocate_again(len, huge, |memory| fabric.register(memory)),
+            None => fabric.allocate(len, huge),
+        }
+    }
+
+    unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
+        check::put(put, &self.limits, self.routes.len())?;
+        let unknown = || Error::BadPut { reason: format!("peer {} is unknown", put.to.0) };
+        let (way, to) = *self.routes.get(put.to.0 as usize).ok_or_else(unknown)?;
+        // What is promised by the limits of both together: a part alone copies more, and would not tell of it. What these promise
+        // not to tell, a part does not tell either.
+        let notify = if put.notifies(&self.limits) { Notify::Always } else { put.notify };
+        let inner = Put { to, notify, ..*put };
+        let posted = match (way, &mut self.shm) {
+            // SAFETY: by the caller's promise.
+            (Way::Shm, Some(shm)) => unsafe { shm.put(&inner) },
+            _ => {
+                self.idle = 0;
+                // SAFETY: by the caller's promise.
+                unsafe { self.fabric.put(&inner) }
+            }
+        };
+        posted.map_err(|error| self.renumbered(way, error))
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
+        if let Some(error) = self.failing.take() {
+            return Err(error);
+        }
+        let before = events.len();
+        let near = self.shm.as_mut().map_or(Ok(()), |shm| shm.poll(events));
+        let between = events.len();
+        // Before a failure all that has come is reported, also by the other.
+        let due = near.is_err() || self.fabric_is_due();
+        let far = if due { self.fabric.poll(events) } else { Ok(()) };
+        self.idle = if events.len() > between { 0 } else { self.idle.wrapping_add(1) };
+        // A failure of shared memory is returned by every later poll too, so it may come second.
+        let error = match (near, far) {
+            (Ok(()), Ok(())) => return Ok(()),
+            (_, Err(error)) => self.renumbered(Way::Fabric, error),
+            (Err(error), Ok(())) => self.renumbered(Way::Shm, error),
+        };
+        if events.len() == before {
+            return Err(error);
+        }
+        self.failing = Some(error);
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.sleep(None, timeout)
+    }
+
+    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
+        self.sleep(Some(others), timeout)
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.fabric.waker()
+    }
+
+    fn activity(&self) -> Arc<Activity> {
+        self.fabric.activity()
+    }
+}
