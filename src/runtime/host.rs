@@ -76,6 +76,23 @@ impl Host {
         })
     }
 
+    /// Why it is not known with whom this process can share memory, if it is not.
+    pub(crate) fn unknown(&self) -> Option<String> {
+        let known = self.boot != self.name && self.network != 0 && self.user.1 != 0;
+        (!known).then(|| {
+            "boot_id in /proc/sys/kernel/random, or the namespaces in /proc/self/ns, cannot be read"
+                .to_owned()
+        })
+    }
+
+    /// Names the processes that can share memory with this one, if it is not [unknown](Self::unknown).
+    pub(crate) fn scope(&self) -> u128 {
+        let mut hasher = blake3::Hasher::new_derive_key("unisono 2026-11-27 scope of shared memory");
+        hasher.update(self.boot.as_bytes()).update(&self.network.to_le_bytes());
+        hasher.update(&self.user.0.to_le_bytes()).update(&self.user.1.to_le_bytes());
+        hasher.finalize().as_bytes().first_chunk().copied().map_or(0, u128::from_le_bytes)
+    }
+
     /// Whether both run under the same kernel, and so share its processors.
     pub(crate) fn same_machine(&self, other: &Self) -> bool {
         self.boot == other.boot

@@ -13,7 +13,9 @@ const LONGEST: u64 = 4 << 10;
 /// The kind of network of a provider of this name. [`Limits`] says whether it is sockets or shared memory, but not
 /// whether it is EFA.
 pub(crate) fn kind(provider: &str) -> Kind {
-    match provider.split(';').next().unwrap_or_default() {
+    // Where ranks of a host share memory, what matters is the network between hosts.
+    let fabric = provider.strip_prefix("shm,").unwrap_or(provider);
+    match fabric.split(';').next().unwrap_or_default() {
         "shm" => Kind::SharedMemory,
         "efa" => Kind::Efa,
         "verbs" | "cxi" | "psm2" | "psm3" | "opx" | "ucx" => Kind::Rdma,
@@ -68,6 +70,8 @@ mod tests {
             ("tcp;ofi_rxm", Kind::Sockets),
             ("in-process", Kind::Sockets),
             ("shm", Kind::SharedMemory),
+            ("shm,net", Kind::Sockets),
+            ("shm,verbs;ofi_rxm", Kind::Rdma),
             ("verbs;ofi_rxm", Kind::Rdma),
             ("cxi", Kind::Rdma),
             ("efa", Kind::Efa),

@@ -51,7 +51,7 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     let (most, directory) = (Duration::from_secs(seconds.parse()?), Path::new(directory));
     let config = rank::config(0)?;
     let me = config.rank;
-    let mut transport = unisono_transport::open(&ProcessGroup::transport_options(&config))?;
+    let mut transport = ProcessGroup::open_transport(&ProcessGroup::transport_options(&config))?;
     let open = transport.register(Memory::map(FORGED.len(), false)?)?;
     let words = open.remote().ok_or("a registered region has no key")?.words();
     let told = words.into_iter().flat_map(u64::to_le_bytes).chain(transport.address().0.clone());
@@ -108,7 +108,7 @@ impl Stranger {
     fn come(provider: &str, ranks: &[Visited]) -> Result<Self> {
         let towards = (!provider.starts_with("verbs")).then_some(std::net::Ipv4Addr::LOCALHOST.into());
         let options = Options { provider: Some(provider.into()), towards, ..Options::default() };
-        let mut transport = unisono_transport::open(&options)?;
+        let mut transport = ProcessGroup::open_transport(&options)?;
         let source = transport.register(Memory::map(FORGED.len(), false)?)?;
         // SAFETY: no put reads it yet.
         unsafe { source.write(0, &FORGED)? };

@@ -6,6 +6,7 @@
 
 use std::{net::Ipv4Addr, process::ExitCode, thread, time::Instant};
 
+use unisono::ProcessGroup;
 use unisono_transport::ofi::Options;
 
 use crate::{
@@ -65,7 +66,7 @@ pub(crate) fn main(suite: &str, cases: fn() -> Cases, waiting: fn() -> Cases, ro
         let options =
             Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() };
         let name = format!("{suite} over {provider}");
-        match unisono_transport::open(&options) {
+        match ProcessGroup::open_transport(&options) {
             Err(error) => {
                 println!("FAILED   {name}: it does not open: {error}");
                 failed = true;

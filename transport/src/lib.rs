@@ -22,7 +22,6 @@ pub mod inproc;
 mod local;
 pub mod mux;
 pub mod ofi;
-mod open;
 mod region;
 pub mod shm;
 pub mod sim;
@@ -30,7 +29,6 @@ pub mod sim;
 use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 pub use activity::{Activity, LibraryCall, Stay};
-pub use open::open;
 pub use region::{Memory, Region, Registration, RemoteRegion};
 
 /// Moves bytes. No method has a default body, so that a new transport decides on each.

@@ -11,7 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
-use unisono_transport::{Limits, ofi};
+use unisono_transport::Limits;
 
 use crate::{
     engine::{Awaited, Contact, Engine, Patience, StalledOperation, Stop},
@@ -46,13 +46,13 @@ pub(crate) struct EndpointInfo {
 
 impl EndpointInfo {
     /// This rank's endpoint.
-    pub(crate) fn here(limits: &Limits, contact: &Contact, store: Option<&Store>, host: &Host) -> Self {
+    pub(crate) fn here(limits: &Limits, store: Option<&Store>, host: &Host) -> Self {
         let device = limits.device.clone();
         // Devices that are no network interfaces have no such file.
         let mtu = fs::read_to_string(format!("/sys/class/net/{device}/mtu"));
         Self {
             mtu: mtu.ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(0),
-            at: ofi::socket_address(&contact.address),
+            at: limits.listens.parse().ok(),
             by_tcp: limits.sockets,
             store: store.map(|store| store.reached().0.ip()),
             host: host.name.clone(),

@@ -264,7 +264,7 @@ impl ProcessGroup {
             wire: VERSION,
             settings: alike,
             provider: limits.provider.clone(),
-            endpoint: EndpointInfo::here(&limits, &contact, store, &peer.host),
+            endpoint: EndpointInfo::here(&limits, store, &peer.host),
             address: contact.address.0,
             mailbox: contact.mailbox.words(),
             mask: contact.mask,

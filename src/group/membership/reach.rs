@@ -1,5 +1,5 @@
-//! Chooses the transport of the world: shared memory if all ranks can share it, else libfabric. Ranks tell each other at the store
-//! where they run before they open anything else.
+//! Chooses the transport by which ranks reach each other: memory that they share within a host, libfabric between hosts. Ranks tell
+//! each other at the store where they run before they open libfabric.
 
 use std::{sync::Arc, time::Instant};
 
@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
 use unisono_transport::{
     Activity, Transport,
+    mux::Mux,
     ofi::{Ofi, Options},
-    shm,
+    shm::{self, PROVIDER as SHM},
 };
 
 use super::{
@@ -17,14 +18,14 @@ use super::{
 };
 use crate::{
     config::Config,
-    error::{Error, Failure, Result},
+    error::{Error, Failure, Result, list},
     group::ProcessGroup,
     rendezvous::{Store, exchange_values},
     runtime::host::Host,
 };
 
-/// The name by which `UNISONO_PROVIDER` asks for shared memory.
-const SHM: &str = "shm";
+/// What `UNISONO_PROVIDER` begins with if it asks for shared memory, and names a provider for other hosts too.
+const SHM_AND: &str = "shm,";
 
 /// What every rank publishes before it opens libfabric.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,8 +33,37 @@ struct Reach {
     host: Host,
     /// The provider that the rank asks for.
     provider: Option<String>,
-    /// Why the rank has no endpoint of shared memory, if it wants one.
+    /// Why the rank cannot share memory, if it would.
     refused: Option<String>,
+}
+
+impl ProcessGroup {
+    /// An endpoint of what `options.provider` names, for programs that measure what lies below a group: `shm`, a provider of libfabric,
+    /// or `shm,` and a provider, which are memory that ranks share within a host and libfabric between hosts. Without a name it is
+    /// libfabric's best.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup};
+    /// # fn main() -> unisono::Result<()> {
+    /// let config = Config { provider: Some("shm".to_owned()), ..Config::default() };
+    /// let endpoint = ProcessGroup::open_transport(&ProcessGroup::transport_options(&config))?;
+    /// assert_eq!(endpoint.limits().provider, "shm");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Transport`] if it cannot be opened.
+    pub fn open_transport(options: &Options) -> Result<Box<dyn Transport>> {
+        let named = options.provider.as_deref();
+        if named == Some(SHM) {
+            return Ok(Box::new(shm::Endpoint::open()?));
+        }
+        let Some(fabric) = named.and_then(|named| named.strip_prefix(SHM_AND)) else {
+            return Ok(Box::new(Ofi::open(options)?));
+        };
+        let fabric = Ofi::open(&Options { provider: Some(fabric.to_owned()), ..options.clone() })?;
+        Ok(Box::new(Mux::new(Host::here().scope(), Some(shm::Endpoint::open()?), Box::new(fabric))))
+    }
 }
 
 /// Opens the transport by which all ranks reach each other.
@@ -44,10 +74,13 @@ pub(super) fn open(
     deadline: Instant,
 ) -> Result<Box<dyn Transport>> {
     let asked = config.provider.as_deref();
+    let wants_shm = asked.is_none_or(|asked| asked == SHM || asked.starts_with(SHM_AND));
     // Before files are opened: where there may be no more, it cannot be read.
     let host = Host::here();
-    let endpoint = asked.is_none_or(|provider| provider == SHM).then(shm::Endpoint::open);
-    let refused = endpoint.as_ref().and_then(|opened| opened.as_ref().err()).map(ToString::to_string);
+    let endpoint = wants_shm.then(shm::Endpoint::open).transpose();
+    let refused = host.unknown().or_else(|| endpoint.as_ref().err().map(ToString::to_string));
+    let endpoint = endpoint.ok().flatten().filter(|_| refused.is_none());
+    let scope = host.scope();
     let mine = Reach { host, provider: config.provider.clone(), refused };
     let all = match store {
         Some(store) => exchange_values(store, "reach", (config.rank, config.ranks), &mine, deadline)?,
@@ -55,33 +88,59 @@ pub(super) fn open(
     };
     let asking = |reach: &Reach| reach.provider.clone().unwrap_or_else(|| "auto".to_owned());
     alike(PROVIDER, &all.iter().map(asking).collect::<Vec<_>>(), PROVIDER_ADVICE)?;
-    let why = match (endpoint, apart(&all)) {
-        (Some(Ok(endpoint)), None) => {
-            tracing::info!(rank = config.rank, "all ranks share memory; no provider of libfabric is opened");
+    let rank = config.rank;
+    if !wants_shm {
+        return Ok(Box::new(fabric(config, asked, store, activity, deadline)?));
+    }
+    let (endpoint, why) = match (endpoint, apart(&all)) {
+        (Some(endpoint), None) => {
+            tracing::info!(rank, "all ranks share memory; libfabric is not opened");
             return Ok(Box::new(endpoint));
         }
-        (Some(_), Some(problem)) if asked.is_some() => return Err(cannot_reach(SHM, &problem)),
-        (Some(_), apart) => apart.unwrap_or_default(),
-        (None, _) => "it is asked for".to_owned(),
+        (endpoint, apart) => (endpoint, apart.unwrap_or_default()),
     };
-    tracing::info!(rank = config.rank, why, "libfabric is used");
-    fabric(config, store, activity, deadline)
+    if asked == Some(SHM) {
+        return Err(cannot_reach(SHM, &why));
+    }
+    let provider = asked.and_then(|asked| asked.strip_prefix(SHM_AND));
+    let fabric = fabric(config, provider, store, activity, deadline)?;
+    let sharing = sharing(&all);
+    if sharing.iter().all(|with| with.is_empty()) {
+        tracing::info!(rank, why, "no ranks share memory; libfabric reaches all");
+        return Ok(Box::new(fabric));
+    }
+    let with = list(sharing.get(rank).map_or(&[][..], |with| with));
+    tracing::info!(rank, with, why, "memory is shared with these ranks; libfabric reaches the others");
+    Ok(Box::new(Mux::new(scope, endpoint, Box::new(fabric))))
 }
 
 /// Opens libfabric.
 fn fabric(
     config: &Config,
+    provider: Option<&str>,
     store: Option<&Store>,
     activity: &Arc<Activity>,
     deadline: Instant,
-) -> Result<Box<dyn Transport>> {
+) -> Result<Ofi> {
     let asked = ProcessGroup::transport_options(config);
     let towards = match store {
         Some(store) => address::towards(config, store, asked.towards, deadline)?,
         None => asked.towards,
     };
-    let options = Options { deadline: Some(deadline), towards, ..asked };
-    Ok(Box::new(Ofi::open_watched(&options, activity)?))
+    let provider = provider.map(str::to_owned);
+    let options = Options { deadline: Some(deadline), towards, provider, ..asked };
+    Ok(Ofi::open_watched(&options, activity)?)
+}
+
+/// For every rank, the others with which it can share memory.
+fn sharing(all: &[Reach]) -> Vec<Vec<Rank>> {
+    let scopes: Vec<_> =
+        all.iter().map(|reach| reach.refused.is_none().then(|| reach.host.scope())).collect();
+    let with = |rank: Rank| {
+        let other = |&other: &Rank| other != rank && scopes[rank].is_some() && scopes[other] == scopes[rank];
+        (0..all.len()).filter(other).collect()
+    };
+    (0..all.len()).map(with).collect()
 }
 
 /// The error if ranks must use this provider, which cannot reach all of them because of the problem.

@@ -81,11 +81,13 @@ impl std::fmt::Debug for Mux {
     }
 }
 
-/// What both can do; `fabric` alone without shared memory.
+/// What both can do; what the fabric can do without shared memory.
 fn limits(shm: Option<&Limits>, fabric: &Limits) -> Limits {
-    let Some(shm) = shm else { return fabric.clone() };
+    // The same on hosts with and without, since the endpoints reach each other.
+    let provider = format!("{},{}", shm::PROVIDER, fabric.provider);
+    let Some(shm) = shm else { return Limits { provider, ..fabric.clone() } };
     Limits {
-        provider: format!("{},{}", shm.provider, fabric.provider),
+        provider,
         max_put: shm.max_put.min(fabric.max_put),
         max_inject: shm.max_inject.min(fabric.max_inject),
         max_copied: shm.max_copied.min(fabric.max_copied),

@@ -277,8 +277,9 @@ fn without_shared_memory_the_fabric_serves_both_directions() {
         lands(&mut without, &mut with, back);
     }
     assert_eq!(with.routes, [(Way::Fabric, Peer(0))]);
-    assert_eq!(without.limits(), hub.open().limits());
-    assert_eq!(with.limits().provider, "shm,inproc");
+    let provider = "shm,inproc".to_owned();
+    assert_eq!(with.limits().provider, provider);
+    assert_eq!(*without.limits(), Limits { provider, ..hub.open().limits().clone() });
     let began = Instant::now();
     without.waker().wake();
     without.park(PATIENCE).unwrap();

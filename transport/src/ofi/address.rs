@@ -1,8 +1,5 @@
 //! The parts of an endpoint's address: libfabric's address format, the provider's name, and libfabric's own address.
 
-use std::net::SocketAddr;
-
-use super::info;
 use crate::Address;
 
 /// The beginning of an address, which distinguishes it from those of other transports.
@@ -17,16 +14,9 @@ pub(super) fn parts(address: &Address) -> Option<(u32, &[u8], &[u8])> {
     (magic == MAGIC).then_some((u32::from_le_bytes(*format), provider, name))
 }
 
-/// The IP address and port of an endpoint's address, if it consists of these. Over TCP the endpoint listens there.
-#[must_use]
-pub fn socket_address(address: &Address) -> Option<SocketAddr> {
-    let (format, _, name) = parts(address)?;
-    info::socket_in(format, name)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
     use super::*;
     use crate::{
@@ -35,18 +25,18 @@ mod tests {
     };
 
     #[test]
-    fn over_tcp_an_address_is_where_the_endpoint_listens() {
+    fn over_tcp_peers_connect_to_where_the_endpoint_listens() {
         let towards: IpAddr = Ipv4Addr::LOCALHOST.into();
         let options = Options { provider: Some("tcp".into()), towards: Some(towards), ..Options::default() };
         let ofi = Ofi::open(&options).unwrap();
-        let at = socket_address(ofi.address()).unwrap();
+        let at: SocketAddr = ofi.limits().listens.parse().unwrap();
         assert_eq!(at.ip(), towards);
         std::net::TcpStream::connect(at).unwrap();
     }
 
     #[test]
-    fn what_is_no_address_has_none() {
-        assert_eq!(socket_address(&Address(b"ofi1".to_vec())), None);
-        assert_eq!(socket_address(&Address(b"memory 7 and more than that".to_vec())), None);
+    fn what_is_no_address_has_no_parts() {
+        assert_eq!(parts(&Address(b"ofi1".to_vec())), None);
+        assert_eq!(parts(&Address(b"memory 7 and more than that".to_vec())), None);
     }
 }

@@ -37,7 +37,6 @@ mod version;
 mod workarounds;
 
 pub use self::{
-    address::socket_address,
     endpoint::Ofi,
     interface::Interfaces,
     select::{Candidate, Options, survey},

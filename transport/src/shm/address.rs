@@ -8,7 +8,7 @@ use rustix::{
 use crate::{Address, Error};
 
 /// The provider's name in addresses, limits and errors.
-pub(super) const PROVIDER: &str = "shm";
+pub const PROVIDER: &str = "shm";
 
 /// What an address begins with; the last byte is the version of the format of rings and messages.
 const MAGIC: [u8; 12] = *b"unisono-shm\x02";

@@ -66,7 +66,8 @@ use std::{
     time::Duration,
 };
 
-use address::{PROVIDER, Place};
+pub use address::PROVIDER;
+use address::Place;
 use error::Stop;
 use incoming::Incoming;
 use memory::Table;
