@@ -70,6 +70,7 @@ const TRANSPORT: &[(&str, &[&str])] = &[
     ("ofi", &["region", "check", "activity", "eventfd", "fork"]),
     ("shm", &["region", "check", "activity", "local", "eventfd", "fork"]),
     ("mux", &["region", "check", "activity", "shm"]),
+    ("fuzz", &["shm"]),
 ];
 /// The rooms of `files/src/`: one rank's part knows nothing of what ranks agree on.
 const FILES: &[(&str, &[&str])] = &[
@@ -120,6 +121,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/inproc.rs",
     "transport/src/mux/mod.rs",
     "transport/src/mux/tests.rs",
+    "transport/src/shm/fuzz.rs",
     "transport/src/shm/incoming.rs",
     "transport/src/shm/memory.rs",
     "transport/src/shm/mod.rs",

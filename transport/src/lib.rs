@@ -18,6 +18,9 @@ mod activity;
 mod check;
 mod eventfd;
 pub mod fork;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod inproc;
 mod local;
 pub mod mux;

@@ -49,6 +49,8 @@
 mod address;
 mod control;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod incoming;
 mod memory;
 mod outgoing;

@@ -1,0 +1,33 @@
+//! The fuzz targets `control` and `ring`: what a peer sends and writes over shared memory is read without a panic, and lands where it
+//! may or nowhere. The tests run the same functions on their corpora and on random bytes.
+
+#[cfg(test)]
+#[path = "../../fuzz/smoke.rs"]
+mod smoke;
+
+/// A message of the socket between a writer and a reader.
+pub fn control(bytes: &[u8]) {
+    crate::shm::fuzz::control(bytes);
+}
+
+/// What a writer does to its ring.
+pub fn ring(bytes: &[u8]) {
+    crate::shm::fuzz::ring(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn any_bytes_pass() {
+        for (target, call) in [("control", control as fn(&[u8])), ("ring", ring)] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
+            let corpus = smoke::corpus(&folder);
+            smoke::corpus_passes(&corpus, call);
+            smoke::other_bytes_pass(target, &corpus, call);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The fuzz targets of shared memory: a ring that a hostile peer fills, beside a reader that is as plain as can be, and control
+//! messages.
+#![allow(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a finding of the fuzzer, or a system without shared memory")]
+
+use std::{
+    iter,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::{
+    address::Place,
+    control::{Message, Refusal},
+    incoming::Incoming,
+    memory::Table,
+    ring::{CAPACITY, DATA, HEAD, MOST, SEGMENT, TAIL},
+    segment::{self, Segment},
+    socket::{self, Posted, Received, Socket},
+};
+use crate::{Event, Memory, Region};
+
+/// The bytes of a word.
+const WORD: usize = size_of::<u64>();
+/// The memory that is only registered lies so far from both ends of a segment, whose other bytes nobody may write.
+const MARGIN: usize = 500;
+const REGISTERED: usize = 3000;
+/// The memory that the peer could map.
+const ALLOCATED: usize = 20_000;
+
+/// Any bytes of a message. What is read is the same when it is written again.
+pub(crate) fn control(bytes: &[u8]) {
+    let Some(message) = Message::decode(bytes) else { return };
+    assert_eq!(message.encode().bytes(), bytes, "{message:?}");
+    if let Message::Hello { from, .. } = message
+        && let Some(place) = Place::parse(&from)
+    {
+        assert_eq!(place.bytes(), from);
+    }
+}
+
+/// What a peer does to its ring, step by step, and what is read meanwhile. The first byte of a step says which:
+/// - 0: publishes a record, of a kind, a choice of key, a byte of the immediate, a length, what is missing to the total, an offset;
+/// - 1: changes any word of the ring's memory: its number, and the word;
+/// - 2: changes a word of the last record's header: its number, and the word;
+/// - 3: so many records are read at most.
+pub(crate) fn ring(bytes: &[u8]) {
+    play(bytes);
+}
+
+fn play(mut bytes: &[u8]) -> Played {
+    let mut pair = Pair::new();
+    let mut left = Some(false);
+    while left.is_some()
+        && let Some((step, rest)) = bytes.split_first()
+    {
+        bytes = rest;
+        match step % 4 {
+            0 => {
+                let Some(([kind, key, immediate, fields @ ..], rest)) = bytes.split_first_chunk::<9>() else {
+                    break;
+                };
+                bytes = rest;
+                let [len, missing, offset] =
+                    [0, 2, 4].map(|at| u64::from(u16::from_le_bytes([fields[at], fields[at + 1]])));
+                pair.publish(*kind, *key, *immediate, [len, missing, offset]);
+            }
+            change @ 1..=2 => {
+                let Some((&[low, high, ref word @ ..], rest)) = bytes.split_first_chunk::<10>() else {
+                    break;
+                };
+                bytes = rest;
+                let number = usize::from(u16::from_le_bytes([low, high]));
+                let place = if change == 1 { number } else { place(pair.last) + number % 5 };
+                let words = pair.ring.words();
+                words[place % words.len()].store(u64::from_le_bytes(*word), Ordering::Relaxed);
+            }
+            _ => {
+                let Some((most, rest)) = bytes.split_first() else { break };
+                bytes = rest;
+                left = pair.read(usize::from(*most % 65));
+            }
+        }
+    }
+    while left == Some(false) {
+        left = pair.read(64);
+    }
+    pair.played.ended = left.is_none();
+    pair.played
+}
+
+/// What has come of all steps.
+#[derive(Default)]
+struct Played {
+    arrived: usize,
+    refused: Vec<Refusal>,
+    /// The peer was disconnected.
+    ended: bool,
+}
+
+/// The number of the ring's word at this position.
+fn place(position: u64) -> usize {
+    let index = usize::try_from(position % CAPACITY as u64).unwrap();
+    (DATA + index) / WORD
+}
+
+/// A ring with both its ends, and memory that its records may name.
+struct Pair {
+    ring: Segment,
+    there: Socket,
+    incoming: Incoming,
+    table: Arc<Table>,
+    registered: Region,
+    /// Of the registered memory; unmapped after that is gone.
+    surroundings: Segment,
+    allocated: Region,
+    model: Model,
+    /// Where the peer publishes next, how many records it has published, and where the last one begins.
+    tail: u64,
+    number: u32,
+    last: u64,
+    played: Played,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (place, there) = (Place::new().unwrap(), Socket::from(there));
+        let (file, ring) = mapped(SEGMENT);
+        let hello = Message::Hello { token: place.token(), from: place.bytes() };
+        assert_eq!(socket::send(&there, &hello, Some(&file)), Posted::Yes);
+        let mut incoming = Incoming::new(here.into());
+        incoming.receive(&place).unwrap();
+        let (_, surroundings) = mapped(2 * MARGIN + REGISTERED);
+        let base = surroundings.at(MARGIN, REGISTERED).unwrap();
+        let table = Table::new();
+        // SAFETY: the segment outlives the region, and is accessed by this thread alone, while nothing is read from the ring.
+        let registered = table.register(unsafe { Memory::borrowed(base, REGISTERED) });
+        let allocated = table.allocate(ALLOCATED, false).unwrap();
+        let model = Model {
+            head: 0,
+            tail: 0,
+            number: 0,
+            surroundings: bytes(&surroundings),
+            allocated: vec![0; ALLOCATED],
+        };
+        Self {
+            ring,
+            there,
+            incoming,
+            table,
+            surroundings,
+            registered,
+            allocated,
+            model,
+            tail: 0,
+            number: 0,
+            last: 0,
+            played: Played::default(),
+        }
+    }
+
+    /// What a writer does, whether or not there is room, with fields that may be wrong.
+    fn publish(&mut self, kind: u8, key: u8, immediate: u8, [len, missing, offset]: [u64; 3]) {
+        let keys = self.keys();
+        let key = keys.get(usize::from(key)).copied().unwrap_or_else(|| keys[0] ^ u64::from(key));
+        let header = [
+            u64::from(self.number) | u64::from(immediate) << 32,
+            u64::from(kind) | len << 8,
+            len + missing,
+            key,
+            offset,
+        ];
+        let inline = if kind == 3 { 0 } else { len };
+        let pattern = iter::repeat_n(u64::from(self.number).wrapping_mul(0x9e37_79b9_7f4a_7c15), MOST / WORD);
+        let words = header.into_iter().chain(pattern.take(usize::try_from(inline.div_ceil(8)).unwrap()));
+        for (at, word) in (self.tail..).step_by(WORD).zip(words) {
+            self.ring.words()[place(at)].store(word, Ordering::Relaxed);
+        }
+        self.last = self.tail;
+        self.number = self.number.wrapping_add(1);
+        self.tail += (40 + inline).next_multiple_of(64);
+        self.ring.words()[TAIL].store(self.tail, Ordering::Release);
+    }
+
+    fn keys(&self) -> [u64; 2] {
+        [&self.registered, &self.allocated].map(|region| region.remote().unwrap().key)
+    }
+
+    /// Reads at most so many records, and compares what comes of it: whether none is left, or nothing if the peer is disconnected.
+    fn read(&mut self, most: usize) -> Option<bool> {
+        let (head, mut events, mut refused) = (self.model.head, Vec::new(), Vec::new());
+        let wanted = self.model.read(&self.ring, self.keys(), most);
+        let result = self.incoming.read(&self.table.lock(), &mut events, most).ok();
+        assert_eq!((result, &events), (wanted.result, &wanted.events));
+        while let Received::Message(message, _) = socket::receive(&self.there).unwrap() {
+            match message {
+                Message::Refused(refusal) => refused.push(refusal),
+                other => assert_eq!(other, Message::Wake),
+            }
+        }
+        assert_eq!(refused, wanted.refused);
+        self.played.arrived += events.len();
+        self.played.refused.extend(refused);
+        assert!(
+            bytes(&self.surroundings) == self.model.surroundings,
+            "registered memory, or what lies beside it"
+        );
+        let mut there = vec![0; ALLOCATED];
+        // SAFETY: this thread alone accesses it, and reads nothing from the ring meanwhile.
+        unsafe { self.allocated.read(0, &mut there).unwrap() };
+        assert!(there == self.model.allocated, "allocated memory");
+        if result.is_some() && self.model.head != head {
+            assert_eq!(self.ring.words()[HEAD].load(Ordering::Relaxed), self.model.head);
+        }
+        result
+    }
+}
+
+fn mapped(len: usize) -> (OwnedFd, Segment) {
+    let (file, whole) = segment::create(len).unwrap();
+    let segment = Segment::own(&file, whole).unwrap();
+    (file, segment)
+}
+
+/// The bytes of a segment, and of one word.
+fn bytes(segment: &Segment) -> Vec<u8> {
+    segment.words().iter().flat_map(bytes_of).collect()
+}
+
+fn bytes_of(word: &AtomicU64) -> [u8; WORD] {
+    word.load(Ordering::Relaxed).to_ne_bytes()
+}
+
+/// A reader of rings that nobody changes meanwhile, and all memory that records may name.
+struct Model {
+    head: u64,
+    tail: u64,
+    number: u32,
+    surroundings: Vec<u8>,
+    allocated: Vec<u8>,
+}
+
+/// What comes of reading.
+struct Wanted {
+    /// Whether the ring is empty; nothing if it holds nonsense.
+    result: Option<bool>,
+    events: Vec<Event>,
+    refused: Vec<Refusal>,
+}
+
+impl Model {
+    fn read(&mut self, ring: &Segment, keys: [u64; 2], most: usize) -> Wanted {
+        let mut wanted = Wanted { result: Some(false), events: Vec::new(), refused: Vec::new() };
+        for _ in 0..most {
+            if self.head == self.tail {
+                let tail = ring.words()[TAIL].load(Ordering::Relaxed);
+                if !tail.is_multiple_of(64) || !(self.head..=self.head + CAPACITY as u64).contains(&tail) {
+                    wanted.result = None;
+                    break;
+                }
+                self.tail = tail;
+            }
+            if self.head == self.tail {
+                wanted.result = Some(true);
+                break;
+            }
+            let [first, second, total, key, offset] =
+                [0, 1, 2, 3, 4].map(|word| ring.words()[place(self.head) + word].load(Ordering::Relaxed));
+            let (number, immediate) = (first % (1 << 32), u32::try_from(first >> 32).unwrap());
+            let (kind, len) = (second % 256, second >> 8);
+            let inline = if kind == 3 { 0 } else { len };
+            let taken = (40 + inline).next_multiple_of(64);
+            let sound = matches!(kind, 1..=3) && number == u64::from(self.number);
+            if !sound || inline > MOST as u64 || taken > self.tail - self.head || !(1..=total).contains(&len)
+            {
+                wanted.result = None;
+                break;
+            }
+            // Only what peers can map do they write themselves.
+            let region = match (key, kind) {
+                (key, 1 | 2) if key == keys[0] => Some(&mut self.surroundings[MARGIN..MARGIN + REGISTERED]),
+                (key, _) if key == keys[1] => Some(&mut self.allocated[..]),
+                _ => None,
+            };
+            let range = offset
+                .checked_add(len)
+                .map(|end| usize::try_from(offset).unwrap()..usize::try_from(end).unwrap());
+            match (region, range) {
+                (None, _) => wanted.refused.push(Refusal::Unregistered),
+                (Some(region), Some(range)) if range.end <= region.len() => {
+                    if kind != 3 {
+                        let words = (self.head + 40..self.head + 40 + len).step_by(WORD);
+                        let bytes = words.flat_map(|at| bytes_of(&ring.words()[place(at)]));
+                        region[range].iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+                    }
+                    if kind != 2 {
+                        let len = usize::try_from(total).ok();
+                        wanted.events.push(Event::Arrived { immediate, len });
+                    }
+                }
+                _ => wanted.refused.push(Refusal::Outside),
+            }
+            self.head += taken;
+            self.number = self.number.wrapping_add(1);
+        }
+        wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    fn seed(target: &str, name: &str) -> Vec<u8> {
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target).join(name))
+            .unwrap()
+    }
+
+    /// Otherwise little of the code is reached.
+    #[test]
+    fn the_seeds_of_rings_do_what_their_names_say() {
+        for (name, arrived) in [("put", 1), ("parts", 1), ("landed", 1), ("around", 40)] {
+            let played = play(&seed("ring", name));
+            assert_eq!(
+                (played.arrived, &played.refused[..], played.ended),
+                (arrived, &[][..], false),
+                "{name}"
+            );
+        }
+        let played = play(&seed("ring", "refused"));
+        let refused = [Refusal::Unregistered, Refusal::Outside, Refusal::Unregistered, Refusal::Outside];
+        assert_eq!((played.arrived, &played.refused[..], played.ended), (1, &refused[..], false));
+        let nonsense = ["kind", "number", "length", "beyond", "total", "nothing", "tail", "full", "line"];
+        for (name, arrived) in nonsense.map(|name| (name, 1)).into_iter().chain([("back", 2)]) {
+            let played = play(&seed("ring", name));
+            assert_eq!(
+                (played.arrived, &played.refused[..], played.ended),
+                (arrived, &[][..], true),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_seeds_of_messages_are_messages() {
+        for name in ["hello", "welcome", "want", "memory", "forget", "unregistered", "outside", "wake", "bye"]
+        {
+            assert!(Message::decode(&seed("control", name)).is_some(), "{name}");
+        }
+        let Some(Message::Hello { from, .. }) = Message::decode(&seed("control", "hello")) else {
+            panic!("another message")
+        };
+        assert!(Place::parse(&from).is_some(), "an address of another version");
+    }
+}
