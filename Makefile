@@ -72,18 +72,19 @@ fuzz: ## runs the fuzz targets, each for UNISONO_FUZZ_SECONDS (30), with cargo-f
 sanitize: ## the transports' and the engine's tests under the sanitizers that the nightly toolchain at hand allows
 	@ci/sanitize.sh
 
-bench: ## criterion's benches, then the comparison with Gloo, Open MPI and MPICH
+bench: ## criterion's benches, then the comparison with Gloo, Open MPI, MPICH and Intel MPI
 	@ci/setup.sh build
 	cargo bench --workspace
 	@$(MAKE) peers
 
-peers: ## compares five collectives with Gloo, Open MPI and MPICH side by side, at 2, 4 and 8 ranks (an hour), and torch.distributed over Gloo with it over unisono
+peers: ## compares five collectives with Gloo, Open MPI, MPICH and Intel MPI side by side, at 2, 4 and 8 ranks, over TCP and over shared memory (an hour each), and torch.distributed over Gloo with it over unisono
 	@ci/setup.sh build python
 	cargo build --release -p unisono-cli
 	@benches/peers/run.sh
+	@benches/peers/run.sh --over shm
 	@benches/peers/run.sh --torch
 
-picture: ## draws docs/picture.svg: all_reduce among 4 ranks beside Gloo, Open MPI and MPICH (minutes, on an idle machine)
+picture: ## draws docs/picture.svg: all_reduce among 4 ranks beside Gloo, Open MPI, MPICH and Intel MPI (minutes, on an idle machine)
 	@ci/setup.sh build python
 	rm -rf docs/picture
 	@benches/peers/run.sh --collective all_reduce --ranks 4 --json docs/picture

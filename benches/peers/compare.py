@@ -7,8 +7,9 @@ by its time in the same round, and the one printed that to whom it is highest: w
 as large broadcasts do, the medians of two contestants with the same two ways can be far apart by chance. A round counts
 only where the cores were as far apart after each of its runs as before all (cores.c): a virtual machine's are moved
 about, and all times with them. Every contestant checks its result; where one fails there is no ratio, and the exit
-status is 1. Where MPICH takes part, unisono runs over the libfabric that MPICH brings along, so that the provider
-underneath both is the same. With --json each contestant's medians are also written to a file of its name, in the form of
+status is 1. One that cannot be started at all is skipped. Where MPICH takes part, unisono and Intel MPI run over the libfabric
+that MPICH brings along, so that the provider underneath all three is the same. With --over shm all run over shared memory,
+each over its own; Gloo has none. With --json each contestant's medians are also written to a file of its name, in the form of
 `unisono bench --json`, for `unisono bench --plot`.
 """
 
@@ -25,7 +26,9 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TITLES = {"unisono": "unisono", "gloo": "Gloo", "mpich": "MPICH", "openmpi": "Open MPI"}
+TITLES = {"unisono": "unisono", "gloo": "Gloo", "mpich": "MPICH", "openmpi": "Open MPI", "impi": "Intel MPI"}
+# By what the ranks of one host reach one another.
+WAYS = {"tcp": "TCP", "shm": "shared memory"}
 COLLECTIVES = ["all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"]
 # Their vectors have a block for every rank.
 IN_BLOCKS = ["all_gather", "reduce_scatter", "all_to_all"]
@@ -47,7 +50,7 @@ class Failed(Exception):
 
 
 class Refused(Exception):
-    """The contestant does not have the collective; says so in its words."""
+    """The contestant has not what is asked for; says so in its words."""
 
 
 def size(text):
@@ -91,7 +94,7 @@ def loopback_bytes():
 
 
 def same_libfabric(options):
-    """The environment in which unisono loads MPICH's libfabric, if it is to."""
+    """The environment in which unisono and Intel MPI load MPICH's libfabric, if they are to."""
     brought = os.path.join(options.peers, "mpich/lib/mpich")
     if options.own_libfabric or "mpich" not in options.contestants or not os.path.exists(f"{brought}/libfabric.so.1"):
         return {}
@@ -146,19 +149,30 @@ def command(who, options, name, ranks, count, iterations, warmup, report):
     """The words and the extra environment that run one contestant."""
     peers = os.path.join(options.peers, who)
     numbers = [str(count), str(iterations), str(warmup)]
+    tcp = options.over == "tcp"
     if who == "unisono":
-        words = [options.unisono, "bench", name, "--ranks", str(ranks), "--provider", "tcp", "-d", "f32"]
+        words = [options.unisono, "bench", name, "--ranks", str(ranks), "--provider", options.over, "-d", "f32"]
         words += ["-b", str(count), "-e", str(count), "-n", str(iterations), "-w", str(warmup)]
         # The others put nothing beforehand either.
         return words + ["--no-raw", "--json", report], same_libfabric(options)
+    program = ["-n", str(ranks), f"{peers}/collectives", name, *numbers]
     if who == "mpich":
+        if not tcp and ranks > len(os.sched_getaffinity(0)):
+            # Large ones do not end within the limit. Of its settings only MPIR_CVAR_CH4_PROGRESS_THROTTLE helps, and not enough.
+            raise Refused("its ranks poll shared memory without end, and there are more of them than cores")
         # The wheel's first choice is UCX, and ranks on one host share memory unless told they are not local.
-        environment = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "MPIR_CVAR_NOLOCAL": "1"}
-        return [f"{peers}/bin/mpiexec", "-n", str(ranks), f"{peers}/collectives", name, *numbers], environment
+        environment = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "MPIR_CVAR_NOLOCAL": str(int(tcp))}
+        return [f"{peers}/bin/mpiexec", *program], environment
     if who == "openmpi":
-        words = [f"{peers}/bin/mpirun", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
+        words = [f"{peers}/bin/mpirun", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl", f"{'tcp' if tcp else 'sm'},self"]
         words += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        return [*words, "-n", str(ranks), f"{peers}/collectives", name, *numbers], {}
+        return [*words, *program], {}
+    if who == "impi":
+        # Without the last, ranks on one host share memory in collectives whatever the fabric is.
+        environment = {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp", "I_MPI_COLL_INTRANODE": "pt2pt"} if tcp else {"I_MPI_FABRICS": "shm"}
+        return [f"{peers}/bin/mpiexec", *program], {"I_MPI_ROOT": peers, **environment, **same_libfabric(options)}
+    if not tcp:
+        raise Refused("it has nothing over shared memory")
     return [f"{peers}/bin/python", f"{HERE}/gloo.py", name, str(ranks), *numbers], {}
 
 
@@ -170,8 +184,11 @@ def p50(who, options, name, ranks, count):
         report = os.path.join(directory, "report")
         words, environment = command(who, options, name, ranks, count, iterations, warmup, report)
         before = loopback_bytes()
-        running = subprocess.Popen(words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        try:
+            running = subprocess.Popen(words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, text=True,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+        except OSError as error:
+            raise Failed(f"it cannot be started: {error}") from None
         try:
             said, complaint = running.communicate(timeout=LIMIT_S)
         except BaseException as error:
@@ -203,7 +220,8 @@ def p50(who, options, name, ranks, count):
                 value = statistics.median_high(float(line) for line in said.split())
         except (OSError, LookupError, ValueError, TypeError) as error:
             raise Failed(f"its report cannot be read: {error!r}") from None
-    if ranks > 1 and count >= TELLING and before is not None and after - before < count * iterations:
+    tells = options.over == "tcp" and ranks > 1 and count >= TELLING and before is not None
+    if tells and after - before < count * iterations:
         raise Failed(f"it does not use TCP: {after - before} bytes on the loopback")
     return value
 
@@ -232,11 +250,23 @@ def record(options, name, ranks, count, median):
         return
     for who, micros in median.items():
         bandwidth = count / micros / 1e3
-        line = {"collective": name, "ranks": ranks, "provider": "tcp", "bytes": count, "dtype": "f32", "op": "sum" if "reduce" in name else None,
+        line = {"collective": name, "ranks": ranks, "provider": options.over, "bytes": count, "dtype": "f32", "op": "sum" if "reduce" in name else None,
                 "rounds": options.rounds, "time_us": {"p50": micros}, "algbw": bandwidth,
                 "busbw": bandwidth * bus_factor(name, ranks)}
         with open(os.path.join(options.json, f"{TITLES[who]}.json"), "a") as results:
             print(json.dumps(line), file=results)
+
+
+def taking_part(options):
+    """Who is compared: unisono, and whoever is there and can be started. Says who is not, and why."""
+    there = ["unisono"]
+    for who in filter(None, options.contestants.split(",")):
+        result = tried(who, options, "all_reduce", 2, 8)
+        if isinstance(result, Exception):
+            print(f"SKIPPED {TITLES[who]}: {result}", flush=True)
+        else:
+            there.append(who)
+    return [who for who in TITLES if who in there]
 
 
 def row(label, cells):
@@ -253,12 +283,12 @@ def compare(options, cores, name, ranks, contestants):
         times = {who: [] for who in contestants if who not in refused}
         notes = {}
         for _ in range(options.rounds):
-            taking_part = [who for who in times if who not in notes]
+            running = [who for who in times if who not in notes]
             try:
-                results = cores.during([lambda who=who: tried(who, options, name, ranks, count) for who in taking_part])
+                results = cores.during([lambda who=who: tried(who, options, name, ranks, count) for who in running])
             except Failed as failure:
-                results = [failure] * len(taking_part)
-            for who, result in zip(taking_part, results):
+                results = [failure] * len(running)
+            for who, result in zip(running, results):
                 if isinstance(result, Refused):
                     notes[who] = f"SKIPPED {TITLES[who]}: {result}"
                     refused.add(who)
@@ -295,6 +325,7 @@ def main():
     parser.add_argument("--ranks", type=list_of(int), default=[2, 4, 8], help="numbers of ranks, default 2,4,8")
     parser.add_argument("--sizes", type=list_of(size), help=f"bytes, default {SIZES}")
     parser.add_argument("--rounds", type=int, help="how often each contestant runs, default 3")
+    parser.add_argument("--over", choices=list(WAYS), default="tcp", help="TCP on the loopback (default), or shared memory")
     parser.add_argument("--quick", action="store_true", help=f"one round of {QUICK_SIZES}")
     parser.add_argument("--json", metavar="DIR", help="write results to NAME.json there for each contestant, too;"
                         " what such a file held before is lost")
@@ -304,16 +335,16 @@ def main():
     options = parser.parse_args()
     options.sizes = options.sizes or list_of(size)(QUICK_SIZES if options.quick else SIZES)
     options.rounds = max(1, options.rounds or (1 if options.quick else 3))
-    order = [who for who in TITLES if who == "unisono" or who in options.contestants.split(",")]
+    by = f"TCP ({congestion_control()})" if options.over == "tcp" else "shared memory, each over its own"
+    print(f"float32, sums, over {by}: {platform.system()} {platform.release()}, {os.cpu_count()} cores,")
+    if options.over == "tcp":
+        print(f"unisono over libfabric {libfabric(options)},")
+    print(f"median of {options.rounds} round(s) of the p50 of the slowest rank's time of one call after a barrier")
+    order = taking_part(options)
     if options.json is not None:
         os.makedirs(options.json, exist_ok=True)
         for who in order:
             open(os.path.join(options.json, f"{TITLES[who]}.json"), "w").close()
-
-    print(f"float32, sums, over TCP ({congestion_control()}):"
-          f" {platform.system()} {platform.release()}, {os.cpu_count()} cores,")
-    print(f"unisono over libfabric {libfabric(options)},")
-    print(f"median of {options.rounds} round(s) of the p50 of the slowest rank's time of one call after a barrier")
     try:
         cores = Cores(options.cores)
     except (OSError, ValueError, subprocess.CalledProcessError) as error:

