@@ -24,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TITLES = {"unisono": "unisono", "gloo": "Gloo", "mpich": "MPICH", "openmpi": "Open MPI", "impi": "Intel MPI"}
@@ -226,10 +227,12 @@ def p50(who, options, name, ranks, count):
     return value
 
 
-def tried(*run):
+def tried(who, options, *run):
     """What `p50` gives, or why it gives nothing."""
+    if time.monotonic() > options.until:
+        return Failed(f"{options.within} s have passed")
     try:
-        return p50(*run)
+        return p50(who, options, *run)
     except (Failed, Refused) as trouble:
         return trouble
 
@@ -280,6 +283,9 @@ def compare(options, cores, name, ranks, contestants):
     ratios, refused = [], set()
     sizes = list(dict.fromkeys(whole(count, name, ranks) for count in options.sizes))
     for count in sizes:
+        if time.monotonic() > options.until:
+            print(f"  not measured from {short(count)} on: {options.within} s have passed", flush=True)
+            break
         times = {who: [] for who in contestants if who not in refused}
         notes = {}
         for _ in range(options.rounds):
@@ -326,6 +332,7 @@ def main():
     parser.add_argument("--sizes", type=list_of(size), help=f"bytes, default {SIZES}")
     parser.add_argument("--rounds", type=int, help="how often each contestant runs, default 3")
     parser.add_argument("--over", choices=list(WAYS), default="tcp", help="TCP on the loopback (default), or shared memory")
+    parser.add_argument("--within", type=int, metavar="S", help="begin nothing after so many seconds")
     parser.add_argument("--quick", action="store_true", help=f"one round of {QUICK_SIZES}")
     parser.add_argument("--json", metavar="DIR", help="write results to NAME.json there for each contestant, too;"
                         " what such a file held before is lost")
@@ -335,6 +342,7 @@ def main():
     options = parser.parse_args()
     options.sizes = options.sizes or list_of(size)(QUICK_SIZES if options.quick else SIZES)
     options.rounds = max(1, options.rounds or (1 if options.quick else 3))
+    options.until = math.inf if options.within is None else time.monotonic() + options.within
     by = f"TCP ({congestion_control()})" if options.over == "tcp" else "shared memory, each over its own"
     print(f"float32, sums, over {by}: {platform.system()} {platform.release()}, {os.cpu_count()} cores,")
     if options.over == "tcp":

