@@ -141,8 +141,8 @@ impl Pair {
         let base = surroundings.at(MARGIN, REGISTERED).unwrap();
         let table = Table::new();
         // SAFETY: the segment outlives the region, and is accessed by this thread alone, while nothing is read from the ring.
-        let registered = table.register(unsafe { Memory::borrowed(base, REGISTERED) });
-        let allocated = table.allocate(ALLOCATED, false).unwrap();
+        let registered = table.register(unsafe { Memory::borrowed(base, REGISTERED) }.into());
+        let allocated = table.register(table.allocate(ALLOCATED, false).unwrap());
         let model = Model {
             head: 0,
             tail: 0,
