@@ -2,7 +2,8 @@
 //!
 //! `make test-hosts` runs it. It needs root, Linux' namespaces and iproute2, and is SKIPPED with the reason if one is missing. A
 //! case makes its hosts ([`Hosts`]), starts ranks on them, and checks their output. An argument that is no option selects cases
-//! whose name contains it. `UNISONO_TEST_PROVIDERS` names providers, `tcp` if it is not set.
+//! whose name contains it. `UNISONO_TEST_PROVIDERS` names providers, with spaces between them: `tcp` and, with memory shared within a
+//! host, `shm,tcp` if it is not set.
 //!
 //! A new case is a function in a file of its own here, and a row in that file's `CASES`; what its ranks do is a row of
 //! `ROLES`.
@@ -67,12 +68,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filter = arguments::filter();
-    let providers = std::env::var("UNISONO_TEST_PROVIDERS").unwrap_or_else(|_| "tcp".into());
+    let providers = std::env::var("UNISONO_TEST_PROVIDERS").unwrap_or_else(|_| "tcp shm,tcp".into());
     let (begun, count, failed) = (Instant::now(), AtomicUsize::new(0), AtomicBool::new(false));
     for (table, at_once) in [(TABLES.concat(), AT_ONCE), (BENCHES.to_vec(), 1)] {
         let cases = || table.iter().filter(|(case, _)| case.contains(&filter));
         let cases: Vec<_> =
-            providers.split(',').flat_map(|provider| cases().map(move |it| (provider, it))).collect();
+            providers.split_whitespace().flat_map(|provider| cases().map(move |it| (provider, it))).collect();
         let next = AtomicUsize::new(0);
         thread::scope(|scope| {
             for _ in 0..at_once {
