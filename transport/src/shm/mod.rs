@@ -172,6 +172,8 @@ impl Endpoint {
     /// # Errors
     /// [`Error::SharedMemory`] or [`Error::Call`] if the system or the container refuses memory or sockets.
     pub fn open() -> Result<Self, Error> {
+        // Without room for a ring no peer can be reached.
+        segment::check_limit(ring::SEGMENT)?;
         let place = Place::new()?;
         let (waker, poller) = (Arc::new(EventFd::new()?), Poller::new()?);
         let (listener, sleeper) = (socket::listener(&place)?, Sleeper::new()?);

@@ -16,6 +16,7 @@ use rustix::{
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create},
     io::Errno,
     mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap},
+    process::{Resource, getrlimit},
 };
 
 use super::error::{Nonsense, Stop};
@@ -49,7 +50,8 @@ unsafe impl Sync for Segment {}
 fn no_memory(bytes: usize, call: &str, error: Errno) -> Error {
     let advice = match error {
         Errno::MFILE | Errno::NFILE => "; raise the limit on open files (ulimit -n)",
-        Errno::NOSYS | Errno::PERM => "; this system or container forbids memfd_create",
+        Errno::FBIG => "; raise the limit on file sizes (ulimit -f), which holds for this memory too",
+        Errno::NOSYS | Errno::PERM | Errno::ACCESS => "; this system or container forbids memfd_create",
         _ => "",
     };
     Error::SharedMemory { reason: format!("{call} of {bytes} bytes: {error}{advice}") }
@@ -92,8 +94,21 @@ pub(super) fn of_region(len: usize) -> Option<usize> {
     whole(len.checked_add(BEHIND)?)
 }
 
+/// An error if this process may have no memfd of so many bytes: the system would not refuse it, but kill the process (SIGXFSZ).
+pub(super) fn check_limit(len: usize) -> Result<(), Error> {
+    within(len, getrlimit(Resource::Fsize).current)
+}
+
+fn within(len: usize, limit: Option<u64>) -> Result<(), Error> {
+    match limit {
+        Some(limit) if len as u64 > limit => Err(no_memory(len, "memfd_create", Errno::FBIG)),
+        _ => Ok(()),
+    }
+}
+
 fn create_unsealed(len: usize) -> Result<(OwnedFd, usize), Error> {
     let whole = whole(len).ok_or_else(|| no_memory(len, "memfd_create", Errno::NOMEM))?;
+    check_limit(whole)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("unisono", flags).map_err(|error| no_memory(len, "memfd_create", error))?;
     ftruncate(&file, whole as u64).map_err(|error| no_memory(len, "ftruncate", error))?;
@@ -210,6 +225,13 @@ impl Drop for Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_system_would_kill_for_is_refused() {
+        assert!(within(PAGE, None).is_ok() && within(PAGE, Some(PAGE as u64)).is_ok());
+        let told = within(PAGE, Some(PAGE as u64 - 1)).unwrap_err().to_string();
+        assert!(told.contains("of 4096 bytes") && told.contains("ulimit -f"), "{told}");
+    }
 
     #[test]
     fn a_segment_is_seen_by_both_and_cannot_shrink() {
