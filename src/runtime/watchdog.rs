@@ -124,12 +124,10 @@ impl Looks {
 impl Subject {
     /// Reports the call to the user and to the store, and aborts the process.
     fn end(&self, stay: Stay) -> ! {
-        let limits = self.limits.get();
-        let whose = limits.map_or_else(
+        let whose = self.limits.get().map_or_else(
             || "libfabric".to_owned(),
             |Limits { provider, version, .. }| format!("{version}'s {provider}"),
         );
-        let caution = limits.map_or("", |limits| limits.caution);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let doing = self.current.snapshot().to_string();
         let call = stay.call.name();
@@ -137,13 +135,11 @@ impl Subject {
             Some(failure) => format!("after the group had failed ({failure})"),
             None => "after its deadline had passed".to_owned(),
         };
-        let mend = if caution.is_empty() {
-            "try another provider (UNISONO_PROVIDER) or another version of libfabric"
-        } else {
-            caution
-        };
         let seconds = (LOOK * LOOKS).as_secs();
-        let reason = format!("{call} of {whose} did not return for {seconds} s {after}; {mend}");
+        let reason = format!(
+            "{call} of {whose} did not return for {seconds} s {after}; try another provider (UNISONO_PROVIDER) or another \
+             version of libfabric"
+        );
         let words = format!(
             "unisono: rank {} on {host}, {doing}: {reason}. This process cannot go on and aborts (SIGABRT)\n",
             self.rank

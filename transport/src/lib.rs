@@ -172,8 +172,6 @@ pub struct Limits {
     pub arrivals_per_peer: usize,
     /// Whether [`Transport::park`] wakes as soon as something happens; otherwise it wakes by a short timer.
     pub wakes: bool,
-    /// A known defect that only another provider or version avoids, in words; may be empty.
-    pub caution: &'static str,
     /// Whether all peers should have put to each other before any of them is dropped: an endpoint may crash if it answers the first
     /// put of a peer that is gone.
     pub connect_all: bool,

@@ -29,7 +29,6 @@ pub(crate) fn limits(provider: &str) -> Limits {
         more_arrivals: "",
         listens: String::new(),
         wakes: false,
-        caution: "",
         connect_all: false,
     }
 }

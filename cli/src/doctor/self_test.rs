@@ -96,9 +96,6 @@ impl SelfTest {
             }
             if let Some(reduced) = success {
                 section.ok(format!("{request}: {}", reduced.words()));
-                if let Some((what, mend)) = reduced.caution.split_once("; ") {
-                    section.warn(what, mend);
-                }
             }
         }
         if self.trials.is_empty() {

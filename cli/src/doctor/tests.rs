@@ -42,11 +42,10 @@ fn candidate(name: &str, device: &str, address: &str, taken: bool, reason: &str)
 
 fn reduced(provider: &str) -> Reduced {
     let verbs = provider.starts_with("verbs");
-    let caution = if provider == "shm" { "it has locks; take another".to_owned() } else { String::new() };
-    let wakes = provider != "shm";
+    let wakes = provider != "efa";
     let sockets = provider.contains("tcp") || provider == "net";
     let times_us = [12.3, 456.7];
-    Reduced { provider: provider.into(), pins: verbs, staging: verbs, wakes, sockets, caution, times_us }
+    Reduced { provider: provider.into(), pins: verbs, staging: verbs, wakes, sockets, times_us }
 }
 
 fn trial(request: Option<&str>, asked: bool, provider: &str) -> Trial {

@@ -123,7 +123,6 @@ impl Ofi {
             listens: info::socket_in(info.raw().addr_format, &own)
                 .map_or_else(String::new, |at| at.to_string()),
             wakes: cq.wait().is_some(),
-            caution: "",
             connect_all: facts.crashes_on_lost_peer,
         };
         let mut address = address::MAGIC.to_vec();
