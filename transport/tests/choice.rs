@@ -29,6 +29,11 @@ fn tcp_is_what_this_version_has_and_goes_the_way_that_was_asked_for() {
     assert!(taken.reason.contains("127.0.0.1"), "{}", taken.reason);
     assert_eq!(Ofi::open(&tcp()).unwrap().limits().provider, taken.name);
     assert!(survey.iter().all(|candidate| !candidate.reason.is_empty()));
+    // What would be tried comes first, and is of this request alone.
+    assert_eq!(survey.iter().find(|candidate| candidate.fits), Some(taken));
+    let fitting = survey.iter().filter(|candidate| candidate.fits);
+    let alien = fitting.filter(|it| !["tcp", "net", "tcp;ofi_rxm"].contains(&it.name.as_str()));
+    assert_eq!(alien.count(), 0, "{survey:?}");
 }
 
 #[test]

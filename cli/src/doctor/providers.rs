@@ -29,7 +29,7 @@ pub(super) struct Candidate {
 
 impl From<ofi::Candidate> for Candidate {
     fn from(candidate: ofi::Candidate) -> Self {
-        let ofi::Candidate { name, version, domain, address, taken, reason } = candidate;
+        let ofi::Candidate { name, version, domain, address, taken, reason, .. } = candidate;
         Self { name, version, device: domain, address, taken, reason }
     }
 }

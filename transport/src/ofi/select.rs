@@ -85,7 +85,9 @@ pub struct Candidate {
     pub domain: String,
     /// The address it would send from, where that is an IP address.
     pub address: Option<IpAddr>,
-    /// Whether [`super::Ofi::open`] with the same options would try it first.
+    /// Whether [`super::Ofi::open`] with the same options would try it, in the order of these candidates.
+    pub fits: bool,
+    /// Whether it would try it first.
     pub taken: bool,
     /// Why it was chosen, or why not and what would help.
     pub reason: String,
@@ -266,18 +268,17 @@ pub fn survey(options: &Options) -> Result<Vec<Candidate>, Error> {
         let refused = |reason| Candidate { name: name.clone(), reason, ..Candidate::default() };
         match offers(&name, options)? {
             Ok(offers) => {
+                let fits = wanted.contains(&name);
                 for (info, why) in offers {
                     let first = survey.iter().find(|candidate| candidate.taken);
                     let (taken, reason) = match first {
-                        _ if !wanted.contains(&name) => {
-                            (false, "it fits, but only when asked for by name".to_owned())
-                        }
+                        _ if !fits => (false, "it fits, but only when asked for by name".to_owned()),
                         None => (true, why),
                         Some(first) => (false, format!("it fits, but {} comes first", first.name)),
                     };
                     let (major, minor) = info.version();
                     let (version, domain, address) = (format!("{major}.{minor}"), info.device(), info.ip());
-                    survey.push(Candidate { version, domain, address, taken, ..refused(reason) });
+                    survey.push(Candidate { version, domain, address, fits, taken, ..refused(reason) });
                 }
             }
             Err(reason) => survey.push(refused(reason)),
