@@ -7,11 +7,20 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The titles of all sections, in order.
-const SECTIONS: [&str; 8] =
-    ["versions", "environment", "machine", "interfaces", "providers", "self-test", "limits", "verdict"];
+const SECTIONS: [&str; 9] = [
+    "versions",
+    "environment",
+    "machine",
+    "interfaces",
+    "shared memory",
+    "providers",
+    "self-test",
+    "limits",
+    "verdict",
+];
 
 /// The doctor with these arguments and variables, and no others that it reports.
 fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -28,6 +37,18 @@ fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The doctor under a limit, as the shell's `ulimit` takes it, and what it says, in one line.
+fn limited(limit: &str, provider: &str) -> (Output, String) {
+    let mut shell = Command::new("sh");
+    let program = env!("CARGO_BIN_EXE_unisono");
+    shell.args(["-c", &format!("ulimit {limit}; exec {program} doctor --provider {provider}")]);
+    let variables = ["FI_PROVIDER", "UNISONO_PROVIDER", "UNISONO_INTERFACE"];
+    let shell = variables.iter().fold(&mut shell, |shell, name| shell.env_remove(name));
+    let output = shell.stdin(Stdio::null()).output().unwrap();
+    let said = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    (output, said)
 }
 
 fn json(output: &Output) -> Value {
@@ -60,7 +81,7 @@ fn all_sections_are_there_in_narrow_lines() {
 }
 
 #[test]
-fn the_status_says_whether_a_provider_works() {
+fn the_status_says_whether_anything_works() {
     let output = doctor(&["--json", "-"], &[]);
     let found = json(&output);
     let works = found["works"].as_bool().unwrap();
@@ -69,10 +90,7 @@ fn the_status_says_whether_a_provider_works() {
     assert_eq!(titles, SECTIONS);
     assert!(found["machine"]["layout"]["Ok"]["cores"].as_u64().unwrap() > 0);
     if !works {
-        println!(
-            "SKIPPED: no provider works here, so its latency cannot be looked at: {}",
-            found["providers"]
-        );
+        println!("SKIPPED: nothing works here, so its latency cannot be looked at: {}", found["providers"]);
         return;
     }
     let reduced = &found["self_test"]["trials"][0]["success"];
@@ -85,7 +103,7 @@ fn no_such_provider_is_a_problem_with_status_1() {
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stdout);
     assert!(said.contains("PROBLEM  no-such-provider: no provider fits"), "{said}");
-    assert!(said.contains("PROBLEM  no provider works here"), "{said}");
+    assert!(said.contains("PROBLEM  nothing works here"), "{said}");
     assert_eq!(text(&output.stderr), "");
     // Where another is to be had, it says so.
     if doctor(&[], &[]).status.success() {
@@ -153,14 +171,51 @@ fn invalid_arguments_are_refused() {
 }
 
 #[test]
+fn ranks_of_one_host_share_memory_and_a_provider_is_tried_by_its_name() {
+    let output = doctor(&["--json", "-"], &[]);
+    let found = json(&output);
+    let trials = |found: &Value| -> Vec<(Value, Value)> {
+        let trials = found["self_test"]["trials"].as_array().unwrap().iter();
+        trials.map(|it| (it["request"].clone(), it["success"]["provider"].clone())).collect()
+    };
+    assert_eq!(found["shared_memory"]["opens"], json!({ "Ok": null }), "{found}");
+    let both = trials(&found);
+    assert_eq!(both[0], (json!("one_host"), json!("shm")), "{found}");
+    for (request, provider) in &both[1..] {
+        assert!(*request == "hosts" || request["named"].is_string(), "{found}");
+        assert_ne!(*provider, "shm", "{found}");
+    }
+    // A name alone.
+    let shm = json(&doctor(&["--provider", "shm", "--json", "-"], &[]));
+    assert_eq!(trials(&shm), [(json!({ "named": "shm" }), json!("shm"))], "{shm}");
+    assert_eq!(shm["providers"]["candidates"], json!([]), "{shm}");
+    let tcp = json(&doctor(&["--provider", "tcp", "--json", "-"], &[]));
+    assert_eq!(tcp["shared_memory"]["opens"], Value::Null, "{tcp}");
+    assert!(trials(&tcp).iter().all(|(request, _)| *request == json!({ "named": "tcp" })), "{tcp}");
+}
+
+#[test]
+fn limits_that_forbid_shared_memory_are_told_of() {
+    // In blocks of 512 B: less than a ring takes.
+    let (output, said) = limited("-f 64", "shm");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said.contains("an endpoint does not open") && said.contains("(ulimit -f)"), "{said}");
+    assert!(said.contains("PROBLEM shm: there is no shared memory"), "{said}");
+    // Less than some memory that ranks allocate.
+    let (output, said) = limited("-f 1024", "shm");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(said.contains("warn the limit on file sizes is 512 KiB"), "{said}");
+    assert!(said.contains("2 ranks form a group over shm"), "{said}");
+    let (output, said) = limited("-n 6", "shm");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said.contains("an endpoint does not open") && said.contains("(ulimit -n)"), "{said}");
+}
+
+#[test]
 fn few_file_descriptors_are_told_of_and_waited_for_no_longer_than_it_takes_to_see() {
-    let program = env!("CARGO_BIN_EXE_unisono");
     let began = std::time::Instant::now();
-    let mut shell = Command::new("sh");
     // With so few no group of two comes about.
-    shell.args(["-c", &format!("ulimit -n 16; exec {program} doctor --provider tcp")]);
-    let output = shell.env_remove("FI_PROVIDER").stdin(Stdio::null()).output().unwrap();
-    let said = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, said) = limited("-n 16", "tcp");
     assert!(said.contains("this process may have 16 at most") && said.contains("ulimit -n"), "{said}");
     assert!(!said.contains("it hangs"), "{said}");
     assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());

@@ -48,6 +48,11 @@ impl Files {
         self.text(path)?.parse().ok()
     }
 
+    /// Where a symbolic link leads.
+    pub(super) fn link(&self, path: &str) -> Option<String> {
+        fs::read_link(self.path(path)).ok().map(|to| to.to_string_lossy().into_owned())
+    }
+
     /// The names in a directory, sorted; none if there is no such directory.
     pub(super) fn names(&self, path: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(path)) else { return Vec::new() };

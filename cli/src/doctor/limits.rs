@@ -5,19 +5,15 @@ use serde::Serialize;
 use unisono::config::Config;
 use unisono_schedule::{cost::control_memory, select::neighbours, windows::stride};
 
-use super::{files::Files, group::Reduced, report::Section};
+use super::{files::Files, group::Reduced, report::Section, self_test::SelfTest, shared::SHM};
 use crate::words::{size64, some};
 
 /// The number of the capability to lock memory without limit (CAP_IPC_LOCK).
 const IPC_LOCK: u32 = 14;
-/// The number of the capability to read other processes' memory (CAP_SYS_PTRACE).
-const SYS_PTRACE: u32 = 19;
 /// The smallest chunk to which windows shrink where the limit on locked memory is small.
 const LEAST_CHUNK: usize = 4 << 10;
 /// The only huge pages that windows ask for.
 const HUGE: u64 = 2 << 20;
-/// What containers get for /dev/shm when nobody asks for more (docker run --shm-size).
-const CONTAINER_SHM: u64 = 64 << 20;
 
 /// A limit of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -97,16 +93,12 @@ pub(super) struct Limits {
     pub(super) may_lock: Option<bool>,
     /// Open files.
     pub(super) files: Limit,
-    /// Bytes of /dev/shm: all, free.
-    pub(super) shm: Option<(u64, u64)>,
-    /// Yama's ptrace scope; 0 where there is no Yama.
-    pub(super) ptrace_scope: Option<u32>,
-    /// Whether this process may read other processes' memory all the same (CAP_SYS_PTRACE).
-    pub(super) may_ptrace: Option<bool>,
     /// Huge pages, by size.
     pub(super) huge_pages: Vec<HugePages>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub(super) transparent: Option<String>,
+    /// The same for memory that ranks share: `advise`, `never` and others.
+    pub(super) transparent_shared: Option<String>,
     /// The algorithm of TCP congestion control: `cubic`, `bbr` and so on.
     pub(super) congestion_control: Option<String>,
     /// Whether there are RDMA devices.
@@ -118,38 +110,30 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn gather(files: &Files, windows: Windows) -> Self {
         let status = files.text("/proc/self/status");
-        let may = |capability| status.as_deref().and_then(|status| capable(status, capability));
-        let shm = rustix::fs::statvfs(files.path("/dev/shm")).ok();
-        let yama = "/proc/sys/kernel/yama/ptrace_scope";
+        let may_lock = status.as_deref().and_then(|status| capable(status, IPC_LOCK));
+        let transparent = |file: &str| {
+            let text = files.text(&format!("/sys/kernel/mm/transparent_hugepage/{file}"))?;
+            chosen(&text)
+        };
         Self {
             memlock: Limit::of(Resource::Memlock),
-            // The capability to lock memory counts only in the first user namespace; that to read another process's memory counts in
-            // the namespace of that process.
-            may_lock: may(IPC_LOCK).map(|may| may && first_user_namespace(files)),
+            may_lock: may_lock.map(|may| may && first_user_namespace(files)),
             files: Limit::of(Resource::Nofile),
-            shm: shm.map(|shm| {
-                (shm.f_blocks.saturating_mul(shm.f_frsize), shm.f_bavail.saturating_mul(shm.f_frsize))
-            }),
-            ptrace_scope: if files.has(yama) { files.number(yama) } else { Some(0) },
-            may_ptrace: may(SYS_PTRACE),
             huge_pages: huge_pages(files),
-            transparent: files
-                .text("/sys/kernel/mm/transparent_hugepage/enabled")
-                .and_then(|text| chosen(&text)),
+            transparent: transparent("enabled"),
+            transparent_shared: transparent("shmem_enabled"),
             congestion_control: files.text("/proc/sys/net/ipv4/tcp_congestion_control"),
             rdma: !files.names("/sys/class/infiniband").is_empty(),
             windows,
         }
     }
 
-    /// `chosen` is the provider that works by default, or the one asked for.
-    pub(super) fn judge(&self, chosen: Option<&Reduced>) -> Section {
+    pub(super) fn judge(&self, self_test: &SelfTest) -> Section {
         let mut section = Section::new("limits");
-        self.judge_locked(chosen, &mut section);
+        self.judge_locked(self_test.between_hosts(), &mut section);
         self.judge_files(&mut section);
-        self.judge_shared(&mut section);
-        self.judge_huge(&mut section);
-        self.judge_tcp(chosen, &mut section);
+        self.judge_huge(self_test, &mut section);
+        self.judge_tcp(self_test.on_one_host(), &mut section);
         section
     }
 
@@ -209,41 +193,19 @@ impl Limits {
         }
     }
 
-    fn judge_shared(&self, section: &mut Section) {
-        match self.shm {
-            None => section.warn("/dev/shm cannot be read: shm will not work", "mount a tmpfs on /dev/shm"),
-            Some((total, free)) => {
-                let words = format!("/dev/shm: {} of {} are free", size64(free), size64(total));
-                if free <= CONTAINER_SHM {
-                    section.warn(
-                        format!("{words}: shm may run out of space with many ranks here"),
-                        "remove what is left over in /dev/shm; in a container: docker run --shm-size=1g or --ipc=host",
-                    );
-                } else {
-                    section.ok(words);
-                }
+    fn judge_huge(&self, self_test: &SelfTest, section: &mut Section) {
+        if self.windows.huge_pages && self_test.on_one_host().is_some_and(|used| used.provider == SHM) {
+            let now = self.transparent_shared.as_deref().unwrap_or("unknown");
+            if !["always", "within_size", "advise", "force"].contains(&now) {
+                section.warn(
+                    format!(
+                        "UNISONO_HUGE_PAGES asks for huge pages, but memory that ranks share has ordinary ones: \
+                         shmem_enabled is {now}"
+                    ),
+                    "`echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`",
+                );
             }
         }
-        let words = "reading other processes' memory (CMA, for large messages of shm)";
-        match (self.ptrace_scope, self.may_ptrace) {
-            (Some(0), _) => section.ok(format!("{words}: ptrace scope 0 allows it")),
-            // No capability helps.
-            (Some(scope @ 3..), _) => section.warn(
-                format!("{words}: ptrace scope {scope} forbids it to everybody, so shm needs one more copy"),
-                "it cannot be lowered while the system runs: remove kernel.yama.ptrace_scope from /etc/sysctl.d and reboot",
-            ),
-            (Some(scope), Some(true)) => {
-                section.ok(format!("{words}: allowed by CAP_SYS_PTRACE (ptrace scope {scope})"))
-            }
-            (Some(scope), _) => section.warn(
-                format!("{words}: ptrace scope {scope} forbids it, so shm needs one more copy"),
-                "`sysctl kernel.yama.ptrace_scope=0`; in a container: docker run --cap-add=SYS_PTRACE",
-            ),
-            (None, _) => section.note(format!("{words}: ptrace scope unknown")),
-        }
-    }
-
-    fn judge_huge(&self, section: &mut Section) {
         let none = HugePages { size: HUGE, total: None, free: None };
         let pages = self.huge_pages.iter().find(|pages| pages.size == HUGE).unwrap_or(&none);
         for other in self.huge_pages.iter().filter(|other| other.size != HUGE && other.total > Some(0)) {
@@ -253,7 +215,7 @@ impl Limits {
         let transparent = format!("transparent huge pages: {transparent}");
         let wanted = self.windows.pages.saturating_mul(self.windows.here as u64);
         let (total, free) = (pages.total.unwrap_or(0), pages.free.unwrap_or(0));
-        if self.windows.huge_pages && free < wanted {
+        if self.windows.huge_pages && !self_test.shares_only() && free < wanted {
             let (each, here) = (self.windows.pages, some(self.windows.here, "rank"));
             section.warn(
                 format!(
@@ -346,16 +308,15 @@ mod tests {
     fn this_machine_has_sane_values() {
         let limits = Limits::gather(&Files::below("/"), Windows::of(&Config::default(), 4, 4));
         assert!(limits.files.soft.is_none_or(|files| files > 3));
-        assert!(limits.shm.is_none_or(|(total, free)| free <= total), "{limits:?}");
-        assert!(limits.may_lock.is_some() && limits.may_ptrace.is_some());
+        assert!(limits.may_lock.is_some());
     }
 
     #[test]
     fn nothing_is_known_without_the_files() {
         let directory = tempfile::tempdir().unwrap();
         let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
-        assert_eq!((limits.may_lock, limits.shm, limits.transparent), (None, None, None));
-        assert_eq!((limits.ptrace_scope, limits.huge_pages.len(), limits.rdma), (Some(0), 0, false));
+        assert_eq!((limits.may_lock, limits.transparent, limits.transparent_shared), (None, None, None));
+        assert_eq!((limits.huge_pages.len(), limits.rdma), (0, false));
         assert_eq!(limits.congestion_control, None);
     }
 
@@ -368,14 +329,12 @@ mod tests {
             if let Some(map) = map {
                 fs::write(directory.path().join("proc/self/uid_map"), map).unwrap();
             }
-            let limits =
-                Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
-            (limits.may_lock, limits.may_ptrace)
+            Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4)).may_lock
         };
-        assert_eq!(of(Some("         0          0 4294967295\n")), (Some(true), Some(true)));
-        assert_eq!(of(None), (Some(true), Some(true)));
+        assert_eq!(of(Some("         0          0 4294967295\n")), Some(true));
+        assert_eq!(of(None), Some(true));
         for map in ["         0       1000          1\n", "0 100000 65536", "0 1000 1\n1 100000 65536", ""] {
-            assert_eq!(of(Some(map)), (Some(false), Some(true)), "{map}");
+            assert_eq!(of(Some(map)), Some(false), "{map}");
         }
     }
 
@@ -401,7 +360,6 @@ mod tests {
     fn odd_files_are_unknown() {
         let directory = tempfile::tempdir().unwrap();
         for (path, text) in [
-            ("proc/sys/kernel/yama/ptrace_scope", "many"),
             ("proc/self/status", "CapEff:\tzz"),
             ("sys/kernel/mm/transparent_hugepage/enabled", "always madvise"),
             ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "-4"),
@@ -413,7 +371,7 @@ mod tests {
             fs::write(path, text).unwrap();
         }
         let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
-        assert_eq!((limits.may_lock, limits.ptrace_scope, limits.transparent), (None, None, None));
+        assert_eq!((limits.may_lock, limits.transparent), (None, None));
         assert_eq!(limits.huge_pages, [HugePages { size: 2 << 20, total: None, free: None }]);
     }
 

@@ -1,8 +1,8 @@
 //! `unisono doctor`: finds why unisono does not run here, or runs slowly.
 //!
 //! Each topic has a file with a function that collects facts (`gather`) and a pure one that assesses them (`judge`).
-//! Sections are printed as they are done. Each provider is tried by two ranks that form a group, in processes of their own, so
-//! that one that crashes or hangs is reported and does not end the report.
+//! Sections are printed as they are done. Shared memory and each provider are tried by two ranks that form a group, in processes of
+//! their own, so that one that crashes or hangs is reported and does not end the report.
 
 use std::{
     fs, io,
@@ -29,6 +29,7 @@ mod machine;
 mod providers;
 mod report;
 mod self_test;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -43,6 +44,7 @@ use self::{
     providers::Providers,
     report::{Mark, Section},
     self_test::SelfTest,
+    shared::SharedMemory,
     versions::Versions,
 };
 use crate::words::some;
@@ -50,16 +52,17 @@ use crate::words::some;
 /// The number of ranks for which memory and open files are judged if it is not given.
 const RANKS: usize = 8;
 
-/// Finds why unisono does not run here or is slow: checks providers, limits, interfaces, cores and environment.
+/// Finds why unisono does not run here or is slow: checks shared memory, providers, limits, interfaces, cores and environment.
 ///
-/// Every line has a mark: ok, warn, PROBLEM, or - for information. Lines with => say what to do. Over each provider, two ranks
-/// on this machine form a group; other hosts are not contacted. The exit status is 0 if a provider works, 1 otherwise.
+/// Every line has a mark: ok, warn, PROBLEM, or - for information. Lines with => say what to do. Over shared memory and over each
+/// provider, two ranks on this machine form a group; other hosts are not contacted. The exit status is 0 if one of these works,
+/// 1 otherwise.
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
-    /// Check only this libfabric provider, for instance tcp, shm or verbs [default: UNISONO_PROVIDER].
+    /// Check only this libfabric provider, for instance tcp or verbs, or only shared memory: shm [default: UNISONO_PROVIDER].
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// Check only these network interfaces: names, addresses and networks separated by commas (eth0,10.0.0.0/8), or all except
+    /// Let providers use only these network interfaces: names, addresses and networks separated by commas (eth0,10.0.0.0/8), or all except
     /// these (^docker0) [default: UNISONO_INTERFACE].
     #[arg(long)]
     interface: Option<unisono_transport::ofi::Interfaces>,
@@ -80,6 +83,7 @@ struct Findings {
     environment: Environment,
     machine: Machine,
     interfaces: Interfaces,
+    shared_memory: SharedMemory,
     providers: Providers,
     self_test: SelfTest,
     limits: Limits,
@@ -91,7 +95,7 @@ impl Doctor {
         crate::status("doctor", self.examine())
     }
 
-    /// Succeeds if a provider works.
+    /// Succeeds if shared memory or a provider works.
     fn examine(&self) -> io::Result<ExitCode> {
         let files = Files::below("/");
         let json_only = self.json.as_ref().is_some_and(|file| file.as_os_str() == "-");
@@ -119,7 +123,9 @@ impl Doctor {
             process: launched.and_then(|launched| launched.local_rank).unwrap_or(0),
             ..Options::default()
         };
-        let providers = Providers::gather(&options);
+        let shared_memory = SharedMemory::gather(&files, options.provider.as_deref());
+        out.print(shared_memory.judge())?;
+        let providers = Providers::gather(&options, &shared_memory);
         out.print(providers.judge())?;
         let self_test = SelfTest::gather(&providers);
         out.print(self_test.judge())?;
@@ -127,7 +133,7 @@ impl Doctor {
         let world = count.max(launched.map(|launch| launch.ranks)).unwrap_or(RANKS);
         let here = count.unwrap_or(RANKS).min(world);
         let limits = Limits::gather(&files, Windows::of(&config, world, here));
-        out.print(limits.judge(self_test.chosen()))?;
+        out.print(limits.judge(&self_test))?;
         out.finish(&self_test)?;
 
         let works = !self_test.working().is_empty();
@@ -139,6 +145,7 @@ impl Doctor {
                 environment,
                 machine,
                 interfaces,
+                shared_memory,
                 providers,
                 self_test,
                 limits,
@@ -202,14 +209,19 @@ fn verdict(sections: &[Section], self_test: &SelfTest) -> Section {
     let mut section = Section::new("verdict");
     let working = self_test.working();
     if working.is_empty() {
-        section.problem(format!("no provider works here; {marks}"), "start with the first PROBLEM above");
+        section.problem(format!("nothing works here; {marks}"), "start with the first PROBLEM above");
+    } else if self_test.ends_at_the_host() {
+        section.warn(
+            format!("{} for ranks of one host, but nothing between hosts; {marks}", join(&working)),
+            "start with the first PROBLEM above",
+        );
     } else {
         section.ok(format!("{}; {marks}", join(&working)));
     }
     section
 }
 
-/// `net works`, `tcp and shm work`, `verbs;ofi_rxm, tcp and shm work`.
+/// `net works`, `shm and tcp work`, `shm, verbs;ofi_rxm and tcp work`.
 fn join(names: &[&str]) -> String {
     match names {
         [] => "nothing works".into(),

@@ -1,16 +1,19 @@
-//! Which providers libfabric offers here, and which one each request would take.
+//! Which providers libfabric offers here, and which one each request would take, if it does not take shared memory.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use serde::Serialize;
 use unisono_transport::ofi::{self, Options};
 
-use super::report::Section;
+use super::{
+    report::Section,
+    shared::{SHM, SharedMemory},
+};
 
-/// The usual requests.
-const REQUESTS: [&str; 3] = ["tcp", "shm", "verbs"];
+/// The usual requests to libfabric.
+const REQUESTS: [&str; 2] = ["tcp", "verbs"];
 
-/// One thing that libfabric offers.
+/// One thing that libfabric offers, or shared memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Candidate {
     /// The provider's name.
@@ -21,6 +24,8 @@ pub(super) struct Candidate {
     pub(super) device: String,
     /// The address it would send from.
     pub(super) address: Option<IpAddr>,
+    /// Whether it would be tried, in the order of candidates.
+    pub(super) fits: bool,
     /// Whether it would be tried first.
     pub(super) taken: bool,
     /// Why, or why not and what to do about it.
@@ -29,8 +34,8 @@ pub(super) struct Candidate {
 
 impl From<ofi::Candidate> for Candidate {
     fn from(candidate: ofi::Candidate) -> Self {
-        let ofi::Candidate { name, version, domain, address, taken, reason, .. } = candidate;
-        Self { name, version, device: domain, address, taken, reason }
+        let ofi::Candidate { name, version, domain, address, fits, taken, reason } = candidate;
+        Self { name, version, device: domain, address, fits, taken, reason }
     }
 }
 
@@ -52,79 +57,160 @@ impl Candidate {
     }
 }
 
-/// The provider that one request would get.
+/// What may be asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Way {
-    /// The provider asked for; `None` if the library chooses.
-    pub(super) request: Option<String>,
-    /// What would be tried first, or why there is nothing.
-    pub(super) taken: Result<Candidate, String>,
+#[serde(rename_all = "snake_case")]
+pub(super) enum Request {
+    /// Nothing, so that the library chooses, for ranks that are all on one host.
+    OneHost,
+    /// The same for ranks of several hosts.
+    Hosts,
+    /// A provider, or shared memory, by its name.
+    Named(String),
 }
 
-/// The providers that libfabric offers.
+impl Request {
+    pub(super) fn is_shm(&self) -> bool {
+        matches!(self, Self::Named(name) if name == SHM)
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OneHost => "by default, on one host",
+            Self::Hosts => "by default, between hosts",
+            Self::Named(name) => name,
+        })
+    }
+}
+
+/// What one request would get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Way {
+    /// What is asked for.
+    pub(super) request: Request,
+    /// Whether it is the user's request or the default, and not for information.
+    pub(super) asked: bool,
+    /// What would be tried first, or why there is nothing.
+    pub(super) taken: Result<Candidate, String>,
+    /// What would be tried if that does not work: the other providers that fit.
+    pub(super) next: Vec<Candidate>,
+}
+
+impl Way {
+    /// That of a request that takes shared memory.
+    fn shared(request: Request, shared: &SharedMemory) -> Self {
+        let shm = Candidate {
+            name: SHM.to_owned(),
+            version: String::new(),
+            device: String::new(),
+            address: None,
+            fits: true,
+            taken: true,
+            reason: "it is unisono's own shared memory, for which libfabric is not asked".to_owned(),
+        };
+        let opens = shared.opens.clone().unwrap_or(Ok(()));
+        Self { request, asked: true, taken: opens.map(|()| shm), next: Vec::new() }
+    }
+
+    /// That of a request to libfabric, and all candidates.
+    fn surveyed(request: Request, asked: bool, options: &Options) -> (Self, Vec<Candidate>) {
+        let provider = match &request {
+            Request::Named(name) => Some(name.clone()),
+            Request::OneHost | Request::Hosts => None,
+        };
+        let survey = match ofi::survey(&Options { provider, ..options.clone() }) {
+            Ok(survey) => survey.into_iter().map(Candidate::from).collect::<Vec<_>>(),
+            Err(error) => {
+                return (
+                    Self { request, asked, taken: Err(error.to_string()), next: Vec::new() },
+                    Vec::new(),
+                );
+            }
+        };
+        let mut next: Vec<Candidate> = Vec::new();
+        for candidate in survey.iter().filter(|candidate| candidate.fits) {
+            // Of each provider the best address.
+            if next.iter().all(|other| other.name != candidate.name) {
+                next.push(candidate.clone());
+            }
+        }
+        // The survey begins with what the request means.
+        let why = || survey.first().map_or_else(|| "there is none".into(), refusal);
+        let taken = if next.is_empty() { Err(why()) } else { Ok(next.remove(0)) };
+        (Self { request, asked, taken, next }, survey)
+    }
+}
+
+/// What libfabric and shared memory offer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Providers {
     /// The provider asked for.
     pub(super) provider: Option<String>,
     /// The interface asked for.
     pub(super) interface: Option<String>,
-    /// The result of each request: of the one that was made, or of the default and the usual ones.
+    /// The result of each request: of the one that was made, or of the defaults and the usual ones.
     pub(super) ways: Vec<Way>,
-    /// If no request gets a provider: what would be tried first without a request.
+    /// If a request to libfabric was narrowed, and none gets a provider: what would be tried first otherwise.
     pub(super) otherwise: Option<Candidate>,
-    /// All candidates of the first of these requests.
+    /// All candidates of the first request to libfabric.
     pub(super) candidates: Vec<Candidate>,
 }
 
 impl Providers {
     /// `options.provider` and `options.interface` narrow what is asked for.
-    pub(super) fn gather(options: &Options) -> Self {
+    pub(super) fn gather(options: &Options, shared: &SharedMemory) -> Self {
         let mut found = Self {
             provider: options.provider.clone(),
             interface: options.interface.as_ref().map(ToString::to_string),
             ..Self::default()
         };
-        let mut requests = vec![options.provider.clone()];
-        if options.provider.is_none() {
-            requests.extend(REQUESTS.map(|request| Some(request.to_owned())));
+        let mut requests = Vec::new();
+        match &options.provider {
+            Some(name) if name == SHM => {
+                found.ways.push(Way::shared(Request::Named(name.clone()), shared));
+            }
+            Some(name) => requests.push(Request::Named(name.clone())),
+            None => {
+                found.ways.push(Way::shared(Request::OneHost, shared));
+                requests.push(Request::Hosts);
+                requests.extend(REQUESTS.map(|name| Request::Named(name.to_owned())));
+            }
         }
-        for request in requests {
-            let survey = ofi::survey(&Options { provider: request.clone(), ..options.clone() });
-            let taken = match survey {
-                Ok(survey) => {
-                    let survey: Vec<Candidate> = survey.into_iter().map(Candidate::from).collect();
-                    let taken = survey.iter().find(|candidate| candidate.taken).cloned();
-                    // The survey begins with what the request means.
-                    let why = || survey.first().map_or_else(|| "there is none".into(), refusal);
-                    let taken = taken.ok_or_else(why);
-                    if found.ways.is_empty() {
-                        found.candidates = survey;
-                    }
-                    taken
-                }
-                Err(error) => Err(error.to_string()),
-            };
-            found.ways.push(Way { request, taken });
+        for (at, request) in requests.into_iter().enumerate() {
+            let (way, candidates) = Way::surveyed(request, at == 0, options);
+            found.ways.push(way);
+            if at == 0 {
+                found.candidates = candidates;
+            }
         }
         let narrowed = options.provider.is_some() || options.interface.is_some();
-        if narrowed && found.ways.iter().all(|way| way.taken.is_err()) {
+        let mut asked = found.ways.iter().filter(|way| way.request != Request::OneHost);
+        if narrowed && asked.all(|way| way.taken.is_err()) {
             let open = Options { provider: None, interface: None, ..options.clone() };
-            let survey = ofi::survey(&open).unwrap_or_default();
-            found.otherwise = survey.into_iter().find(|candidate| candidate.taken).map(Candidate::from);
+            found.otherwise = Way::surveyed(Request::Hosts, false, &open).0.taken.ok();
         }
         found
     }
 
     pub(super) fn judge(&self) -> Section {
         let mut section = Section::new("providers");
-        for (at, way) in self.ways.iter().enumerate() {
-            let request = way.request.as_deref().unwrap_or("by default");
-            match &way.taken {
+        for Way { request, asked, taken, .. } in &self.ways {
+            match taken {
                 Ok(taken) => section.ok(format!("{request}: {}; {}", taken.words(), taken.reason)),
-                // The first is what was asked for, the others are for information.
-                Err(reason) if at == 0 => section.problem(
+                Err(_) if *request == Request::OneHost => {
+                    section.note(format!("{request}: as between hosts, because there is no shared memory"));
+                }
+                Err(_) if request.is_shm() => section.problem(
+                    format!("{request}: there is no shared memory"),
+                    self.way_out("see shared memory above"),
+                ),
+                Err(reason) if *asked => section.problem(
                     format!("{request}: no provider fits{}; {reason}", self.narrowed()),
-                    self.way_out(),
+                    self.way_out(
+                        "unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info makes libfabric log more",
+                    ),
                 ),
                 Err(reason) => section.note(format!("{request}: none; {reason}")),
             }
@@ -155,18 +241,18 @@ impl Providers {
         section
     }
 
-    /// What to do if the request gets no provider.
-    fn way_out(&self) -> String {
-        let way_out = "unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info makes libfabric log more; Debian's \
-                       libfabric1 has tcp and shm built in";
+    /// What to do if the request gets nothing: what would be taken without it, and `advice`.
+    fn way_out(&self, advice: &str) -> String {
         let asked = match (&self.provider, &self.interface) {
             (Some(_), None) => "--provider and UNISONO_PROVIDER",
             (None, Some(_)) => "--interface and UNISONO_INTERFACE",
             _ => "--provider, --interface, UNISONO_PROVIDER and UNISONO_INTERFACE",
         };
         self.otherwise.as_ref().map_or_else(
-            || way_out.to_owned(),
-            |other| format!("without {asked} it would be {}; otherwise: {way_out}", other.words()),
+            || advice.to_owned(),
+            |other| {
+                format!("without {asked} it would be {} between hosts; otherwise: {advice}", other.words())
+            },
         )
     }
 

@@ -1,22 +1,23 @@
-//! The self-test: two ranks form a group and reduce, over every provider that fits.
+//! The self-test: two ranks form a group and reduce, over shared memory and over every provider that fits.
 
 use serde::Serialize;
 
 use super::{
     group::{self, Reduced},
-    providers::{Candidate, Providers},
+    providers::{Candidate, Providers, Request},
     report::Section,
+    shared::SHM,
 };
 
-/// A request, and the result of the trial of its provider.
+/// A request, and the result of the trial of what it takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Trial {
-    /// The provider asked for; `None` if the library chooses.
-    pub(super) request: Option<String>,
+    /// What is asked for.
+    pub(super) request: Request,
     /// Whether it is the user's request or the default, and not for information.
     pub(super) asked: bool,
-    /// The provider that comes first, if it did not work, and why.
-    pub(super) failed: Option<(String, String)>,
+    /// What would be taken before the one that worked, but did not work, and why.
+    pub(super) failed: Vec<(String, String)>,
     /// The one that worked.
     pub(super) success: Option<Reduced>,
 }
@@ -30,30 +31,34 @@ pub(super) struct SelfTest {
 
 impl SelfTest {
     pub(super) fn gather(providers: &Providers) -> Self {
-        let with = |provider: Option<&str>, taken: &Candidate| {
-            let address = taken.address.map(|address| address.to_string());
-            group::try_out(provider, providers.interface.as_deref().or(address.as_deref()))
+        // By its exact name: otherwise the group might try another, which would hide why the first failed.
+        let over = |candidate: &Candidate| {
+            let address = candidate.address.map(|address| address.to_string());
+            group::try_out(Some(&candidate.name), providers.interface.as_deref().or(address.as_deref()))
         };
         let mut found = Self::default();
         let mut tried = Vec::new();
-        for (at, way) in providers.ways.iter().enumerate() {
+        for way in &providers.ways {
             let Ok(taken) = &way.taken else { continue };
             // Several requests may get the same provider.
             if tried.contains(&taken) {
                 continue;
             }
             tried.push(taken);
-            let mut trial =
-                Trial { request: way.request.clone(), asked: at == 0, failed: None, success: None };
-            // By its exact name: otherwise the group would try the next provider, which would hide why the first failed.
-            match with(Some(&taken.name), taken) {
-                Ok(success) => trial.success = Some(success),
-                Err(reason) => {
-                    trial.failed = Some((taken.name.clone(), reason));
-                    if way.request.as_ref() != Some(&taken.name) {
-                        trial.success = with(way.request.as_deref(), taken).ok();
+            let (request, asked) = (way.request.clone(), way.asked);
+            let mut trial = Trial { request, asked, failed: Vec::new(), success: None };
+            for candidate in std::iter::once(taken).chain(&way.next) {
+                match over(candidate) {
+                    Ok(success) => {
+                        trial.success = Some(success);
+                        break;
                     }
+                    Err(reason) => trial.failed.push((candidate.name.clone(), reason)),
                 }
+            }
+            // Where ranks open no shared memory, they do without it.
+            if trial.success.is_none() && way.request == Request::OneHost {
+                trial.success = group::try_out(None, providers.interface.as_deref()).ok();
             }
             found.trials.push(trial);
         }
@@ -71,19 +76,47 @@ impl SelfTest {
         names
     }
 
-    /// The provider that is the default, or that was asked for, if it works.
-    pub(super) fn chosen(&self) -> Option<&Reduced> {
-        self.trials.iter().find(|trial| trial.asked)?.success.as_ref()
+    /// What ranks of one host use by default, or what was asked for, if it works.
+    pub(super) fn on_one_host(&self) -> Option<&Reduced> {
+        self.asked().find_map(|trial| trial.success.as_ref())
+    }
+
+    /// What ranks of several hosts use by default, or what was asked for, if it works.
+    pub(super) fn between_hosts(&self) -> Option<&Reduced> {
+        self.asked().find(|trial| trial.request != Request::OneHost)?.success.as_ref()
+    }
+
+    fn asked(&self) -> impl Iterator<Item = &Trial> {
+        self.trials.iter().filter(|trial| trial.asked)
+    }
+
+    /// Whether shared memory works, and no provider.
+    pub(super) fn shares_only(&self) -> bool {
+        self.working() == [SHM]
+    }
+
+    /// Whether ranks of several hosts can form no group, though more than shared memory was asked for.
+    pub(super) fn ends_at_the_host(&self) -> bool {
+        self.shares_only() && !self.trials.iter().any(|trial| trial.request.is_shm())
     }
 
     pub(super) fn judge(&self) -> Section {
         let mut section = Section::new("self-test");
         for Trial { request, asked, failed, success } in &self.trials {
-            let request = request.as_deref().unwrap_or("by default");
-            if let Some((name, reason)) = failed {
-                let text = format!("{request}: {name} fits, but does not work: {reason}");
-                let mut mend = "see the environment above and the limits below; FI_LOG_LEVEL=info makes libfabric log more"
-                    .to_owned();
+            for (at, (name, reason)) in failed.iter().enumerate() {
+                let mut text = format!("{request}: {name} fits, but does not work: {reason}");
+                if success.is_none() {
+                    // Mostly for one reason.
+                    if at > 0 {
+                        break;
+                    }
+                    let others = failed.iter().skip(1);
+                    others.for_each(|(name, _)| text += &format!("; {name} does not work either"));
+                }
+                let mut mend = "see environment and interfaces above and limits below".to_owned();
+                if name != SHM {
+                    mend += "; FI_LOG_LEVEL=info makes libfabric log more";
+                }
                 if name.starts_with("verbs") {
                     mend += "; on soft-RoCE set FI_UNIVERSE_SIZE=32";
                 }
@@ -95,7 +128,9 @@ impl SelfTest {
                 }
             }
             if let Some(reduced) = success {
-                section.ok(format!("{request}: {}", reduced.words()));
+                let not_seen =
+                    if *request == Request::Hosts { "; other hosts were not contacted" } else { "" };
+                section.ok(format!("{request}: {}{not_seen}", reduced.words()));
             }
         }
         if self.trials.is_empty() {

@@ -9,13 +9,15 @@ use super::{
     interfaces::{Interface, Interfaces, Port, Route, VerbsFile},
     limits::{HugePages, Limit, Limits, Windows},
     machine::{Machine, Ranks},
-    providers::{Candidate, Providers, Way},
+    providers::Request,
     report::Section,
     self_test::{SelfTest, Trial},
+    shared::SHM,
     topology::{Cache, Layout, NumaNode},
-    verdict,
     versions::Versions,
 };
+
+mod providers;
 
 /// Compares what is said with what should be, where `|` stands for the margin.
 #[track_caller]
@@ -29,17 +31,6 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn candidate(name: &str, device: &str, address: &str, taken: bool, reason: &str) -> Candidate {
-    Candidate {
-        name: name.into(),
-        version: if device.is_empty() { String::new() } else { "117.0".into() },
-        device: device.into(),
-        address: address.parse().ok(),
-        taken,
-        reason: reason.into(),
-    }
-}
-
 fn reduced(provider: &str) -> Reduced {
     let verbs = provider.starts_with("verbs");
     let wakes = provider != "efa";
@@ -48,8 +39,17 @@ fn reduced(provider: &str) -> Reduced {
     Reduced { provider: provider.into(), pins: verbs, staging: verbs, wakes, sockets, times_us }
 }
 
-fn trial(request: Option<&str>, asked: bool, provider: &str) -> Trial {
-    Trial { request: request.map(str::to_owned), asked, failed: None, success: Some(reduced(provider)) }
+fn trial(request: Request, asked: bool, failed: &[&str], provider: Option<&str>) -> Trial {
+    let failed = failed.iter().map(|name| ((*name).to_owned(), "it broke".to_owned()));
+    Trial { request, asked, failed: failed.collect(), success: provider.map(reduced) }
+}
+
+/// The self-test of a machine where these work, on one host and between hosts.
+fn tested(on_one_host: Option<&str>, between_hosts: Option<&str>) -> SelfTest {
+    let of =
+        |request, provider: Option<&str>| provider.map(|provider| trial(request, true, &[], Some(provider)));
+    let trials = [of(Request::OneHost, on_one_host), of(Request::Hosts, between_hosts)];
+    SelfTest { trials: trials.into_iter().flatten().collect() }
 }
 
 /// Settings of these tests' own, so that better defaults need no other figures.
@@ -63,11 +63,9 @@ fn limits() -> Limits {
         memlock: Limit { soft: Some(8 << 20), hard: Some(8 << 20) },
         may_lock: Some(false),
         files: Limit { soft: Some(1024), hard: Some(524_288) },
-        shm: Some((16 << 30, 15 << 30)),
-        ptrace_scope: Some(0),
-        may_ptrace: Some(false),
         huge_pages: vec![HugePages { size: 2 << 20, total: Some(0), free: Some(0) }],
         transparent: Some("madvise".into()),
+        transparent_shared: Some("never".into()),
         congestion_control: None,
         rdma: false,
         windows: Windows::of(&config(), 8, 8),
@@ -98,120 +96,16 @@ fn machine(ranks: Option<usize>) -> Machine {
 }
 
 #[test]
-fn no_provider() {
-    let why = "it is not built into this libfabric, or finds no device";
-    let providers = Providers {
-        interface: Some("eth9".into()),
-        ways: vec![
-            Way { request: None, taken: Err(format!("efa: {why}")) },
-            Way { request: Some("tcp".into()), taken: Err(format!("net: {why}")) },
-        ],
-        candidates: vec![
-            candidate("efa", "", "", false, why),
-            candidate("net", "", "", false, why),
-            candidate("tcp;ofi_rxm", "", "", false, why),
-        ],
-        ..Providers::default()
-    };
-    let section = providers.judge();
-    says(
-        &section,
-        "|providers
-         |  PROBLEM  by default: no provider fits on interface eth9; efa: it is not built into this libfabric,
-         |           or finds no device
-         |           => unset FI_PROVIDER if it is set; FI_LOG_LEVEL=info makes libfabric log more; Debian's
-         |              libfabric1 has tcp and shm built in
-         |  -        tcp: none; net: it is not built into this libfabric, or finds no device
-         |  -        not taken: tcp;ofi_rxm: it is not built into this libfabric, or finds no device",
-    );
-    let self_test = SelfTest::default();
-    let tested = self_test.judge();
-    says(
-        &tested,
-        "|self-test
-         |  PROBLEM  there is no provider to test
-         |           => see the providers above",
-    );
-    assert!(self_test.working().is_empty());
-    says(
-        &verdict(&[section, tested], &self_test),
-        "|verdict
-         |  PROBLEM  no provider works here; 2 problems
-         |           => start with the first PROBLEM above",
-    );
-}
-
-#[test]
-fn a_provider_of_several_addresses_and_one_that_fails() {
-    let first = "it is on the route to 10.0.0.9";
-    let second = "it fits, but net comes first";
-    let net = candidate("net", "eth0", "10.0.0.1", true, first);
-    let providers = Providers {
-        ways: vec![
-            Way { request: None, taken: Ok(net.clone()) },
-            Way { request: Some("shm".into()), taken: Ok(candidate("shm", "shm", "", true, "it fits")) },
-        ],
-        candidates: vec![
-            net,
-            candidate("net", "lo", "127.0.0.1", false, second),
-            candidate("net", "lo", "::1", false, second),
-            candidate("shm", "shm", "", false, "it fits, but only when asked for by name"),
-        ],
-        ..Providers::default()
-    };
-    says(
-        &providers.judge(),
-        "|providers
-         |  ok       by default: net on eth0 10.0.0.1; it is on the route to 10.0.0.9
-         |  ok       shm: shm; it fits
-         |  -        not taken: net on lo 127.0.0.1, lo ::1: it fits, but net comes first",
-    );
-    let broke = |name: &str| Some((name.to_owned(), "it broke".to_owned()));
-    let mut next_best = trial(None, true, "net");
-    next_best.failed = broke("verbs;ofi_rxm");
-    let failed = Trial { request: Some("shm".into()), asked: false, failed: broke("shm"), success: None };
-    let self_test = SelfTest { trials: vec![next_best, failed.clone()] };
-    let section = self_test.judge();
-    says(
-        &section,
-        "|self-test
-         |  warn     by default: verbs;ofi_rxm fits, but does not work: it broke
-         |           => see the environment above and the limits below; FI_LOG_LEVEL=info makes libfabric log
-         |              more; on soft-RoCE set FI_UNIVERSE_SIZE=32
-         |  ok       by default: 2 ranks form a group over net and reduce correctly: 8 B in about 12 us, 1 MiB
-         |           in about 457 us
-         |  warn     shm: shm fits, but does not work: it broke
-         |           => see the environment above and the limits below; FI_LOG_LEVEL=info makes libfabric log
-         |              more",
-    );
-    assert_eq!(self_test.chosen().map(|chosen| chosen.provider.as_str()), Some("net"));
-    says(
-        &verdict(&[section], &self_test),
-        "|verdict
-         |  ok       net works; 2 warnings",
-    );
-    let self_test = SelfTest { trials: vec![Trial { asked: true, ..failed }] };
-    says(
-        &self_test.judge(),
-        "|self-test
-         |  PROBLEM  shm: shm fits, but does not work: it broke
-         |           => see the environment above and the limits below; FI_LOG_LEVEL=info makes libfabric log
-         |              more",
-    );
-    assert!(self_test.working().is_empty());
-}
-
-#[test]
 fn little_locked_memory() {
-    let verbs = reduced("verbs;ofi_rxm");
+    let verbs = "verbs;ofi_rxm";
     let locked = |limit, rdma, chosen| {
         let memlock = Limit { soft: limit, hard: limit };
-        let mut section = Limits { memlock, rdma, ..limits() }.judge(chosen);
+        let mut section = Limits { memlock, rdma, ..limits() }.judge(&tested(Some(SHM), chosen));
         section.lines.truncate(1);
         section
     };
     says(
-        &locked(Some(64 << 10), true, Some(&verbs)),
+        &locked(Some(64 << 10), true, Some(verbs)),
         "|limits
          |  PROBLEM  locked memory: 64 KiB, but windows for 8 ranks need 8.89 MiB per rank, and even with the
          |           smallest chunks 1.13 MiB
@@ -219,7 +113,7 @@ fn little_locked_memory() {
          |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
     );
     says(
-        &locked(Some(2 << 20), true, Some(&verbs)),
+        &locked(Some(2 << 20), true, Some(verbs)),
         "|limits
          |  warn     locked memory: 2 MiB, but windows for 8 ranks need 8.89 MiB per rank: chunks would be
          |           made smaller, which is slower
@@ -227,14 +121,13 @@ fn little_locked_memory() {
          |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
     );
     says(
-        &locked(Some(16 << 20), true, Some(&verbs)),
+        &locked(Some(16 << 20), true, Some(verbs)),
         "|limits
          |  ok       locked memory: 16 MiB; windows for 8 ranks need 8.89 MiB per rank, and registered buffers
          |           need more",
     );
-    let net = reduced("net");
     says(
-        &locked(Some(64 << 10), false, Some(&net)),
+        &locked(Some(64 << 10), false, Some("net")),
         "|limits
          |  ok       locked memory: 64 KiB; windows for 8 ranks need 7.89 MiB per rank, but net locks none",
     );
@@ -250,50 +143,53 @@ fn no_huge_pages_and_tight_limits() {
     let windows = Windows::of(&Config { huge_pages: true, ..config() }, 300, 8);
     let tight = Limits {
         memlock: Limit { soft: None, hard: None },
-        shm: Some((64 << 20, 32 << 20)),
-        ptrace_scope: Some(1),
         transparent: Some("never".into()),
         windows,
         ..limits()
     };
     says(
-        &tight.judge(None),
+        &tight.judge(&SelfTest::default()),
         "|limits
          |  ok       locked memory: no limit; windows for 300 ranks need 12.5 MiB per rank
          |  warn     open files: 1024, but 300 ranks over TCP may need 1264
          |           => raise it: `ulimit -n 1264`
-         |  warn     /dev/shm: 32 MiB of 64 MiB are free: shm may run out of space with many ranks here
-         |           => remove what is left over in /dev/shm; in a container: docker run --shm-size=1g or
-         |              --ipc=host
-         |  warn     reading other processes' memory (CMA, for large messages of shm): ptrace scope 1 forbids
-         |           it, so shm needs one more copy
-         |           => `sysctl kernel.yama.ptrace_scope=0`; in a container: docker run --cap-add=SYS_PTRACE
          |  warn     UNISONO_HUGE_PAGES asks for huge pages, and windows of 8 ranks here take 216 (27 each),
          |           but 0 of 2 MiB are available: the rest will be ordinary pages
          |           => `echo 216 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after
          |              booting
          |  -        transparent huge pages: never",
     );
-    let mut frozen = Limits { ptrace_scope: Some(3), may_ptrace: Some(true), ..limits() }.judge(None);
+    // Pages are set aside for windows of providers only.
+    let lines = |self_test: &SelfTest| {
+        let mut section = tight.judge(self_test);
+        Section { lines: section.lines.split_off(2), ..section }
+    };
+    let shared =
+        "|  warn     UNISONO_HUGE_PAGES asks for huge pages, but memory that ranks share has ordinary ones:
+                  |           shmem_enabled is never
+                  |           => `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`";
     says(
-        &Section { lines: frozen.lines.split_off(3), ..frozen },
-        "|limits
-         |  warn     reading other processes' memory (CMA, for large messages of shm): ptrace scope 3 forbids
-         |           it to everybody, so shm needs one more copy
-         |           => it cannot be lowered while the system runs: remove kernel.yama.ptrace_scope from
-         |              /etc/sysctl.d and reboot
-         |  -        huge pages of 2 MiB: none are set aside; transparent huge pages: madvise",
+        &lines(&tested(Some(SHM), None)),
+        &format!(
+            "|limits
+             {shared}
+             |  -        huge pages of 2 MiB: none are set aside; transparent huge pages: never"
+        ),
     );
+    let both = lines(&tested(Some(SHM), Some("net"))).render(false);
+    assert!(both.contains("shmem_enabled is never") && both.contains("here take 216"), "{both}");
+    let advised = Limits { transparent_shared: Some("advise".into()), ..tight.clone() };
+    assert!(!advised.judge(&tested(Some(SHM), None)).render(false).contains("UNISONO_HUGE_PAGES"));
 }
 
 #[test]
 fn congestion_control_that_paces() {
     let judged = |name: &str, provider| {
         let limits = Limits { congestion_control: Some(name.into()), ..limits() };
-        let mut section = limits.judge(Some(&reduced(provider)));
-        Section { lines: section.lines.split_off(5), ..section }
+        let mut section = limits.judge(&tested(Some(provider), Some("net")));
+        Section { lines: section.lines.split_off(3), ..section }
     };
-    for (name, provider) in [("cubic", "net"), ("bbr", "shm"), ("bbr", "verbs;ofi_rxm")] {
+    for (name, provider) in [("cubic", "net"), ("bbr", SHM), ("bbr", "verbs;ofi_rxm")] {
         says(&judged(name, provider), &format!("|limits\n|  -        TCP congestion control: {name}"));
     }
     for provider in ["net", "tcp;ofi_rxm"] {
@@ -313,8 +209,9 @@ fn huge_pages_count_if_windows_take_them() {
     let judged = |pages: &[(u64, u64, u64)]| {
         let pages =
             pages.iter().map(|&(size, total, free)| HugePages { size, total: Some(total), free: Some(free) });
-        let mut section = Limits { huge_pages: pages.collect(), windows, ..limits() }.judge(None);
-        Section { lines: section.lines.split_off(4), ..section }
+        let limits = Limits { huge_pages: pages.collect(), windows, ..limits() };
+        let mut section = limits.judge(&SelfTest::default());
+        Section { lines: section.lines.split_off(2), ..section }
     };
     says(
         &judged(&[(2 << 20, 512, 112)]),

@@ -1,0 +1,111 @@
+//! Shared memory of unisono's own: whether the system lets this process have it, and which ranks it reaches.
+
+use rustix::process::{Resource, geteuid, getrlimit};
+use serde::Serialize;
+use unisono_transport::shm;
+
+use super::{files::Files, report::Section};
+use crate::words::size64;
+
+/// The name by which it is asked for.
+pub(super) const SHM: &str = "shm";
+
+/// What decides whether ranks share memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct SharedMemory {
+    /// Whether an endpoint opens, or why not. `None` if none was opened, because a provider is asked for.
+    pub(super) opens: Option<Result<(), String>>,
+    /// The limit on file sizes in bytes, which holds for this memory too.
+    pub(super) file_size: Option<u64>,
+    /// The id of the running kernel.
+    pub(super) kernel: Option<String>,
+    /// The network namespace, in which endpoints have their names.
+    pub(super) network: Option<String>,
+    /// The user's id, and the user namespace in which that holds.
+    pub(super) user: u32,
+    pub(super) users: Option<String>,
+}
+
+impl SharedMemory {
+    /// Opens an endpoint unless another `provider` is asked for.
+    pub(super) fn gather(files: &Files, provider: Option<&str>) -> Self {
+        let wanted = provider.is_none_or(|provider| provider == SHM);
+        let opens = || shm::Endpoint::open().map(drop).map_err(|error| error.to_string());
+        Self {
+            opens: wanted.then(opens),
+            file_size: getrlimit(Resource::Fsize).current,
+            kernel: files.text("/proc/sys/kernel/random/boot_id"),
+            network: files.link("/proc/self/ns/net"),
+            user: geteuid().as_raw(),
+            users: files.link("/proc/self/ns/user"),
+        }
+    }
+
+    pub(super) fn judge(&self) -> Section {
+        let mut section = Section::new("shared memory");
+        match &self.opens {
+            None => {
+                section.note("not looked at, because a provider is asked for: ranks of one host use it too");
+                return section;
+            }
+            Some(Ok(())) => section.ok("an endpoint opens; the self-test below tries it with two ranks"),
+            Some(Err(reason)) => section.warn(
+                format!(
+                    "an endpoint does not open: {reason}. By default, ranks of this host use a provider then, which is slower"
+                ),
+                "raise the limit if the reason is one; otherwise let the container's profiles (seccomp, AppArmor) allow \
+                 memfd_create and Unix sockets",
+            ),
+        }
+        if let Some(limit) = self.file_size {
+            section.warn(
+                format!(
+                    "the limit on file sizes is {}, and holds for memory that ranks share: messages into larger buffers are \
+                     copied twice",
+                    size64(limit)
+                ),
+                "`ulimit -f unlimited`",
+            );
+        }
+        let or_unknown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
+        section.note(format!(
+            "it reaches ranks of the same host (kernel {}), network namespace ({}) and user ({} in {}); containers share a \
+             network namespace by docker run --network=host",
+            or_unknown(&self.kernel),
+            or_unknown(&self.network),
+            self.user,
+            or_unknown(&self.users)
+        ));
+        section
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_opened_unless_a_provider_is_asked_for() {
+        let opens = |provider| SharedMemory::gather(&Files::below("/"), provider).opens;
+        assert_eq!([opens(None), opens(Some(SHM)), opens(Some("tcp"))], [Some(Ok(())), Some(Ok(())), None]);
+    }
+
+    #[test]
+    fn whom_it_reaches_is_read_where_the_system_tells() {
+        let directory = tempfile::tempdir().unwrap();
+        let files = Files::below(directory.path());
+        let found = || {
+            let SharedMemory { kernel, network, users, .. } = SharedMemory::gather(&files, Some("tcp"));
+            [kernel, network, users]
+        };
+        assert_eq!(found(), [None, None, None]);
+        fs::create_dir_all(directory.path().join("proc/self/ns")).unwrap();
+        fs::create_dir_all(directory.path().join("proc/sys/kernel/random")).unwrap();
+        fs::write(directory.path().join("proc/sys/kernel/random/boot_id"), "a64f\n").unwrap();
+        symlink("net:[12]", directory.path().join("proc/self/ns/net")).unwrap();
+        symlink("user:[34]", directory.path().join("proc/self/ns/user")).unwrap();
+        assert_eq!(found(), ["a64f", "net:[12]", "user:[34]"].map(|value| Some(value.to_owned())));
+    }
+}
