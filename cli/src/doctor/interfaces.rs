@@ -113,13 +113,22 @@ impl Interfaces {
         for interface in &self.interfaces {
             section.note(interface.words());
         }
+        let loopback = self.interfaces.iter().flat_map(|it| &it.addresses).any(IpAddr::is_loopback);
+        if self.problem.is_none() && !loopback {
+            section.problem(
+                "no interface has a loopback address, at which the ranks of `unisono run` meet",
+                "`ip link set lo up`",
+            );
+        }
         let outward = |interface: &&Interface| {
             interface.up != Some(false) && interface.addresses.iter().any(|address| !address.is_loopback())
         };
         if self.problem.is_none() && !self.interfaces.iter().any(|interface| outward(&interface)) {
+            let others = "bring an interface up (`ip addr`)";
             section.warn(
                 "no interface that is up has an address but loopback",
-                "ranks on this machine can meet; for others, bring an interface up (`ip addr`)",
+                if loopback { "ranks on this machine can meet; for others, " } else { "" }.to_owned()
+                    + others,
             );
         }
         for port in &self.rdma {

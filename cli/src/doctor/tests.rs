@@ -401,6 +401,25 @@ fn interfaces_of_a_cluster_node() {
 }
 
 #[test]
+fn without_loopback_ranks_of_one_host_cannot_meet() {
+    let interfaces = |addresses: &[&str]| Interfaces {
+        interfaces: vec![Interface {
+            name: "lo".into(),
+            addresses: addresses.iter().map(|text| ip(text)).collect(),
+            up: Some(true),
+            mtu: None,
+            mbit: None,
+        }],
+        ..Interfaces::default()
+    };
+    let said = |addresses: &[&str]| interfaces(addresses).judge().render(false);
+    let problem = "PROBLEM  no interface has a loopback address";
+    assert!(said(&[]).contains(problem) && said(&["10.0.0.1"]).contains(problem), "{}", said(&[]));
+    assert!(!said(&[]).contains("ranks on this machine can meet"), "{}", said(&[]));
+    assert!(!said(&["::1"]).contains(problem) && !said(&["127.0.0.1"]).contains(problem));
+}
+
+#[test]
 fn libraries_old_and_other() {
     let versions = |libfabric, file: Option<&str>| Versions {
         unisono: "0.1.0".into(),
