@@ -50,9 +50,10 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_PROVIDER",
-        "what moves the bytes: shm (memory that ranks of one host share), or a provider of libfabric, for instance tcp or verbs",
-        "shm where all ranks are on one host and of one user, else the first of efa, cxi, opx, verbs and tcp that works; \
-         psm3 only if asked for",
+        "what moves the bytes: shm (memory that ranks of one host share), a provider of libfabric such as tcp or verbs, or both, \
+         such as shm,verbs",
+        "shm between ranks of one host and user, and between hosts the first of efa, cxi, opx, verbs and tcp that works; psm3 only \
+         if asked for",
         |config, text| name(text).map(|name| config.provider = Some(name)),
     ),
     knob(

@@ -124,7 +124,7 @@ fn mappings() -> std::io::Result<usize> {
 fn again(_: &str) -> rank::Outcome {
     let mut left = Vec::new();
     for round in 0..WORLDS {
-        let world = ProcessGroup::join(config(round)?)?;
+        let world = rank::join_with(config(round)?)?;
         let (rank, ranks) = (world.rank(), world.size());
         let mut buffer = world.buffer::<u32>(50_000)?;
         let part = world.create_group(&(0..ranks).collect::<Vec<_>>(), 1)?;

@@ -68,7 +68,7 @@ fn play(_: &str) -> rank::Outcome {
         if round.small {
             config = Config { chunk: CHUNK, eager: EAGER, lanes: LANES, ..config };
         }
-        let group = ProcessGroup::join(config)?;
+        let group = rank::join_with(config)?;
         let mut check = Check { group, round, seed: SEED, bits: 0 };
         check.all().map_err(|error| {
             format!("{} with seed {SEED}, at {}: {error}", check.round.name, check.seed - SEED)

@@ -161,7 +161,7 @@ fn play_victim(told: &str) -> rank::Outcome {
             ready();
             end(&how);
         });
-        let group = ProcessGroup::join(config)?;
+        let group = rank::join_with(config)?;
         loop {
             group.barrier()?;
         }
@@ -178,7 +178,7 @@ fn play_victim(told: &str) -> rank::Outcome {
                 "provider" => config.provider = Some("carrier-pigeon".into()),
                 _ => config.chunk = 4096,
             }
-            ProcessGroup::join(config)
+            rank::join_with(config)
         }
     };
     say("own", joined.err().ok_or("it joined all the same")?);
@@ -188,7 +188,7 @@ fn play_victim(told: &str) -> rank::Outcome {
 /// Joins, and then works until it is told of the end.
 fn play_witness(here: &str) -> rank::Outcome {
     tell_when_there(here);
-    let told = match ProcessGroup::join(rank::config(0)?) {
+    let told = match rank::join_with(rank::config(0)?) {
         Ok(group) => loop {
             let result = group.barrier();
             if result.is_err() {

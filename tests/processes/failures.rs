@@ -200,7 +200,7 @@ fn missing(provider: &str) -> Outcome {
 /// Joins and leaves, or says why it could not join.
 fn play_meets(_: &str) -> rank::Outcome {
     say("began", rank::now());
-    let result = unisono::ProcessGroup::join(rank::config(0)?);
+    let result = rank::join_with(rank::config(0)?);
     say("failed", rank::now());
     match result {
         Ok(group) => group.barrier()?,

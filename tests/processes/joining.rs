@@ -1,7 +1,7 @@
 //! Processes that cannot form a group: each is told why, and none waits longer than necessary.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use unisono::{Error, ProcessGroup};
+use unisono::Error;
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -28,7 +28,7 @@ pub(crate) const ROLES: &[Role] = &[("joins", play), ("joins-with-few-descriptor
 /// Joins and leaves, or says the kind of the error and its message, which is one line.
 fn play(_: &str) -> rank::Outcome {
     let begun = now();
-    let result = config(0).and_then(|config| Ok(ProcessGroup::join(config)?));
+    let result = config(0).and_then(|config| Ok(rank::join_with(config)?));
     say("time", now() - begun);
     match result {
         Ok(group) => {

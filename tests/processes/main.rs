@@ -68,12 +68,27 @@ const ROLES: &[&[Role]] = &[
     reach::ROLES,
 ];
 
-fn cases() -> Cases {
+fn cases(provider: &str) -> Cases {
     let ranks = std::env::var("UNISONO_TEST_RANKS").unwrap_or_else(|_| "1,2,3,4,8".into());
     let mut cases = Cases::new();
     for ranks in ranks.split(',').map(|ranks| ranks.parse().expect("UNISONO_TEST_RANKS holds numbers")) {
         let case: Case = Box::new(move |provider| collectives::case(provider, ranks));
         cases.push((format!("collectives, {ranks} ranks"), case));
+    }
+    // Over both together, what transports decide: how ranks join is the same over any.
+    let both = [
+        messages::CASES,
+        erased::CASES,
+        groups::CASES,
+        members::CASES,
+        failures::CASES,
+        mismatch::CASES,
+        signals::CASES,
+        chaos::CASES,
+    ];
+    if provider == rank::MUX {
+        cases.extend(suite::of(&both));
+        return cases;
     }
     let tables = [
         messages::CASES,
@@ -99,10 +114,11 @@ fn cases() -> Cases {
 }
 
 /// Cases that mostly wait; they run concurrently with the others.
-fn waiting() -> Cases {
-    suite::of(&[forking::CASES, leaving::CASES, stuck::WAITING])
+fn waiting(provider: &str) -> Cases {
+    let stuck = if provider == rank::MUX { &[][..] } else { stuck::WAITING };
+    suite::of(&[forking::CASES, leaving::CASES, stuck])
 }
 
 fn main() -> ExitCode {
-    suite::main("processes", cases, waiting, ROLES)
+    suite::main(("processes", "tcp,shm,mux"), cases, waiting, ROLES)
 }

@@ -185,7 +185,7 @@ fn play(_: &str) -> rank::Outcome {
     let mut problems = Vec::new();
     // The others wait for this rank in every round, whatever comes of one.
     for (number, (name, odd, even, _)) in ROUNDS.iter().enumerate() {
-        let group = ProcessGroup::join(config(number)?)?;
+        let group = rank::join_with(config(number)?)?;
         let last = group.rank() + 1 == group.size();
         let mut data = Data::new(group.rank());
         group.barrier()?;

@@ -41,7 +41,7 @@ fn play(_: &str) -> rank::Outcome {
         if number == 0 {
             config = Config { chunk: 1024, eager: 256, lanes: 3, object_limit: 100_000, ..config };
         }
-        let group = ProcessGroup::join(config)?;
+        let group = rank::join_with(config)?;
         values(&group)?;
         tensors(&group)?;
         later(&group, number)?;

@@ -13,7 +13,8 @@ use rustix::{
     process::{Signal, getpid, kill_process, set_parent_process_death_signal},
     time::{ClockId, clock_gettime},
 };
-use unisono::{Config, Failure, ProcessGroup, config::StoreAddress};
+use unisono::{Config, Failure, ProcessGroup, config::StoreAddress, rendezvous::Store};
+use unisono_transport::{mux::Mux, ofi::Options, shm};
 
 use crate::world::PATIENCE;
 
@@ -21,6 +22,9 @@ use crate::world::PATIENCE;
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
 /// The stores of the groups it joins, one after the other.
 pub(crate) const STORES: &str = "PROCESSES_STORES";
+
+/// The name of shared memory and TCP together in `UNISONO_TEST_PROVIDERS`.
+pub(crate) const MUX: &str = "mux";
 
 /// How a role ends.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
@@ -62,7 +66,22 @@ pub(crate) fn config(number: usize) -> Result<Config, Box<dyn Error>> {
 
 /// Joins the only group of this process.
 pub(crate) fn join() -> Result<ProcessGroup, Box<dyn Error>> {
-    Ok(ProcessGroup::join(config(0)?)?)
+    Ok(join_with(config(0)?)?)
+}
+
+/// As `ProcessGroup::join`. Over [`MUX`] ranks of even and of odd numbers are taken for two hosts.
+pub(crate) fn join_with(config: Config) -> unisono::Result<ProcessGroup> {
+    if config.provider.as_deref() != Some(MUX) {
+        return ProcessGroup::join(config);
+    }
+    let config = Config { provider: Some("shm,tcp".to_owned()), ..config };
+    let store = config.store.as_ref();
+    let within = Instant::now() + config.join_timeout;
+    let store = store.map(|store| Store::open(store, &config.member(), within)).transpose()?;
+    let tcp = Options { provider: Some("tcp".to_owned()), ..ProcessGroup::transport_options(&config) };
+    let (shm, scope) = (shm::Endpoint::open()?, config.rank as u128 % 2);
+    let mux = Mux::new(scope, Some(shm), ProcessGroup::open_transport(&tcp)?);
+    ProcessGroup::with(config, Box::new(mux), store)
 }
 
 /// Prints a line for the parent: a keyword and a value.

@@ -1,8 +1,9 @@
 //! A suite of real ranks as real processes: starts itself again as the ranks, and runs its cases over each provider.
 //!
-//! `tcp` and `shm` must run, or, if `UNISONO_TEST_PROVIDERS` names providers (separated by commas, for instance `verbs`), only these.
-//! An argument that is no option selects cases whose name
-//! contains it, as in any test; if providers are named, at least one case must run.
+//! The suite names its providers, which must run. If `UNISONO_TEST_PROVIDERS` names providers (separated by commas, for instance
+//! `verbs`; `mux` is memory shared between ranks of even numbers and between those of odd ones, and TCP between both), only these
+//! run, and must. An argument that is no option selects cases whose name contains it, as in any test; if providers are named, at
+//! least one case must run.
 
 use std::{net::Ipv4Addr, process::ExitCode, thread, time::Instant};
 
@@ -53,27 +54,37 @@ pub(crate) fn of(tables: &[Table]) -> Cases {
 }
 
 /// Runs all cases over every provider, the `waiting` ones concurrently with the others; or runs the role of this process.
-pub(crate) fn main(suite: &str, cases: fn() -> Cases, waiting: fn() -> Cases, roles: &[&[Role]]) -> ExitCode {
+pub(crate) fn main(
+    (suite, providers): (&str, &str),
+    cases: fn(&str) -> Cases,
+    waiting: fn(&str) -> Cases,
+    roles: &[&[Role]],
+) -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {
         return rank::run(&role, roles);
     }
     let filter = arguments::filter();
     let named = std::env::var("UNISONO_TEST_PROVIDERS");
     let mut failed = false;
-    for provider in named.as_deref().unwrap_or("tcp,shm").split(',') {
+    for provider in named.as_deref().unwrap_or(providers).split(',') {
         // Software providers stay on the loopback; a NIC cannot reach it and is chosen by the default.
         let towards = (!provider.starts_with("verbs")).then_some(Ipv4Addr::LOCALHOST.into());
         let options =
             Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() };
         let name = format!("{suite} over {provider}");
-        match ProcessGroup::open_transport(&options) {
+        let opened = if provider == rank::MUX {
+            &Options { provider: Some("shm,tcp".into()), ..options }
+        } else {
+            &options
+        };
+        match ProcessGroup::open_transport(opened) {
             Err(error) => {
                 println!("FAILED   {name}: it does not open: {error}");
                 failed = true;
             }
             Ok(endpoint) => {
                 drop(endpoint);
-                failed |= judge(provider, &name, &filter, named.is_ok(), cases(), waiting());
+                failed |= judge(provider, &name, &filter, named.is_ok(), cases(provider), waiting(provider));
             }
         }
     }

@@ -22,5 +22,5 @@ use std::process::ExitCode;
 use suite::{Outcome, Table, Verdict, ensure};
 
 fn main() -> ExitCode {
-    suite::main("transfers", || suite::of(&[cases::CASES]), Vec::new, &[cases::ROLES])
+    suite::main(("transfers", "tcp,shm"), |_| suite::of(&[cases::CASES]), |_| Vec::new(), &[cases::ROLES])
 }

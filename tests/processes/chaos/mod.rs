@@ -226,7 +226,7 @@ fn run(plan: &Plan, since: &mut Instant) -> rank::Outcome {
         Kind::Differs(Field::Setting(at)) if mine => settings::ALL[at].apply(&mut config)?,
         _ => None,
     };
-    let world = ProcessGroup::join(config)?;
+    let world = rank::join_with(config)?;
     let some = world.new_group(&plan.members)?;
     let rounds = if matches!(plan.kind, Kind::Dies(..)) { 2000 } else { 1 };
     for round in 0..rounds {

@@ -105,7 +105,6 @@ fn limits(shm: Option<&Limits>, fabric: &Limits) -> Limits {
         device: fabric.device.clone(),
         listens: fabric.listens.clone(),
         more_arrivals: fabric.more_arrivals,
-        caution: fabric.caution,
     }
 }
 
