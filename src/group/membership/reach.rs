@@ -1,7 +1,7 @@
 //! Chooses the transport by which ranks reach each other: memory that they share within a host, libfabric between hosts. Ranks tell
 //! each other at the store where they run before they open libfabric.
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
@@ -104,12 +104,14 @@ pub(super) fn open(
     }
     let provider = asked.and_then(|asked| asked.strip_prefix(SHM_AND));
     let fabric = fabric(config, provider, store, activity, deadline)?;
-    let sharing = sharing(&all);
-    if sharing.iter().all(|with| with.is_empty()) {
+    let scopes = scopes(&all);
+    let mut seen = HashSet::new();
+    if scopes.iter().flatten().all(|scope| seen.insert(scope)) {
         tracing::info!(rank, why, "no ranks share memory; libfabric reaches all");
         return Ok(Box::new(fabric));
     }
-    let with = list(sharing.get(rank).map_or(&[][..], |with| with));
+    let with = |&other: &Rank| other != rank && endpoint.is_some() && scopes[other] == Some(scope);
+    let with = list(&(0..all.len()).filter(with).collect::<Vec<_>>());
     tracing::info!(rank, with, why, "memory is shared with these ranks; libfabric reaches the others");
     Ok(Box::new(Mux::new(scope, endpoint, Box::new(fabric))))
 }
@@ -132,15 +134,9 @@ fn fabric(
     Ok(Ofi::open_watched(&options, activity)?)
 }
 
-/// For every rank, the others with which it can share memory.
-fn sharing(all: &[Reach]) -> Vec<Vec<Rank>> {
-    let scopes: Vec<_> =
-        all.iter().map(|reach| reach.refused.is_none().then(|| reach.host.scope())).collect();
-    let with = |rank: Rank| {
-        let other = |&other: &Rank| other != rank && scopes[rank].is_some() && scopes[other] == scopes[rank];
-        (0..all.len()).filter(other).collect()
-    };
-    (0..all.len()).map(with).collect()
+/// For every rank, what it shares memory with; nothing if it cannot share.
+fn scopes(all: &[Reach]) -> Vec<Option<u128>> {
+    all.iter().map(|reach| reach.refused.is_none().then(|| reach.host.scope())).collect()
 }
 
 /// The error if ranks must use this provider, which cannot reach all of them because of the problem.
