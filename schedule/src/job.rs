@@ -1,6 +1,6 @@
 //! The input of an algorithm: the collective, its sizes, and the limits of its messages.
 
-use crate::{Rank, partition::Blocks};
+use crate::{Rank, Spread, partition::Blocks};
 
 /// A collective operation. Blocks are consecutive, in the order of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,10 +128,12 @@ pub struct Job<'a> {
     /// Whether contributions must be reduced in the order of ranks ([`Step::Fold`](crate::Step::Fold)); only for a
     /// [plan](crate::algorithm::Plan::ordered) that can.
     pub ordered: bool,
+    /// The hosts of the ranks, for a plan of two levels ([`Plan::flat`](crate::algorithm::Plan::flat)).
+    pub spread: Spread<'a>,
 }
 
 impl Job<'_> {
-    /// A job with even blocks, root 0, and one lane of messages of any length, which go through slots.
+    /// A job with even blocks, root 0, all ranks on one host, and one lane of messages of any length, which go through slots.
     #[must_use]
     pub const fn new(collective: Collective, rank: Rank, ranks: usize, count: usize) -> Self {
         Self {
@@ -147,6 +149,7 @@ impl Job<'_> {
             direct: false,
             long: false,
             ordered: false,
+            spread: Spread::Unknown,
         }
     }
 

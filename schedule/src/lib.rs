@@ -70,4 +70,4 @@ pub mod windows;
 pub use job::{Collective, Job, Uneven};
 pub use recorded::{CallSchedule, Recorded};
 pub use step::{Place, Rank, SLICE, Schedule, Span, Step};
-pub use topology::{Kind, Network, Topology};
+pub use topology::{Kind, Network, Spread, Topology};

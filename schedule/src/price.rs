@@ -3,7 +3,7 @@
 
 use crate::algorithm::Plan;
 use crate::{
-    Job,
+    Job, Spread,
     cost::{Alike, Cost, Fabric, Load, Setup, Unpriced, lower_bound, memory, simulate, simulate_one},
     windows::{BULK_SLOTS, CHUNK_BYTES, EAGER_BYTES, EAGER_SLOTS, LANES, stride, writes_in_flight},
 };
@@ -26,7 +26,8 @@ impl Effort {
     pub const QUICK: Self = Self { steps: 100_000, ..Self::EXACT };
 }
 
-/// The cost of a job by this plan, if an element has `element_size` bytes. The job's `rank` does not matter. Windows have the
+/// The cost of a job by this plan, if an element has `element_size` bytes. The job's `rank` and `spread` do not matter: consecutive ranks
+/// share the hosts of the fabric. Windows have the
 /// default sizes ([`windows`](crate::windows)), or larger ones if the job or the plan needs these.
 ///
 /// ```
@@ -70,6 +71,8 @@ pub(crate) fn price_among(
     hosts: Option<&[u32]>,
     effort: Effort,
 ) -> Result<Cost, Unpriced> {
+    let spread = hosts.map_or(Spread::Even(fabric.ranks_per_host), Spread::Of);
+    let job = &Job { spread, ..*job };
     let setup = Setup { hosts, ..setup(plan, job, element_size, fabric, effort.limit) };
     let one = alike(plan, job.ranks, fabric).is_some();
     let parts = parts(plan, job, one, effort);

@@ -1,5 +1,9 @@
 //! The hosts and cores of the ranks, and the network between them. The choice of an algorithm depends on these.
 
+use std::collections::{HashMap, HashSet};
+
+use crate::Rank;
+
 /// The kind of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -69,10 +73,77 @@ impl Topology {
     }
 }
 
+/// The hosts of a job's ranks, the same on all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Spread<'a> {
+    /// All on one host, or it is not known.
+    #[default]
+    Unknown,
+    /// So many consecutive ranks on each host, and what is left on the last.
+    Even(usize),
+    /// The number of each rank's host. If a rank has none, the hosts are not known.
+    Of(&'a [u32]),
+}
+
+impl Spread<'_> {
+    /// The ranks of each host, in ascending order; the hosts in the order of their first ranks. If the hosts are not known, all ranks are
+    /// on one.
+    pub(crate) fn hosts(self, ranks: usize) -> Vec<Vec<Rank>> {
+        match self {
+            Self::Even(each) if each > 0 => {
+                (0..ranks).step_by(each).map(|first| (first..ranks.min(first + each)).collect()).collect()
+            }
+            Self::Of(hosts) if hosts.len() >= ranks => {
+                let (mut index, mut all) = (HashMap::new(), Vec::<Vec<Rank>>::new());
+                for (rank, host) in hosts.iter().enumerate().take(ranks) {
+                    let at = *index.entry(host).or_insert(all.len());
+                    match all.get_mut(at) {
+                        Some(members) => members.push(rank),
+                        None => all.push(vec![rank]),
+                    }
+                }
+                all
+            }
+            _ => vec![(0..ranks).collect()],
+        }
+    }
+
+    /// Whether there are several hosts, and one has several of `ranks` ranks.
+    #[must_use]
+    pub fn has_levels(self, ranks: usize) -> bool {
+        match self {
+            Self::Even(each) => each > 1 && ranks > each,
+            Self::Of(hosts) if hosts.len() >= ranks => {
+                let count = hosts[..ranks].iter().collect::<HashSet<_>>().len();
+                count > 1 && count < ranks
+            }
+            _ => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cost::Fabric;
+
+    #[test]
+    fn levels_are_where_a_host_of_several_has_several_ranks() {
+        for (spread, ranks, hosts) in [
+            (Spread::Unknown, 3, vec![vec![0, 1, 2]]),
+            (Spread::Even(0), 2, vec![vec![0, 1]]),
+            (Spread::Even(1), 2, vec![vec![0], vec![1]]),
+            (Spread::Even(2), 2, vec![vec![0, 1]]),
+            (Spread::Even(2), 5, vec![vec![0, 1], vec![2, 3], vec![4]]),
+            (Spread::Of(&[7, 7]), 3, vec![vec![0, 1, 2]]),
+            (Spread::Of(&[7, 3, 7]), 3, vec![vec![0, 2], vec![1]]),
+            (Spread::Of(&[7, 3, u32::MAX]), 3, vec![vec![0], vec![1], vec![2]]),
+        ] {
+            assert_eq!(spread.hosts(ranks), hosts, "{spread:?}");
+            let levels = hosts.len() > 1 && hosts.len() < ranks;
+            assert_eq!(spread.has_levels(ranks), levels, "{spread:?}");
+        }
+    }
 
     #[test]
     fn ranks_with_a_core_each_are_not_crowded() {

@@ -5,8 +5,10 @@
 mod binomial;
 mod bruck;
 mod chunks;
+mod compose;
 mod direct;
 mod dissemination;
+mod hosts;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
@@ -52,6 +54,9 @@ pub struct Plan {
     pub whole: bool,
     /// Whether some rank receives messages from all others, and so needs a window for each.
     pub from_all: bool,
+    /// If it distinguishes the messages inside a host from those between hosts ([`Job::spread`]): the plan that it is where there is
+    /// one host, or no host has two ranks. All other properties are those of that plan.
+    pub flat: Option<&'static Self>,
 }
 
 /// The number of equal messages into which a lane's unit of work is cut.
@@ -140,6 +145,18 @@ pub const ALGORITHMS: &[Algorithm] = &[
         summary: "all to one rank and its results back: small messages among ranks that share cores",
         plans: star::PLANS,
     },
+    Algorithm {
+        name: "leader",
+        code: 11,
+        summary: "one rank of each host speaks for it: small messages between hosts of several ranks",
+        plans: hosts::LEADER,
+    },
+    Algorithm {
+        name: "lanes",
+        code: 12,
+        summary: "a piece of the vector between hosts by each rank of a host: large messages between hosts of several ranks",
+        plans: hosts::LANES,
+    },
 ];
 
 /// The algorithm of this name.
@@ -194,6 +211,28 @@ impl Plan {
             split: Split::Whole,
             whole: false,
             from_all: false,
+            flat: None,
+        }
+    }
+
+    /// The plan of a collective in a list.
+    const fn of(plans: &'static [Self], collective: Collective) -> &'static Self {
+        let mut at = 0;
+        while plans[at].collective as u8 != collective as u8 {
+            at += 1;
+        }
+        &plans[at]
+    }
+
+    /// A plan of two levels, which is the plan `flat` where there are no two.
+    const fn levels(flat: &'static Self, make: fn(&Job<'_>) -> Box<dyn Schedule>) -> Self {
+        Self {
+            hops: flat.hops,
+            depth: flat.depth,
+            split: flat.split,
+            from_all: flat.from_all,
+            flat: Some(flat),
+            ..Self::new(flat.collective, make, flat.hops)
         }
     }
 
@@ -201,6 +240,9 @@ impl Plan {
     #[must_use]
     pub fn make(&self, job: &Job<'_>) -> Box<dyn Schedule> {
         debug_assert!(job.rank < job.ranks && job.root < job.ranks && job.chunk > 0 && job.lanes > 0);
+        if let Some(flat) = self.flat.filter(|_| !job.spread.has_levels(job.ranks)) {
+            return flat.make(job);
+        }
         if job.ranks > 1 {
             return (self.make)(job);
         }

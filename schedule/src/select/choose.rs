@@ -14,7 +14,7 @@ use super::{
     model,
 };
 use crate::{
-    Collective, Kind, Topology,
+    Collective, Kind, Spread, Topology,
     algorithm::{ALGORITHMS, Algorithm},
     cost::Fabric,
 };
@@ -82,6 +82,16 @@ impl Chooser {
     #[must_use]
     pub const fn fabric(&self) -> &Fabric {
         &self.fabric
+    }
+
+    /// The hosts of the ranks ([`Job::spread`](crate::Job::spread)).
+    #[must_use]
+    pub fn spread(&self) -> Spread<'_> {
+        if self.hosts.len() == self.topology.ranks {
+            Spread::Of(&self.hosts)
+        } else {
+            Spread::Even(self.fabric.ranks_per_host)
+        }
     }
 
     /// The sources that are asked in turn. Measurements inside one host do not hold between hosts.
@@ -155,7 +165,8 @@ impl Chooser {
         let order = priced.entry((collective, class)).or_insert_with(|| {
             model::order(collective, &self.topology, &self.fabric, &self.hosts, class).into()
         });
-        order.iter().map(|(algorithm, _)| *algorithm).find(|algorithm| allowed(algorithm))
+        // Where there are no two levels, those of two levels alone may be allowed.
+        order.iter().map(|(algorithm, _)| *algorithm).find(|algorithm| allowed(algorithm)).or(Some(first))
     }
 
     /// The sizes at which another row is taken, in ascending order.
@@ -295,14 +306,26 @@ mod tests {
         };
         let blocks = [0, 0, 0, 0, 1, 1, 1, 1];
         assert_eq!(taken(slow, &blocks, 16 * MIB), "rabenseifner");
-        // Halves of a vector go between hosts, where neighbours are on different ones.
-        let fastest = |hosts: &[u32]| {
+        // Halves of a vector go between hosts, where neighbours are on different ones; but not if all hosts have a part of it.
+        let order = |hosts: &[u32]| {
             let fabric = Fabric::of(&slow, 4);
-            model::order(AllReduce, &slow, &fabric, hosts, model::class(16 * MIB))[0].1
+            model::order(AllReduce, &slow, &fabric, hosts, model::class(16 * MIB))
         };
-        assert!(fastest(&[0, 1, 0, 1, 0, 1, 0, 1]) > 2.0 * fastest(&blocks));
+        let in_turn = [0, 1, 0, 1, 0, 1, 0, 1];
+        assert!(["leader", "lanes"].contains(&taken(slow, &in_turn, 16 * MIB)));
+        let flat = |hosts| {
+            let order: Vec<(&Algorithm, f64)> = order(hosts);
+            let fastest = order.iter().find(|(it, _)| it.plan(AllReduce).unwrap().flat.is_none());
+            fastest.map(|it| it.1).unwrap()
+        };
+        assert!(flat(&in_turn) > 2.0 * flat(&blocks));
+        assert!(order(&in_turn)[0].1 < 1.05 * flat(&blocks));
+        assert_eq!(taken(slow, &in_turn, 4 * KIB), "leader");
         let four = Topology::new(4);
         assert_eq!(taken(Topology { network: slow.network, ..four }, &[0, 1, 2, 3], 8), "direct");
+        // Where no host has two ranks, there are no two levels.
+        let alone = model::order(AllReduce, &four, &Fabric::of(&four, 1), &[0, 1, 2, 3], 3);
+        assert!(alone.iter().all(|(it, _)| it.plan(AllReduce).unwrap().flat.is_none()));
     }
 
     #[test]

@@ -172,7 +172,7 @@ mod tests {
             ("all_reduce:magic", "no algorithm \"magic\""),
             ("all_things:ring", "no collective \"all_things\"; there are all_reduce"),
             ("barrier:ring", "leaves no algorithm for barrier, which can be done by direct, dissemination"),
-            ("barrier:^direct,dissemination,star", "leaves no algorithm for barrier"),
+            ("barrier:^direct,dissemination,star,leader", "leaves no algorithm for barrier"),
             ("^ring;^tree", "two lists for all collectives; wanted one, of names after commas"),
             ("ring;all_reduce:tree;ring", "two lists for all collectives"),
             ("all_reduce:^ring;broadcast:ring;all_reduce:^tree", "two lists for all_reduce; wanted one"),

@@ -5,7 +5,7 @@
 
 use super::choice::{Choice, FEW, writes};
 use crate::{
-    Collective, Job, Topology,
+    Collective, Job, Spread, Topology,
     algorithm::{ALGORITHMS, Algorithm},
     cost::Fabric,
     price::{Effort, price_among},
@@ -23,6 +23,9 @@ const WHOLE: (usize, usize) = (256 << 10, 256 << 10);
 /// The bounds of a pipeline's chunks (bytes), and its lanes.
 const PIPED: (usize, usize) = (128 << 10, 256 << 10);
 const PIPES: usize = 4;
+
+/// The part of the time that an algorithm of two levels must save to be chosen: the model's own error between similar schedules.
+const GAIN: f64 = 0.05;
 
 /// The class of a size, in bytes. Sizes of one class have the same order of algorithms: those up to the same power of two, and all
 /// beyond 64 MiB.
@@ -46,6 +49,8 @@ pub(super) fn shape(
 
 /// The algorithms that can do a collective of this class of sizes, the fastest first, with their times (s). Among many ranks, the
 /// algorithms in which a rank receives from all others come last, because their windows take much memory; so do those without a price.
+/// An algorithm of two levels comes before the others if it saves 5 % of the time or more; where there are no two levels, it is not among
+/// them.
 pub(super) fn order(
     collective: Collective,
     topology: &Topology,
@@ -59,6 +64,9 @@ pub(super) fn order(
         .iter()
         .filter_map(|algorithm| {
             let plan = algorithm.plan(collective)?;
+            if plan.flat.is_some() && !Spread::Of(hosts).has_levels(ranks) {
+                return None;
+            }
             let choice = shape(algorithm, collective, ranks, bytes).within(chunk, EAGER_BYTES, LANES);
             let (direct, long) = writes(plan, ranks, bytes, chunk, fabric.cheap_registration);
             let job = Job {
@@ -70,11 +78,10 @@ pub(super) fn order(
             };
             let cost = price_among(plan, &job, 1, fabric, Some(hosts), EFFORT);
             let seconds = cost.map_or(f64::INFINITY, |cost| cost.seconds);
-            Some((algorithm, ranks > FEW && plan.from_all, seconds))
+            let weighed = if plan.flat.is_some() { seconds / (1.0 - GAIN) } else { seconds };
+            Some((algorithm, (ranks > FEW && plan.from_all, weighed), seconds))
         })
         .collect();
-    all.sort_by(|one, other| {
-        (one.1, one.2).partial_cmp(&(other.1, other.2)).unwrap_or(std::cmp::Ordering::Equal)
-    });
+    all.sort_by(|one, other| one.1.partial_cmp(&other.1).unwrap_or(std::cmp::Ordering::Equal));
     all.into_iter().map(|(algorithm, _, seconds)| (algorithm, seconds)).collect()
 }

@@ -3,14 +3,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+mod hosts;
 mod mutants;
 mod mutants_all;
 mod mutants_bruck;
+mod mutants_hosts;
 mod mutants_rabenseifner;
 mod mutants_star;
 mod mutants_tree;
 mod openings;
 mod papers;
+mod papers_hosts;
 mod writes;
 
 use std::{
@@ -72,9 +75,10 @@ impl fmt::Display for Case {
     }
 }
 
-/// Every plan of every algorithm.
+/// Every plan of every algorithm that does not distinguish hosts.
 fn plans() -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
-    ALGORITHMS.iter().flat_map(|algorithm| algorithm.plans.iter().map(move |plan| (algorithm, plan)))
+    let all = ALGORITHMS.iter().flat_map(|it| it.plans.iter().map(move |plan| (it, plan)));
+    all.filter(|(_, plan)| plan.flat.is_none())
 }
 
 /// What a schedule sends.
@@ -322,14 +326,19 @@ fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
 
 /// Checks all cases on all cores; fails with the first few violations.
 fn run_all(cases: &[Case]) -> usize {
+    run_with(cases, |case| case.run().map(|_| ()).map_err(|violation| format!("{case}: {violation}")))
+}
+
+/// Checks all cases with this check on all cores; fails with the first few violations.
+fn run_with<C: Sync>(cases: &[C], check: impl Fn(&C) -> Result<(), String> + Sync) -> usize {
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     std::thread::scope(|scope| {
         for _ in 0..cores {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(violation) = case.run() {
-                        failures.lock().unwrap().push(format!("{case}: {violation}"));
+                    if let Err(told) = check(case) {
+                        failures.lock().unwrap().push(told);
                     }
                 }
             });

@@ -31,17 +31,17 @@ struct Row {
 }
 
 /// ⌊log2 n⌋.
-fn floor(n: usize) -> usize {
+pub(crate) fn floor(n: usize) -> usize {
     n.ilog2() as usize
 }
 
 /// ⌈log2 n⌉.
-fn ceil(n: usize) -> usize {
+pub(crate) fn ceil(n: usize) -> usize {
     n.next_power_of_two().ilog2() as usize
 }
 
 /// Ranks beyond the greatest power of two.
-fn beyond(n: usize) -> usize {
+pub(crate) fn beyond(n: usize) -> usize {
     n - (1 << floor(n))
 }
 

@@ -1,0 +1,211 @@
+//! The collectives of a vector between hosts: all_reduce, broadcast, reduce, and barrier, whose vector is empty.
+
+use std::{ops::Range, sync::Arc};
+
+use super::{binomial, dissemination, inside, rabenseifner, recursive_doubling, tree};
+use crate::{
+    Collective, Job, Place, Rank,
+    algorithm::{
+        Plan,
+        chunks::Shape,
+        compose::{At, Lengths, Stage, Stages},
+    },
+    partition::{self, block},
+};
+
+/// One rank's part. The root, or the first rank of a host, has place 0 in its host.
+pub(super) struct Vector {
+    collective: Collective,
+    count: usize,
+    chunks: usize,
+    /// The number of pieces of a chunk, each of which goes between hosts by another rank of a host; `None` if all of it goes by the leader.
+    pieces: Option<usize>,
+    max_message: usize,
+    /// The ranks of this host, by place; and this rank's place.
+    host: Arc<[Rank]>,
+    place: usize,
+    /// The ranks with the same place on all hosts, if this rank's place has a piece; this rank's host, and the root's.
+    across: Arc<[Rank]>,
+    home: usize,
+    root: usize,
+    is_root: bool,
+}
+
+impl Vector {
+    /// By a leader in each host.
+    pub(super) fn leader(job: &Job<'_>) -> Self {
+        Self::new(job, false)
+    }
+
+    /// By as many ranks of each host as the smallest host has.
+    pub(super) fn lanes(job: &Job<'_>) -> Self {
+        Self::new(job, true)
+    }
+
+    fn new(job: &Job<'_>, lanes: bool) -> Self {
+        let &Job { collective, rank, ranks, root, count, chunk, .. } = job;
+        let mut hosts = job.spread.hosts(ranks);
+        for host in hosts.iter_mut().filter(|_| collective.has_root()) {
+            if let Some(at) = host.iter().position(|&member| member == root) {
+                host[..=at].rotate_right(1);
+            }
+        }
+        let find = |rank: Rank| {
+            let found = hosts
+                .iter()
+                .enumerate()
+                .find_map(|(index, host)| Some((index, host.iter().position(|&member| member == rank)?)));
+            found.unwrap_or_default()
+        };
+        let ((home, place), (root_host, _)) = (find(rank), find(root));
+        let (least, most) = hosts
+            .iter()
+            .fold((ranks, 1), |(least, most), host| (least.min(host.len()), most.max(host.len())));
+        let pieces = lanes.then_some(least);
+        let width = pieces.unwrap_or(1);
+        let count = if collective == Collective::Barrier { 0 } else { count };
+        let chunks = partition::rounds(count, width, chunk);
+        let longest = partition::longest(count, chunks);
+        // Among many ranks a message has several pieces.
+        let piece = partition::longest(longest, width);
+        let max_message = if lanes && most > super::FEW { longest.min(chunk) } else { piece };
+        let across =
+            if place < width { hosts.iter().map(|host| host[place]).collect() } else { Arc::default() };
+        let host = std::mem::take(&mut hosts[home]).into();
+        let is_root = collective.has_root() && rank == root;
+        Self {
+            collective,
+            count,
+            chunks,
+            pieces,
+            max_message,
+            host,
+            place,
+            across,
+            home,
+            root: root_host,
+            is_root,
+        }
+    }
+
+    /// The elements of a chunk.
+    fn chunk(&self, chunk: usize) -> Range<usize> {
+        block(self.count, self.chunks, chunk)
+    }
+
+    /// The elements of a place's piece of a chunk, counted from the chunk's first.
+    fn piece(&self, chunk: &Range<usize>, place: usize) -> Range<usize> {
+        block(chunk.len(), self.pieces.unwrap_or(1), place)
+    }
+
+    /// The place of this rank's piece between the stages: the output, or scratch if a reduce leaves it elsewhere.
+    fn sum(&self, chunk: &Range<usize>) -> At {
+        if self.collective == Collective::Reduce && !self.is_root {
+            return At { place: Place::Scratch, offset: 0 };
+        }
+        At { place: Place::Output, offset: chunk.start + self.piece(chunk, self.place).start }
+    }
+
+    /// A stage among the ranks of this host.
+    fn within(&self, plan: &'static Plan, chunk: &Range<usize>, input: At, output: At) -> Stage {
+        let lengths = if plan.collective.has_blocks() {
+            Lengths::Blocks((0..self.host.len()).map(|place| self.piece(chunk, place).len()).collect())
+        } else {
+            Lengths::Vector(chunk.len())
+        };
+        Stage {
+            plan,
+            members: self.host.clone(),
+            rank: self.place,
+            root: 0,
+            lengths,
+            input,
+            output,
+            last: false,
+            settle: false,
+        }
+    }
+
+    /// The ranks of this host reduce the chunk, or the root's host gets pieces of it.
+    fn down(&self, chunk: &Range<usize>) -> Option<Stage> {
+        let plan = match (self.collective, self.pieces) {
+            (Collective::Broadcast, Some(_)) if self.home == self.root => {
+                inside(self.host.len(), Collective::Scatter)
+            }
+            (Collective::Broadcast, _) => return None,
+            (_, Some(_)) => inside(self.host.len(), Collective::ReduceScatter),
+            (_, None) => const { Plan::of(binomial::PLANS, Collective::Reduce) },
+        };
+        let place = if self.collective == Collective::Broadcast { Place::Output } else { Place::Input };
+        let whole = At { place, offset: chunk.start };
+        // Sums of the chunk before may still be read from scratch.
+        let settle = chunk.start > 0 && self.sum(chunk).place == Place::Scratch;
+        Some(Stage { settle, ..self.within(plan, chunk, whole, self.sum(chunk)) })
+    }
+
+    /// The ranks with this piece on all hosts do the collective.
+    fn between(&self, chunk: &Range<usize>) -> Option<Stage> {
+        let plan = match (self.collective, self.pieces) {
+            (Collective::AllReduce, None) => {
+                const { Plan::of(recursive_doubling::PLANS, Collective::AllReduce) }
+            }
+            (Collective::AllReduce, Some(_)) => {
+                const { Plan::of(rabenseifner::PLANS, Collective::AllReduce) }
+            }
+            (Collective::Barrier, _) => const { Plan::of(dissemination::PLANS, Collective::Barrier) },
+            (Collective::Broadcast, None) => const { Plan::of(binomial::PLANS, Collective::Broadcast) },
+            (Collective::Broadcast, Some(_)) => const { Plan::of(tree::PLANS, Collective::Broadcast) },
+            (_, None) => const { Plan::of(binomial::PLANS, Collective::Reduce) },
+            (_, Some(_)) => const { Plan::of(tree::PLANS, Collective::Reduce) },
+        };
+        let sum = self.sum(chunk);
+        (!self.across.is_empty()).then(|| Stage {
+            plan,
+            members: self.across.clone(),
+            rank: self.home,
+            root: if self.collective.has_root() { self.root } else { 0 },
+            lengths: Lengths::Vector(self.piece(chunk, self.place).len()),
+            input: sum,
+            output: sum,
+            last: true,
+            settle: false,
+        })
+    }
+
+    /// The ranks of this host get the result, or the root gets its pieces.
+    fn up(&self, chunk: &Range<usize>) -> Option<Stage> {
+        let plan = match (self.collective, self.pieces) {
+            (Collective::Reduce, Some(_)) if self.home == self.root => {
+                inside(self.host.len(), Collective::Gather)
+            }
+            (Collective::Reduce, _) => return None,
+            (_, Some(_)) => inside(self.host.len(), Collective::AllGather),
+            (_, None) => const { Plan::of(binomial::PLANS, Collective::Broadcast) },
+        };
+        let whole = At { place: Place::Output, offset: chunk.start };
+        Some(self.within(plan, chunk, self.sum(chunk), whole))
+    }
+}
+
+impl Stages for Vector {
+    fn shape(&self) -> Shape {
+        let sums = self.collective == Collective::Reduce && !self.is_root;
+        let longest = self.chunk(0);
+        Shape {
+            chunks: self.chunks,
+            turns: 3,
+            max_message: self.max_message,
+            direct: false,
+            scratch: if sums { self.piece(&longest, self.place).len() } else { 0 },
+        }
+    }
+
+    fn stage(&self, chunk: usize, stage: usize) -> Option<Stage> {
+        let chunk = self.chunk(chunk);
+        match stage {
+            0 => self.down(&chunk),
+            1 => self.between(&chunk),
+            _ => self.up(&chunk),
+        }
+    }
+}
