@@ -10,7 +10,7 @@ use std::error::Error;
 
 use unisono::{Config, dtype::Dtype};
 use unisono_schedule::{
-    Collective, Job,
+    Collective, Job, Spread,
     algorithm::{ALGORITHMS, Algorithm, Plan, find},
     cost::{Cost, Fabric, Unpriced},
     select::{self, Chooser},
@@ -159,12 +159,18 @@ impl Case {
         lengths.map_or(usize::MAX, |(input, output)| input.max(output)).saturating_mul(self.dtype.size())
     }
 
-    /// The algorithms that can do it.
+    /// The algorithms that can do it; those of two levels only where there are two.
     pub(crate) fn plans(&self) -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
-        let collective = self.collective;
+        let (collective, levels) = (self.collective, self.spread().has_levels(self.ranks));
         ALGORITHMS
             .iter()
             .filter_map(move |algorithm| algorithm.plan(collective).map(|plan| (algorithm, plan)))
+            .filter(move |(_, plan)| levels || plan.flat.is_none())
+    }
+
+    /// Consecutive ranks share the hosts of the fabric.
+    fn spread(&self) -> Spread<'static> {
+        Spread::Even(self.fabric.ranks_per_host)
     }
 
     /// How this algorithm does it in a group with the default configuration whose `UNISONO_ALGORITHM` allows no other.
@@ -190,6 +196,7 @@ impl Case {
             lanes: shape.lanes,
             direct: shape.direct,
             long: shape.long,
+            spread: self.spread(),
             ..Job::new(self.collective, 0, self.ranks, self.count)
         }
     }

@@ -175,7 +175,7 @@ impl Planner {
 
     /// Plans a call that is not kept. Returns all of the plan but the schedule, and the algorithm and the job that make the schedule.
     fn make<'r>(
-        &self,
+        &'r self,
         dtype: Dtype,
         spec: &CallSpec<'r>,
         options: &CallOptions,
@@ -185,7 +185,9 @@ impl Planner {
             .map_err(|error| Error::Argument { call: collective.name(), problem: error.to_string() })?;
         let (algorithm, shape) = self.choose_shape(spec, dtype.size(), options)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
-        let job = Job { chunk, lanes, direct, long, ordered, ..spec.job(self.rank, self.topology.ranks) };
+        let spread = self.chooser.spread();
+        let job =
+            Job { chunk, lanes, direct, long, ordered, spread, ..spec.job(self.rank, self.topology.ranks) };
         let signature = spec.signature(&job, dtype, algorithm.code);
         let average = op == ReduceOp::Avg;
         let traits = CallTraits { collective, signature, kernel, average, size: dtype.size(), long };
