@@ -21,8 +21,17 @@ pub(super) trait Stages: Send + 'static {
     fn shape(&self) -> Shape;
 
     /// A stage of a chunk on this rank; `None` if it does not take part. Of one stage, no chunk is longer than chunk 0.
-    fn stage(&self, chunk: usize, stage: usize) -> Option<Stage>;
+    fn stage(&self, chunk: usize, stage: usize) -> Option<Part>;
 }
+
+/// What a rank does in a stage.
+pub(super) enum Part {
+    Among(Stage),
+    Copies(Copies),
+}
+
+/// Copies: from where to where, and how many elements.
+pub(super) type Copies = Box<dyn Iterator<Item = (At, At, usize)> + Send>;
 
 /// An algorithm among some of the ranks.
 pub(super) struct Stage {
@@ -48,6 +57,8 @@ pub(super) struct Stage {
 pub(super) enum Lengths {
     Vector(usize),
     Blocks(Vec<usize>),
+    /// Of an all_to_all: the blocks of this member's input, and of its output.
+    Exchange(Vec<usize>, Vec<usize>),
 }
 
 /// A place in memory.
@@ -74,7 +85,14 @@ struct Lane {
 }
 
 /// A stage whose steps are taken.
-struct Running {
+enum Running {
+    Among(Inner),
+    /// With the first element of the lane's scratch.
+    Copies(Copies, usize),
+}
+
+/// An algorithm whose steps are taken.
+struct Inner {
     stage: Stage,
     schedule: Box<dyn Schedule>,
     /// The first element of the lane's scratch, and of that of the schedule.
@@ -82,19 +100,48 @@ struct Running {
     scratch: usize,
 }
 
+impl At {
+    pub(super) const INPUT: Self = Self { place: Place::Input, offset: 0 };
+    pub(super) const OUTPUT: Self = Self { place: Place::Output, offset: 0 };
+
+    pub(super) const fn scratch(offset: usize) -> Self {
+        Self { place: Place::Scratch, offset }
+    }
+
+    /// So many elements after it.
+    pub(super) const fn plus(self, elements: usize) -> Self {
+        Self { offset: self.offset + elements, ..self }
+    }
+
+    /// Elements from here on, if the lane's scratch begins at `lane`.
+    fn span(self, lane: usize, len: usize) -> Span {
+        let base = if self.place == Place::Scratch { lane } else { 0 };
+        Span { place: self.place, offset: base + self.offset, len }
+    }
+}
+
 impl Stage {
+    const fn exchanges(&self) -> bool {
+        matches!(self.lengths, Lengths::Exchange(..))
+    }
+
     /// The schedule of this rank, with messages of at most `most` elements.
     fn make(&self, most: usize) -> Box<dyn Schedule> {
-        let (count, lengths) = match &self.lengths {
+        let longest = |lengths: &[usize]| lengths.iter().copied().max().unwrap_or(0);
+        let (count, known) = match &self.lengths {
             Lengths::Vector(count) => (*count, None),
-            Lengths::Blocks(lengths) => (lengths.iter().copied().max().unwrap_or(0), Some(&lengths[..])),
+            Lengths::Blocks(all) => (longest(all), Some(Uneven { input: all, output: all })),
+            Lengths::Exchange(input, output) => {
+                (longest(input).max(longest(output)), Some(Uneven { input, output }))
+            }
         };
-        let even = lengths.is_none_or(|it| it.iter().all(|&len| len == count));
-        let uneven = lengths.filter(|_| !even).map(|lengths| Uneven { input: lengths, output: lengths });
+        let even = |lengths: &[usize]| lengths.iter().all(|&len| len == count);
+        let uneven = known.filter(|it| self.exchanges() || !even(it.input));
         let job = Job {
             root: self.root,
             chunk: most.max(1),
             uneven,
+            pairwise: self.exchanges(),
             spread: Spread::Unknown,
             ..Job::new(self.plan.collective, self.rank, self.members.len(), count)
         };
@@ -107,9 +154,10 @@ impl<P: Stages> Composed<P> {
     pub(super) fn schedule(job: &Job<'_>, pattern: P) -> Box<dyn Schedule> {
         let shape = pattern.shape();
         let (mut sources, mut scratch) = (Vec::new(), 0);
-        for stage in (0..shape.turns).filter_map(|stage| pattern.stage(0, stage)) {
+        for part in (0..shape.turns).filter_map(|stage| pattern.stage(0, stage)) {
+            let Part::Among(stage) = part else { continue };
             let schedule = stage.make(shape.max_message);
-            debug_assert!(schedule.lanes() == 1 && schedule.max_message() <= shape.max_message);
+            debug_assert!(schedule.lanes() == 1 && schedule.max_message() <= shape.max_message.max(1));
             scratch = schedule.scratch().max(scratch);
             schedule.sources(&mut |source| sources.push(stage.members[source]));
         }
@@ -160,11 +208,14 @@ impl<P: Stages> Schedule for Composed<P> {
             if lane.chunk >= self.shape.chunks {
                 return None;
             }
-            if let Some(stage) = self.pattern.stage(lane.chunk, lane.stage) {
-                let schedule = stage.make(self.shape.max_message);
-                let at = index * self.room;
-                lane.running = Some(Running { stage, schedule, lane: at, scratch: at + self.shape.scratch });
-            }
+            let at = index * self.room;
+            lane.running = self.pattern.stage(lane.chunk, lane.stage).map(|part| match part {
+                Part::Among(stage) => {
+                    let schedule = stage.make(self.shape.max_message);
+                    Running::Among(Inner { stage, schedule, lane: at, scratch: at + self.shape.scratch })
+                }
+                Part::Copies(copies) => Running::Copies(copies, at),
+            });
             lane.stage += 1;
         }
     }
@@ -172,6 +223,18 @@ impl<P: Stages> Schedule for Composed<P> {
 
 impl Running {
     /// The next step, among the ranks and in the memory of the whole.
+    fn next(&mut self) -> Option<Step> {
+        match self {
+            Self::Among(inner) => inner.next(),
+            Self::Copies(copies, lane) => {
+                let (from, into, len) = copies.next()?;
+                Some(Step::Copy { from: from.span(*lane, len), into: into.span(*lane, len) })
+            }
+        }
+    }
+}
+
+impl Inner {
     fn next(&mut self) -> Option<Step> {
         if std::mem::take(&mut self.stage.settle) {
             return Some(Step::Settle);
@@ -208,7 +271,6 @@ impl Running {
             Place::Scratch => return Span { offset: self.scratch + span.offset, ..span },
             Place::Landed(from) => return Span { place: Place::Landed(self.stage.members[from]), ..span },
         };
-        let base = if at.place == Place::Scratch { self.lane } else { 0 };
-        Span { place: at.place, offset: base + at.offset + span.offset, ..span }
+        at.plus(span.offset).span(self.lane, span.len)
     }
 }

@@ -1,12 +1,12 @@
 //! The plans of two levels, broken on purpose: the checker must report the right fault.
 
 use unisono_schedule::{
-    Collective::{self, AllReduce, Barrier, Broadcast, Reduce},
-    Job, Place, Spread, Step,
+    Collective::{self, AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce},
+    Job, Place, Span, Spread, Step,
     check::Fault,
 };
 
-use crate::mutants::{RANKS, Script, caught_at, is_put, is_reduce, is_settle};
+use crate::mutants::{RANKS, Script, caught_at, is_copy, is_put, is_reduce, is_settle};
 
 /// Hosts of three ranks and two, whose ranks are not consecutive.
 const HOSTS: &[u32] = &[0, 0, 1, 0, 1];
@@ -74,4 +74,39 @@ fn a_leader_that_lets_its_host_go_before_it_has_heard_of_the_others() {
         lane.insert(before, put);
     };
     caught_at(0, "leader", &job(Barrier), false, hasty, |it| matches!(it, Fault::Unheard(_)));
+}
+
+/// Blocks of three elements.
+fn blocks(collective: Collective) -> Job<'static> {
+    Job { count: 3, chunk: 100, ..job(collective) }
+}
+
+#[test]
+fn an_own_block_that_is_overwritten_while_it_leaves() {
+    // In place it is where it belongs, and goes from there to another host.
+    let again = |script: &mut Script| {
+        let own = |step: &Step| matches!(step, Step::Copy { from, into } if from.place == Place::Input && into.place == Place::Output);
+        if let Step::Copy { from, .. } = script.nth(0, own) {
+            *from = Span::scratch(9, 3);
+        }
+    };
+    caught_at(1, "lanes", &blocks(AllGather), true, again, |it| matches!(it, Fault::InFlight { .. }));
+}
+
+#[test]
+fn a_block_sorted_to_the_place_of_another_rank() {
+    let shift = |nth: usize| {
+        move |script: &mut Script| {
+            if let Step::Copy { into, .. } = script.nth(nth, is_copy) {
+                into.offset += 3;
+            }
+        }
+    };
+    let is = |fault: &Fault| matches!(fault, Fault::Output { .. } | Fault::Undefined { .. });
+    caught_at(0, "leader", &blocks(AllGather), false, shift(1), is);
+    caught_at(0, "leader", &blocks(Gather), false, shift(1), is);
+    for nth in 0..6 {
+        caught_at(0, "leader", &blocks(AllToAll), false, shift(nth), is);
+        caught_at(1, "lanes", &blocks(AllToAll), false, shift(nth), is);
+    }
 }

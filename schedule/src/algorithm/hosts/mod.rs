@@ -9,14 +9,15 @@
 //! Jesper Larsson Träff and Sascha Hunold, "Decomposing MPI Collectives for Exploiting Multi-lane Communication", IEEE Cluster 2020
 //! (both, and the words); in MPI libraries the first is the older one.
 
+mod blocks;
 mod vector;
 
 use super::{
-    Plan, binomial, compose::Composed, direct, dissemination, rabenseifner, recursive_doubling, tree,
+    Plan, binomial, bruck, compose::Composed, direct, dissemination, rabenseifner, recursive_doubling, tree,
 };
-use crate::Collective;
+use crate::{Collective, Job, Schedule};
 
-use self::vector::Vector;
+use self::{blocks::Blocks, vector::Vector};
 
 /// The plans by leaders.
 pub(super) const LEADER: &[Plan] = &[
@@ -24,6 +25,11 @@ pub(super) const LEADER: &[Plan] = &[
     leader(dissemination::PLANS, Collective::Barrier),
     leader(binomial::PLANS, Collective::Broadcast),
     leader(binomial::PLANS, Collective::Reduce),
+    leader(bruck::PLANS, Collective::AllGather),
+    leader(rabenseifner::PLANS, Collective::ReduceScatter),
+    leader(binomial::PLANS, Collective::Gather),
+    leader(binomial::PLANS, Collective::Scatter),
+    leader(bruck::PLANS, Collective::AllToAll),
 ];
 
 /// The plans by lanes.
@@ -31,21 +37,36 @@ pub(super) const LANES: &[Plan] = &[
     lanes(rabenseifner::PLANS, Collective::AllReduce),
     lanes(tree::PLANS, Collective::Broadcast),
     lanes(tree::PLANS, Collective::Reduce),
+    lanes(rabenseifner::PLANS, Collective::AllGather),
+    lanes(rabenseifner::PLANS, Collective::ReduceScatter),
+    lanes(bruck::PLANS, Collective::AllToAll),
 ];
 
 const fn leader(flat: &'static [Plan], collective: Collective) -> Plan {
-    Plan::levels(Plan::of(flat, collective), |job| Composed::schedule(job, Vector::leader(job)))
+    Plan::levels(Plan::of(flat, collective), |job| schedule(job, false))
 }
 
 const fn lanes(flat: &'static [Plan], collective: Collective) -> Plan {
-    Plan::levels(Plan::of(flat, collective), |job| Composed::schedule(job, Vector::lanes(job)))
+    Plan::levels(Plan::of(flat, collective), |job| schedule(job, true))
 }
 
-/// The most ranks of a host that exchange blocks in one hop. More need fewer messages.
+/// The schedule by leaders or lanes.
+fn schedule(job: &Job<'_>, lanes: bool) -> Box<dyn Schedule> {
+    if !job.collective.has_blocks() {
+        return Composed::schedule(job, Vector::new(job, lanes));
+    }
+    // What a host has for all may be too much to address, even where what a rank has is not.
+    match Blocks::new(job, lanes) {
+        Some(blocks) => Composed::schedule(job, blocks),
+        None => exchange(1, job.collective).make(job),
+    }
+}
+
+/// The most ranks that exchange blocks in one hop. More need fewer messages.
 const FEW: usize = 8;
 
-/// The plan by which the ranks of a host scatter or gather blocks.
-const fn inside(ranks: usize, collective: Collective) -> &'static Plan {
+/// The plan by which ranks of a host, or with the same place, scatter or gather blocks, even or not.
+const fn exchange(ranks: usize, collective: Collective) -> &'static Plan {
     match collective {
         Collective::ReduceScatter if ranks > FEW => {
             const { Plan::of(rabenseifner::PLANS, Collective::ReduceScatter) }
@@ -56,6 +77,7 @@ const fn inside(ranks: usize, collective: Collective) -> &'static Plan {
         }
         Collective::AllGather => const { Plan::of(direct::PLANS, Collective::AllGather) },
         Collective::Gather => const { Plan::of(direct::PLANS, Collective::Gather) },
+        Collective::AllToAll => const { Plan::of(direct::PLANS, Collective::AllToAll) },
         _ => const { Plan::of(direct::PLANS, Collective::Scatter) },
     }
 }

@@ -2,13 +2,13 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{binomial, dissemination, inside, rabenseifner, recursive_doubling, tree};
+use super::{binomial, dissemination, exchange, rabenseifner, recursive_doubling, tree};
 use crate::{
     Collective, Job, Place, Rank,
     algorithm::{
         Plan,
         chunks::Shape,
-        compose::{At, Lengths, Stage, Stages},
+        compose::{At, Lengths, Part, Stage, Stages},
     },
     partition::{self, block},
 };
@@ -32,17 +32,8 @@ pub(super) struct Vector {
 }
 
 impl Vector {
-    /// By a leader in each host.
-    pub(super) fn leader(job: &Job<'_>) -> Self {
-        Self::new(job, false)
-    }
-
-    /// By as many ranks of each host as the smallest host has.
-    pub(super) fn lanes(job: &Job<'_>) -> Self {
-        Self::new(job, true)
-    }
-
-    fn new(job: &Job<'_>, lanes: bool) -> Self {
+    /// By as many ranks of each host as the smallest host has, or by a leader.
+    pub(super) fn new(job: &Job<'_>, lanes: bool) -> Self {
         let &Job { collective, rank, ranks, root, count, chunk, .. } = job;
         let mut hosts = job.spread.hosts(ranks);
         for host in hosts.iter_mut().filter(|_| collective.has_root()) {
@@ -101,9 +92,9 @@ impl Vector {
     /// The place of this rank's piece between the stages: the output, or scratch if a reduce leaves it elsewhere.
     fn sum(&self, chunk: &Range<usize>) -> At {
         if self.collective == Collective::Reduce && !self.is_root {
-            return At { place: Place::Scratch, offset: 0 };
+            return At::scratch(0);
         }
-        At { place: Place::Output, offset: chunk.start + self.piece(chunk, self.place).start }
+        At::OUTPUT.plus(chunk.start + self.piece(chunk, self.place).start)
     }
 
     /// A stage among the ranks of this host.
@@ -130,17 +121,16 @@ impl Vector {
     fn down(&self, chunk: &Range<usize>) -> Option<Stage> {
         let plan = match (self.collective, self.pieces) {
             (Collective::Broadcast, Some(_)) if self.home == self.root => {
-                inside(self.host.len(), Collective::Scatter)
+                exchange(self.host.len(), Collective::Scatter)
             }
             (Collective::Broadcast, _) => return None,
-            (_, Some(_)) => inside(self.host.len(), Collective::ReduceScatter),
+            (_, Some(_)) => exchange(self.host.len(), Collective::ReduceScatter),
             (_, None) => const { Plan::of(binomial::PLANS, Collective::Reduce) },
         };
-        let place = if self.collective == Collective::Broadcast { Place::Output } else { Place::Input };
-        let whole = At { place, offset: chunk.start };
+        let data = if self.collective == Collective::Broadcast { At::OUTPUT } else { At::INPUT };
         // Sums of the chunk before may still be read from scratch.
         let settle = chunk.start > 0 && self.sum(chunk).place == Place::Scratch;
-        Some(Stage { settle, ..self.within(plan, chunk, whole, self.sum(chunk)) })
+        Some(Stage { settle, ..self.within(plan, chunk, data.plus(chunk.start), self.sum(chunk)) })
     }
 
     /// The ranks with this piece on all hosts do the collective.
@@ -176,14 +166,13 @@ impl Vector {
     fn up(&self, chunk: &Range<usize>) -> Option<Stage> {
         let plan = match (self.collective, self.pieces) {
             (Collective::Reduce, Some(_)) if self.home == self.root => {
-                inside(self.host.len(), Collective::Gather)
+                exchange(self.host.len(), Collective::Gather)
             }
             (Collective::Reduce, _) => return None,
-            (_, Some(_)) => inside(self.host.len(), Collective::AllGather),
+            (_, Some(_)) => exchange(self.host.len(), Collective::AllGather),
             (_, None) => const { Plan::of(binomial::PLANS, Collective::Broadcast) },
         };
-        let whole = At { place: Place::Output, offset: chunk.start };
-        Some(self.within(plan, chunk, self.sum(chunk), whole))
+        Some(self.within(plan, chunk, self.sum(chunk), At::OUTPUT.plus(chunk.start)))
     }
 }
 
@@ -200,12 +189,13 @@ impl Stages for Vector {
         }
     }
 
-    fn stage(&self, chunk: usize, stage: usize) -> Option<Stage> {
+    fn stage(&self, chunk: usize, stage: usize) -> Option<Part> {
         let chunk = self.chunk(chunk);
-        match stage {
+        let stage = match stage {
             0 => self.down(&chunk),
             1 => self.between(&chunk),
             _ => self.up(&chunk),
-        }
+        };
+        stage.map(Part::Among)
     }
 }

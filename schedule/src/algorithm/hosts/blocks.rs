@@ -1,0 +1,402 @@
+//! The collectives of blocks between hosts: all_gather, reduce_scatter, gather, scatter and all_to_all.
+//!
+//! A place of a host is in a **class**: its number modulo the number of lanes. The first rank of a class, which has a lane, carries the
+//! blocks of all ranks of its class to and from other hosts; with equal hosts each class has one rank. A leader is the only lane. Where
+//! blocks are ordered by class, then by host, then by place, what a stage moves is consecutive. Where that is not the order of
+//! ranks, blocks are copied to that order, or from it.
+
+use std::{ops::Range, sync::Arc};
+
+use super::{binomial, exchange};
+use crate::{
+    Collective, Job, Rank,
+    algorithm::{
+        Plan,
+        chunks::Shape,
+        compose::{At, Copies, Lengths, Part, Stage, Stages},
+    },
+};
+
+/// One rank's part. The root, or the first rank of a host, has place 0 in its host.
+pub(super) struct Blocks {
+    collective: Collective,
+    ranks: usize,
+    /// Elements of a block.
+    count: usize,
+    lanes: usize,
+    /// Whether there is one lane, of the host's leader.
+    leader: bool,
+    max_message: usize,
+    /// The ranks of this host, by place; and this rank's place.
+    host: Arc<[Rank]>,
+    place: usize,
+    /// The ranks of this rank's class in this host, with this rank's index.
+    class: Arc<[Rank]>,
+    index: usize,
+    /// The ranks with the same lane on all hosts, if this rank has one; this rank's host, and the root's.
+    across: Arc<[Rank]>,
+    home: usize,
+    root: usize,
+    is_root: bool,
+    /// The number of ranks of each host, and of those in this rank's class.
+    hosts: Vec<usize>,
+    sizes: Vec<usize>,
+    /// The number of ranks of each class on all hosts.
+    totals: Vec<usize>,
+    /// The ranks by class, host and place, if that is not their order.
+    order: Option<Arc<[Rank]>>,
+    /// The ranks by host and place.
+    by_host: Arc<[Rank]>,
+}
+
+/// The number of places of a class on a host of so many ranks.
+const fn members(ranks: usize, lanes: usize, class: usize) -> usize {
+    (ranks + lanes - 1 - class) / lanes
+}
+
+impl Blocks {
+    /// By as many ranks of each host as the smallest host has, or by a leader. `None` if what a host has for all ranks is more than can be
+    /// addressed.
+    pub(super) fn new(job: &Job<'_>, lanes: bool) -> Option<Self> {
+        let &Job { collective, rank, ranks, root, count, chunk, .. } = job;
+        let mut lists = job.spread.hosts(ranks);
+        for host in lists.iter_mut().filter(|_| collective.has_root()) {
+            if let Some(at) = host.iter().position(|&member| member == root) {
+                host[..=at].rotate_right(1);
+            }
+        }
+        let find = |rank: Rank| {
+            let mut places = lists.iter().map(|host| host.iter().position(|&member| member == rank));
+            let home = places.position(|place| place.is_some()).unwrap_or_default();
+            (home, lists[home].iter().position(|&member| member == rank).unwrap_or_default())
+        };
+        let ((home, place), (root_host, _)) = (find(rank), find(root));
+        let hosts: Vec<_> = lists.iter().map(Vec::len).collect();
+        let (least, most) = hosts.iter().fold((ranks, 1), |(least, most), &of| (least.min(of), most.max(of)));
+        let all = ranks.checked_mul(count)?;
+        let host_has = all.checked_mul(most)?;
+        // All places of scratch together.
+        host_has.checked_mul(4)?;
+        let (leader, lanes) = (!lanes, if lanes { least } else { 1 });
+        let (lane, index) = (place % lanes, place / lanes);
+        let by_class = || {
+            let of = |class| lists.iter().flat_map(move |host| host.iter().skip(class).step_by(lanes));
+            (0..lanes).flat_map(of).copied()
+        };
+        let order = (!by_class().eq(0..ranks)).then(|| by_class().collect());
+        let exchanges = collective == Collective::AllToAll;
+        let by_host = if exchanges { lists.concat().into() } else { Arc::default() };
+        let across = if index == 0 { lists.iter().map(|host| host[lane]).collect() } else { Arc::default() };
+        let total = |class| hosts.iter().map(|&of| members(of, lanes, class)).sum();
+        let host = &lists[home];
+        Some(Self {
+            collective,
+            ranks,
+            count,
+            lanes,
+            leader,
+            max_message: chunk.min(if exchanges { host_has } else { all }),
+            class: host.iter().skip(lane).step_by(lanes).copied().collect(),
+            host: host[..].into(),
+            place,
+            index,
+            across,
+            home,
+            root: root_host,
+            is_root: collective.has_root() && rank == root,
+            sizes: hosts.iter().map(|&of| members(of, lanes, lane)).collect(),
+            totals: (0..lanes).map(total).collect(),
+            hosts,
+            order,
+            by_host,
+        })
+    }
+
+    fn lane(&self) -> usize {
+        self.place % self.lanes
+    }
+
+    /// The position of this rank's lane, and of its host in that, among all ordered blocks (elements).
+    fn start(&self) -> (usize, usize) {
+        let lane: usize = self.totals[..self.lane()].iter().sum();
+        let host: usize = self.sizes[..self.home].iter().sum();
+        (lane * self.count, (lane + host) * self.count)
+    }
+
+    /// The elements that all ranks have together.
+    fn all(&self) -> usize {
+        self.ranks * self.count
+    }
+
+    /// The elements of all blocks of this rank's lane.
+    fn carried(&self) -> usize {
+        self.totals[self.lane()] * self.count
+    }
+
+    /// Whether this rank is the only one of its class.
+    fn alone(&self) -> bool {
+        self.class.len() == 1
+    }
+
+    /// Where a rank with all outputs has them in order.
+    fn ordered(&self, place: At) -> At {
+        if self.order.is_some() { At::scratch(0) } else { place }
+    }
+
+    /// The elements of scratch for ordered blocks.
+    fn aside(&self) -> usize {
+        if self.order.is_some() { self.all() } else { 0 }
+    }
+
+    /// Copies of the blocks of the input into order, or of ordered ones to the output. The own block comes from the input: in place it is
+    /// there already, and a message may still read it.
+    fn sorted(&self, into_order: bool) -> Option<Part> {
+        let (order, count, rank) = (self.order.clone()?, self.count, self.host[self.place]);
+        let copies = (0..if count > 0 { order.len() } else { 0 }).map(move |at| {
+            let (sorted, block) = (At::scratch(at * count), order[at] * count);
+            match into_order {
+                true => (At::INPUT.plus(block), sorted, count),
+                false if order[at] == rank => (At::INPUT, At::OUTPUT.plus(block), count),
+                false => (sorted, At::OUTPUT.plus(block), count),
+            }
+        });
+        Some(Part::Copies(Box::new(copies)))
+    }
+
+    /// A stage among the ranks of this host.
+    fn within(&self, plan: &'static Plan, lengths: Lengths, input: At, output: At) -> Part {
+        let (members, rank) = (self.host.clone(), self.place);
+        Part::Among(Stage {
+            plan,
+            members,
+            rank,
+            root: 0,
+            lengths,
+            input,
+            output,
+            last: false,
+            settle: false,
+        })
+    }
+
+    /// A stage among the ranks of this class in this host, with a block of so many elements each.
+    fn in_class(&self, plan: &'static Plan, len: usize, input: At, output: At) -> Option<Part> {
+        let (members, rank) = (self.class.clone(), self.index);
+        let lengths = Lengths::Blocks(vec![len; members.len()]);
+        let stage =
+            Stage { plan, members, rank, root: 0, lengths, input, output, last: false, settle: false };
+        (!self.alone()).then_some(Part::Among(stage))
+    }
+
+    /// A stage among the ranks with this lane on all hosts.
+    fn between(&self, lengths: Lengths, input: At, output: At) -> Option<Part> {
+        (!self.across.is_empty()).then(|| {
+            Part::Among(Stage {
+                plan: exchange(self.across.len(), self.collective),
+                members: self.across.clone(),
+                rank: self.home,
+                root: if self.collective.has_root() { self.root } else { 0 },
+                lengths,
+                input,
+                output,
+                last: true,
+                settle: false,
+            })
+        })
+    }
+
+    /// A block for each host, as long as all that its ranks of this class have.
+    fn bundles(&self) -> Lengths {
+        Lengths::Blocks(self.sizes.iter().map(|size| size * self.count).collect())
+    }
+
+    /// A block for each rank of this host that has a lane, as long as all that the lane carries.
+    fn by_lanes(&self) -> Vec<usize> {
+        (0..self.host.len())
+            .map(|place| self.totals.get(place).map_or(0, |total| total * self.count))
+            .collect()
+    }
+
+    fn all_gather(&self, stage: usize) -> Option<Part> {
+        let whole = self.ordered(At::OUTPUT);
+        let (lane, bundle) = self.start();
+        match stage {
+            0 => {
+                let plan = const { Plan::of(binomial::PLANS, Collective::Gather) };
+                self.in_class(plan, self.count, At::INPUT, whole.plus(bundle))
+            }
+            1 => {
+                let own = if self.alone() { At::INPUT } else { whole.plus(bundle) };
+                self.between(self.bundles(), own, whole.plus(lane))
+            }
+            2 if self.leader => {
+                let plan = const { Plan::of(binomial::PLANS, Collective::Broadcast) };
+                Some(self.within(plan, Lengths::Vector(self.all()), whole, whole))
+            }
+            2 => {
+                let plan = exchange(self.host.len(), Collective::AllGather);
+                let own = if self.index == 0 { whole.plus(lane) } else { whole };
+                Some(self.within(plan, Lengths::Blocks(self.by_lanes()), own, whole))
+            }
+            _ => self.sorted(false),
+        }
+    }
+
+    fn reduce_scatter(&self, stage: usize) -> Option<Part> {
+        // The sums of this host, and those of all for this class.
+        let (own, sums) = (At::scratch(self.aside()), At::scratch(self.aside() + self.carried()));
+        let input = self.ordered(At::INPUT);
+        match stage {
+            0 => self.sorted(true),
+            1 if self.leader => {
+                let plan = const { Plan::of(binomial::PLANS, Collective::Reduce) };
+                Some(self.within(plan, Lengths::Vector(self.all()), input, own))
+            }
+            1 => {
+                let plan = exchange(self.host.len(), Collective::ReduceScatter);
+                Some(self.within(plan, Lengths::Blocks(self.by_lanes()), input, own))
+            }
+            2 => self.between(self.bundles(), own, if self.alone() { At::OUTPUT } else { sums }),
+            _ => {
+                let plan = const { Plan::of(binomial::PLANS, Collective::Scatter) };
+                self.in_class(plan, self.count, sums, At::OUTPUT)
+            }
+        }
+    }
+
+    fn gather(&self, stage: usize) -> Option<Part> {
+        let whole = self.ordered(At::OUTPUT);
+        let bundle = if self.is_root { whole.plus(self.start().1) } else { At::scratch(0) };
+        match stage {
+            0 => {
+                let plan = const { Plan::of(binomial::PLANS, Collective::Gather) };
+                self.in_class(plan, self.count, At::INPUT, bundle)
+            }
+            1 => self.between(self.bundles(), if self.alone() { At::INPUT } else { bundle }, whole),
+            _ if self.is_root => self.sorted(false),
+            _ => None,
+        }
+    }
+
+    fn scatter(&self, stage: usize) -> Option<Part> {
+        let bundle = At::scratch(if self.is_root { self.aside() } else { 0 });
+        match stage {
+            0 if self.is_root => self.sorted(true),
+            0 => None,
+            1 => {
+                let output = if self.alone() { At::OUTPUT } else { bundle };
+                self.between(self.bundles(), self.ordered(At::INPUT), output)
+            }
+            _ => {
+                let plan = const { Plan::of(binomial::PLANS, Collective::Scatter) };
+                self.in_class(plan, self.count, bundle, At::OUTPUT)
+            }
+        }
+    }
+
+    /// The first elements of scratch in an all_to_all, after ordered inputs: what comes from this host and then what comes from
+    /// others; what leaves for others; what is for each rank of this class.
+    fn places(&self) -> [usize; 3] {
+        let (ours, theirs) =
+            (self.host.len() * self.carried(), self.ranks * self.sizes[self.home] * self.count);
+        let first = self.aside();
+        let second = first + ours.max(theirs);
+        [first, second, second + ours]
+    }
+
+    fn all_to_all(&self, stage: usize) -> Option<Part> {
+        let [came, leaves, sorted] = self.places().map(At::scratch);
+        let (here, own) = (self.host.len(), self.sizes[self.home]);
+        match stage {
+            0 => self.sorted(true),
+            1 if self.leader => {
+                let plan = const { Plan::of(binomial::PLANS, Collective::Gather) };
+                let lengths = Lengths::Blocks(vec![self.all(); here]);
+                Some(self.within(plan, lengths, self.ordered(At::INPUT), came))
+            }
+            1 => {
+                let each = if self.index == 0 { self.carried() } else { 0 };
+                let lengths = Lengths::Exchange(self.by_lanes(), vec![each; here]);
+                Some(self.within(exchange(here, self.collective), lengths, self.ordered(At::INPUT), came))
+            }
+            2 => (self.index == 0 && self.count > 0).then(|| Part::Copies(self.packed(came, leaves))),
+            3 => {
+                let leave = self.sizes.iter().map(|size| here * size * self.count).collect();
+                let come = self.hosts.iter().map(|of| of * own * self.count).collect();
+                self.between(Lengths::Exchange(leave, come), leaves, came)
+            }
+            4 => (self.index == 0 && self.count > 0).then(|| Part::Copies(self.unpacked(came, sorted))),
+            _ => {
+                let plan = const { Plan::of(binomial::PLANS, Collective::Scatter) };
+                self.in_class(plan, self.all(), sorted, At::OUTPUT)
+            }
+        }
+    }
+
+    /// What each rank of this host has for this lane, by host.
+    fn packed(&self, from: At, into: At) -> Copies {
+        let (here, carried, count) = (self.host.len(), self.carried(), self.count);
+        let mut start = 0;
+        let bundles: Vec<Range<usize>> = self
+            .sizes
+            .iter()
+            .map(|size| {
+                start += size * count;
+                start - size * count..start
+            })
+            .collect();
+        Box::new((0..here * bundles.len()).map(move |at| {
+            let (place, bundle) = (at % here, &bundles[at / here]);
+            let to = here * bundle.start + place * bundle.len();
+            (from.plus(place * carried + bundle.start), into.plus(to), bundle.len())
+        }))
+    }
+
+    /// What came from each rank for those of this class: to the output if that is this rank alone, else by receiver.
+    fn unpacked(&self, from: At, sorted: At) -> Copies {
+        let (ranks, own, count) = (self.by_host.clone(), self.class.len(), self.count);
+        let (into, all) = (if own == 1 { At::OUTPUT } else { sorted }, self.all());
+        Box::new((0..ranks.len() * own).map(move |at| {
+            let (sender, receiver) = (ranks[at / own], at % own);
+            (from.plus(at * count), into.plus(receiver * all + sender * count), count)
+        }))
+    }
+
+    /// The elements of scratch.
+    fn scratch(&self) -> usize {
+        let class = if self.alone() || self.index > 0 { 0 } else { self.class.len() * self.count };
+        let carried = if self.index == 0 { self.carried() } else { 0 };
+        match self.collective {
+            Collective::AllGather => self.aside(),
+            Collective::ReduceScatter => self.aside() + carried + class,
+            Collective::Gather if self.is_root => self.aside(),
+            Collective::Scatter if self.is_root => self.aside() + class,
+            Collective::AllToAll if self.index == 0 => {
+                self.places()[2] + if self.alone() { 0 } else { self.class.len() * self.all() }
+            }
+            Collective::AllToAll => self.aside(),
+            _ => class,
+        }
+    }
+}
+
+impl Stages for Blocks {
+    fn shape(&self) -> Shape {
+        let turns = match self.collective {
+            Collective::AllToAll => 6,
+            Collective::AllGather | Collective::ReduceScatter => 4,
+            _ => 3,
+        };
+        Shape { chunks: 1, turns, max_message: self.max_message, direct: false, scratch: self.scratch() }
+    }
+
+    fn stage(&self, _: usize, stage: usize) -> Option<Part> {
+        match self.collective {
+            Collective::AllGather => self.all_gather(stage),
+            Collective::ReduceScatter => self.reduce_scatter(stage),
+            Collective::Gather => self.gather(stage),
+            Collective::Scatter => self.scatter(stage),
+            _ => self.all_to_all(stage),
+        }
+    }
+}
