@@ -1,9 +1,9 @@
 //! The collectives of blocks between hosts: all_gather, reduce_scatter, gather, scatter and all_to_all.
 //!
-//! A place of a host is in a **class**: its number modulo the number of lanes. The first rank of a class, which has a lane, carries the
-//! blocks of all ranks of its class to and from other hosts; with equal hosts each class has one rank. A leader is the only lane. Where
-//! blocks are ordered by class, then by host, then by place, what a stage moves is consecutive. Where that is not the order of
-//! ranks, blocks are copied to that order, or from it.
+//! A place of a host is in a **class**: its number modulo the number of classes. The first rank of a class, its carrier, sends and gets
+//! the blocks of all ranks of its class between hosts; with equal hosts each class has one rank. A leader is the carrier of the only
+//! class. If blocks are ordered by class, then by host, then by place, what a stage moves is consecutive. Where that is not the order
+//! of ranks, blocks are copied to that order, or from it.
 
 use std::{ops::Range, sync::Arc};
 
@@ -23,17 +23,17 @@ pub(super) struct Blocks {
     ranks: usize,
     /// Elements of a block.
     count: usize,
-    lanes: usize,
-    /// Whether there is one lane, of the host's leader.
+    classes: usize,
+    /// Whether there is one class, whose carrier is the host's leader.
     leader: bool,
     max_message: usize,
     /// The ranks of this host, by place; and this rank's place.
     host: Arc<[Rank]>,
     place: usize,
     /// The ranks of this rank's class in this host, with this rank's index.
-    class: Arc<[Rank]>,
+    mates: Arc<[Rank]>,
     index: usize,
-    /// The ranks with the same lane on all hosts, if this rank has one; this rank's host, and the root's.
+    /// The carriers of this rank's class on all hosts, if this rank is one; this rank's host, and the root's.
     across: Arc<[Rank]>,
     home: usize,
     root: usize,
@@ -50,8 +50,8 @@ pub(super) struct Blocks {
 }
 
 /// The number of places of a class on a host of so many ranks.
-const fn members(ranks: usize, lanes: usize, class: usize) -> usize {
-    (ranks + lanes - 1 - class) / lanes
+const fn members(ranks: usize, classes: usize, class: usize) -> usize {
+    (ranks + classes - 1 - class) / classes
 }
 
 impl Blocks {
@@ -77,26 +77,26 @@ impl Blocks {
         let host_has = all.checked_mul(most)?;
         // All places of scratch together.
         host_has.checked_mul(4)?;
-        let (leader, lanes) = (!lanes, if lanes { least } else { 1 });
-        let (lane, index) = (place % lanes, place / lanes);
+        let (leader, classes) = (!lanes, if lanes { least } else { 1 });
+        let (class, index) = (place % classes, place / classes);
         let by_class = || {
-            let of = |class| lists.iter().flat_map(move |host| host.iter().skip(class).step_by(lanes));
-            (0..lanes).flat_map(of).copied()
+            let of = |class| lists.iter().flat_map(move |host| host.iter().skip(class).step_by(classes));
+            (0..classes).flat_map(of).copied()
         };
         let order = (!by_class().eq(0..ranks)).then(|| by_class().collect());
         let exchanges = collective == Collective::AllToAll;
         let by_host = if exchanges { lists.concat().into() } else { Arc::default() };
-        let across = if index == 0 { lists.iter().map(|host| host[lane]).collect() } else { Arc::default() };
-        let total = |class| hosts.iter().map(|&of| members(of, lanes, class)).sum();
+        let across = if index == 0 { lists.iter().map(|host| host[class]).collect() } else { Arc::default() };
+        let total = |class| hosts.iter().map(|&of| members(of, classes, class)).sum();
         let host = &lists[home];
         Some(Self {
             collective,
             ranks,
             count,
-            lanes,
+            classes,
             leader,
             max_message: chunk.min(if exchanges { host_has } else { all }),
-            class: host.iter().skip(lane).step_by(lanes).copied().collect(),
+            mates: host.iter().skip(class).step_by(classes).copied().collect(),
             host: host[..].into(),
             place,
             index,
@@ -104,23 +104,23 @@ impl Blocks {
             home,
             root: root_host,
             is_root: collective.has_root() && rank == root,
-            sizes: hosts.iter().map(|&of| members(of, lanes, lane)).collect(),
-            totals: (0..lanes).map(total).collect(),
+            sizes: hosts.iter().map(|&of| members(of, classes, class)).collect(),
+            totals: (0..classes).map(total).collect(),
             hosts,
             order,
             by_host,
         })
     }
 
-    fn lane(&self) -> usize {
-        self.place % self.lanes
+    fn class(&self) -> usize {
+        self.place % self.classes
     }
 
-    /// The position of this rank's lane, and of its host in that, among all ordered blocks (elements).
+    /// The position of this rank's class, and of its host in that, among all ordered blocks (elements).
     fn start(&self) -> (usize, usize) {
-        let lane: usize = self.totals[..self.lane()].iter().sum();
+        let class: usize = self.totals[..self.class()].iter().sum();
         let host: usize = self.sizes[..self.home].iter().sum();
-        (lane * self.count, (lane + host) * self.count)
+        (class * self.count, (class + host) * self.count)
     }
 
     /// The elements that all ranks have together.
@@ -128,14 +128,14 @@ impl Blocks {
         self.ranks * self.count
     }
 
-    /// The elements of all blocks of this rank's lane.
+    /// The elements of all blocks of this rank's class.
     fn carried(&self) -> usize {
-        self.totals[self.lane()] * self.count
+        self.totals[self.class()] * self.count
     }
 
     /// Whether this rank is the only one of its class.
     fn alone(&self) -> bool {
-        self.class.len() == 1
+        self.mates.len() == 1
     }
 
     /// Where a rank with all outputs has them in order.
@@ -181,14 +181,14 @@ impl Blocks {
 
     /// A stage among the ranks of this class in this host, with a block of so many elements each.
     fn in_class(&self, plan: &'static Plan, len: usize, input: At, output: At) -> Option<Part> {
-        let (members, rank) = (self.class.clone(), self.index);
+        let (members, rank) = (self.mates.clone(), self.index);
         let lengths = Lengths::Blocks(vec![len; members.len()]);
         let stage =
             Stage { plan, members, rank, root: 0, lengths, input, output, last: false, settle: false };
         (!self.alone()).then_some(Part::Among(stage))
     }
 
-    /// A stage among the ranks with this lane on all hosts.
+    /// A stage among the carriers of this class on all hosts.
     fn between(&self, lengths: Lengths, input: At, output: At) -> Option<Part> {
         (!self.across.is_empty()).then(|| {
             Part::Among(Stage {
@@ -210,8 +210,8 @@ impl Blocks {
         Lengths::Blocks(self.sizes.iter().map(|size| size * self.count).collect())
     }
 
-    /// A block for each rank of this host that has a lane, as long as all that the lane carries.
-    fn by_lanes(&self) -> Vec<usize> {
+    /// A block for each carrier of this host, as long as all that its class has.
+    fn by_class(&self) -> Vec<usize> {
         (0..self.host.len())
             .map(|place| self.totals.get(place).map_or(0, |total| total * self.count))
             .collect()
@@ -219,7 +219,7 @@ impl Blocks {
 
     fn all_gather(&self, stage: usize) -> Option<Part> {
         let whole = self.ordered(At::OUTPUT);
-        let (lane, bundle) = self.start();
+        let (class, bundle) = self.start();
         match stage {
             0 => {
                 let plan = const { Plan::of(binomial::PLANS, Collective::Gather) };
@@ -227,7 +227,7 @@ impl Blocks {
             }
             1 => {
                 let own = if self.alone() { At::INPUT } else { whole.plus(bundle) };
-                self.between(self.bundles(), own, whole.plus(lane))
+                self.between(self.bundles(), own, whole.plus(class))
             }
             2 if self.leader => {
                 let plan = const { Plan::of(binomial::PLANS, Collective::Broadcast) };
@@ -235,8 +235,8 @@ impl Blocks {
             }
             2 => {
                 let plan = exchange(self.host.len(), Collective::AllGather);
-                let own = if self.index == 0 { whole.plus(lane) } else { whole };
-                Some(self.within(plan, Lengths::Blocks(self.by_lanes()), own, whole))
+                let own = if self.index == 0 { whole.plus(class) } else { whole };
+                Some(self.within(plan, Lengths::Blocks(self.by_class()), own, whole))
             }
             _ => self.sorted(false),
         }
@@ -254,7 +254,7 @@ impl Blocks {
             }
             1 => {
                 let plan = exchange(self.host.len(), Collective::ReduceScatter);
-                Some(self.within(plan, Lengths::Blocks(self.by_lanes()), input, own))
+                Some(self.within(plan, Lengths::Blocks(self.by_class()), input, own))
             }
             2 => self.between(self.bundles(), own, if self.alone() { At::OUTPUT } else { sums }),
             _ => {
@@ -316,7 +316,7 @@ impl Blocks {
             }
             1 => {
                 let each = if self.index == 0 { self.carried() } else { 0 };
-                let lengths = Lengths::Exchange(self.by_lanes(), vec![each; here]);
+                let lengths = Lengths::Exchange(self.by_class(), vec![each; here]);
                 Some(self.within(exchange(here, self.collective), lengths, self.ordered(At::INPUT), came))
             }
             2 => (self.index == 0 && self.count > 0).then(|| Part::Copies(self.packed(came, leaves))),
@@ -333,7 +333,7 @@ impl Blocks {
         }
     }
 
-    /// What each rank of this host has for this lane, by host.
+    /// What each rank of this host has for this class, by host.
     fn packed(&self, from: At, into: At) -> Copies {
         let (here, carried, count) = (self.host.len(), self.carried(), self.count);
         let mut start = 0;
@@ -354,7 +354,7 @@ impl Blocks {
 
     /// What came from each rank for those of this class: to the output if that is this rank alone, else by receiver.
     fn unpacked(&self, from: At, sorted: At) -> Copies {
-        let (ranks, own, count) = (self.by_host.clone(), self.class.len(), self.count);
+        let (ranks, own, count) = (self.by_host.clone(), self.mates.len(), self.count);
         let (into, all) = (if own == 1 { At::OUTPUT } else { sorted }, self.all());
         Box::new((0..ranks.len() * own).map(move |at| {
             let (sender, receiver) = (ranks[at / own], at % own);
@@ -364,7 +364,7 @@ impl Blocks {
 
     /// The elements of scratch.
     fn scratch(&self) -> usize {
-        let class = if self.alone() || self.index > 0 { 0 } else { self.class.len() * self.count };
+        let class = if self.alone() || self.index > 0 { 0 } else { self.mates.len() * self.count };
         let carried = if self.index == 0 { self.carried() } else { 0 };
         match self.collective {
             Collective::AllGather => self.aside(),
@@ -372,7 +372,7 @@ impl Blocks {
             Collective::Gather if self.is_root => self.aside(),
             Collective::Scatter if self.is_root => self.aside() + class,
             Collective::AllToAll if self.index == 0 => {
-                self.places()[2] + if self.alone() { 0 } else { self.class.len() * self.all() }
+                self.places()[2] + if self.alone() { 0 } else { self.mates.len() * self.all() }
             }
             Collective::AllToAll => self.aside(),
             _ => class,

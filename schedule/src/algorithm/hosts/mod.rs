@@ -6,8 +6,8 @@
 //! the collective for it with the ranks of the other hosts that have the same piece, and gather the pieces. So all ranks of a
 //! host send to other hosts at the same time, each a part of the vector.
 //!
-//! Jesper Larsson Träff and Sascha Hunold, "Decomposing MPI Collectives for Exploiting Multi-lane Communication", IEEE Cluster 2020
-//! (both, and the words); in MPI libraries the first is the older one.
+//! Jesper Larsson Träff and Sascha Hunold, "Decomposing MPI Collectives for Exploiting Multi-lane Communication", IEEE International
+//! Conference on Cluster Computing, 2020, on lanes.
 
 mod blocks;
 mod vector;
