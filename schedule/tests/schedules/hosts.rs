@@ -54,7 +54,7 @@ fn spreads() -> Vec<&'static [u32]> {
             }
         }
     }
-    for uneven in [
+    for more in [
         &[3, 2][..],
         &[1, 4],
         &[5, 8],
@@ -65,8 +65,11 @@ fn spreads() -> Vec<&'static [u32]> {
         &[4, 2, 7, 1],
         &[2, 2, 2, 3],
         &[12, 3, 9],
+        &[2; 10],
+        &[3; 11],
+        &[1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 3],
     ] {
-        sizes.push(uneven.to_vec());
+        sizes.push(more.to_vec());
     }
     let all = sizes.iter().flat_map(|sizes| [blocks(sizes), in_turn(sizes), mixed(sizes)]);
     let mut all: Vec<_> = all.collect();

@@ -7,7 +7,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{binomial, exchange};
+use super::{FEW, binomial, exchange};
 use crate::{
     Collective, Job, Rank,
     algorithm::{
@@ -188,11 +188,22 @@ impl Blocks {
         (!self.alone()).then_some(Part::Among(stage))
     }
 
+    /// The plan among the carriers of this class on all hosts. A tree needs equal blocks.
+    fn across(&self) -> &'static Plan {
+        let hosts = self.hosts.len();
+        let tree = hosts > FEW && self.hosts.iter().all(|&of| of == self.hosts[0]);
+        match self.collective {
+            Collective::Gather if tree => const { Plan::of(binomial::PLANS, Collective::Gather) },
+            Collective::Scatter if tree => const { Plan::of(binomial::PLANS, Collective::Scatter) },
+            collective => exchange(hosts, collective),
+        }
+    }
+
     /// A stage among the carriers of this class on all hosts.
     fn between(&self, lengths: Lengths, input: At, output: At) -> Option<Part> {
         (!self.across.is_empty()).then(|| {
             Part::Among(Stage {
-                plan: exchange(self.across.len(), self.collective),
+                plan: self.across(),
                 members: self.across.clone(),
                 rank: self.home,
                 root: if self.collective.has_root() { self.root } else { 0 },
