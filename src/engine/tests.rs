@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_schedule::{CallSchedule, Collective, Job, Rank, Step, algorithm::ALGORITHMS, windows::stride};
+use unisono_schedule::{
+    CallSchedule, Collective, Job, Rank, Spread, Step, algorithm::ALGORITHMS, windows::stride,
+};
 use unisono_transport::{
     Transport,
     inproc::Hub,
@@ -235,6 +237,7 @@ fn what_was_borrowed_to_be_read_is_not_written() {
 fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
     // With the last counts writes must wait for credit.
     let counts = [0, 1, 2, 7, 16, 61, 200, 900];
+    let spread = Spread::Of(&[0, 1, 0, 0, 2, 1, 1, 0]);
     {
         {
             for algorithm in ALGORITHMS {
@@ -245,7 +248,7 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
                         }
                         let root = if collective.has_root() { count % ranks } else { 0 };
                         let job = Job::new(collective, rank, ranks, count);
-                        let job = Job { root, chunk: 16, lanes: 3, direct, ..job };
+                        let job = Job { root, chunk: 16, lanes: 3, direct, spread, ..job };
                         let call_of = Call { job, op: ReduceOp::Sum, algorithm: algorithm.name };
                         let (inputs, outputs) = job.lengths().unwrap();
                         let input: Vec<i64> = (0..inputs).map(|i| value(rank, i)).collect();
