@@ -24,6 +24,8 @@ use crate::{
 enum Source {
     Table(&'static BuiltIn),
     Model,
+    /// The cost model of fewer ranks, if an algorithm of two levels is the fastest among these.
+    Levels,
 }
 
 static CROWDED_HOST: &[Source] =
@@ -37,6 +39,7 @@ static SHM_HOST: &[Source] = &[
 static HOST: &[Source] = &[Source::Table(&OWN_CORES), Source::Table(&ONE_HOST), Source::Table(&INFINIBAND)];
 static PORT_EACH: &[Source] = &[Source::Table(&INFINIBAND)];
 static HOSTS: &[Source] = &[Source::Model, Source::Table(&INFINIBAND)];
+static MANY_HOSTS: &[Source] = &[Source::Levels, Source::Table(&INFINIBAND)];
 
 /// Algorithms with their prices (s), the fastest first.
 type Order = Arc<[(&'static Algorithm, f64)]>;
@@ -103,8 +106,10 @@ impl Chooser {
             () if hosts <= 1 && self.topology.crowded() => CROWDED_HOST,
             () if hosts <= 1 && self.topology.network.kind == Kind::SharedMemory => SHM_HOST,
             () if hosts <= 1 => HOST,
-            () if ranks > model::MOST_RANKS || port_each && ranks > FEW => PORT_EACH,
-            () => HOSTS,
+            () if port_each && ranks > FEW => PORT_EACH,
+            () if ranks <= model::MOST_RANKS => HOSTS,
+            () if self.spread().has_levels(ranks) => MANY_HOSTS,
+            () => PORT_EACH,
         }
     }
 
@@ -122,6 +127,10 @@ impl Chooser {
             Source::Table(built_in) => built_in.table().choose(collective, ranks, bytes, &allowed),
             Source::Model => {
                 let algorithm = self.fastest(collective, bytes, &allowed)?;
+                Some(model::shape(algorithm, collective, ranks, bytes))
+            }
+            Source::Levels => {
+                let algorithm = self.levels(collective, bytes, &allowed)?;
                 Some(model::shape(algorithm, collective, ranks, bytes))
             }
         });
@@ -145,7 +154,45 @@ impl Chooser {
                 let size = 1_u64 << model::class(bytes);
                 Some(format!("the cost model: the fastest at {size} B between {hosts} hosts of {name}"))
             }
+            Source::Levels => {
+                self.levels(collective, bytes, |_| true)?;
+                let ((topology, ..), name) = (self.fewer(), self.fabric.name);
+                let (ranks, hosts, size) = (topology.ranks, topology.hosts, 1_u64 << model::class(bytes));
+                Some(format!(
+                    "the cost model: the fastest at {size} B among {ranks} ranks on {hosts} hosts of {name}"
+                ))
+            }
         })
+    }
+
+    /// The algorithm of two levels that the cost model chooses among fewer ranks, with which it can be asked.
+    fn levels(
+        &self,
+        collective: Collective,
+        bytes: usize,
+        allowed: impl Fn(&Algorithm) -> bool,
+    ) -> Option<&'static Algorithm> {
+        let (topology, fabric, hosts) = self.fewer();
+        let class = if collective == Collective::Barrier { 0 } else { model::class(bytes) };
+        let mut priced = self.priced.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = priced
+            .entry((collective, class))
+            .or_insert_with(|| model::order(collective, &topology, &fabric, &hosts, class).into());
+        let (fastest, _) = order.iter().find(|(algorithm, _)| allowed(algorithm))?;
+        fastest.plan(collective).is_some_and(|plan| plan.flat.is_some()).then_some(*fastest)
+    }
+
+    /// As many hosts, and as many ranks on each, as the cost model can be asked for, with consecutive ranks on a host: algorithms of two
+    /// levels gain the least there.
+    fn fewer(&self) -> (Topology, Fabric, Vec<u32>) {
+        let each = self.fabric.ranks_per_host.clamp(1, FEW);
+        let hosts = self.topology.hosts.min(model::MOST_RANKS / each);
+        // As many ranks on each core and port as there are.
+        let part = |of: usize| (of.saturating_mul(each) / self.fabric.ranks_per_host.max(1)).max(1);
+        let (cores, ports) = (part(self.fabric.cores), part(self.fabric.ports));
+        let fabric = Fabric { ranks_per_host: each, cores, ports, ..self.fabric };
+        let host = |rank| u32::try_from(rank / each).unwrap_or(u32::MAX);
+        (fabric.topology(each * hosts), fabric, (0..each * hosts).map(host).collect())
     }
 
     /// The fastest allowed algorithm by the cost model.
@@ -176,7 +223,7 @@ impl Chooser {
         let tables = || {
             self.sources().iter().filter_map(|source| match source {
                 Source::Table(built_in) => Some(built_in.table()),
-                Source::Model => None,
+                Source::Model | Source::Levels => None,
             })
         };
         let row = |bytes| {
@@ -326,6 +373,27 @@ mod tests {
         // Where no host has two ranks, there are no two levels.
         let alone = model::order(AllReduce, &four, &Fabric::of(&four, 1), &[0, 1, 2, 3], 3);
         assert!(alone.iter().all(|(it, _)| it.plan(AllReduce).unwrap().flat.is_none()));
+    }
+
+    #[test]
+    fn many_ranks_on_hosts_take_two_levels_where_fewer_would() {
+        let many = Chooser::on(&Fabric { ranks_per_host: 64, cores: 64, ..Fabric::TCP_1G }, 128 * 64);
+        let taken = |collective, bytes| many.choose(collective, bytes, |_| true).unwrap().algorithm.name;
+        assert_eq!(taken(Broadcast, 64 * KIB), "lanes");
+        assert_eq!(
+            many.reason(Broadcast, 64 * KIB).unwrap(),
+            "the cost model: the fastest at 65536 B among 32 ranks on 4 hosts of tcp-1g"
+        );
+        assert_eq!(taken(AllReduce, 8), "recursive_doubling");
+        assert!(many.reason(AllReduce, 8).unwrap().starts_with("the row of infiniband.tuning"));
+        let not = many.choose(Broadcast, 64 * KIB, |it| it.name != "lanes");
+        assert!(not.is_some_and(|it| it.algorithm.plan(Broadcast).unwrap().flat.is_none()));
+        // A rank on each host, or a port for each rank.
+        let alone = Chooser::on(&Fabric { ranks_per_host: 1, ..Fabric::TCP_1G }, 128);
+        let ports = Chooser::on(&Fabric::NDR400, 128);
+        for chooser in [alone, ports] {
+            assert!(chooser.reason(Broadcast, 64 * KIB).unwrap().starts_with("the row of infiniband.tuning"));
+        }
     }
 
     #[test]
