@@ -385,6 +385,9 @@ mod tests {
             "the cost model: the fastest at 65536 B among 32 ranks on 4 hosts of tcp-1g"
         );
         assert_eq!(taken(AllReduce, 8), "recursive_doubling");
+        for collective in Collective::ALL {
+            assert!(many.choose(collective, usize::MAX, |_| true).unwrap().algorithm.supports(collective));
+        }
         assert!(many.reason(AllReduce, 8).unwrap().starts_with("the row of infiniband.tuning"));
         let not = many.choose(Broadcast, 64 * KIB, |it| it.name != "lanes");
         assert!(not.is_some_and(|it| it.algorithm.plan(Broadcast).unwrap().flat.is_none()));

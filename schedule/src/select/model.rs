@@ -30,7 +30,7 @@ const GAIN: f64 = 0.05;
 /// The class of a size, in bytes. Sizes of one class have the same order of algorithms: those up to the same power of two, and all
 /// beyond 64 MiB.
 pub(super) fn class(bytes: usize) -> u32 {
-    bytes.max(1).next_power_of_two().ilog2().min(26)
+    bytes.clamp(1, 1 << 26).next_power_of_two().ilog2()
 }
 
 /// The messages and lanes with which an algorithm would execute a call.
