@@ -58,8 +58,12 @@ impl PeerInfo {
     }
 }
 
-/// The chooser of algorithms for these ranks and this kind of network. The slowest port counts, and the host with the fewest ports.
-pub(crate) fn chooser(peers: &[PeerInfo], kind: Kind) -> Chooser {
+/// The chooser of algorithms for these ranks of a world of this provider. The slowest port counts, and the host with the fewest ports.
+pub(crate) fn chooser(peers: &[PeerInfo], provider: &str) -> Chooser {
+    // Of a world over several hosts, a group inside one uses shared memory alone.
+    let inside = || Host::apart(&peers.iter().map(|peer| &peer.host).collect::<Vec<_>>()).is_none();
+    let shares = provider.starts_with("shm,") && inside();
+    let kind = if shares { Kind::SharedMemory } else { network::kind(provider) };
     let machines: BTreeMap<&str, &PeerInfo> =
         peers.iter().map(|peer| (peer.host.boot.as_str(), peer)).collect();
     let at_once = machines.values().map(|peer| {
@@ -92,7 +96,7 @@ mod tests {
     use super::*;
 
     fn topology(peers: &[PeerInfo]) -> Topology {
-        *chooser(peers, Kind::Sockets).topology()
+        *chooser(peers, "tcp").topology()
     }
 
     fn peer(boot: &str, processors: &[u32], share: u32) -> PeerInfo {
@@ -155,7 +159,17 @@ mod tests {
         assert_eq!(topology(&all).network.ports, 1, "the second host has one");
         "eth1".clone_into(&mut all[3].device);
         assert_eq!(topology(&all).network.ports, 2);
-        assert_eq!(chooser(&all, Kind::SharedMemory).topology().hosts, 1);
+        assert_eq!(chooser(&all, "shm").topology().hosts, 1);
+    }
+
+    #[test]
+    fn a_group_inside_a_host_uses_shared_memory_alone() {
+        let all = [peer("a", &[0], 1), peer("a", &[1], 1), peer("b", &[0], 1), peer("b", &[1], 1)];
+        let taken = |peers: &[PeerInfo], provider: &str| chooser(peers, provider).topology().network.kind;
+        assert_eq!(taken(&all, "shm,net"), Kind::Sockets);
+        assert_eq!(taken(&all[2..], "shm,net"), Kind::SharedMemory);
+        assert_eq!(taken(&all[1..3], "shm,verbs;ofi_rxm"), Kind::Rdma);
+        assert_eq!(taken(&all[2..], "net"), Kind::Sockets);
     }
 
     #[test]

@@ -35,7 +35,6 @@ use crate::{
         affinity::Affinity,
         host::Host,
         monitor::Monitor,
-        network,
         peer::{self, PeerInfo},
         watchdog::{Subject, Watchdog},
     },
@@ -292,7 +291,7 @@ impl ProcessGroup {
             alone: if crowded { GIVE_WAY } else { ALONE },
         };
         let chunk_bytes = infos.iter().map(|info| info.chunk_bytes).min().unwrap_or(0);
-        let chooser = peer::chooser(&peers, network::kind(&limits.provider));
+        let chooser = peer::chooser(&peers, &limits.provider);
         let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX);
         tracing::info!(
             rank,

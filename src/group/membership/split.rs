@@ -22,7 +22,7 @@ use crate::{
         plan::{Planner, spec::CallSpec},
         shared::{Shared, State},
     },
-    runtime::{network, peer},
+    runtime::peer,
 };
 
 /// The state of a member's mailbox for the new group: there is no memory for it; it is ready; another group has just taken the
@@ -339,13 +339,8 @@ impl ProcessGroup {
         let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.peers.get(rank).cloned()).collect();
         let tuned = runtime.tuned.clone().of(members.len());
         let cheap = runtime.limits.cheap_registration;
-        let planner = Planner::new(
-            me,
-            peer::chooser(&peers, network::kind(&runtime.limits.provider)),
-            tuned,
-            runtime.settings,
-            cheap,
-        );
+        let planner =
+            Planner::new(me, peer::chooser(&peers, &runtime.limits.provider), tuned, runtime.settings, cheap);
         let shared = Shared {
             runtime: Arc::clone(runtime),
             comm_id,
