@@ -54,7 +54,7 @@ const VARIABLES: &[Variable] = &[
          such as shm,verbs",
         "shm between ranks of one host and user, and between hosts the first of efa, cxi, opx, verbs and tcp that works; psm3 only \
          if asked for",
-        |config, text| name(text).map(|name| config.provider = Some(name)),
+        |config, text| name(text).map(|name| config.provider = (name != "auto").then_some(name)),
     ),
     knob(
         "UNISONO_INTERFACE",

@@ -4,7 +4,7 @@
 //! Two endpoints of one scope that both have shared memory use it in both directions. The fabric never hears of such a peer, and
 //! shared memory of no other.
 //!
-//! A region has the fabric's key and base for both. Shared memory is entered by them, and what is
+//! A region has the fabric's key and base for both. Shared memory is entered by them. Where the fabric pins no page, what is
 //! [allocated](Transport::allocate) lies in memory that peers of the host map, registered with the fabric as well.
 //!
 //! **Polls.** Both are polled, shared memory first. A poll of a fabric that goes through sockets is a system call, which costs more
@@ -234,6 +234,9 @@ unsafe impl Transport for Mux {
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
         let Self { shm, fabric, .. } = self;
         match shm {
+            // What a NIC pins is not memory that peers map: libfabric's cache of registrations would have to see it go
+            // (prov/util/src/util_mem_hooks.c), which it does not where the system is called without libc.
+            Some(_) if !fabric.limits().cheap_registration => self.register(Memory::map(len, huge)?),
             Some(shm) => shm.allocate_again(len, huge, |memory| fabric.register(memory)),
             None => fabric.allocate(len, huge),
         }
