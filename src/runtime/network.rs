@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use unisono_schedule::Kind;
-use unisono_transport::Limits;
+use unisono_transport::{Limits, mux};
 
 use crate::outside;
 
@@ -14,7 +14,7 @@ const LONGEST: u64 = 4 << 10;
 /// whether it is EFA.
 pub(crate) fn kind(provider: &str) -> Kind {
     // Where ranks of a host share memory, what matters is the network between hosts.
-    let fabric = provider.strip_prefix("shm,").unwrap_or(provider);
+    let fabric = mux::fabric_of(provider).unwrap_or(provider);
     match fabric.split(';').next().unwrap_or_default() {
         "shm" => Kind::SharedMemory,
         "efa" => Kind::Efa,

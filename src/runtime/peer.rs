@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::{Kind, Network, Topology, select::Chooser};
-use unisono_transport::Limits;
+use unisono_transport::{Limits, mux};
 
 use super::{affinity::processors, host::Host, network};
 
@@ -62,7 +62,7 @@ impl PeerInfo {
 pub(crate) fn chooser(peers: &[PeerInfo], provider: &str) -> Chooser {
     // Of a world over several hosts, a group inside one uses shared memory alone.
     let inside = || Host::apart(&peers.iter().map(|peer| &peer.host).collect::<Vec<_>>()).is_none();
-    let shares = provider.starts_with("shm,") && inside();
+    let shares = mux::fabric_of(provider).is_some() && inside();
     let kind = if shares { Kind::SharedMemory } else { network::kind(provider) };
     let machines: BTreeMap<&str, &PeerInfo> =
         peers.iter().map(|peer| (peer.host.boot.as_str(), peer)).collect();

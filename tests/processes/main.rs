@@ -75,41 +75,32 @@ fn cases(provider: &str) -> Cases {
         let case: Case = Box::new(move |provider| collectives::case(provider, ranks));
         cases.push((format!("collectives, {ranks} ranks"), case));
     }
-    // Over both together, what transports decide: how ranks join is the same over any.
-    let both = [
-        messages::CASES,
-        erased::CASES,
-        groups::CASES,
-        members::CASES,
-        failures::CASES,
-        mismatch::CASES,
-        signals::CASES,
-        chaos::CASES,
-    ];
-    if provider == rank::MUX {
-        cases.extend(suite::of(&both));
-        return cases;
-    }
     let tables = [
         messages::CASES,
         erased::CASES,
-        objects::CASES,
-        pinning::CASES,
         groups::CASES,
         members::CASES,
         failures::CASES,
         mismatch::CASES,
-        joining::CASES,
-        again::CASES,
-        ending::CASES,
         signals::CASES,
-        memlock::CASES,
-        strangers::CASES,
         chaos::CASES,
-        stuck::CASES,
-        reach::CASES,
     ];
     cases.extend(suite::of(&tables));
+    // Over both together, what transports decide: the rest is the same over any.
+    if provider != rank::MUX {
+        let rest = [
+            objects::CASES,
+            pinning::CASES,
+            joining::CASES,
+            again::CASES,
+            ending::CASES,
+            memlock::CASES,
+            strangers::CASES,
+            stuck::CASES,
+            reach::CASES,
+        ];
+        cases.extend(suite::of(&rest));
+    }
     cases
 }
 

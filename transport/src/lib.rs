@@ -451,16 +451,21 @@ pub enum Error {
 impl Error {
     /// A system call failed; `context` says for what it was made.
     pub(crate) fn system(call: &'static str, context: &str, error: rustix::io::Errno) -> Self {
-        use rustix::io::Errno;
-        let advice = match error {
-            Errno::MFILE | Errno::NFILE => "; raise the limit on open files (ulimit -n)",
-            _ => "",
-        };
         Self::System {
             call,
             context: context.into(),
             code: error.raw_os_error().into(),
-            reason: format!("{error}{advice}"),
+            reason: format!("{error}{}", Self::advice(error)),
+        }
+    }
+
+    /// What to do about an error of the system, in words that follow it; may be empty.
+    pub(crate) fn advice(error: rustix::io::Errno) -> &'static str {
+        match error {
+            rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => {
+                "; raise the limit on open files (ulimit -n)"
+            }
+            _ => "",
         }
     }
 

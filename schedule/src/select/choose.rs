@@ -165,6 +165,18 @@ impl Chooser {
         })
     }
 
+    /// The order of algorithms for a size's class, which `price` makes if it was not asked for before.
+    fn order(
+        &self,
+        collective: Collective,
+        bytes: usize,
+        price: impl FnOnce(u32) -> Vec<(&'static Algorithm, f64)>,
+    ) -> Order {
+        let class = if collective == Collective::Barrier { 0 } else { model::class(bytes) };
+        let mut priced = self.priced.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(priced.entry((collective, class)).or_insert_with(|| price(class).into()))
+    }
+
     /// The algorithm of two levels that the cost model chooses among fewer ranks, with which it can be asked.
     fn levels(
         &self,
@@ -172,12 +184,10 @@ impl Chooser {
         bytes: usize,
         allowed: impl Fn(&Algorithm) -> bool,
     ) -> Option<&'static Algorithm> {
-        let (topology, fabric, hosts) = self.fewer();
-        let class = if collective == Collective::Barrier { 0 } else { model::class(bytes) };
-        let mut priced = self.priced.lock().unwrap_or_else(PoisonError::into_inner);
-        let order = priced
-            .entry((collective, class))
-            .or_insert_with(|| model::order(collective, &topology, &fabric, &hosts, class).into());
+        let order = self.order(collective, bytes, |class| {
+            let (topology, fabric, hosts) = self.fewer();
+            model::order(collective, &topology, &fabric, &hosts, class)
+        });
         let (fastest, _) = order.iter().find(|(algorithm, _)| allowed(algorithm))?;
         fastest.plan(collective).is_some_and(|plan| plan.flat.is_some()).then_some(*fastest)
     }
@@ -207,10 +217,8 @@ impl Chooser {
         if able.next().is_none() {
             return Some(first);
         }
-        let class = if collective == Collective::Barrier { 0 } else { model::class(bytes) };
-        let mut priced = self.priced.lock().unwrap_or_else(PoisonError::into_inner);
-        let order = priced.entry((collective, class)).or_insert_with(|| {
-            model::order(collective, &self.topology, &self.fabric, &self.hosts, class).into()
+        let order = self.order(collective, bytes, |class| {
+            model::order(collective, &self.topology, &self.fabric, &self.hosts, class)
         });
         // Where there are no two levels, those of two levels alone may be allowed.
         order.iter().map(|(algorithm, _)| *algorithm).find(|algorithm| allowed(algorithm)).or(Some(first))

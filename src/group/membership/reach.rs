@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
 use unisono_transport::{
     Activity, Transport,
-    mux::Mux,
+    mux::{Mux, fabric_of},
     ofi::{Ofi, Options},
     shm::{self, PROVIDER as SHM},
 };
@@ -23,9 +23,6 @@ use crate::{
     rendezvous::{Store, exchange_values},
     runtime::host::Host,
 };
-
-/// What `UNISONO_PROVIDER` begins with if it asks for shared memory, and names a provider for other hosts too.
-const SHM_AND: &str = "shm,";
 
 /// What every rank publishes before it opens libfabric.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,7 +55,7 @@ impl ProcessGroup {
         if named == Some(SHM) {
             return Ok(Box::new(shm::Endpoint::open()?));
         }
-        let Some(fabric) = named.and_then(|named| named.strip_prefix(SHM_AND)) else {
+        let Some(fabric) = named.and_then(fabric_of) else {
             return Ok(Box::new(Ofi::open(options)?));
         };
         let fabric = Ofi::open(&Options { provider: Some(fabric.to_owned()), ..options.clone() })?;
@@ -74,7 +71,7 @@ pub(super) fn open(
     deadline: Instant,
 ) -> Result<Box<dyn Transport>> {
     let asked = config.provider.as_deref();
-    let wants_shm = asked.is_none_or(|asked| asked == SHM || asked.starts_with(SHM_AND));
+    let wants_shm = asked.is_none_or(|asked| asked == SHM || fabric_of(asked).is_some());
     // Before files are opened: where there may be no more, it cannot be read.
     let host = Host::here();
     let endpoint = wants_shm.then(shm::Endpoint::open).transpose();
@@ -102,7 +99,7 @@ pub(super) fn open(
     if asked == Some(SHM) {
         return Err(cannot_reach(SHM, &why));
     }
-    let provider = asked.and_then(|asked| asked.strip_prefix(SHM_AND));
+    let provider = asked.and_then(fabric_of);
     let fabric = fabric(config, provider, store, activity, deadline)?;
     let scopes = scopes(&all);
     let mut seen = HashSet::new();

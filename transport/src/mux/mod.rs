@@ -46,6 +46,12 @@ const IDLE_AFTER: u32 = 64;
 /// One of so many polls of an idle one is made. A poll of shared memory takes a tenth of the system call.
 const IDLE_EVERY: u32 = 4;
 
+/// The fabric's name in the name of such a provider (`tcp` in `shm,tcp`); `None` if it is the name of another.
+#[must_use]
+pub fn fabric_of(provider: &str) -> Option<&str> {
+    provider.strip_prefix(shm::PROVIDER)?.strip_prefix(',')
+}
+
 /// The transport that serves a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {

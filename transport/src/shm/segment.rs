@@ -49,10 +49,9 @@ unsafe impl Sync for Segment {}
 
 fn no_memory(bytes: usize, call: &str, error: Errno) -> Error {
     let advice = match error {
-        Errno::MFILE | Errno::NFILE => "; raise the limit on open files (ulimit -n)",
         Errno::FBIG => "; raise the limit on file sizes (ulimit -f), which holds for this memory too",
         Errno::NOSYS | Errno::PERM | Errno::ACCESS => "; this system or container forbids memfd_create",
-        _ => "",
+        _ => Error::advice(error),
     };
     Error::SharedMemory { reason: format!("{call} of {bytes} bytes: {error}{advice}") }
 }

@@ -7,7 +7,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{FEW, binomial, exchange};
+use super::{FEW, Places, binomial, exchange};
 use crate::{
     Collective, Job, Rank,
     algorithm::{
@@ -59,20 +59,10 @@ impl Blocks {
     /// addressed.
     pub(super) fn new(job: &Job<'_>, lanes: bool) -> Option<Self> {
         let &Job { collective, rank, ranks, root, count, chunk, .. } = job;
-        let mut lists = job.spread.hosts(ranks);
-        for host in lists.iter_mut().filter(|_| collective.has_root()) {
-            if let Some(at) = host.iter().position(|&member| member == root) {
-                host[..=at].rotate_right(1);
-            }
-        }
-        let find = |rank: Rank| {
-            let mut places = lists.iter().map(|host| host.iter().position(|&member| member == rank));
-            let home = places.position(|place| place.is_some()).unwrap_or_default();
-            (home, lists[home].iter().position(|&member| member == rank).unwrap_or_default())
-        };
-        let ((home, place), (root_host, _)) = (find(rank), find(root));
+        let places = Places::of(job);
+        let (least, most) = places.least_and_most();
+        let Places { hosts: lists, home, place, root: root_host } = places;
         let hosts: Vec<_> = lists.iter().map(Vec::len).collect();
-        let (least, most) = hosts.iter().fold((ranks, 1), |(least, most), &of| (least.min(of), most.max(of)));
         let all = ranks.checked_mul(count)?;
         let host_has = all.checked_mul(most)?;
         // All places of scratch together.

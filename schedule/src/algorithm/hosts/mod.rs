@@ -15,7 +15,7 @@ mod vector;
 use super::{
     Plan, binomial, bruck, compose::Composed, direct, dissemination, rabenseifner, recursive_doubling, tree,
 };
-use crate::{Collective, Job, Schedule};
+use crate::{Collective, Job, Rank, Schedule};
 
 use self::{blocks::Blocks, vector::Vector};
 
@@ -59,6 +59,41 @@ fn schedule(job: &Job<'_>, lanes: bool) -> Box<dyn Schedule> {
     match Blocks::new(job, lanes) {
         Some(blocks) => Composed::schedule(job, blocks),
         None => exchange(1, job.collective).make(job),
+    }
+}
+
+/// The ranks of every host, by place, and where this rank and the root are.
+struct Places {
+    /// The root, or the first rank of a host, has place 0.
+    hosts: Vec<Vec<Rank>>,
+    /// This rank's host, and its place there.
+    home: usize,
+    place: usize,
+    /// The root's host.
+    root: usize,
+}
+
+impl Places {
+    fn of(job: &Job<'_>) -> Self {
+        let mut hosts = job.spread.hosts(job.ranks);
+        for host in hosts.iter_mut().filter(|_| job.collective.has_root()) {
+            if let Some(at) = host.iter().position(|&member| member == job.root) {
+                host[..=at].rotate_right(1);
+            }
+        }
+        let find = |rank: Rank| {
+            let place = |host: &Vec<Rank>| host.iter().position(|&member| member == rank);
+            let found = hosts.iter().enumerate().find_map(|(index, host)| Some((index, place(host)?)));
+            found.unwrap_or_default()
+        };
+        let ((home, place), (root, _)) = (find(job.rank), find(job.root));
+        Self { hosts, home, place, root }
+    }
+
+    /// The fewest and the most ranks of a host.
+    fn least_and_most(&self) -> (usize, usize) {
+        let ranks = self.hosts.iter().map(Vec::len);
+        ranks.fold((usize::MAX, 1), |(least, most), of| (least.min(of), most.max(of)))
     }
 }
 

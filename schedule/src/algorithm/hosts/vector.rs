@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{binomial, dissemination, exchange, rabenseifner, recursive_doubling, tree};
+use super::{Places, binomial, dissemination, exchange, rabenseifner, recursive_doubling, tree};
 use crate::{
     Collective, Job, Place, Rank,
     algorithm::{
@@ -34,24 +34,10 @@ pub(super) struct Vector {
 impl Vector {
     /// By as many ranks of each host as the smallest host has, or by a leader.
     pub(super) fn new(job: &Job<'_>, lanes: bool) -> Self {
-        let &Job { collective, rank, ranks, root, count, chunk, .. } = job;
-        let mut hosts = job.spread.hosts(ranks);
-        for host in hosts.iter_mut().filter(|_| collective.has_root()) {
-            if let Some(at) = host.iter().position(|&member| member == root) {
-                host[..=at].rotate_right(1);
-            }
-        }
-        let find = |rank: Rank| {
-            let found = hosts
-                .iter()
-                .enumerate()
-                .find_map(|(index, host)| Some((index, host.iter().position(|&member| member == rank)?)));
-            found.unwrap_or_default()
-        };
-        let ((home, place), (root_host, _)) = (find(rank), find(root));
-        let (least, most) = hosts
-            .iter()
-            .fold((ranks, 1), |(least, most), host| (least.min(host.len()), most.max(host.len())));
+        let &Job { collective, rank, root, count, chunk, .. } = job;
+        let places = Places::of(job);
+        let (least, most) = places.least_and_most();
+        let Places { mut hosts, home, place, root: root_host } = places;
         let pieces = lanes.then_some(least);
         let width = pieces.unwrap_or(1);
         let count = if collective == Collective::Barrier { 0 } else { count };
