@@ -251,6 +251,11 @@ impl Signature {
         if reduces { Cargo::Elements } else { Cargo::from_code(self.codes[2]) }
     }
 
+    /// Whether contributions are reduced in the order of ranks, with the bits that has.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.collective().is_some_and(|it| it.reduces()) && self.codes[2] & ORDERED != 0
+    }
+
     /// Whether it is the last barrier of shutdown.
     pub(crate) fn is_shutdown(&self) -> bool {
         self.cargo() == Cargo::Shutdown

@@ -23,9 +23,14 @@
 //! - A peer itself says where it may be written to: in a window within its credit, by a clear to send for one operation or message,
 //!   and in a mailbox as long as the communicator exists.
 //!
+//! - A rank alone writes to its shared slots. Who reads the slot of another has seen the number that was published there after it was
+//!   written, and the writer waits until all have entered a later operation before it writes there again (`comm/shared.rs`).
+//!
 //! An arrival that breaks these rules is an error ([`Failure::Forged`](crate::Failure::Forged), `Failure::Protocol`) before any
 //! memory is accessed for it.
 #![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::Pod;
 use unisono_transport::{Error, Posted, Put, Region, Transport};
@@ -42,6 +47,26 @@ pub(crate) fn load<T: Pod>(region: &Region, at: usize) -> Result<T, Error> {
 pub(crate) fn store<T: Pod>(region: &Region, at: usize, value: &T) -> Result<(), Error> {
     // SAFETY: the engine owns the sources of its puts, and no put in flight reads these bytes.
     unsafe { region.write(at, bytemuck::bytes_of(value)) }
+}
+
+/// A word of a region that one process writes and others read.
+fn word(region: &Region, at: usize) -> Result<&AtomicU64, Error> {
+    let base = region.base().wrapping_add(at).cast::<u64>();
+    if at.saturating_add(size_of::<u64>()) > region.len() || !base.is_aligned() {
+        return Err(Error::Bounds { offset: at, len: size_of::<u64>(), region: region.len() });
+    }
+    // SAFETY: within the region, which is borrowed, and aligned. All access these words as atomics, or before they are shared.
+    Ok(unsafe { AtomicU64::from_ptr(base) })
+}
+
+/// Publishes a word in memory that others have mapped: who reads it sees what this process wrote before.
+pub(crate) fn publish(region: &Region, at: usize, value: u64) -> Result<(), Error> {
+    word(region, at).map(|word| word.store(value, Ordering::Release))
+}
+
+/// Reads a word that the owner of a mapped region has [published](publish).
+pub(crate) fn published(region: &Region, at: usize) -> Result<u64, Error> {
+    word(region, at).map(|word| word.load(Ordering::Acquire))
 }
 
 /// Begins a put.

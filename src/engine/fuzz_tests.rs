@@ -148,6 +148,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         ranks: 2,
         kernel,
         average: false,
+        one_shot: false,
         size: 4,
         input: Operand { registered: Some((input.clone(), 0)), ..input.clone().into() },
         output: Operand { registered: Some((output.clone(), 0)), ..output.clone().into() },

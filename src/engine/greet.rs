@@ -9,7 +9,7 @@ use crate::engine::{
     progress::{Engine, WORLD},
     stop::Stop,
     supervisor::Supervisor,
-    wire::{ControlKind, Immediate, hello},
+    wire::{ControlKind, Hello, Immediate},
 };
 use unisono_schedule::Rank;
 use unisono_transport::{Error, Notify, Posted, Put, Source, Target};
@@ -35,7 +35,7 @@ impl Engine {
             far.iter().filter(|_| self.greetings.area.is_some()).filter(able).copied().collect();
         let comm = self.net.core(WORLD)?.comm;
         for &rank in neighbours {
-            comm.queue_control(rank, ControlKind::Hello, hello(comm.me, rank))?;
+            comm.queue_control(rank, ControlKind::Hello, Hello::new(comm.me, rank))?;
             comm.members[rank].large_due = far.contains(&rank);
         }
         self.greetings.neighbours = neighbours.to_vec();

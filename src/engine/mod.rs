@@ -37,7 +37,7 @@ pub(crate) use self::{
     stop::{Halt, StalledOperation, Stop},
     supervisor::{Call, PositionQuery, Request, Supervisor, Task},
     wait::Patience,
-    wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION},
+    wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION, slots::SHARED_BYTES},
 };
 
 /// Fuzz targets: the decoding of arbitrary bytes from the wire, and an engine that gets them.

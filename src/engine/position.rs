@@ -27,7 +27,7 @@ impl Engine {
         let groups = comms.iter().take(GROUPS).map(|comm| {
             let world = |rank: Rank| comm.world(rank);
             let running = running(comm).map(|run| {
-                let (steps, waits) = run.progress();
+                let (steps, waits) = run.progress(comm);
                 let waits: Vec<_> = waits.into_iter().map(world).collect();
                 cut |= waits.len() > PEERS;
                 Running { steps, waits: waits.into_iter().take(PEERS).collect() }

@@ -313,7 +313,7 @@ impl Engine {
                     // A thread that submitted a request just before did not know that it has to wake this one.
                     let asked = supervisor.asked();
                     let parked = match (&asked, wanted()) {
-                        (None, false) => self.net.port.transport.park(nap),
+                        (None, false) => self.park(nap),
                         _ => Ok(()),
                     };
                     supervisor.sleeps(false);
@@ -463,8 +463,9 @@ impl Engine {
                 (Call::Message(comm.latest(), signature), peer, comm.messages.deadline())
             }
             (None, Some(UnderWay { comm_id, run, completion, .. })) => {
-                let world = |rank| self.net.comm(*comm_id).map_or(rank, |comm| comm.world(rank));
-                let (_, waits) = run.progress();
+                let Some(comm) = self.net.comm(*comm_id) else { return };
+                let world = |rank| comm.world(rank);
+                let (_, waits) = run.progress(comm);
                 let call = Call::Operation(run.operation.number, run.operation.signature);
                 (call, waits.first().copied().map(world), Some(completion.deadline))
             }
@@ -472,6 +473,18 @@ impl Engine {
         };
         supervisor.waits_longest(call, waits);
         deadline.into_iter().for_each(|deadline| supervisor.until(deadline));
+    }
+
+    /// Sleeps on the transport, unless peers have published what an operation waits for.
+    fn park(&mut self, nap: Duration) -> Result<(), Error> {
+        let Self { net: Net { port, comms, .. }, running, .. } = self;
+        let mut ready = || {
+            running.iter().any(|task| {
+                let comm = comms.get(usize::from(task.comm_id)).and_then(Option::as_deref);
+                comm.is_some_and(|comm| task.run.is_ready(comm))
+            })
+        };
+        port.transport.park(nap, &mut ready)
     }
 
     /// Polls or yields as patience says; once it has run out, the time to sleep.

@@ -170,6 +170,7 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
         ranks: call.job.ranks,
         kernel: Kernel::new(T::DTYPE, call.op).unwrap(),
         average: call.op == ReduceOp::Avg,
+        one_shot: false,
         size: T::DTYPE.size(),
         input: borrowed.input.clone().found_in(&registry),
         output: borrowed.output.clone().found_in(&registry),

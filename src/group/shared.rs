@@ -266,7 +266,7 @@ impl Shared {
 
     fn operation(&self, plan: PlannedCall, mut borrowed: Borrowed<'_>, pairs: Option<Box<Pairs>>) -> Planned {
         let PlannedCall {
-            traits: CallTraits { collective, signature, kernel, average, size, long },
+            traits: CallTraits { collective, signature, kernel, average, size, long, one_shot },
             schedule,
         } = plan;
         borrowed.input.find_in(&self.runtime.registry);
@@ -281,6 +281,7 @@ impl Shared {
             ranks: self.planner.topology.ranks,
             kernel,
             average,
+            one_shot,
             size,
             pairs,
             long,

@@ -40,8 +40,8 @@ use std::{
 };
 
 use crate::{
-    Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion,
-    Target, Transport, Wake, check,
+    Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, Registration,
+    RemoteRegion, Target, Transport, Wake, check,
     eventfd::EventFd,
     local::{self, Failure, Names, Peers, Span},
     region,
@@ -69,6 +69,8 @@ struct Shared {
 struct Slot {
     owner: usize,
     span: RwLock<Option<Span>>,
+    /// Its memory, if peers can map it.
+    memory: Option<Arc<Memory>>,
 }
 
 /// What has landed at an endpoint.
@@ -140,6 +142,7 @@ impl Hub {
                 max_inject: 128,
                 max_copied: 128,
                 one_host: true,
+                maps: true,
                 wakes: true,
                 ..local::limits(PROVIDER)
             },
@@ -175,6 +178,49 @@ impl Drop for Guard {
     }
 }
 
+impl Endpoint {
+    /// Registers memory, which peers may map if it is given twice.
+    fn enter(&self, memory: Memory, mappable: Option<Arc<Memory>>) -> Result<Region, Error> {
+        let mut spans = self.hub.spans.write().unwrap_or_else(PoisonError::into_inner);
+        let key = loop {
+            let key = self.hub.keys.hash_one(self.hub.next_key.fetch_add(1, Ordering::Relaxed));
+            if !spans.contains_key(&key) {
+                break key;
+            }
+        };
+        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: mappable.is_some() };
+        let span = RwLock::new(Some(Span { base: memory.base(), remote }));
+        spans.insert(key, Arc::new(Slot { owner: self.index, span, memory: mappable }));
+        drop(spans);
+        let guard = Box::new(Guard { hub: Arc::clone(&self.hub), key });
+        Ok(Region::registered(memory, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
+    }
+
+    /// Sleeps beside these descriptors.
+    fn sleep(&mut self, others: &[BorrowedFd<'_>], timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
+        if !self.sent.is_empty() {
+            return Ok(());
+        }
+        let waker = match self.inbox.waker.get() {
+            Some(waker) => waker,
+            None => {
+                let made = EventFd::new()?;
+                self.inbox.waker.get_or_init(|| made)
+            }
+        };
+        // Whoever takes the lock after this finds the waker, and sees that it must end the sleep.
+        let mut state = self.inbox.lock();
+        state.parked = state.events.is_empty() && !state.woken;
+        let timeout = if state.parked { timeout } else { Duration::ZERO };
+        drop(state);
+        let timeout = if ready() { Duration::ZERO } else { timeout };
+        let slept = waker.sleep(others.iter().copied(), timeout);
+        let mut state = self.inbox.lock();
+        (state.parked, state.woken) = (false, false);
+        slept
+    }
+}
+
 // SAFETY: a put is copied whole, under the lock of the span that its key names, before the arrival is reported; an endpoint's spans go
 // with it.
 unsafe impl Transport for Endpoint {
@@ -192,23 +238,39 @@ unsafe impl Transport for Endpoint {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        let mut spans = self.hub.spans.write().unwrap_or_else(PoisonError::into_inner);
-        let key = loop {
-            let key = self.hub.keys.hash_one(self.hub.next_key.fetch_add(1, Ordering::Relaxed));
-            if !spans.contains_key(&key) {
-                break key;
-            }
-        };
-        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: false };
-        let span = RwLock::new(Some(Span { base: memory.base(), remote }));
-        spans.insert(key, Arc::new(Slot { owner: self.index, span }));
-        drop(spans);
-        let guard = Box::new(Guard { hub: Arc::clone(&self.hub), key });
-        Ok(Region::registered(memory, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
+        self.enter(memory, None)
     }
 
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
-        self.register(Memory::map(len, huge)?)
+        let memory = Arc::new(Memory::map(len, huge)?);
+        // SAFETY: mapped as long as the owner lives.
+        let own = unsafe { Memory::owned(memory.base(), len, Arc::clone(&memory)) };
+        self.enter(own, Some(memory))
+    }
+
+    fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
+        let (index, _) = self.peers.get(peer)?;
+        let slot =
+            self.hub.spans.read().unwrap_or_else(PoisonError::into_inner).get(&region.key).map(Arc::clone);
+        let memory = slot.filter(|slot| slot.owner == *index).and_then(|slot| slot.memory.clone());
+        Ok(match memory.filter(|memory| memory.len() as u64 == region.len) {
+            // SAFETY: mapped as long as the owner lives. It is the peer's too, which `Transport::map` says.
+            Some(memory) => Mapping::Yes(Region::unregistered(unsafe {
+                Memory::owned(memory.base(), memory.len(), memory)
+            })),
+            None => Mapping::No,
+        })
+    }
+
+    fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
+        for &peer in peers {
+            let (_, inbox) = self.peers.get(peer)?;
+            // Either it is seen to sleep, or it looks after this lock was taken.
+            if std::mem::take(&mut inbox.lock().parked) {
+                inbox.end_sleep();
+            }
+        }
+        Ok(())
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
@@ -257,30 +319,12 @@ unsafe impl Transport for Endpoint {
         Ok(())
     }
 
-    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
-        self.park_beside(&[], timeout)
+    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
+        self.sleep(&[], timeout, ready)
     }
 
     fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        if !self.sent.is_empty() {
-            return Ok(());
-        }
-        let waker = match self.inbox.waker.get() {
-            Some(waker) => waker,
-            None => {
-                let made = EventFd::new()?;
-                self.inbox.waker.get_or_init(|| made)
-            }
-        };
-        // Whoever takes the lock after this finds the waker, and sees that it must end the sleep.
-        let mut state = self.inbox.lock();
-        state.parked = state.events.is_empty() && !state.woken;
-        let timeout = if state.parked { timeout } else { Duration::ZERO };
-        drop(state);
-        let slept = waker.sleep(others.iter().copied(), timeout);
-        let mut state = self.inbox.lock();
-        (state.parked, state.woken) = (false, false);
-        slept
+        self.sleep(others, timeout, &mut || false)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -73,6 +73,20 @@ pub unsafe trait Transport: Send {
     /// [`Error::Map`] if the system refuses, and those of [`Self::register`].
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error>;
 
+    /// The memory of a peer's region, to be read in place, if the peer has [allocated](Self::allocate) it and it can be mapped here.
+    /// It stays mapped as long as the region that this returns. Both may access it at any time, so they must agree on who does: what a
+    /// peer has written is seen by who has read a word that it wrote afterwards, atomically.
+    ///
+    /// # Errors
+    /// As of [`poll`](Self::poll).
+    fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error>;
+
+    /// Ends the sleep of peers whose memory is [mapped](Self::map), so that they look at what this process has written to its own.
+    ///
+    /// # Errors
+    /// As of [`poll`](Self::poll).
+    fn notify(&mut self, peers: &[Peer]) -> Result<(), Error>;
+
     /// Begins a put. [`Posted::Full`] means that nothing was begun: poll, then try again.
     /// The transport keeps the source regions alive as long as it reads them.
     ///
@@ -105,12 +119,12 @@ pub unsafe trait Transport: Send {
     /// every later call may fail.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error>;
 
-    /// Sleeps until something may have happened, another thread [wakes](Wake::wake) it or `timeout` has passed; may return
-    /// early.
+    /// Sleeps until something may have happened, a peer [notifies](Self::notify) it, another thread [wakes](Wake::wake) it or
+    /// `timeout` has passed; may return early. It does not sleep if `ready`, which it asks when peers would notify it, is true.
     ///
     /// # Errors
     /// What the provider or the system reports; the transport is broken then.
-    fn park(&mut self, timeout: Duration) -> Result<(), Error>;
+    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error>;
 
     /// The same, ended by any of these descriptors too when it is readable. A transport that does not [wake](Limits::wakes) may
     /// sleep for a short while instead.
@@ -124,6 +138,20 @@ pub unsafe trait Transport: Send {
 
     /// Which call of its library the transport is in, for a watchdog on another thread: a library call may not return.
     fn activity(&self) -> Arc<Activity>;
+}
+
+/// Whether what a caller of [`Transport::park`] waits for has come, in memory of peers that it has mapped.
+pub type Ready<'r> = &'r mut dyn FnMut() -> bool;
+
+/// Whether a peer's memory is [mapped](Transport::map).
+#[derive(Debug)]
+pub enum Mapping {
+    /// This is it.
+    Yes(Region),
+    /// The peer was asked for it: ask again after the next poll.
+    NotYet,
+    /// It cannot be.
+    No,
 }
 
 /// Ends a transport's sleep.
@@ -161,6 +189,8 @@ pub struct Limits {
     pub sockets: bool,
     /// Whether peers must be on this host, where they share memory.
     pub one_host: bool,
+    /// Whether this endpoint can [map](Transport::map) memory of peers, of some at least.
+    pub maps: bool,
     /// The most puts into this endpoint that may be under way at once, from all peers together, so that its
     /// completion queue does not overrun.
     pub arrivals: usize,

@@ -24,6 +24,7 @@ pub(crate) fn limits(provider: &str) -> Limits {
         cheap_registration: true,
         sockets: false,
         one_host: false,
+        maps: false,
         arrivals: 1024,
         arrivals_per_peer: 1024,
         more_arrivals: "",

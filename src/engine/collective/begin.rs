@@ -6,10 +6,7 @@ use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Schedule};
 use unisono_transport::{Error, Region, RemoteRegion};
 
-use super::{
-    lane::Lane,
-    run::{Exposed, Run},
-};
+use super::{lane::Lane, one_shot::OneShot, run::Run};
 use crate::{
     buffer::{self, Bytes, Operand, Pieces},
     engine::{
@@ -29,14 +26,28 @@ impl Run {
         schedule: CallSchedule,
     ) -> Result<Self, Stop> {
         if operation.signature.is_shutdown() {
+            core.check_shared()?;
             core.comm.shut_down();
             core.port.shutting_down = true;
         }
-        let bytes = schedule.max_message() * operation.size;
-        let settings = &core.comm.settings;
-        let small = schedule.is_small(operation.size, settings.eager_bytes);
+        let small = schedule.is_small(operation.size, core.comm.settings.eager_bytes);
         let class = if small { Class::Eager } else { Class::Bulk };
-        let (lanes, _, slot_bytes) = settings.window(class);
+        let one_shot = OneShot::begin(core.comm, &operation, &schedule);
+        let lanes = mem::take(&mut core.comm.lanes);
+        let mut run = Self::new(operation, schedule, class, lanes, one_shot);
+        if run.one_shot.is_some() {
+            core.comm.exposed = false;
+        } else {
+            run.open_windows(core)?;
+        }
+        Ok(run)
+    }
+
+    /// Opens the windows of its schedule, and makes its lanes.
+    pub(super) fn open_windows(&mut self, core: &mut Core<'_>) -> Result<(), Stop> {
+        let Self { operation, schedule, class, .. } = self;
+        let (class, bytes) = (*class, schedule.max_message() * operation.size);
+        let (lanes, _, slot_bytes) = core.comm.settings.window(class);
         if schedule.lanes() > lanes || bytes > slot_bytes {
             return Err(core.stop(format!(
                 "a schedule of {} lanes and messages of {bytes} bytes, where windows have {lanes} lanes and slots of {slot_bytes}",
@@ -44,7 +55,7 @@ impl Run {
             )));
         }
         core.provide_scratch(schedule.scratch().saturating_mul(operation.size))?;
-        let operation = put_aside(core, operation)?;
+        put_aside(core, operation)?;
         let mut opened = Ok(());
         schedule.sources(&mut |from| {
             if opened.is_ok() {
@@ -52,26 +63,24 @@ impl Run {
             }
         });
         opened?;
-        // Sources may write there until the operation ends.
-        let mut exposed = Exposed::new();
         if schedule.direct() {
-            let parts = expose(core, &operation, &*schedule)?;
-            send_clear_to_send(core, &operation, &*schedule, &parts)?;
+            let parts = expose(core, operation, &**schedule)?;
+            send_clear_to_send(core, operation, &**schedule, &parts)?;
             core.comm.exposed = !parts.is_empty();
-            exposed.extend(parts.into_iter().map(|part| part.region));
+            // Sources may write there until the operation ends.
+            self.exposed.extend(parts.into_iter().map(|part| part.region));
         } else {
             core.comm.exposed = false;
         }
-        let mut lanes = mem::take(&mut core.comm.lanes);
-        lanes.resize_with(schedule.lanes(), Lane::default);
-        Ok(Self::new(operation, schedule, class, lanes, exposed))
+        self.lanes.resize_with(self.schedule.lanes(), Lane::default);
+        Ok(())
     }
 }
 
 /// Copies the input of an operation into whose output peers write, if it lies there.
-fn put_aside(core: &mut Core<'_>, mut operation: Box<Operation>) -> Result<Box<Operation>, Stop> {
+fn put_aside(core: &mut Core<'_>, operation: &mut Operation) -> Result<(), Stop> {
     if !operation.aside {
-        return Ok(operation);
+        return Ok(());
     }
     let (input, len) = (&operation.input, operation.input.len());
     let (me, block) = (core.comm.me, len / operation.ranks);
@@ -85,7 +94,7 @@ fn put_aside(core: &mut Core<'_>, mut operation: Box<Operation>) -> Result<Box<O
     });
     copied.map_err(|error| core.stop(format!("an input that is put aside: {error}")))?;
     operation.input = Operand { registered: Some((aside.clone(), 0)), ..aside.into() };
-    Ok(operation)
+    Ok(())
 }
 
 /// A part of an output that a source may write.

@@ -2,6 +2,7 @@
 
 mod begin;
 mod lane;
+mod one_shot;
 mod run;
 mod send;
 mod slice;

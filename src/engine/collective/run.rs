@@ -4,11 +4,14 @@ use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
 use unisono_transport::Region;
 
-use super::lane::Lane;
+use super::{
+    lane::Lane,
+    one_shot::{OneShot, Passed},
+};
 use crate::{
     buffer::{Bytes, SpanError},
     engine::{
-        comm::Core,
+        comm::{Comm, Core},
         request::Operation,
         stop::Stop,
         wire::{Class, CollectiveHeader, MAX_FLOWS, OperationInfo, Way},
@@ -35,10 +38,11 @@ pub(crate) struct Run {
     pub(super) schedule: CallSchedule,
     pub(crate) lanes: Vec<Lane>,
     /// The parts of the output that peers may write, registered as long as the operation runs.
-    #[expect(dead_code, reason = "kept for its drop")]
     pub(super) exposed: Exposed,
     /// The lane that reduced or copied last.
     pub(crate) working: usize,
+    /// The operation in one shot, without lanes.
+    pub(super) one_shot: Option<OneShot>,
 }
 
 impl Run {
@@ -47,14 +51,30 @@ impl Run {
         schedule: CallSchedule,
         class: Class,
         lanes: Vec<Lane>,
-        exposed: Exposed,
+        one_shot: Option<OneShot>,
     ) -> Self {
-        Self { operation, class, schedule, lanes, exposed, working: 0 }
+        Self { operation, class, schedule, lanes, exposed: Exposed::new(), working: 0, one_shot }
     }
 
     /// Does what can be done before the next poll: puts and takes on every lane, at most a slice of work, and control messages.
     /// `idle` says that the latest round moved nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
+        if let Some(one_shot) = &mut self.one_shot {
+            match one_shot.pass(core, &self.operation)? {
+                Passed::Ended => return Ok(Pass::Ended),
+                Passed::NoSlots => {
+                    self.one_shot = None;
+                    self.open_windows(core)?;
+                }
+                Passed::Idle => {
+                    return Ok(if core.comm.has_control() && core.send_control()? {
+                        Pass::Moved
+                    } else {
+                        Pass::Idle
+                    });
+                }
+            }
+        }
         let (mut moved, mut worked) = (false, 0);
         loop {
             for lane in 0..self.lanes.len() {
@@ -87,13 +107,21 @@ impl Run {
         Ok(if moved { Pass::Moved } else { Pass::Idle })
     }
 
+    /// Whether something that peers publish in shared slots would let it continue.
+    pub(crate) fn is_ready(&self, comm: &Comm) -> bool {
+        self.one_shot.as_ref().is_some_and(|one_shot| one_shot.is_ready(comm))
+    }
+
     /// Whether every lane has ended.
     fn ended(&self) -> bool {
         self.lanes.iter().all(|lane| lane.ended)
     }
 
     /// The number of steps that are done, and the ranks that lanes wait for: none if a lane can continue.
-    pub(crate) fn progress(&self) -> (u64, Vec<Rank>) {
+    pub(crate) fn progress(&self, comm: &Comm) -> (u64, Vec<Rank>) {
+        if let Some(one_shot) = &self.one_shot {
+            return (one_shot.steps(), one_shot.waits(comm).collect());
+        }
         let mut waits = Vec::new();
         for lane in self.lanes.iter().filter(|lane| !lane.ended) {
             match lane.step {
@@ -244,6 +272,9 @@ impl Run {
             if info.number == number || unawaited {
                 agree(from, &info)?;
             }
+        }
+        for (from, info) in core.shared_calls().filter(|(_, info)| info.number == number) {
+            agree(from, &info)?;
         }
         for (from, clear_to_send) in
             comm.clear_to_sends.iter().filter(|(_, clear_to_send)| clear_to_send.operation.number == number)

@@ -10,6 +10,7 @@ use unisono_transport::{Error, Region, RemoteRegion, Transport};
 use super::{
     flow::Incoming,
     member::{Member, NONE},
+    shared::Shared,
     window::{Sender, WindowMemory, WindowState},
 };
 use crate::{
@@ -80,6 +81,8 @@ pub(crate) struct Comm {
     pub(crate) windows: Vec<WindowMemory>,
     /// Written by peers, read when an immediate says so.
     pub(crate) mailbox: Region,
+    /// Slots that ranks share, from the first operation that would use them.
+    pub(crate) shared: Shared,
     /// The sources of control messages: what this rank writes to the mailboxes of the others.
     pub(crate) control: Region,
     pub(crate) control_queue: VecDeque<(Rank, ControlMessage)>,
@@ -149,6 +152,7 @@ impl Comm {
             members: Vec::new(),
             windows: Vec::new(),
             mailbox,
+            shared: Shared::default(),
             control,
             control_queue: VecDeque::new(),
             debts: Vec::new(),
@@ -292,6 +296,7 @@ impl Comm {
         let member = |world| Member {
             world,
             mailbox: RemoteRegion::default(),
+            slots: None,
             outgoing: [NONE; 3],
             incoming: [NONE; 3],
             greeted: false,
@@ -306,12 +311,12 @@ impl Comm {
         self.members = members.into_iter().map(member).collect();
     }
 
-    /// The bytes of registered memory: windows, mailbox, control messages, scratch, inputs put aside.
+    /// The bytes of registered memory: windows, mailbox, control messages, scratch, inputs put aside, shared slots.
     pub(crate) fn memory(&self) -> usize {
         let windows: usize = self.open_windows().map(|window| window.region.len()).sum();
         let scratch: usize =
             [&self.scratch, &self.aside].into_iter().flatten().map(|region| region.len()).sum();
-        windows + self.mailbox.len() + self.control.len() + scratch
+        windows + self.mailbox.len() + self.control.len() + scratch + self.shared.memory()
     }
 
     /// The numbers of the flows to this rank: the first number and the lanes of each open window.

@@ -17,8 +17,8 @@ use crate::{
         request::Operation,
         stop::Stop,
         wire::{
-            Class, ClearToSend, ControlKind, FlowHeader, HEADER, MAX_FLOWS, MAX_SLOTS, OperationInfo, Way,
-            Window, hello,
+            Class, ClearToSend, ControlKind, FlowHeader, HEADER, Hello, MAX_FLOWS, MAX_SLOTS, OperationInfo,
+            Way, Window,
         },
     },
     error::Failure,
@@ -309,9 +309,19 @@ impl Core<'_> {
 
     /// A greeting has arrived. A rank of another host sends two, in any order: the pattern, and a large message, which does not lie in
     /// the mailbox.
-    fn hello_arrived(&mut self, from: Rank, seen: [u64; 2]) -> Result<(), Stop> {
-        let wanted = hello(from, self.comm.me);
+    fn hello_arrived(&mut self, from: Rank, hello: Hello) -> Result<(), Stop> {
+        let (seen, wanted) = (hello.pattern, Hello::new(from, self.comm.me).pattern);
         let member = &mut self.comm.members[from];
+        if let Some(slots) = hello.remote()
+            && seen == wanted
+        {
+            // The greeting before it may not have been looked at before this overwrote it.
+            member.greeted = true;
+            return match *member.slots.get_or_insert(slots) == slots {
+                true => Ok(()),
+                false => Err(self.violation(from, "other shared slots than before".to_owned())),
+            };
+        }
         if seen == wanted && !member.greeted {
             member.greeted = true;
         } else if !std::mem::take(&mut member.large_due) {

@@ -10,6 +10,7 @@ mod member;
 mod net;
 mod put;
 mod reuse;
+mod shared;
 mod window;
 
 pub(crate) use self::{
@@ -19,4 +20,5 @@ pub(crate) use self::{
     member::Member,
     net::{CommIds, Net},
     put::{Origin, Ready, Whose},
+    shared::Sharing,
 };

@@ -136,14 +136,20 @@ impl Port {
 
     /// The handle of a process, which is connected on first use, and the masked immediate.
     pub(crate) fn to(&mut self, world: Rank, immediate: Immediate) -> Result<(Peer, u32), Stop> {
-        let Some(Link { address, mask, handle, .. }) = self.links.get_mut(world) else {
+        let peer = self.peer(world)?;
+        let mask = self.links.get(world).map_or(0, |link| link.mask);
+        Ok((peer, immediate.encode() ^ mask))
+    }
+
+    /// The handle of a process, which is connected on first use.
+    pub(crate) fn peer(&mut self, world: Rank) -> Result<Peer, Stop> {
+        let Some(Link { address, handle, .. }) = self.links.get_mut(world) else {
             return Err(self.stop(format!("there is no rank {world}")));
         };
-        let peer = match handle {
+        Ok(match handle {
             Some(handle) => *handle,
             None => *handle.insert(self.transport.connect(address)?),
-        };
-        Ok((peer, immediate.encode() ^ *mask))
+        })
     }
 
     /// The bytes in flight to a process change: of one flow they were `before`, and are `now`.

@@ -28,6 +28,8 @@ pub(crate) struct Operation {
     pub kernel: Kernel,
     /// Whether a finished sum is to be divided by the number of ranks.
     pub average: bool,
+    /// Whether it is done in one shot through shared slots, where all its ranks share these.
+    pub one_shot: bool,
     /// Bytes of an element.
     pub size: usize,
     pub input: Operand,

@@ -35,7 +35,7 @@ pub(crate) enum ControlKind {
     Window(Class),
     /// A mismatch probe: the operation of a message that waits for a window or a clear to send.
     MismatchProbe(Class),
-    /// The pattern of a greeting.
+    /// A [`Hello`].
     Hello,
     /// A [`ClearToSend`].
     ClearToSend,

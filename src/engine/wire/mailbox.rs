@@ -8,7 +8,7 @@ use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
 /// The version of the format that this folder defines; ranks compare it when they join.
-pub(crate) const VERSION: u32 = 18;
+pub(crate) const VERSION: u32 = 19;
 
 /// The most slots of a flow, for each of which a word has a bit.
 pub(crate) const MAX_SLOTS: usize = 64;
@@ -67,6 +67,28 @@ impl ClearToSend {
     }
 }
 
+/// What a rank says of itself: by a greeting when ranks join, and once more when it has shared slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Hello {
+    /// The pattern of [`hello`].
+    pub pattern: [u64; 2],
+    /// The [words](RemoteRegion::words) of its [shared slots](super::slots); 0 before it has them.
+    pub slots: [u64; 3],
+}
+
+impl Hello {
+    /// A greeting from one rank to another.
+    pub(crate) fn new(from: Rank, to: Rank) -> Self {
+        Self { pattern: hello(from, to), slots: [0; 3] }
+    }
+
+    /// Its shared slots, if it has them.
+    pub(crate) fn remote(&self) -> Option<RemoteRegion> {
+        (self.slots != [0; 3]).then(|| RemoteRegion::from_words(self.slots))
+    }
+}
+
 /// A request to close a window, with the counts of its receiver. If the sender has the same counts, nothing is in flight for
 /// the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -86,8 +108,7 @@ pub(crate) struct Entry {
     pub windows: [Window; 3],
     /// The target of credits, of which only the immediate counts.
     pub credit: u64,
-    /// The pattern of [`hello`].
-    pub hello: [u64; 2],
+    pub hello: Hello,
     /// When the rank has left the communicator: the number of operations that it has begun.
     pub begun: u64,
     /// For each class, the operation of the first message that waits.
@@ -111,7 +132,7 @@ impl ControlKind {
             Self::MismatchProbe(class) => {
                 of::<OperationInfo>(offset_of!(Entry, mismatch_probes), class.index())
             }
-            Self::Hello => of::<[u64; 2]>(offset_of!(Entry, hello), 0),
+            Self::Hello => of::<Hello>(offset_of!(Entry, hello), 0),
             Self::ClearToSend => of::<ClearToSend>(offset_of!(Entry, clear_to_send), 0),
             Self::End => of::<u64>(offset_of!(Entry, begun), 0),
             // Only the immediate counts.
@@ -123,7 +144,7 @@ impl ControlKind {
 }
 
 /// The pattern of the greeting that `from` writes to `to`.
-pub(crate) fn hello(from: Rank, to: Rank) -> [u64; 2] {
+fn hello(from: Rank, to: Rank) -> [u64; 2] {
     let mix = |x: u64| {
         let x = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (x >> 31)

@@ -3,6 +3,7 @@
 mod header;
 mod immediate;
 mod mailbox;
+pub(crate) mod slots;
 #[cfg(any(test, fuzzing))]
 mod tests;
 
@@ -16,5 +17,5 @@ pub(crate) use self::{
     immediate::{
         Class, CommId, ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, MAX_MEMBERS, MAX_RANKS, Way, low,
     },
-    mailbox::{ClearToSend, Close, Entry, MAX_SLOTS, VERSION, Window, hello},
+    mailbox::{ClearToSend, Close, Entry, Hello, MAX_SLOTS, VERSION, Window},
 };

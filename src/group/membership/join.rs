@@ -367,7 +367,7 @@ impl ProcessGroup {
             .position
             .set(move || weak.upgrade().map(|runtime| runtime.position()).unwrap_or_default());
         let tuned = tuned.of(ranks);
-        let planner = Planner::new(rank, chooser, tuned, settings, runtime.limits.cheap_registration);
+        let planner = Planner::new(rank, chooser, tuned, settings, &runtime.limits);
         let shared = Shared {
             runtime,
             comm_id: WORLD,

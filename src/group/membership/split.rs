@@ -338,9 +338,8 @@ impl ProcessGroup {
         introduced.map_err(|stop| self.shared.stopped(stop, "making a group", std::time::Duration::ZERO))?;
         let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.peers.get(rank).cloned()).collect();
         let tuned = runtime.tuned.clone().of(members.len());
-        let cheap = runtime.limits.cheap_registration;
-        let planner =
-            Planner::new(me, peer::chooser(&peers, &runtime.limits.provider), tuned, runtime.settings, cheap);
+        let chooser = peer::chooser(&peers, &runtime.limits.provider);
+        let planner = Planner::new(me, chooser, tuned, runtime.settings, &runtime.limits);
         let shared = Shared {
             runtime: Arc::clone(runtime),
             comm_id,

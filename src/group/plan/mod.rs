@@ -6,16 +6,18 @@ pub(crate) mod spec;
 use std::sync::{Mutex, PoisonError};
 
 use unisono_schedule::{
-    CallSchedule, Collective, Job, Rank, Recorded, Topology,
+    CallSchedule, Collective, Job, Kind, Rank, Recorded, Topology,
     algorithm::{self, Algorithm},
     select::{self, Choice, Chooser, table::Table},
 };
+
+use unisono_transport::Limits;
 
 use self::spec::{CallOptions, CallSpec, Pipeline, PlanOptions};
 use crate::{
     call::{Cargo, Signature},
     dtype::Dtype,
-    engine::Settings,
+    engine::{SHARED_BYTES, Settings},
     error::{Error, Result},
     reduce::{Kernel, ReduceOp, Reduction},
 };
@@ -24,6 +26,9 @@ use crate::{
 /// much longer to run than to make.
 const KEPT: usize = 8;
 const STEPS: usize = 32;
+
+/// The algorithm whose schedules are done in one shot where ranks share slots.
+const ONE_SHOT: &str = "direct";
 
 /// A collective that is ready to run, except for its number and its memory.
 pub(crate) struct PlannedCall {
@@ -42,6 +47,8 @@ pub(crate) struct CallTraits {
     pub size: usize,
     /// Whether peers write results straight into the output.
     pub long: bool,
+    /// Whether it is done in one shot through shared slots.
+    pub one_shot: bool,
 }
 
 impl CallTraits {
@@ -132,6 +139,8 @@ pub(crate) struct Planner {
     settings: Settings,
     /// Whether registering memory costs nothing.
     cheap_registration: bool,
+    /// Whether all ranks may share slots.
+    shares_slots: bool,
     latest: Mutex<Latest>,
 }
 
@@ -141,10 +150,22 @@ impl Planner {
         chooser: Chooser,
         tuned: Table,
         settings: Settings,
-        cheap_registration: bool,
+        limits: &Limits,
     ) -> Self {
         let topology = *chooser.topology();
-        Self { rank, topology, chooser, tuned, settings, cheap_registration, latest: Mutex::default() }
+        let inside = limits.one_host || topology.network.kind == Kind::SharedMemory;
+        let (shares_slots, cheap_registration) =
+            (limits.maps && inside && topology.ranks > 1, limits.cheap_registration);
+        Self {
+            rank,
+            topology,
+            chooser,
+            tuned,
+            settings,
+            cheap_registration,
+            shares_slots,
+            latest: Mutex::default(),
+        }
     }
 
     /// Plans a collective.
@@ -190,8 +211,22 @@ impl Planner {
             Job { chunk, lanes, direct, long, ordered, spread, ..spec.job(self.rank, self.topology.ranks) };
         let signature = spec.signature(&job, dtype, algorithm.code);
         let average = op == ReduceOp::Avg;
-        let traits = CallTraits { collective, signature, kernel, average, size: dtype.size(), long };
+        let one_shot = self.shares_slots && algorithm.name == ONE_SHOT && self.fits_slots(&job, dtype.size());
+        // In a part of another call, the signature is that call's.
+        let one_shot = one_shot && spec.part_of.is_none() && !signature.is_leaving();
+        let traits =
+            CallTraits { collective, signature, kernel, average, size: dtype.size(), long, one_shot };
         Ok((traits, algorithm, job))
+    }
+
+    /// Whether what each rank gives fits its shared slot.
+    fn fits_slots(&self, job: &Job<'_>, size: usize) -> bool {
+        let all = match job.collective {
+            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => job.ranks,
+            _ => 1,
+        };
+        let bytes = job.count.saturating_mul(all).saturating_mul(size);
+        job.uneven.is_none() && !job.pairwise && bytes <= SHARED_BYTES
     }
 
     /// The choice for a collective of elements of `size` bytes.

@@ -61,7 +61,9 @@ fn different_roots_without_a_message_are_a_mismatch() {
         let input = if group.rank() == root { vec![1_u8; 40] } else { Vec::new() };
         one.scatter(&input, &mut [0; 10], root)
     });
-    assert!(told.contains("rank 0 calls scatter(u8, root 1), rank 1 calls scatter(u8, root 0)"), "{told}");
+    // Whoever sees it first tells it.
+    let sides = ["rank 0 calls scatter(u8, root 1), rank ", " calls scatter(u8, root 0)"];
+    assert!(sides.iter().all(|side| told.contains(side)), "{told}");
 }
 
 #[test]

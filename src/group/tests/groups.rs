@@ -3,6 +3,7 @@
 use unisono_transport::sim::{self, Fabric};
 
 use super::*;
+use crate::engine::SHARED_BYTES;
 
 /// Sums the members' ranks in the world, which shows who took part.
 fn sum(group: &ProcessGroup) -> u64 {
@@ -177,9 +178,9 @@ fn uses_groups(groups: usize, again: usize, open: impl Fn() -> Box<dyn Transport
 fn a_thousand_groups_of_eight_ranks_work() {
     let hub = Hub::new();
     let most = uses_groups(1000, 100, || Box::new(hub.open()));
-    // A mailbox, and what is written to others', for each; windows for some.
-    let mailboxes = 1000 * 8 * 2 * 416;
-    assert!(most < mailboxes + (2 << 20), "{most} bytes");
+    // A mailbox, what is written to others', and shared slots for each; windows for some.
+    let each = 8 * 2 * 416 + 2 * SHARED_BYTES + 1024;
+    assert!(most < 1000 * each + (2 << 20), "{most} bytes");
 }
 
 /// This fabric breaks if more puts arrive than were asked for, and takes fewer than three groups need, or hardly as many as one call

@@ -37,8 +37,8 @@ use std::{collections::HashMap, os::fd::BorrowedFd, sync::Arc, time::Duration};
 use address::Parts;
 
 use crate::{
-    Activity, Address, Error, Event, Limits, Memory, Notify, Peer, Posted, Put, Region, Transport, Wake,
-    check, shm,
+    Activity, Address, Error, Event, Limits, Mapping, Memory, Notify, Peer, Posted, Put, Ready, Region,
+    RemoteRegion, Transport, Wake, check, shm,
 };
 
 /// A fabric of sockets that has brought nothing in so many polls is idle: as many as may pass while an answer is under way.
@@ -74,6 +74,8 @@ pub struct Mux {
     served: [Vec<Peer>; 2],
     /// The failure of one part, while what the other has brought is reported.
     failing: Option<Error>,
+    /// The peers that are being notified, by their numbers there.
+    notified: Vec<Peer>,
     /// The number of polls since the fabric was used or has brought something.
     idle: u32,
 }
@@ -105,6 +107,7 @@ fn limits(shm: Option<&Limits>, fabric: &Limits) -> Limits {
         arrivals_per_peer: shm.arrivals_per_peer.min(fabric.arrivals_per_peer),
         wakes: shm.wakes && fabric.wakes,
         connect_all: shm.connect_all || fabric.connect_all,
+        maps: shm.maps,
         // Its other peers need not be on this host if the fabric's need not. What follows is the fabric's too.
         one_host: fabric.one_host,
         version: fabric.version.clone(),
@@ -133,6 +136,7 @@ impl Mux {
             routes: Vec::new(),
             served: [Vec::new(), Vec::new()],
             failing: None,
+            notified: Vec::new(),
             idle: 0,
         }
     }
@@ -151,17 +155,22 @@ impl Mux {
     }
 
     /// Sleeps beside these descriptors, or alone.
-    fn sleep(&mut self, others: Option<&[BorrowedFd<'_>]>, timeout: Duration) -> Result<(), Error> {
+    fn sleep(
+        &mut self,
+        others: Option<&[BorrowedFd<'_>]>,
+        timeout: Duration,
+        ready: Ready<'_>,
+    ) -> Result<(), Error> {
         if self.failing.is_some() {
             return Ok(());
         }
         // The next poll looks at what has ended the sleep.
         self.idle = self.idle.checked_next_multiple_of(IDLE_EVERY).unwrap_or(0);
         let slept = match (&mut self.shm, others) {
-            (None, None) => self.fabric.park(timeout),
+            (None, None) => self.fabric.park(timeout, ready),
             (None, Some(others)) => self.fabric.park_beside(others, timeout),
             (Some(shm), others) => {
-                let timeout = match shm.begin_sleep(timeout) {
+                let timeout = match shm.begin_sleep(timeout, ready) {
                     Ok(timeout) => timeout,
                     Err(error) => return Err(self.renumbered(Way::Shm, error)),
                 };
@@ -248,6 +257,26 @@ unsafe impl Transport for Mux {
         }
     }
 
+    fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
+        match (self.routes.get(peer.0 as usize), &mut self.shm) {
+            (Some(&(Way::Shm, near)), Some(shm)) => {
+                shm.map(near, region).map_err(|error| self.renumbered(Way::Shm, error))
+            }
+            _ => Ok(Mapping::No),
+        }
+    }
+
+    fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
+        let Some(shm) = &mut self.shm else { return Ok(()) };
+        self.notified.clear();
+        let near = peers.iter().filter_map(|peer| match self.routes.get(peer.0 as usize) {
+            Some(&(Way::Shm, near)) => Some(near),
+            _ => None,
+        });
+        self.notified.extend(near);
+        shm.notify(&self.notified).map_err(|error| self.renumbered(Way::Shm, error))
+    }
+
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         check::put(put, &self.limits, self.routes.len())?;
         let unknown = || Error::BadPut { reason: format!("peer {} is unknown", put.to.0) };
@@ -292,12 +321,12 @@ unsafe impl Transport for Mux {
         Ok(())
     }
 
-    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
-        self.sleep(None, timeout)
+    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
+        self.sleep(None, timeout, ready)
     }
 
     fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        self.sleep(Some(others), timeout)
+        self.sleep(Some(others), timeout, &mut || false)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -20,8 +20,8 @@ use super::{
     workarounds::{self, FirstPuts},
 };
 use crate::{
-    Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Source,
-    Transport, Wake, check,
+    Activity, Address, Error, Event, LibraryCall, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region,
+    RemoteRegion, Source, Transport, Wake, check,
     eventfd::EventFd,
     region::{bytes, gather},
 };
@@ -258,7 +258,15 @@ unsafe impl Transport for Ofi {
         Ok(())
     }
 
-    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
+    fn map(&mut self, _peer: Peer, _region: &RemoteRegion) -> Result<Mapping, Error> {
+        Ok(Mapping::No)
+    }
+
+    fn notify(&mut self, _peers: &[Peer]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration, _ready: Ready<'_>) -> Result<(), Error> {
         self.park_beside(&[], timeout)
     }
 

@@ -117,6 +117,7 @@ impl Ofi {
             cheap_registration: facts.cheap_registration,
             sockets: facts.sockets,
             one_host: false,
+            maps: false,
             arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
             more_arrivals: facts.more_arrivals,

@@ -1,6 +1,6 @@
 //! Why something stops: a failure of a peer (what it wrote that no endpoint writes, its end), or of this endpoint.
 
-use crate::{Error, local::Failure};
+use crate::{Error, Peer, local::Failure};
 
 /// `EPROTO`, for what no endpoint writes.
 const NONSENSE: i64 = 71;
@@ -27,6 +27,16 @@ pub(super) fn died() -> Failure {
 pub(super) enum Stop {
     Error(Error),
     Peer(Failure),
+}
+
+impl Stop {
+    /// The error, of what concerns this peer.
+    pub(super) fn of(self, peer: Peer) -> Error {
+        match self {
+            Self::Error(error) => error,
+            Self::Peer(failure) => failure.to(peer).into(),
+        }
+    }
 }
 
 impl From<Error> for Stop {

@@ -64,7 +64,10 @@ mod tests;
 use std::{
     collections::HashMap,
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
     time::Duration,
 };
 
@@ -78,7 +81,8 @@ use sleep::{Poller, Sleeper};
 use socket::Socket;
 
 use crate::{
-    Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Transport, Wake, check,
+    Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, RemoteRegion,
+    Transport, Wake, check,
     eventfd::EventFd,
     fork::Process,
     local::{self, Failure},
@@ -103,14 +107,14 @@ const WAKER: u64 = 0;
 const LISTENER: u64 = 1;
 
 /// What a descriptor belongs to.
-enum Ready {
+enum Owner {
     Waker,
     Listener,
     Outgoing(usize),
     Incoming(usize),
 }
 
-impl Ready {
+impl Owner {
     fn number(&self) -> u64 {
         match *self {
             Self::Waker => WAKER,
@@ -188,6 +192,7 @@ impl Endpoint {
                 arrivals: ARRIVALS,
                 arrivals_per_peer: ARRIVALS,
                 one_host: true,
+                maps: true,
                 wakes: true,
                 version: concat!("unisono ", env!("CARGO_PKG_VERSION")).to_owned(),
                 ..local::limits(PROVIDER)
@@ -235,15 +240,16 @@ impl Endpoint {
     }
 
     /// From now on peers wake this endpoint, by a descriptor that becomes readable ([`Self::descriptor`]). Returns how long the sleep
-    /// may last: `timeout`, or less if there is something already. [`Self::end_sleep`] must follow.
+    /// may last: `timeout`, or less if there is something already, or it is `ready`. [`Self::end_sleep`] must follow.
     ///
     /// # Errors
     /// As of [`Transport::park`].
-    pub(crate) fn begin_sleep(&mut self, timeout: Duration) -> Result<Duration, Error> {
+    pub(crate) fn begin_sleep(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<Duration, Error> {
         self.checked()?;
         let epoch = self.sleeper.begin();
         // What a peer writes from now on it tells; what it wrote before is found here.
-        let mut ready = !self.sent.is_empty()
+        let mut ready = ready()
+            || !self.sent.is_empty()
             || self.incoming.iter().flatten().any(|it| it.ended.is_some() || it.has_next());
         for peer in 0..self.peers.len() {
             let Some(outgoing) = &mut self.peers[peer].outgoing else { continue };
@@ -281,6 +287,27 @@ impl Endpoint {
         let looked = self.look(timeout, true);
         self.sleeper.end();
         looked.map(drop)
+    }
+
+    /// The connection to a peer, which is made if there is none; `None` if the peer is too busy for that now.
+    fn outgoing(&mut self, peer: Peer) -> Result<Option<&mut Outgoing>, Error> {
+        let Some(known) = self.peers.get_mut(peer.0 as usize) else {
+            return Err(Error::BadPut { reason: format!("peer {} is unknown", peer.0) });
+        };
+        if known.gone {
+            return Err(Failure::gone().to(peer).into());
+        }
+        if known.outgoing.is_none() {
+            match Outgoing::open(&known.place, &self.place) {
+                Ok(Opened::Yes(opened)) => {
+                    self.poller.add(&*opened.socket, Owner::Outgoing(peer.0 as usize).number())?;
+                    known.outgoing = Some(opened);
+                }
+                Ok(Opened::Busy) => self.busy = true,
+                Err(stop) => return Err(stop.of(peer)),
+            }
+        }
+        Ok(known.outgoing.as_deref_mut())
     }
 
     /// Latches a peer's failure, or returns an error of this endpoint's.
@@ -343,13 +370,13 @@ impl Endpoint {
         let ready = self.poller.wait(timeout)?;
         let any = !ready.is_empty();
         for number in ready {
-            match Ready::of(number) {
+            match Owner::of(number) {
                 // What woke this endpoint while it did not sleep must end its next sleep.
-                Ready::Waker if parked => self.waker.reset()?,
-                Ready::Waker => {}
-                Ready::Listener => self.accept()?,
-                Ready::Outgoing(peer) => self.receive_answers(peer)?,
-                Ready::Incoming(connection) => self.receive_requests(connection)?,
+                Owner::Waker if parked => self.waker.reset()?,
+                Owner::Waker => {}
+                Owner::Listener => self.accept()?,
+                Owner::Outgoing(peer) => self.receive_answers(peer)?,
+                Owner::Incoming(connection) => self.receive_requests(connection)?,
             }
         }
         for (number, incoming) in self.incoming.iter_mut().enumerate() {
@@ -375,7 +402,7 @@ impl Endpoint {
                 self.incoming.push(None);
                 self.incoming.len() - 1
             });
-            self.poller.add(&*socket, Ready::Incoming(connection).number())?;
+            self.poller.add(&*socket, Owner::Incoming(connection).number())?;
             self.incoming[connection] = Some(Incoming::new(socket));
             self.receive_requests(connection)?;
         }
@@ -487,36 +514,39 @@ unsafe impl Transport for Endpoint {
         Ok(self.table.register(self.table.allocate(len, huge)?))
     }
 
+    fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
+        self.checked()?;
+        let Some(outgoing) = self.outgoing(peer)? else { return Ok(Mapping::NotYet) };
+        outgoing.map(region).map_err(|stop| stop.of(peer))
+    }
+
+    fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
+        self.checked()?;
+        // As in `Sleeper::begin`.
+        fence(Ordering::SeqCst);
+        for &peer in peers {
+            if let Some(Known { outgoing: Some(outgoing), .. }) = self.peers.get_mut(peer.0 as usize) {
+                outgoing.wake().map_err(|stop| stop.of(peer))?;
+            }
+        }
+        Ok(())
+    }
+
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         let len = check::put(put, &self.limits, self.peers.len())?;
         self.checked()?;
         let token = put.notifies(&self.limits).then_some(put.token);
-        let peer = put.to.0 as usize;
-        let known = &mut self.peers[peer];
-        if known.gone {
-            return Err(Failure::gone().to(put.to).into());
-        }
-        let outgoing = match &mut known.outgoing {
-            Some(outgoing) => outgoing,
-            none => match Outgoing::open(&known.place, &self.place) {
-                Ok(Opened::Yes(opened)) => {
-                    self.poller.add(&*opened.socket, Ready::Outgoing(peer).number())?;
-                    none.insert(opened)
-                }
-                Ok(Opened::Busy) => {
-                    self.busy = true;
-                    return Ok(Posted::Full);
-                }
-                Err(Stop::Peer(failure)) => return Err(failure.to(put.to).into()),
-                Err(Stop::Error(error)) => return Err(error),
-            },
+        let mut sent = std::mem::take(&mut self.sent);
+        let posted = match self.outgoing(put.to) {
+            Ok(None) => Ok(Posted::Full),
+            Ok(Some(outgoing)) => {
+                // SAFETY: by the caller's promise.
+                unsafe { outgoing.put(put, len, token, &mut sent) }.map_err(|it| it.of(put.to))
+            }
+            Err(error) => Err(error),
         };
-        // SAFETY: by the caller's promise.
-        match unsafe { outgoing.put(put, len, token, &mut self.sent) } {
-            Ok(posted) => Ok(posted),
-            Err(Stop::Peer(failure)) => Err(failure.to(put.to).into()),
-            Err(Stop::Error(error)) => Err(error),
-        }
+        self.sent = sent;
+        posted
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
@@ -534,13 +564,13 @@ unsafe impl Transport for Endpoint {
         if self.failing.is_some() { self.end(events, before) } else { Ok(()) }
     }
 
-    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
-        let timeout = self.begin_sleep(timeout)?;
+    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
+        let timeout = self.begin_sleep(timeout, ready)?;
         self.end_sleep(timeout)
     }
 
     fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        let timeout = self.begin_sleep(timeout)?;
+        let timeout = self.begin_sleep(timeout, &mut || false)?;
         let slept = self.waker.sleep(others.iter().copied().chain([self.descriptor()]), timeout);
         let ended = self.end_sleep(Duration::ZERO);
         slept.and(ended)

@@ -4,6 +4,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     os::fd::OwnedFd,
+    sync::Arc,
 };
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
     sleep::PeerSleep,
     socket::{self, Connected, Received, Socket},
 };
-use crate::{Posted, Put, Region, local::Failure, region};
+use crate::{Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
 
 /// Puts of at most so many bytes are copied into the ring, all in one record.
 pub(super) const INLINE: usize = 4 << 10;
@@ -45,7 +46,7 @@ enum Mapped {
     /// Its memory was asked for.
     Wanted,
     Yes {
-        segment: Segment,
+        segment: Arc<Segment>,
         /// The address of the region's first byte, as puts name it.
         base: u64,
         /// The region's length.
@@ -165,6 +166,21 @@ impl Outgoing {
         Ok(Posted::Yes)
     }
 
+    /// The memory of a region of the peer's, to be read here.
+    pub(super) fn map(&mut self, region: &RemoteRegion) -> Result<Mapping, Stop> {
+        let Ok(len) = usize::try_from(region.len) else { return Err(Failure::outside().into()) };
+        if !region.mappable {
+            return Ok(Mapping::No);
+        }
+        let Some(base) = self.mapped(region.key, region.base, len)? else { return Ok(Mapping::NotYet) };
+        let Some(Mapped::Yes { segment, .. }) = self.mapped.get(&region.key) else {
+            return Ok(Mapping::NotYet);
+        };
+        // SAFETY: these bytes of the segment, which is kept. They are the peer's too, which `Transport::map` says.
+        let memory = unsafe { Memory::owned(base, len, Arc::clone(segment)) };
+        Ok(Mapping::Yes(Region::unregistered(memory)))
+    }
+
     /// Where a put writes to, if the peer's region is mapped; asks for it if it is not.
     fn mapped(&mut self, key: u64, offset: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
         let place = self.place(key, offset, len)?;
@@ -228,7 +244,7 @@ impl Outgoing {
     }
 
     /// Wakes the peer, if it sleeps.
-    fn wake(&mut self) -> Result<(), Stop> {
+    pub(super) fn wake(&mut self) -> Result<(), Stop> {
         if self.sleep.is_none() {
             // Before its answer the peer does not sleep for long: the connection, or the first message, wakes it.
             self.receive()?;
@@ -261,7 +277,7 @@ impl Outgoing {
             (Message::Memory { key, base, len }, Some(file)) => {
                 // What was not asked for, or was forgotten meanwhile, is not mapped.
                 if let Some(place @ Mapped::Wanted) = self.mapped.get_mut(&key) {
-                    *place = Mapped::Yes { segment: map(&file, len)?, base, len };
+                    *place = Mapped::Yes { segment: Arc::new(map(&file, len)?), base, len };
                 }
             }
             (Message::Forget { key }, None) => drop(self.mapped.remove(&key)),

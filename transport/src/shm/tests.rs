@@ -192,7 +192,7 @@ fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
     for (from, named) in [(&stranger, false), (&place, true)] {
         let (_socket, file) = greeted(&endpoint, from);
         let ring = Segment::own(&file, ring::SEGMENT).unwrap();
-        ring.words()[0].store(u64::MAX - 63, std::sync::atomic::Ordering::Release);
+        ring.words()[0].store(u64::MAX - 63, Ordering::Release);
         let error = polled(&mut endpoint).1;
         assert_eq!(names_it(error.as_ref()), named, "{error:?}");
         if !named {
@@ -200,7 +200,7 @@ fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
         }
     }
     assert!(names_it(endpoint.poll(&mut Vec::new()).err().as_ref()), "the failure is latched");
-    assert!(names_it(endpoint.park(Duration::from_secs(20)).err().as_ref()));
+    assert!(names_it(endpoint.park(Duration::from_secs(20), &mut || false).err().as_ref()));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn a_reader_that_moves_its_head_beyond_the_tail_is_named() {
         panic!("it does not greet")
     };
     let ring = Segment::own(&file, ring::SEGMENT).unwrap();
-    ring.words()[16].store(1 << 40, std::sync::atomic::Ordering::Release);
+    ring.words()[16].store(1 << 40, Ordering::Release);
     let error = polled(&mut endpoint).1;
     assert!(names_it(error.as_ref()), "{error:?}");
 }

@@ -13,8 +13,8 @@ use super::{
     time::{Bytes, Delivery, Pending, Shared, draw, nanoseconds},
 };
 use crate::{
-    Activity, Address, Error, Event, Limits, Memory, Peer, Posted, Put, Region, Registration, RemoteRegion,
-    Transport, Wake, check,
+    Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, Registration,
+    RemoteRegion, Transport, Wake, check,
     local::{self, Peers, Span},
 };
 
@@ -188,7 +188,15 @@ unsafe impl Transport for Endpoint {
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
+    fn map(&mut self, _peer: Peer, _region: &RemoteRegion) -> Result<Mapping, Error> {
+        Ok(Mapping::No)
+    }
+
+    fn notify(&mut self, _peers: &[Peer]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn park(&mut self, timeout: Duration, _ready: Ready<'_>) -> Result<(), Error> {
         let mut state = self.fabric.lock();
         let idle = state
             .endpoints
@@ -206,7 +214,7 @@ unsafe impl Transport for Endpoint {
 
     fn park_beside(&mut self, _others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
         // That is a nap.
-        self.park(timeout)
+        self.park(timeout, &mut || false)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -12,7 +12,8 @@ use std::{
 };
 
 use crate::{
-    Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Region, Transport, Wake,
+    Activity, Address, Error, Event, LibraryCall, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region,
+    RemoteRegion, Transport, Wake,
 };
 
 /// A call of an observed transport.
@@ -101,8 +102,16 @@ unsafe impl Transport for Observed {
         polled
     }
 
-    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
-        self.inner.park(timeout)
+    fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
+        self.inner.map(peer, region)
+    }
+
+    fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
+        self.inner.notify(peers)
+    }
+
+    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
+        self.inner.park(timeout, ready)
     }
 
     fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {

@@ -12,8 +12,8 @@ use std::{
 };
 
 use unisono_transport::{
-    Activity, Address, Error, Event, Limits, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source,
-    Target, Transport, Wake,
+    Activity, Address, Error, Event, Limits, Mapping, Memory, Notify, Peer, Posted, Put, Ready, Region,
+    RemoteRegion, Source, Target, Transport, Wake,
     inproc::Hub,
     mux::Mux,
     ofi::{Ofi, Options},
@@ -155,8 +155,16 @@ unsafe impl Transport for Allocating {
         self.0.poll(events)
     }
 
-    fn park(&mut self, timeout: Duration) -> Result<(), Error> {
-        self.0.park(timeout)
+    fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
+        self.0.map(peer, region)
+    }
+
+    fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
+        self.0.notify(peers)
+    }
+
+    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
+        self.0.park(timeout, ready)
     }
 
     fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {

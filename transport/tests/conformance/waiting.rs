@@ -16,7 +16,7 @@ pub(crate) fn timeout(opener: &mut Opener) -> Outcome {
     for milliseconds in [0, 1, 20, 100] {
         let timeout = Duration::from_millis(milliseconds);
         let began = Instant::now();
-        here.park(timeout)?;
+        here.park(timeout, &mut || false)?;
         // Generous, for the machine may be busy; what is looked for is sleeping without end.
         ensure!(began.elapsed() < timeout + Duration::from_secs(2), "{timeout:?} took {:?}", began.elapsed());
     }
@@ -39,7 +39,7 @@ pub(crate) fn arrival(opener: &mut Opener) -> Outcome {
         for round in 0..rounds {
             until("an arrival while parked", || {
                 if !tally.poll(&mut *there)? {
-                    there.park(Duration::from_secs(20))?;
+                    there.park(Duration::from_secs(20), &mut || false)?;
                     parks += 1;
                 }
                 Ok(tally.arrived.contains_key(&round))
@@ -82,13 +82,13 @@ pub(crate) fn wake(opener: &mut Opener) -> Outcome {
     let (mut woken, began) = (0, Instant::now());
     // Before: the next park returns at once, and the one after it sleeps again.
     waker.wake();
-    here.park(Duration::from_secs(20))?;
+    here.park(Duration::from_secs(20), &mut || false)?;
     ensure!(began.elapsed() < Duration::from_secs(10), "a park after a wake took {:?}", began.elapsed());
     let (ready, sleeps) = std::sync::mpsc::channel::<()>();
     let sleeper = std::thread::spawn(move || -> Result<Duration, String> {
         let began = Instant::now();
         while sleeps.try_recv().is_err() {
-            here.park(Duration::from_secs(20)).map_err(|error| error.to_string())?;
+            here.park(Duration::from_secs(20), &mut || false).map_err(|error| error.to_string())?;
         }
         Ok(began.elapsed())
     });

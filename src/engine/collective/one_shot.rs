@@ -1,0 +1,263 @@
+//! Runs an operation of the direct algorithm in one shot, through [shared slots](crate::engine::comm::Sharing): each rank writes its
+//! contribution to its own slot once, and reads those of the others in place. There is no message.
+
+use std::cell::Cell;
+
+use smallvec::SmallVec;
+use unisono_schedule::{CallSchedule, Collective, Rank};
+use unisono_transport::Region;
+
+use crate::{
+    buffer::{self, Bytes, Operand, SpanError},
+    engine::{
+        access,
+        comm::{Comm, Core, Sharing},
+        request::Operation,
+        stop::Stop,
+        wire::{OperationInfo, slots},
+    },
+};
+
+/// An operation in one shot.
+pub(crate) struct OneShot {
+    collective: Collective,
+    stage: Stage,
+    /// The ranks whose contributions this one needs.
+    sources: SmallVec<[Rank; 16]>,
+    /// How many of them are there, from the first on.
+    there: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It is being found out whether the ranks share slots.
+    Opening,
+    /// Another rank has not entered the operation before.
+    Entering,
+    /// This rank has published operation `number`, and waits for contributions.
+    Waiting { number: u64 },
+}
+
+/// What a pass over it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passed {
+    Ended,
+    Idle,
+    /// The ranks do not share slots: the schedule must run.
+    NoSlots,
+}
+
+impl OneShot {
+    /// Begins an operation, if it is to be one.
+    pub(super) fn begin(comm: &Comm, operation: &Operation, schedule: &CallSchedule) -> Option<Self> {
+        let collective = operation.signature.collective().filter(|_| operation.one_shot)?;
+        if !comm.shared.may_share() {
+            return None;
+        }
+        let mut sources = SmallVec::new();
+        schedule.sources(&mut |from| sources.push(from));
+        Some(Self { collective, stage: Stage::Opening, sources, there: 0 })
+    }
+
+    /// Does what can be done now.
+    pub(super) fn pass(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Passed, Stop> {
+        if self.stage == Stage::Opening {
+            match core.open_shared()? {
+                Sharing::Yes => self.stage = Stage::Entering,
+                Sharing::Opening => return Ok(Passed::Idle),
+                Sharing::No => return Ok(Passed::NoSlots),
+            }
+        }
+        if self.stage == Stage::Entering {
+            if core.comm.shared.behind().next().is_some() {
+                return Ok(Passed::Idle);
+            }
+            self.stage = Stage::Waiting { number: self.enter(core, operation)? };
+        }
+        let Stage::Waiting { number } = self.stage else { return Ok(Passed::Idle) };
+        while let Some(&source) = self.sources.get(self.there) {
+            if !core.comm.shared.has_published(source, number) {
+                return Ok(Passed::Idle);
+            }
+            let info = self.info(core, source, number)?;
+            let agreed = operation.agree(core.port.me, (source, core.comm.world(source)), &info);
+            agreed.map_err(Stop::from)?;
+            self.there += 1;
+        }
+        let taken = self.take(core.comm, operation, number);
+        taken.map_err(|error| {
+            core.stop(format!("{} through shared slots: {error}", operation.signature.call()))
+        })?;
+        Ok(Passed::Ended)
+    }
+
+    fn info(&self, core: &Core<'_>, source: Rank, number: u64) -> Result<OperationInfo, Stop> {
+        let at = slots::slot(number) + size_of::<u64>();
+        match core.comm.shared.view(source) {
+            Some(view) => Ok(access::load(view, at)?),
+            None => Err(core.stop(format!("no memory of rank {source} is mapped"))),
+        }
+    }
+
+    /// Publishes this rank's contribution. Returns the number of the operation.
+    fn enter(&self, core: &mut Core<'_>, operation: &Operation) -> Result<u64, Stop> {
+        let all = self.sources.len() + 1 == operation.ranks;
+        let unchecked = (!all).then_some((operation.number, operation.signature));
+        let number = core.enter_shared(&operation.info(0), unchecked)?;
+        let at_root = core.comm.me == operation.signature.root as usize;
+        let given = match self.collective {
+            Collective::Barrier => None,
+            Collective::Broadcast => at_root.then_some(&operation.output),
+            Collective::Scatter => at_root.then_some(&operation.input),
+            Collective::Reduce | Collective::Gather => (!at_root).then_some(&operation.input),
+            _ => Some(&operation.input),
+        };
+        if let (Some(given), Some(own)) = (given, core.comm.shared.own()) {
+            let at = slots::slot(number) + slots::payload(given.len());
+            let copied = Bytes::new(own, at, given.len()).and_then(|slot| copy(given, 0, slot));
+            copied.map_err(|error| {
+                core.stop(format!("{} into a shared slot: {error}", operation.signature.call()))
+            })?;
+        }
+        core.publish_shared()?;
+        Ok(number)
+    }
+
+    /// Makes the result of all contributions.
+    fn take(&self, comm: &Comm, operation: &Operation, number: u64) -> Result<(), SpanError> {
+        let (me, ranks, output) = (comm.me, operation.ranks, &operation.output);
+        // The elements that a rank shares: as many as any gives to all together.
+        let block = usize::try_from(operation.signature.count).unwrap_or(0) * operation.size;
+        let whole = match self.collective {
+            Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => block * ranks,
+            _ => block,
+        };
+        let at = slots::slot(number) + slots::payload(whole);
+        let shared = |from: Rank, start: usize, len: usize| {
+            comm.shared.view(from).map_or_else(
+                || Bytes::new(&operation.input.region, usize::MAX, len),
+                |view: &Region| Bytes::new(view, at + start, len),
+            )
+        };
+        match self.collective {
+            Collective::Barrier => Ok(()),
+            Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter => {
+                if self.sources.is_empty() {
+                    return Ok(());
+                }
+                let start = if self.collective == Collective::ReduceScatter { me * block } else { 0 };
+                let near = [Cell::new(0), Cell::new(0)];
+                let mut done = 0;
+                while done < block {
+                    let own = stretch(&operation.input, start + done, block - done, &near[0])?;
+                    let into = stretch(output, done, own.len, &near[1])?;
+                    let of = |rank| match rank == me {
+                        true => Ok(own.part(0, into.len)),
+                        false => shared(rank, start + done, into.len),
+                    };
+                    reduce(operation, &of, into)?;
+                    done += into.len;
+                }
+                Ok(())
+            }
+            Collective::Broadcast | Collective::Scatter => {
+                let start = if self.collective == Collective::Scatter { me * block } else { 0 };
+                match self.sources.first() {
+                    Some(&root) => spread(shared(root, start, block)?, output, 0),
+                    None if self.collective == Collective::Scatter => keep(operation, me * block, 0, block),
+                    None => Ok(()),
+                }
+            }
+            Collective::AllGather | Collective::Gather | Collective::AllToAll => {
+                if self.sources.is_empty() {
+                    return Ok(());
+                }
+                let start = if self.collective == Collective::AllToAll { me * block } else { 0 };
+                keep(operation, start, me * block, block)?;
+                self.sources
+                    .iter()
+                    .try_for_each(|&from| spread(shared(from, start, block)?, output, from * block))
+            }
+        }
+    }
+
+    /// Whether the next pass would get further.
+    pub(super) fn is_ready(&self, comm: &Comm) -> bool {
+        self.waits(comm).next().is_none()
+    }
+
+    /// The ranks that it waits for.
+    pub(super) fn waits<'c>(&'c self, comm: &'c Comm) -> impl Iterator<Item = Rank> + 'c {
+        let (opening, entering, number) = match self.stage {
+            Stage::Opening => (true, false, None),
+            Stage::Entering => (false, true, None),
+            Stage::Waiting { number } => (false, false, Some(number)),
+        };
+        let undecided = opening.then(|| comm.shared.undecided(comm.me)).into_iter().flatten();
+        let behind = entering.then(|| comm.shared.behind()).into_iter().flatten();
+        let missing = number.into_iter().flat_map(move |number| {
+            let left = self.sources.get(self.there..).unwrap_or_default().iter().copied();
+            left.filter(move |&source| !comm.shared.has_published(source, number))
+        });
+        undecided.chain(behind).chain(missing)
+    }
+
+    /// The number of ranks whose contribution is there.
+    pub(super) fn steps(&self) -> u64 {
+        self.there as u64
+    }
+}
+
+/// Copies bytes of an operand.
+fn copy(from: &Operand, at: usize, into: Bytes<'_>) -> Result<(), SpanError> {
+    match &from.pieces {
+        Some(pieces) => pieces.gather(at, into),
+        None => buffer::copy(Bytes::new(&from.region, at, into.len)?, into),
+    }
+}
+
+/// Some bytes of an operand, as far as they are contiguous: at least one.
+fn stretch<'o>(of: &'o Operand, at: usize, most: usize, near: &Cell<usize>) -> Result<Bytes<'o>, SpanError> {
+    let stretch = of.stretch(at, most, near)?;
+    if stretch.len == 0 {
+        Err(SpanError::Bounds { offset: at, len: most, place: of.len() })
+    } else {
+        Ok(stretch)
+    }
+}
+
+/// Copies bytes to where they belong in an operand.
+fn spread(from: Bytes<'_>, into: &Operand, at: usize) -> Result<(), SpanError> {
+    let (near, mut done) = (Cell::new(0), 0);
+    while done < from.len {
+        let part = stretch(into, at + done, from.len - done, &near)?;
+        buffer::copy(from.part(done, part.len), part)?;
+        done += part.len;
+    }
+    Ok(())
+}
+
+/// Copies what this rank has for itself.
+fn keep(operation: &Operation, from: usize, to: usize, len: usize) -> Result<(), SpanError> {
+    let (near, mut done) = (Cell::new(0), 0);
+    while done < len {
+        let part = stretch(&operation.input, from + done, len - done, &near)?;
+        spread(part, &operation.output, to + done)?;
+        done += part.len;
+    }
+    Ok(())
+}
+
+/// Reduces what all ranks have given, in the order of ranks.
+fn reduce<'b>(
+    operation: &Operation,
+    of: &dyn Fn(Rank) -> Result<Bytes<'b>, SpanError>,
+    into: Bytes<'_>,
+) -> Result<(), SpanError> {
+    let kernel = &operation.kernel;
+    if operation.ranks == 2 && !operation.average && !operation.signature.is_ordered() {
+        return buffer::reduce(kernel, of(0)?, of(1)?, into);
+    }
+    let all = (0..operation.ranks).map(of).collect::<Result<SmallVec<[_; 16]>, _>>()?;
+    buffer::total(kernel, &all, into)
+}

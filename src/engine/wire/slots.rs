@@ -1,0 +1,83 @@
+//! Shared slots: memory that each member of a communicator has for itself and the others map. A rank writes to its own slots alone,
+//! and reads those of the others in place (`comm/shared.rs`, `collective/one_shot.rs`).
+
+use bytemuck::{Pod, Zeroable};
+
+use super::header::OperationInfo;
+
+/// The most bytes that a rank can share in an operation.
+pub(crate) const SHARED_BYTES: usize = 16 << 10;
+
+/// Two cache lines, which processors fetch together.
+const LINES: usize = 128;
+
+/// The number of slots: a rank may write to one while slow ranks read the other.
+const SLOTS: u64 = 2;
+
+/// From the beginning of a slot to the bytes in it, if they do not fit the [`Front`]'s cache line.
+const APART: usize = 64;
+
+/// The bytes of a slot.
+const STRIDE: usize = (APART + SHARED_BYTES).next_multiple_of(LINES);
+
+/// Whether a rank has mapped the slots of all others: the word before its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Verdict {
+    /// It does not know yet. Memory is zeroed.
+    Unknown,
+    /// It has.
+    Mapped,
+    /// It cannot.
+    Refused,
+}
+
+impl Verdict {
+    /// The verdict of a word; `None` if it is none.
+    pub(crate) fn of(word: u64) -> Option<Self> {
+        [Self::Unknown, Self::Mapped, Self::Refused].into_iter().find(|verdict| *verdict as u64 == word)
+    }
+}
+
+/// The beginning of a slot. The number is published last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Front {
+    /// The number of the operation among those of the communicator that share slots, from 1.
+    pub number: u64,
+    pub operation: OperationInfo,
+}
+
+/// From the beginning of a rank's shared slots to its verdict.
+pub(crate) const VERDICT: usize = 0;
+
+/// From the beginning of a rank's shared slots to that of an operation of this number.
+pub(crate) const fn slot(number: u64) -> usize {
+    let index = if number.is_multiple_of(SLOTS) { 0 } else { 1 };
+    LINES + index * STRIDE
+}
+
+/// From the beginning of a slot to the bytes in it, if there are so many.
+pub(crate) const fn payload(bytes: usize) -> usize {
+    if size_of::<Front>() + bytes <= APART { size_of::<Front>() } else { APART }
+}
+
+/// The bytes of a rank's shared slots.
+pub(crate) const LEN: usize = slot(1) + STRIDE;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_lie_apart() {
+        let (even, odd) = (slot(2), slot(3));
+        assert!(VERDICT + LINES <= even);
+        assert_eq!((odd, odd + STRIDE), (even + STRIDE, LEN));
+        for bytes in [0, 1, 24, 25, SHARED_BYTES] {
+            assert!(size_of::<Front>() <= payload(bytes) && payload(bytes) + bytes <= STRIDE, "{bytes}");
+            assert!((even + payload(bytes)).is_multiple_of(8), "elements are aligned");
+        }
+        assert!(payload(24) + 24 <= APART, "what is short comes with its front, in one cache line");
+    }
+}
