@@ -191,6 +191,28 @@ fn long_schedules_are_cut() {
 }
 
 #[test]
+fn explain_says_by_what_ranks_reach_each_other() {
+    for (hosts, wanted) in [
+        ("--ranks 4", "all ranks share memory; libfabric is not opened"),
+        ("--ranks 4 --fabric tcp", "libfabric's tcp reaches all ranks"),
+        ("--ranks 16", "ranks of one host share memory; libfabric's tcp reaches the others"),
+        (
+            "--ranks 16 --fabric ndr400",
+            "ranks of one host share memory; libfabric's verbs reaches the others",
+        ),
+        ("--hosts 4 --ranks-per-host 1 --fabric efa", "libfabric's efa reaches all ranks"),
+    ] {
+        let told = said(&format!("explain all_reduce {hosts} --bytes 64K"));
+        assert_eq!(told.lines().nth(1).unwrap().trim(), wanted, "{hosts}");
+    }
+    // Each has its table.
+    for (fabric, table) in [("", "shm-own-cores.tuning"), ("--fabric tcp", "tcp-own-cores.tuning")] {
+        let told = said(format!("explain all_reduce --ranks 2 --cores 2 --bytes 64K {fabric}").trim());
+        assert!(told.contains(&format!("by the row of {table}: ")), "{told}");
+    }
+}
+
+#[test]
 fn any_world_and_any_size_end_well() {
     for collective in [
         "all_reduce",

@@ -5,13 +5,14 @@ use std::{
     process::ExitCode,
 };
 
-use unisono::dtype::Dtype;
+use unisono::{dtype::Dtype, group::describe_transport};
 use unisono_schedule::{
-    Job, Place, Span, Step,
+    Job, Kind, Place, Span, Step,
     algorithm::Algorithm,
     cost::Fabric,
     price::{Effort, price_with},
 };
+use unisono_transport::shm::PROVIDER as SHM;
 
 use super::{About, Case, Priced, Result, describe, fastest};
 use crate::words;
@@ -23,8 +24,9 @@ const COUNTED: u64 = 20_000_000;
 
 /// Shows which algorithm the library chooses for a collective, why, and the steps of one rank.
 ///
-/// The choice is that of a group with the default configuration on hosts of the given fabric (`--fabric`). The hosts of the
-/// default fabric have 2 cores for 8 ranks; with a core for each rank the choice may differ (`--cores`).
+/// The choice is that of a group with the default configuration. All ranks of one host share memory, unless `--fabric` names what
+/// they use instead, as UNISONO_PROVIDER does; between hosts the fabric is `--fabric`. By default the hosts have 2 cores for 8 ranks;
+/// with a core for each rank the choice may differ (`--cores`).
 #[derive(clap::Args)]
 pub(crate) struct Explain {
     #[command(flatten)]
@@ -35,9 +37,9 @@ pub(crate) struct Explain {
     /// The rank whose steps are shown
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     rank: usize,
-    /// The fabric: ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g or tcp-100g
-    #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = super::parse_fabric)]
-    fabric: Fabric,
+    /// The fabric: ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g or tcp-100g [default: shared memory on one host, tcp between hosts]
+    #[arg(long, value_name = "NAME", value_parser = super::parse_fabric)]
+    fabric: Option<Fabric>,
     /// Show all steps
     #[arg(long)]
     all: bool,
@@ -49,7 +51,8 @@ impl Explain {
     }
 
     fn explain(&self) -> Result<()> {
-        let (ranks, fabric) = self.about.hosts(&self.fabric)?;
+        let (ranks, fabric) = self.about.hosts(&self.fabric.unwrap_or(Fabric::TCP))?;
+        let fabric = if self.fabric.is_none() && fabric.hosts(ranks) == 1 { shared(fabric) } else { fabric };
         if self.rank >= ranks {
             return Err(format!("--rank {}: there are ranks 0 to {}", self.rank, ranks - 1).into());
         }
@@ -62,6 +65,7 @@ impl Explain {
 
         let mut out = BufWriter::new(io::stdout().lock());
         writeln!(out, "{}", case.describe())?;
+        writeln!(out, "  {}", describe_transport(&provider(&fabric, ranks)))?;
         writeln!(out, "  takes {}: {}", choice.algorithm.name, choice.algorithm.summary)?;
         let direct = match (shape.long, shape.direct) {
             (true, _) => ", but what one rank has for another in one write into its output",
@@ -142,6 +146,24 @@ impl Explain {
         }
         Ok(())
     }
+}
+
+/// The same hosts, whose ranks share memory.
+fn shared(fabric: Fabric) -> Fabric {
+    let summary = "memory that all ranks share, with the costs of TCP inside a host";
+    Fabric { name: SHM, summary, kind: Kind::SharedMemory, ..fabric }
+}
+
+/// The name of the provider that a group has on these hosts; ranks of a host share memory beside a fabric that reaches other hosts.
+fn provider(fabric: &Fabric, ranks: usize) -> String {
+    let name = match fabric.kind {
+        Kind::SharedMemory => SHM,
+        Kind::Sockets => "tcp",
+        Kind::Rdma => "verbs",
+        Kind::Efa => "efa",
+    };
+    let hosts = fabric.hosts(ranks);
+    if hosts > 1 && hosts < ranks { format!("{SHM},{name}") } else { name.to_owned() }
 }
 
 /// A step in words, and its number of elements.

@@ -10,3 +10,5 @@ mod join;
 mod pair;
 mod reach;
 mod split;
+
+pub use self::reach::describe_transport;

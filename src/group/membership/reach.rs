@@ -63,6 +63,25 @@ impl ProcessGroup {
     }
 }
 
+/// By what the ranks of a group over this provider reach each other, in words: the [provider](unisono_transport::Limits::provider) is
+/// `shm`, one of libfabric, or `shm,` and one of libfabric.
+///
+/// ```
+/// use unisono::group::describe_transport;
+///
+/// assert_eq!(describe_transport("shm,net"), "ranks of one host share memory; libfabric's net reaches the others");
+/// ```
+#[must_use]
+pub fn describe_transport(provider: &str) -> String {
+    match (provider, fabric_of(provider)) {
+        (SHM, _) => "all ranks share memory; libfabric is not opened".to_owned(),
+        (_, Some(fabric)) => {
+            format!("ranks of one host share memory; libfabric's {fabric} reaches the others")
+        }
+        (fabric, None) => format!("libfabric's {fabric} reaches all ranks"),
+    }
+}
+
 /// Opens the transport by which all ranks reach each other.
 pub(super) fn open(
     config: &Config,
@@ -87,11 +106,13 @@ pub(super) fn open(
     alike(PROVIDER, &all.iter().map(asking).collect::<Vec<_>>(), PROVIDER_ADVICE)?;
     let rank = config.rank;
     if !wants_shm {
-        return Ok(Box::new(fabric(config, asked, store, activity, deadline)?));
+        let fabric = fabric(config, asked, store, activity, deadline)?;
+        tracing::info!(rank, "{}", describe_transport(&fabric.limits().provider));
+        return Ok(Box::new(fabric));
     }
     let (endpoint, why) = match (endpoint, apart(&all)) {
         (Some(endpoint), None) => {
-            tracing::info!(rank, "all ranks share memory; libfabric is not opened");
+            tracing::info!(rank, "{}", describe_transport(SHM));
             return Ok(Box::new(endpoint));
         }
         (endpoint, apart) => (endpoint, apart.unwrap_or_default()),
@@ -104,13 +125,14 @@ pub(super) fn open(
     let scopes = scopes(&all);
     let mut seen = HashSet::new();
     if scopes.iter().flatten().all(|scope| seen.insert(scope)) {
-        tracing::info!(rank, why, "no ranks share memory; libfabric reaches all");
+        tracing::info!(rank, why, "{}", describe_transport(&fabric.limits().provider));
         return Ok(Box::new(fabric));
     }
     let with = |&other: &Rank| other != rank && endpoint.is_some() && scopes[other] == Some(scope);
     let with = list(&(0..all.len()).filter(with).collect::<Vec<_>>());
-    tracing::info!(rank, with, why, "memory is shared with these ranks; libfabric reaches the others");
-    Ok(Box::new(Mux::new(scope, endpoint, Box::new(fabric))))
+    let both = Mux::new(scope, endpoint, Box::new(fabric));
+    tracing::info!(rank, with, why, "{}", describe_transport(&both.limits().provider));
+    Ok(Box::new(both))
 }
 
 /// Opens libfabric.
