@@ -29,7 +29,7 @@ check: ## format, clippy with all features and with none, and docs, with warning
 unit: ## tests and doctests; what they could not run says SKIPPED
 	@ci/setup.sh build
 	cargo test --workspace -- --show-output
-	cargo test -p unisono --lib --features ndarray,safetensors,hwloc -- tensor pin
+	cargo test -p unisono --lib --features ndarray,safetensors -- tensor
 	cargo test -p unisono-files --lib --all-features
 
 examples: ## runs every example with several ranks

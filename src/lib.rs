@@ -36,10 +36,9 @@
 //! The modules: [`group`] has the calls, and [`work`] the asynchronous ones; [`config`] has the settings, [`launch`] reads the
 //! variables of launchers, and [`rendezvous`] is the store at which ranks meet. [`tensor`] has data of any type and shape,
 //! [`object`] encodes values of any serde type, [`dtype`] and [`reduce`] have the element types and reductions, [`schedule`]
-//! the algorithms. The crate `unisono-files` copies files and directories from one rank to all others.
+//! the algorithms, and [`hardware`] describes a host. The crate `unisono-files` copies files and directories from one rank to all others.
 //!
-//! Features, none of them on by default: `ndarray` and `safetensors` convert tensors from and to the types of those crates,
-//! `hwloc` chooses a core for the progress thread of each rank ([`ThreadCores`]).
+//! Features, none of them on by default: `ndarray` and `safetensors` convert tensors from and to the types of those crates.
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]
@@ -56,6 +55,7 @@ pub mod error;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod group;
+pub mod hardware;
 pub mod launch;
 pub mod object;
 mod outside;

@@ -23,6 +23,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("dtype", &[]),
     ("reduce", &["dtype"]),
     ("outside", &[]),
+    ("hardware", &["outside"]),
     ("error", &["object", "tensor"]),
     ("position", &["error"]),
     ("buffer", &["dtype", "reduce", "error", "tensor"]),
@@ -35,7 +36,21 @@ const LIBRARY: &[(&str, &[&str])] = &[
     ("signals", &["error", "rendezvous"]),
     ("object", &[]),
     ("tensor", &["dtype"]),
-    ("runtime", &["buffer", "call", "config", "engine", "error", "outside", "rendezvous", "signals", "work"]),
+    (
+        "runtime",
+        &[
+            "buffer",
+            "call",
+            "config",
+            "engine",
+            "error",
+            "hardware",
+            "outside",
+            "rendezvous",
+            "signals",
+            "work",
+        ],
+    ),
     (
         "group",
         &[

@@ -2,7 +2,7 @@
 
 use rustix::{
     process::getpriority_process,
-    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+    thread::{CpuSet, sched_setaffinity},
 };
 use thread_priority::{
     NormalThreadSchedulePolicy::{Batch, Other},
@@ -12,7 +12,8 @@ use thread_priority::{
 
 use crate::{
     config::{Config, ThreadCores},
-    error::{Error, Result, list},
+    error::{Error, Result},
+    hardware::{Hardware, Processors},
 };
 
 /// The processors of the progress thread; empty if it may run wherever the process may.
@@ -32,15 +33,15 @@ impl Affinity {
             problem,
         };
         let local = config.local_rank.or_else(|| (config.ranks == 1).then_some(0));
-        let allowed = processors().map_err(|error| {
+        let allowed = Processors::allowed().map_err(|error| {
             problem(format!("the system does not say on which processors this process may run: {error}"))
         })?;
         match asked {
             ThreadCores::Each(each) => one_of(each, local, &allowed).map(|one| vec![one]),
             // Without a local rank, the rank in the world keeps the ranks of a host apart as well.
-            ThreadCores::Auto => {
-                own_core(&allowed).map(|cores| from_the_last(cores, local.unwrap_or(config.rank)))
-            }
+            ThreadCores::Auto => own_cores(&allowed)
+                .map(|cores| from_the_last(cores, local.unwrap_or(config.rank)))
+                .map_err(|error| format!("the system does not say which cores there are: {error}")),
         }
         .map(Self)
         .map_err(problem)
@@ -55,12 +56,6 @@ impl Affinity {
         self.0.iter().for_each(|&processor| set.set(processor));
         Ok(sched_setaffinity(None, &set)?)
     }
-}
-
-/// The processors on which this process may run.
-pub(crate) fn processors() -> std::io::Result<Vec<usize>> {
-    let set = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
 }
 
 /// Gives the calling thread the policy `SCHED_BATCH` (sched(7)): when it wakes, it does not preempt the thread that has just begun
@@ -83,7 +78,7 @@ pub(crate) fn defer() {
 }
 
 /// The processor that a list gives to a rank of the host.
-fn one_of(each: &[usize], local: Option<usize>, allowed: &[usize]) -> std::result::Result<usize, String> {
+fn one_of(each: &[usize], local: Option<usize>, allowed: &Processors) -> std::result::Result<usize, String> {
     let count = each.len();
     let one = match (local, each) {
         (None, &[one]) => one,
@@ -99,10 +94,10 @@ fn one_of(each: &[usize], local: Option<usize>, allowed: &[usize]) -> std::resul
             )
         })?,
     };
-    if allowed.contains(&one) {
+    if allowed.contains(one) {
         return Ok(one);
     }
-    Err(format!("this process may not run on processor {one}, or there is none; it may on {}", list(allowed)))
+    Err(format!("this process may not run on processor {one}, or there is none; it may on {allowed}"))
 }
 
 /// The core of a rank: ranks take cores from the last one down.
@@ -113,28 +108,9 @@ fn from_the_last(mut cores: Vec<Vec<usize>>, local: usize) -> Vec<usize> {
 }
 
 /// The processors of each core, without those on which this process may not run.
-#[cfg(feature = "hwloc")]
-fn own_core(allowed: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
-    use hwlocality::{Topology, object::types::ObjectType};
-
-    let topology = Topology::new().map_err(|error| format!("hwloc cannot read the cores: {error}"))?;
-    let cores = topology.objects_with_type(ObjectType::Core).filter_map(|core| {
-        let processors = core.cpuset()?;
-        let processors = processors.iter_set().map(usize::from);
-        Some(processors.filter(|processor| allowed.contains(processor)).collect::<Vec<_>>())
-    });
-    let mut cores: Vec<_> = cores.filter(|core| !core.is_empty()).collect();
-    if cores.is_empty() {
-        // hwloc does not know which processors share a core.
-        cores = allowed.iter().map(|&processor| vec![processor]).collect();
-    }
-    Ok(cores)
-}
-
-#[cfg(not(feature = "hwloc"))]
-fn own_core(_: &[usize]) -> std::result::Result<Vec<Vec<usize>>, String> {
-    Err("auto needs the feature hwloc, without which this library was built; name processors instead"
-        .to_owned())
+fn own_cores(allowed: &Processors) -> std::io::Result<Vec<Vec<usize>>> {
+    let cores = Hardware::here()?.cores.into_iter().map(|core| core.and(allowed).iter().collect::<Vec<_>>());
+    Ok(cores.filter(|core| !core.is_empty()).collect())
 }
 
 #[cfg(test)]
@@ -145,16 +121,18 @@ mod tests {
 
     #[test]
     fn each_rank_of_a_machine_has_its_own() {
-        assert_eq!(one_of(&[4, 2, 4], Some(1), &[0, 2, 4]), Ok(2));
-        assert_eq!(one_of(&[4], None, &[0, 2, 4]), Ok(4));
+        let one_of =
+            |each: &[usize], local, allowed| one_of(each, local, &Processors::parse(allowed).unwrap());
+        assert_eq!(one_of(&[4, 2, 4], Some(1), "0,2,4"), Ok(2));
+        assert_eq!(one_of(&[4], None, "0,2,4"), Ok(4));
         let told = |result: std::result::Result<usize, String>| result.unwrap_err();
-        assert!(told(one_of(&[4, 2], None, &[2, 4])).contains("UNISONO_LOCAL_RANK"));
+        assert!(told(one_of(&[4, 2], None, "2,4")).contains("UNISONO_LOCAL_RANK"));
         assert!(
-            told(one_of(&[4, 2], Some(2), &[2, 4]))
+            told(one_of(&[4, 2], Some(2), "2,4"))
                 .ends_with("for 2 ranks of a host, and this is number 2, counted from 0")
         );
-        let words = "this process may not run on processor 3, or there is none; it may on ";
-        assert!(told(one_of(&[3], Some(0), &[0, 1, 2, 5])).starts_with(words));
+        let words = "this process may not run on processor 3, or there is none; it may on 0-2,5";
+        assert_eq!(told(one_of(&[3], Some(0), "0-2,5")), words);
     }
 
     #[test]
@@ -186,12 +164,10 @@ mod tests {
         let asked = |cores| Affinity::of(&Config { thread_cores: Some(cores), ..Config::default() });
         let error = asked(ThreadCores::Each(vec![1023])).unwrap_err().to_string();
         assert!(error.contains("UNISONO_THREAD_CORES") && error.contains("1023"), "{error}");
-        let allowed = processors().unwrap();
+        let allowed: Vec<_> = Processors::allowed().unwrap().iter().collect();
         assert_eq!(asked(ThreadCores::Each(vec![allowed[0]])).unwrap().0, [allowed[0]]);
-        match asked(ThreadCores::Auto) {
-            Ok(Affinity(core)) => assert!(core.contains(allowed.last().unwrap()), "{core:?} of {allowed:?}"),
-            Err(error) => assert!(!cfg!(feature = "hwloc") && error.to_string().contains("hwloc"), "{error}"),
-        }
+        let core = asked(ThreadCores::Auto).unwrap().0;
+        assert!(core.contains(allowed.last().unwrap()), "{core:?} of {allowed:?}");
         assert!(Affinity::of(&Config::default()).unwrap().0.is_empty());
     }
 }

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use unisono_schedule::{Kind, Network, Topology, select::Chooser};
 use unisono_transport::{Limits, mux};
 
-use super::{affinity::processors, host::Host, network};
+use super::{host::Host, network};
+use crate::hardware::Processors;
 
 /// Where a rank runs.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -26,11 +27,11 @@ impl PeerInfo {
     pub(crate) fn here(limits: &Limits) -> Self {
         let share = std::thread::available_parallelism().map_or(1, usize::from);
         // It fails if the host has more processors than the set has room for.
-        let processors = processors().unwrap_or_else(|_| (0..share).collect());
+        let processors = Processors::allowed().unwrap_or_else(|_| (0..share).collect());
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Self {
             host: Host::here(),
-            processors: processors.into_iter().map(number).collect(),
+            processors: processors.iter().map(number).collect(),
             share: number(share),
             device: limits.device.clone(),
             megabits: network::megabits(limits),

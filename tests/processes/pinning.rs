@@ -99,12 +99,8 @@ fn each(provider: &str) -> Outcome {
         ensure!(end.said("thread")? == last.to_string(), "rank {} is on {}", end.rank, end.said("thread")?);
     }
     for end in &started("auto", true)? {
-        if cfg!(feature = "hwloc") {
-            let given = count(end.said("thread")?)?;
-            ensure!(given >= 1 && given <= processors.len(), "rank {} is on {given}", end.rank);
-        } else {
-            ensure!(end.said("words")?.contains("hwloc"), "{}", end.said("words")?);
-        }
+        let given = count(end.said("thread")?)?;
+        ensure!(given >= 1 && given <= processors.len(), "rank {} is on {given}", end.rank);
     }
     Ok(Verdict::Passed)
 }
