@@ -12,8 +12,6 @@ set -euo pipefail
 have_cc() { command -v cc && echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null; }
 have_pkg_config() { command -v pkg-config; }
 have_libfabric() { pkg-config --exists libfabric; }
-have_hwloc() { pkg-config --exists hwloc; }
-have_udev() { pkg-config --exists libudev; }
 have_libclang() { # the library, and the compiler's own headers that it reads (stddef.h)
   local lib=/usr/lib lib64=/usr/lib64
   { [ -n "${LIBCLANG_PATH:-}" ] || compgen -G "$lib/llvm-*/lib/libclang*.so*" ||
@@ -51,11 +49,9 @@ for what; do
       }
       need gcc have_cc "links the programs and compiles libfabric's inline functions"
       need libc6-dev have_cc "the C library's headers"
-      need pkg-config have_pkg_config "finds libfabric and hwloc"
+      need pkg-config have_pkg_config "finds libfabric"
       need libfabric-dev have_libfabric "the fabric library that moves the bytes, with its headers"
       need libclang-dev have_libclang "reads libfabric's headers to make the bindings (bindgen)"
-      need libhwloc-dev have_hwloc "tells cores and NUMA nodes (unisono doctor)"
-      need libudev-dev have_udev "hwloc's own dependency, which linking with it asks for"
       ;;
     check)
       for tool in fmt:rustfmt clippy:clippy; do

@@ -37,7 +37,6 @@ if [ "${1:-}" = --packed ]; then
   for name in mpich openmpi impi; do
     if [ -e "$packed/$name" ]; then contestants+=("$name"); else skip "$name" "it is not in $file"; fi
   done
-  export LD_LIBRARY_PATH=$packed/lib
   # What was begun may take another minute.
   python3 "$here/compare.py" --unisono "$packed/unisono" --peers "$packed" --cores "$packed/cores" \
     --contestants "$(IFS=,; echo "${contestants[*]}")" --over shm --ranks 4,8,16 --rounds 1 --sizes 8,1K,8K,64K,512K,4M \
@@ -65,10 +64,8 @@ compile() { # DIRECTORY
 pack() { # FILE
   local all=$peers/packed
   rm -rf "$all"
-  mkdir -p "$all/lib"
+  mkdir -p "$all"
   strip -o "$all/unisono" "$target/release/unisono"
-  # Its libraries, but for the C library and libfabric, which is MPICH's.
-  ldd "$target/release/unisono" | awk '$1 ~ /^lib(hwloc|udev)/ { print $3 }' | xargs -r cp -Lt "$all/lib"
   cp "$peers/cores" "$all"
   for name in "${contestants[@]}"; do
     cd "$peers/$name"

@@ -1,5 +1,7 @@
 //! Environment variables: unisono's own, the launcher's, libfabric's.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use unisono::{
     Error,
@@ -15,6 +17,8 @@ const OURS: &str = "UNISONO_";
 const SECRET: &str = "UNISONO_TOKEN";
 /// The variable that says where the loader looks for libraries first, and so decides which libfabric runs.
 const LOADER: &str = "LD_LIBRARY_PATH";
+/// hwloc's variable that names a file with a recorded topology.
+const TOPOLOGY: &str = "HWLOC_XMLFILE";
 /// The most edits (insertions, deletions, replacements, swaps) between a known name and one that is taken for a typing mistake.
 const ALIKE: usize = 5;
 /// The most characters of a value that are shown.
@@ -80,8 +84,8 @@ pub(super) struct Environment {
     pub(super) strays: Vec<Stray>,
     /// Launchers' variables that are set.
     pub(super) launcher: Vec<Setting>,
-    /// libfabric's variables that are set, and that of the loader.
-    pub(super) libfabric: Vec<Setting>,
+    /// libfabric's variables that are set, that of the loader, and hwloc's.
+    pub(super) libraries: Vec<Setting>,
     /// What the launcher tells, or what is wrong with that; `None` if there is no launcher.
     pub(super) launch: Option<Result<Launch, String>>,
     /// What is wrong with the library's variables.
@@ -117,8 +121,8 @@ impl Environment {
                 }
             } else if launch::variables().any(|known| known == setting.name) {
                 environment.launcher.push(setting);
-            } else if setting.name.starts_with("FI_") || setting.name == LOADER {
-                environment.libfabric.push(setting);
+            } else if setting.name.starts_with("FI_") || [LOADER, TOPOLOGY].contains(&&*setting.name) {
+                environment.libraries.push(setting);
             }
         }
         let mut config = Config::default();
@@ -151,7 +155,7 @@ impl Environment {
 
     /// The value of a variable.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
-        let mut all = self.ours.iter().chain(&self.launcher).chain(&self.libfabric);
+        let mut all = self.ours.iter().chain(&self.launcher).chain(&self.libraries);
         all.find(|setting| setting.name == name).map(|setting| setting.value.as_str())
     }
 
@@ -168,6 +172,11 @@ impl Environment {
             return launch.host.clone();
         }
         self.store().unwrap_or_else(|| self.master_addr()).ok().flatten()
+    }
+
+    /// The file with a recorded topology.
+    pub(super) fn topology(&self) -> Option<PathBuf> {
+        self.value(TOPOLOGY).filter(|file| !file.is_empty()).map(PathBuf::from)
     }
 
     /// What a launcher tells this process, if there is one and it is valid.
@@ -204,7 +213,7 @@ impl Environment {
         for Setting { name, value } in self.ours.iter().chain(&self.launcher) {
             section.note(format!("{name}={}", short(value)));
         }
-        for Setting { name, value } in &self.libfabric {
+        for Setting { name, value } in &self.libraries {
             let set = format!("{name}={}", short(value));
             if name == "FI_PROVIDER" {
                 let hidden = match value.strip_prefix('^') {
@@ -286,7 +295,7 @@ mod tests {
         assert_eq!(found.config().lanes, 2);
         let local_ranks = found.launched().and_then(|launch| launch.local_ranks);
         assert_eq!((local_ranks, found.master().as_deref()), (Some(4), Some("10.0.0.1")));
-        assert_eq!((found.ours.len(), found.launcher.len(), found.libfabric.len()), (1, 5, 1));
+        assert_eq!((found.ours.len(), found.launcher.len(), found.libraries.len()), (1, 5, 1));
         assert!(found.wrong.is_empty(), "{found:?}");
         let told = &found.judge().lines[0].text;
         assert_eq!(told, "torchrun: this is rank 1 of 8, 4 of them here; they meet at tcp://10.0.0.1:29500");

@@ -2,9 +2,9 @@
 
 use std::{
     fs::{self, OpenOptions},
-    io::Read,
+    io::{self, Read},
     os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
 };
 
@@ -32,15 +32,7 @@ impl Files {
 
     /// The text of a file, trimmed.
     pub(super) fn text(&self, path: &str) -> Option<String> {
-        // A FIFO without a writer would block.
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path(path)).ok()?;
-        let mut bytes = Vec::new();
-        if file.metadata().ok()?.is_file() {
-            file.take(MOST).read_to_end(&mut bytes).ok()?;
-            return Some(String::from_utf8_lossy(&bytes).trim().to_owned());
-        }
-        None
+        read(&self.path(path)).ok().map(|text| text.trim().to_owned())
     }
 
     /// The number that a file holds.
@@ -66,6 +58,19 @@ impl Files {
     pub(super) fn has(&self, path: &str) -> bool {
         self.path(path).exists()
     }
+}
+
+/// The text of a file, of which it reads 4 MiB at most.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    // A FIFO without a writer would block.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

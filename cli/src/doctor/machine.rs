@@ -1,25 +1,24 @@
 //! The machine's processors and caches, and how much of them this process may use.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use serde::Serialize;
+use unisono::hardware::{Hardware, Processors};
 
-use super::{
-    files::Files,
-    report::Section,
-    topology::{Cache, Layout},
-};
-use crate::words::{size64, some};
+use super::{files::Files, picture, recorded, report::Section};
+use crate::words::some;
 
 /// The machine's processors, and how many of them this process may use.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Machine {
     /// The processor's name.
     pub(super) model: Option<String>,
-    /// The topology, or hwloc's error.
-    pub(super) layout: Result<Layout, String>,
-    /// How many hardware threads this process may run on.
-    pub(super) bound: Option<usize>,
+    /// The file in which the hardware is recorded, if it is not this machine's.
+    pub(super) recorded: Option<PathBuf>,
+    /// The hardware, or why it is unknown.
+    pub(super) hardware: Result<Hardware, String>,
+    /// How many hardware threads its control group has.
+    pub(super) cpuset: Option<usize>,
     /// How many of them it may use at once: fewer if its control group's time is limited.
     pub(super) usable: Option<usize>,
     /// The limit of its control group's time, in processors; `None` if there is none.
@@ -40,73 +39,71 @@ pub(super) struct Ranks {
 }
 
 impl Machine {
-    pub(super) fn gather(files: &Files, ranks: Ranks) -> Self {
-        Self {
-            model: files.text("/proc/cpuinfo").and_then(|text| model(&text)),
-            layout: Layout::read(),
-            bound: rustix::thread::sched_getaffinity(None)
-                .ok()
-                .and_then(|processors| usize::try_from(processors.count()).ok()),
-            usable: std::thread::available_parallelism().ok().map(usize::from),
-            quota: quota(files),
-            ranks,
-        }
+    /// This machine, or the one whose topology is recorded in a file.
+    pub(super) fn gather(files: &Files, recorded: Option<PathBuf>, ranks: Ranks) -> Self {
+        let Some(file) = recorded else {
+            return Self {
+                model: files.text("/proc/cpuinfo").and_then(|text| model(&text)),
+                recorded: None,
+                hardware: Hardware::here().map_err(|error| error.to_string()),
+                cpuset: cpuset(files),
+                usable: std::thread::available_parallelism().ok().map(usize::from),
+                quota: quota(files),
+                ranks,
+            };
+        };
+        let (hardware, model) = match recorded::read(&file) {
+            Ok((hardware, model)) => (Ok(hardware), model),
+            Err(problem) => (Err(problem), None),
+        };
+        Self { model, recorded: Some(file), hardware, cpuset: None, usable: None, quota: None, ranks }
     }
 
     pub(super) fn judge(&self) -> Section {
         let mut section = Section::new("machine");
+        if let Some(file) = &self.recorded {
+            section.note(format!("not this machine, but what is recorded in {}", file.display()));
+        }
         if let Some(model) = &self.model {
             section.note(model.clone());
         }
-        match &self.layout {
-            Ok(layout) => {
-                section.ok(format!(
-                    "{} in {}, {}",
-                    some(layout.cores, "core"),
-                    some(layout.packages, "package"),
-                    some(layout.threads, "hardware thread")
-                ));
-                for node in &layout.nodes {
-                    let number = node.number.map_or_else(|| "?".into(), |number| number.to_string());
-                    let memory = node.memory.map_or_else(|| "unknown".into(), size64);
-                    section.note(format!(
-                        "NUMA node {number}: {}, {memory} of memory",
-                        some(node.cores, "core")
-                    ));
-                }
-                let cache = |cache: &Cache| {
-                    format!(
-                        "{} {} x {}",
-                        cache.name,
-                        cache.count,
-                        cache.size.map_or_else(|| "?".into(), size64)
-                    )
-                };
-                let caches: Vec<_> = layout.caches.iter().map(cache).collect();
-                if !caches.is_empty() {
-                    section.note(format!("caches: {}", caches.join(", ")));
-                }
-            }
-            Err(error) if cfg!(not(feature = "hwloc")) => section.note(error.clone()),
-            Err(error) => section.warn(
-                format!("hwloc cannot read the topology of the machine: {error}"),
-                "try `lstopo`; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC if they are set",
+        match (&self.hardware, &self.recorded) {
+            (Ok(hardware), _) => draw(hardware, &mut section),
+            (Err(problem), Some(_)) => section.problem(
+                problem.clone(),
+                "record it again with `lstopo --of xml FILE` of hwloc 2, or unset HWLOC_XMLFILE",
+            ),
+            (Err(problem), None) => section.warn(
+                format!("the system does not describe its processors: {problem}"),
+                "let containers see /sys",
             ),
         }
-        let (threads, allowed) =
-            self.layout.as_ref().map_or((0, 0), |layout| (layout.threads, layout.allowed));
+        if self.recorded.is_none() {
+            let threads = self.hardware.as_ref().map_or(0, |hardware| hardware.processors().len());
+            if !self.judge_limits(threads, &mut section) {
+                return section;
+            }
+        }
+        self.judge_ranks(&mut section);
+        section
+    }
+
+    /// How many of the hardware threads this process may use. Says whether that tells anything of the other ranks.
+    fn judge_limits(&self, threads: usize, section: &mut Section) -> bool {
+        let cpuset = self.cpuset.unwrap_or(threads);
         let mut why = Vec::new();
         if let Some(quota) = self.quota {
             why.push(format!("its control group's limit is the time of {quota:.1} processors"));
         }
-        if allowed < threads {
-            why.push(format!("its control group has {allowed} of them"));
+        if cpuset < threads {
+            why.push(format!("its control group has {cpuset} of them"));
         }
         let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
-        if let Some(bound) = self.bound.filter(|&bound| self.ranks.launched && bound < allowed) {
+        let bound = self.hardware.as_ref().ok().map(|hardware| hardware.allowed.len());
+        if let Some(bound) = bound.filter(|&bound| self.ranks.launched && bound < cpuset) {
             // The other ranks may be bound to other threads, so whether ranks share threads is unknown.
             section.note(format!("this rank is bound to {bound} of the {threads} hardware threads{why}"));
-            return section;
+            return false;
         }
         if let Some(usable) = self.usable.filter(|&usable| usable < threads) {
             section.warn(
@@ -115,13 +112,12 @@ impl Machine {
                  (docker --cpus, --cpuset-cpus)",
             );
         }
-        self.judge_ranks(&mut section);
-        section
+        true
     }
 
     /// Whether ranks share hardware threads, as ranks decide it when they join: by the threads that all of them together may use.
     fn judge_ranks(&self, section: &mut Section) {
-        let known = self.layout.as_ref().ok().map(|layout| layout.threads);
+        let known = self.hardware.as_ref().ok().map(|hardware| hardware.processors().len());
         let (Some(ranks), Some(threads)) = (self.ranks.count, self.usable.or(known)) else { return };
         let still = self.ranks.spin == Some(Duration::ZERO);
         if ranks <= threads {
@@ -149,6 +145,20 @@ impl Machine {
     }
 }
 
+/// The picture of the hardware.
+fn draw(hardware: &Hardware, section: &mut Section) {
+    section.ok(picture::layout(hardware));
+    hardware.nodes.iter().for_each(|node| section.note(picture::node(node, hardware)));
+    let strays = picture::strays(hardware);
+    if !strays.is_empty() {
+        section.note(format!("at an unknown NUMA node: {strays}"));
+    }
+    let caches = picture::caches(hardware);
+    if !caches.is_empty() {
+        section.note(format!("caches: {caches}"));
+    }
+}
+
 /// The processor's name in the text of `/proc/cpuinfo`.
 fn model(cpuinfo: &str) -> Option<String> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
@@ -157,31 +167,41 @@ fn model(cpuinfo: &str) -> Option<String> {
 
 /// The lowest limit of the time of this process's control group and of all above it, in processors.
 fn quota(files: &Files) -> Option<f64> {
-    let groups = files.text("/proc/self/cgroup")?;
-    let mut least: Option<f64> = None;
-    for line in groups.lines() {
+    groups(files, "cpu").iter().filter_map(|group| limit(files, group)).min_by(f64::total_cmp)
+}
+
+/// The number of processors that this process's control group has: what the nearest one says of itself and of all above it.
+fn cpuset(files: &Files) -> Option<usize> {
+    let groups = groups(files, "cpuset");
+    // The second name is that of version 1.
+    let names = ["cpuset.cpus.effective", "cpuset.effective_cpus"];
+    let lists = groups.iter().flat_map(|group| names.map(|name| format!("{group}/{name}")));
+    let sets = lists.filter_map(|list| Processors::parse(&files.text(&list)?));
+    sets.map(|set| set.len()).find(|&count| count > 0)
+}
+
+/// The directories of this process's control group and of all above it, the nearest first, where this controller's files may be.
+fn groups(files: &Files, controller: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in files.text("/proc/self/cgroup").unwrap_or_default().lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
         // Version 2 has one tree without controllers' names; version 1 one tree for each set of them.
         let mount = if controllers.is_empty() {
             "/sys/fs/cgroup".to_owned()
-        } else if controllers.split(',').any(|controller| controller == "cpu") {
+        } else if controllers.split(',').any(|one| one == controller) {
             format!("/sys/fs/cgroup/{controllers}")
         } else {
             continue;
         };
         let mut group = group.trim_end_matches('/');
         loop {
-            let found = limit(files, &format!("{mount}{group}"));
-            least = match (least, found) {
-                (Some(least), Some(found)) => Some(least.min(found)),
-                (least, found) => least.or(found),
-            };
+            found.push(format!("{mount}{group}"));
             let Some((parent, _)) = group.rsplit_once('/') else { break };
             group = parent;
         }
     }
-    least
+    found
 }
 
 /// The limit of one control group, in processors.
@@ -209,21 +229,40 @@ mod tests {
 
     #[test]
     fn this_machine_has_sane_values() {
-        let machine = Machine::gather(&Files::below("/"), Ranks::default());
-        assert!(machine.bound.is_some_and(|bound| bound > 0 && machine.usable <= Some(bound)));
+        let machine = Machine::gather(&Files::below("/"), None, Ranks::default());
+        let bound = machine.hardware.unwrap().allowed.len();
+        assert!(bound > 0 && machine.usable <= Some(bound));
         assert!(machine.usable.is_some_and(|usable| usable > 0));
         assert!(machine.quota.is_none_or(|quota| quota > 0.0));
     }
 
-    /// A tree with these files, and the limit it makes.
+    /// The limit that a tree with these files makes.
     fn quota_of(tree: &[(&str, &str)]) -> Option<f64> {
+        below(tree, quota)
+    }
+
+    /// What is read of a tree with these files.
+    fn below<T>(tree: &[(&str, &str)], read: impl Fn(&Files) -> T) -> T {
         let directory = tempfile::tempdir().unwrap();
         for (path, text) in tree {
             let path = directory.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        quota(&Files::below(directory.path()))
+        read(&Files::below(directory.path()))
+    }
+
+    #[test]
+    fn the_nearest_control_group_says_which_processors_there_are() {
+        let (root, own) = ("sys/fs/cgroup/cpuset.cpus.effective", "sys/fs/cgroup/job/cpuset.cpus.effective");
+        let group = |path| ("proc/self/cgroup", path);
+        assert_eq!(below(&[group("0::/job/step"), (root, "0-7"), (own, "2-3,6")], cpuset), Some(3));
+        assert_eq!(below(&[group("0::/elsewhere"), (root, "0-7")], cpuset), Some(8), "in a container");
+        let old = ("sys/fs/cgroup/cpuset/job/cpuset.effective_cpus", "0-1");
+        assert_eq!(below(&[group("9:cpuset:/job\n1:cpu:/"), old], cpuset), Some(2));
+        for text in ["", "many", "0-99999999999"] {
+            assert_eq!(below(&[group("0::/"), (root, text)], cpuset), None, "{text}");
+        }
     }
 
     #[test]

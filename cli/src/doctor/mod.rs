@@ -26,13 +26,15 @@ pub(crate) mod group;
 mod interfaces;
 mod limits;
 mod machine;
+mod picture;
 mod providers;
+mod ranks;
+mod recorded;
 mod report;
 mod self_test;
 mod shared;
 #[cfg(test)]
 mod tests;
-mod topology;
 mod versions;
 
 use self::{
@@ -42,6 +44,7 @@ use self::{
     limits::{Limits, Windows},
     machine::{Machine, Ranks},
     providers::Providers,
+    ranks::Job,
     report::{Mark, Section},
     self_test::SelfTest,
     shared::SharedMemory,
@@ -110,7 +113,7 @@ impl Doctor {
         let launched = environment.launched();
         let count = given.or_else(|| launched?.local_ranks);
         let ranks = Ranks { count, launched: given.is_none() && launched.is_some(), spin: config.spin };
-        let machine = Machine::gather(&files, ranks);
+        let machine = Machine::gather(&files, environment.topology(), ranks);
         out.print(machine.judge())?;
         let interfaces = Interfaces::gather(&files, environment.master());
         out.print(interfaces.judge())?;
@@ -129,6 +132,9 @@ impl Doctor {
         out.print(providers.judge())?;
         let self_test = SelfTest::gather(&providers);
         out.print(self_test.judge())?;
+        if let Some(ranks) = (Job { launched, here: count }).judge(&machine, &self_test) {
+            out.print(ranks)?;
+        }
         // Ranks have windows and connections for ranks on other machines too.
         let world = count.max(launched.map(|launch| launch.ranks)).unwrap_or(RANKS);
         let here = count.unwrap_or(RANKS).min(world);

@@ -1,6 +1,6 @@
 //! The exact reports for machines other than this one.
 
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
 
 use unisono::config::Config;
 
@@ -8,15 +8,14 @@ use super::{
     group::Reduced,
     interfaces::{Interface, Interfaces, Port, Route, VerbsFile},
     limits::{HugePages, Limit, Limits, Windows},
-    machine::{Machine, Ranks},
     providers::Request,
     report::Section,
     self_test::{SelfTest, Trial},
     shared::SHM,
-    topology::{Cache, Layout, NumaNode},
     versions::Versions,
 };
 
+mod machine;
 mod providers;
 
 /// Compares what is said with what should be, where `|` stands for the margin.
@@ -69,29 +68,6 @@ fn limits() -> Limits {
         congestion_control: None,
         rdma: false,
         windows: Windows::of(&config(), 8, 8),
-    }
-}
-
-fn machine(ranks: Option<usize>) -> Machine {
-    Machine {
-        model: Some("A Chip 9000".into()),
-        layout: Ok(Layout {
-            packages: 2,
-            cores: 16,
-            threads: 32,
-            allowed: 32,
-            nodes: (0..2)
-                .map(|number| NumaNode { number: Some(number), cores: 8, memory: Some(64 << 30) })
-                .collect(),
-            caches: vec![
-                Cache { name: "L3".into(), size: Some(32 << 20), count: 2 },
-                Cache { name: "L2".into(), size: None, count: 16 },
-            ],
-        }),
-        bound: Some(32),
-        usable: Some(32),
-        quota: None,
-        ranks: Ranks { count: ranks, ..Ranks::default() },
     }
 }
 
@@ -230,96 +206,6 @@ fn huge_pages_count_if_windows_take_them() {
          |              booting
          |  -        transparent huge pages: madvise",
     );
-}
-
-#[test]
-fn more_ranks_than_hardware_threads() {
-    let last = |ranks, spin| {
-        let ranks = Ranks { count: Some(ranks), spin, ..Ranks::default() };
-        let mut section = Machine { ranks, ..machine(None) }.judge();
-        Section { lines: section.lines.split_off(5), ..section }
-    };
-    says(
-        &machine(Some(33)).judge(),
-        "|machine
-         |  -        A Chip 9000
-         |  ok       16 cores in 2 packages, 32 hardware threads
-         |  -        NUMA node 0: 8 cores, 64 GiB of memory
-         |  -        NUMA node 1: 8 cores, 64 GiB of memory
-         |  -        caches: L3 2 x 32 MiB, L2 16 x ?
-         |  warn     33 ranks would share 32 hardware threads: waits yield instead of spinning
-         |           => it works, but every message waits for its receiver to be scheduled; start at most 32
-         |              here",
-    );
-    says(
-        &last(32, None),
-        "|machine
-         |  ok       32 ranks have a hardware thread each",
-    );
-    says(
-        &last(32, Some(Duration::ZERO)),
-        "|machine
-         |  -        32 ranks have a hardware thread each, but waits do not spin: UNISONO_SPIN is 0",
-    );
-    says(
-        &last(33, Some(Duration::from_micros(20))),
-        "|machine
-         |  warn     33 ranks would share 32 hardware threads, but waits spin because UNISONO_SPIN is set:
-         |           they keep other ranks from running
-         |           => unset UNISONO_SPIN, or start at most 32 here",
-    );
-    let narrow = Machine { usable: Some(2), quota: Some(2.0), layout: Err("no".into()), ..machine(Some(3)) };
-    says(
-        &narrow.judge(),
-        "|machine
-         |  -        A Chip 9000
-         |  warn     hwloc cannot read the topology of the machine: no
-         |           => try `lstopo`; unset HWLOC_XMLFILE and HWLOC_SYNTHETIC if they are set
-         |  warn     3 ranks would share 2 hardware threads: waits yield instead of spinning
-         |           => it works, but every message waits for its receiver to be scheduled; start at most 2
-         |              here",
-    );
-}
-
-#[test]
-fn fewer_hardware_threads_than_the_machine_has() {
-    let judged = |machine: Machine| {
-        let mut section = machine.judge();
-        Section { lines: section.lines.split_off(5), ..section }
-    };
-    let mend =
-        "|           => if that is not wanted: widen the binding (`taskset -p $$`, srun --cpu-bind) or the
-                |              container's limit (docker --cpus, --cpuset-cpus)";
-    says(
-        &judged(Machine { usable: Some(2), quota: Some(2.5), ..machine(None) }),
-        &format!(
-            "|machine
-             |  warn     this process may use 2 of the 32 hardware threads (its control group's limit is the time
-             |           of 2.5 processors)
-             {mend}"
-        ),
-    );
-    let layout = machine(None).layout.map(|layout| Layout { allowed: 4, ..layout });
-    let contained = Machine { layout, bound: Some(4), usable: Some(4), ..machine(Some(4)) };
-    says(
-        &judged(contained.clone()),
-        &format!(
-            "|machine
-             |  warn     this process may use 4 of the 32 hardware threads (its control group has 4 of them)
-             {mend}
-             |  ok       4 ranks have a hardware thread each"
-        ),
-    );
-    // Of a rank that is bound by itself nothing is to be said of the others.
-    let rank = Ranks { count: Some(4), launched: true, ..Ranks::default() };
-    let bound = Machine { bound: Some(1), usable: Some(1), ranks: rank.clone(), ..machine(None) };
-    says(
-        &judged(bound),
-        "|machine
-         |  -        this rank is bound to 1 of the 32 hardware threads",
-    );
-    let all = judged(Machine { ranks: rank, ..contained });
-    assert_eq!(all.lines.len(), 2, "{all:?}");
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! Which ranks are on this host, and by what they reach each other.
+
+use rustix::system::uname;
+use unisono::group::describe_transport;
+
+use super::{
+    environment::Launch, machine::Machine, picture, report::Section, self_test::SelfTest, shared::SHM,
+};
+use crate::words::some;
+
+/// The ranks of a job: those that a launcher started, this process among them, or those of this host that are asked about.
+pub(super) struct Job<'a> {
+    pub(super) launched: Option<&'a Launch>,
+    /// The number of ranks on this host, if it is known.
+    pub(super) here: Option<usize>,
+}
+
+impl Job<'_> {
+    /// Nothing if there are no ranks.
+    pub(super) fn judge(&self, machine: &Machine, self_test: &SelfTest) -> Option<Section> {
+        let mut section = Section::new("ranks");
+        let name = uname().nodename().to_string_lossy().into_owned();
+        let place = machine.hardware.as_ref().ok().map(picture::place);
+        match (self.launched, self.here) {
+            (Some(launch), here) => {
+                section.note(placed(launch, here, &name));
+                let place = place.map_or_else(String::new, |place| format!("; it may use {place}"));
+                section.note(format!("this is rank {}{place}", launch.rank));
+            }
+            (None, Some(here)) => section.note(format!("{} on this host ({name})", some(here, "rank"))),
+            (None, None) => return None,
+        }
+        let several = self.launched.is_some_and(|launch| self.here.is_none_or(|here| here < launch.ranks));
+        if let Some(provider) = provider(self_test, several) {
+            section.ok(describe_transport(&provider));
+        }
+        Some(section)
+    }
+}
+
+/// Which of the ranks are on this host.
+fn placed(launch: &Launch, here: Option<usize>, name: &str) -> String {
+    let ranks = some(launch.ranks, "rank");
+    let Some(here) = here else {
+        return format!("{ranks}; the launcher does not say how many are on this host ({name})");
+    };
+    if here >= launch.ranks {
+        return format!("{ranks}, all on this host ({name})");
+    }
+    let first = launch.local_rank.and_then(|local| launch.rank.checked_sub(local));
+    let which = match first {
+        Some(first) if here > 1 && first + here <= launch.ranks => {
+            format!("; where ranks are numbered host by host, {first} to {}", first + here - 1)
+        }
+        _ => String::new(),
+    };
+    format!("{ranks}, {here} of them on this host ({name}){which}")
+}
+
+/// The provider's name, as a group has it, by which ranks of one host or of several reach each other, as far as it works here.
+fn provider(self_test: &SelfTest, several: bool) -> Option<String> {
+    let inside = &self_test.on_one_host()?.provider;
+    if !several {
+        return Some(inside.clone());
+    }
+    let between = &self_test.between_hosts()?.provider;
+    Some(if inside == SHM && between != SHM { format!("{SHM},{between}") } else { between.clone() })
+}
