@@ -17,6 +17,8 @@ pub(super) struct SharedMemory {
     pub(super) opens: Option<Result<(), String>>,
     /// The limit on file sizes in bytes, which holds for this memory too.
     pub(super) file_size: Option<u64>,
+    /// How the system accounts for memory: vm.overcommit_memory.
+    pub(super) overcommit: Option<String>,
     /// The id of the running kernel.
     pub(super) kernel: Option<String>,
     /// The network namespace, in which endpoints have their names.
@@ -34,6 +36,7 @@ impl SharedMemory {
         Self {
             opens: wanted.then(opens),
             file_size: getrlimit(Resource::Fsize).current,
+            overcommit: files.text("/proc/sys/vm/overcommit_memory"),
             kernel: files.text("/proc/sys/kernel/random/boot_id"),
             network: files.link("/proc/self/ns/net"),
             user: geteuid().as_raw(),
@@ -65,6 +68,13 @@ impl SharedMemory {
                     size64(limit)
                 ),
                 "`ulimit -f unlimited`",
+            );
+        }
+        if self.overcommit.as_deref() == Some("2") {
+            section.warn(
+                "the system keeps strict account of memory (vm.overcommit_memory is 2): messages between ranks of this host are copied \
+                 twice",
+                "`sysctl vm.overcommit_memory=0`, where nothing else wants it",
             );
         }
         let or_unknown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());

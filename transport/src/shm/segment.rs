@@ -2,19 +2,30 @@
 //! descriptor and mapping, so nothing is left when a process is killed.
 //!
 //! A peer can change what is mapped at any time. It is therefore accessed by atomics and by copies between raw pointers only; no
-//! reference to its bytes is made. A mapped memfd is sealed against shrinking, so an access cannot raise SIGBUS.
+//! reference to its bytes is made.
+//!
+//! An access never raises SIGBUS. A mapped memfd is sealed against shrinking. The system charges a page when it is first touched
+//! (`shmem_acct_blocks` in mm/shmem.c), which it refuses only where it keeps strict account of memory (vm.overcommit_memory=2). So
+//! what every endpoint needs has all its pages from the beginning, and regions are not shared there.
 #![allow(unsafe_code)]
 
 use std::{
+    fs,
     os::fd::OwnedFd,
     ptr::{self, NonNull},
     slice,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
 };
 
 use rustix::{
-    fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create},
-    io::Errno,
+    fs::{
+        FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
+        memfd_create,
+    },
+    io::{Errno, retry_on_intr},
     mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap},
     process::{Resource, getrlimit},
 };
@@ -51,29 +62,51 @@ fn no_memory(bytes: usize, call: &str, error: Errno) -> Error {
     let advice = match error {
         Errno::FBIG => "; raise the limit on file sizes (ulimit -f), which holds for this memory too",
         Errno::NOSYS | Errno::PERM | Errno::ACCESS => "; this system or container forbids memfd_create",
+        Errno::NOSPC => {
+            "; the system keeps strict account of memory (vm.overcommit_memory), and all is promised"
+        }
         _ => Error::advice(error),
     };
     Error::SharedMemory { reason: format!("{call} of {bytes} bytes: {error}{advice}") }
 }
 
-/// A new memfd of at least `len` zeroed bytes that can neither shrink nor grow, and its length, which [`whole`] gives.
+/// A new memfd of at least `len` zeroed bytes that can neither shrink nor grow, with all its pages, and its length, which [`whole`]
+/// gives.
 pub(super) fn create(len: usize) -> Result<(OwnedFd, usize), Error> {
-    create_unsealed(len).and_then(|(file, whole)| {
-        let sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
-        sealed.map_err(|error| no_memory(len, "sealing", error))?;
-        Ok((file, whole))
+    let (file, whole) = create_unsealed(len)?;
+    allocate(&file, whole)?;
+    seal(&file, whole)?;
+    Ok((file, whole))
+}
+
+/// The same for a region of so many bytes, with the word behind it ([`Segment::is_retired`]). Its pages are those that are touched.
+pub(super) fn create_for_region(len: usize) -> Result<(OwnedFd, usize), Error> {
+    static OVERCOMMIT: LazyLock<Option<String>> =
+        LazyLock::new(|| fs::read_to_string("/proc/sys/vm/overcommit_memory").ok());
+    check_accounting(OVERCOMMIT.as_deref())?;
+    // If that is too much, so is `len`.
+    let (file, whole) = create_unsealed(len.saturating_add(BEHIND))?;
+    seal(&file, whole)?;
+    Ok((file, whole))
+}
+
+/// An error if the system may refuse a page when it is touched, as it does with vm.overcommit_memory=2, rather than beforehand.
+fn check_accounting(overcommit: Option<&str>) -> Result<(), Error> {
+    let overcommit = overcommit.map_or("unknown", str::trim);
+    if ["0", "1"].contains(&overcommit) {
+        return Ok(());
+    }
+    Err(Error::SharedMemory {
+        reason: format!(
+            "vm.overcommit_memory is {overcommit}: with strict accounting of memory, touching what is shared may end the process"
+        ),
     })
 }
 
-/// The same for a region of so many bytes, with the word behind it ([`Segment::is_retired`]).
-pub(super) fn create_for_region(len: usize) -> Result<(OwnedFd, usize), Error> {
-    // If that is too much, so is `len`.
-    create(len.saturating_add(BEHIND))
-}
-
-/// The same, mapped by this process, and for peers to read only, where the system can tell (Linux 5.1).
+/// The same as [`create`], mapped by this process, and for peers to read only, where the system can tell (Linux 5.1).
 pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error> {
     let (file, whole) = create_unsealed(len)?;
+    allocate(&file, whole)?;
     let segment = Segment::own(&file, whole)?;
     let sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW);
     sealed.map_err(|error| no_memory(len, "sealing", error))?;
@@ -112,6 +145,17 @@ fn create_unsealed(len: usize) -> Result<(OwnedFd, usize), Error> {
     let file = memfd_create("unisono", flags).map_err(|error| no_memory(len, "memfd_create", error))?;
     ftruncate(&file, whole as u64).map_err(|error| no_memory(len, "ftruncate", error))?;
     Ok((file, whole))
+}
+
+/// Gives a memfd all its pages.
+fn allocate(file: &OwnedFd, len: usize) -> Result<(), Error> {
+    let allocated = retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len as u64));
+    allocated.map_err(|error| no_memory(len, "fallocate", error))
+}
+
+fn seal(file: &OwnedFd, len: usize) -> Result<(), Error> {
+    let sealed = fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+    sealed.map_err(|error| no_memory(len, "sealing", error))
 }
 
 impl Segment {
@@ -194,7 +238,8 @@ impl Segment {
     /// them meanwhile.
     pub(super) fn make_private(&self, file: &OwnedFd) -> Result<(), Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // Without a reservation, which could be refused when the old mapping is gone already.
+        // Without a reservation, which could be refused when the old mapping is gone already. Where accounting is strict there is
+        // always one, and no memory of a region.
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: replaces exactly this segment's pages by the same file's, with the same bytes; the system does that at once for
         // all threads.
@@ -245,6 +290,27 @@ mod tests {
     }
 
     #[test]
+    fn what_every_endpoint_needs_has_all_its_pages() {
+        let pages = |file: &OwnedFd| usize::try_from(fstat(file).unwrap().st_blocks).unwrap() * 512 / PAGE;
+        for len in [1, 5000, 65 * PAGE] {
+            let (file, whole) = create(len).unwrap();
+            assert_eq!(pages(&file), whole / PAGE);
+            let (file, segment) = create_for_readers(len).unwrap();
+            assert_eq!(pages(&file), segment.len() / PAGE);
+            assert_eq!(pages(&create_for_region(len).unwrap().0), 0);
+        }
+    }
+
+    #[test]
+    fn regions_are_not_shared_where_the_system_refuses_pages_that_are_touched() {
+        assert!(check_accounting(Some("0\n")).is_ok() && check_accounting(Some("1")).is_ok());
+        for (overcommit, word) in [(Some("2\n"), "2"), (Some(""), ""), (None, "unknown")] {
+            let told = check_accounting(overcommit).unwrap_err().to_string();
+            assert!(told.contains(&format!("vm.overcommit_memory is {word}: ")), "{told}");
+        }
+    }
+
+    #[test]
     fn a_peers_descriptor_is_checked() {
         let refused = |mapped: Result<Segment, Stop>| match mapped.unwrap_err() {
             Stop::Peer(failure) => format!("{failure:?}"),
@@ -257,7 +323,7 @@ mod tests {
         let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, 8192).unwrap();
         assert!(refused(Segment::of_peer(&unsealed, len, Access::Read)).contains("memory that can shrink"));
-        let null = std::fs::File::open("/dev/null").unwrap().into();
+        let null = fs::File::open("/dev/null").unwrap().into();
         assert!(refused(Segment::of_peer(&null, len, Access::Read)).contains("a descriptor of no memfd"));
         let (file, segment) = create_for_readers(8).unwrap();
         assert!(Segment::of_peer(&file, segment.len(), Access::ReadWrite).is_err());

@@ -37,6 +37,7 @@ fn shared_memory(opens: Option<Result<(), String>>) -> SharedMemory {
     SharedMemory {
         opens,
         file_size: None,
+        overcommit: Some("0".into()),
         kernel: Some("a64fc1dc".into()),
         network: Some("net:[4026531833]".into()),
         user: 1000,
@@ -111,6 +112,18 @@ fn shared_memory_that_opens_is_refused_or_is_not_asked_for() {
              |  warn     the limit on file sizes is 1 MiB, and holds for memory that ranks share: messages into
              |           larger buffers are copied twice
              |           => `ulimit -f unlimited`
+             {reaches}"
+        ),
+    );
+    let strict = SharedMemory { overcommit: Some("2".into()), ..shared_memory(Some(Ok(()))) };
+    says(
+        &strict.judge(),
+        &format!(
+            "|shared memory
+             |  ok       an endpoint opens; the self-test below tries it with two ranks
+             |  warn     the system keeps strict account of memory (vm.overcommit_memory is 2): messages between
+             |           ranks of this host are copied twice
+             |           => `sysctl vm.overcommit_memory=0`, where nothing else wants it
              {reaches}"
         ),
     );
