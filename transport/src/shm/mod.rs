@@ -7,7 +7,7 @@
 //! A put takes one of three ways:
 //! - up to 4 KiB: its bytes are copied into the ring, and from there to the target;
 //! - longer, into memory that the peer has [allocated](crate::Transport::allocate): the writer maps it when it first writes there,
-//!   and copies straight to the target. The bytes are copied once;
+//!   and copies straight to the target. The bytes are copied once. If it cannot map it, the next way serves;
 //! - longer, into memory that was only [registered](crate::Transport::register): through the ring in records of 16 KiB, which the
 //!   reader copies to the target while the writer fills the next.
 //!

@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     os::fd::OwnedFd,
-    sync::Arc,
+    sync::{Arc, Once},
 };
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
     sleep::PeerSleep,
     socket::{self, Connected, Received, Socket},
 };
-use crate::{Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
+use crate::{Error, Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
 
 /// Puts of at most so many bytes are copied into the ring, all in one record.
 pub(super) const INLINE: usize = 4 << 10;
@@ -52,6 +52,8 @@ enum Mapped {
         /// The region's length.
         len: u64,
     },
+    /// It cannot be mapped here: the ring serves.
+    No,
 }
 
 /// A put whose bytes are not all in the ring yet.
@@ -187,10 +189,14 @@ impl Outgoing {
         if place.is_some() {
             return Ok(place);
         }
-        if let Some(Mapped::Wanted) = self.mapped.get(&key) {
-            // Whether the answer has come.
-            self.receive()?;
-            return self.place(key, offset, len);
+        match self.mapped.get(&key) {
+            Some(Mapped::Wanted) => {
+                // Whether the answer has come.
+                self.receive()?;
+                return self.place(key, offset, len);
+            }
+            Some(Mapped::No) => return Ok(None),
+            _ => {}
         }
         self.mapped.remove(&key);
         if socket::send(&self.socket, &Message::Want { key }, None) == socket::Posted::Yes {
@@ -277,7 +283,14 @@ impl Outgoing {
             (Message::Memory { key, base, len }, Some(file)) => {
                 // What was not asked for, or was forgotten meanwhile, is not mapped.
                 if let Some(place @ Mapped::Wanted) = self.mapped.get_mut(&key) {
-                    *place = Mapped::Yes { segment: Arc::new(map(&file, len)?), base, len };
+                    *place = match map(&file, len) {
+                        Ok(segment) => Mapped::Yes { segment: Arc::new(segment), base, len },
+                        Err(Stop::Error(error)) => {
+                            tell_unmapped(&error);
+                            Mapped::No
+                        }
+                        Err(nonsense) => return Err(nonsense),
+                    };
                 }
             }
             (Message::Forget { key }, None) => drop(self.mapped.remove(&key)),
@@ -323,6 +336,13 @@ impl Outgoing {
 fn map(file: &OwnedFd, len: u64) -> Result<Segment, Stop> {
     let whole = usize::try_from(len).ok().and_then(segment::of_region);
     Segment::of_peer(file, whole.ok_or(Nonsense("memory of another length"))?, Access::ReadWrite)
+}
+
+/// Says that a peer's memory cannot be mapped: aloud once, since there are many when this process may map no more.
+fn tell_unmapped(error: &Error) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| tracing::warn!(%error, "memory of peers is written through rings, which copies twice"));
+    tracing::debug!(%error, "a peer's memory is not mapped");
 }
 
 /// `len` bytes of these sources, joined, from `from` on.

@@ -2,11 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::{
     control::{MOST, Message},
-    ring::{Kind, Record, Writer},
+    ring::{Kind, Reader, Record, Writer},
     segment::Segment,
     socket::{Connected, Received},
     *,
@@ -254,6 +254,44 @@ fn a_hostile_reader_is_named() {
         let error = polled(&mut endpoint).1;
         assert!(names_it(error.as_ref()), "{answer:?}: {error:?}");
     }
+}
+
+/// Whatever the reason, for instance that this process may have no more mappings or address space.
+#[test]
+fn what_cannot_be_mapped_is_written_through_the_ring() {
+    let vast: usize = 1 << 55;
+    let memory = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&memory, segment::of_region(vast).unwrap() as u64).unwrap();
+    fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
+    let (mut endpoint, place) = acquainted();
+    let listener = socket::listener(&place).unwrap();
+    let source = endpoint.allocate(20_000, false).unwrap();
+    let key = source.remote().unwrap().key;
+    assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
+    let socket = socket::accepted(&listener).unwrap().expect("it has connected");
+    let Ok(Received::Message(Message::Hello { .. }, Some(file))) = socket::receive(&socket) else {
+        panic!("it does not greet")
+    };
+    let answer = Message::Memory { key, base: 0, len: vast as u64 };
+    assert_eq!(socket::send(&socket, &answer, Some(&memory)), socket::Posted::Yes);
+    let error = polled(&mut endpoint).1;
+    assert!(error.is_none(), "{error:?}");
+    for _ in 0..3 {
+        assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
+    }
+    let mut reader = Reader::new(Segment::own(&file, ring::SEGMENT).unwrap());
+    let mut bytes = 0;
+    while let Some(record) = reader.next().unwrap() {
+        assert_ne!(record.kind, Kind::Landed);
+        bytes += record.len;
+        reader.consume(&record);
+    }
+    assert_eq!(bytes, 4 * 20_000);
+    let mut asked = 0;
+    while let Ok(Received::Message(message, _)) = socket::receive(&socket) {
+        asked += usize::from(matches!(message, Message::Want { .. }));
+    }
+    assert_eq!(asked, 1, "it is asked for once");
 }
 
 #[test]
