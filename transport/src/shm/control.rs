@@ -31,13 +31,13 @@ pub(super) enum Message {
     Hello { token: [u8; 16], from: [u8; address::LEN] },
     /// The reader's answer. The descriptor is that of the word by which it says that it sleeps.
     Welcome,
-    /// The writer asks for the memory of this region.
-    Want { key: u64 },
+    /// The writer asks for the memory of the region of this key in which this address lies, as puts name it.
+    Want { key: u64, address: u64 },
     /// The reader's answer: the address of the region's first byte, as puts name it, and its length in bytes. The descriptor is that of
     /// the memory.
     Memory { key: u64, base: u64, len: u64 },
-    /// The reader's region of this key is gone.
-    Forget { key: u64 },
+    /// The reader has no such region that can be mapped, or no longer has it.
+    Forget { key: u64, address: u64 },
     /// The reader refuses a put.
     Refused(Refusal),
     /// Either wakes the other.
@@ -74,11 +74,11 @@ impl Message {
         match self {
             Self::Hello { token, from } => Packet::new(1, &[token, from]),
             Self::Welcome => Packet::new(2, &[]),
-            Self::Want { key } => Packet::new(3, &[&key.to_le_bytes()]),
+            Self::Want { key, address } => Packet::new(3, &[&key.to_le_bytes(), &address.to_le_bytes()]),
             Self::Memory { key, base, len } => {
                 Packet::new(4, &[&key.to_le_bytes(), &base.to_le_bytes(), &len.to_le_bytes()])
             }
-            Self::Forget { key } => Packet::new(5, &[&key.to_le_bytes()]),
+            Self::Forget { key, address } => Packet::new(5, &[&key.to_le_bytes(), &address.to_le_bytes()]),
             Self::Refused(Refusal::Unregistered) => Packet::new(6, &[&[0]]),
             Self::Refused(Refusal::Outside) => Packet::new(6, &[&[1]]),
             Self::Wake => Packet::new(7, &[]),
@@ -95,9 +95,9 @@ impl Message {
                 (Self::Hello { token: *token, from: from.try_into().ok()? }, rest.len())
             }
             2 => (Self::Welcome, 0),
-            3 => (Self::Want { key: number(0)? }, 8),
+            3 => (Self::Want { key: number(0)?, address: number(8)? }, 16),
             4 => (Self::Memory { key: number(0)?, base: number(8)?, len: number(16)? }, 24),
-            5 => (Self::Forget { key: number(0)? }, 8),
+            5 => (Self::Forget { key: number(0)?, address: number(8)? }, 16),
             6 => match rest.first()? {
                 0 => (Self::Refused(Refusal::Unregistered), 1),
                 1 => (Self::Refused(Refusal::Outside), 1),
@@ -120,9 +120,9 @@ mod tests {
         let all = [
             Message::Hello { token: [7; 16], from: [9; address::LEN] },
             Message::Welcome,
-            Message::Want { key: u64::MAX - 3 },
+            Message::Want { key: u64::MAX - 3, address: 1 << 47 },
             Message::Memory { key: 5, base: 1 << 63, len: 1 << 40 },
-            Message::Forget { key: 1 },
+            Message::Forget { key: 1, address: 2 },
             Message::Refused(Refusal::Unregistered),
             Message::Refused(Refusal::Outside),
             Message::Wake,

@@ -28,8 +28,8 @@ pub(super) struct Incoming {
     writer: Option<(Place, Reader)>,
     /// It does not know yet how it sees that this endpoint sleeps.
     unwelcomed: bool,
-    /// The regions whose memory it wants and was not given yet.
-    wanted: Vec<u64>,
+    /// The regions whose memory it wants and was not given yet: their keys, and an address in each.
+    wanted: Vec<(u64, u64)>,
     /// It has closed its endpoint.
     closed: bool,
     /// It writes no more.
@@ -67,11 +67,11 @@ impl Incoming {
                     self.writer = Some((from, Reader::new(segment)));
                     self.unwelcomed = true;
                 }
-                (Message::Want { key }, None) if self.writer.is_some() => {
+                (Message::Want { key, address }, None) if self.writer.is_some() => {
                     if self.wanted.len() >= MOST_WANTED {
                         return Err(Nonsense("requests for more regions than there are").into());
                     }
-                    self.wanted.push(key);
+                    self.wanted.push((key, address));
                 }
                 (Message::Wake, None) => {}
                 (Message::Bye, None) => self.closed = true,
@@ -89,17 +89,12 @@ impl Incoming {
             self.unwelcomed = socket::send(&self.socket, &Message::Welcome, Some(sleep)) == Posted::Full;
         }
         while !self.unwelcomed
-            && let Some(key) = self.wanted.last().copied()
+            && let Some((key, address)) = self.wanted.last().copied()
         {
-            let mut posted = Posted::Yes;
-            let given = table.give(key, number, |file, base, len| {
-                posted = socket::send(&self.socket, &Message::Memory { key, base, len }, Some(file));
-                posted == Posted::Yes
+            let given = table.give(key, address, number, |file, base, len| {
+                socket::send(&self.socket, &Message::Memory { key, base, len }, Some(file))
             });
-            if !given {
-                self.forget(key);
-            }
-            if posted == Posted::Full {
+            if given.unwrap_or_else(|| self.forget(key, address)) == Posted::Full {
                 return false;
             }
             self.wanted.pop();
@@ -149,9 +144,9 @@ impl Incoming {
         Ok(empty)
     }
 
-    /// Says that a region is gone of which the writer was given the memory.
-    pub(super) fn forget(&self, key: u64) {
-        let _ = socket::send(&self.socket, &Message::Forget { key }, None);
+    /// Says that there is no such region that can be mapped, or no longer one.
+    pub(super) fn forget(&self, key: u64, address: u64) -> Posted {
+        socket::send(&self.socket, &Message::Forget { key, address }, None)
     }
 
     /// Says that this endpoint is closed.

@@ -16,6 +16,7 @@ use std::{
 use super::{
     control::Refusal,
     segment::{self, Segment},
+    socket::Posted,
 };
 use crate::{Error, Memory, Region, Registration, RemoteRegion, fork::Process, local::Span};
 
@@ -58,8 +59,8 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     entries: HashMap<u64, Vec<Entry>>,
-    /// Keys that are gone, with the connections that were given their memory.
-    gone: Vec<(u64, Vec<usize>)>,
+    /// Regions that are gone, with the connections that were given their memory.
+    gone: Vec<(RemoteRegion, Vec<usize>)>,
     /// The number of entries whose memory is shared.
     shared: usize,
     closed: bool,
@@ -227,8 +228,7 @@ impl Table {
                 entries.shared -= 1;
             }
             if !entry.given.is_empty() && !entries.closed {
-                let given = entry.given.clone();
-                entries.gone.push((key, given));
+                entries.gone.push((entry.span.remote, entry.given.clone()));
             }
         }
         drop(entries);
@@ -236,29 +236,29 @@ impl Table {
         drop(removed);
     }
 
-    /// Hands the memory of a region over to the peer at this connection: `send` is given its descriptor, and the region's base and
-    /// length. False if there is no such memory.
+    /// Hands the memory of the region of this key with this address over to the peer at this connection: `send` is given its
+    /// descriptor, and the region's base and length. Nothing if there is no such memory.
     pub(super) fn give(
         &self,
         key: u64,
+        address: u64,
         connection: usize,
-        send: impl FnOnce(&OwnedFd, u64, u64) -> bool,
-    ) -> bool {
+        send: impl FnOnce(&OwnedFd, u64, u64) -> Posted,
+    ) -> Option<Posted> {
         let mut entries = self.lock();
-        let same = entries.entries.get_mut(&key).into_iter().flatten();
-        let mut shared =
-            same.filter_map(|Entry { span, shared, given, .. }| Some((span, shared.as_ref()?, given)));
-        let Some((span, shared, given)) = shared.next() else {
-            return false;
-        };
-        if send(&shared.file, span.remote.base, span.remote.len) && !given.contains(&connection) {
+        let mut same = entries.entries.get_mut(&key)?.iter_mut();
+        let (span, shared, given) = same.find_map(|Entry { span, shared, given, .. }| {
+            span.start(address, 1).is_ok().then_some((span, shared.as_ref()?, given))
+        })?;
+        let posted = send(&shared.file, span.remote.base, span.remote.len);
+        if posted == Posted::Yes && !given.contains(&connection) {
             given.push(connection);
         }
-        true
+        Some(posted)
     }
 
-    /// The keys that are gone, each with the connections whose peers may still have its memory mapped.
-    pub(super) fn gone(&self) -> Vec<(u64, Vec<usize>)> {
+    /// The regions that are gone, each with the connections whose peers may still have its memory mapped.
+    pub(super) fn gone(&self) -> Vec<(RemoteRegion, Vec<usize>)> {
         std::mem::take(&mut self.lock().gone)
     }
 

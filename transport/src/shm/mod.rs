@@ -53,6 +53,7 @@ mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod incoming;
+mod mapped;
 mod memory;
 mod outgoing;
 mod ring;
@@ -385,10 +386,11 @@ impl Endpoint {
                 self.busy |= !incoming.answer(&self.sleeper.file, &self.table, number);
             }
         }
-        for (key, connections) in self.table.gone() {
+        for (region, connections) in self.table.gone() {
             for connection in connections {
                 if let Some(Some(incoming)) = self.incoming.get(connection) {
-                    incoming.forget(key);
+                    // If it is not told, it sees that in the memory when it writes there.
+                    let _ = incoming.forget(region.key, region.base);
                 }
             }
         }

@@ -1,22 +1,19 @@
-//! What an endpoint writes to one peer: a connection, a ring, and the peer's memory that is mapped here.
+//! What an endpoint writes to one peer: a connection, a ring, and the peer's memory that is mapped here (`mapped.rs`).
 #![allow(unsafe_code)]
 
-use std::{
-    collections::{HashMap, VecDeque},
-    os::fd::OwnedFd,
-    sync::{Arc, Once},
-};
+use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc};
 
 use super::{
     address::Place,
     control::Message,
     error::{Nonsense, Stop},
+    mapped::Mappings,
     ring::{self, Kind, Record, Writer},
-    segment::{self, Access, Segment},
+    segment::{self, Segment},
     sleep::PeerSleep,
     socket::{self, Connected, Received, Socket},
 };
-use crate::{Error, Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
+use crate::{Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
 
 /// Puts of at most so many bytes are copied into the ring, all in one record.
 pub(super) const INLINE: usize = 4 << 10;
@@ -32,28 +29,12 @@ pub(super) struct Outgoing {
     writer: Writer,
     /// Whether the peer sleeps; unknown until it has accepted the connection.
     sleep: Option<PeerSleep>,
-    mapped: HashMap<u64, Mapped>,
+    mapped: Mappings,
     pending: VecDeque<Pending>,
     /// Whether a put was turned down because there was no room.
     starved: bool,
     /// The peer has closed its endpoint.
     closed: bool,
-}
-
-/// A region of the peer's.
-#[derive(Debug)]
-enum Mapped {
-    /// Its memory was asked for.
-    Wanted,
-    Yes {
-        segment: Arc<Segment>,
-        /// The address of the region's first byte, as puts name it.
-        base: u64,
-        /// The region's length.
-        len: u64,
-    },
-    /// It cannot be mapped here: the ring serves.
-    No,
 }
 
 /// A put whose bytes are not all in the ring yet.
@@ -106,7 +87,7 @@ impl Outgoing {
             socket,
             writer,
             sleep: None,
-            mapped: HashMap::new(),
+            mapped: Mappings::default(),
             pending: VecDeque::new(),
             starved: false,
             closed: false,
@@ -170,53 +151,35 @@ impl Outgoing {
 
     /// The memory of a region of the peer's, to be read here.
     pub(super) fn map(&mut self, region: &RemoteRegion) -> Result<Mapping, Stop> {
-        let Ok(len) = usize::try_from(region.len) else { return Err(Failure::outside().into()) };
-        if !region.mappable {
-            return Ok(Mapping::No);
-        }
-        let Some(base) = self.mapped(region.key, region.base, len)? else { return Ok(Mapping::NotYet) };
-        let Some(Mapped::Yes { segment, .. }) = self.mapped.get(&region.key) else {
-            return Ok(Mapping::NotYet);
-        };
-        // SAFETY: these bytes of the segment, which is kept. They are the peer's too, which `Transport::map` says.
-        let memory = unsafe { Memory::owned(base, len, Arc::clone(segment)) };
-        Ok(Mapping::Yes(Region::unregistered(memory)))
+        let RemoteRegion { base, key, len, mappable } = *region;
+        let Some(len) = usize::try_from(len).ok().filter(|_| mappable) else { return Ok(Mapping::No) };
+        self.mapped(key, base, len)?;
+        Ok(match self.mapped.find(key, base, len) {
+            None => Mapping::NotYet,
+            Some(None) => Mapping::No,
+            Some(Some((place, segment))) => {
+                // SAFETY: these bytes of the segment, which is kept. They are the peer's too, as `Transport::map` says.
+                let memory = unsafe { Memory::owned(place, len, Arc::clone(segment)) };
+                Mapping::Yes(Region::unregistered(memory))
+            }
+        })
     }
 
-    /// Where a put writes to, if the peer's region is mapped; asks for it if it is not.
-    fn mapped(&mut self, key: u64, offset: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
-        let place = self.place(key, offset, len)?;
-        if place.is_some() {
-            return Ok(place);
+    /// Where a put writes to, if the peer's region is mapped; asks for it if that is unknown.
+    fn mapped(&mut self, key: u64, address: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
+        let place = |found: Option<(*mut u8, &Arc<Segment>)>| found.map(|(place, _)| place);
+        if let Some(found) = self.mapped.find(key, address, len) {
+            return Ok(place(found));
         }
-        match self.mapped.get(&key) {
-            Some(Mapped::Wanted) => {
-                // Whether the answer has come.
-                self.receive()?;
-                return self.place(key, offset, len);
-            }
-            Some(Mapped::No) => return Ok(None),
-            _ => {}
+        if self.mapped.is_wanted(key) {
+            // Whether the answer has come.
+            self.receive()?;
+            return Ok(self.mapped.find(key, address, len).and_then(place));
         }
-        self.mapped.remove(&key);
-        if socket::send(&self.socket, &Message::Want { key }, None) == socket::Posted::Yes {
-            self.mapped.insert(key, Mapped::Wanted);
+        if socket::send(&self.socket, &Message::Want { key, address }, None) == socket::Posted::Yes {
+            self.mapped.want(key, address);
         }
         Ok(None)
-    }
-
-    /// The same, as long as the region that is mapped is there.
-    fn place(&self, key: u64, offset: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
-        match self.mapped.get(&key) {
-            Some(Mapped::Yes { segment, base, len: whole }) if !segment.is_retired() => {
-                let start = offset.checked_sub(*base);
-                let start =
-                    start.filter(|start| start.checked_add(len as u64).is_some_and(|end| end <= *whole));
-                let place = start.and_then(|start| segment.at(usize::try_from(start).ok()?, len));
-                place.map(Some).ok_or_else(|| Failure::outside().into())
-            }
-            _ => Ok(None),
-        }
     }
 
     /// Writes as much of what waits as there is room for. True if there was any.
@@ -280,20 +243,8 @@ impl Outgoing {
             (Message::Welcome, Some(file)) if self.sleep.is_none() => {
                 self.sleep = Some(PeerSleep::new(&file)?);
             }
-            (Message::Memory { key, base, len }, Some(file)) => {
-                // What was not asked for, or was forgotten meanwhile, is not mapped.
-                if let Some(place @ Mapped::Wanted) = self.mapped.get_mut(&key) {
-                    *place = match map(&file, len) {
-                        Ok(segment) => Mapped::Yes { segment: Arc::new(segment), base, len },
-                        Err(Stop::Error(error)) => {
-                            tell_unmapped(&error);
-                            Mapped::No
-                        }
-                        Err(nonsense) => return Err(nonsense),
-                    };
-                }
-            }
-            (Message::Forget { key }, None) => drop(self.mapped.remove(&key)),
+            (Message::Memory { key, base, len }, Some(file)) => self.mapped.take(key, base, len, &file)?,
+            (Message::Forget { key, address }, None) => self.mapped.forget(key, address),
             (Message::Refused(refusal), None) => return Err(Failure::from(refusal).into()),
             (Message::Wake, None) => {}
             (Message::Bye, None) => self.closed = true,
@@ -330,19 +281,6 @@ impl Outgoing {
     pub(super) fn say_bye(&self) {
         let _ = socket::send(&self.socket, &Message::Bye, None);
     }
-}
-
-/// Maps a peer's memory of a region of so many bytes.
-fn map(file: &OwnedFd, len: u64) -> Result<Segment, Stop> {
-    let whole = usize::try_from(len).ok().and_then(segment::of_region);
-    Segment::of_peer(file, whole.ok_or(Nonsense("memory of another length"))?, Access::ReadWrite)
-}
-
-/// Says that a peer's memory cannot be mapped: aloud once, since there are many when this process may map no more.
-fn tell_unmapped(error: &Error) {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| tracing::warn!(%error, "memory of peers is written through rings, which copies twice"));
-    tracing::debug!(%error, "a peer's memory is not mapped");
 }
 
 /// `len` bytes of these sources, joined, from `from` on.

@@ -24,8 +24,19 @@ fn put(
     target: &Region,
     immediate: u32,
 ) -> Result<Posted, Error> {
+    put_to(from, source, to, target.remote().unwrap(), immediate)
+}
+
+/// The same, to what may be a part of a region.
+fn put_to(
+    from: &mut Endpoint,
+    source: &Region,
+    to: Peer,
+    region: RemoteRegion,
+    immediate: u32,
+) -> Result<Posted, Error> {
     let sources = [Source::new(source, 0, source.len())?];
-    let target = Target { region: target.remote().unwrap(), offset: 0 };
+    let target = Target { region, offset: 0 };
     let put = Put { to, sources: &sources, target, immediate, token: 3, notify: Notify::Always };
     // SAFETY: the tests leave sources as they are, and look at targets after the arrival.
     unsafe { from.put(&put) }
@@ -167,8 +178,8 @@ fn what_is_no_greeting_disconnects_a_stranger() {
         (hello, Some(&null)),
         (nobody, Some(&ring)),
         (Message::Welcome, Some(&ring)),
-        (Message::Want { key: 1 }, None),
-        (Message::Forget { key: 1 }, None),
+        (Message::Want { key: 1, address: 2 }, None),
+        (Message::Forget { key: 1, address: 2 }, None),
     ];
     for (message, file) in cases {
         let socket = connection(&endpoint);
@@ -238,7 +249,7 @@ fn a_hostile_reader_is_named() {
     let cases = [
         (Message::Welcome, None),
         (Message::Welcome, Some(&short)),
-        (Message::Want { key: 1 }, None),
+        (Message::Want { key: 1, address: 2 }, None),
         (Message::Bye, Some(&short)),
     ];
     for (number, (message, file)) in cases.into_iter().enumerate() {
@@ -321,13 +332,18 @@ fn registered_elsewhere(key: u64) -> impl Fn(Memory) -> Result<Region, Error> {
 }
 
 /// Puts all of a source to a region, and waits for the arrival.
-fn lands(here: &mut Endpoint, there: &mut Endpoint, source: &Region, target: &Region) -> Vec<u8> {
-    assert_eq!(put(here, source, Peer(0), target, 1).unwrap(), Posted::Yes);
+fn arrives(here: &mut Endpoint, there: &mut Endpoint, source: &Region, target: RemoteRegion) {
+    assert_eq!(put_to(here, source, Peer(0), target, 1).unwrap(), Posted::Yes);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     while theirs.is_empty() {
         here.poll(&mut ours).unwrap();
         there.poll(&mut theirs).unwrap();
     }
+}
+
+/// The same, and what is there then.
+fn lands(here: &mut Endpoint, there: &mut Endpoint, source: &Region, target: &Region) -> Vec<u8> {
+    arrives(here, there, source, target.remote().unwrap());
     let mut bytes = vec![0; source.len()];
     // SAFETY: it has arrived, and nobody puts again.
     unsafe { target.read(0, &mut bytes).unwrap() };
@@ -344,13 +360,13 @@ fn regions_of_one_key_are_told_apart_by_their_addresses() {
     let source = here.register(memory(len)).unwrap();
     let empty = there.register_again(memory(0), &register).unwrap();
     let mut windows: Vec<_> = (0..4).map(|_| there.register_again(memory(len), &register).unwrap()).collect();
-    windows.push(there.allocate_again(len, false, &register).unwrap());
+    windows.extend((0..3).map(|_| there.allocate_again(len, false, &register).unwrap()));
     assert_eq!(
         windows.iter().map(|window| window.remote().unwrap().mappable).collect::<Vec<_>>(),
-        [false, false, false, false, true]
+        [false, false, false, false, true, true, true]
     );
     drop(empty);
-    for round in 1..6 {
+    for round in 1..8 {
         for window in &windows {
             let bytes = vec![round; len];
             // SAFETY: no put reads it.
@@ -363,6 +379,37 @@ fn regions_of_one_key_are_told_apart_by_their_addresses() {
         assert!(windows.iter().all(|window| window.remote().unwrap() != remote));
     }
     assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
+}
+
+#[test]
+fn regions_of_one_key_and_their_parts_are_mapped_each_by_itself() {
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    here.connect(there.address()).unwrap();
+    let len = 20_000;
+    let source = here.allocate(len, false).unwrap();
+    let register = registered_elsewhere(7);
+    let windows: Vec<_> = (0..3).map(|_| there.allocate_again(2 * len, false, &register).unwrap()).collect();
+    let mapped = |here: &Endpoint| here.peers[0].outgoing.as_ref().map_or(0, |it| it.mappings());
+    for round in 1..6 {
+        for (number, window) in windows.iter().enumerate() {
+            let whole = window.remote().unwrap();
+            let part = RemoteRegion { base: whole.base + len as u64, len: len as u64, ..whole };
+            let bytes = vec![round * 10 + u8::try_from(number).unwrap(); len];
+            // SAFETY: no put reads it.
+            unsafe { source.write(0, &bytes).unwrap() };
+            arrives(&mut here, &mut there, &source, part);
+            let mut landed = vec![0; len];
+            // SAFETY: it has arrived, and nobody puts again.
+            unsafe { window.read(len, &mut landed).unwrap() };
+            assert_eq!(landed, bytes);
+        }
+        // One of them is asked for at a time, and the answer comes.
+        assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
+    }
+    assert_eq!(mapped(&here), windows.len());
+    drop(windows);
+    assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
+    assert_eq!(mapped(&here), 0);
 }
 
 /// The writer has mapped the first, and has not been told that it is gone when it writes to the second.

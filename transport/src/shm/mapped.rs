@@ -1,0 +1,138 @@
+//! The memory of one peer's regions that is mapped here. Several regions may have one key, and a put may name a part of one by the
+//! region's key. So a region is found by its key and an address in it.
+
+use std::{
+    collections::HashMap,
+    os::fd::OwnedFd,
+    sync::{Arc, Once},
+};
+
+use super::{
+    error::{Nonsense, Stop},
+    segment::{self, Access, Segment},
+};
+use crate::Error;
+
+/// A region of the peer's.
+#[derive(Debug)]
+struct Mapped {
+    /// The address of its first byte, as puts name it.
+    base: u64,
+    /// Its length.
+    len: u64,
+    /// Nothing if it cannot be mapped here: the ring serves.
+    segment: Option<Arc<Segment>>,
+}
+
+impl Mapped {
+    /// Where `len` bytes at this address begin, counted from the region's first byte, if they lie in the region.
+    fn start(&self, address: u64, len: u64) -> Option<u64> {
+        let start = address.checked_sub(self.base)?;
+        (start.checked_add(len)? <= self.len).then_some(start)
+    }
+
+    fn contains(&self, address: u64) -> bool {
+        self.start(address, 1).is_some()
+    }
+
+    fn is_retired(&self) -> bool {
+        self.segment.as_ref().is_some_and(|segment| segment.is_retired())
+    }
+}
+
+/// The regions of one peer that are mapped, or asked for.
+#[derive(Debug, Default)]
+pub(super) struct Mappings {
+    regions: HashMap<u64, Vec<Mapped>>,
+    /// By key, the address in the region that was asked for.
+    wanted: HashMap<u64, u64>,
+}
+
+impl Mappings {
+    /// Where these bytes of the peer's are mapped, and by what, if they are; nothing if that is unknown.
+    pub(super) fn find(
+        &self,
+        key: u64,
+        address: u64,
+        len: usize,
+    ) -> Option<Option<(*mut u8, &Arc<Segment>)>> {
+        let regions = self.regions.get(&key)?.iter().filter(|region| !region.is_retired());
+        let mut found = regions.filter_map(|region| Some((region, region.start(address, len as u64)?)));
+        let (region, start) = found.next()?;
+        Some(region.segment.as_ref().and_then(|segment| {
+            let place = segment.at(usize::try_from(start).ok()?, len)?;
+            Some((place, segment))
+        }))
+    }
+
+    /// Whether a region of this key was asked for, and the peer has not answered yet.
+    pub(super) fn is_wanted(&self, key: u64) -> bool {
+        self.wanted.contains_key(&key)
+    }
+
+    /// The region of this key with this address was asked for. Others of the key that are gone are unmapped.
+    pub(super) fn want(&mut self, key: u64, address: u64) {
+        self.wanted.insert(key, address);
+        self.keep(key, |_| true);
+    }
+
+    /// Maps the memory of the region that was asked for.
+    ///
+    /// # Errors
+    /// The peer's, if it is no memory of such a region.
+    pub(super) fn take(&mut self, key: u64, base: u64, len: u64, file: &OwnedFd) -> Result<(), Stop> {
+        let region = Mapped { base, len, segment: None };
+        if !self.wanted.get(&key).is_some_and(|address| region.contains(*address)) {
+            // It was not asked for, or was forgotten meanwhile.
+            return Ok(());
+        }
+        let segment = match map(file, len) {
+            Ok(segment) => Some(Arc::new(segment)),
+            Err(Stop::Error(error)) => {
+                tell_unmapped(&error);
+                None
+            }
+            Err(nonsense) => return Err(nonsense),
+        };
+        self.wanted.remove(&key);
+        self.keep(key, |other| !other.contains(base));
+        self.regions.entry(key).or_default().push(Mapped { segment, ..region });
+        Ok(())
+    }
+
+    /// The peer has no region of this key with this address that can be mapped, or no longer has one.
+    pub(super) fn forget(&mut self, key: u64, address: u64) {
+        if self.wanted.get(&key) == Some(&address) {
+            self.wanted.remove(&key);
+        }
+        self.keep(key, |region| !region.contains(address));
+    }
+
+    /// Keeps of the regions of a key those that are there and of which this holds.
+    fn keep(&mut self, key: u64, holds: impl Fn(&Mapped) -> bool) {
+        let Some(regions) = self.regions.get_mut(&key) else { return };
+        regions.retain(|region| !region.is_retired() && holds(region));
+        if regions.is_empty() {
+            self.regions.remove(&key);
+        }
+    }
+
+    /// The number of regions that are mapped or asked for.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.wanted.len() + self.regions.values().map(Vec::len).sum::<usize>()
+    }
+}
+
+/// Maps a peer's memory of a region of so many bytes.
+fn map(file: &OwnedFd, len: u64) -> Result<Segment, Stop> {
+    let whole = usize::try_from(len).ok().and_then(segment::of_region);
+    Segment::of_peer(file, whole.ok_or(Nonsense("memory of another length"))?, Access::ReadWrite)
+}
+
+/// Says that a peer's memory cannot be mapped: aloud once, since there are many when this process may map no more.
+fn tell_unmapped(error: &Error) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| tracing::warn!(%error, "memory of peers is written through rings, which copies twice"));
+    tracing::debug!(%error, "a peer's memory is not mapped");
+}
