@@ -1,10 +1,12 @@
 //! Which transport ranks take: shared memory where all can share it, else libfabric; and what is said if they ask for what cannot be.
 
 use std::{
+    os::fd::AsRawFd as _,
     process::Command,
     time::{Duration, Instant},
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use unisono::{Config, ProcessGroup, ReduceOp};
 
 use crate::{
@@ -21,11 +23,16 @@ pub(crate) const CASES: Table = &[
         "ranks share memory with one in a container, where nothing can be written to /tmp and /dev/shm",
         containers,
     ),
+    ("a rank that may open no more files goes on", no_more_files),
     ("ranks of two users meet by libfabric, and are refused shm at once", users),
 ];
 
-pub(crate) const ROLES: &[Role] =
-    &[("reaches", play), ("refused", play_refused), ("refused-by-default", play_default)];
+pub(crate) const ROLES: &[Role] = &[
+    ("reaches", play),
+    ("refused", play_refused),
+    ("refused-by-default", play_default),
+    ("limits", play_limited),
+];
 
 /// No user has this number on most systems, and everybody may become it.
 const NOBODY: &str = "65534";
@@ -43,6 +50,26 @@ fn play(provider: &str) -> rank::Outcome {
     group.all_reduce(&mut data, ReduceOp::Sum)?;
     ensure!(data.iter().all(|&sum| sum as usize == group.size()), "wrong sums");
     say("provider", &group.limits().provider);
+    Ok(group.leave()?)
+}
+
+/// Joins, opens connections, and reduces what needs new windows; as rank 1 when no descriptor is to be had any more.
+fn play_limited(_: &str) -> rank::Outcome {
+    let group = join()?;
+    let mut data = vec![1_u32; 1];
+    group.all_reduce(&mut data, ReduceOp::Sum)?;
+    let before = getrlimit(Resource::Nofile);
+    if group.rank() == 1 {
+        let next = std::fs::File::open("/proc/self/exe")?.as_raw_fd();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(next.try_into()?), ..before })?;
+        ensure!(std::fs::File::open("/proc/self/exe").is_err(), "files can still be opened");
+    }
+    let mut data = vec![1_u32; 1_000_000];
+    for round in 0..4 {
+        group.all_reduce(&mut data, ReduceOp::Sum)?;
+        ensure!(data.iter().all(|&sum| sum == 2 << round), "wrong sums");
+    }
+    setrlimit(Resource::Nofile, before)?;
     Ok(group.leave()?)
 }
 
@@ -79,6 +106,16 @@ fn default(name: &str) -> Outcome {
     // The last to come waits for nobody.
     let took = ends.iter().map(|end| end.number("took")).collect::<Result<Vec<_>>>()?;
     Ok(Verdict::Measured(format!("joined in {} µs", took.iter().min().ok_or("no ranks")?)))
+}
+
+fn no_more_files(name: &str) -> Outcome {
+    if let Some(skipped) = once(name) {
+        return Ok(skipped);
+    }
+    let mut world = TestJob::new(name, 2, 1)?;
+    world.start_all("limits", &[])?;
+    world.end_all()?.iter().try_for_each(End::well)?;
+    Ok(Verdict::Passed)
 }
 
 fn differ(name: &str) -> Outcome {

@@ -51,6 +51,7 @@ impl Incoming {
         for _ in 0..socket::BATCH {
             let (message, file) = match socket::receive(&self.socket)? {
                 Received::Message(message, file) => (message, file),
+                Received::Withheld(_, why) => return Err(why.into()),
                 Received::Nothing => break,
                 Received::End => {
                     self.ended = Some(if self.closed { State::Closed } else { State::Died });

@@ -76,17 +76,23 @@ impl Mappings {
         self.keep(key, |_| true);
     }
 
-    /// Maps the memory of the region that was asked for.
+    /// Maps the memory of the region that was asked for, of which there is a descriptor, or why there is none.
     ///
     /// # Errors
     /// The peer's, if it is no memory of such a region.
-    pub(super) fn take(&mut self, key: u64, base: u64, len: u64, file: &OwnedFd) -> Result<(), Stop> {
+    pub(super) fn take(
+        &mut self,
+        key: u64,
+        base: u64,
+        len: u64,
+        file: Result<&OwnedFd, Error>,
+    ) -> Result<(), Stop> {
         let region = Mapped { base, len, segment: None };
         if !self.wanted.get(&key).is_some_and(|address| region.contains(*address)) {
             // It was not asked for, or was forgotten meanwhile.
             return Ok(());
         }
-        let segment = match map(file, len) {
+        let segment = match file.map_err(Stop::from).and_then(|file| map(file, len)) {
             Ok(segment) => Some(Arc::new(segment)),
             Err(Stop::Error(error)) => {
                 tell_unmapped(&error);

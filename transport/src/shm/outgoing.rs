@@ -230,6 +230,11 @@ impl Outgoing {
         for _ in 0..socket::BATCH {
             let (message, file) = match socket::receive(&self.socket)? {
                 Received::Message(message, file) => (message, file),
+                Received::Withheld(Message::Memory { key, base, len }, why) => {
+                    self.mapped.take(key, base, len, Err(why))?;
+                    continue;
+                }
+                Received::Withheld(_, why) => return Err(why.into()),
                 Received::Nothing => break,
                 Received::End => return Ok(if self.closed { State::Closed } else { State::Died }),
             };
@@ -243,7 +248,9 @@ impl Outgoing {
             (Message::Welcome, Some(file)) if self.sleep.is_none() => {
                 self.sleep = Some(PeerSleep::new(&file)?);
             }
-            (Message::Memory { key, base, len }, Some(file)) => self.mapped.take(key, base, len, &file)?,
+            (Message::Memory { key, base, len }, Some(file)) => {
+                self.mapped.take(key, base, len, Ok(&file))?
+            }
             (Message::Forget { key, address }, None) => self.mapped.forget(key, address),
             (Message::Refused(refusal), None) => return Err(Failure::from(refusal).into()),
             (Message::Wake, None) => {}

@@ -145,6 +145,8 @@ pub(super) fn send(socket: &Socket, message: &Message, file: Option<&OwnedFd>) -
 #[derive(Debug)]
 pub(super) enum Received {
     Message(Message, Option<OwnedFd>),
+    /// A message whose descriptor the system does not let this process have, and why.
+    Withheld(Message, Error),
     /// Nothing has come.
     Nothing,
     /// The other end is closed, and nothing is left to receive.
@@ -181,15 +183,26 @@ pub(super) fn receive(socket: &Socket) -> Result<Received, Stop> {
     if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(Nonsense("a message that is too long").into());
     }
-    if received.flags.contains(ReturnFlags::CTRUNC) {
-        // There is room for one: if not even that came, this process may have no more.
-        return Err(match file {
-            Some(_) => Nonsense("too many descriptors").into(),
-            None => Error::system("recvmsg", "of a peer's descriptor", Errno::MFILE).into(),
-        });
-    }
     let message = bytes.get(..received.bytes).and_then(Message::decode);
-    Ok(Received::Message(message.ok_or(Nonsense("a message of no kind"))?, file))
+    let message = message.ok_or(Nonsense("a message of no kind"))?;
+    match (file, received.flags.contains(ReturnFlags::CTRUNC)) {
+        (file, false) => Ok(Received::Message(message, file)),
+        (Some(_), true) => Err(Nonsense("too many descriptors").into()),
+        // There is room for one.
+        (None, true) => Ok(Received::Withheld(message, withheld())),
+    }
+}
+
+/// Why a descriptor does not come though there is room for it: the system does not tell these reasons apart.
+fn withheld() -> Error {
+    Error::System {
+        call: "recvmsg",
+        context: "of a peer's descriptor".into(),
+        code: Errno::MFILE.raw_os_error().into(),
+        reason: "the system withholds it: this process may have no more open files (raise the limit, ulimit -n), or a security \
+                 module (SELinux, AppArmor) forbids what the peer shares (the audit log says so)"
+            .into(),
+    }
 }
 
 #[cfg(test)]
