@@ -49,17 +49,19 @@ impl ProcessGroup {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Transport`] if it cannot be opened.
+    /// [`Error::Transport`] if it cannot be opened; [`Error::Failed`] if there is no shared memory beside a provider.
     pub fn open_transport(options: &Options) -> Result<Box<dyn Transport>> {
         let named = options.provider.as_deref();
         if named == Some(SHM) {
             return Ok(Box::new(shm::Endpoint::open()?));
         }
-        let Some(fabric) = named.and_then(fabric_of) else {
+        let Some(provider) = named.and_then(fabric_of) else {
             return Ok(Box::new(Ofi::open(options)?));
         };
-        let fabric = Ofi::open(&Options { provider: Some(fabric.to_owned()), ..options.clone() })?;
-        Ok(Box::new(Mux::new(Host::here().scope(), Some(shm::Endpoint::open()?), Box::new(fabric))))
+        let host = Host::here();
+        let shared = shared_memory(&host).map_err(|why| cannot_reach(&format!("{SHM},{provider}"), &why))?;
+        let fabric = Ofi::open(&Options { provider: Some(provider.to_owned()), ..options.clone() })?;
+        Ok(beside(Some((host.scope(), shared)), fabric))
     }
 }
 
@@ -82,6 +84,18 @@ pub fn describe_transport(provider: &str) -> String {
     }
 }
 
+/// An endpoint of shared memory beside a fabric, or why there is none.
+fn shared_memory(host: &Host) -> std::result::Result<shm::Endpoint, String> {
+    host.unknown().map_or(Ok(()), Err)?;
+    shm::Endpoint::open().map_err(|error| error.to_string())
+}
+
+/// Shared memory, with what names those who share it, and a fabric.
+fn beside(shared: Option<(u128, shm::Endpoint)>, fabric: Ofi) -> Box<dyn Transport> {
+    let (scope, endpoint) = shared.unzip();
+    Box::new(Mux::new(scope.unwrap_or_default(), endpoint, Box::new(fabric)))
+}
+
 /// Opens the transport by which all ranks reach each other.
 pub(super) fn open(
     config: &Config,
@@ -93,9 +107,10 @@ pub(super) fn open(
     let wants_shm = asked.is_none_or(|asked| asked == SHM || fabric_of(asked).is_some());
     // Before files are opened: where there may be no more, it cannot be read.
     let host = Host::here();
-    let endpoint = wants_shm.then(shm::Endpoint::open).transpose();
-    let refused = host.unknown().or_else(|| endpoint.as_ref().err().map(ToString::to_string));
-    let endpoint = endpoint.ok().flatten().filter(|_| refused.is_none());
+    let (endpoint, refused) = match wants_shm.then(|| shared_memory(&host)) {
+        Some(Ok(endpoint)) => (Some(endpoint), None),
+        refused => (None, refused.and_then(std::result::Result::err)),
+    };
     let scope = host.scope();
     let mine = Reach { host, provider: config.provider.clone(), refused };
     let all = match store {
@@ -130,9 +145,9 @@ pub(super) fn open(
     }
     let with = |&other: &Rank| other != rank && endpoint.is_some() && scopes[other] == Some(scope);
     let with = list(&(0..all.len()).filter(with).collect::<Vec<_>>());
-    let both = Mux::new(scope, endpoint, Box::new(fabric));
+    let both = beside(endpoint.map(|endpoint| (scope, endpoint)), fabric);
     tracing::info!(rank, with, why, "{}", describe_transport(&both.limits().provider));
-    Ok(Box::new(both))
+    Ok(both)
 }
 
 /// Opens libfabric.
@@ -172,4 +187,16 @@ fn apart(all: &[Reach]) -> Option<String> {
     };
     let hosts: Vec<&Host> = all.iter().map(|reach| &reach.host).collect();
     all.iter().enumerate().find_map(refused).or_else(|| Host::apart(&hosts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shared_with_nobody_where_the_host_is_unknown() {
+        assert!(shared_memory(&Host::here()).is_ok());
+        let unknown = Host { network: 0, ..Host::here() };
+        assert!(shared_memory(&unknown).unwrap_err().contains("/proc/self/ns"));
+    }
 }
