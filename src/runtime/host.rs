@@ -85,11 +85,12 @@ impl Host {
         })
     }
 
-    /// Names the processes that can share memory with this one, if it is not [unknown](Self::unknown).
-    pub(crate) fn scope(&self) -> u128 {
+    /// Names the processes that can share memory with this one, if it is not [unknown](Self::unknown). Machines that were restored from
+    /// one snapshot say the same of themselves, so ranks try it: `address` is that of an endpoint that was reached, or empty.
+    pub(crate) fn scope(&self, address: &[u8]) -> u128 {
         let mut hasher = blake3::Hasher::new_derive_key("unisono 2026-11-27 scope of shared memory");
         hasher.update(self.boot.as_bytes()).update(&self.network.to_le_bytes());
-        hasher.update(&self.user.0.to_le_bytes()).update(&self.user.1.to_le_bytes());
+        hasher.update(&self.user.0.to_le_bytes()).update(&self.user.1.to_le_bytes()).update(address);
         hasher.finalize().as_bytes().first_chunk().copied().map_or(0, u128::from_le_bytes)
     }
 

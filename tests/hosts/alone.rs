@@ -15,6 +15,7 @@ use crate::{
 pub(crate) const CASES: Table = &[
     ("the loopback interface of a host is down", loopback_down),
     ("shm between hosts that share no memory is refused at once", no_shared_memory),
+    ("machines of one snapshot share no memory, but their ranks do", one_snapshot),
     ("a connection that breaks is told by the rank and the host at its end", broken),
 ];
 
@@ -56,6 +57,42 @@ fn no_shared_memory(_: &str) -> Outcome {
     }
     ensure!(began.elapsed().as_secs() < 8, "it took {:?}", began.elapsed());
     Ok(Verdict::Measured(ends[1].said("error")?.to_owned()))
+}
+
+/// Hosts that have one boot_id, and namespaces of the same numbers, as machines have that were restored from one snapshot.
+fn one_snapshot(_: &str) -> Outcome {
+    let hosts = Hosts::on_one_network(2)?;
+    let numbers = tempfile::tempdir()?;
+    for namespace in ["net", "user", "pid"] {
+        std::fs::write(numbers.path().join(namespace), "")?;
+    }
+    let as_restored = format!("mount --bind {} /proc/$$/ns && exec \"$0\"", numbers.path().display());
+    let run = |provider: &str, role: &str| {
+        let mut world = TestJob::at(provider, 4, &format!("tcp://10.77.0.1:{PORT}"));
+        for (rank, host) in ["host0", "host0", "host1", "host1"].into_iter().enumerate() {
+            let mut command = hosts.command(host, "sh")?;
+            command.args(["-c", &as_restored]).arg(std::env::current_exe()?);
+            world.start_by(command, rank, role, &[])?;
+        }
+        world.end_all()
+    };
+    for end in run("shm", "meets")? {
+        let error = end.said("error")?;
+        for part in ["boot_id", "one snapshot: ranks 0, 1 on host0, ranks 2, 3 on host1"] {
+            ensure!(error.contains(part), "rank {}: {part:?} is not in {error:?}", end.rank);
+        }
+    }
+    let ends = run("shm,tcp", "reduces")?;
+    for end in &ends {
+        end.well()?;
+        ensure!(
+            end.said("transport")?.starts_with("shm,"),
+            "rank {} uses {}",
+            end.rank,
+            end.said("transport")?
+        );
+    }
+    Ok(Verdict::Passed)
 }
 
 fn broken(provider: &str) -> Outcome {

@@ -35,6 +35,14 @@ impl Place {
         Some(Self { name: *name, token: token.try_into().ok()? })
     }
 
+    /// That of an address.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`] if it is none of such an endpoint.
+    pub(super) fn of(address: &Address) -> Result<Self, Error> {
+        Self::parse(&address.0).ok_or_else(|| bad(address, "it is of another kind or version"))
+    }
+
     pub(super) fn bytes(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         let parts = MAGIC.iter().chain(&self.name).chain(&self.token);
@@ -54,6 +62,10 @@ impl Place {
     pub(super) fn token(&self) -> [u8; RANDOM] {
         self.token
     }
+}
+
+pub(super) fn bad(address: &Address, reason: &str) -> Error {
+    Error::BadAddress { address: address.clone(), provider: PROVIDER.into(), reason: reason.into() }
 }
 
 /// Random bytes of the system.

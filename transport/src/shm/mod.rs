@@ -80,7 +80,7 @@ use incoming::Incoming;
 use memory::Table;
 use outgoing::{INLINE, Opened, Outgoing, State};
 use sleep::{Poller, Sleeper};
-use socket::Socket;
+use socket::{Connected, Socket};
 
 use crate::{
     Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, RemoteRegion,
@@ -213,6 +213,29 @@ impl Endpoint {
             listener,
             poller,
             process: Process::this(),
+        })
+    }
+
+    /// Whether the endpoint of this address is of this host, network namespace and user. It need not look for that.
+    ///
+    /// ```
+    /// # use unisono_transport::{Transport, shm::Endpoint};
+    /// # fn main() -> Result<(), unisono_transport::Error> {
+    /// let here = Endpoint::open()?;
+    /// assert!(Endpoint::is_near(here.address())?);
+    /// let address = here.address().clone();
+    /// drop(here);
+    /// assert!(!Endpoint::is_near(&address)?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`] if it is no address of such an endpoint, and [`Error::System`] if the system lets this process connect to
+    /// none.
+    pub fn is_near(address: &Address) -> Result<bool, Error> {
+        Ok(match socket::connection(&Place::of(address)?)? {
+            Connected::Yes(_) | Connected::Busy => true,
+            Connected::Nobody | Connected::Stranger => false,
         })
     }
 
@@ -494,16 +517,12 @@ unsafe impl Transport for Endpoint {
     }
 
     fn connect(&mut self, address: &Address) -> Result<Peer, Error> {
-        let bad = |reason: &str| Error::BadAddress {
-            address: address.clone(),
-            provider: PROVIDER.into(),
-            reason: reason.into(),
-        };
-        let place = Place::parse(&address.0).ok_or_else(|| bad("it is of another kind or version"))?;
+        let place = Place::of(address)?;
         if let Some(peer) = self.known.get(&place) {
             return Ok(*peer);
         }
-        let peer = u32::try_from(self.peers.len()).map(Peer).map_err(|_| bad("there are too many peers"))?;
+        let peer = u32::try_from(self.peers.len()).map(Peer);
+        let peer = peer.map_err(|_| address::bad(address, "there are too many peers"))?;
         self.peers.push(Known { place, outgoing: None, gone: false });
         self.known.insert(place, peer);
         Ok(peer)

@@ -8,7 +8,7 @@ use super::{
     control::{MOST, Message},
     ring::{Kind, Reader, Record, Writer},
     segment::Segment,
-    socket::{Connected, Received},
+    socket::Received,
     *,
 };
 use crate::{Notify, Registration, RemoteRegion, Source, Target};
@@ -158,6 +158,28 @@ fn who_does_not_know_the_token_is_disconnected() {
     let error = polled(&mut here).1;
     assert!(names_it(error.as_ref()), "{error:?}");
     still_works(&mut there);
+}
+
+#[test]
+fn an_endpoint_that_many_have_looked_for_is_near_and_works() {
+    let mut endpoint = Endpoint::open().unwrap();
+    // More than may connect before it looks (net.core.somaxconn).
+    for _ in 0..5000 {
+        assert!(Endpoint::is_near(endpoint.address()).unwrap());
+    }
+    assert!(!Endpoint::is_near(&Place::new().unwrap().address()).unwrap());
+    let refused = Endpoint::is_near(&Address(b"near".into()));
+    assert!(matches!(refused, Err(Error::BadAddress { .. })), "{refused:?}");
+    let began = std::time::Instant::now();
+    let own = endpoint.address().clone();
+    let myself = endpoint.connect(&own).unwrap();
+    let region = endpoint.register(Memory::map(8, false).unwrap()).unwrap();
+    let (mut events, mut begun) = (Vec::new(), false);
+    while !events.contains(&Event::Arrived { immediate: 77, len: Some(8) }) {
+        assert!(began.elapsed() < Duration::from_secs(30), "nothing arrives");
+        begun = begun || put(&mut endpoint, &region, myself, &region, 77).unwrap() == Posted::Yes;
+        endpoint.poll(&mut events).unwrap();
+    }
 }
 
 #[test]
