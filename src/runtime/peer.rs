@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::{Kind, Network, Topology, select::Chooser};
-use unisono_transport::{Limits, mux};
+use unisono_transport::Limits;
 
 use super::{host::Host, network};
 use crate::hardware::Processors;
@@ -13,6 +13,8 @@ use crate::hardware::Processors;
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct PeerInfo {
     pub host: Host,
+    /// Names the ranks with which it shares memory beside ranks that it reaches by a fabric: they have the same.
+    shares: Option<u128>,
     /// The processors on which it may run.
     processors: Vec<u32>,
     /// The number of processors that it may use at once; less than all if a control group limits its time.
@@ -31,6 +33,7 @@ impl PeerInfo {
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Self {
             host: Host::here(),
+            shares: limits.shares,
             processors: processors.iter().map(number).collect(),
             share: number(share),
             device: limits.device.clone(),
@@ -61,10 +64,10 @@ impl PeerInfo {
 
 /// The chooser of algorithms for these ranks of a world of this provider. The slowest port counts, and the host with the fewest ports.
 pub(crate) fn chooser(peers: &[PeerInfo], provider: &str) -> Chooser {
-    // Of a world over several hosts, a group inside one uses shared memory alone.
-    let inside = || Host::apart(&peers.iter().map(|peer| &peer.host).collect::<Vec<_>>()).is_none();
-    let shares = mux::fabric_of(provider).is_some() && inside();
-    let kind = if shares { Kind::SharedMemory } else { network::kind(provider) };
+    // Of a world that uses a fabric too, a group whose members all share memory uses that alone.
+    let shares = peers.first().and_then(|peer| peer.shares);
+    let inside = shares.is_some() && peers.iter().all(|peer| peer.shares == shares);
+    let kind = if inside { Kind::SharedMemory } else { network::kind(provider) };
     let machines: BTreeMap<&str, &PeerInfo> =
         peers.iter().map(|peer| (peer.host.boot.as_str(), peer)).collect();
     let at_once = machines.values().map(|peer| {
@@ -103,7 +106,8 @@ mod tests {
     fn peer(boot: &str, processors: &[u32], share: u32) -> PeerInfo {
         // All machines have one name, as many do.
         let host = Host { name: "localhost".to_owned(), boot: boot.to_owned(), processes: 1, ..Host::here() };
-        PeerInfo { host, processors: processors.to_vec(), share, device: "eth0".to_owned(), megabits: 0 }
+        let processors = processors.to_vec();
+        PeerInfo { host, shares: None, processors, share, device: "eth0".to_owned(), megabits: 0 }
     }
 
     #[test]
@@ -164,13 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn a_group_inside_a_host_uses_shared_memory_alone() {
-        let all = [peer("a", &[0], 1), peer("a", &[1], 1), peer("b", &[0], 1), peer("b", &[1], 1)];
+    fn a_group_that_shares_memory_uses_that_alone() {
+        let mut all = [peer("a", &[0], 1), peer("a", &[1], 1), peer("b", &[0], 1), peer("b", &[1], 1)];
         let taken = |peers: &[PeerInfo], provider: &str| chooser(peers, provider).topology().network.kind;
+        assert_eq!(taken(&all[2..], "net"), Kind::Sockets);
+        for (rank, peer) in all.iter_mut().enumerate() {
+            peer.shares = Some(rank as u128 / 2);
+        }
         assert_eq!(taken(&all, "shm,net"), Kind::Sockets);
         assert_eq!(taken(&all[2..], "shm,net"), Kind::SharedMemory);
         assert_eq!(taken(&all[1..3], "shm,verbs;ofi_rxm"), Kind::Rdma);
-        assert_eq!(taken(&all[2..], "net"), Kind::Sockets);
+        // Its host refuses shared memory.
+        all[3].shares = None;
+        assert_eq!(taken(&all[2..], "shm,net"), Kind::Sockets);
     }
 
     #[test]

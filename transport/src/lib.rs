@@ -191,6 +191,9 @@ pub struct Limits {
     pub one_host: bool,
     /// Whether this endpoint can [map](Transport::map) memory of peers, of some at least.
     pub maps: bool,
+    /// Names the endpoints with which this one shares memory, beside others that it reaches by a fabric ([`mux`]): those that have the
+    /// same. `None` if there are none.
+    pub shares: Option<u128>,
     /// The most puts into this endpoint that may be under way at once, from all peers together, so that its
     /// completion queue does not overrun.
     pub arrivals: usize,

@@ -25,6 +25,7 @@ pub(crate) fn limits(provider: &str) -> Limits {
         sockets: false,
         one_host: false,
         maps: false,
+        shares: None,
         arrivals: 1024,
         arrivals_per_peer: 1024,
         more_arrivals: "",

@@ -90,7 +90,7 @@ impl std::fmt::Debug for Mux {
 }
 
 /// What both can do; what the fabric can do without shared memory.
-fn limits(shm: Option<&Limits>, fabric: &Limits) -> Limits {
+fn limits(scope: u128, shm: Option<&Limits>, fabric: &Limits) -> Limits {
     // The same on hosts with and without, since the endpoints reach each other.
     let provider = format!("{},{}", shm::PROVIDER, fabric.provider);
     let Some(shm) = shm else { return Limits { provider, ..fabric.clone() } };
@@ -110,6 +110,7 @@ fn limits(shm: Option<&Limits>, fabric: &Limits) -> Limits {
         maps: shm.maps,
         // Its other peers need not be on this host if the fabric's need not. What follows is the fabric's too.
         one_host: fabric.one_host,
+        shares: Some(scope),
         version: fabric.version.clone(),
         device: fabric.device.clone(),
         listens: fabric.listens.clone(),
@@ -125,7 +126,7 @@ impl Mux {
     pub fn new(scope: u128, shm: Option<shm::Endpoint>, fabric: Box<dyn Transport>) -> Self {
         let near = shm.as_ref().map_or(&[][..], |shm| &shm.address().0);
         let address = Parts { scope, shm: near, fabric: &fabric.address().0 }.address();
-        let limits = limits(shm.as_ref().map(|shm| shm.limits()), fabric.limits());
+        let limits = limits(scope, shm.as_ref().map(|shm| shm.limits()), fabric.limits());
         Self {
             scope,
             address,

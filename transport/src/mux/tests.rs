@@ -278,7 +278,7 @@ fn without_shared_memory_the_fabric_serves_both_directions() {
     }
     assert_eq!(with.routes, [(Way::Fabric, Peer(0))]);
     let provider = "shm,inproc".to_owned();
-    assert_eq!(with.limits().provider, provider);
+    assert_eq!((&with.limits().provider, with.limits().shares), (&provider, Some(5)));
     assert_eq!(*without.limits(), Limits { provider, ..hub.open().limits().clone() });
     let began = Instant::now();
     without.waker().wake();

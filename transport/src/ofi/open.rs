@@ -118,6 +118,7 @@ impl Ofi {
             sockets: facts.sockets,
             one_host: false,
             maps: false,
+            shares: None,
             arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
             more_arrivals: facts.more_arrivals,
