@@ -23,7 +23,9 @@
 //! n ranks that all talk to one another, each rank makes (n - 1) × 260 KiB of it. An endpoint has 4 KiB besides. Descriptors: two
 //! for each peer that it talks to in both directions, one for each of at most 256 allocated memories of 16 KiB or more, and five.
 //! Nothing of it lies in /dev/shm or another directory. A forked child shares allocated memory with its parent. Where the system keeps
-//! strict account of memory (vm.overcommit_memory=2), peers do not map what is allocated (`segment.rs`): it is as if registered.
+//! strict account of memory (vm.overcommit_memory=2), peers do not map what is allocated (`segment.rs`): it is as if registered. What
+//! peers map has the huge pages that were asked for only where /sys/kernel/mm/transparent_hugepage/shmem_enabled is `advise`,
+//! `within_size` or `always`; unless somebody has set it, it is `never`.
 //!
 //! ```
 //! use unisono_transport::{Event, Notify, Put, Source, Target, Transport, shm::Endpoint};
