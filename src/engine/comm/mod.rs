@@ -11,6 +11,7 @@ mod net;
 mod put;
 mod reuse;
 mod shared;
+mod sharing;
 mod window;
 
 pub(crate) use self::{

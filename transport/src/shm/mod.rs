@@ -51,6 +51,7 @@
 
 mod address;
 mod control;
+mod descriptor;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -77,6 +78,7 @@ use std::{
 
 pub use address::PROVIDER;
 use address::Place;
+use descriptor::{LISTENER, Owner, WAKER};
 use error::Stop;
 use incoming::Incoming;
 use memory::Table;
@@ -105,39 +107,6 @@ const LOOKS: usize = 16;
 const NAP: Duration = Duration::from_millis(1);
 /// The most arrivals that are told to be possible at once. None is lost if there are more: they wait in the rings.
 const ARRIVALS: usize = 1 << 16;
-
-/// Numbers of descriptors that are waited for; those of connections follow.
-const WAKER: u64 = 0;
-const LISTENER: u64 = 1;
-
-/// What a descriptor belongs to.
-enum Owner {
-    Waker,
-    Listener,
-    Outgoing(usize),
-    Incoming(usize),
-}
-
-impl Owner {
-    fn number(&self) -> u64 {
-        match *self {
-            Self::Waker => WAKER,
-            Self::Listener => LISTENER,
-            Self::Outgoing(peer) => 2 + 2 * peer as u64,
-            Self::Incoming(connection) => 3 + 2 * connection as u64,
-        }
-    }
-
-    fn of(number: u64) -> Self {
-        let index = usize::try_from(number / 2).unwrap_or(usize::MAX).saturating_sub(1);
-        match number {
-            WAKER => Self::Waker,
-            LISTENER => Self::Listener,
-            number if number % 2 == 0 => Self::Outgoing(index),
-            _ => Self::Incoming(index),
-        }
-    }
-}
 
 /// A peer that was made known.
 #[derive(Debug)]

@@ -1,0 +1,177 @@
+//! Opens the shared slots of a communicator, enters operations that share them, and compares what ranks call there.
+//!
+//! In the first operation that would share slots, each rank makes its slots, tells the others of them ([`Hello`]) and maps theirs. All
+//! must agree on whether slots are shared, though any rank may fail, for want of memory. If a rank has no memory that can be mapped, it
+//! says so to all. If it cannot map that of another, it says so in its own slots; a rank that can map all says that there too. Slots
+//! are shared if all ranks can map all.
+
+use unisono_schedule::Rank;
+use unisono_transport::{Mapping, Region, RemoteRegion};
+
+use super::{core::Core, shared::Sharing};
+use crate::{
+    call::Signature,
+    engine::{
+        access,
+        stop::Stop,
+        wire::{
+            ControlKind, Hello, OperationInfo,
+            slots::{self, Verdict},
+        },
+    },
+    position::CallRecord,
+};
+
+impl Core<'_> {
+    /// Finds out whether the ranks share slots, as far as that can be said now.
+    pub(crate) fn open_shared(&mut self) -> Result<Sharing, Stop> {
+        if self.comm.shared.sharing == Sharing::Opening {
+            let sharing = self.find_sharing()?;
+            self.comm.shared.sharing = sharing;
+            if sharing == Sharing::No {
+                // The memory is mapped no longer than it is of use.
+                self.comm.shared.views.clear();
+            }
+        }
+        Ok(self.comm.shared.sharing)
+    }
+
+    fn find_sharing(&mut self) -> Result<Sharing, Stop> {
+        if self.comm.shared.views.is_empty() {
+            self.offer_slots()?;
+        }
+        let Self { port, comm } = self;
+        let ranks = comm.members.len();
+        let (mut refused, mut left) = (false, false);
+        for rank in (0..ranks).filter(|&rank| rank != comm.me) {
+            if comm.shared.views[rank].is_some() {
+                continue;
+            }
+            let Some(slots) = comm.members[rank].slots else {
+                left = true;
+                continue;
+            };
+            if slots.len != slots::LEN as u64 {
+                // It says so to all.
+                return Ok(Sharing::No);
+            }
+            let peer = port.peer(comm.world(rank))?;
+            match port.transport.map(peer, &slots).map_err(|error| port.broken(error))? {
+                Mapping::Yes(view) => {
+                    comm.shared.views[rank] = Some(view);
+                    comm.shared.peers.push(peer);
+                }
+                Mapping::NotYet => left = true,
+                Mapping::No => refused = true,
+            }
+        }
+        let Some(own) = comm.shared.own.clone() else { return Ok(Sharing::No) };
+        if refused {
+            tracing::warn!(
+                rank = port.me,
+                "memory of other ranks cannot be mapped: small collectives take messages"
+            );
+            access::publish(&own, slots::VERDICT, Verdict::Refused as u64)?;
+            self.notify_shared()?;
+            return Ok(Sharing::No);
+        }
+        if left {
+            return Ok(Sharing::Opening);
+        }
+        if !std::mem::replace(&mut comm.shared.told, true) {
+            access::publish(&own, slots::VERDICT, Verdict::Mapped as u64)?;
+            self.notify_shared()?;
+        }
+        let mut sharing = Sharing::Yes;
+        for (rank, view) in self.comm.shared.others() {
+            let word = access::published(view, slots::VERDICT)?;
+            match Verdict::of(word) {
+                Some(Verdict::Mapped) => {}
+                Some(Verdict::Refused) => return Ok(Sharing::No),
+                Some(Verdict::Unknown) => sharing = Sharing::Opening,
+                None => return Err(self.violation(rank, format!("a verdict {word:#x} on shared slots"))),
+            }
+        }
+        Ok(sharing)
+    }
+
+    /// Makes this rank's slots, and tells the others of them, or that there are none.
+    fn offer_slots(&mut self) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        let made = port.transport.allocate(slots::LEN, false);
+        let made = made.map_err(|error| tracing::warn!(rank = port.me, %error, "no memory for shared slots"));
+        comm.shared.own = made.ok().filter(|own| own.remote().is_some_and(|remote| remote.mappable));
+        // A region of no length says that there are none.
+        let none = RemoteRegion { base: 1, ..RemoteRegion::default() };
+        let slots = comm.shared.own.as_ref().and_then(Region::remote).unwrap_or(none).words();
+        let ranks = comm.members.len();
+        comm.shared.views.resize_with(ranks, || None);
+        let me = comm.me;
+        for rank in (0..ranks).filter(|&rank| rank != me) {
+            comm.meets(rank)?;
+            comm.queue_control(rank, ControlKind::Hello, Hello { slots, ..Hello::new(me, rank) })?;
+        }
+        Ok(())
+    }
+
+    /// Makes the other ranks look at what this one has published.
+    pub(crate) fn notify_shared(&mut self) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        port.transport.notify(&comm.shared.peers).map_err(|error| port.broken(error))
+    }
+
+    /// Enters the next operation that shares slots, which all others [are ready for](Shared::behind). `unchecked`: whether this rank does not read
+    /// the slots of all others in it.
+    pub(crate) fn enter_shared(
+        &mut self,
+        info: &OperationInfo,
+        unchecked: Option<(u64, Signature)>,
+    ) -> Result<u64, Stop> {
+        self.check_shared()?;
+        let comm = &mut *self.comm;
+        comm.shared.number += 1;
+        comm.shared.unchecked = unchecked;
+        let number = comm.shared.number;
+        if let Some(own) = &comm.shared.own {
+            access::store(own, slots::slot(number) + size_of::<u64>(), info)?;
+        }
+        Ok(number)
+    }
+
+    /// Publishes the operation that this rank has entered.
+    pub(crate) fn publish_shared(&mut self) -> Result<(), Stop> {
+        let comm = &mut *self.comm;
+        if let Some(own) = &comm.shared.own {
+            access::publish(own, slots::slot(comm.shared.number), comm.shared.number)?;
+        }
+        self.notify_shared()
+    }
+
+    /// Compares the latest operation that shared slots with those of all others, if that was not done when it ran. All have entered it,
+    /// or called something else.
+    pub(crate) fn check_shared(&mut self) -> Result<(), Stop> {
+        let Some((number, signature)) = self.comm.shared.unchecked.take() else { return Ok(()) };
+        let comm = &*self.comm;
+        for (rank, view) in comm.shared.others() {
+            let front: slots::Front = access::load(view, slots::slot(comm.shared.number))?;
+            let theirs = Signature::from(&front.operation);
+            // A rank that has not entered it has called fewer operations, as shutdown finds.
+            if front.number == comm.shared.number && theirs != signature {
+                let group = comm.label.as_deref().unwrap_or_default().into();
+                let me = (comm.world(comm.me), &signature.record());
+                let differ = CallRecord::differ(group, number, me, (comm.world(rank), &theirs.record()));
+                return Err(differ.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The descriptions of calls that other ranks have published last.
+    pub(crate) fn shared_calls(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
+        self.comm.shared.others().filter_map(move |(rank, view)| {
+            let front = |number| access::load::<slots::Front>(view, slots::slot(number)).ok();
+            let latest = [front(0)?, front(1)?].into_iter().max_by_key(|front| front.number)?;
+            (latest.number > 0).then_some((rank, latest.operation))
+        })
+    }
+}
