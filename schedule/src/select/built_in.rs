@@ -15,6 +15,9 @@ pub(super) struct BuiltIn {
 /// One host with a core for each rank, over TCP.
 pub(super) static OWN_CORES: BuiltIn =
     BuiltIn::new("tcp-own-cores.tuning", include_str!("tables/tcp-own-cores.tuning"));
+/// One host over shared memory: what is done through shared slots.
+pub(super) static SHM_SLOTS: BuiltIn =
+    BuiltIn::new("shm-slots.tuning", include_str!("tables/shm-slots.tuning"));
 /// One host with a core for each rank, over shared memory.
 pub(super) static SHM_OWN_CORES: BuiltIn =
     BuiltIn::new("shm-own-cores.tuning", include_str!("tables/shm-own-cores.tuning"));
@@ -43,7 +46,8 @@ impl BuiltIn {
 }
 
 #[cfg(test)]
-pub(super) const ALL: [&BuiltIn; 5] = [&OWN_CORES, &SHM_OWN_CORES, &SHARED_CORES, &ONE_HOST, &INFINIBAND];
+pub(super) const ALL: [&BuiltIn; 6] =
+    [&OWN_CORES, &SHM_SLOTS, &SHM_OWN_CORES, &SHARED_CORES, &ONE_HOST, &INFINIBAND];
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    built_in::{BuiltIn, INFINIBAND, ONE_HOST, OWN_CORES, SHARED_CORES, SHM_OWN_CORES},
+    built_in::{BuiltIn, INFINIBAND, ONE_HOST, OWN_CORES, SHARED_CORES, SHM_OWN_CORES, SHM_SLOTS},
     choice::{Choice, FEW},
     model,
 };
@@ -30,7 +30,14 @@ enum Source {
 
 static CROWDED_HOST: &[Source] =
     &[Source::Table(&SHARED_CORES), Source::Table(&ONE_HOST), Source::Table(&INFINIBAND)];
+static CROWDED_SHM_HOST: &[Source] = &[
+    Source::Table(&SHM_SLOTS),
+    Source::Table(&SHARED_CORES),
+    Source::Table(&ONE_HOST),
+    Source::Table(&INFINIBAND),
+];
 static SHM_HOST: &[Source] = &[
+    Source::Table(&SHM_SLOTS),
     Source::Table(&SHM_OWN_CORES),
     Source::Table(&OWN_CORES),
     Source::Table(&ONE_HOST),
@@ -102,9 +109,11 @@ impl Chooser {
         let Topology { ranks, hosts, .. } = self.topology;
         let port_each =
             self.fabric.kind == Kind::Rdma && self.fabric.ports >= self.fabric.ranks_per_host.min(ranks);
+        let shares = self.topology.network.kind == Kind::SharedMemory;
         match () {
+            () if hosts <= 1 && shares && self.topology.crowded() => CROWDED_SHM_HOST,
+            () if hosts <= 1 && shares => SHM_HOST,
             () if hosts <= 1 && self.topology.crowded() => CROWDED_HOST,
-            () if hosts <= 1 && self.topology.network.kind == Kind::SharedMemory => SHM_HOST,
             () if hosts <= 1 => HOST,
             () if port_each && ranks > FEW => PORT_EACH,
             () if ranks <= model::MOST_RANKS => HOSTS,
