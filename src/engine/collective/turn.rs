@@ -124,6 +124,8 @@ impl Engine {
         for _ in 0..OFTEN {
             let pass = run.pass(&mut self.net.core(*comm_id)?, self.idle)?;
             if let Pass::Ended = pass {
+                // What a peer publishes is no event.
+                self.wait.reset();
                 return Ok(true);
             }
             self.idle = !(self.net.poll()? || matches!(pass, Pass::Moved));
