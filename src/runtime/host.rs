@@ -22,6 +22,9 @@ pub(crate) struct Host {
     pub network: u64,
     /// The user: its id, and the user namespace in which it has that id (0 if unknown).
     pub user: (u32, u64),
+    /// Why some of it could not be read, on its own host.
+    #[serde(skip)]
+    pub unread: Option<String>,
 }
 
 impl Host {
@@ -40,14 +43,19 @@ impl Host {
     fn read() -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|boot| boot.trim().to_owned());
-        let namespace =
-            |kind: &str| fs::metadata(format!("/proc/self/ns/{kind}")).map_or(0, |file| file.ino());
+        let mut unread = boot.as_ref().err().map(told);
+        let mut namespace = |kind: &str| {
+            let file = fs::metadata(format!("/proc/self/ns/{kind}"));
+            unread = unread.take().or_else(|| file.as_ref().err().map(told));
+            file.map_or(0, |file| file.ino())
+        };
         Self {
             boot: boot.ok().filter(|boot| !boot.is_empty()).unwrap_or_else(|| name.clone()),
             name,
             processes: namespace("pid"),
             network: namespace("net"),
             user: (rustix::process::geteuid().as_raw(), namespace("user")),
+            unread,
         }
     }
 
@@ -80,8 +88,8 @@ impl Host {
     pub(crate) fn unknown(&self) -> Option<String> {
         let known = self.boot != self.name && self.network != 0 && self.user.1 != 0;
         (!known).then(|| {
-            "boot_id in /proc/sys/kernel/random, or the namespaces in /proc/self/ns, cannot be read"
-                .to_owned()
+            let why = self.unread.as_deref().unwrap_or("they are empty");
+            format!("boot_id in /proc/sys/kernel/random, or the namespaces in /proc/self/ns, cannot be read: {why}")
         })
     }
 
@@ -100,6 +108,14 @@ impl Host {
     }
 }
 
+/// An error of reading, and what to do.
+fn told(error: &std::io::Error) -> String {
+    let full = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|it| Some(it.raw_os_error()));
+    let advice =
+        if full.contains(&error.raw_os_error()) { "; raise the limit on open files (ulimit -n)" } else { "" };
+    format!("{error}{advice}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +126,8 @@ mod tests {
         let apart = |other: &Host| Host::apart(&[&here, other, &here]);
         assert_eq!(apart(&here), None);
         let (network, user) = (here.network + 1, (here.user.0 + 1, here.user.1));
-        let other = Host { name: "beta".into(), boot: "another".into(), processes: 2, network, user };
+        let other =
+            Host { name: "beta".into(), boot: "another".into(), processes: 2, network, user, unread: None };
         let told = apart(&other).unwrap();
         assert!(told.starts_with("shared memory reaches ranks of one host only, and there are "), "{told}");
         assert!(told.contains("ranks 0, 2 on alpha") && told.contains("ranks 1 on beta"), "{told}");

@@ -111,7 +111,10 @@ fn lengths_that_do_not_fit_are_the_callers_error() {
 fn lengths_on_which_ranks_disagree_are_a_mismatch_for_all() {
     let mismatch = |of: fn(&ProcessGroup) -> crate::Result<()>, wanted: &str| {
         let ranks = if wanted.contains("calls") { 2 } else { 3 };
-        for result in world(ranks, small, |group| of(&group).and_then(|()| group.barrier())) {
+        // After a barrier no rank is still joining.
+        let each =
+            |group: ProcessGroup| group.barrier().and_then(|()| of(&group)).and_then(|()| group.barrier());
+        for result in world(ranks, small, each) {
             match result.unwrap_err() {
                 Error::Failed(failure @ Failure::Mismatch { .. }) => assert_eq!(failure.to_string(), wanted),
                 other => panic!("{other}"),
@@ -123,14 +126,14 @@ fn lengths_on_which_ranks_disagree_are_a_mismatch_for_all() {
             let lengths = if group.rank() == 2 { [1, 2, 1] } else { [1, 1, 1] };
             group.all_gather_v_in_place(&mut vec![0_u8; lengths.iter().sum()], &lengths)
         },
-        "op 0 all_gather_v: rank 1 has 1, rank 2 expects 2 elements of rank 1",
+        "op 1 all_gather_v: rank 1 has 1, rank 2 expects 2 elements of rank 1",
     );
     mismatch(
         |group| {
             let mut output = [0_u8; 2];
             group.reduce_scatter_v(&[1; 6][..6 - group.rank() / 2], &mut output, ReduceOp::Sum)
         },
-        "op 0 reduce_scatter_v: rank 0 has an output of 2, of 6 in all, rank 2 has an input of 5 elements",
+        "op 1 reduce_scatter_v: rank 0 has an output of 2, of 6 in all, rank 2 has an input of 5 elements",
     );
     mismatch(
         |group| {
@@ -138,7 +141,7 @@ fn lengths_on_which_ranks_disagree_are_a_mismatch_for_all() {
                 vec![0_u8; if group.rank() == 1 { 3 } else { 2 + 2 * usize::from(group.rank() == 0) }];
             group.scatter_v_in_place(&mut data, &[1, 1, 2], 0).map(drop)
         },
-        "op 0 scatter_v: rank 0 has 1 for it, rank 1 has room for 3 elements",
+        "op 1 scatter_v: rank 0 has 1 for it, rank 1 has room for 3 elements",
     );
     // Who calls something else is told what it met.
     mismatch(
@@ -146,6 +149,6 @@ fn lengths_on_which_ranks_disagree_are_a_mismatch_for_all() {
             1 => group.all_gather(&[1_u8], &mut [0; 2]),
             _ => group.all_gather_v(&[1_u8]).map(drop),
         },
-        "op 0: rank 0 calls all_gather_v(u8), rank 1 calls all_gather(u8)",
+        "op 1: rank 0 calls all_gather_v(u8), rank 1 calls all_gather(u8)",
     );
 }
