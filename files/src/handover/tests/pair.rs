@@ -189,6 +189,7 @@ fn files_come_and_go_and_leave_nothing_behind() {
                 memory.push(group.memory());
             }
         }
-        assert!(memory.iter().all(|&it| it <= memory[0] + 20_000), "{memory:?}");
+        // Shared slots may be made at the second count at the latest.
+        assert!(memory.iter().skip(1).all(|&it| it <= memory[1] + 20_000), "{memory:?}");
     });
 }
