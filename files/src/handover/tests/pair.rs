@@ -189,7 +189,8 @@ fn files_come_and_go_and_leave_nothing_behind() {
                 memory.push(group.memory());
             }
         }
-        // Shared slots may be made at the second count at the latest.
-        assert!(memory.iter().skip(1).all(|&it| it <= memory[1] + 20_000), "{memory:?}");
+        // Word of the end of the latest round's group of two may come after the barrier, which takes no messages.
+        let (least, group_of_two) = (memory.iter().min().unwrap(), 40_000);
+        assert!(memory.iter().all(|it| *it <= least + group_of_two), "{memory:?}");
     });
 }
