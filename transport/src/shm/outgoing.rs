@@ -1,7 +1,11 @@
 //! What an endpoint writes to one peer: a connection, a ring, and the peer's memory that is mapped here (`mapped.rs`).
 #![allow(unsafe_code)]
 
-use std::{collections::VecDeque, os::fd::OwnedFd, sync::Arc};
+use std::{
+    collections::{HashSet, VecDeque},
+    os::fd::OwnedFd,
+    sync::Arc,
+};
 
 use super::{
     address::Place,
@@ -30,6 +34,8 @@ pub(super) struct Outgoing {
     /// Whether the peer sleeps; unknown until it has accepted the connection.
     sleep: Option<PeerSleep>,
     mapped: Mappings,
+    /// The regions that [`Self::map`] has asked for, by key and base, until it says whether they are mapped.
+    asked: HashSet<(u64, u64)>,
     pending: VecDeque<Pending>,
     /// Whether a put was turned down because there was no room.
     starved: bool,
@@ -88,6 +94,7 @@ impl Outgoing {
             writer,
             sleep: None,
             mapped: Mappings::default(),
+            asked: HashSet::new(),
             pending: VecDeque::new(),
             starved: false,
             closed: false,
@@ -153,14 +160,28 @@ impl Outgoing {
     pub(super) fn map(&mut self, region: &RemoteRegion) -> Result<Mapping, Stop> {
         let RemoteRegion { base, key, len, mappable } = *region;
         let Some(len) = usize::try_from(len).ok().filter(|_| mappable) else { return Ok(Mapping::No) };
-        self.mapped(key, base, len)?;
+        if self.mapped.is_wanted(key) {
+            // Whether the answer has come.
+            self.receive()?;
+        }
         Ok(match self.mapped.find(key, base, len) {
-            None => Mapping::NotYet,
-            Some(None) => Mapping::No,
             Some(Some((place, segment))) => {
                 // SAFETY: these bytes of the segment, which is kept. They are the peer's too, as `Transport::map` says.
                 let memory = unsafe { Memory::owned(place, len, Arc::clone(segment)) };
+                self.asked.remove(&(key, base));
                 Mapping::Yes(Region::unregistered(memory))
+            }
+            None if self.mapped.is_wanted(key) => Mapping::NotYet,
+            None if !self.asked.contains(&(key, base)) => {
+                if self.want(key, base) {
+                    self.asked.insert((key, base));
+                }
+                Mapping::NotYet
+            }
+            // The peer has answered, and this cannot be mapped.
+            _ => {
+                self.asked.remove(&(key, base));
+                Mapping::No
             }
         })
     }
@@ -176,10 +197,17 @@ impl Outgoing {
             self.receive()?;
             return Ok(self.mapped.find(key, address, len).and_then(place));
         }
-        if socket::send(&self.socket, &Message::Want { key, address }, None) == socket::Posted::Yes {
+        self.want(key, address);
+        Ok(None)
+    }
+
+    /// Asks for the memory of a region. False if the peer has not yet received earlier messages.
+    fn want(&mut self, key: u64, address: u64) -> bool {
+        let sent = socket::send(&self.socket, &Message::Want { key, address }, None) == socket::Posted::Yes;
+        if sent {
             self.mapped.want(key, address);
         }
-        Ok(None)
+        sent
     }
 
     /// Writes as much of what waits as there is room for. True if there was any.

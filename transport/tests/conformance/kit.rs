@@ -7,7 +7,10 @@ use std::{
     error,
     hash::BuildHasher,
     os::fd::BorrowedFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -327,6 +330,25 @@ pub(crate) fn bytes_of(region: &Region, offset: usize, len: usize) -> Result<Vec
 pub(crate) fn write(region: &Region, offset: usize, bytes: &[u8]) -> Result<(), Error> {
     // SAFETY: a case writes to sources of puts that have ended, or have not begun, and to windows to which none is under way.
     unsafe { region.write(offset, bytes) }
+}
+
+/// A word of memory that both ends access, at this place counted in words.
+fn word(region: &Region, at: usize) -> Result<&AtomicU64, Box<dyn error::Error>> {
+    let place = at * size_of::<AtomicU64>();
+    ensure!(place + size_of::<AtomicU64>() <= region.len(), "word {at} is not in {} bytes", region.len());
+    // SAFETY: in the region, which begins at a page; all access this word as an atomic.
+    Ok(unsafe { AtomicU64::from_ptr(region.base().add(place).cast()) })
+}
+
+/// Publishes a word in this end's memory: who reads it sees what was written before.
+pub(crate) fn publish(region: &Region, at: usize, value: u64) -> Outcome {
+    word(region, at)?.store(value, Ordering::Release);
+    Ok(())
+}
+
+/// Reads a word that the other end has published.
+pub(crate) fn published(region: &Region, at: usize) -> Result<u64, Box<dyn error::Error>> {
+    Ok(word(region, at)?.load(Ordering::Acquire))
 }
 
 /// Begins a put.

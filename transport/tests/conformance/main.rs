@@ -9,6 +9,7 @@ mod arguments;
 mod kit;
 mod landing;
 mod lifetime;
+mod mapping;
 mod processes;
 mod refusal;
 mod waiting;
@@ -50,6 +51,14 @@ const CASES: &[(&str, Case)] = &[
     ("parking ends with an arrival", waiting::arrival),
     ("parking ends when it is woken", waiting::wake),
     ("parking ends with another descriptor", waiting::beside),
+    ("memory of a peer's is read in place", mapping::read_in_place),
+    ("memory that was not allocated is not mapped", mapping::registered),
+    ("a region that is not there is not mapped", mapping::nowhere),
+    ("mapped memory outlives what it is of", mapping::outlives),
+    ("parking does not sleep if it is ready", mapping::ready),
+    ("parking ends when a peer notifies", mapping::notified),
+    ("what comes between the look and the sleep is not lost", mapping::between),
+    ("no notice is lost in many rounds", mapping::many_rounds),
 ];
 
 /// The result of one transport: how many cases passed, or those that failed.

@@ -12,11 +12,12 @@ use std::{
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use unisono_transport::{
-    Address, Error, Event, Memory, Notify, Posted, Put, Region, RemoteRegion, Source, Target,
+    Address, Error, Event, Mapping, Memory, Notify, Posted, Put, Region, RemoteRegion, Source, Target,
 };
 
-use crate::kit::{
-    self, Between, Endpoint, FIRST, Outcome, PATIENCE, bytes_of, ensure, pattern, remote, until,
+use crate::{
+    kit::{self, Between, Endpoint, FIRST, Outcome, PATIENCE, bytes_of, ensure, pattern, remote, until},
+    mapping,
 };
 
 /// The environment variable that makes a process the other one, by the provider's name.
@@ -29,10 +30,13 @@ pub(crate) const CASES: &[(&str, ProcessCase)] = &[
     ("a sleeper hears of a killed process", killed_beside_sleep),
     ("an end is closed while puts arrive", closed),
     ("what is fetched from memory that has changed owners does not arrive", fetched_late),
+    ("memory of another process is read in place", mapped),
 ];
 
 const ROUNDS: u32 = 48;
 const LARGEST: usize = 300_000;
+/// The number of rounds through mapped memory.
+const TALKS: u32 = 400;
 /// The number of puts of a burst.
 const BURST: usize = 100;
 /// The immediate of a flood's puts, which are not checked.
@@ -170,6 +174,26 @@ impl End {
         Ok(())
     }
 
+    /// Talks through mapped memory, and returns that of the other's; nothing if it cannot be mapped.
+    fn talk(&mut self, seeds: [u32; 2]) -> Result<Option<Region>, Failure> {
+        let mut view = None;
+        until("memory that is mapped, or is not", || {
+            match self.endpoint.map(FIRST, &self.remote)? {
+                Mapping::Yes(mapped) => view = Some(mapped),
+                Mapping::No => {}
+                Mapping::NotYet => {
+                    self.endpoint.poll(&mut self.events)?;
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })?;
+        if let Some(view) = &view {
+            mapping::talk(&mut *self.endpoint, [&self.window, view], TALKS, seeds)?;
+        }
+        Ok(view)
+    }
+
     /// As many puts as an endpoint might be given credit for, and progress until it fails or is killed.
     fn burst(&mut self) {
         let mut left = BURST;
@@ -241,6 +265,11 @@ pub(crate) fn child(provider: &str) -> ExitCode {
             "flood" => while end.flood(Duration::from_secs(1)).is_none() {},
             "burst" => end.burst(),
             "withdraw" => return end.withdraw(),
+            "map" => {
+                kit::publish(&end.window, 0, 0)?;
+                println!("ready");
+                drop(end.talk([2, 1])?);
+            }
             // The parent's last acknowledgements may still need this one's progress.
             _ => end.endpoint.poll(&mut end.events)?,
         }
@@ -330,6 +359,24 @@ fn fetched_late(between: Between) -> Outcome {
         );
     }
     Ok(())
+}
+
+/// Each reads in place what the other has written to memory that it has allocated, also when the other has ended.
+fn mapped(between: Between) -> Outcome {
+    let (mut other, mut end) = acquainted(between)?;
+    let near = matches!(between, Between::Shared | Between::MuxShared);
+    ensure!(end.remote.mappable || between != Between::Shared, "what was allocated cannot be mapped");
+    kit::publish(&end.window, 0, 0)?;
+    writeln!(other.input, "map")?;
+    let mut line = String::new();
+    other.output.as_mut().ok_or("a child without output")?.read_line(&mut line)?;
+    ensure!(line.trim() == "ready", "the other process said {line:?}");
+    let view = end.talk([1, 2])?;
+    ensure!(view.is_some() == (near && end.remote.mappable), "mapped: {}", view.is_some());
+    let status = other.child.wait()?;
+    ensure!(status.success(), "the other process ended with {status}");
+    drop(end);
+    view.map_or(Ok(()), |view| mapping::last(&view, TALKS, 2))
 }
 
 /// Whether it is the end of the first peer.
