@@ -31,6 +31,7 @@ mod control;
 mod credit;
 mod forged;
 mod greet;
+mod one_shot;
 
 /// A finished step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +235,23 @@ fn what_was_borrowed_to_be_read_is_not_written() {
     }
 }
 
+/// The result of a collective of `count` elements on a rank.
+fn wanted(collective: Collective, (rank, ranks): (Rank, usize), count: usize, root: Rank) -> Vec<i64> {
+    let sum = |i: usize| (0..ranks).map(|rank| value(rank, i)).sum::<i64>();
+    let of = |from: Rank, start: usize| (0..count).map(move |i| value(from, start + i));
+    match collective {
+        Collective::AllReduce => (0..count).map(sum).collect(),
+        Collective::ReduceScatter => (0..count).map(|i| sum(rank * count + i)).collect(),
+        Collective::AllGather => (0..ranks).flat_map(|from| of(from, 0)).collect(),
+        Collective::Broadcast => of(root, 0).collect(),
+        Collective::Scatter => of(root, rank * count).collect(),
+        Collective::AllToAll => (0..ranks).flat_map(|from| of(from, rank * count)).collect(),
+        Collective::Reduce if rank == root => (0..count).map(sum).collect(),
+        Collective::Gather if rank == root => (0..ranks).flat_map(|from| of(from, 0)).collect(),
+        Collective::Barrier | Collective::Reduce | Collective::Gather => Vec::new(),
+    }
+}
+
 /// Runs every algorithm, collective and count on one rank.
 fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
     // With the last counts writes must wait for credit.
@@ -262,27 +280,7 @@ fn oracle(rank: Rank, ranks: usize, engine: &mut Engine) {
                             let borrowed = Borrowed::apart(&input, &mut output);
                             call::<i64>(engine, call_of, &borrowed).unwrap();
                         }
-                        let sum = |i: usize| (0..ranks).map(|rank| value(rank, i)).sum::<i64>();
-                        let wanted: Vec<i64> = match collective {
-                            Collective::AllReduce => (0..count).map(sum).collect(),
-                            Collective::ReduceScatter => (0..count).map(|i| sum(rank * count + i)).collect(),
-                            Collective::AllGather => {
-                                (0..ranks).flat_map(|from| (0..count).map(move |i| value(from, i))).collect()
-                            }
-                            Collective::Broadcast => (0..count).map(|i| value(root, i)).collect(),
-                            Collective::Scatter => {
-                                (0..count).map(|i| value(root, rank * count + i)).collect()
-                            }
-                            Collective::AllToAll => (0..ranks)
-                                .flat_map(|from| (0..count).map(move |i| value(from, rank * count + i)))
-                                .collect(),
-                            Collective::Reduce if rank == root => (0..count).map(sum).collect(),
-                            Collective::Gather if rank == root => {
-                                (0..ranks).flat_map(|from| (0..count).map(move |i| value(from, i))).collect()
-                            }
-                            Collective::Barrier | Collective::Reduce | Collective::Gather => Vec::new(),
-                        };
-                        assert_eq!(output, wanted, "{call_of:?}");
+                        assert_eq!(output, wanted(collective, (rank, ranks), count, root), "{call_of:?}");
                     }
                 }
             }

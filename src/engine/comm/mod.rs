@@ -11,6 +11,8 @@ mod net;
 mod put;
 mod reuse;
 mod shared;
+#[cfg(test)]
+mod shared_tests;
 mod sharing;
 mod window;
 
