@@ -84,6 +84,10 @@ impl OneShot {
             agreed.map_err(Stop::from)?;
             self.there += 1;
         }
+        if operation.fixed && !self.sources.is_empty() && operation.output.len() > 0 {
+            let call = operation.signature.call();
+            return Err(core.stop(format!("{call} writes to memory that is only read")));
+        }
         let taken = self.take(core.comm, operation, number);
         taken.map_err(|error| {
             core.stop(format!("{} through shared slots: {error}", operation.signature.call()))

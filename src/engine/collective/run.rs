@@ -273,7 +273,7 @@ impl Run {
                 agree(from, &info)?;
             }
         }
-        for (from, info) in core.shared_calls().filter(|(_, info)| info.number == number) {
+        for (from, info) in comm.shared.calls().filter(|(_, info)| info.number == number) {
             agree(from, &info)?;
         }
         for (from, clear_to_send) in

@@ -1,5 +1,5 @@
-//! Failures that show when a group ends: messages that no call has received, and members that have called more operations than
-//! others.
+//! Failures that show when a group ends: messages that no call has received, calls through shared slots that nobody has compared, and
+//! members that have called more operations than others.
 
 use unisono_schedule::Rank;
 
@@ -15,7 +15,11 @@ impl Core<'_> {
     /// The failure of a group that this rank has left, if there is one.
     pub(crate) fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
         let unreceived = self.unreceived()?;
-        Ok(unreceived.or_else(|| self.comm.untaken_message()).or_else(|| self.comm.uneven_end()))
+        let comm = &*self.comm;
+        Ok(unreceived
+            .or_else(|| comm.untaken_message())
+            .or_else(|| comm.unlike_shared())
+            .or_else(|| comm.uneven_end()))
     }
 }
 

@@ -7,15 +7,18 @@
 //! 3. It reads the slot of a rank that it needs when that has published `k`. The writer does not write there again before this rank
 //!    has entered `k + 1`.
 //!
-//! A rank that needs nothing of another in `k` compares the descriptions of `k` when it enters `k + 1`, or shuts down.
-//!
+//! A rank that needs nothing of another in `k` compares the descriptions of `k` when it enters `k + 1`, or
+//! leaves the group.
 
 use unisono_schedule::Rank;
 use unisono_transport::{Peer, Region};
 
 use crate::{
     call::Signature,
-    engine::{access, wire::slots},
+    engine::{
+        access,
+        wire::{OperationInfo, slots},
+    },
 };
 
 /// Whether the ranks of a communicator share slots.
@@ -84,6 +87,17 @@ impl Shared {
         let late =
             move |(rank, view): (Rank, &Region)| (latest > 0 && !published(view, latest)).then_some(rank);
         self.others().filter_map(late)
+    }
+
+    /// The calls that other ranks have published last, but for those of ranks behind this one: these may be written over at any moment,
+    /// and are of no operation that this rank is in.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
+        self.others().filter_map(|(rank, view)| {
+            let both = [slots::slot(0), slots::slot(1)].map(|at| (access::published(view, at).ok(), at));
+            let (number, at) = both.into_iter().max()?;
+            let whole = number? >= self.number.max(1);
+            Some((rank, access::load(view, at + size_of::<u64>()).ok().filter(|_| whole)?))
+        })
     }
 
     /// The ranks whose verdict this one waits for.

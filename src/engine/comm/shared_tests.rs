@@ -132,7 +132,7 @@ impl<'p> Model<'p> {
     }
 
     fn sources(&self, me: Rank, number: u64) -> Vec<Rank> {
-        let before = number.checked_sub(1).and_then(|at| self.program.get(at as usize));
+        let before = number.checked_sub(1).and_then(|at| self.program.get(usize::try_from(at).ok()?));
         before.map_or_else(Vec::new, |kind| kind.sources(me, self.memory.len()))
     }
 
@@ -312,5 +312,23 @@ fn mutants_of_the_rules_are_found() {
             println!("{mutant:?} among {ranks}: {found:?}");
             assert!(found.is_err(), "{mutant:?} among {ranks} ranks is not found");
         }
+    }
+}
+
+/// Who is behind may write there at any moment, once all have published what comes between.
+#[test]
+fn a_description_that_may_be_written_over_is_not_read() {
+    let mut model = Model::new(2, &[], Mutant::None);
+    let theirs = |model: &Model<'_>| model.views[0].calls().map(|(_, info)| info.count).collect::<Vec<_>>();
+    assert_eq!(theirs(&model), [0; 0], "it has published nothing");
+    for number in 1..=4 {
+        model.views[0].number = number;
+        assert_eq!(theirs(&model), [0; 0], "it has published {} alone", number - 1);
+        let [front, description, ..] = Model::places(slots::slot(number));
+        model.write(1, description, 100 + number);
+        access::publish(&model.memory[1], front, number).unwrap();
+        assert_eq!(theirs(&model), [100 + number]);
+        model.views[0].number = number - 1;
+        assert_eq!(theirs(&model), [100 + number], "it is ahead");
     }
 }

@@ -5,10 +5,9 @@
 //! says so to all. If it cannot map that of another, it says so in its own slots; a rank that can map all says that there too. Slots
 //! are shared if all ranks can map all.
 
-use unisono_schedule::Rank;
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
-use super::{core::Core, shared::Sharing};
+use super::{communicator::Comm, core::Core, shared::Sharing};
 use crate::{
     call::Signature,
     engine::{
@@ -19,6 +18,7 @@ use crate::{
             slots::{self, Verdict},
         },
     },
+    error::Failure,
     position::CallRecord,
 };
 
@@ -150,28 +150,26 @@ impl Core<'_> {
     /// Compares the latest operation that shared slots with those of all others, if that was not done when it ran. All have entered it,
     /// or called something else.
     pub(crate) fn check_shared(&mut self) -> Result<(), Stop> {
-        let Some((number, signature)) = self.comm.shared.unchecked.take() else { return Ok(()) };
-        let comm = &*self.comm;
-        for (rank, view) in comm.shared.others() {
-            let front: slots::Front = access::load(view, slots::slot(comm.shared.number))?;
-            let theirs = Signature::from(&front.operation);
-            // A rank that has not entered it has called fewer operations, as shutdown finds.
-            if front.number == comm.shared.number && theirs != signature {
-                let group = comm.label.as_deref().unwrap_or_default().into();
-                let me = (comm.world(comm.me), &signature.record());
-                let differ = CallRecord::differ(group, number, me, (comm.world(rank), &theirs.record()));
-                return Err(differ.into());
-            }
-        }
-        Ok(())
+        let unlike = self.comm.unlike_shared();
+        self.comm.shared.unchecked = None;
+        unlike.map_or(Ok(()), |failure| Err(failure.into()))
     }
+}
 
-    /// The descriptions of calls that other ranks have published last.
-    pub(crate) fn shared_calls(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
-        self.comm.shared.others().filter_map(move |(rank, view)| {
-            let front = |number| access::load::<slots::Front>(view, slots::slot(number)).ok();
-            let latest = [front(0)?, front(1)?].into_iter().max_by_key(|front| front.number)?;
-            (latest.number > 0).then_some((rank, latest.operation))
-        })
+impl Comm {
+    /// The failure if another rank has called something else as the latest operation that shared slots, if that was not compared when
+    /// it ran. A rank that has not entered it has called fewer operations, or is late.
+    pub(super) fn unlike_shared(&self) -> Option<Failure> {
+        let (number, signature) = self.shared.unchecked?;
+        let shared = self.shared.number;
+        let entered = self.shared.others().filter(|(rank, _)| self.shared.has_published(*rank, shared));
+        let at = slots::slot(shared) + size_of::<u64>();
+        let mut calls = entered.filter_map(|(rank, view)| {
+            Some((rank, Signature::from(&access::load::<OperationInfo>(view, at).ok()?)))
+        });
+        let (rank, theirs) = calls.find(|(_, theirs)| *theirs != signature)?;
+        let group = self.label.as_deref().unwrap_or_default().into();
+        let me = (self.world(self.me), &signature.record());
+        Some(CallRecord::differ(group, number, me, (self.world(rank), &theirs.record())))
     }
 }
