@@ -60,6 +60,9 @@ pub mod launch;
 pub mod object;
 mod outside;
 mod position;
+#[cfg(test)]
+#[path = "../tests/random/mod.rs"]
+mod random;
 pub mod reduce;
 pub mod rendezvous;
 mod runtime;

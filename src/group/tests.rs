@@ -27,6 +27,8 @@ mod later;
 mod leaving;
 mod messages;
 mod objects;
+mod one_shot;
+mod one_shot_differ;
 mod p2p;
 mod pair;
 mod reproducible;

@@ -1,10 +1,7 @@
 //! Collectives in one shot, by engines that one thread steps in random orders: ranks that are late anywhere, and one that stops for ever.
 
-#[path = "../../../tests/random/mod.rs"]
-mod random;
-
-use self::random::Random;
 use super::*;
+use crate::random::Random;
 
 /// The operations of a program.
 const LEN: usize = 6;
@@ -150,4 +147,26 @@ fn whoever_stops_is_waited_for_and_no_result_is_wrong() {
     for ranks in [2, 3, 4] {
         (0..60).for_each(|seed| play(ranks, seed << 8 | ranks as u64, true));
     }
+}
+
+#[test]
+fn what_was_borrowed_to_be_read_is_not_written_in_one_shot() {
+    let mut players = players(2);
+    let call = (Collective::Broadcast, 4, 0);
+    players[0].begin(call, 2);
+    let data = Borrowed::given(vec![value(1, 3); 4].leak());
+    let job = Job::new(Collective::Broadcast, 1, 2, 4);
+    let (mut task, _outcome) = task::<i64>(Call { job, op: ReduceOp::Sum, algorithm: "direct" }, &data);
+    if let What::Collective(operation, _) = &mut task.what {
+        operation.one_shot = true;
+    }
+    players[1].engine.take(WORLD, task, &Nobody).map_err(|halt| halt.stop).unwrap();
+    let stop = (0..100).find_map(|_| {
+        players[0].step(&[call], 2);
+        players[1].engine.round(&Nobody).err()
+    });
+    let stop = format!("{:?}", stop.map(|halt| halt.stop));
+    assert!(stop.contains("only read"), "{stop}");
+    let seen: Vec<i64> = (0..4).map(|at| access::load(&data.output.region, at * 8).unwrap()).collect();
+    assert_eq!(seen, [value(1, 3); 4]);
 }

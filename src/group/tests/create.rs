@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{disagree::random::Random, messages::worlds, *};
+use super::{messages::worlds, *};
 use crate::Source;
+use crate::random::Random;
 
 /// Sums the members' ranks in the world, as bits: that shows who took part.
 fn sum(group: &ProcessGroup) -> u64 {

@@ -1,13 +1,9 @@
 //! Random programs in which one rank's call differs in one field: all ranks soon get the same failure, or all results are right.
 
-#[path = "../../../tests/random/mod.rs"]
-pub(super) mod random;
-
 use std::fmt::Write as _;
 
-use self::random::Random;
 use super::*;
-use crate::{Source, Tensor};
+use crate::{Source, Tensor, random::Random};
 
 /// The time after the last call of the last rank within which all must know. On an idle machine it is two seconds; here the threads of
 /// all ranks and of other tests share the machine.

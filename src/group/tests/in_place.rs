@@ -8,7 +8,8 @@ fn block(from: usize, to: usize, len: usize) -> Vec<i64> {
     (0..len).map(|at| i64::try_from(from * 1_000_000 + to * 100_000 + at).unwrap()).collect()
 }
 
-fn all(group: &ProcessGroup, len: usize) {
+/// Every collective in place.
+pub(super) fn all(group: &ProcessGroup, len: usize) {
     let (me, ranks) = (group.rank(), group.size());
     let mine = block(me, 0, len);
     let together: Vec<i64> = (0..ranks).flat_map(|from| block(from, 0, len)).collect();

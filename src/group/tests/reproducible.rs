@@ -70,7 +70,7 @@ const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Avg, ReduceOp::Min, ReduceOp::Max, ReduceOp::PreMulSum(0.3)];
 
 /// Every collective that reduces, on one rank: each in one of its forms, which depends on the operation and the seed.
-fn reduces<T: Real>(group: &ProcessGroup, seed: u64, count: usize) {
+pub(super) fn reduces<T: Real>(group: &ProcessGroup, seed: u64, count: usize) {
     let (rank, ranks) = (group.rank(), group.size());
     let given =
         |rank: usize, len: usize| (0..len).map(|index| T::of(wild(seed, rank, index))).collect::<Vec<T>>();

@@ -27,18 +27,36 @@ pub enum Call<'a> {
     Close,
 }
 
+/// What a transport does not share with peers, though it says that it maps memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withheld {
+    /// It maps no memory of theirs.
+    Views,
+    /// They cannot map what it allocates.
+    Memory,
+}
+
 /// A transport around another one, which reports its calls.
 pub struct Observed {
     inner: Box<dyn Transport>,
     see: Box<dyn FnMut(Call<'_>) + Send>,
     activity: Arc<Activity>,
+    withheld: Option<Withheld>,
 }
 
 impl Observed {
     /// Forwards to `inner`, and reports each call to `see`, which may block.
     #[must_use]
     pub fn new(inner: Box<dyn Transport>, see: impl FnMut(Call<'_>) + Send + 'static) -> Self {
-        Self { inner, see: Box::new(see), activity: Arc::default() }
+        Self { inner, see: Box::new(see), activity: Arc::default(), withheld: None }
+    }
+
+    /// A transport that shares less memory with peers than `inner` would.
+    #[must_use]
+    pub fn withholding(inner: Box<dyn Transport>, withheld: Withheld) -> Self {
+        let mut all = Self::new(inner, |_| ());
+        all.withheld = Some(withheld);
+        all
     }
 
     /// A transport that does not return from polling or closing, whichever `at` is, while `stuck` is set: like a library that waits
@@ -84,7 +102,10 @@ unsafe impl Transport for Observed {
     }
 
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
-        self.inner.allocate(len, huge)
+        match self.withheld {
+            Some(Withheld::Memory) => self.inner.register(Memory::map(len, huge)?),
+            _ => self.inner.allocate(len, huge),
+        }
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
@@ -103,7 +124,10 @@ unsafe impl Transport for Observed {
     }
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
-        self.inner.map(peer, region)
+        match self.withheld {
+            Some(Withheld::Views) => Ok(Mapping::No),
+            _ => self.inner.map(peer, region),
+        }
     }
 
     fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {

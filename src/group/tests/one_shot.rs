@@ -1,0 +1,461 @@
+//! Small collectives of ranks that share memory, done in one shot: of every size about the limits, every type and reduction, in place,
+//! apart and scattered, beside other operations and in several groups.
+
+use std::sync::Barrier;
+
+use unisono_transport::sim::fault::{Observed, Withheld};
+
+use super::{in_place, reproducible::reduces, *};
+use crate::{
+    Foreign, Request, TensorViewMut, Work, buffer::test_memory::TestMemory, engine::SHARED_BYTES,
+    random::Random,
+};
+
+/// A handle whose calls are done in one shot if they fit the slots.
+fn direct(group: &ProcessGroup) -> ProcessGroup {
+    group.with_algorithms("direct").unwrap()
+}
+
+/// Whether what this calls takes no step of a schedule, and so is done in one shot.
+fn in_one_shot<R>(group: &ProcessGroup, act: impl FnOnce() -> R) -> (bool, R) {
+    group.keep_trace();
+    let result = act();
+    (group.keep_trace().is_empty(), result)
+}
+
+/// A byte of a rank.
+fn byte(rank: Rank, at: usize) -> u8 {
+    (rank * 37 + at * 11 + at / 251) as u8
+}
+
+fn bytes(rank: Rank, range: std::ops::Range<usize>) -> Vec<u8> {
+    range.map(|at| byte(rank, at)).collect()
+}
+
+/// Every collective of blocks of `len` bytes, blocking and not, in place and not, against loops; and whether it was done in one shot.
+fn every_collective(group: &ProcessGroup, len: usize) {
+    let (me, ranks, root) = (group.rank(), group.size(), len % group.size());
+    let at_root = me == root;
+    let (mine, whole) = (bytes(me, 0..len), bytes(me, 0..ranks * len));
+    let all: Vec<u8> = (0..ranks).flat_map(|from| bytes(from, 0..len)).collect();
+    let to_me: Vec<u8> = (0..ranks).flat_map(|from| bytes(from, me * len..(me + 1) * len)).collect();
+    let sum = |at: usize| (0..ranks).fold(0_u8, |sum, rank| sum.wrapping_add(byte(rank, at)));
+    let sums = |range: std::ops::Range<usize>| range.map(sum).collect::<Vec<_>>();
+    let none = |there: bool, len: usize| vec![99; if there { len } else { 0 }];
+    // What a rank gives to all others together.
+    let check = |what: &str, gives: usize, act: &mut dyn FnMut()| {
+        let (one_shot, ()) = in_one_shot(group, act);
+        assert!(ranks == 1 || one_shot == (gives <= SHARED_BYTES), "{what} of {len}: {one_shot}");
+    };
+    check("barrier", 0, &mut || group.barrier().unwrap());
+    check("barrier", 0, &mut || group.barrier_async().unwrap().wait().unwrap());
+    check("all_reduce", len, &mut || {
+        let mut data = mine.clone();
+        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+        assert!(data == sums(0..len), "all_reduce of {len}");
+        data.fill(99);
+        group.all_reduce_into(&mine, &mut data, ReduceOp::Sum).unwrap();
+        assert!(data == sums(0..len), "all_reduce_into of {len}");
+        let data = group.all_reduce_async(mine.clone(), ReduceOp::Sum).unwrap().wait().unwrap();
+        assert!(data == sums(0..len), "all_reduce_async of {len}");
+    });
+    check("reduce", len, &mut || {
+        let mut data = mine.clone();
+        group.reduce(&mut data, ReduceOp::Sum, root).unwrap();
+        assert!(data == if at_root { sums(0..len) } else { mine.clone() }, "reduce of {len}");
+        let mut data = none(at_root, len);
+        group.reduce_into(&mine, &mut data, ReduceOp::Sum, root).unwrap();
+        assert!(!at_root || data == sums(0..len), "reduce_into of {len}");
+    });
+    check("broadcast", len, &mut || {
+        let mut data = if at_root { mine.clone() } else { vec![99; len] };
+        group.broadcast(&mut data, root).unwrap();
+        assert!(data == bytes(root, 0..len), "broadcast of {len}");
+        let data = if at_root { mine.clone() } else { vec![99; len] };
+        let data = group.broadcast_async(data, root).unwrap().wait().unwrap();
+        assert!(data == bytes(root, 0..len), "broadcast_async of {len}");
+    });
+    check("all_gather", len, &mut || {
+        let mut data = vec![99; ranks * len];
+        group.all_gather(&mine, &mut data).unwrap();
+        assert!(data == all, "all_gather of {len}");
+        data.fill(98);
+        data[me * len..][..len].copy_from_slice(&mine);
+        group.all_gather_in_place(&mut data).unwrap();
+        assert!(data == all, "all_gather_in_place of {len}");
+    });
+    check("gather", len, &mut || {
+        let mut data = none(at_root, ranks * len);
+        group.gather(&mine, &mut data, root).unwrap();
+        assert!(!at_root || data == all, "gather of {len}");
+    });
+    check("scatter", ranks * len, &mut || {
+        let mut data = vec![99; len];
+        group.scatter(if at_root { &whole } else { &[] }, &mut data, root).unwrap();
+        assert!(data == bytes(root, me * len..(me + 1) * len), "scatter of {len}");
+    });
+    check("reduce_scatter", ranks * len, &mut || {
+        let mut data = vec![99; len];
+        group.reduce_scatter(&whole, &mut data, ReduceOp::Sum).unwrap();
+        assert!(data == sums(me * len..(me + 1) * len), "reduce_scatter of {len}");
+        let mut work = whole.clone();
+        let got = group.reduce_scatter_in_place(&mut work, ReduceOp::Sum).unwrap();
+        assert!(got == sums(me * len..(me + 1) * len), "reduce_scatter_in_place of {len}");
+    });
+    check("all_to_all", ranks * len, &mut || {
+        let mut data = vec![99; ranks * len];
+        group.all_to_all(&whole, &mut data).unwrap();
+        assert!(data == to_me, "all_to_all of {len}");
+        let mut work = whole.clone();
+        group.all_to_all_in_place(&mut work).unwrap();
+        assert!(work == to_me, "all_to_all_in_place of {len}");
+    });
+}
+
+#[test]
+fn every_collective_of_every_size_about_the_limits() {
+    for ranks in 1..=9 {
+        world(
+            ranks,
+            |_| {},
+            |group| {
+                let group = direct(&group);
+                let limits = [SHARED_BYTES / ranks, SHARED_BYTES];
+                // 24 bytes fit the cache line of their description.
+                let sizes = [0, 1, 8, 23, 24, 25, 63, 64, 65, 1000];
+                let about = limits.into_iter().flat_map(|limit| [limit - 1, limit, limit + 1]);
+                sizes.into_iter().chain(about).for_each(|len| every_collective(&group, len));
+                [0, 1, 3, 4, 500].into_iter().for_each(|len| in_place::all(&group, len));
+            },
+        );
+    }
+}
+
+#[test]
+fn every_type_and_reduction_in_one_shot() {
+    for ranks in [2, 3, 5] {
+        world(
+            ranks,
+            |_| {},
+            |group| {
+                let group = direct(&group);
+                operations::<f16>(&group, |x| f16::from_f32(x as f32), false);
+                operations::<bf16>(&group, |x| bf16::from_f32(x as f32), false);
+                operations::<f32>(&group, |x| x as f32, false);
+                operations::<f64>(&group, f64::from, false);
+                operations::<i8>(&group, |x| x as i8, true);
+                operations::<i16>(&group, |x| x as i16, true);
+                operations::<i32>(&group, |x| x, true);
+                operations::<i64>(&group, i64::from, true);
+                operations::<u8>(&group, |x| x as u8, true);
+                operations::<u16>(&group, |x| x as u16, true);
+                operations::<u32>(&group, |x| x as u32, true);
+                operations::<u64>(&group, |x| x as u64, true);
+            },
+        );
+    }
+}
+
+#[test]
+fn reproducible_sums_have_the_same_bits_in_one_shot_as_otherwise() {
+    for ranks in [1, 2, 3, 4, 7] {
+        let tweak = |config: &mut Config| config.reduction = Reduction::Reproducible;
+        world(ranks, tweak, |group| {
+            for algorithm in ["direct", "ring"] {
+                let group = group.with_algorithms(algorithm).unwrap();
+                for (seed, count) in [(1, 0), (2, 1), (3, 3), (4, 7), (5, 250)] {
+                    let (one_shot, ()) = in_one_shot(&group, || {
+                        reduces::<f16>(&group, seed, count);
+                        reduces::<bf16>(&group, seed, count);
+                        reduces::<f32>(&group, seed, count);
+                        reduces::<f64>(&group, seed, count);
+                    });
+                    // Uneven blocks never are.
+                    assert!(!one_shot || ranks == 1 || count == 0, "{algorithm}, {count}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn tensors_that_lie_scattered_are_reduced_in_one_shot() {
+    type Total = fn(&[f32]) -> f32;
+    let ops: [(ReduceOp, Total); 5] = [
+        (ReduceOp::Sum, |all| all.iter().sum()),
+        (ReduceOp::Avg, |all| all.iter().sum::<f32>() / all.len() as f32),
+        (ReduceOp::Max, |all| all.iter().copied().fold(f32::MIN, f32::max)),
+        (ReduceOp::Product, |all| all.iter().product()),
+        (ReduceOp::PreMulSum(2.0), |all| all.iter().map(|x| 2.0 * x).sum()),
+    ];
+    for ranks in [1, 2, 3, 4] {
+        world(
+            ranks,
+            |_| {},
+            |group| {
+                let group = direct(&group);
+                let of = |rank: Rank, which: usize, at: usize| ((rank + 2) * (which + at % 7 + 1)) as f32;
+                for (op, total) in ops {
+                    for lengths in [&[1, 2][..], &[3, 3], &[1, 0, 5, 1], &[100, 1, 1000, 2], &[4000, 96]] {
+                        let mut all: Vec<Vec<f32>> = lengths
+                            .iter()
+                            .enumerate()
+                            .map(|(which, &len)| (0..len).map(|at| of(group.rank(), which, at)).collect())
+                            .collect();
+                        let mut views: Vec<_> = all
+                            .iter_mut()
+                            .map(|data| {
+                                let shape = [data.len()];
+                                TensorViewMut::new(data, &shape).unwrap()
+                            })
+                            .collect();
+                        let (one_shot, result) =
+                            in_one_shot(&group, || group.all_reduce_coalesced(&mut views, op));
+                        result.unwrap();
+                        assert!(one_shot || ranks == 1, "{lengths:?}");
+                        drop(views);
+                        for (which, data) in all.iter().enumerate() {
+                            for (at, &got) in data.iter().enumerate() {
+                                let given: Vec<f32> = (0..ranks).map(|it| of(it, which, at)).collect();
+                                let wanted = total(&given);
+                                assert!((got - wanted).abs() <= wanted * 1e-6, "{op}: {got}, not {wanted}");
+                            }
+                        }
+                    }
+                }
+            },
+        );
+    }
+}
+
+#[test]
+fn blocks_that_lie_apart_come_and_go_in_one_shot() {
+    for ranks in [2, 3, 5] {
+        world(
+            ranks,
+            |_| {},
+            |group| {
+                let (me, group) = (group.rank(), direct(&group));
+                for len in [1, 5, 24, 300] {
+                    let cuts = || vec![len; ranks];
+                    let room = || TestMemory::new(&vec![99; ranks * len], cuts());
+                    let (mine, whole) =
+                        (bytes(me, 0..len), TestMemory::new(&bytes(me, 0..ranks * len), cuts()));
+                    let all: Vec<u8> = (0..ranks).flat_map(|from| bytes(from, 0..len)).collect();
+                    let call = |collective, root, input: Foreign, output: Foreign| {
+                        let request = Request { root, ..Request::new(collective, Dtype::U8) };
+                        let (one_shot, called) =
+                            in_one_shot(&group, || group.collective(&request, &input, &output));
+                        called.unwrap();
+                        assert!(one_shot, "{collective:?} of {len}");
+                    };
+                    let (mine, got) = (TestMemory::new(&mine, []), room());
+                    call(Collective::AllGather, 0, mine.all(), got.all());
+                    assert_eq!(got.bytes(), all);
+                    let got = room();
+                    call(Collective::AllToAll, 0, whole.all(), got.all());
+                    let to_me = |from| bytes(from, me * len..(me + 1) * len);
+                    assert_eq!(got.bytes(), (0..ranks).flat_map(to_me).collect::<Vec<_>>());
+                    for root in 0..ranks {
+                        let got = if me == root { room() } else { TestMemory::new(&[], []) };
+                        call(Collective::Gather, root, mine.all(), got.all());
+                        assert_eq!(got.bytes(), if me == root { all.clone() } else { Vec::new() });
+                        let (none, got) = (TestMemory::new(&[], []), TestMemory::new(&vec![99; len], []));
+                        let given = if me == root { &whole } else { &none };
+                        call(Collective::Scatter, root, given.all(), got.all());
+                        assert_eq!(got.bytes(), to_me(root));
+                    }
+                    let got = TestMemory::new(&vec![99; len], []);
+                    call(Collective::ReduceScatter, 0, whole.all(), got.all());
+                    let sum = |at| (0..ranks).fold(0_u8, |sum, rank| sum.wrapping_add(byte(rank, at)));
+                    assert_eq!(got.bytes(), (me * len..(me + 1) * len).map(sum).collect::<Vec<_>>());
+                }
+            },
+        );
+    }
+}
+
+/// An operation of a random program, the same on all ranks, with its result checked by whoever waits for it.
+fn begin(group: &ProcessGroup, random: &mut Random) -> Box<dyn FnOnce()> {
+    fn checked<T: Send + PartialEq + fmt::Debug + 'static>(work: Work<T>, wanted: T) -> Box<dyn FnOnce()> {
+        Box::new(move || assert_eq!(work.wait().unwrap(), wanted))
+    }
+    let (me, ranks) = (group.rank(), group.size());
+    // Some do not fit a slot, and some are done otherwise.
+    let len = [0, 1, 3, 40, 2000, 5000][random.below(6)];
+    let algorithm = ["direct", "direct", "ring", "binomial"][random.below(4)];
+    let (kind, root) = (random.below(6), random.below(ranks));
+    let group = group.with_algorithms(algorithm).unwrap();
+    let of = |rank: Rank| (0..len).map(|at| (rank * 100 + at) as u64).collect::<Vec<_>>();
+    let sums = (0..len).map(|at| (0..ranks).map(|rank| (rank * 100 + at) as u64).sum()).collect::<Vec<_>>();
+    let all: Vec<u64> = (0..ranks).flat_map(of).collect();
+    match kind {
+        0 => checked(group.all_reduce_async(of(me), ReduceOp::Sum).unwrap(), sums),
+        1 => {
+            let wanted = if me == root { sums } else { of(me) };
+            checked(group.reduce_async(of(me), ReduceOp::Sum, root).unwrap(), wanted)
+        }
+        2 => {
+            let data = if me == root { of(root) } else { vec![9; len] };
+            checked(group.broadcast_async(data, root).unwrap(), of(root))
+        }
+        3 => checked(group.all_gather_async(of(me), vec![9; ranks * len]).unwrap(), (of(me), all)),
+        4 => {
+            let data = if me == root { all } else { Vec::new() };
+            checked(group.scatter_async(data.clone(), vec![9; len], root).unwrap(), (data, of(me)))
+        }
+        _ => checked(group.barrier_async().unwrap(), ()),
+    }
+}
+
+#[test]
+fn operations_of_all_kinds_in_several_groups_at_once() {
+    for (ranks, seed) in [(2, 1), (3, 2), (3, 3), (4, 4), (5, 5)] {
+        world(ranks, small_slots, |group| {
+            let me = group.rank();
+            let groups = [
+                group.new_group(&(0..ranks).rev().collect::<Vec<_>>()).unwrap().unwrap(),
+                group.split(Some(me as u64 % 2), 0).unwrap().unwrap(),
+                group,
+            ];
+            // Members of a group have the same program for it, whatever they do elsewhere.
+            let names: Vec<u64> = groups.iter().map(|it| it.members().iter().map(|m| 1 << m).sum()).collect();
+            let mut programs: Vec<_> =
+                (0..3_u64).map(|at| Random(seed * 100 + at * 10 + names[at as usize])).collect();
+            let mut own = Random(seed + me as u64);
+            let mut left = Vec::new();
+            for round in 0..60 {
+                for (group, program) in groups.iter().zip(&mut programs) {
+                    left.push(begin(group, program));
+                }
+                // Ranks wait at places of their own, and are late.
+                if own.below(4) == 0 {
+                    left.drain(..).for_each(|wait| wait());
+                }
+                if round % 20 == me {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+            left.into_iter().for_each(|wait| wait());
+            groups[2].barrier().unwrap();
+        });
+    }
+}
+
+fn small_slots(config: &mut Config) {
+    (config.chunk, config.eager, config.lanes) = (4096, 1024, 2);
+}
+
+#[test]
+fn a_rank_that_cannot_share_memory_makes_all_take_messages() {
+    for ranks in [2, 3, 4] {
+        for withheld in [Withheld::Views, Withheld::Memory] {
+            for odd in 0..ranks {
+                let (hub, opened) = (Hub::new(), std::cell::Cell::new(0));
+                let open = || -> Box<dyn Transport> {
+                    let inner = Box::new(hub.open());
+                    if opened.replace(opened.get() + 1) != odd {
+                        return inner;
+                    }
+                    Box::new(Observed::withholding(inner, withheld))
+                };
+                world_over(ranks, open, small_slots, |group| {
+                    let group = direct(&group);
+                    let (one_shot, ()) = in_one_shot(&group, || {
+                        for len in [1, 100] {
+                            let mut data = bytes(group.rank(), 0..len);
+                            group.broadcast(&mut data, odd).unwrap();
+                            assert_eq!(data, bytes(odd, 0..len));
+                            let mut all = vec![0; ranks * len];
+                            group.all_gather(&bytes(group.rank(), 0..len), &mut all).unwrap();
+                            let wanted: Vec<u8> = (0..ranks).flat_map(|from| bytes(from, 0..len)).collect();
+                            assert_eq!(all, wanted);
+                        }
+                    });
+                    assert!(!one_shot, "{withheld:?} of rank {odd}");
+                    group.barrier().unwrap();
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_needs_nothing_of_a_late_rank_goes_on() {
+    let went_on = Barrier::new(3);
+    world(
+        3,
+        |_| {},
+        |group| {
+            let (me, group) = (group.rank(), direct(&group));
+            group.barrier().unwrap();
+            if me == 2 {
+                // It comes only when the others have ended what it has not begun.
+                went_on.wait();
+            }
+            let mut data = [me as u8 + 1; 10];
+            group.broadcast(&mut data, 0).unwrap();
+            assert_eq!(data, [1; 10]);
+            let mut data = [me as u8 + 1; 10];
+            if me != 2 {
+                went_on.wait();
+            }
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            assert_eq!(data, [6; 10]);
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_whatever_others_wait_for() {
+    // It is missing in the operation itself, in the one before, or where slots are opened.
+    for (calls, first) in [(1, false), (2, false), (1, true)] {
+        let told = world(
+            3,
+            |config| config.timeout = Duration::from_millis(300),
+            |group| {
+                let group = direct(&group);
+                if !first {
+                    group.barrier().unwrap();
+                }
+                if group.rank() == 1 {
+                    std::thread::sleep(Duration::from_millis(900));
+                    return None;
+                }
+                let mut data = [group.rank(); 3].map(|rank| rank as u64);
+                let done = match calls {
+                    1 => group.all_reduce(&mut data, ReduceOp::Sum),
+                    // Nobody waits for rank 1 in the first.
+                    _ => group.broadcast(&mut data, 0).and_then(|()| group.broadcast(&mut data, 0)),
+                };
+                match done {
+                    Err(Error::Failed(failure @ Failure::Deadline { .. })) => Some(failure.to_string()),
+                    other => panic!("{calls}, {first}: {other:?}"),
+                }
+            },
+        );
+        let told: Vec<_> = told.into_iter().flatten().collect();
+        assert!(told.len() == 2 && told[0] == told[1], "{told:?}");
+        assert!(told[0].contains("rank 1 has not entered"), "{}", told[0]);
+    }
+}
+
+#[test]
+fn an_abort_ends_a_wait_for_shared_slots() {
+    world(
+        3,
+        |_| {},
+        |group| {
+            let group = direct(&group);
+            group.barrier().unwrap();
+            if group.rank() == 0 {
+                std::thread::sleep(Duration::from_millis(100));
+                group.abort("the loss is NaN");
+            }
+            let begun = Instant::now();
+            let error = group.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).unwrap_err();
+            assert!(matches!(&error, Error::Failed(Failure::Aborted { rank: 0, .. })), "{error}");
+            assert!(begun.elapsed() < Duration::from_secs(2));
+        },
+    );
+}
