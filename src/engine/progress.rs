@@ -94,7 +94,8 @@ impl Engine {
         let patience = Patience { spin: none, give_way: none, alone: none };
         let mut port = Port::new(transport, me, &settings)?;
         let world = Comm::new(&mut *port.transport, me, ranks, settings)?;
-        let net = Net { port, comms: vec![Some(Box::new(world))], leaving: Vec::new(), leaves_all: false };
+        let comms = vec![Some(Box::new(world))];
+        let net = Net { port, comms, leaving: Vec::new(), leaves_all: false, unpolled: 0 };
         Ok(Self {
             net,
             running: Vec::new(),

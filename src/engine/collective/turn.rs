@@ -184,6 +184,7 @@ impl Engine {
 
     /// Begins the next collective of a communicator, if one is queued.
     pub(crate) fn next_turn(&mut self, comm_id: CommId, supervisor: &dyn Supervisor) -> Result<(), Halt> {
+        self.net.poll_at_times()?;
         let comm = self.net.core(comm_id)?.comm;
         let next = comm.tasks.pop_front();
         comm.busy = next.is_some();

@@ -21,7 +21,12 @@ pub(crate) struct Net {
     /// Whether this rank leaves all groups: then it waits for no receive, and memory of communicators stays, since members that have
     /// not left may still send.
     pub leaves_all: bool,
+    /// Operations that have ended since the latest poll.
+    pub unpolled: u32,
 }
+
+/// So many operations may end without a poll: those through shared slots need none, and messages of others must not wait for ever.
+const MAX_UNPOLLED: u32 = 16;
 
 /// A bit for each communicator id.
 pub(crate) type CommIds = [u64; MAX_COMMS / 64];
@@ -135,8 +140,15 @@ impl Net {
         Ok(any)
     }
 
+    /// An operation has ended: polls if many have without a poll.
+    pub(crate) fn poll_at_times(&mut self) -> Result<(), Stop> {
+        self.unpolled += 1;
+        if self.unpolled < MAX_UNPOLLED { Ok(()) } else { self.poll().map(drop) }
+    }
+
     /// Polls the transport and handles its events. True if there were any.
     pub(crate) fn poll(&mut self) -> Result<bool, Stop> {
+        self.unpolled = 0;
         let (events, result) = self.port.poll();
         let any = !events.is_empty();
         for event in &events {

@@ -90,6 +90,8 @@ fn groups_that_overlap_work_side_by_side() {
 #[test]
 fn groups_come_and_go_and_leave_nothing_behind() {
     world(3, small, |group| {
+        let direct = group.with_algorithms("direct").unwrap();
+        direct.barrier().unwrap();
         let mut memory = Vec::new();
         for round in 0..600 {
             let part = group.split(Some(group.rank() as u64 % 2), 0).unwrap().unwrap();
@@ -105,7 +107,21 @@ fn groups_come_and_go_and_leave_nothing_behind() {
                 memory.push(group.memory());
             }
         }
-        assert!(memory.iter().all(|&it| it <= memory[0] + 20_000), "{memory:?}");
+        // A group may end after a later call, but not after many, even if they take no messages, on a rank that comes last.
+        let mut part = group.split(Some(group.rank() as u64 % 2), 0).unwrap();
+        sum(part.as_ref().unwrap());
+        for round in 0..100 {
+            if group.rank() == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if round == group.rank() {
+                part = None;
+            }
+            direct.barrier().unwrap();
+        }
+        memory.push(group.memory());
+        let least = memory.iter().min().unwrap();
+        assert!(memory[12] <= least + 20_000, "{memory:?}");
     });
 }
 
