@@ -20,7 +20,7 @@ use crate::{
     engine, launch, object,
     position::{Position, judge, report, whereabouts},
     reduce::ReduceOp,
-    rendezvous,
+    rendezvous, runtime,
 };
 
 #[cfg(test)]
@@ -36,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     ("client", rendezvous::FUZZ[0]),
     ("object", object),
     ("position", position),
+    ("roster", runtime::roster::fuzz),
     ("server", rendezvous::FUZZ[1]),
     ("settings", settings),
     ("tuning", tuning),

@@ -1,9 +1,9 @@
 //! An engine that gets arrivals made of arbitrary bytes: it may return an error, but must not panic or hang.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use unisono_schedule::{CallSchedule, Collective, Job, Rank};
-use unisono_transport::{Notify, Put, Region, RemoteRegion, Source, Target, Transport, inproc::Hub};
+use unisono_transport::{Notify, Put, Region, Source, Target, Transport, inproc::Hub};
 
 use super::{
     wire::{ControlKind, Entry, Hello, Immediate, slots},
@@ -23,7 +23,7 @@ const SETTINGS: Settings = Settings {
     bulk_slots: 2,
     lanes: 2,
     huge_pages: false,
-    bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6 },
+    bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6, listed: 0 },
 };
 /// The bytes of the memory that operations work on, and of that which the peer puts from.
 const MEMORY: usize = 8 << 10;
@@ -70,12 +70,12 @@ fn play(what: u8, mut records: &[u8]) -> Result<u64, Halt> {
             mailbox: own.remote().unwrap_or_default(),
             host: "peer".to_owned(),
             mask: 0,
-            area: RemoteRegion::default(),
         },
     ];
     let to = peer.connect(&contacts[0].address).map_err(Stop::from)?;
     let none = Duration::ZERO;
-    engine.meet(contacts.clone(), 256, Patience { spin: none, give_way: none, alone: none })?;
+    let all = Arc::new(contacts.clone());
+    engine.meet(all, 256, Patience { spin: none, give_way: none, alone: none })?;
     let shared = if what & ONE_SHOT == 0 { None } else { Some(share(&mut peer, &contacts[0], &own)?) };
     begin(&mut engine, what, &input, &output)?;
 
@@ -138,7 +138,7 @@ fn step(engine: &mut Engine) -> Result<(), Halt> {
 fn share(peer: &mut dyn Transport, to: &Contact, own: &Region) -> Result<Region, Halt> {
     let shared = peer.allocate(slots::LEN, false).map_err(Stop::from)?;
     let slots = shared.remote().unwrap_or_default().words();
-    let hello = Hello { slots, ..Hello::new(1, 0) };
+    let hello = Hello::new(1, 0, [0; 3], slots);
     access::store(own, MEMORY / 2, &hello).map_err(Stop::from)?;
     let about = ControlKind::Hello;
     let put = Put {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{
     access,
-    comm::{Awaited, Core, Greetings, Member},
+    comm::{Awaited, Comm, Core, Greetings, Member},
     endpoint::control_token,
     progress::{Engine, WORLD},
     stop::Stop,
@@ -12,7 +12,7 @@ use crate::engine::{
     wire::{ControlKind, Hello, Immediate},
 };
 use unisono_schedule::Rank;
-use unisono_transport::{Error, Notify, Posted, Put, Source, Target};
+use unisono_transport::{Error, Notify, Posted, Put, RemoteRegion, Source, Target};
 
 impl Engine {
     /// Registers memory for large greetings of so many bytes. If it cannot be registered, this rank exchanges none.
@@ -30,20 +30,22 @@ impl Engine {
 
     /// Begins to greet neighbours. With those of them that are `far` (on other hosts) it also exchanges large greetings.
     pub(crate) fn greet(&mut self, neighbours: &[Rank], far: &[Rank]) -> Result<(), Stop> {
-        let able = |rank: &&Rank| self.greetings.areas.get(**rank).is_some_and(|area| area.len > 0);
-        let far: Vec<Rank> =
-            far.iter().filter(|_| self.greetings.area.is_some()).filter(able).copied().collect();
+        let area = self.greetings.remote().words();
+        let able = self.greetings.area.is_some();
         let comm = self.net.core(WORLD)?.comm;
         for &rank in neighbours {
-            comm.queue_control(rank, ControlKind::Hello, Hello::new(comm.me, rank))?;
-            comm.members[rank].large_due = far.contains(&rank);
+            // It may have greeted this rank before.
+            let takes = !comm.members[rank].greeted || large_room(comm, rank)?.len > 0;
+            comm.members[rank].large_due = able && takes && far.contains(&rank);
+            comm.queue_control(rank, ControlKind::Hello, Hello::new(comm.me, rank, area, [0; 3]))?;
         }
         self.greetings.neighbours = neighbours.to_vec();
-        self.greetings.unsent = far;
+        self.greetings.unsent = if able { far.to_vec() } else { Vec::new() };
         Ok(())
     }
 
-    /// Waits for the greetings of all neighbours: until the deadline, or until none has arrived for `patience`.
+    /// Waits for the greetings of all neighbours, and until the transport has taken those of this rank: until the deadline, or until none has arrived
+    /// for `patience`.
     pub(crate) fn greeted(
         &mut self,
         supervisor: &dyn Supervisor,
@@ -58,8 +60,9 @@ impl Engine {
             if count < missing {
                 (missing, until) = (count, deadline.min(Instant::now() + patience));
             }
+            let comm = engine.net.core(WORLD)?.comm;
             match count {
-                0 => Ok(true),
+                0 if engine.greetings.unsent.is_empty() && comm.control_queue.is_empty() => Ok(true),
                 _ if !moved && Instant::now() >= until => Err(Stop::Deadline),
                 _ => Ok(false),
             }
@@ -102,10 +105,18 @@ impl Engine {
 
     /// Sends the next large greeting, if the transport takes it.
     fn send_large(&mut self) -> Result<bool, Stop> {
-        let Greetings { area: Some(area), areas, unsent, .. } = &mut self.greetings else { return Ok(false) };
+        let Greetings { area: Some(area), unsent, .. } = &mut self.greetings else { return Ok(false) };
         let Some(to) = unsent.pop() else { return Ok(false) };
         let Core { port, comm } = self.net.core(WORLD)?;
-        let room = areas.get(to).copied().unwrap_or_default();
+        if !comm.members[to].greeted {
+            // Its greeting will say where.
+            unsent.insert(0, to);
+            return Ok(false);
+        }
+        let room = large_room(comm, to)?;
+        if room.len == 0 {
+            return Ok(false);
+        }
         let half = area.len() / 2;
         let len = usize::try_from(room.len).unwrap_or(half).min(half);
         let immediate =
@@ -128,4 +139,10 @@ impl Engine {
         comm.control_in_flight += 1;
         Ok(true)
     }
+}
+
+/// Where a rank that has greeted this one takes a large greeting.
+fn large_room(comm: &Comm, rank: Rank) -> Result<RemoteRegion, Error> {
+    let hello: Hello = comm.received_part(rank, ControlKind::Hello)?;
+    Ok(RemoteRegion::from_words(hello.area))
 }

@@ -8,6 +8,7 @@ mod access;
 mod collective;
 mod comm;
 mod completion;
+mod contact;
 mod endpoint;
 #[cfg(any(test, fuzzing))]
 mod fuzz_tests;
@@ -31,7 +32,8 @@ pub(crate) use self::{
     collective::Called,
     comm::{Awaited, CommIds},
     completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts},
-    progress::{Contact, Engine, WORLD},
+    contact::{Contact, Contacts},
+    progress::{Engine, WORLD},
     request::{Inbound, Operation, Outbound, Pairs, Place, What},
     settings::{Bounds, Settings},
     stop::{Halt, StalledOperation, Stop},

@@ -12,6 +12,7 @@ use crate::{
         collective::{Pass, Run},
         comm::{Comm, Core, Greetings, Net},
         completion::{Completion, Done},
+        contact::{Contact, Contacts},
         endpoint::Port,
         p2p::{LONG, Messages},
         request::What,
@@ -23,21 +24,7 @@ use crate::{
     },
 };
 use unisono_schedule::Rank;
-use unisono_transport::{Address, Error, RemoteRegion, Transport, Wake};
-
-/// What a rank must know of another before it can put to it; exchanged at join.
-#[derive(Clone, Debug)]
-pub(crate) struct Contact {
-    pub address: Address,
-    /// The name of its host, for errors.
-    pub host: String,
-    /// The mailbox of the world's communicator: one entry for every rank.
-    pub mailbox: RemoteRegion,
-    /// The mask of immediates to it.
-    pub mask: u32,
-    /// Where it takes large greetings; of length 0 if it takes none.
-    pub area: RemoteRegion,
-}
+use unisono_transport::{Error, Transport, Wake};
 
 /// The communicator of all ranks.
 pub(crate) const WORLD: CommId = 0;
@@ -115,7 +102,7 @@ impl Engine {
         let mailbox = self.net.comm(WORLD).map(Comm::mailbox).unwrap_or_default();
         let port = &self.net.port;
         let address = port.transport.address().clone();
-        Contact { address, host: String::new(), mailbox, mask: port.mask, area: self.greetings.remote() }
+        Contact { address, host: String::new(), mailbox, mask: port.mask }
     }
 
     /// The transport, to register memory.
@@ -152,19 +139,31 @@ impl Engine {
     /// Makes the other ranks known, with what all have agreed on: the bytes of a chunk, and how long to poll before sleeping.
     pub(crate) fn meet(
         &mut self,
-        contacts: Vec<Contact>,
+        contacts: Arc<dyn Contacts>,
         chunk_bytes: usize,
         patience: Patience,
     ) -> Result<(), Stop> {
-        self.wait = Wait::new(patience);
-        self.greetings.areas = contacts.iter().map(|contact| contact.area).collect();
-        let (processes, mailboxes): (Vec<_>, Vec<_>) =
-            contacts.into_iter().map(|it| ((it.address, it.host, it.mask), it.mailbox)).unzip();
-        self.net.port.meet(processes);
+        let ranks = contacts.ranks();
+        self.net.port.meet(ranks, Arc::clone(&contacts));
         let world = self.net.core(WORLD)?.comm;
         world.settings.chunk_bytes = chunk_bytes;
-        world.meet(0..mailboxes.len());
-        world.introduce(mailboxes);
+        world.meet(0..ranks);
+        self.learn(contacts, patience)
+    }
+
+    /// Learns of more ranks than it knew when they met, and how long to poll before sleeping.
+    pub(crate) fn learn(&mut self, contacts: Arc<dyn Contacts>, patience: Patience) -> Result<(), Stop> {
+        self.wait = Wait::new(patience);
+        let world = self.net.core(WORLD)?.comm;
+        let mailbox = |rank| contacts.mailbox(rank).unwrap_or_default();
+        world.introduce((0..contacts.ranks()).map(mailbox));
+        self.net.port.contacts = Some(contacts);
+        Ok(())
+    }
+
+    /// Forgets the collectives of the world that ranks have run while they joined: the next one is their first.
+    pub(crate) fn forget_calls(&mut self) -> Result<(), Stop> {
+        self.net.core(WORLD)?.comm.forget_calls();
         Ok(())
     }
 

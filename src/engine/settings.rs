@@ -35,11 +35,13 @@ pub(crate) struct Bounds {
     /// that may be in flight before it clears the message to send, and further ones while these arrive. A piece is so small that
     /// the first need not wait for long, and that its zeros are still in the core's own cache when it arrives.
     pub fresh_piece: u8,
+    /// The most ranks of a world that get the roster from the store; among more it is spread by themselves.
+    pub listed: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { comms: MAX_COMMS, unexpected_bytes: 256 << 20, fresh_piece: 18 }
+        Self { comms: MAX_COMMS, unexpected_bytes: 256 << 20, fresh_piece: 18, listed: 64 }
     }
 }
 

@@ -58,6 +58,16 @@ impl Engine {
     }
 }
 
+impl Contacts for Vec<Contact> {
+    fn ranks(&self) -> usize {
+        self.len()
+    }
+
+    fn contact(&self, rank: Rank) -> Option<Contact> {
+        self.get(rank).cloned()
+    }
+}
+
 /// A supervisor that asks for nothing.
 struct Nobody;
 
@@ -84,7 +94,7 @@ const SMALL: Settings = Settings {
     bulk_slots: 2,
     lanes: 3,
     huge_pages: false,
-    bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6 },
+    bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6, listed: 0 },
 };
 
 /// The timeout of an operation.
@@ -114,10 +124,10 @@ fn world<R: Send>(
                     met.wait();
                     let mut all = contacts.lock().unwrap().clone();
                     all.sort_by_key(|(rank, _)| *rank);
-                    let all = all.into_iter().map(|(_, contact)| contact).collect();
+                    let all: Vec<_> = all.into_iter().map(|(_, contact)| contact).collect();
                     let give_way = Duration::from_micros(50);
                     let patience = Patience { spin: Duration::ZERO, give_way, alone: give_way };
-                    engine.meet(all, settings.chunk_bytes, patience).unwrap();
+                    engine.meet(Arc::new(all), settings.chunk_bytes, patience).unwrap();
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
                     engine.greet(&neighbours, &[]).unwrap();
                     engine.greeted(&Nobody, Duration::from_secs(60), soon()).unwrap();
@@ -550,7 +560,7 @@ fn a_broken_connection_names_rank_and_host() {
     drop(engines.pop());
     let (mut first, none) = (engines.swap_remove(0), Duration::ZERO);
     let patience = Patience { spin: none, give_way: none, alone: none };
-    first.meet(contacts, SMALL.chunk_bytes, patience).unwrap();
+    first.meet(Arc::new(contacts), SMALL.chunk_bytes, patience).unwrap();
     // To the transport rank 2 is peer 0, because it is connected first.
     let greeted =
         first.greet(&[2], &[]).and_then(|()| first.greeted(&Nobody, Duration::from_secs(60), soon()));

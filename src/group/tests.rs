@@ -50,7 +50,7 @@ impl ProcessGroup {
 type Oracle = (ReduceOp, fn(&[i32]) -> i32);
 
 /// Bounds so low that tests reach them.
-const BOUNDS: Bounds = Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6 };
+const BOUNDS: Bounds = Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6, listed: 3 };
 
 /// Runs `each` on every rank's group, in threads.
 pub(super) fn world<R: Send>(

@@ -1,4 +1,4 @@
-//! Gives every rank the bytes of every other rank, through a store, before ranks are connected.
+//! Before ranks are connected: gives every rank, through a store, the bytes of every other rank, or what rank 0 makes of them.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -6,7 +6,37 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use unisono_schedule::Rank;
 
 use super::Store;
-use crate::error::{Error, Result};
+use crate::error::{Error, Failure, Result};
+
+/// What ranks need of a store to exchange values.
+pub(crate) trait Board {
+    /// Its name in errors.
+    fn name(&self) -> &str;
+    /// As [`Store::set`].
+    fn set(&self, key: &str, value: &[u8]) -> Result<()>;
+    /// As [`Store::get`].
+    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>>;
+    /// As [`Store::collect`].
+    fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>>;
+}
+
+impl Board for Store {
+    fn name(&self) -> &str {
+        self.name()
+    }
+
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.set(key, value)
+    }
+
+    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
+        self.get(key, deadline)
+    }
+
+    fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
+        self.collect(prefix, count, deadline)
+    }
+}
 
 /// Gives every rank's bytes to every rank, in the order of ranks.
 ///
@@ -24,66 +54,117 @@ pub fn exchange(
     bytes: &[u8],
     deadline: Instant,
 ) -> Result<Vec<Vec<u8>>> {
-    let begun = Instant::now();
-    let bad = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
-    let table = format!("{key}/table");
-    let publish = |verdict: &Verdict| match postcard::to_allocvec(verdict) {
-        Ok(encoded) => store.set(&table, &encoded),
-        Err(error) => Err(bad(format!("encoding {table}: {error}"))),
-    };
-    store.set(&entry(key, rank), &[PRESENT, bytes].concat())?;
+    let all: Vec<Vec<u8>> = decide(store, key, (rank, ranks), bytes, deadline, Ok)?;
+    if all.len() == ranks {
+        return Ok(all);
+    }
+    Err(broken(store, format!("{} has {} entries for {ranks} ranks", table(key), all.len())))
+}
 
-    let verdict = if rank == 0 {
-        let verdict = verdict(key, ranks, store.collect(&entries(key), ranks, deadline)?);
-        publish(&verdict)?;
-        verdict
-    } else if let Some(encoded) = store.get(&table, deadline)? {
-        postcard::from_bytes(&encoded).map_err(|error| bad(format!("{table} cannot be read: {error}")))?
-    } else {
-        let missing = match verdict(key, ranks, store.collect(&entries(key), ranks, Instant::now())?) {
-            Verdict::Missing(missing) => missing,
-            // All have come, but rank 0 has not said so in time.
-            Verdict::All(_) => vec![0],
-        };
-        // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit, and a rank
-        // that still waited would take them for dead. The store may end with rank 0, and then nobody is left to tell.
-        let verdict = Verdict::Missing(missing.clone());
-        let told = missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT));
-        if let Err(error) = told.and_then(|()| publish(&verdict)) {
-            tracing::debug!(rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
-        }
-        verdict
+/// Gives every rank what rank 0 makes of the bytes of all ranks, or the failure that rank 0 finds in them.
+///
+/// # Errors
+/// As [`exchange`].
+pub(crate) fn decide<T: Serialize + DeserializeOwned>(
+    board: &dyn Board,
+    key: &str,
+    (rank, ranks): (Rank, usize),
+    bytes: &[u8],
+    deadline: Instant,
+    make: impl FnOnce(Vec<Vec<u8>>) -> std::result::Result<T, Failure>,
+) -> Result<T> {
+    let begun = Instant::now();
+    enter(board, key, rank, bytes)?;
+    let verdict = match rank {
+        0 => conclude(board, key, ranks, deadline, make)?,
+        _ => hear(board, key, (rank, ranks), deadline)?,
     };
     match verdict {
-        Verdict::All(all) if all.len() == ranks => Ok(all),
-        Verdict::All(all) => Err(bad(format!("{table} has {} entries for {ranks} ranks", all.len()))),
-        Verdict::Missing(missing) if missing.contains(&rank) => Err(bad(format!(
-            "rank {rank} came too late: the other ranks had stopped waiting for it; start all ranks closer together or \
-             set a longer UNISONO_JOIN_TIMEOUT"
-        ))),
+        Verdict::Made(made) => Ok(made),
+        Verdict::Failed(failure) => Err(Error::Failed(failure.cleaned())),
+        Verdict::Missing(missing) if missing.contains(&rank) => Err(broken(
+            board,
+            format!(
+                "rank {rank} came too late: the other ranks had stopped waiting for it; start all ranks closer together or \
+                 set a longer UNISONO_JOIN_TIMEOUT"
+            ),
+        )),
         Verdict::Missing(missing) => {
-            let (store, waited) = (store.name().to_owned(), begun.elapsed());
+            let (store, waited) = (board.name().to_owned(), begun.elapsed());
             Err(Error::Missing { store, rank, ranks, missing, waited })
         }
     }
 }
 
-/// Gives every rank's value to every rank, as [`exchange`].
-pub(crate) fn exchange_values<T: Serialize + DeserializeOwned>(
-    store: &Store,
+/// Publishes the bytes of a rank, which rank 0 collects and any rank may [read](entry_of).
+pub(crate) fn enter(board: &dyn Board, key: &str, rank: Rank, bytes: &[u8]) -> Result<()> {
+    board.set(&entry(key, rank), &[PRESENT, bytes].concat())
+}
+
+/// The bytes of a rank in an exchange; `None` if it has not come before the deadline.
+pub(crate) fn entry_of(
+    board: &dyn Board,
+    key: &str,
+    rank: Rank,
+    deadline: Instant,
+) -> Result<Option<Vec<u8>>> {
+    let found = board.get(&entry(key, rank), deadline)?;
+    Ok(found.and_then(|bytes| bytes.strip_prefix(PRESENT).map(<[u8]>::to_vec)))
+}
+
+/// Rank 0's part: collects the bytes of all ranks, and publishes what `make` makes of them.
+pub(crate) fn conclude<T: Serialize + DeserializeOwned>(
+    board: &dyn Board,
+    key: &str,
+    ranks: usize,
+    deadline: Instant,
+    make: impl FnOnce(Vec<Vec<u8>>) -> std::result::Result<T, Failure>,
+) -> Result<Verdict<T>> {
+    let verdict = match all_of(key, ranks, board.collect(&entries(key), ranks, deadline)?) {
+        Ok(all) => make(all).map_or_else(Verdict::Failed, Verdict::Made),
+        Err(missing) => Verdict::Missing(missing),
+    };
+    publish(board, key, &verdict)?;
+    Ok(verdict)
+}
+
+/// The part of all other ranks: waits for what rank 0 publishes.
+pub(crate) fn hear<T: Serialize + DeserializeOwned>(
+    board: &dyn Board,
     key: &str,
     (rank, ranks): (Rank, usize),
-    value: &T,
     deadline: Instant,
-) -> Result<Vec<T>> {
-    let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
-    let bytes = postcard::to_allocvec(value).map_err(|error| broken(error.to_string()))?;
-    let all = exchange(store, key, rank, ranks, &bytes, deadline)?;
-    let read = |(from, bytes): (Rank, &Vec<u8>)| {
-        postcard::from_bytes(bytes)
-            .map_err(|error| broken(format!("rank {from} published what cannot be decoded: {error}")))
+) -> Result<Verdict<T>> {
+    let table = table(key);
+    if let Some(encoded) = board.get(&table, deadline)? {
+        return postcard::from_bytes(&encoded)
+            .map_err(|error| broken(board, format!("{table} cannot be read: {error}")));
+    }
+    // If all have come, it is rank 0 that has not said so in time.
+    let missing = match all_of(key, ranks, board.collect(&entries(key), ranks, Instant::now())?) {
+        Err(missing) => missing,
+        Ok(_) => vec![0],
     };
-    all.iter().enumerate().map(read).collect()
+    // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit, and a rank
+    // that still waited would take them for dead. The store may end with rank 0, and then nobody is left to tell.
+    let verdict = Verdict::<T>::Missing(missing.clone());
+    let told = missing.iter().try_for_each(|&rank| board.set(&entry(key, rank), ABSENT));
+    if let Err(error) = told.and_then(|()| publish(board, key, &verdict)) {
+        tracing::debug!(rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
+    }
+    Ok(verdict)
+}
+
+fn publish<T: Serialize>(board: &dyn Board, key: &str, verdict: &Verdict<T>) -> Result<()> {
+    let table = table(key);
+    match postcard::to_allocvec(verdict) {
+        Ok(encoded) => board.set(&table, &encoded),
+        Err(error) => Err(broken(board, format!("encoding {table}: {error}"))),
+    }
+}
+
+fn broken(board: &dyn Board, problem: String) -> Error {
+    Error::Rendezvous { store: board.name().to_owned(), problem }
 }
 
 /// The first byte of an entry: a rank's bytes follow, or another rank has stopped waiting for this one.
@@ -92,9 +173,15 @@ const ABSENT: &[u8] = &[0];
 
 /// The result of an exchange.
 #[derive(Serialize, Deserialize)]
-enum Verdict {
-    All(Vec<Vec<u8>>),
+pub(crate) enum Verdict<T> {
+    Made(T),
     Missing(Vec<Rank>),
+    Failed(Failure),
+}
+
+/// The key of the result.
+fn table(key: &str) -> String {
+    format!("{key}/table")
 }
 
 fn entries(key: &str) -> String {
@@ -106,7 +193,12 @@ fn entry(key: &str, rank: Rank) -> String {
     format!("{}{rank:020}", entries(key))
 }
 
-fn verdict(key: &str, ranks: usize, entries: Vec<(String, Vec<u8>)>) -> Verdict {
+/// The bytes of all ranks, or the ranks that have not come.
+fn all_of(
+    key: &str,
+    ranks: usize,
+    entries: Vec<(String, Vec<u8>)>,
+) -> std::result::Result<Vec<Vec<u8>>, Vec<Rank>> {
     let mut here: HashMap<String, Vec<u8>> = entries.into_iter().collect();
     let mut all = Vec::with_capacity(ranks);
     let mut missing = Vec::new();
@@ -118,5 +210,5 @@ fn verdict(key: &str, ranks: usize, entries: Vec<(String, Vec<u8>)>) -> Verdict 
             _ => missing.push(rank),
         }
     }
-    if missing.is_empty() { Verdict::All(all) } else { Verdict::Missing(missing) }
+    if missing.is_empty() { Ok(all) } else { Err(missing) }
 }

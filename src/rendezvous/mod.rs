@@ -33,7 +33,7 @@ pub use crate::position::{
     CallRecord, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report,
 };
 pub use exchange::exchange;
-pub(crate) use exchange::exchange_values;
+pub(crate) use exchange::{Board, decide, entry_of};
 pub use failure_latch::FailureLatch;
 pub use position_source::PositionSource;
 pub use server::StoreServer;

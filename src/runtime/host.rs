@@ -13,18 +13,24 @@ use crate::error::list;
 pub(crate) struct Host {
     /// The host's name.
     pub name: String,
-    /// The random id of the running kernel (`boot_id`): processes of one kernel share cores and memory. The name if there is no
-    /// /proc.
-    pub boot: String,
+    pub id: HostId,
+    /// Why some of it could not be read, on its own host.
+    #[serde(skip)]
+    pub unread: Option<String>,
+}
+
+/// What tells hosts apart, and what processes share there.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct HostId {
+    /// A hash of the random id of the running kernel (`boot_id`), or of the name if there is no /proc: processes of one kernel share
+    /// cores and memory.
+    pub boot: u64,
     /// The PID namespace: mostly one for each container. 0 if unknown, as the next.
     pub processes: u64,
     /// The network namespace.
     pub network: u64,
     /// The user: its id, and the user namespace in which it has that id (0 if unknown).
     pub user: (u32, u64),
-    /// Why some of it could not be read, on its own host.
-    #[serde(skip)]
-    pub unread: Option<String>,
 }
 
 impl Host {
@@ -33,7 +39,7 @@ impl Host {
         static HERE: OnceLock<Host> = OnceLock::new();
         HERE.get().cloned().unwrap_or_else(|| {
             let host = Self::read();
-            if host.boot != host.name {
+            if host.id.boot != hash(&host.name) {
                 return HERE.get_or_init(|| host).clone();
             }
             host
@@ -49,62 +55,65 @@ impl Host {
             unread = unread.take().or_else(|| file.as_ref().err().map(told));
             file.map_or(0, |file| file.ino())
         };
-        Self {
-            boot: boot.ok().filter(|boot| !boot.is_empty()).unwrap_or_else(|| name.clone()),
-            name,
+        let boot = boot.ok().filter(|boot| !boot.is_empty());
+        let id = HostId {
+            boot: hash(boot.as_ref().unwrap_or(&name)),
             processes: namespace("pid"),
             network: namespace("net"),
             user: (rustix::process::geteuid().as_raw(), namespace("user")),
-            unread,
-        }
+        };
+        Self { name, id, unread }
     }
 
-    /// Why ranks on these hosts (one host for each rank) cannot share memory: they must run under one kernel, find each other's
+    /// Why ranks on these hosts (name and host of each rank) cannot share memory: they must run under one kernel, find each other's
     /// sockets, which belong to a network namespace, and trust each other, as processes of one user do. `None` if they can.
-    pub(crate) fn apart(all: &[&Self]) -> Option<String> {
-        let camps = |of: &dyn Fn(&Self) -> String| {
-            let mut camps: BTreeMap<String, (&str, Vec<Rank>)> = BTreeMap::new();
-            for (rank, host) in all.iter().enumerate() {
-                camps.entry(of(host)).or_insert((&host.name, Vec::new())).1.push(rank);
+    pub(crate) fn apart(all: &[(&str, HostId)]) -> Option<String> {
+        fn camps<K: Ord>(all: &[(&str, HostId)], of: impl Fn(&HostId) -> K) -> Option<String> {
+            let mut camps: BTreeMap<K, (&str, Vec<Rank>)> = BTreeMap::new();
+            for (rank, (name, host)) in all.iter().enumerate() {
+                camps.entry(of(host)).or_insert((name, Vec::new())).1.push(rank);
             }
             let told = |(name, ranks): &(&str, Vec<Rank>)| format!("ranks {} on {name}", list(ranks));
             (camps.len() > 1).then(|| camps.values().map(told).collect::<Vec<_>>().join(", "))
-        };
-        if let Some(camps) = camps(&|host| host.boot.clone()) {
+        }
+        if let Some(camps) = camps(all, |host| host.boot) {
             return Some(format!("shared memory reaches ranks of one host only, and there are {camps}"));
         }
-        if let Some(camps) = camps(&|host| host.network.to_string()) {
+        if let Some(camps) = camps(all, |host| host.network) {
             return Some(format!(
                 "ranks that share memory must be in one network namespace, and there are several: of {camps}; let containers \
                  share one (docker run --network=host)"
             ));
         }
-        camps(&|host| format!("{:?}", host.user)).map(|camps| {
+        camps(all, |host| host.user).map(|camps| {
             format!("ranks that share memory must run as one user, and there are several: of {camps}")
         })
     }
 
     /// Why it is not known with whom this process can share memory, if it is not.
     pub(crate) fn unknown(&self) -> Option<String> {
-        let known = self.boot != self.name && self.network != 0 && self.user.1 != 0;
+        let HostId { boot, network, user, .. } = self.id;
+        let known = boot != hash(&self.name) && network != 0 && user.1 != 0;
         (!known).then(|| {
             let why = self.unread.as_deref().unwrap_or("they are empty");
             format!("boot_id in /proc/sys/kernel/random, or the namespaces in /proc/self/ns, cannot be read: {why}")
         })
     }
+}
 
-    /// Names the processes that can share memory with this one, if it is not [unknown](Self::unknown). Machines that were restored from
+impl HostId {
+    /// Names the processes that can share memory with this one, if it is not [unknown](Host::unknown). Machines that were restored from
     /// one snapshot say the same of themselves, so ranks try it: `address` is that of an endpoint that was reached, or empty.
     pub(crate) fn scope(&self, address: &[u8]) -> u128 {
         let mut hasher = blake3::Hasher::new_derive_key("unisono 2026-11-27 scope of shared memory");
-        hasher.update(self.boot.as_bytes()).update(&self.network.to_le_bytes());
+        hasher.update(&self.boot.to_le_bytes()).update(&self.network.to_le_bytes());
         hasher.update(&self.user.0.to_le_bytes()).update(&self.user.1.to_le_bytes()).update(address);
         hasher.finalize().as_bytes().first_chunk().copied().map_or(0, u128::from_le_bytes)
     }
 
-    /// Whether both run under the same kernel, and so share its processors.
-    pub(crate) fn same_machine(&self, other: &Self) -> bool {
-        self.boot == other.boot
+    /// Whether two ranks are on different hosts or in different network namespaces.
+    pub(crate) fn is_far(&self, other: &Self) -> bool {
+        (self.boot, self.network) != (other.boot, other.network)
     }
 }
 
@@ -116,37 +125,40 @@ fn told(error: &std::io::Error) -> String {
     format!("{error}{advice}")
 }
 
+fn hash(text: &str) -> u64 {
+    blake3::hash(text.as_bytes()).as_bytes().first_chunk().copied().map_or(0, u64::from_le_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn memory_is_shared_within_a_host_a_network_namespace_and_a_user() {
-        let here = Host { name: "alpha".into(), ..Host::here() };
-        let apart = |other: &Host| Host::apart(&[&here, other, &here]);
-        assert_eq!(apart(&here), None);
+        let here = Host::here().id;
+        let apart =
+            |name: &str, other: HostId| Host::apart(&[("alpha", here), (name, other), ("alpha", here)]);
+        assert_eq!(apart("alpha", here), None);
         let (network, user) = (here.network + 1, (here.user.0 + 1, here.user.1));
-        let other =
-            Host { name: "beta".into(), boot: "another".into(), processes: 2, network, user, unread: None };
-        let told = apart(&other).unwrap();
+        let told = apart("beta", HostId { boot: here.boot ^ 1, processes: 2, network, user }).unwrap();
         assert!(told.starts_with("shared memory reaches ranks of one host only, and there are "), "{told}");
         assert!(told.contains("ranks 0, 2 on alpha") && told.contains("ranks 1 on beta"), "{told}");
-        let told = apart(&Host { network, user, ..here.clone() }).unwrap();
+        let told = apart("alpha", HostId { network, user, ..here }).unwrap();
         assert!(told.contains("network namespace") && told.contains("--network=host"), "{told}");
         for user in [user, (here.user.0, here.user.1 + 1)] {
-            let told = apart(&Host { user, ..here.clone() }).unwrap();
+            let told = apart("alpha", HostId { user, ..here }).unwrap();
             assert!(told.contains("one user"), "{told}");
         }
         // Each may have processes of its own.
-        assert_eq!(apart(&Host { processes: 2, name: "gamma".into(), ..here.clone() }), None);
+        assert_eq!(apart("gamma", HostId { processes: 2, ..here }), None);
     }
 
     #[test]
     fn a_process_knows_its_machine() {
         let here = Host::here();
-        assert!(!here.name.is_empty() && !here.boot.is_empty());
-        assert!(here.same_machine(&Host::here()), "the same whenever it is asked");
+        assert!(!here.name.is_empty());
+        assert_eq!(here, Host::here(), "the same whenever it is asked");
         #[cfg(target_os = "linux")]
-        assert!(here.boot != here.name && here.processes != 0 && here.network != 0, "{here:?}");
+        assert!(here.unknown().is_none() && here.id.processes != 0, "{here:?}");
     }
 }

@@ -25,11 +25,12 @@ pub(crate) mod monitor;
 pub(crate) mod network;
 pub(crate) mod peer;
 mod position;
+pub(crate) mod roster;
 mod submission;
 mod supervisor;
 pub(crate) mod watchdog;
 
-use self::{affinity::Affinity, callers::Callers, monitor::Monitor, peer::PeerInfo, submission::Submission};
+use self::{affinity::Affinity, callers::Callers, monitor::Monitor, roster::Roster, submission::Submission};
 use crate::{
     buffer::Registry,
     config::Config,
@@ -60,7 +61,8 @@ pub(crate) struct Runtime {
     /// The sizes of windows in force.
     pub settings: Settings,
     /// Where the ranks of the world run.
-    pub peers: Vec<PeerInfo>,
+    /// What is known of all ranks of the world.
+    pub roster: Arc<Roster>,
     /// The tuning file's rows, for groups of any size.
     pub tuned: Table,
     /// The processors of the progress thread.
@@ -143,7 +145,7 @@ impl Runtime {
         (rank, config, monitor): (Rank, Config, Monitor),
         engine: Engine,
         settings: Settings,
-        (peers, tuned, affinity): (Vec<PeerInfo>, Table, Affinity),
+        (roster, tuned, affinity): (Arc<Roster>, Table, Affinity),
         store: Option<Store>,
     ) -> Self {
         Self {
@@ -153,7 +155,7 @@ impl Runtime {
             config,
             limits: engine.limits().clone(),
             settings,
-            peers,
+            roster,
             tuned,
             affinity,
             monitor,

@@ -147,5 +147,5 @@ pub(crate) fn memory(schedule: &dyn Schedule, ranks: usize, setup: &Setup<'_>) -
 /// The bytes that one of `ranks` ranks registers for its mailbox, control messages and headers.
 #[must_use]
 pub fn control_memory(ranks: usize) -> usize {
-    ranks.saturating_mul(736).saturating_add(10_240)
+    ranks.saturating_mul(880).saturating_add(10_240)
 }

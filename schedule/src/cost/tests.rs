@@ -316,12 +316,12 @@ fn memory_is_that_of_the_windows() {
     let plan = find("two_shot").and_then(|it| it.plan(Collective::AllReduce)).unwrap();
     let job = Job { chunk: 1000, lanes: 3, ..job(Collective::AllReduce, 8, 1_000_000) };
     let cost = all(plan, &job, &setup(&PLAIN));
-    assert_eq!(cost.memory, 7 * setup(&PLAIN).window + 8 * 736 + 10_240);
+    assert_eq!(cost.memory, 7 * setup(&PLAIN).window + 8 * 880 + 10_240);
     let halves = find("rabenseifner").and_then(|it| it.plan(Collective::ReduceScatter)).unwrap();
     let schedule = halves.make(&Job::new(Collective::ReduceScatter, 0, 8, 1000));
     let scratch = (schedule.scratch() * 4).next_power_of_two();
     assert!(
-        scratch > 0 && memory(&*schedule, 8, &setup(&PLAIN)) == 3 * (1 << 20) + 8 * 736 + 10_240 + scratch
+        scratch > 0 && memory(&*schedule, 8, &setup(&PLAIN)) == 3 * (1 << 20) + 8 * 880 + 10_240 + scratch
     );
 }
 

@@ -200,6 +200,16 @@ impl Comm {
         numbers.map(|number| self.calls[recent(number)].record()).collect()
     }
 
+    /// Forgets the operations that have begun; none is under way.
+    pub(crate) fn forget_calls(&mut self) {
+        self.begun = 0;
+        self.calls = [Signature::default(); CALLS];
+        for member in &mut self.members {
+            (member.probed_classes, member.probed) = ([None; 3], None);
+        }
+        self.mismatch_probes.clear();
+    }
+
     /// Whether nothing that this rank sent is in flight or queued.
     pub(crate) fn is_settled(&self) -> bool {
         self.control_completed() && self.under_way == 0 && self.messages.under_way == 0
@@ -269,6 +279,11 @@ impl Comm {
         access::store(&self.control, to * size_of::<Entry>() + about.part().start, &part)?;
         self.control_queue.push_back((to, ControlMessage::Part(about)));
         Ok(())
+    }
+
+    /// The part of a member's mailbox that this rank has written last; zeros if none.
+    pub(crate) fn sent_part<T: Pod>(&self, to: Rank, about: ControlKind) -> Result<T, Error> {
+        access::load(&self.control, to * size_of::<Entry>() + about.part().start)
     }
 
     /// There is a flow between this rank and a member.

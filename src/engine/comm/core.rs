@@ -310,21 +310,23 @@ impl Core<'_> {
     /// A greeting has arrived. A rank of another host sends two, in any order: the pattern, and a large message, which does not lie in
     /// the mailbox.
     fn hello_arrived(&mut self, from: Rank, hello: Hello) -> Result<(), Stop> {
-        let (seen, wanted) = (hello.pattern, Hello::new(from, self.comm.me).pattern);
+        let wanted = Hello::new(from, self.comm.me, hello.area, hello.slots).pattern;
+        let seen = hello.pattern;
         let member = &mut self.comm.members[from];
-        if let Some(slots) = hello.remote()
-            && seen == wanted
-        {
-            // The greeting before it may not have been looked at before this overwrote it.
+        let greets = seen == wanted && !member.greeted;
+        if greets {
             member.greeted = true;
+            // Who takes no large greetings sends none.
+            member.large_due &= RemoteRegion::from_words(hello.area).len > 0;
+        }
+        // It may have overwritten the greeting before that was looked at.
+        if let Some(slots) = hello.remote().filter(|_| seen == wanted) {
             return match *member.slots.get_or_insert(slots) == slots {
                 true => Ok(()),
                 false => Err(self.violation(from, "other shared slots than before".to_owned())),
             };
         }
-        if seen == wanted && !member.greeted {
-            member.greeted = true;
-        } else if !std::mem::take(&mut member.large_due) {
+        if !greets && !std::mem::take(&mut member.large_due) {
             let what = match seen == wanted {
                 true => return Err(self.port.forged(format!("a greeting of rank {from} that was not due"))),
                 false => {

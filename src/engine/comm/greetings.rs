@@ -13,8 +13,6 @@ use unisono_transport::{Region, RemoteRegion};
 pub(crate) struct Greetings {
     /// Memory for large greetings: the first half to receive, the second to send. `None` if it could not be registered.
     pub(crate) area: Option<Region>,
-    /// The areas of all ranks to receive large greetings.
-    pub(crate) areas: Vec<RemoteRegion>,
     /// The ranks that this one exchanges greetings with.
     pub(crate) neighbours: Vec<Rank>,
     /// When this rank stops waiting for their greetings.

@@ -109,7 +109,9 @@ impl Core<'_> {
         let me = comm.me;
         for rank in (0..ranks).filter(|&rank| rank != me) {
             comm.meets(rank)?;
-            comm.queue_control(rank, ControlKind::Hello, Hello { slots, ..Hello::new(me, rank) })?;
+            // As in the greeting, which this may overwrite before it is looked at.
+            let Hello { area, .. } = comm.sent_part(rank, ControlKind::Hello)?;
+            comm.queue_control(rank, ControlKind::Hello, Hello::new(me, rank, area, slots))?;
         }
         Ok(())
     }

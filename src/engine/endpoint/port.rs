@@ -1,12 +1,15 @@
 //! What all communicators of a process share: the transport with its peers, the puts in flight, the numbers of flows.
 
+use std::sync::Arc;
+
 use rustix::rand::{GetRandomFlags, getrandom};
 use unisono_schedule::Rank;
-use unisono_transport::{Address, Error, Event, Limits, Peer, Region, Transport};
+use unisono_transport::{Error, Event, Limits, Peer, Region, Transport};
 
 use super::{posts::Posts, routes::Routes};
 use crate::{
     engine::{
+        contact::Contacts,
         settings::Settings,
         stop::{Broken, Stop},
         wire::{Class, CommId, Immediate},
@@ -20,14 +23,10 @@ use crate::{
 const LITTLE: usize = 16 << 10;
 
 /// Another process of the world, or this one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Link {
-    address: Address,
-    /// The name of its host, for errors.
-    host: String,
-    /// The mask of immediates to it.
-    mask: u32,
-    handle: Option<Peer>,
+    /// Once it is connected: its handle, and the mask of immediates to it.
+    peer: Option<(Peer, u32)>,
     /// At most so many bytes are in flight to it, of all communicators, which share a connection.
     bytes: usize,
     /// The number of puts to it.
@@ -55,6 +54,8 @@ pub(crate) struct Port {
     /// The flows from this process, by the number that credits for them name.
     pub outgoing: Routes,
     links: Vec<Link>,
+    /// What is known of the processes.
+    pub(crate) contacts: Option<Arc<dyn Contacts>>,
     /// The most arrivals in flight: the completion queue must hold them.
     expected: usize,
     /// The most arrivals of one peer before windows of idle communicators are closed.
@@ -99,6 +100,7 @@ impl Port {
             incoming: Routes::default(),
             outgoing: Routes::default(),
             links: Vec::new(),
+            contacts: None,
             expected: 0,
             share: usize::MAX,
             crowded: Vec::new(),
@@ -115,41 +117,40 @@ impl Port {
         })
     }
 
-    /// Makes the processes of the world known, by rank: address, name of the host, and mask.
-    pub(crate) fn meet(&mut self, processes: Vec<(Address, String, u32)>) {
+    /// Makes the processes of the world known.
+    pub(crate) fn meet(&mut self, ranks: usize, contacts: Arc<dyn Contacts>) {
         // Half, since a window is opened before another has been closed.
-        let fair = self.limits.arrivals / 2 / processes.len().saturating_sub(1).max(1);
+        let fair = self.limits.arrivals / 2 / ranks.saturating_sub(1).max(1);
         self.share = fair.min(self.limits.arrivals_per_peer).max(self.least);
-        let link = |(address, host, mask)| Link {
-            address,
-            host,
-            mask,
-            handle: None,
-            bytes: 0,
-            sent: 0,
-            arrived: 0,
-            windows: Vec::new(),
-            expected: 0,
-        };
-        self.links = processes.into_iter().map(link).collect();
+        self.links.resize_with(ranks, Link::default);
+        self.contacts = Some(contacts);
     }
 
     /// The handle of a process, which is connected on first use, and the masked immediate.
     pub(crate) fn to(&mut self, world: Rank, immediate: Immediate) -> Result<(Peer, u32), Stop> {
-        let peer = self.peer(world)?;
-        let mask = self.links.get(world).map_or(0, |link| link.mask);
+        let (peer, mask) = self.connected(world)?;
         Ok((peer, immediate.encode() ^ mask))
     }
 
     /// The handle of a process, which is connected on first use.
     pub(crate) fn peer(&mut self, world: Rank) -> Result<Peer, Stop> {
-        let Some(Link { address, handle, .. }) = self.links.get_mut(world) else {
-            return Err(self.stop(format!("there is no rank {world}")));
+        self.connected(world).map(|(peer, _)| peer)
+    }
+
+    fn connected(&mut self, world: Rank) -> Result<(Peer, u32), Stop> {
+        match self.links.get(world).and_then(|link| link.peer) {
+            Some(known) => Ok(known),
+            None => self.connect(world),
+        }
+    }
+
+    #[cold]
+    fn connect(&mut self, world: Rank) -> Result<(Peer, u32), Stop> {
+        let contact = self.contacts.as_ref().and_then(|contacts| contacts.contact(world));
+        let (Some(link), Some(contact)) = (self.links.get_mut(world), contact) else {
+            return Err(self.stop(format!("nothing is known of rank {world}")));
         };
-        Ok(match handle {
-            Some(handle) => *handle,
-            None => *handle.insert(self.transport.connect(address)?),
-        })
+        Ok(*link.peer.insert((self.transport.connect(&contact.address)?, contact.mask)))
     }
 
     /// The bytes in flight to a process change: of one flow they were `before`, and are `now`.
@@ -248,8 +249,10 @@ impl Port {
     /// An error of the transport, with the rank and host that it is about. (The transport numbers peers in the order of connection.)
     #[cold]
     pub(crate) fn broken(&self, error: Error) -> Stop {
-        let at = error.peer().and_then(|peer| self.links.iter().position(|link| link.handle == Some(peer)));
-        let with = at.and_then(|rank| Some(format!("rank {rank} on {}", self.links.get(rank)?.host)));
+        let is = |link: &Link, peer: Peer| link.peer.is_some_and(|(handle, _)| handle == peer);
+        let at = error.peer().and_then(|peer| self.links.iter().position(|link| is(link, peer)));
+        let host = |rank| Some(self.contacts.as_ref()?.contact(rank)?.host);
+        let with = at.and_then(|rank| Some(format!("rank {rank} on {}", host(rank)?)));
         Stop::Transport(Box::new(Broken { error, with }))
     }
 

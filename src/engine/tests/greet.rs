@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::*;
+use crate::engine::wire::{ControlKind, Hello};
 
 /// Two engines that know each other and have sent no greetings.
 fn pair(open: impl Fn() -> Box<dyn Transport>) -> [Engine; 2] {
@@ -15,7 +16,7 @@ fn pair(open: impl Fn() -> Box<dyn Transport>) -> [Engine; 2] {
     let none = Duration::ZERO;
     for engine in &mut engines {
         let patience = Patience { spin: none, give_way: none, alone: none };
-        engine.meet(contacts.to_vec(), SMALL.chunk_bytes, patience).unwrap();
+        engine.meet(Arc::new(contacts.to_vec()), SMALL.chunk_bytes, patience).unwrap();
     }
     engines
 }
@@ -48,8 +49,9 @@ fn what_is_missing_of_a_greeting_is_told() {
         second.greet(&[0], &[0]).unwrap();
         // As if the network lost large packets.
         let lost = std::mem::take(&mut second.greetings.unsent);
-        assert_eq!(awaited(&mut second), []);
+        assert_eq!(awaited(&mut second), [Awaited { rank: 0, heard: true }], "the first has not heard of it");
         assert_eq!(awaited(&mut first), [Awaited { rank: 1, heard: true }]);
+        assert_eq!(awaited(&mut second), []);
         second.greetings.unsent = lost;
         serve(&mut second);
         assert_eq!(awaited(&mut first), []);
@@ -77,5 +79,27 @@ fn the_greetings_of_a_rank_come_in_any_order() {
         let mut awaited = || engines.each_mut().map(awaited);
         let awaited = (0..20).map(|_| awaited()).find(|it| it.iter().all(Vec::is_empty));
         assert!(awaited.is_some(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_greeting_is_read_with_the_shared_slots_that_overwrite_it() {
+    let hub = Hub::new();
+    let mut engines = pair(|| Box::new(hub.open()));
+    let areas = engines.each_ref().map(|engine| engine.greetings.remote());
+    for (rank, engine) in engines.iter_mut().enumerate() {
+        engine.greet(&[1 - rank], &[]).unwrap();
+        engine.net.core(WORLD).unwrap().open_shared().unwrap();
+    }
+    for _ in 0..2 {
+        engines.iter_mut().for_each(serve);
+    }
+    for (rank, engine) in engines.iter_mut().enumerate() {
+        assert_eq!(awaited(engine), []);
+        let comm = engine.net.core(WORLD).unwrap().comm;
+        let hello: Hello = comm.received_part(1 - rank, ControlKind::Hello).unwrap();
+        assert_eq!(hello.area, areas[1 - rank].words());
+        assert_eq!(comm.members[1 - rank].slots, hello.remote());
+        assert!(hello.remote().is_some());
     }
 }

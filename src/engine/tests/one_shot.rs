@@ -75,7 +75,7 @@ fn players(ranks: usize) -> Vec<Player> {
     let none = Duration::ZERO;
     for engine in &mut engines {
         let patience = Patience { spin: none, give_way: none, alone: none };
-        engine.meet(contacts.clone(), SMALL.chunk_bytes, patience).unwrap();
+        engine.meet(Arc::new(contacts.clone()), SMALL.chunk_bytes, patience).unwrap();
     }
     let player = |(rank, engine)| Player { engine, rank, begun: 0, current: None };
     engines.into_iter().enumerate().map(player).collect()

@@ -8,7 +8,7 @@ use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
 /// The version of the format that this folder defines; ranks compare it when they join.
-pub(crate) const VERSION: u32 = 19;
+pub(crate) const VERSION: u32 = 20;
 
 /// The most slots of a flow, for each of which a word has a bit.
 pub(crate) const MAX_SLOTS: usize = 64;
@@ -71,22 +71,12 @@ impl ClearToSend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Hello {
-    /// The pattern of [`hello`].
+    /// That of [`Hello::new`].
     pub pattern: [u64; 2],
+    /// Where its sender takes a large greeting: the region's [words](RemoteRegion::words); of length 0 if it takes none.
+    pub area: [u64; 3],
     /// The [words](RemoteRegion::words) of its [shared slots](super::slots); 0 before it has them.
     pub slots: [u64; 3],
-}
-
-impl Hello {
-    /// A greeting from one rank to another.
-    pub(crate) fn new(from: Rank, to: Rank) -> Self {
-        Self { pattern: hello(from, to), slots: [0; 3] }
-    }
-
-    /// Its shared slots, if it has them.
-    pub(crate) fn remote(&self) -> Option<RemoteRegion> {
-        (self.slots != [0; 3]).then(|| RemoteRegion::from_words(self.slots))
-    }
 }
 
 /// A request to close a window, with the counts of its receiver. If the sender has the same counts, nothing is in flight for
@@ -143,11 +133,21 @@ impl ControlKind {
     }
 }
 
-/// The pattern of the greeting that `from` writes to `to`.
-fn hello(from: Rank, to: Rank) -> [u64; 2] {
-    let mix = |x: u64| {
-        let x = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (x >> 31)
-    };
-    [mix((from as u64) << 32 | to as u64 | 1 << 63), mix((to as u64) << 32 | from as u64 | 1 << 62)]
+impl Hello {
+    /// What `from` tells `to`. Its pattern is of both and of all words, so that what has landed in part is none.
+    pub(crate) fn new(from: Rank, to: Rank, area: [u64; 3], slots: [u64; 3]) -> Self {
+        let mix = |x: u64| {
+            let x = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (x >> 31)
+        };
+        let (from, to) = (from as u64, to as u64);
+        let words_mixed = area.iter().chain(&slots).fold(0, |mixed, &word| mix(mixed ^ word));
+        let pattern = [from << 32 | to | 1 << 63, to << 32 | from | 1 << 62];
+        Self { pattern: pattern.map(|it| mix(it ^ words_mixed)), area, slots }
+    }
+
+    /// Its sender's shared slots, if it has them.
+    pub(crate) fn remote(&self) -> Option<RemoteRegion> {
+        (self.slots != [0; 3]).then(|| RemoteRegion::from_words(self.slots))
+    }
 }

@@ -49,7 +49,7 @@ fn immediates_survive_the_wire() {
 fn records_have_the_sizes_the_papers_say() {
     use unisono_schedule::windows::stride;
 
-    assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 416));
+    assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 440));
     assert_eq!(stride(1), 128);
     assert_eq!(stride(64), 128);
 }

@@ -1,10 +1,10 @@
-//! Checks that a setting is the same on all ranks.
+//! Checks that a setting is the same on all ranks, and the failure of one that does not fit them.
 
 use std::collections::BTreeMap;
 
 use unisono_schedule::Rank;
 
-use crate::error::{Error, Failure, Result, clean, list};
+use crate::error::{Failure, clean, list};
 
 /// The provider, as the error names it, and what the error advises.
 pub(super) const PROVIDER: &str = "the provider (UNISONO_PROVIDER)";
@@ -14,8 +14,8 @@ pub(super) const PROVIDER_ADVICE: &str =
 /// The most characters of a rank's setting in the error.
 const SHOWN: usize = 200;
 
-/// An error if the ranks' settings (in the order of ranks) differ. It says which ranks have which.
-pub(super) fn alike(name: &str, settings: &[String], advice: &str) -> Result<()> {
+/// The failure if the ranks' settings (in the order of ranks) differ. It says which ranks have which.
+pub(super) fn alike(name: &str, settings: &[String], advice: &str) -> Result<(), Failure> {
     let mut camps: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
     for (rank, setting) in settings.iter().enumerate() {
         camps.entry(clean(setting, SHOWN)).or_default().push(rank);
@@ -26,5 +26,11 @@ pub(super) fn alike(name: &str, settings: &[String], advice: &str) -> Result<()>
     let camps: Vec<_> =
         camps.iter().map(|(what, ranks)| format!("{what} on ranks {}", list(ranks))).collect();
     let problem = format!("must be alike on all ranks, and is {}{advice}", camps.join("; "));
-    Err(Error::Failed(Failure::Settings { name: name.to_owned(), problem }))
+    Err(Failure::Settings { name: name.to_owned(), problem })
+}
+
+/// The failure if ranks must use this provider, which cannot reach all of them because of the problem.
+pub(super) fn cannot_reach(provider: &str, problem: &str) -> Failure {
+    let problem = format!("{problem}; or let ranks meet by tcp or verbs, which reach all of them");
+    Failure::Settings { name: format!("UNISONO_PROVIDER={provider}"), problem }
 }

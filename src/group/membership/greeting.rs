@@ -2,22 +2,27 @@
 //! out between which addresses messages are lost.
 
 use std::{
-    collections::BTreeSet,
-    fs, io,
-    net::{IpAddr, SocketAddr, TcpStream},
+    collections::{BTreeSet, HashMap},
+    io,
+    net::{IpAddr, TcpStream},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
-use unisono_transport::Limits;
 
+use super::cards;
 use crate::{
-    engine::{Awaited, Contact, Engine, Patience, StalledOperation, Stop},
+    engine::{Awaited, Contacts, Engine, Patience, StalledOperation, Stop},
     error::{Error, Failure, Result, list},
-    rendezvous::{Store, exchange},
-    runtime::{host::Host, monitor::Monitor},
+    rendezvous::Store,
+    runtime::{
+        host::HostId,
+        monitor::Monitor,
+        roster::{Entry, Nic, Roster},
+    },
 };
 
 /// How long to wait without a greeting before looking for the cause. The whole check takes less than 15 s.
@@ -30,44 +35,29 @@ const HEARING: Duration = Duration::from_millis(2500);
 const MOST: usize = 4;
 
 /// A rank's endpoint as an error describes it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
-pub(crate) struct EndpointInfo {
-    device: String,
-    /// The MTU of that device; 0 if unknown.
-    mtu: u32,
-    /// The endpoint's address, if it is an IP address.
-    at: Option<SocketAddr>,
-    /// Whether the endpoint accepts TCP connections at that address.
-    by_tcp: bool,
-    /// The address from which the rank reached the store.
-    store: Option<IpAddr>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct EndpointInfo {
+    nic: Nic,
     host: String,
+    /// Whether the endpoint accepts TCP connections at its address.
+    by_tcp: bool,
 }
 
 impl EndpointInfo {
-    /// This rank's endpoint.
-    pub(crate) fn here(limits: &Limits, store: Option<&Store>, host: &Host) -> Self {
-        let device = limits.device.clone();
-        // Devices that are no network interfaces have no such file.
-        let mtu = fs::read_to_string(format!("/sys/class/net/{device}/mtu"));
-        Self {
-            mtu: mtu.ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(0),
-            at: limits.listens.parse().ok(),
-            by_tcp: limits.sockets,
-            store: store.map(|store| store.reached().0.ip()),
-            host: host.name.clone(),
-            device,
-        }
+    /// Of what a rank told of itself.
+    pub(super) fn of(entry: Option<Entry>, by_tcp: bool) -> Self {
+        entry.map_or_else(Self::default, |entry| Self { nic: entry.nic, host: entry.host.name, by_tcp })
     }
 
     fn is_at(&self, address: IpAddr) -> bool {
-        self.at.is_some_and(|at| at.ip() == address)
+        self.nic.at.is_some_and(|at| at.ip() == address)
     }
 
     /// `10.77.0.2 (eth0 of node2)`.
     fn words(&self) -> String {
-        let at = self.at.map_or_else(|| "an address that is none of IP".to_owned(), |at| at.ip().to_string());
-        format!("{at} ({} of {})", self.device, self.host)
+        let Nic { at, device, .. } = &self.nic;
+        let at = at.map_or_else(|| "an address that is none of IP".to_owned(), |at| at.ip().to_string());
+        format!("{at} ({device} of {})", self.host)
     }
 }
 
@@ -84,54 +74,87 @@ struct Finding {
     connects: Option<std::result::Result<(), String>>,
 }
 
-/// Exchanges greetings with this rank's neighbours, then waits until all ranks have done so. If a greeting is lost, all ranks
-/// return the same failure, which names the two ranks and the cause.
-pub(crate) fn meet(
-    engine: &mut Engine,
-    monitor: &Monitor,
-    store: Option<&Store>,
-    (hosts, endpoints): (&[Host], &[EndpointInfo]),
-    (contacts, chunk_bytes, patience): (Vec<Contact>, usize, Patience),
-    deadline: Instant,
-) -> Result<()> {
-    let rank = monitor.rank;
-    let neighbours = neighbours(rank, hosts, engine.limits().connect_all);
-    let far: Vec<Rank> =
-        neighbours.iter().copied().filter(|&other| on_other_host(&hosts[rank], &hosts[other])).collect();
-    let begun = Instant::now();
-    let call = format!("greeting ranks {} over {}", list(&neighbours), engine.limits().provider);
-    let explain = |stop| {
-        let stalled = StalledOperation {
-            number: Some(0),
-            call: call.clone(),
-            waited: begun.elapsed(),
-            ..StalledOperation::default()
+/// The check of a rank's connections.
+pub(super) struct Check<'a> {
+    pub monitor: &'a Monitor,
+    pub store: Option<&'a Store>,
+    pub ranks: usize,
+    pub deadline: Instant,
+}
+
+impl Check<'_> {
+    /// Exchanges greetings with this rank's neighbours, then waits until all ranks have done so. If a greeting is lost, all ranks
+    /// return the same failure, which names the two ranks and the cause. If ranks have met before, these were `greeted` then.
+    pub(super) fn meet(
+        &self,
+        engine: &mut Engine,
+        roster: &Arc<Roster>,
+        greeted: Option<&[Rank]>,
+        (chunk_bytes, patience): (usize, Patience),
+    ) -> Result<()> {
+        let (rank, hosts) = (self.monitor.rank, roster.hosts());
+        let mut neighbours = neighbours(rank, &hosts, engine.limits().connect_all);
+        neighbours.retain(|other| !greeted.is_some_and(|greeted| greeted.contains(other)));
+        let far: Vec<Rank> =
+            neighbours.iter().copied().filter(|&other| hosts[rank].is_far(&hosts[other])).collect();
+        let contacts = Arc::clone(roster) as Arc<dyn Contacts>;
+        let met = match greeted {
+            None => engine.meet(contacts, chunk_bytes, patience),
+            Some(_) => engine.learn(contacts, patience),
         };
-        Error::Failed(monitor.tell(monitor.explain(stop, stalled)))
-    };
-    let met = engine.meet(contacts, chunk_bytes, patience);
-    let mut greeted = met.and_then(|()| engine.greet(&neighbours, &far));
-    while greeted.is_ok() {
-        greeted = match engine.greeted(monitor, PATIENCE, deadline) {
-            Ok(()) => break,
-            Err(Stop::Deadline) if Instant::now() < deadline => {
-                diagnose(engine, rank, store, endpoints).map_or(Ok(()), |failure| Err(failure.into()))
-            }
-            Err(Stop::Transport(error)) if error.error.is_own() => Err(Stop::Transport(error)),
-            // The death of a peer breaks the transport too; then the store names the dead rank.
-            Err(Stop::Transport(error)) => match monitor.dead() {
-                None => {
-                    Err(diagnose(engine, rank, store, endpoints).map_or(Stop::Transport(error), Stop::from))
-                }
-                Some(_) => Err(Stop::Failed),
-            },
-            Err(stop) => Err(stop),
-        };
+        met.map_err(|stop| self.failed(stop, StalledOperation::default()))?;
+        let by_tcp = engine.limits().sockets;
+        self.greet(engine, &|rank| EndpointInfo::of(roster.entry(rank), by_tcp), &neighbours, &far)?;
+        let Some(store) = self.store.filter(|_| self.ranks > 1) else { return Ok(()) };
+        store.set(&findings_key(rank), &postcard::to_allocvec(&Findings::default()).unwrap_or_default())?;
+        let (begun, provider) = (Instant::now(), engine.limits().provider.clone());
+        let call = || format!("greeting ranks {} over {provider}", list(&neighbours));
+        let explain = |stop| self.failed(stop, stalled(call(), begun));
+        all_have(engine, self.monitor, store, self.ranks, self.deadline, &explain)
     }
-    greeted.map_err(explain)?;
-    let Some(store) = store.filter(|_| hosts.len() > 1) else { return Ok(()) };
-    store.set(&findings_key(rank), &postcard::to_allocvec(&Findings::default()).unwrap_or_default())?;
-    all_have(engine, monitor, store, hosts.len(), deadline, &explain)
+
+    /// Exchanges greetings with these ranks, of which some are on other hosts.
+    pub(super) fn greet(
+        &self,
+        engine: &mut Engine,
+        endpoints: &dyn Fn(Rank) -> EndpointInfo,
+        neighbours: &[Rank],
+        far: &[Rank],
+    ) -> Result<()> {
+        let Self { monitor, store, deadline, .. } = *self;
+        let rank = monitor.rank;
+        let begun = Instant::now();
+        let mut greeted = engine.greet(neighbours, far);
+        while greeted.is_ok() {
+            greeted =
+                match engine.greeted(monitor, PATIENCE, deadline) {
+                    Ok(()) => break,
+                    Err(Stop::Deadline) if Instant::now() < deadline => {
+                        diagnose(engine, rank, store, endpoints).map_or(Ok(()), |failure| Err(failure.into()))
+                    }
+                    Err(Stop::Transport(error)) if error.error.is_own() => Err(Stop::Transport(error)),
+                    // The death of a peer breaks the transport too; then the store names the dead rank.
+                    Err(Stop::Transport(error)) => match monitor.dead() {
+                        None => Err(diagnose(engine, rank, store, endpoints)
+                            .map_or(Stop::Transport(error), Stop::from)),
+                        Some(_) => Err(Stop::Failed),
+                    },
+                    Err(stop) => Err(stop),
+                };
+        }
+        let call = format!("greeting ranks {} over {}", list(neighbours), engine.limits().provider);
+        greeted.map_err(|stop| self.failed(stop, stalled(call, begun)))
+    }
+
+    /// The error of an engine that has stopped, after the other ranks were told.
+    pub(super) fn failed(&self, stop: Stop, stalled: StalledOperation) -> Error {
+        let stalled = StalledOperation { number: Some(0), ..stalled };
+        Error::Failed(self.monitor.tell(self.monitor.explain(stop, stalled)))
+    }
+}
+
+fn stalled(call: String, begun: Instant) -> StalledOperation {
+    StalledOperation { number: Some(0), call, waited: begun.elapsed(), ..StalledOperation::default() }
 }
 
 /// Waits until all ranks have checked their connections, and meanwhile answers the greetings of the others.
@@ -145,7 +168,7 @@ fn all_have(
 ) -> Result<()> {
     // After the ranks that still wait for greetings have given up, so that their failures, which name the cause, come first.
     let deadline = deadline + CONNECTING + HEARING;
-    let meet = || exchange(store, "met", monitor.rank, ranks, &[], deadline).map(drop);
+    let meet = || cards::decide(Some(store), "met", (monitor.rank, ranks), &(), deadline, |_| Ok(()));
     let waker = engine.waker();
     thread::scope(|scope| {
         let met = thread::Builder::new().name("unisono-meet".to_owned()).spawn_scoped(scope, || {
@@ -174,14 +197,14 @@ fn diagnose(
     engine: &mut Engine,
     rank: Rank,
     store: Option<&Store>,
-    endpoints: &[EndpointInfo],
+    endpoints: &dyn Fn(Rank) -> EndpointInfo,
 ) -> Option<Failure> {
     let mine = Findings(thread::scope(|scope| {
         let threads: Vec<_> = engine
             .awaited()
             .map(|awaited| {
-                let endpoint = &endpoints[awaited.rank];
-                let at = endpoint.at.filter(|_| endpoint.by_tcp);
+                let endpoint = endpoints(awaited.rank);
+                let at = endpoint.nic.at.filter(|_| endpoint.by_tcp);
                 // The kernel accepts connections to an endpoint also while its process is busy.
                 let connect = move || at.map(|at| TcpStream::connect_timeout(&at, CONNECTING).map(drop));
                 (awaited, thread::Builder::new().spawn_scoped(scope, connect))
@@ -202,7 +225,7 @@ fn diagnose(
     mine.0.iter().find_map(|finding| {
         let theirs = store.get(&findings_key(finding.rank), until).ok().flatten();
         let theirs: Option<Findings> = theirs.and_then(|bytes| postcard::from_bytes(&bytes).ok());
-        verdict(rank, finding, theirs.as_ref(), endpoints)
+        verdict(rank, finding, theirs.as_ref(), [rank, finding.rank].map(endpoints))
     })
 }
 
@@ -215,18 +238,17 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// The failure of the connection to a rank whose greeting is missing, from the findings of both ranks.
+/// The failure of the connection to a rank whose greeting is missing, from the findings and endpoints of both ranks.
 fn verdict(
     me: Rank,
     finding: &Finding,
     theirs: Option<&Findings>,
-    endpoints: &[EndpointInfo],
+    [my, its]: [EndpointInfo; 2],
 ) -> Option<Failure> {
     let peer = finding.rank;
-    let (my, its) = (&endpoints[me], &endpoints[peer]);
     let back = theirs.and_then(|theirs| theirs.0.iter().find(|finding| finding.rank == me));
     let back = back.and_then(|back| back.connects.as_ref());
-    let by_store = match (my.store, its.store) {
+    let by_store = match (my.nic.store, its.nic.store) {
         (Some(mine), Some(theirs)) if !(my.is_at(mine) && its.is_at(theirs)) => {
             let (mine, theirs) = (from_where(mine), from_where(theirs));
             format!("; the store was reached from {mine} by rank {me} and from {theirs} by rank {peer}")
@@ -236,8 +258,8 @@ fn verdict(
     let advice = "set UNISONO_INTERFACE to the interfaces or the network that connect the two hosts, and let firewalls pass TCP \
                   at all ports between these addresses";
     let fails = |from: Rank, to: Rank, why: &str, other: Option<&std::result::Result<(), String>>| {
-        let (source, target) = (&endpoints[from], &endpoints[to]);
-        let port = target.at.map_or(0, |at| at.port());
+        let (source, target) = if from == me { (&my, &its) } else { (&its, &my) };
+        let port = target.nic.at.map_or(0, |at| at.port());
         let other = match other {
             Some(Err(why)) => format!("; the opposite direction fails too: {why}"),
             Some(Ok(())) => "; the opposite direction works".to_owned(),
@@ -261,7 +283,7 @@ fn verdict(
         (_, _, Some(_)) if finding.heard => lost(
             &format!(
                 "small messages arrive, but none as large as a chunk: the network loses large packets (the MTU is {} and {})",
-                its.mtu, my.mtu
+                its.nic.mtu, my.nic.mtu
             ),
             "give these interfaces an MTU that every switch and router between them supports, for instance `ip link set DEVICE \
              mtu 1500`, or raise the MTU of the network",
@@ -277,27 +299,21 @@ fn from_where(address: IpAddr) -> String {
     if address.is_loopback() { "its own host".to_owned() } else { address.to_string() }
 }
 
-/// Whether two ranks are on different hosts or in different network namespaces.
-fn on_other_host(one: &Host, other: &Host) -> bool {
-    (&one.boot, one.network) != (&other.boot, other.network)
-}
-
 /// The ranks that a rank exchanges greetings with: its neighbours on the ring, and ranks of other hosts. The ranks of a host divide
 /// the other hosts among them, but each chooses at most [`MOST`] ranks, and at least one, because the addresses of its own host
 /// are reachable through any interface. The relation is symmetric. With `all`, for transports that must connect all ranks before
 /// one leaves, every rank greets all others.
-fn neighbours(rank: Rank, hosts: &[Host], all: bool) -> Vec<Rank> {
+fn neighbours(rank: Rank, hosts: &[HostId], all: bool) -> Vec<Rank> {
     let ranks = hosts.len();
     let mut greeted = BTreeSet::from([(rank + 1) % ranks, (rank + ranks - 1) % ranks]);
     if all {
         greeted.extend(0..ranks);
     }
-    let mut groups: Vec<Vec<Rank>> = Vec::new();
+    let (mut groups, mut numbers): (Vec<Vec<Rank>>, _) = (Vec::new(), HashMap::new());
     for (rank, host) in hosts.iter().enumerate() {
-        match groups.iter_mut().find(|group| !on_other_host(&hosts[group[0]], host)) {
-            Some(group) => group.push(rank),
-            None => groups.push(vec![rank]),
-        }
+        let group = *numbers.entry((host.boot, host.network)).or_insert(groups.len());
+        groups.resize_with(groups.len().max(group + 1), Vec::new);
+        groups[group].push(rank);
     }
     let others = groups.len() - 1;
     for (at, group) in groups.iter().enumerate() {
@@ -322,10 +338,12 @@ fn neighbours(rank: Rank, hosts: &[Host], all: bool) -> Vec<Rank> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::host::Host;
 
-    fn hosts(ranks: &[usize]) -> Vec<Host> {
-        let host =
-            |(number, &ranks): (usize, &usize)| vec![Host { network: number as u64, ..Host::here() }; ranks];
+    fn hosts(ranks: &[usize]) -> Vec<HostId> {
+        let host = |(number, &ranks): (usize, &usize)| {
+            vec![HostId { network: number as u64, ..Host::here().id }; ranks]
+        };
         ranks.iter().enumerate().flat_map(host).collect()
     }
 
@@ -337,7 +355,7 @@ mod tests {
             for (rank, greeted) in all.iter().enumerate() {
                 assert!(!greeted.contains(&rank));
                 assert!(greeted.iter().all(|&other| all[other].contains(&rank)), "{ranks:?}: {all:?}");
-                let far = greeted.iter().any(|&other| on_other_host(&hosts[rank], &hosts[other]));
+                let far = greeted.iter().any(|&other| hosts[rank].is_far(&hosts[other]));
                 assert_eq!(far, ranks.len() > 1, "{ranks:?}: rank {rank} greets {greeted:?}");
             }
             let most = all.iter().map(Vec::len).max().unwrap_or(0);
@@ -371,23 +389,20 @@ mod tests {
         assert_eq!(neighbours(1, &hosts(&[5]), true), [0, 2, 3, 4]);
     }
 
-    fn endpoints() -> Vec<EndpointInfo> {
-        let endpoint = |at: &str, device: &str, host: &str, store: &str| EndpointInfo {
-            device: device.into(),
-            mtu: 9000,
-            at: at.parse().ok(),
-            by_tcp: true,
-            store: store.parse().ok(),
-            host: host.into(),
+    fn endpoints() -> [EndpointInfo; 2] {
+        let endpoint = |at: &str, device: &str, host: &str, store: &str| {
+            let (at, store) = (at.parse().ok(), store.parse().ok());
+            let nic = Nic { device: device.into(), megabits: 0, mtu: 9000, at, store };
+            EndpointInfo { nic, host: host.into(), by_tcp: true }
         };
-        vec![
+        [
             endpoint("10.88.0.1:4001", "eth0", "alpha", "10.77.0.1"),
             endpoint("10.77.0.2:4002", "eth1", "beta", "10.77.0.2"),
         ]
     }
 
     fn words(finding: &Finding, theirs: Option<&Findings>) -> String {
-        verdict(0, finding, theirs, &endpoints()).map(|failure| failure.to_string()).unwrap_or_default()
+        verdict(0, finding, theirs, endpoints()).map(|failure| failure.to_string()).unwrap_or_default()
     }
 
     #[test]

@@ -7,20 +7,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Serialize};
-use unisono_schedule::select::{self, Chooser, Selection, table::Table};
-use unisono_transport::{Activity, Address, Limits, RemoteRegion, Transport, ofi::Options};
+use unisono_schedule::{
+    Rank,
+    select::{self, Chooser, Selection, table::Table},
+};
+use unisono_transport::{Activity, Limits, Transport, ofi::Options};
 
 use crate::{
     config::{Config, StoreAddress, fnv},
-    engine::{Bounds, Contact, Engine, MAX_RANKS, Patience, Settings, VERSION, WORLD},
-    error::{Error, Result},
+    engine::{Bounds, Engine, MAX_RANKS, Patience, Settings, WORLD},
+    error::{Error, Failure, Result, list},
     group::{
         ProcessGroup,
         membership::{
-            alike::{PROVIDER, PROVIDER_ADVICE, alike},
-            greeting::{self, EndpointInfo},
+            cards::{self, JoinInfo, Known},
+            greeting::Check,
             reach,
+            spread::spread,
         },
         plan::{
             Planner,
@@ -29,13 +32,13 @@ use crate::{
         shared::Shared,
     },
     outside,
-    rendezvous::{LINGER, Store, exchange_values},
+    rendezvous::{LINGER, Store},
     runtime::{
         Runtime,
         affinity::Affinity,
-        host::Host,
         monitor::Monitor,
-        peer::{self, PeerInfo},
+        peer,
+        roster::{Entry, Roster},
         watchdog::{Subject, Watchdog},
     },
 };
@@ -50,27 +53,6 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 /// The same if every rank has a core of its own and no other thread runs there: longer than its only peer takes to copy or reduce a
 /// megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
 const ALONE: Duration = Duration::from_millis(1);
-
-/// What every rank publishes at the store when it joins.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct JoinInfo {
-    /// The version of the wire.
-    wire: u32,
-    /// The settings that must be the same on all ranks, by name.
-    settings: Vec<(String, String)>,
-    provider: String,
-    address: Vec<u8>,
-    mailbox: [u64; 3],
-    /// The mask of the immediates of puts to this rank.
-    mask: u32,
-    /// The region that receives large greetings: its words, as of the mailbox.
-    area: [u64; 3],
-    endpoint: EndpointInfo,
-    /// The largest chunk whose windows this rank can register.
-    chunk_bytes: u64,
-    /// The host, processors and NIC of the rank.
-    peer: PeerInfo,
-}
 
 impl ProcessGroup {
     /// Joins the world that a configuration describes. Returns when all ranks have joined and their connections are checked.
@@ -209,7 +191,7 @@ impl ProcessGroup {
         })
     }
 
-    /// Exchanges [`JoinInfo`] with the other ranks and checks the connections.
+    /// Exchanges [cards](JoinInfo) with the other ranks and checks the connections.
     fn meet(
         deadline: Instant,
         (config, bounds): (&Config, Bounds),
@@ -254,73 +236,57 @@ impl ProcessGroup {
         if ranks > 1 {
             engine.take_large_greetings(settings.chunk_bytes)?;
         }
-        let contact = engine.contact();
         let limits = engine.limits().clone();
-        let peer = PeerInfo::here(&limits);
         let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
         let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
-        let info = JoinInfo {
-            wire: VERSION,
-            settings: alike,
-            provider: limits.provider.clone(),
-            endpoint: EndpointInfo::here(&limits, store, &peer.host),
-            address: contact.address.0,
-            mailbox: contact.mailbox.words(),
-            mask: contact.mask,
-            area: contact.area.words(),
-            chunk_bytes: settings.chunk_bytes as u64,
-            peer,
+        let entry = Entry::here(&limits, store, engine.contact());
+        let card = JoinInfo::new((&limits.provider, limits.one_host), &alike, settings.chunk_bytes, entry);
+        let listed = bounds.listed;
+        let known = cards::exchange(store, (rank, ranks), (&card, &alike), listed, deadline)?;
+        let check = Check { monitor, store, ranks, deadline };
+        let (roster, chunk_bytes, greeted) = match (known, store) {
+            (Known::Spread(published, roster), Some(store)) => {
+                let chunk_bytes = usize::try_from(published.chunk_bytes).unwrap_or(usize::MAX);
+                let given = (published, roster);
+                let bytes = (chunk_bytes, settings.eager_bytes);
+                let (roster, greeted) = spread(&mut engine, &check, store, given, bytes)?;
+                (roster, chunk_bytes, Some(greeted))
+            }
+            (Known::All(roster, chunk_bytes), _) => (roster, chunk_bytes, None),
+            (Known::Spread(..), None) => return Err(Error::Failed(Failure::Closed)),
         };
-        let infos = match store {
-            Some(store) => exchange_values(store, "join", (rank, ranks), &info, deadline)?,
-            None => vec![info.clone()],
-        };
-        agree(&infos)?;
 
-        if limits.one_host
-            && let Some(problem) = Host::apart(&infos.iter().map(|info| &info.peer.host).collect::<Vec<_>>())
-        {
-            return Err(reach::cannot_reach(&limits.provider, &problem));
-        }
-        let peers: Vec<PeerInfo> = infos.iter().map(|info| info.peer.clone()).collect();
-        let (ranks_here, cores) = info.peer.shared_by(peers.iter());
+        let peers: Vec<_> = (0..ranks).filter_map(|rank| roster.peer(rank)).collect();
+        let (ranks_here, cores) =
+            peers.get(rank).map_or((1, 1), |me| peer::sharing(me.host.boot, peers.iter()));
         let crowded = ranks_here > cores;
         let patience = Patience {
             spin: config.spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN }),
             give_way: GIVE_WAY,
             alone: if crowded { GIVE_WAY } else { ALONE },
         };
-        let chunk_bytes = infos.iter().map(|info| info.chunk_bytes).min().unwrap_or(0);
         let chooser = peer::chooser(&peers, &limits.provider);
-        let chunk_bytes = usize::try_from(chunk_bytes).unwrap_or(usize::MAX);
+        let shares = peers.get(rank).and_then(|me| me.shares);
+        let with = |&other: &Rank| other != rank && shares.is_some() && peers[other].shares == shares;
+        let with: Vec<Rank> = (0..peers.len()).filter(with).collect();
         tracing::info!(
             rank,
             ranks,
             provider = %limits.provider,
             version = %limits.version,
+            shares_memory_with = (!with.is_empty()).then(|| list(&with)),
             ranks_here,
             cores,
             chunk_bytes,
             "joined"
         );
 
-        let endpoints: Vec<EndpointInfo> = infos.iter().map(|info| info.endpoint.clone()).collect();
-        let contacts = infos
-            .into_iter()
-            .map(|info| {
-                let [mailbox, area] = [info.mailbox, info.area].map(RemoteRegion::from_words);
-                let (address, host) = (Address(info.address), info.peer.host.name);
-                Contact { address, host, mailbox, mask: info.mask, area }
-            })
-            .collect();
-        let hosts: Vec<_> = peers.iter().map(|peer| peer.host.clone()).collect();
-        let meeting = (contacts, chunk_bytes, patience);
-        greeting::meet(&mut engine, monitor, store, (&hosts, &endpoints), meeting, deadline)?;
+        check.meet(&mut engine, &roster, greeted.as_deref(), (chunk_bytes, patience))?;
         Ok(Joined {
             engine,
             settings: Settings { chunk_bytes, ..settings },
             chooser,
-            peers,
+            roster,
             tuned,
             affinity,
             options,
@@ -344,7 +310,7 @@ impl ProcessGroup {
             opened.get_or_init(|| transport.limits().clone());
             Self::meet(deadline, (&config, bounds), transport, &monitor, store.as_ref())
         });
-        let Joined { engine, settings, chooser, peers, tuned, affinity, options } = match met {
+        let Joined { engine, settings, chooser, roster, tuned, affinity, options } = match met {
             Ok(met) => met,
             Err(error) => return Err(monitor.give_up(error)),
         };
@@ -357,7 +323,7 @@ impl ProcessGroup {
             (rank, config, monitor),
             engine,
             settings,
-            (peers, tuned.clone(), affinity),
+            (roster, tuned.clone(), affinity),
             store,
         ));
         runtime.callers.enter();
@@ -387,7 +353,7 @@ struct Joined {
     engine: Engine,
     settings: Settings,
     chooser: Chooser,
-    peers: Vec<PeerInfo>,
+    roster: Arc<Roster>,
     tuned: Table,
     affinity: Affinity,
     options: CallOptions,
@@ -490,23 +456,6 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
         }
     }
     Ok(chunk)
-}
-
-/// Checks that all ranks have the same protocol version, provider and settings.
-fn agree(infos: &[JoinInfo]) -> Result<()> {
-    let differs = |name: &str, what: &dyn Fn(&JoinInfo) -> String, advice: &str| {
-        alike(name, &infos.iter().map(what).collect::<Vec<_>>(), advice)
-    };
-    differs("the version of the protocol", &|info| info.wire.to_string(), "")?;
-    differs(PROVIDER, &|info| info.provider.clone(), PROVIDER_ADVICE)?;
-    let mut settings = infos.first().into_iter().flat_map(|info| &info.settings);
-    settings.try_for_each(|(wanted, _)| {
-        let of = |info: &JoinInfo| {
-            let setting = info.settings.iter().find(|(name, _)| name == wanted);
-            setting.map_or_else(|| "unknown".to_owned(), |(_, value)| value.clone())
-        };
-        differs(wanted, &of, "")
-    })
 }
 
 #[cfg(test)]

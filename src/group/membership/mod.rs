@@ -1,14 +1,16 @@
-//! Making groups: `join` and `from_env` make the world (with `reach`, `address`, `alike` and `greeting`); `split`, `create` and `pair` make other groups
-//! from a group.
+//! Making groups: `join` and `from_env` make the world (with `reach`, `near`, `address`, `cards`, `alike`, `greeting` and `spread`); `split`, `create` and `pair` make other groups from a group.
 
 mod address;
 mod alike;
+mod cards;
 mod create;
 mod from_env;
 mod greeting;
 mod join;
+mod near;
 mod pair;
 mod reach;
 mod split;
+mod spread;
 
 pub use self::reach::describe_transport;

@@ -336,7 +336,7 @@ impl ProcessGroup {
             })
         })?;
         introduced.map_err(|stop| self.shared.stopped(stop, "making a group", std::time::Duration::ZERO))?;
-        let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.peers.get(rank).cloned()).collect();
+        let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.roster.peer(rank)).collect();
         let tuned = runtime.tuned.clone().of(members.len());
         let chooser = peer::chooser(&peers, &runtime.limits.provider);
         let planner = Planner::new(me, chooser, tuned, runtime.settings, &runtime.limits);

@@ -1,0 +1,30 @@
+//! What the engine must know of other ranks to put to them.
+
+use unisono_schedule::Rank;
+use unisono_transport::{Address, RemoteRegion};
+
+/// What a rank must know of another before it can put to it; exchanged at join.
+#[derive(Clone, Debug)]
+pub(crate) struct Contact {
+    pub address: Address,
+    /// The name of its host, for errors.
+    pub host: String,
+    /// The mailbox of the world's communicator: one entry for every rank.
+    pub mailbox: RemoteRegion,
+    /// The mask of immediates to it.
+    pub mask: u32,
+}
+
+/// What is known of the ranks of the world. The engine asks when it first puts to a rank.
+pub(crate) trait Contacts: Send + Sync {
+    /// The number of ranks.
+    fn ranks(&self) -> usize;
+
+    /// Of a rank; `None` if nothing is known of it yet.
+    fn contact(&self, rank: Rank) -> Option<Contact>;
+
+    /// A rank's mailbox.
+    fn mailbox(&self, rank: Rank) -> Option<RemoteRegion> {
+        self.contact(rank).map(|contact| contact.mailbox)
+    }
+}

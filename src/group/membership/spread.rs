@@ -1,0 +1,164 @@
+//! Spreads the roster among many ranks: rank 0 publishes its length and hash at the store, and it comes down two trees of ranks by the library's own
+//! broadcast, so that no rank sends more than one roster. A rank fetches from the store only the cards of the few ranks that are next
+//! to it in the trees, and checks its connections to these before.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use unisono_schedule::{
+    CallSchedule, Collective, Job, Rank, Schedule, Step,
+    algorithm::{self, Algorithm},
+};
+
+use super::{
+    cards::{self, Published},
+    greeting::{Check, EndpointInfo},
+};
+use crate::{
+    buffer::{Borrowed, Registry},
+    call::Signature,
+    dtype::Dtype,
+    engine::{
+        Action, Completion, Contact, Contacts, Engine, Operation, Patience, StalledOperation, Stop, Task,
+        WORLD, What,
+    },
+    error::{Error, Result},
+    reduce::{Kernel, ReduceOp},
+    rendezvous::Store,
+    runtime::roster::{Entry, Roster},
+};
+
+/// Two trees, in which every rank sends as much as it receives.
+const ALGORITHM: &str = "tree";
+
+/// What is known of the ranks next to this one in the trees.
+struct Relatives {
+    ranks: usize,
+    entries: BTreeMap<Rank, Entry>,
+}
+
+impl Contacts for Relatives {
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn contact(&self, rank: Rank) -> Option<Contact> {
+        self.entries.get(&rank).cloned().map(Entry::contact)
+    }
+}
+
+/// The broadcast of `len` bytes from rank 0, in messages of at most `chunk` bytes.
+pub(super) fn job(rank: Rank, ranks: usize, len: usize, chunk: usize) -> Job<'static> {
+    Job { chunk: chunk.max(1), ..Job::new(Collective::Broadcast, rank, ranks, len) }
+}
+
+/// The schedule of this job, and its algorithm.
+pub(super) fn schedule(job: &Job<'_>) -> Option<(&'static Algorithm, Box<dyn Schedule>)> {
+    let algorithm = algorithm::find(ALGORITHM)?;
+    Some((algorithm, algorithm.make(job)?))
+}
+
+/// The ranks that send to this one or get messages of it.
+pub(super) fn relatives(job: &Job<'_>) -> Vec<Rank> {
+    let mut all = BTreeSet::new();
+    if let Some((_, mut schedule)) = schedule(job) {
+        schedule.sources(&mut |from| _ = all.insert(from));
+        while let Some(step) = schedule.next(0) {
+            if let Step::Put { to, .. } = step {
+                all.insert(to);
+            }
+        }
+    }
+    all.into_iter().collect()
+}
+
+/// Gets the roster that was published, or at rank 0 gives it to the others. Returns it, and the ranks whose connections were checked.
+pub(super) fn spread(
+    engine: &mut Engine,
+    check: &Check<'_>,
+    store: &Store,
+    (published, roster): (Published, Option<Arc<Roster>>),
+    (chunk_bytes, eager_bytes): (usize, usize),
+) -> Result<(Arc<Roster>, Vec<Rank>)> {
+    let (rank, ranks) = (check.monitor.rank, check.ranks);
+    let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
+    let len = usize::try_from(published.len).map_err(|error| broken(error.to_string()))?;
+    let job = job(rank, ranks, len, eager_bytes);
+    let next = relatives(&job);
+    let entries = next.iter().chain([&rank]);
+    let entries = entries.map(|&rank| Ok((rank, cards::fetch(store, rank, check.deadline)?)));
+    let known = Relatives { ranks, entries: entries.collect::<Result<_>>()? };
+    let host = |rank: &Rank| known.entries.get(rank).map(|entry| entry.host.id);
+    let is_far =
+        |other: &&Rank| host(&rank).zip(host(other)).is_some_and(|(here, there)| here.is_far(&there));
+    let far: Vec<Rank> = next.iter().filter(is_far).copied().collect();
+
+    let known = Arc::new(known);
+    let none = Duration::ZERO;
+    let patience = Patience { spin: none, give_way: none, alone: none };
+    let met = engine.meet(Arc::clone(&known) as Arc<dyn Contacts>, chunk_bytes, patience);
+    met.map_err(|stop| check.failed(stop, StalledOperation::default()))?;
+    let by_tcp = engine.limits().sockets;
+    let endpoint = |rank: Rank| EndpointInfo::of(known.entries.get(&rank).cloned(), by_tcp);
+    check.greet(engine, &endpoint, &next, &far)?;
+
+    let bytes = roster.as_ref().map_or_else(|| vec![0; len], |roster| roster.bytes());
+    let bytes = broadcast(engine, check, &job, bytes)?;
+    if let Some(roster) = roster {
+        return Ok((roster, next));
+    }
+    if *blake3::hash(&bytes).as_bytes() != published.hash {
+        return Err(broken(format!(
+            "the roster that came to rank {rank} is not the one that rank 0 published"
+        )));
+    }
+    let roster =
+        Roster::parse(&bytes, ranks).map_err(|why| broken(format!("the roster cannot be used: {why}")))?;
+    Ok((Arc::new(roster), next))
+}
+
+/// Runs the broadcast on these bytes.
+fn broadcast(engine: &mut Engine, check: &Check<'_>, job: &Job<'_>, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
+    let call = "the broadcast of the roster";
+    let stalled = || StalledOperation { call: call.to_owned(), ..StalledOperation::default() };
+    let unable = || check.failed(Stop::Failed, stalled());
+    let len = bytes.len();
+    let (algorithm, schedule) = schedule(job).ok_or_else(unable)?;
+    let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum).map_err(|_| unable())?;
+    // Its completion owns the bytes.
+    let borrowed = Borrowed::kept_within(&mut bytes, 0..len, 0..len).ok_or_else(unable)?;
+    let registry = Registry::default();
+    let operation = Operation {
+        number: 0,
+        signature: Signature::new(job, Dtype::U8, ReduceOp::Sum, algorithm.code),
+        group: None,
+        group_id: 0,
+        ranks: job.ranks,
+        kernel,
+        average: false,
+        one_shot: false,
+        size: 1,
+        input: borrowed.input.found_in(&registry),
+        output: borrowed.output.found_in(&registry),
+        pairs: None,
+        long: false,
+        fixed: false,
+        writable: true,
+        aside: false,
+    };
+    let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
+    let left = check.deadline.saturating_duration_since(Instant::now());
+    let (completion, outcome) = Completion::new(left, Action::Return(Some(Box::new(bytes))));
+    let monitor = check.monitor;
+    let driven = engine
+        .take(WORLD, Task { what, completion }, monitor)
+        .and_then(|()| engine.drive((&|| outcome.ended(), None), monitor));
+    driven.map_err(|halt| check.failed(halt.stop, halt.stalled.map_or_else(stalled, |stalled| *stalled)))?;
+    engine.forget_calls().map_err(|stop| check.failed(stop, stalled()))?;
+    let done = outcome.take().ok_or_else(unable)?.map_err(Error::Failed)?;
+    let bytes = done.memory.and_then(|memory| memory.downcast::<Vec<u8>>().ok());
+    bytes.map(|bytes| *bytes).ok_or_else(unable)
+}
