@@ -1,4 +1,4 @@
-//! The store as a rank sees it: one connection for requests, a second one for the watch.
+//! The store as a rank sees it: one connection for requests, until it has joined, a second one for the watch.
 
 use std::{
     io,
@@ -261,6 +261,11 @@ impl Store {
         let (member, server) = (self.member.clone(), self.server.clone());
         let watch = Watch::begin(sealed, member, (self.lost(), self.silent()), latch, position, server);
         watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))
+    }
+
+    /// Closes the connection for requests of a rank that has joined. Its watch stays, which alone says that it lives.
+    pub(crate) fn hang_up(&self) {
+        *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Sends a request and passes its reply to `take`, which returns `None` for a reply that does not fit the request.

@@ -318,6 +318,7 @@ impl ProcessGroup {
         if let Some(watch) = &monitor.watch {
             watch.be_patient(config.timeout);
         }
+        store.iter().for_each(Store::hang_up);
         let (rank, ranks) = (config.rank, config.ranks);
         let runtime = Arc::new(Runtime::new(
             (rank, config, monitor),
