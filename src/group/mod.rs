@@ -22,7 +22,7 @@ use unisono_transport::Limits;
 
 pub use self::{
     erased::{Direction, MessageRequest, Request},
-    membership::describe_transport,
+    membership::{JoinCost, describe_transport},
     p2p::{Message, Source},
     typed::buckets::GradientBuckets,
 };

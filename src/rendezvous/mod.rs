@@ -33,10 +33,11 @@ pub use crate::position::{
     CallRecord, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report,
 };
 pub use exchange::exchange;
-pub(crate) use exchange::{Board, decide, entry_of};
+pub(crate) use exchange::{Board, Verdict, conclude, decide, enter, entry_of, hear};
 pub use failure_latch::FailureLatch;
 pub use position_source::PositionSource;
 pub use server::StoreServer;
+pub(crate) use server::rehearsal::{MemoryStore, Sent};
 pub use store::Store;
 pub use watch::Watch;
 

@@ -1,4 +1,5 @@
-//! Making groups: `join` and `from_env` make the world (with `reach`, `near`, `address`, `cards`, `alike`, `greeting` and `spread`); `split`, `create` and `pair` make other groups from a group.
+//! Making groups: `join` and `from_env` make the world (with `reach`, `near`, `address`, `cards`, `alike`, `greeting` and `spread`;
+//! `rehearsal` tells what that costs); `split`, `create` and `pair` make other groups from a group.
 
 mod address;
 mod alike;
@@ -10,7 +11,8 @@ mod join;
 mod near;
 mod pair;
 mod reach;
+mod rehearsal;
 mod split;
 mod spread;
 
-pub use self::reach::describe_transport;
+pub use self::{reach::describe_transport, rehearsal::JoinCost};

@@ -5,6 +5,7 @@ mod connection;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod members;
+pub(super) mod rehearsal;
 mod values;
 mod warnings;
 

@@ -12,6 +12,12 @@ fn random(seed: u64, index: usize) -> u64 {
     blake3::hash(&bytes).as_bytes().first_chunk().copied().map_or(0, u64::from_le_bytes)
 }
 
+/// The address of a rank's shared memory.
+pub(crate) fn near(rank: usize) -> Vec<u8> {
+    let own: Vec<u8> = (3..7).flat_map(|seed| random(seed, rank).to_le_bytes()).collect();
+    [&b"unisono-shm\x03"[..], &own].concat()
+}
+
 /// The entries of ranks that follow each other on hosts, over sockets, or with `shm` over these and shared memory.
 pub(crate) fn entries(ranks: usize, per_host: usize, shm: bool) -> Vec<Entry> {
     let entry = |rank: usize| {
@@ -25,9 +31,8 @@ pub(crate) fn entries(ranks: usize, per_host: usize, shm: bool) -> Vec<Entry> {
             user: (1000, 4026531837),
         };
         let socket = [&[2, 0][..], &port.to_be_bytes(), &ip, &[0; 8]].concat();
-        let own: Vec<u8> = (3..7).flat_map(|seed| random(seed, rank).to_le_bytes()).collect();
         let scope = u128::from(random(7, host)) << 64 | u128::from(random(8, host));
-        let near = [&b"unisono-shm\x03"[..], &own].concat();
+        let near = near(rank);
         let lens = [&near, &socket].map(|part| (part.len() as u64).to_le_bytes());
         let both =
             [b"unisono-mux\x01", &scope.to_le_bytes()[..], lens.as_flattened(), &near, &socket].concat();

@@ -3,8 +3,7 @@
 
 mod columns;
 mod entry;
-#[cfg(test)]
-mod imagined;
+pub(crate) mod imagined;
 #[cfg(test)]
 mod tests;
 
@@ -142,7 +141,6 @@ impl Roster {
     }
 
     /// The bytes of memory that it takes.
-    #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
         let names = |names: &[String]| names.iter().map(|it| it.len() + size_of::<String>()).sum::<usize>();
         let cores = |cores: &Cores| size_of::<Cores>() + 4 * cores.processors.len();
