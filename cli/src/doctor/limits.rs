@@ -388,7 +388,7 @@ mod tests {
         };
         let windows = Windows::of(&config, 2, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
-        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 2 * 736 + 10_240 + 2 * 4 * (64 + 131_072);
+        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 2 * 880 + 10_240 + 2 * 4 * (64 + 131_072);
         assert_eq!(windows.bytes, (wanted - 2 * 4 * (64 + 131_072), wanted));
         // Up to 8 ranks everyone may send to everyone.
         assert!(Windows::of(&config, 8, 8).bytes.0 > 7 * (8 * 8192 + 4 * 2 * 131_072));

@@ -83,7 +83,7 @@ fn little_locked_memory() {
     says(
         &locked(Some(64 << 10), true, Some(verbs)),
         "|limits
-         |  PROBLEM  locked memory: 64 KiB, but windows for 8 ranks need 8.89 MiB per rank, and even with the
+         |  PROBLEM  locked memory: 64 KiB, but windows for 8 ranks need 8.90 MiB per rank, and even with the
          |           smallest chunks 1.13 MiB
          |           => raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf,
          |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
@@ -91,7 +91,7 @@ fn little_locked_memory() {
     says(
         &locked(Some(2 << 20), true, Some(verbs)),
         "|limits
-         |  warn     locked memory: 2 MiB, but windows for 8 ranks need 8.89 MiB per rank: chunks would be
+         |  warn     locked memory: 2 MiB, but windows for 8 ranks need 8.90 MiB per rank: chunks would be
          |           made smaller, which is slower
          |           => raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf,
          |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
@@ -99,7 +99,7 @@ fn little_locked_memory() {
     says(
         &locked(Some(16 << 20), true, Some(verbs)),
         "|limits
-         |  ok       locked memory: 16 MiB; windows for 8 ranks need 8.89 MiB per rank, and registered buffers
+         |  ok       locked memory: 16 MiB; windows for 8 ranks need 8.90 MiB per rank, and registered buffers
          |           need more",
     );
     says(
@@ -110,7 +110,7 @@ fn little_locked_memory() {
     says(
         &locked(None, true, None),
         "|limits
-         |  ok       locked memory: no limit; windows for 8 ranks need 8.89 MiB per rank",
+         |  ok       locked memory: no limit; windows for 8 ranks need 8.90 MiB per rank",
     );
 }
 
