@@ -77,6 +77,9 @@ const COALESCED: u8 = 0x40;
 /// The bits of a collective's code that do not name the collective.
 const KINDS: u8 = UNEVEN | COALESCED;
 
+/// The bit of an algorithm's code that says that the call may be done in place, on memory that all ranks map.
+const IN_PLACE: u8 = 0x80;
+
 /// The bit of a reduction's code that says that it is in the order of ranks.
 const ORDERED: u8 = 0x80;
 
@@ -233,6 +236,12 @@ impl Signature {
         self
     }
 
+    /// The same call, which may be done in place.
+    pub(crate) fn in_place(mut self) -> Self {
+        self.codes[3] |= IN_PLACE;
+        self
+    }
+
     /// The same call with these contents. `coalesced`: whether it is of many tensors.
     pub(crate) fn of_contents(mut self, contents: u32, coalesced: bool) -> Self {
         self.contents = contents;
@@ -338,8 +347,9 @@ impl Signature {
     /// The call as a position reports it.
     pub(crate) fn record(&self) -> CallRecord {
         let Self { codes, contents, count, chunk, lanes, .. } = *self;
+        let name = algorithm::from_code(codes[3] & !IN_PLACE).map_or("unknown", |algorithm| algorithm.name);
         let algorithm =
-            algorithm::from_code(codes[3]).map_or("unknown", |algorithm| algorithm.name).to_owned();
+            if codes[3] & IN_PLACE == 0 { name.to_owned() } else { format!("{name} or in place") };
         let uneven = self.collective().is_some() && codes[0] & UNEVEN != 0;
         CallRecord { call: self.call(), count, algorithm, contents, uneven, chunk, lanes: lanes.into() }
     }

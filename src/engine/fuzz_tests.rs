@@ -217,6 +217,8 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         kernel,
         average: false,
         one_shot,
+        in_place: false,
+        overlaps: false,
         size: 4,
         input: Operand { registered: Some((input.clone(), 0)), ..input.clone().into() },
         output: Operand { registered: Some((output.clone(), 0)), ..output.clone().into() },

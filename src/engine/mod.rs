@@ -42,6 +42,9 @@ pub(crate) use self::{
     wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION, slots::SHARED_BYTES},
 };
 
+#[cfg(test)]
+pub(crate) use wire::slots::LEN as SHARED_SLOTS_BYTES;
+
 /// Fuzz targets: the decoding of arbitrary bytes from the wire, and an engine that gets them.
 #[cfg(any(test, fuzzing))]
 pub(crate) const FUZZ: [fn(&[u8]); 2] = [wire::fuzz, fuzz_tests::arrivals];

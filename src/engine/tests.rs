@@ -182,6 +182,8 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
         kernel: Kernel::new(T::DTYPE, call.op).unwrap(),
         average: call.op == ReduceOp::Avg,
         one_shot: false,
+        in_place: false,
+        overlaps: false,
         size: T::DTYPE.size(),
         input: borrowed.input.clone().found_in(&registry),
         output: borrowed.output.clone().found_in(&registry),

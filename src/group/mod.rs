@@ -114,7 +114,8 @@ impl ProcessGroup {
     }
 
     /// Allocates a buffer of `len` zeros in registered memory. The NIC reads it, and writes large results into it, without a copy
-    /// by the CPU. This is faster on providers that pin memory (verbs, EFA, cxi) and makes no difference on tcp and shm.
+    /// by the CPU. This is faster on providers that pin memory (verbs, EFA, cxi), and among the ranks of a host: they map it, and from
+    /// 16 KiB on all_reduce, reduce_scatter, all_gather, broadcast and all_to_all read it where it lies. It makes no difference on tcp.
     /// [`Config::huge_pages`] says whether it is in huge pages.
     ///
     /// ```

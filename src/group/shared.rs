@@ -266,7 +266,7 @@ impl Shared {
 
     fn operation(&self, plan: PlannedCall, mut borrowed: Borrowed<'_>, pairs: Option<Box<Pairs>>) -> Planned {
         let PlannedCall {
-            traits: CallTraits { collective, signature, kernel, average, size, long, one_shot },
+            traits: CallTraits { collective, signature, kernel, average, size, long, one_shot, in_place },
             schedule,
         } = plan;
         borrowed.input.find_in(&self.runtime.registry);
@@ -282,6 +282,8 @@ impl Shared {
             kernel,
             average,
             one_shot,
+            in_place,
+            overlaps: exchanges,
             size,
             pairs,
             long,

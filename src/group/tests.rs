@@ -25,6 +25,7 @@ mod groups;
 mod in_place;
 mod later;
 mod leaving;
+mod mapped;
 mod messages;
 mod objects;
 mod one_shot;

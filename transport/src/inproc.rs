@@ -253,10 +253,13 @@ unsafe impl Transport for Endpoint {
         let slot =
             self.hub.spans.read().unwrap_or_else(PoisonError::into_inner).get(&region.key).map(Arc::clone);
         let memory = slot.filter(|slot| slot.owner == *index).and_then(|slot| slot.memory.clone());
-        Ok(match memory.filter(|memory| memory.len() as u64 == region.len) {
-            // SAFETY: mapped as long as the owner lives. It is the peer's too, which `Transport::map` says.
+        let end = region.base.checked_add(region.len);
+        let place = end.zip(usize::try_from(region.base).ok()).zip(usize::try_from(region.len).ok());
+        let Some(((end, from), len)) = place else { return Ok(Mapping::No) };
+        Ok(match memory.filter(|memory| end <= memory.len() as u64) {
+            // SAFETY: mapped as long as the owner lives, and in bounds. It is the peer's too, which `Transport::map` says.
             Some(memory) => Mapping::Yes(Region::unregistered(unsafe {
-                Memory::owned(memory.base(), memory.len(), memory)
+                Memory::owned(memory.base().add(from), len, memory)
             })),
             None => Mapping::No,
         })

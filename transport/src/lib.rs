@@ -32,7 +32,7 @@ pub mod sim;
 use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 pub use activity::{Activity, LibraryCall, Stay};
-pub use region::{Memory, Region, Registration, RemoteRegion};
+pub use region::{Memory, Region, Registration, RemoteRegion, WeakRegion};
 
 /// Moves bytes. No method has a default body, so that a new transport decides on each.
 ///

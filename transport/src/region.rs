@@ -7,7 +7,7 @@
 use std::{
     any::Any,
     fmt, ptr,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
 };
 
 use crate::{Error, Source};
@@ -174,7 +174,31 @@ impl fmt::Debug for Second {
     }
 }
 
+/// Which region it is, though it keeps no memory.
+#[derive(Clone, Debug)]
+pub struct WeakRegion(Weak<Inner>);
+
+impl WeakRegion {
+    /// Whether it is this region.
+    #[must_use]
+    pub fn is(&self, region: &Region) -> bool {
+        ptr::eq(self.0.as_ptr(), Arc::as_ptr(&region.0))
+    }
+
+    /// Whether the region is still there.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 impl Region {
+    /// Which region it is.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakRegion {
+        WeakRegion(Arc::downgrade(&self.0))
+    }
+
     /// Memory that is not registered. It can be a source on transports without [`crate::Limits::local_registration`], and scratch.
     #[must_use]
     pub fn unregistered(memory: Memory) -> Self {

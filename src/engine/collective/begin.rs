@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Schedule};
 use unisono_transport::{Error, Region, RemoteRegion};
 
-use super::{lane::Lane, one_shot::OneShot, run::Run};
+use super::{by_slots::BySlots, lane::Lane, run::Run};
 use crate::{
     buffer::{self, Bytes, Operand, Pieces},
     engine::{
@@ -32,10 +32,10 @@ impl Run {
         }
         let small = schedule.is_small(operation.size, core.comm.settings.eager_bytes);
         let class = if small { Class::Eager } else { Class::Bulk };
-        let one_shot = OneShot::begin(core.comm, &operation, &schedule);
+        let by_slots = BySlots::begin(core.comm, &operation, &schedule);
         let lanes = mem::take(&mut core.comm.lanes);
-        let mut run = Self::new(operation, schedule, class, lanes, one_shot);
-        if run.one_shot.is_some() {
+        let mut run = Self::new(operation, schedule, class, lanes, by_slots);
+        if run.by_slots.is_some() {
             core.comm.exposed = false;
         } else {
             run.open_windows(core)?;

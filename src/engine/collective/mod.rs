@@ -1,6 +1,8 @@
 //! Collectives: the operations of a communicator run one after the other, each as a schedule of steps on lanes.
 
 mod begin;
+mod by_slots;
+mod in_place;
 mod lane;
 mod one_shot;
 mod run;

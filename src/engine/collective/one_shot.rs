@@ -42,8 +42,9 @@ enum Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
     Ended,
+    Moved,
     Idle,
-    /// The ranks do not share slots: the schedule must run.
+    /// The ranks do not share slots, or not all memory is mapped: the schedule must run.
     NoSlots,
 }
 

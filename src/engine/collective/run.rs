@@ -4,10 +4,7 @@ use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
 use unisono_transport::Region;
 
-use super::{
-    lane::Lane,
-    one_shot::{OneShot, Passed},
-};
+use super::{by_slots::BySlots, lane::Lane, one_shot::Passed};
 use crate::{
     buffer::{Bytes, SpanError},
     engine::{
@@ -41,8 +38,8 @@ pub(crate) struct Run {
     pub(super) exposed: Exposed,
     /// The lane that reduced or copied last.
     pub(crate) working: usize,
-    /// The operation in one shot, without lanes.
-    pub(super) one_shot: Option<OneShot>,
+    /// The operation through shared slots, without lanes.
+    pub(super) by_slots: Option<BySlots>,
 }
 
 impl Run {
@@ -51,27 +48,24 @@ impl Run {
         schedule: CallSchedule,
         class: Class,
         lanes: Vec<Lane>,
-        one_shot: Option<OneShot>,
+        by_slots: Option<BySlots>,
     ) -> Self {
-        Self { operation, class, schedule, lanes, exposed: Exposed::new(), working: 0, one_shot }
+        Self { operation, class, schedule, lanes, exposed: Exposed::new(), working: 0, by_slots }
     }
 
     /// Does what can be done before the next poll: puts and takes on every lane, at most a slice of work, and control messages.
     /// `idle` says that the latest round moved nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
-        if let Some(one_shot) = &mut self.one_shot {
-            match one_shot.pass(core, &self.operation)? {
+        if let Some(by_slots) = &mut self.by_slots {
+            let passed = by_slots.pass(core, &self.operation)?;
+            let sent = core.comm.has_control() && core.send_control()?;
+            match passed {
                 Passed::Ended => return Ok(Pass::Ended),
+                Passed::Idle if !sent => return Ok(Pass::Idle),
+                Passed::Idle | Passed::Moved => return Ok(Pass::Moved),
                 Passed::NoSlots => {
-                    self.one_shot = None;
+                    self.by_slots = None;
                     self.open_windows(core)?;
-                }
-                Passed::Idle => {
-                    return Ok(if core.comm.has_control() && core.send_control()? {
-                        Pass::Moved
-                    } else {
-                        Pass::Idle
-                    });
                 }
             }
         }
@@ -109,7 +103,7 @@ impl Run {
 
     /// Whether something that peers publish in shared slots would let it continue.
     pub(crate) fn is_ready(&self, comm: &Comm) -> bool {
-        self.one_shot.as_ref().is_some_and(|one_shot| one_shot.is_ready(comm))
+        self.by_slots.as_ref().is_some_and(|by_slots| by_slots.is_ready(comm))
     }
 
     /// Whether every lane has ended.
@@ -119,8 +113,8 @@ impl Run {
 
     /// The number of steps that are done, and the ranks that lanes wait for: none if a lane can continue.
     pub(crate) fn progress(&self, comm: &Comm) -> (u64, Vec<Rank>) {
-        if let Some(one_shot) = &self.one_shot {
-            return (one_shot.steps(), one_shot.waits(comm).collect());
+        if let Some(by_slots) = &self.by_slots {
+            return by_slots.progress(comm);
         }
         let mut waits = Vec::new();
         for lane in self.lanes.iter().filter(|lane| !lane.ended) {

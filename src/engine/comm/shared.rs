@@ -10,8 +10,9 @@
 //! A rank that needs nothing of another in `k` compares the descriptions of `k` when it enters `k + 1`, or
 //! leaves the group.
 
+use smallvec::SmallVec;
 use unisono_schedule::Rank;
-use unisono_transport::{Peer, Region};
+use unisono_transport::{Peer, Region, WeakRegion};
 
 use crate::{
     call::Signature,
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(super) number: u64,
     /// The latest of them, until it is known that all ranks have called the same.
     pub(super) unchecked: Option<(u64, Signature)>,
+    /// This rank's regions that all others have mapped.
+    pub(super) mapped_by_all: Vec<WeakRegion>,
 }
 
 impl Shared {
@@ -98,6 +101,25 @@ impl Shared {
             let whole = number? >= self.number.max(1);
             Some((rank, access::load(view, at + size_of::<u64>()).ok().filter(|_| whole)?))
         })
+    }
+
+    /// What each other rank, in their order, has last told by a word of its slots, if it is `least` or more.
+    pub(crate) fn told(&self, at: usize, least: u64) -> SmallVec<[Option<u64>; 16]> {
+        let word = |view| access::published(view, at).ok().filter(|&word| word >= least);
+        self.others().map(|(_, view)| word(view)).collect()
+    }
+
+    /// Whether all others have mapped this region of this rank's before.
+    pub(crate) fn is_mapped_by_all(&self, region: &Region) -> bool {
+        self.mapped_by_all.iter().any(|mapped| mapped.is(region))
+    }
+
+    /// All others have mapped this region of this rank's.
+    pub(crate) fn set_mapped_by_all(&mut self, region: &Region) {
+        if !self.is_mapped_by_all(region) {
+            self.mapped_by_all.retain(WeakRegion::exists);
+            self.mapped_by_all.push(region.downgrade());
+        }
     }
 
     /// The ranks whose verdict this one waits for.

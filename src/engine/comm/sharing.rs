@@ -116,6 +116,14 @@ impl Core<'_> {
         Ok(())
     }
 
+    /// Publishes a word of this rank's slots.
+    pub(crate) fn tell_shared(&mut self, at: usize, word: u64) -> Result<(), Stop> {
+        if let Some(own) = &self.comm.shared.own {
+            access::publish(own, at, word)?;
+        }
+        self.notify_shared()
+    }
+
     /// Makes the other ranks look at what this one has published.
     pub(crate) fn notify_shared(&mut self) -> Result<(), Stop> {
         let Self { port, comm } = self;

@@ -30,6 +30,10 @@ pub(crate) struct Operation {
     pub average: bool,
     /// Whether it is done in one shot through shared slots, where all its ranks share these.
     pub one_shot: bool,
+    /// Whether it is done in place, where all its ranks share slots and have registered memory.
+    pub in_place: bool,
+    /// Whether input and output overlap in a collective that exchanges blocks.
+    pub overlaps: bool,
     /// Bytes of an element.
     pub size: usize,
     pub input: Operand,

@@ -1,13 +1,51 @@
-//! Collectives in one shot, by engines that one thread steps in random orders: ranks that are late anywhere, and one that stops for ever.
+//! Collectives in one shot and in place, by engines that one thread steps in random orders: ranks that are late anywhere, one that stops
+//! for ever, ranks whose memory is plain, and one that cannot map that of the others.
+
+use unisono_transport::{
+    Region,
+    sim::fault::{Observed, Withheld},
+};
 
 use super::*;
-use crate::random::Random;
+use crate::{buffer::Operand, engine::wire::slots, random::Random};
 
 /// The operations of a program.
 const LEN: usize = 6;
 
-/// What all ranks call: the collective, its elements, and the root.
-type Planned = (Collective, usize, Rank);
+/// What all ranks call: the collective, its elements, the root, and how it is done.
+type Planned = (Collective, usize, Rank, Way);
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    OneShot,
+    /// In place, unless the memory of any of these ranks, a bit for each, is plain.
+    InPlace(usize),
+}
+
+/// The collectives that can be done in place.
+const IN_PLACE: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::ReduceScatter,
+    Collective::AllGather,
+    Collective::Broadcast,
+    Collective::AllToAll,
+];
+
+/// The memory of operations in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    /// There is no such operation.
+    None,
+    Mapped,
+    /// That of some ranks is plain in some operations.
+    Plain,
+    /// A rank cannot map it.
+    Unmapped,
+}
+
+impl Memory {
+    const ALL: [Self; 4] = [Self::None, Self::Mapped, Self::Plain, Self::Unmapped];
+}
 
 /// A rank in its program.
 struct Player {
@@ -15,32 +53,69 @@ struct Player {
     rank: Rank,
     begun: usize,
     /// The operation under way, with its output.
-    current: Option<(Borrowed<'static>, Arc<Outcome>)>,
+    current: Option<(Region, Arc<Outcome>)>,
+    /// Memory of earlier operations in place, for later ones.
+    mapped: Vec<Region>,
+    /// Memory of the operation under way.
+    spent: Vec<Region>,
 }
 
 impl Player {
     /// Begins an operation. Its memory is never freed, for the engine may stop at any step.
-    fn begin(&mut self, (collective, count, root): Planned, ranks: usize) {
-        let job = Job { root, ..Job::new(collective, self.rank, ranks, count) };
+    fn begin(&mut self, call: Planned, ranks: usize) {
+        self.begin_on(call, ranks, false);
+    }
+
+    /// The same on memory that is `fixed`, or not.
+    fn begin_on(&mut self, (collective, count, root, way): Planned, ranks: usize, fixed: bool) {
+        let job = Job { root, chunk: 16, lanes: 3, ..Job::new(collective, self.rank, ranks, count) };
         let call = Call { job, op: ReduceOp::Sum, algorithm: "direct" };
         let (inputs, outputs) = job.lengths().unwrap();
         let input: Vec<i64> = (0..inputs).map(|at| value(self.rank, at)).collect();
-        let borrowed = if collective == Collective::Broadcast {
-            Borrowed::within(input.leak(), 0..count, 0..count).unwrap()
+        let within = collective == Collective::Broadcast;
+        let borrowed = if within {
+            Borrowed::within(input.clone().leak(), 0..count, 0..count).unwrap()
         } else {
-            Borrowed::apart(input.leak(), vec![-1_i64; outputs].leak())
+            Borrowed::apart(input.clone().leak(), vec![-1_i64; outputs].leak())
         };
         let (mut task, outcome) = task::<i64>(call, &borrowed);
-        if let What::Collective(operation, _) = &mut task.what {
-            operation.one_shot = true;
+        let What::Collective(operation, _) = &mut task.what else { panic!("another task") };
+        operation.fixed = fixed;
+        match way {
+            Way::OneShot => operation.one_shot = true,
+            Way::InPlace(plain) => {
+                operation.in_place = true;
+                if plain >> self.rank & 1 == 0 {
+                    // With every other number of elements, an all_reduce is in place in the other sense too.
+                    let one = within || collective == Collective::AllReduce && count % 2 == 1;
+                    operation.input = self.registered(inputs);
+                    operation.output = if one { operation.input.clone() } else { self.registered(outputs) };
+                    for (at, number) in input.iter().enumerate() {
+                        access::store(&operation.input.region, at * 8, number).unwrap();
+                    }
+                }
+            }
         }
+        let output = operation.output.region.clone();
         self.engine.take(WORLD, task, &Nobody).map_err(|halt| halt.stop).unwrap();
-        (self.begun, self.current) = (self.begun + 1, Some((borrowed, outcome)));
+        (self.begun, self.current) = (self.begun + 1, Some((output, outcome)));
+    }
+
+    /// Registered memory for so many elements, which may have served before.
+    fn registered(&mut self, count: usize) -> Operand {
+        let fits = |region: &Region| region.len() == (count * 8).max(1);
+        let old = self.mapped.iter().position(fits).filter(|at| at % 3 != self.begun % 3);
+        let region = match old {
+            Some(old) => self.mapped.swap_remove(old),
+            None => self.engine.transport().allocate((count * 8).max(1), false).unwrap(),
+        };
+        self.spent.push(region.clone());
+        Operand { registered: Some((region.clone(), 0)), ..region.into() }
     }
 
     /// Begins the next operation, or does a round. Checks what has ended. True if anything changed.
     fn step(&mut self, program: &[Planned], ranks: usize) -> bool {
-        let Some((borrowed, outcome)) = &self.current else {
+        let Some((output, outcome)) = &self.current else {
             let Some(&next) = program.get(self.begun) else { return false };
             self.begin(next, ranks);
             return true;
@@ -49,16 +124,16 @@ impl Player {
         if !outcome.ended() {
             return moved;
         }
-        let (collective, count, root) = program[self.begun - 1];
-        let output = &borrowed.output.region;
+        let (collective, count, root, way) = program[self.begun - 1];
         let got: Vec<i64> = (0..output.len() / 8).map(|at| access::load(output, at * 8).unwrap()).collect();
         assert_eq!(
             got,
             wanted(collective, (self.rank, ranks), count, root),
-            "{collective:?} of {count}, rank {}",
+            "{collective:?} of {count}, {way:?}, rank {}",
             self.rank
         );
         self.current = None;
+        self.mapped.append(&mut self.spent);
         true
     }
 
@@ -67,31 +142,53 @@ impl Player {
     }
 }
 
-fn players(ranks: usize) -> Vec<Player> {
+/// Ranks, of which one may map no memory of others but their shared slots.
+fn players(ranks: usize, blind: Option<Rank>) -> Vec<Player> {
     let hub = Hub::new();
+    let open = |rank| -> Box<dyn Transport> {
+        let inner = Box::new(hub.open());
+        let withheld = Withheld::Views { but: slots::LEN as u64 };
+        if blind == Some(rank) { Box::new(Observed::withholding(inner, withheld)) } else { inner }
+    };
     let mut engines: Vec<_> =
-        (0..ranks).map(|rank| Engine::new(Box::new(hub.open()), rank, ranks, SMALL).unwrap()).collect();
+        (0..ranks).map(|rank| Engine::new(open(rank), rank, ranks, SMALL).unwrap()).collect();
     let contacts: Vec<_> = engines.iter().map(Engine::contact).collect();
     let none = Duration::ZERO;
     for engine in &mut engines {
         let patience = Patience { spin: none, give_way: none, alone: none };
         engine.meet(Arc::new(contacts.clone()), SMALL.chunk_bytes, patience).unwrap();
     }
-    let player = |(rank, engine)| Player { engine, rank, begun: 0, current: None };
+    let player = |(rank, engine)| Player {
+        engine,
+        rank,
+        begun: 0,
+        current: None,
+        mapped: Vec::new(),
+        spent: Vec::new(),
+    };
     engines.into_iter().enumerate().map(player).collect()
 }
 
 /// Steps the ranks in an order of this seed. The rank that stops does so after a number of steps.
-fn play(ranks: usize, seed: u64, stops: bool) {
+fn play(ranks: usize, seed: u64, stops: bool, memory: Memory) {
     let mut random = Random(seed);
     let mut program = || {
+        if memory != Memory::None && random.below(4) > 0 {
+            let collective = IN_PLACE[random.below(IN_PLACE.len())];
+            let count = [1, 2, 9, 64, 501][random.below(5)];
+            let plain =
+                if memory == Memory::Plain && random.below(2) == 0 { random.below(1 << ranks) } else { 0 };
+            let root = if collective.has_root() { random.below(ranks) } else { 0 };
+            return (collective, count, root, Way::InPlace(plain));
+        }
         let collective = Collective::ALL[random.below(Collective::ALL.len())];
         // Bytes in the cache line of their description, and apart from it.
         let count = if collective == Collective::Barrier { 0 } else { [0, 1, 3, 4, 100][random.below(5)] };
-        (collective, count, if collective.has_root() { random.below(ranks) } else { 0 })
+        (collective, count, if collective.has_root() { random.below(ranks) } else { 0 }, Way::OneShot)
     };
     let program: Vec<Planned> = (0..LEN).map(|_| program()).collect();
-    let mut players = players(ranks);
+    let blind = (memory == Memory::Unmapped).then(|| random.below(ranks));
+    let mut players = players(ranks, blind);
     let (stopped, steps) = (random.below(ranks), random.below(200));
     let (mut late, mut fruitless, mut step) = (0, 0, 0);
     // Longer than a late rank is.
@@ -110,7 +207,8 @@ fn play(ranks: usize, seed: u64, stops: bool) {
     for player in &mut players {
         assert!(stops || player.has_ended(&program), "seed {seed}: rank {} has not ended", player.rank);
         let comm = player.engine.net().core(WORLD).unwrap().comm;
-        assert_eq!(comm.listens().count(), 0, "a window for messages was opened");
+        let messages = matches!(memory, Memory::Plain | Memory::Unmapped);
+        assert!(messages || comm.listens().count() == 0, "a window for messages was opened");
     }
     if stops && !players[stopped].has_ended(&program) {
         assert_waits(&players, stopped, ranks, seed);
@@ -137,36 +235,33 @@ fn assert_waits(players: &[Player], stopped: Rank, ranks: usize, seed: u64) {
 
 #[test]
 fn results_are_right_in_every_order_of_steps() {
-    for ranks in [2, 3, 4, 6] {
-        (0..60).for_each(|seed| play(ranks, seed << 8 | ranks as u64, false));
+    for (ranks, memory) in [2, 3, 4, 6].into_iter().flat_map(|ranks| Memory::ALL.map(|it| (ranks, it))) {
+        (0..60).for_each(|seed| play(ranks, seed << 8 | ranks as u64, false, memory));
     }
 }
 
 #[test]
 fn whoever_stops_is_waited_for_and_no_result_is_wrong() {
-    for ranks in [2, 3, 4] {
-        (0..60).for_each(|seed| play(ranks, seed << 8 | ranks as u64, true));
+    for (ranks, memory) in [2, 3, 4].into_iter().flat_map(|ranks| Memory::ALL.map(|it| (ranks, it))) {
+        (0..60).for_each(|seed| play(ranks, seed << 8 | ranks as u64, true, memory));
     }
 }
 
 #[test]
-fn what_was_borrowed_to_be_read_is_not_written_in_one_shot() {
-    let mut players = players(2);
-    let call = (Collective::Broadcast, 4, 0);
-    players[0].begin(call, 2);
-    let data = Borrowed::given(vec![value(1, 3); 4].leak());
-    let job = Job::new(Collective::Broadcast, 1, 2, 4);
-    let (mut task, _outcome) = task::<i64>(Call { job, op: ReduceOp::Sum, algorithm: "direct" }, &data);
-    if let What::Collective(operation, _) = &mut task.what {
-        operation.one_shot = true;
+fn what_was_borrowed_to_be_read_is_not_written() {
+    for way in [Way::OneShot, Way::InPlace(0)] {
+        let mut players = players(2, None);
+        let call = (Collective::Broadcast, 4, 0, way);
+        players[0].begin(call, 2);
+        players[1].begin_on(call, 2, true);
+        let output = players[1].current.as_ref().unwrap().0.clone();
+        let stop = (0..100).find_map(|_| {
+            players[0].step(&[call], 2);
+            players[1].engine.round(&Nobody).err()
+        });
+        let stop = format!("{:?}", stop.map(|halt| halt.stop));
+        assert!(stop.contains("only read"), "{way:?}: {stop}");
+        let seen: Vec<i64> = (0..4).map(|at| access::load(&output, at * 8).unwrap()).collect();
+        assert_eq!(seen, [0, 1, 2, 3].map(|at| value(1, at)), "{way:?}");
     }
-    players[1].engine.take(WORLD, task, &Nobody).map_err(|halt| halt.stop).unwrap();
-    let stop = (0..100).find_map(|_| {
-        players[0].step(&[call], 2);
-        players[1].engine.round(&Nobody).err()
-    });
-    let stop = format!("{:?}", stop.map(|halt| halt.stop));
-    assert!(stop.contains("only read"), "{stop}");
-    let seen: Vec<i64> = (0..4).map(|at| access::load(&data.output.region, at * 8).unwrap()).collect();
-    assert_eq!(seen, [value(1, 3); 4]);
 }

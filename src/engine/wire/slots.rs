@@ -51,6 +51,42 @@ pub(crate) struct Front {
 /// From the beginning of a rank's shared slots to its verdict.
 pub(crate) const VERDICT: usize = 0;
 
+/// To the number of the latest [operation in place](Offer) in which it has reduced its part.
+pub(crate) const REDUCED: usize = 24;
+
+/// To the number of the latest operation in place in which it no longer reads the operands of others.
+pub(crate) const DONE: usize = 32;
+
+/// To what it has voted in an operation in place: the number times 2, and 1 if it has mapped the operands that it reads. A rank may
+/// vote in the next operation while slow ranks look at its latest vote.
+pub(crate) const fn vote(number: u64) -> usize {
+    if number.is_multiple_of(2) { 8 } else { 16 }
+}
+
+/// Where a rank's operands lie in an operation in place, in its slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Offer {
+    /// Whether they can be mapped: [`Self::PLAIN`], [`Self::NEW`] or [`Self::KNOWN`].
+    pub kind: u64,
+    /// The [words](unisono_transport::RemoteRegion::words) of the input (in a broadcast of the output)...
+    pub input: [u64; 3],
+    /// ... and, in an all_reduce, of the output.
+    pub output: [u64; 3],
+}
+
+impl Offer {
+    /// They cannot.
+    pub(crate) const PLAIN: u64 = 0;
+    /// They can, but the others may not have mapped them yet.
+    pub(crate) const NEW: u64 = 1;
+    /// All others have mapped them before.
+    pub(crate) const KNOWN: u64 = 2;
+}
+
+/// From the beginning of a slot to the [`Offer`] in it.
+pub(crate) const OFFER: usize = APART;
+
 /// From the beginning of a rank's shared slots to that of an operation of this number.
 pub(crate) const fn slot(number: u64) -> usize {
     let index = if number.is_multiple_of(SLOTS) { 0 } else { 1 };
@@ -73,6 +109,10 @@ mod tests {
     fn slots_lie_apart() {
         let (even, odd) = (slot(2), slot(3));
         assert!(VERDICT + LINES <= even);
+        let mut words = [VERDICT, vote(2), vote(3), REDUCED, DONE];
+        words.sort_unstable();
+        assert!(words.windows(2).all(|pair| pair[0] + 8 <= pair[1]) && words[4] + 8 <= even);
+        assert!(OFFER + size_of::<Offer>() <= STRIDE);
         assert_eq!((odd, odd + STRIDE), (even + STRIDE, LEN));
         for bytes in [0, 1, 24, 25, SHARED_BYTES] {
             assert!(size_of::<Front>() <= payload(bytes) && payload(bytes) + bytes <= STRIDE, "{bytes}");

@@ -140,6 +140,8 @@ fn broadcast(engine: &mut Engine, check: &Check<'_>, job: &Job<'_>, mut bytes: V
         kernel,
         average: false,
         one_shot: false,
+        in_place: false,
+        overlaps: false,
         size: 1,
         input: borrowed.input.found_in(&registry),
         output: borrowed.output.found_in(&registry),

@@ -30,6 +30,9 @@ const STEPS: usize = 32;
 /// The algorithm whose schedules are done in one shot where ranks share slots.
 const ONE_SHOT: &str = "direct";
 
+/// The least bytes of a rank that are read in place.
+const IN_PLACE_FROM: usize = 16 << 10;
+
 /// A collective that is ready to run, except for its number and its memory.
 pub(crate) struct PlannedCall {
     pub traits: CallTraits,
@@ -49,6 +52,8 @@ pub(crate) struct CallTraits {
     pub long: bool,
     /// Whether it is done in one shot through shared slots.
     pub one_shot: bool,
+    /// Whether it is done in place, if all ranks have registered memory.
+    pub in_place: bool,
 }
 
 impl CallTraits {
@@ -214,9 +219,41 @@ impl Planner {
         let one_shot = self.shares_slots && algorithm.name == ONE_SHOT && self.fits_slots(&job, dtype.size());
         // In a part of another call, the signature is that call's.
         let one_shot = one_shot && spec.part_of.is_none() && !signature.is_leaving();
-        let traits =
-            CallTraits { collective, signature, kernel, average, size: dtype.size(), long, one_shot };
+        let in_place = !one_shot && self.may_be_in_place(spec, &job, dtype.size(), options);
+        let in_place = in_place && !signature.is_leaving();
+        let signature = if in_place { signature.in_place() } else { signature };
+        let traits = CallTraits {
+            collective,
+            signature,
+            kernel,
+            average,
+            size: dtype.size(),
+            long,
+            one_shot,
+            in_place,
+        };
         Ok((traits, algorithm, job))
+    }
+
+    /// Whether ranks read each other's operands in place if these are registered. Who selects an algorithm gets it.
+    fn may_be_in_place(
+        &self,
+        spec: &CallSpec<'_>,
+        job: &Job<'_>,
+        size: usize,
+        options: &CallOptions,
+    ) -> bool {
+        let (name, blocks) = match job.collective {
+            Collective::AllReduce => ("two_shot", 1),
+            Collective::Broadcast => ("direct", 1),
+            Collective::ReduceScatter | Collective::AllGather | Collective::AllToAll => ("direct", job.ranks),
+            _ => return false,
+        };
+        let whole = spec.part_of.is_none() && !spec.coalesced && !spec.pairwise && job.uneven.is_none();
+        let allowed =
+            algorithm::find(name).is_some_and(|it| options.plan.selection.allows(job.collective, it));
+        let bytes = job.count.saturating_mul(blocks).saturating_mul(size);
+        self.shares_slots && whole && allowed && options.plan.pipeline.is_none() && bytes >= IN_PLACE_FROM
     }
 
     /// Whether what each rank gives fits its shared slot.

@@ -17,7 +17,7 @@ fn direct(group: &ProcessGroup) -> ProcessGroup {
 }
 
 /// Whether what this calls takes no step of a schedule, and so is done in one shot.
-fn in_one_shot<R>(group: &ProcessGroup, act: impl FnOnce() -> R) -> (bool, R) {
+pub(super) fn in_one_shot<R>(group: &ProcessGroup, act: impl FnOnce() -> R) -> (bool, R) {
     group.keep_trace();
     let result = act();
     (group.keep_trace().is_empty(), result)
@@ -28,7 +28,7 @@ fn byte(rank: Rank, at: usize) -> u8 {
     (rank * 37 + at * 11 + at / 251) as u8
 }
 
-fn bytes(rank: Rank, range: std::ops::Range<usize>) -> Vec<u8> {
+pub(super) fn bytes(rank: Rank, range: std::ops::Range<usize>) -> Vec<u8> {
     range.map(|at| byte(rank, at)).collect()
 }
 
@@ -349,7 +349,7 @@ fn small_slots(config: &mut Config) {
 #[test]
 fn a_rank_that_cannot_share_memory_makes_all_take_messages() {
     for ranks in [2, 3, 4] {
-        for withheld in [Withheld::Views, Withheld::Memory] {
+        for withheld in [Withheld::Views { but: 0 }, Withheld::Memory] {
             for odd in 0..ranks {
                 let (hub, opened) = (Hub::new(), std::cell::Cell::new(0));
                 let open = || -> Box<dyn Transport> {

@@ -30,8 +30,11 @@ pub enum Call<'a> {
 /// What a transport does not share with peers, though it says that it maps memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withheld {
-    /// It maps no memory of theirs.
-    Views,
+    /// It maps none of their memory but regions of this length.
+    Views {
+        /// Bytes.
+        but: u64,
+    },
     /// They cannot map what it allocates.
     Memory,
 }
@@ -125,7 +128,7 @@ unsafe impl Transport for Observed {
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
         match self.withheld {
-            Some(Withheld::Views) => Ok(Mapping::No),
+            Some(Withheld::Views { but }) if region.len != but => Ok(Mapping::No),
             _ => self.inner.map(peer, region),
         }
     }
