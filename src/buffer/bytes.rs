@@ -97,12 +97,12 @@ pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_
 pub(crate) fn total(kernel: &Kernel, contributions: &[Bytes<'_>], into: Bytes<'_>) -> Result<(), SpanError> {
     /// The sums of a block, which lie apart from all contributions until these have been read.
     #[repr(align(64))]
-    struct Block([u8; 2048]);
+    struct Block([u8; 8192]);
     let fits = |one: &Bytes<'_>| one.len == into.len && (into.same(*one) || into.apart(*one));
     if !contributions.iter().all(fits) {
         return Err(SpanError::Overlap);
     }
-    let mut block = Block([0; 2048]);
+    let mut block = Block([0; 8192]);
     let mut slices = Vec::with_capacity(contributions.len());
     for from in (0..into.len).step_by(block.0.len()) {
         let len = block.0.len().min(into.len - from);
