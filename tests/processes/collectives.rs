@@ -176,12 +176,7 @@ impl Check {
 
     /// These elements in memory of either kind.
     pub(crate) fn room<T: Number>(&self, elements: Vec<T>, registered: bool) -> unisono::Result<Room<T>> {
-        if !registered {
-            return Ok(Room::Plain(elements));
-        }
-        let mut buffer = self.group.buffer(elements.len())?;
-        buffer.copy_from_slice(&elements);
-        Ok(Room::Registered(buffer))
+        Room::of(&self.group, elements, registered)
     }
 
     /// As many elements as rank counts, where they would be too many for a quick test.
@@ -349,6 +344,17 @@ impl Check {
 pub(crate) enum Room<T> {
     Plain(Vec<T>),
     Registered(Buffer<T>),
+}
+
+impl<T: Number> Room<T> {
+    pub(crate) fn of(group: &ProcessGroup, elements: Vec<T>, registered: bool) -> unisono::Result<Self> {
+        if !registered {
+            return Ok(Self::Plain(elements));
+        }
+        let mut buffer = group.buffer(elements.len())?;
+        buffer.copy_from_slice(&elements);
+        Ok(Self::Registered(buffer))
+    }
 }
 
 impl<T: Number> Deref for Room<T> {

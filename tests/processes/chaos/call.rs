@@ -4,7 +4,7 @@ use unisono::{ProcessGroup, ReduceOp, Tensor};
 
 use super::plan::{Plan, one};
 use crate::{
-    collectives::expect,
+    collectives::{Room, expect},
     numbers::{Number, small},
     random::Random,
     rank,
@@ -21,6 +21,8 @@ pub(super) struct Call {
     /// Whether it is a call of the plan's group and not of the world.
     pub(super) some: bool,
     pub(super) asynchronous: bool,
+    /// The ranks of the call whose memory is registered, a bit for each, where the call is blocking.
+    pub(super) registered: u64,
     pub(super) tag: u32,
 }
 
@@ -92,6 +94,7 @@ impl Call {
             op: one(chance, &[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min]),
             some,
             asynchronous: chance.below(3) == 0,
+            registered: one(chance, &[0, !0, !0, !2]),
             tag: 7,
         }
     }
@@ -110,7 +113,7 @@ impl Call {
             if What::ROOTED.contains(&what) || what == What::BroadcastTensors { self.root % size } else { 0 };
         let is_root = members.get(root).map_or(root, |&member| member) == rank;
         let op = if What::REDUCING.contains(&what) { self.op } else { ReduceOp::Sum };
-        let mut seen = Self { asynchronous: false, tag: 0, root, op, ..*self };
+        let mut seen = Self { asynchronous: false, registered: 0, tag: 0, root, op, ..*self };
         match what {
             What::Message { from, to } if from == to || (from != rank && to != rank) => return None,
             What::Message { .. } => seen.tag = self.tag,
@@ -152,14 +155,17 @@ impl Call {
         };
         let concat = |len: usize| -> Vec<T> { (0..ranks).flat_map(|rank| of(rank, len)).collect() };
         let name = format!("{self:?}");
+        let registered = self.registered >> rank & 1 != 0;
+        let room = |data: Vec<T>| Room::of(group, data, registered);
         match self.what {
             What::AllReduce => {
-                let mut data = of(rank, count);
+                let data = of(rank, count);
                 if asynchronous {
-                    data = group.all_reduce_async(data, op)?.wait()?;
-                } else {
-                    group.all_reduce(&mut data, op)?;
+                    let data = group.all_reduce_async(data, op)?.wait()?;
+                    return expect(&name, &data, &reduced(0, count));
                 }
+                let mut data = room(data)?;
+                group.all_reduce(&mut data, op)?;
                 expect(&name, &data, &reduced(0, count))
             }
             What::Reduce => {
@@ -169,21 +175,23 @@ impl Call {
                 expect(&name, &data, &wanted)
             }
             What::Broadcast => {
-                let mut data = if rank == root { of(root, count) } else { vec![T::of(99); count] };
+                let data = if rank == root { of(root, count) } else { vec![T::of(99); count] };
                 if asynchronous {
-                    data = group.broadcast_async(data, root)?.wait()?;
-                } else {
-                    group.broadcast(&mut data, root)?;
+                    let data = group.broadcast_async(data, root)?.wait()?;
+                    return expect(&name, &data, &of(root, count));
                 }
+                let mut data = room(data)?;
+                group.broadcast(&mut data, root)?;
                 expect(&name, &data, &of(root, count))
             }
             What::AllGather => {
-                let mut all = vec![T::of(99); count * ranks];
+                let all = vec![T::of(99); count * ranks];
                 if asynchronous {
-                    (_, all) = group.all_gather_async(of(rank, count), all)?.wait()?;
-                } else {
-                    group.all_gather(&of(rank, count), &mut all)?;
+                    let (_, all) = group.all_gather_async(of(rank, count), all)?.wait()?;
+                    return expect(&name, &all, &concat(count));
                 }
+                let mut all = room(all)?;
+                group.all_gather(&room(of(rank, count))?, &mut all)?;
                 expect(&name, &all, &concat(count))
             }
             What::Gather => {
@@ -198,13 +206,13 @@ impl Call {
                 expect(&name, &block, &of(rank, count))
             }
             What::ReduceScatter => {
-                let mut block = vec![T::of(99); count];
-                group.reduce_scatter(&of(rank, count * ranks), &mut block, op)?;
+                let mut block = room(vec![T::of(99); count])?;
+                group.reduce_scatter(&room(of(rank, count * ranks))?, &mut block, op)?;
                 expect(&name, &block, &reduced(rank * count, count))
             }
             What::AllToAll => {
-                let mut all = vec![T::of(99); count * ranks];
-                group.all_to_all(&of(rank, count * ranks), &mut all)?;
+                let mut all = room(vec![T::of(99); count * ranks])?;
+                group.all_to_all(&room(of(rank, count * ranks))?, &mut all)?;
                 let wanted: Vec<T> = (0..ranks)
                     .flat_map(|from| of(from, count * ranks)[rank * count..(rank + 1) * count].to_vec())
                     .collect();
