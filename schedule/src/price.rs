@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn memory_is_what_a_rank_registers() {
-        let control = |ranks: usize| 736 * ranks + 10_240;
+        let control = |ranks: usize| 880 * ranks + 10_240;
         let of = |name, job: &Job<'_>| {
             let plan = find(name).and_then(|it| it.plan(job.collective)).unwrap();
             price_with(plan, job, 4, &Fabric::NDR400, Effort::QUICK).unwrap().memory

@@ -178,7 +178,7 @@ impl Hosts {
     /// Whether a TCP segment to an address is answered, if only by a refusal.
     pub(crate) fn answers(&self, from: &str, address: &str, port: u16) -> Result<bool> {
         let attempt =
-            format!("timeout 0.5 bash -c '</dev/tcp/{address}/{port}' 2>&1 || [ $? != 124 ] && echo yes");
+            format!("timeout 2 bash -c '</dev/tcp/{address}/{port}' 2>&1 || [ $? != 124 ] && echo yes");
         Ok(self.sh(from, &format!("{attempt} || echo no"))?.contains("yes"))
     }
 
