@@ -13,7 +13,8 @@ impl Engine {
     /// The position of this rank. As far as the engine knows, the rank is `blocked` if nothing moves and nothing that it sent is in
     /// flight.
     pub(crate) fn position(&self) -> Position {
-        let mut comms: Vec<_> = self.net.comms.iter().flatten().filter(|it| it.introduced).collect();
+        let mut comms: Vec<_> =
+            self.net.comms.iter().flatten().filter(|it| it.introduced && it.vacant.is_none()).collect();
         let running = |comm: &Comm| {
             let alone = self.alone.iter().map(|(comm_id, run)| (*comm_id, run));
             let mut all = self.running.iter().map(|it| (it.comm_id, &it.run)).chain(alone);

@@ -2,6 +2,7 @@
 //! can be done. One thread at a time runs it, the driver.
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -86,7 +87,8 @@ impl Engine {
         let mut port = Port::new(transport, me, &settings)?;
         let world = Comm::new(&mut *port.transport, me, ranks, settings)?;
         let comms = vec![Some(Box::new(world))];
-        let net = Net { port, comms, leaving: Vec::new(), leaves_all: false, unpolled: 0 };
+        let (leaving, vacant) = (Vec::new(), VecDeque::new());
+        let net = Net { port, comms, leaving, vacant, leaves_all: false, unpolled: 0 };
         Ok(Self {
             net,
             running: Vec::new(),

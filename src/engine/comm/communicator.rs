@@ -51,6 +51,16 @@ pub(crate) enum ControlMessage {
     Credit(usize, Way),
 }
 
+/// A communicator that this rank has left, whose other members it has exchanged nothing with: they may not have left, and what they
+/// send by mistake must find the mailbox. When all members make another group, all have left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Vacant {
+    /// A new group may take its place.
+    Offered,
+    /// A group that has not all its members wanted its place.
+    Kept,
+}
+
 /// A communicator, without its operation under way.
 pub(crate) struct Comm {
     /// Its id, which control messages of its members name.
@@ -121,6 +131,8 @@ pub(crate) struct Comm {
     pub(crate) introduced: bool,
     /// Whether this rank has left the group.
     pub(crate) left: bool,
+    /// Whether it has, and only members are left with which it has exchanged nothing.
+    pub(crate) vacant: Option<Vacant>,
     /// Whether the members were told the end; also in the world, where the barriers of shutdown follow.
     pub(crate) end_told: bool,
 }
@@ -172,6 +184,7 @@ impl Comm {
             shutting_down: false,
             introduced: false,
             left: false,
+            vacant: None,
             end_told: false,
         })
     }
@@ -304,6 +317,27 @@ impl Comm {
             && self.control_completed()
             && self.under_way == 0
             && self.messages.is_over()
+    }
+
+    /// Whether there are members that this rank has exchanged nothing with, which may not have left.
+    pub(crate) fn has_strangers(&self) -> bool {
+        let stranger =
+            |(rank, member): (Rank, &Member)| rank != self.me && !member.met && member.ended.is_none();
+        self.introduced && self.members.iter().enumerate().any(stranger)
+    }
+
+    /// Frees what is used with members that it has met. Mailbox and control messages stay, for the others.
+    pub(crate) fn vacate(&mut self) {
+        self.vacant = Some(Vacant::Offered);
+        (self.scratch, self.aside, self.lanes) = (None, None, Vec::new());
+        self.windows.clear();
+        (self.senders, self.receivers, self.landings) = (Vec::new(), Vec::new(), Vec::new());
+        self.spare_senders.clear();
+        self.debts.clear();
+        self.shared = Shared::default();
+        for member in &mut self.members {
+            (member.outgoing, member.incoming) = ([NONE; 3], [NONE; 3]);
+        }
     }
 
     /// Sets the members: their ranks in the world, by rank.

@@ -189,6 +189,10 @@ impl Core<'_> {
 
     /// A control message of a member has arrived.
     pub(crate) fn control_arrived(&mut self, from: Rank, about: ControlKind) -> Result<(), Stop> {
+        if self.comm.left && about != ControlKind::End {
+            // It has not heard of that.
+            self.comm.meets(from)?;
+        }
         match about {
             ControlKind::Window(class) => {
                 self.window_arrived(from, class, self.comm.received_part(from, about)?)
@@ -344,6 +348,12 @@ impl Core<'_> {
         for (index, from, class) in comm.opened() {
             port.expect_no_more(comm.world(from), (comm.comm_id, index), comm.settings.arrivals(class));
         }
+    }
+
+    /// This rank has left the communicator, and so have those it has exchanged anything with.
+    pub(crate) fn vacate(&mut self) {
+        self.take_back();
+        self.comm.vacate();
     }
 
     /// The communicator has ended: gives back the numbers of its flows.

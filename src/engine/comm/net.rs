@@ -1,9 +1,14 @@
 //! The port and all communicators: hands each arrival to the communicator that it is for.
 
+use std::collections::VecDeque;
+
 use unisono_schedule::Rank;
 use unisono_transport::{Error, Event, RemoteRegion};
 
-use super::{communicator::Comm, core::Core};
+use super::{
+    communicator::{Comm, Vacant},
+    core::Core,
+};
 use crate::engine::{
     endpoint::{Port, control_of_token},
     settings::Settings,
@@ -18,6 +23,8 @@ pub(crate) struct Net {
     pub comms: Vec<Option<Box<Comm>>>,
     /// The communicators that this rank is leaving, or has left before other members.
     pub leaving: Vec<CommId>,
+    /// Those that became [vacant](Vacant), the oldest first; some may not be vacant any more.
+    pub vacant: VecDeque<CommId>,
     /// Whether this rank leaves all groups: then it waits for no receive, and memory of communicators stays, since members that have
     /// not left may still send.
     pub leaves_all: bool,
@@ -27,6 +34,9 @@ pub(crate) struct Net {
 
 /// So many operations may end without a poll: those through shared slots need none, and messages of others must not wait for ever.
 const MAX_UNPOLLED: u32 = 16;
+
+/// The most communicators that stay vacant.
+const MOST_VACANT: usize = 64;
 
 /// A bit for each communicator id.
 pub(crate) type CommIds = [u64; MAX_COMMS / 64];
@@ -51,7 +61,7 @@ impl Net {
         let below = |end: usize| if end >= 64 { u64::MAX } else { (1 << end) - 1 };
         let mut free = std::array::from_fn(|word| below(most.saturating_sub(64 * word)));
         for (comm_id, comm) in self.comms.iter().enumerate() {
-            if comm.is_some() {
+            if comm.as_ref().is_some_and(|comm| comm.vacant != Some(Vacant::Offered)) {
                 free[comm_id / 64] &= !(1 << (comm_id % 64));
             }
         }
@@ -67,10 +77,15 @@ impl Net {
         members: &[Rank],
         settings: Settings,
     ) -> Result<Option<RemoteRegion>, Error> {
-        if self.comm(comm_id).is_some() {
-            return Ok(None);
-        }
         let place = usize::from(comm_id);
+        if let Some(Some(old)) = self.comms.get_mut(place) {
+            // All who make the new group have said that they have left the old one.
+            if old.vacant.is_none() || !old.members.iter().all(|member| members.contains(&member.world)) {
+                old.vacant = old.vacant.map(|_| Vacant::Kept);
+                return Ok(None);
+            }
+            self.free(comm_id);
+        }
         let mut comm = Comm::new(&mut *self.port.transport, me, members.len(), settings)?;
         comm.comm_id = comm_id;
         comm.meet(members.iter().copied());
@@ -117,12 +132,28 @@ impl Net {
                 continue;
             }
             self.leaving.swap_remove(index);
-            if let Some(mut comm) = self.comms[usize::from(comm_id)].take() {
-                Core { port: &mut self.port, comm: &mut comm }.take_back();
-                self.port.active_comms.retain(|&it| it != comm_id);
+            let mut core = self.core(comm_id)?;
+            if !core.comm.has_strangers() {
+                self.free(comm_id);
+                continue;
+            }
+            core.vacate();
+            self.vacant.push_back(comm_id);
+            if self.vacant.len() > MOST_VACANT
+                && let Some(oldest) = self.vacant.pop_front()
+                && self.comm(oldest).is_some_and(|comm| comm.vacant.is_some())
+            {
+                self.free(oldest);
             }
         }
         Ok(any)
+    }
+
+    fn free(&mut self, comm_id: CommId) {
+        if let Some(mut comm) = self.comms[usize::from(comm_id)].take() {
+            Core { port: &mut self.port, comm: &mut comm }.take_back();
+            self.port.active_comms.retain(|&it| it != comm_id);
+        }
     }
 
     /// Whether control messages of any communicator are queued or in flight, including those that tell its members that this rank has
@@ -218,6 +249,9 @@ impl Net {
                     return Err(self.port.forged(what));
                 };
                 self.port.arrived(comm.world(from));
+                if comm.vacant.take().is_some() {
+                    self.leaving.push(comm_id);
+                }
                 Core { port: &mut self.port, comm }.control_arrived(from, about)
             }
         }

@@ -104,7 +104,15 @@ fn whatever_is_called_beside_a_call_in_one_shot_all_are_told() {
 #[test]
 fn a_rank_that_leaves_beside_a_call_in_one_shot_is_told() {
     for (words, ours) in CALLS {
-        for (place, before, ranks) in [(Place::Whole, 1, 2), (Place::Part, 1, 3), (Place::Part, 2, 2)] {
+        let cases = [
+            (Place::Whole, 1, 2),
+            (Place::Part, 1, 3),
+            (Place::Part, 2, 2),
+            // It has exchanged nothing with any member.
+            (Place::Part, 0, 2),
+            (Place::Part, 0, 3),
+        ];
+        for (place, before, ranks) in cases {
             let told = told(ranks, place, before, ours, |_| Ok(()));
             let leaves = ["leave()", "has left"].iter().any(|words| told.contains(words));
             assert!(leaves, "{place:?}, {before}, {words}: {told}");
