@@ -8,6 +8,8 @@ mod chunks;
 mod compose;
 mod direct;
 mod dissemination;
+mod grid;
+mod halving;
 mod hosts;
 mod rabenseifner;
 mod recursive_doubling;

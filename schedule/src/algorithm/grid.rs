@@ -1,0 +1,125 @@
+//! The ranks as a grid, for halving and doubling among any number of ranks: pairs of rows, then cycles within each row.
+
+use super::{
+    doublings,
+    halving::{Exchanges, Phase, Run, run},
+    wrapped,
+};
+use crate::{Job, Rank};
+
+/// The pairs of a grid.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pairs {
+    /// The first are half of all ranks apart, and a block's place is its rank.
+    Far,
+    /// The first are neighbours, and the next are twice as far apart.
+    Near,
+}
+
+/// The ranks as 2^bits rows with an odd number of seats. Blocks are numbered by places, row by row; a rank's block has the rank's place.
+/// First, pairs of rows exchange halves, the highest bit of the row first; then each row is a cycle.
+#[derive(Clone, Copy)]
+pub(super) struct Grid {
+    ranks: usize,
+    bits: usize,
+    seats: usize,
+    levels: usize,
+    pairs: Pairs,
+    rank: Rank,
+    row: usize,
+    seat: usize,
+}
+
+/// The lowest `bits` bits in reverse.
+const fn reversed(number: usize, bits: usize) -> usize {
+    if bits == 0 { 0 } else { number.reverse_bits() >> (usize::BITS as usize - bits) }
+}
+
+impl Grid {
+    pub(super) fn new(job: &Job<'_>, pairs: Pairs) -> Self {
+        let (ranks, rank, bits) = (job.ranks, job.rank, job.ranks.trailing_zeros() as usize);
+        let seats = ranks >> bits;
+        let (row, seat) = match pairs {
+            Pairs::Far => (rank / seats, rank % seats),
+            Pairs::Near => (reversed(rank, bits), rank >> bits),
+        };
+        Self { ranks, bits, seats, levels: bits + doublings(seats), pairs, rank, row, seat }
+    }
+
+    /// The rank with which this one exchanges a half of what both have, so that they go on in rows that differ in this bit.
+    fn across(&self, bit: usize) -> Rank {
+        let level = self.bits - 1 - bit;
+        match self.pairs {
+            Pairs::Far => (self.row ^ 1 << bit) * self.seats + self.seat,
+            Pairs::Near => self.rank ^ 1 << level,
+        }
+    }
+
+    /// The rank in another seat of this row.
+    fn beside(&self, seat: usize) -> Rank {
+        if self.pairs == Pairs::Far {
+            self.row * self.seats + seat
+        } else {
+            seat << self.bits | self.rank & ((1 << self.bits) - 1)
+        }
+    }
+
+    /// The place of this rank's block.
+    fn place(&self) -> usize {
+        self.row * self.seats + self.seat
+    }
+
+    /// The seat `hops` after one; `hops` is at most the number of seats.
+    fn after(&self, seat: usize, hops: usize) -> usize {
+        wrapped(seat + hops, self.seats)
+    }
+
+    /// For a level after those of pairs: the distance in the cycle, and the number of blocks that are exchanged, which the next level
+    /// no longer has.
+    fn skip(&self, level: usize) -> (usize, usize) {
+        let left = |halvings: usize| ((self.seats - 1) >> halvings) + 1;
+        let halvings = level - self.bits;
+        (left(halvings + 1), left(halvings) - left(halvings + 1))
+    }
+}
+
+impl Exchanges for Grid {
+    fn levels(&self) -> usize {
+        self.levels
+    }
+
+    fn blocks(&self, level: usize) -> usize {
+        match (self.bits - self.bits.min(level)).checked_sub(1) {
+            Some(bit) => self.seats << bit,
+            None => self.skip(level).1,
+        }
+    }
+
+    fn exchange(&self, level: usize, phase: Phase, gives: bool) -> (Rank, Run) {
+        let halves = phase == Phase::Halving;
+        if level < self.bits {
+            let bit = self.bits - 1 - level;
+            // When halving, the sender gives the receiver's row; when doubling, its own.
+            let row = if gives == halves { self.row ^ 1 << bit } else { self.row };
+            let half = run((row >> bit << bit) * self.seats, self.seats << bit, 0, self.ranks);
+            return (self.across(bit), half);
+        }
+        let (skip, len) = self.skip(level);
+        let other = self.after(self.seat, if gives { skip } else { self.seats - skip });
+        let (giver, getter) = if gives { (self.seat, other) } else { (other, self.seat) };
+        // When halving, from the receiver's place on; when doubling, up to the sender's place.
+        let first = if halves { getter } else { self.after(giver, self.seats + 1 - len) };
+        let base = self.row * self.seats;
+        (self.beside(other), run(base + first, len, base, base + self.seats))
+    }
+
+    fn kept(&self) -> (usize, usize) {
+        let half = self.ranks / 2;
+        let first = if self.bits == 0 { self.place() } else { self.place() / half * half };
+        (first, self.ranks - half)
+    }
+
+    fn left(&self) -> Option<usize> {
+        (self.bits == 0).then(|| self.after(self.seat, self.seats / 2))
+    }
+}
