@@ -3,7 +3,7 @@
 use super::{
     doublings,
     halving::{Exchanges, Phase, Run, run},
-    wrapped,
+    negabinary, wrapped,
 };
 use crate::{Job, Rank};
 
@@ -14,6 +14,8 @@ pub(super) enum Pairs {
     Far,
     /// The first are neighbours, and the next are twice as far apart.
     Near,
+    /// The first are neighbours, and the next are as near as those of [`negabinary::partner`].
+    Bine,
 }
 
 /// The ranks as 2^bits rows with an odd number of seats. Blocks are numbered by places, row by row; a rank's block has the rank's place.
@@ -42,6 +44,7 @@ impl Grid {
         let (row, seat) = match pairs {
             Pairs::Far => (rank / seats, rank % seats),
             Pairs::Near => (reversed(rank, bits), rank >> bits),
+            Pairs::Bine => (reversed(negabinary::part(rank, bits), bits), rank >> bits),
         };
         Self { ranks, bits, seats, levels: bits + doublings(seats), pairs, rank, row, seat }
     }
@@ -52,6 +55,7 @@ impl Grid {
         match self.pairs {
             Pairs::Far => (self.row ^ 1 << bit) * self.seats + self.seat,
             Pairs::Near => self.rank ^ 1 << level,
+            Pairs::Bine => negabinary::partner(self.rank, level, self.ranks),
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! `docs/algorithms.md` has the cost of each: messages, elements, hops, slots, scratch. A test compares it with the schedules.
 
+mod bine;
 mod binomial;
 mod bruck;
 mod chunks;
@@ -11,6 +12,7 @@ mod dissemination;
 mod grid;
 mod halving;
 mod hosts;
+mod negabinary;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
@@ -56,6 +58,9 @@ pub struct Plan {
     pub whole: bool,
     /// Whether some rank receives messages from all others, and so needs a window for each.
     pub from_all: bool,
+    /// Whether others have as many hops and send as much, and it differs in that near ranks send each other more. The cost model chooses
+    /// it only if it saves more than the model's own error.
+    pub near: bool,
     /// If it distinguishes the messages inside a host from those between hosts ([`Job::spread`]): the plan that it is where there is
     /// one host, or no host has two ranks. All other properties are those of that plan.
     pub flat: Option<&'static Self>,
@@ -159,6 +164,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         summary: "a piece of the vector between hosts by each rank of a host: large messages between hosts of several ranks",
         plans: hosts::LANES,
     },
+    Algorithm {
+        name: "bine",
+        code: 13,
+        summary: "trees and butterflies of near ranks: small and middling messages where near ranks have the shorter way",
+        plans: bine::PLANS,
+    },
 ];
 
 /// The algorithm of this name.
@@ -213,6 +224,7 @@ impl Plan {
             split: Split::Whole,
             whole: false,
             from_all: false,
+            near: false,
             flat: None,
         }
     }

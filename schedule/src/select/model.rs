@@ -24,7 +24,8 @@ const WHOLE: (usize, usize) = (256 << 10, 256 << 10);
 const PIPED: (usize, usize) = (128 << 10, 256 << 10);
 const PIPES: usize = 4;
 
-/// The part of the time that an algorithm of two levels must save to be chosen: the model's own error between similar schedules.
+/// The part of the time that an algorithm of two levels, or for near ranks, must save to be chosen: the model's own error between similar
+/// schedules.
 const GAIN: f64 = 0.05;
 
 /// The class of a size, in bytes. Sizes of one class have the same order of algorithms: those up to the same power of two, and all
@@ -49,8 +50,8 @@ pub(super) fn shape(
 
 /// The algorithms that can do a collective of this class of sizes, the fastest first, with their times (s). Among many ranks, the
 /// algorithms in which a rank receives from all others come last, because their windows take much memory; so do those without a price.
-/// An algorithm of two levels comes before the others if it saves 5 % of the time or more; where there are no two levels, it is not among
-/// them.
+/// An algorithm of two levels, or for near ranks, comes before the others if it saves 5 % of the time or more; where there are no two
+/// levels, one of two is not among them.
 pub(super) fn order(
     collective: Collective,
     topology: &Topology,
@@ -78,7 +79,7 @@ pub(super) fn order(
             };
             let cost = price_among(plan, &job, 1, fabric, Some(hosts), EFFORT);
             let seconds = cost.map_or(f64::INFINITY, |cost| cost.seconds);
-            let weighed = if plan.flat.is_some() { seconds / (1.0 - GAIN) } else { seconds };
+            let weighed = if plan.flat.is_some() || plan.near { seconds / (1.0 - GAIN) } else { seconds };
             Some((algorithm, (ranks > FEW && plan.from_all, weighed), seconds))
         })
         .collect();

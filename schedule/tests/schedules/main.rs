@@ -11,6 +11,7 @@ mod mutants_hosts;
 mod mutants_rabenseifner;
 mod mutants_star;
 mod mutants_tree;
+mod near;
 mod openings;
 mod papers;
 mod papers_hosts;

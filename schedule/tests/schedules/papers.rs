@@ -67,6 +67,11 @@ const WHOLE: Formula = Formula("nc", |n, c, _| n * c);
 const WHOLE_TO_ALL: Formula = Formula("n(n-1)c", |n, c, _| n * (n - 1) * c);
 
 const DEEP: Formula = Formula("⌊log2 n⌋", |n, _, _| floor(n));
+const BINE_DEEP: Formula = Formula("⌊log2 n⌋ + 0 or 1", |n, _, _| {
+    // The inner node that is reached by a step of every length: 1, 2, 5, 6, 21, 22, ...
+    let deepest = [0, 1, 2, 5, 6, 21][floor(n)];
+    floor(n) + usize::from(beyond(n) > deepest)
+});
 const BUNDLES: Formula = Formula("bk; n-1 for k = 1", |n, _, k| if k == 1 { n - 1 } else { ones(n) * k });
 const BUNDLES_ELEMENTS: Formula = Formula("bc", |n, c, _| ones(n) * c);
 
@@ -193,18 +198,7 @@ fn rows() -> Vec<Row> {
         ),
         row("tree", Broadcast, 1, two_trees()),
         row("tree", Reduce, 1, two_trees()),
-        row(
-            "rabenseifner",
-            AllReduce,
-            1,
-            [
-                Formula("2⌈log2 n⌉", |n, _, _| 2 * ceil(n)),
-                Formula("2(n⌈log2 n⌉ + n - t⌈log2 2n/t⌉)k", |n, _, k| 2 * halving_messages(n) * k),
-                Formula("2(n-1)c", |n, c, _| 2 * (n - 1) * c),
-                Formula("2(n-1)c/n", |n, c, _| 2 * (n - 1) * c / n),
-                Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
-            ],
-        ),
+        row("rabenseifner", AllReduce, 1, halved_and_doubled()),
         row("rabenseifner", ReduceScatter, 1, by_halves()),
         row("rabenseifner", AllGather, 1, by_halves()),
         row(
@@ -253,6 +247,21 @@ fn rows() -> Vec<Row> {
                 WHOLE_TO_ALL,
             ),
         ),
+        row(
+            "bine",
+            Broadcast,
+            1,
+            [BINE_DEEP, TO_ALL, TO_ALL_ELEMENTS, Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c), ONE],
+        ),
+        row(
+            "bine",
+            Reduce,
+            1,
+            [BINE_DEEP, TO_ALL, TO_ALL_ELEMENTS, COUNT, Formula("⌈log2 n⌉", |n, _, _| ceil(n))],
+        ),
+        row("bine", AllReduce, 1, halved_and_doubled()),
+        row("bine", ReduceScatter, 1, by_growing_runs()),
+        row("bine", AllGather, 1, by_growing_runs()),
     ]
 }
 
@@ -270,6 +279,48 @@ fn to_the_hub(
 fn halving_messages(n: usize) -> usize {
     let twos = n & n.wrapping_neg();
     n * ceil(n) + n - twos * ceil(2 * n / twos)
+}
+
+/// A halving and a doubling of a vector.
+fn halved_and_doubled() -> [Formula; 5] {
+    [
+        Formula("2⌈log2 n⌉", |n, _, _| 2 * ceil(n)),
+        Formula("2(n⌈log2 n⌉ + n - t⌈log2 2n/t⌉)k", |n, _, k| 2 * halving_messages(n) * k),
+        Formula("2(n-1)c", |n, c, _| 2 * (n - 1) * c),
+        Formula("2(n-1)c/n", |n, c, _| 2 * (n - 1) * c / n),
+        Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
+    ]
+}
+
+/// How often runs that grow by turns after and before a rank go around the end. The runs that are sent begin at every second rank,
+/// once from even ranks and once, mirrored, from odd ones.
+fn around_the_end(n: usize) -> usize {
+    if n % 2 == 1 {
+        return halving_messages(n) - n * ceil(n);
+    }
+    let (mut len, mut before, mut around) = (1, 0, 0);
+    for step in (0..ceil(n)).rev() {
+        let longer = n.div_ceil(1 << step);
+        let (more, after) = (longer - len, (ceil(n) - step) % 2 == 1);
+        let first = if after { len - more } else { 0 };
+        around += match more % 2 {
+            1 => more - 1,
+            _ if (first + before).is_multiple_of(2) => more - 2,
+            _ => more,
+        };
+        before += if after { 0 } else { more };
+        len = longer;
+    }
+    around
+}
+
+/// As [`by_halves`], but of runs around each rank.
+fn by_growing_runs() -> [Formula; 5] {
+    let messages = Formula("n⌈log2 n⌉ + w, or n(n-1)k", |n, _, k| {
+        if k == 1 { n * ceil(n) + around_the_end(n) } else { n * (n - 1) * k }
+    });
+    let [hops, _, elements, most, sources] = by_halves();
+    [hops, messages, elements, most, sources]
 }
 
 /// A halving or a doubling of blocks. If all blocks do not fit in a message, every block is one.
@@ -301,7 +352,7 @@ fn scratch(row: &Row) -> Formula {
         ("binomial", Scatter) => Formula("max(p/2, n-p)c for k = 1, if the root is not 0", |n, c, k| {
             if k == 1 { beyond(n).max((1 << floor(n)) / 2) * c } else { 0 }
         }),
-        ("rabenseifner", ReduceScatter) => Formula("l⌈n/2⌉⌈c/k⌉, if n > 2", |n, c, k| {
+        ("rabenseifner" | "bine", ReduceScatter) => Formula("l⌈n/2⌉⌈c/k⌉, if n > 2", |n, c, k| {
             if n > 2 { LANES.min(k) * n.div_ceil(2) * c.div_ceil(k) } else { 0 }
         }),
         ("bruck", AllToAll) => Formula("lb⌈c/k⌉", |n, c, k| LANES.min(k) * ones(n) * c.div_ceil(k)),
@@ -375,7 +426,7 @@ fn the_formulas_hold() {
             // The longest message of a chunk that is all there is; of half as many elements there are two chunks.
             let longest = match (row.algorithm, row.collective) {
                 ("ring" | "two_shot", AllReduce) => c / n,
-                ("rabenseifner", AllReduce) => n / 2 * c / n,
+                ("rabenseifner" | "bine", AllReduce) => n / 2 * c / n,
                 ("tree", _) => c / 2,
                 _ => c,
             };

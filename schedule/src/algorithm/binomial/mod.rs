@@ -14,6 +14,7 @@ mod scatter;
 
 use std::ops::Range;
 
+pub(super) use self::{broadcast::broadcast, reduce::reduce};
 use super::{Plan, chunks::Shape, doublings, wrapped};
 use crate::{Job, Rank, partition};
 
@@ -25,16 +26,23 @@ const fn hops(ranks: usize) -> usize {
     ranks.ilog2() as usize
 }
 
+/// A rank's neighbours in a tree.
+pub(super) struct Family {
+    pub(super) parent: Option<Rank>,
+    /// The children, that with the smallest subtree first.
+    pub(super) children: Vec<Rank>,
+}
+
 /// A rank's part in a collective of one vector, which is cut into chunks.
 struct Vector {
-    tree: Tree,
+    family: Family,
     count: usize,
     chunks: usize,
 }
 
 impl Vector {
-    fn new(job: &Job<'_>) -> Self {
-        Self { tree: Tree::new(job), count: job.count, chunks: partition::chunks(job.count, job.chunk) }
+    fn new(job: &Job<'_>, family: Family) -> Self {
+        Self { family, count: job.count, chunks: partition::chunks(job.count, job.chunk) }
     }
 
     /// The elements of a chunk.
@@ -80,6 +88,11 @@ impl Tree {
     /// The child with a subtree of 2^index places, or as many as there are.
     fn child(&self, index: usize) -> Rank {
         self.rank(self.place + (1 << index))
+    }
+
+    fn family(&self) -> Family {
+        let children = (0..self.children).map(|index| self.child(index)).collect();
+        Family { parent: self.parent(), children }
     }
 
     /// Visits all children.
