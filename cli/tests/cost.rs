@@ -53,13 +53,13 @@ fn every_algorithm_that_can_do_it_has_a_row() {
     let wanted = [
         (
             "all_reduce",
-            vec!["direct", "ring", "recursive_doubling", "two_shot", "tree", "rabenseifner", "star"],
+            vec!["direct", "ring", "recursive_doubling", "two_shot", "tree", "rabenseifner", "star", "bine"],
         ),
-        ("reduce_scatter", vec!["direct", "ring", "rabenseifner", "star"]),
-        ("all_gather", vec!["direct", "ring", "rabenseifner", "bruck", "star"]),
-        ("broadcast", vec!["direct", "ring", "binomial", "tree"]),
+        ("reduce_scatter", vec!["direct", "ring", "rabenseifner", "star", "bine", "pat"]),
+        ("all_gather", vec!["direct", "ring", "rabenseifner", "bruck", "star", "bine", "pat"]),
+        ("broadcast", vec!["direct", "ring", "binomial", "tree", "bine"]),
         ("barrier", vec!["direct", "dissemination", "star"]),
-        ("reduce", vec!["direct", "binomial", "tree"]),
+        ("reduce", vec!["direct", "binomial", "tree", "bine"]),
         ("gather", vec!["direct", "binomial"]),
         ("scatter", vec!["direct", "binomial"]),
         ("all_to_all", vec!["direct", "bruck", "star"]),

@@ -13,6 +13,7 @@ mod grid;
 mod halving;
 mod hosts;
 mod negabinary;
+mod pat;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
@@ -169,6 +170,12 @@ pub const ALGORITHMS: &[Algorithm] = &[
         code: 13,
         summary: "trees and butterflies of near ranks: small and middling messages where near ranks have the shorter way",
         plans: bine::PLANS,
+    },
+    Algorithm {
+        name: "pat",
+        code: 14,
+        summary: "few blocks to far ranks, many to near ones: small and middling all_gather and reduce_scatter, many ranks",
+        plans: pat::PLANS,
     },
 ];
 

@@ -6,6 +6,8 @@ use unisono_schedule::{
     algorithm::find,
 };
 
+use crate::papers::floor;
+
 /// The sum over all elements that are sent of what `weight` gives for sender and receiver.
 fn weighed(
     name: &str,
@@ -64,5 +66,16 @@ fn by_bine_less_goes_between_hosts_if_binary_trees_do_not_fit_them() {
         // The far hops of a binary tree begin at the border of a host with a power of two of ranks.
         let [bine, other] = of(8);
         assert_eq!(bine < other, collective.has_blocks(), "{collective:?}: {bine}, {other}");
+    }
+}
+
+#[test]
+fn by_pat_a_rank_sends_few_blocks_to_other_hosts() {
+    for collective in [AllGather, ReduceScatter] {
+        for (hosts, each) in [(2, 4), (4, 4), (4, 8), (8, 4), (8, 2)] {
+            let sent = weighed("pat", collective, hosts * each, &between(each));
+            let of_each = 2 * (hosts - 1) + hosts * floor(each);
+            assert_eq!(2 * sent, hosts * each * of_each, "{collective:?} on {hosts} hosts of {each}");
+        }
     }
 }

@@ -262,6 +262,8 @@ fn rows() -> Vec<Row> {
         row("bine", AllReduce, 1, halved_and_doubled()),
         row("bine", ReduceScatter, 1, by_growing_runs()),
         row("bine", AllGather, 1, by_growing_runs()),
+        row("pat", AllGather, 1, far_first()),
+        row("pat", ReduceScatter, 1, far_first()),
     ]
 }
 
@@ -323,6 +325,14 @@ fn by_growing_runs() -> [Formula; 5] {
     [hops, messages, elements, most, sources]
 }
 
+/// As [`by_halves`], but a hop is always one message.
+fn far_first() -> [Formula; 5] {
+    let messages =
+        Formula("n(n-1)k; n⌈log2 n⌉ for k = 1", |n, _, k| if k == 1 { n * ceil(n) } else { n * (n - 1) * k });
+    let [hops, _, elements, most, sources] = by_halves();
+    [hops, messages, elements, most, sources]
+}
+
 /// A halving or a doubling of blocks. If all blocks do not fit in a message, every block is one.
 fn by_halves() -> [Formula; 5] {
     [
@@ -355,6 +365,21 @@ fn scratch(row: &Row) -> Formula {
         ("rabenseifner" | "bine", ReduceScatter) => Formula("l⌈n/2⌉⌈c/k⌉, if n > 2", |n, c, k| {
             if n > 2 { LANES.min(k) * n.div_ceil(2) * c.div_ceil(k) } else { 0 }
         }),
+        ("pat", AllGather) => {
+            Formula(
+                "⌈n/2⌉c for k = 1, if n > 3",
+                |n, c, k| {
+                    if n > 3 && k == 1 { n.div_ceil(2) * c } else { 0 }
+                },
+            )
+        }
+        ("pat", ReduceScatter) => {
+            Formula("l⌈n/2⌉⌈c/k⌉, if n > 2; nc for k = 1, if n > 3", |n, c, k| match (n, k) {
+                (..=2, _) => 0,
+                (4.., 1) => n * c,
+                _ => LANES.min(k) * n.div_ceil(2) * c.div_ceil(k),
+            })
+        }
         ("bruck", AllToAll) => Formula("lb⌈c/k⌉", |n, c, k| LANES.min(k) * ones(n) * c.div_ceil(k)),
         ("star", ReduceScatter) => WHOLE,
         ("star", AllToAll) => Formula("n²c", |n, c, _| n * n * c),
