@@ -15,7 +15,7 @@ fn random(seed: u64, index: usize) -> u64 {
 /// The address of a rank's shared memory.
 pub(crate) fn near(rank: usize) -> Vec<u8> {
     let own: Vec<u8> = (3..7).flat_map(|seed| random(seed, rank).to_le_bytes()).collect();
-    [&b"unisono-shm\x03"[..], &own].concat()
+    [&b"unisono-shm\x04"[..], &own].concat()
 }
 
 /// The entries of ranks that follow each other on hosts, over sockets, or with `shm` over these and shared memory.

@@ -11,7 +11,7 @@ use crate::{Address, Error};
 pub const PROVIDER: &str = "shm";
 
 /// What an address begins with; the last byte is the version of the format of rings and messages.
-const MAGIC: [u8; 12] = *b"unisono-shm\x03";
+const MAGIC: [u8; 12] = *b"unisono-shm\x04";
 /// The number of bytes of a name, and of a token.
 const RANDOM: usize = 16;
 /// The number of bytes of an address.

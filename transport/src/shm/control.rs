@@ -24,18 +24,30 @@ impl From<Refusal> for Failure {
     }
 }
 
+/// Memory that the writer may map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) key: u64,
+    /// The address of the region's first byte, as puts name it.
+    pub(super) base: u64,
+    /// The region's length in bytes.
+    pub(super) len: u64,
+    /// Its place on the reader's board, and its number there.
+    pub(super) place: u32,
+    pub(super) number: u64,
+}
+
 /// A message; whose it is stands behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// The writer's first: the reader's token, and the writer's own address. The descriptor is that of the ring.
     Hello { token: [u8; 16], from: [u8; address::LEN] },
-    /// The reader's answer. The descriptor is that of the word by which it says that it sleeps.
+    /// The reader's answer. The descriptor is that of its board.
     Welcome,
     /// The writer asks for the memory of the region of this key in which this address lies, as puts name it.
     Want { key: u64, address: u64 },
-    /// The reader's answer: the address of the region's first byte, as puts name it, and its length in bytes. The descriptor is that of
-    /// the memory.
-    Memory { key: u64, base: u64, len: u64 },
+    /// The reader's answer. The descriptor is that of the memory.
+    Memory(Given),
     /// The reader has no such region that can be mapped, or no longer has it.
     Forget { key: u64, address: u64 },
     /// The reader refuses a put.
@@ -75,8 +87,9 @@ impl Message {
             Self::Hello { token, from } => Packet::new(1, &[token, from]),
             Self::Welcome => Packet::new(2, &[]),
             Self::Want { key, address } => Packet::new(3, &[&key.to_le_bytes(), &address.to_le_bytes()]),
-            Self::Memory { key, base, len } => {
-                Packet::new(4, &[&key.to_le_bytes(), &base.to_le_bytes(), &len.to_le_bytes()])
+            Self::Memory(Given { key, base, len, place, number }) => {
+                let words = [key, base, len, number].map(|word| word.to_le_bytes());
+                Packet::new(4, &[words.as_flattened(), &place.to_le_bytes()])
             }
             Self::Forget { key, address } => Packet::new(5, &[&key.to_le_bytes(), &address.to_le_bytes()]),
             Self::Refused(Refusal::Unregistered) => Packet::new(6, &[&[0]]),
@@ -96,7 +109,11 @@ impl Message {
             }
             2 => (Self::Welcome, 0),
             3 => (Self::Want { key: number(0)?, address: number(8)? }, 16),
-            4 => (Self::Memory { key: number(0)?, base: number(8)?, len: number(16)? }, 24),
+            4 => {
+                let (key, base, len) = (number(0)?, number(8)?, number(16)?);
+                let place = rest.get(32..)?.first_chunk().copied().map(u32::from_le_bytes)?;
+                (Self::Memory(Given { key, base, len, place, number: number(24)? }), 36)
+            }
             5 => (Self::Forget { key: number(0)?, address: number(8)? }, 16),
             6 => match rest.first()? {
                 0 => (Self::Refused(Refusal::Unregistered), 1),
@@ -121,7 +138,7 @@ mod tests {
             Message::Hello { token: [7; 16], from: [9; address::LEN] },
             Message::Welcome,
             Message::Want { key: u64::MAX - 3, address: 1 << 47 },
-            Message::Memory { key: 5, base: 1 << 63, len: 1 << 40 },
+            Message::Memory(Given { key: 5, base: 1 << 63, len: 1 << 40, place: 3 << 20, number: 9 }),
             Message::Forget { key: 1, address: 2 },
             Message::Refused(Refusal::Unregistered),
             Message::Refused(Refusal::Outside),

@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::{
     address::Place,
+    board::Board,
     control::{Message, Refusal},
     incoming::Incoming,
     memory::Table,
@@ -139,7 +140,7 @@ impl Pair {
         incoming.receive(&place).unwrap();
         let (_, surroundings) = mapped(2 * MARGIN + REGISTERED);
         let base = surroundings.at(MARGIN, REGISTERED).unwrap();
-        let table = Table::new();
+        let table = Table::new(Arc::new(Board::new().unwrap().1));
         // SAFETY: the segment outlives the region, and is accessed by this thread alone, while nothing is read from the ring.
         let registered = table.register(unsafe { Memory::borrowed(base, REGISTERED) }.into());
         let allocated = table.register(table.allocate(ALLOCATED, false).unwrap());

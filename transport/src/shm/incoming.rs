@@ -82,18 +82,18 @@ impl Incoming {
         Ok(())
     }
 
-    /// Answers what was received. `sleep` is the word by which this endpoint says that it sleeps, `number` that of this connection.
+    /// Answers what was received. `board` is this endpoint's, `number` that of this connection.
     /// False if that must be tried again, because too many descriptors of this user's are under way.
-    pub(super) fn answer(&mut self, sleep: &OwnedFd, table: &Table, number: usize) -> bool {
+    pub(super) fn answer(&mut self, board: &OwnedFd, table: &Table, number: usize) -> bool {
         if self.unwelcomed {
             // Whatever is written from now on wakes this endpoint.
-            self.unwelcomed = socket::send(&self.socket, &Message::Welcome, Some(sleep)) == Posted::Full;
+            self.unwelcomed = socket::send(&self.socket, &Message::Welcome, Some(board)) == Posted::Full;
         }
         while !self.unwelcomed
             && let Some((key, address)) = self.wanted.last().copied()
         {
-            let given = table.give(key, address, number, |file, base, len| {
-                socket::send(&self.socket, &Message::Memory { key, base, len }, Some(file))
+            let given = table.give(key, address, number, |file, given| {
+                socket::send(&self.socket, &Message::Memory(given), Some(file))
             });
             if given.unwrap_or_else(|| self.forget(key, address)) == Posted::Full {
                 return false;

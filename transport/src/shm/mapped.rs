@@ -8,6 +8,8 @@ use std::{
 };
 
 use super::{
+    board::Board,
+    control::Given,
     error::{Nonsense, Stop},
     segment::{self, Access, Segment},
 };
@@ -16,10 +18,9 @@ use crate::Error;
 /// A region of the peer's.
 #[derive(Debug)]
 struct Mapped {
-    /// The address of its first byte, as puts name it.
-    base: u64,
-    /// Its length.
-    len: u64,
+    given: Given,
+    /// The peer's.
+    board: Arc<Board>,
     /// Nothing if it cannot be mapped here: the ring serves.
     segment: Option<Arc<Segment>>,
 }
@@ -27,16 +28,17 @@ struct Mapped {
 impl Mapped {
     /// Where `len` bytes at this address begin, counted from the region's first byte, if they lie in the region.
     fn start(&self, address: u64, len: u64) -> Option<u64> {
-        let start = address.checked_sub(self.base)?;
-        (start.checked_add(len)? <= self.len).then_some(start)
+        let start = address.checked_sub(self.given.base)?;
+        (start.checked_add(len)? <= self.given.len).then_some(start)
     }
 
     fn contains(&self, address: u64) -> bool {
         self.start(address, 1).is_some()
     }
 
-    fn is_retired(&self) -> bool {
-        self.segment.as_ref().is_some_and(|segment| segment.is_retired())
+    /// Whether the peer still has it.
+    fn is_there(&self) -> bool {
+        self.board.has(self.given.place, self.given.number)
     }
 }
 
@@ -56,7 +58,7 @@ impl Mappings {
         address: u64,
         len: usize,
     ) -> Option<Option<(*mut u8, &Arc<Segment>)>> {
-        let regions = self.regions.get(&key)?.iter().filter(|region| !region.is_retired());
+        let regions = self.regions.get(&key)?.iter().filter(|region| region.is_there());
         let mut found = regions.filter_map(|region| Some((region, region.start(address, len as u64)?)));
         let (region, start) = found.next()?;
         Some(region.segment.as_ref().and_then(|segment| {
@@ -76,23 +78,23 @@ impl Mappings {
         self.keep(key, |_| true);
     }
 
-    /// Maps the memory of the region that was asked for, of which there is a descriptor, or why there is none.
+    /// Maps the memory of the region that was asked for, of which there is a descriptor, or why there is none. `board` is the peer's.
     ///
     /// # Errors
     /// The peer's, if it is no memory of such a region.
     pub(super) fn take(
         &mut self,
-        key: u64,
-        base: u64,
-        len: u64,
-        file: Result<&OwnedFd, Error>,
+        given: &Given,
+        board: &Arc<Board>,
+        file: Result<OwnedFd, Error>,
     ) -> Result<(), Stop> {
-        let region = Mapped { base, len, segment: None };
+        let Given { key, base, .. } = *given;
+        let region = Mapped { given: *given, board: Arc::clone(board), segment: None };
         if !self.wanted.get(&key).is_some_and(|address| region.contains(*address)) {
             // It was not asked for, or was forgotten meanwhile.
             return Ok(());
         }
-        let segment = match file.map_err(Stop::from).and_then(|file| map(file, len)) {
+        let segment = match file.map_err(Stop::from).and_then(|file| map(&file, given)) {
             Ok(segment) => Some(Arc::new(segment)),
             Err(Stop::Error(error)) => {
                 tell_unmapped(&error);
@@ -117,7 +119,7 @@ impl Mappings {
     /// Keeps of the regions of a key those that are there and of which this holds.
     fn keep(&mut self, key: u64, holds: impl Fn(&Mapped) -> bool) {
         let Some(regions) = self.regions.get_mut(&key) else { return };
-        regions.retain(|region| !region.is_retired() && holds(region));
+        regions.retain(|region| region.is_there() && holds(region));
         if regions.is_empty() {
             self.regions.remove(&key);
         }
@@ -130,9 +132,9 @@ impl Mappings {
     }
 }
 
-/// Maps a peer's memory of a region of so many bytes.
-fn map(file: &OwnedFd, len: u64) -> Result<Segment, Stop> {
-    let whole = usize::try_from(len).ok().and_then(segment::of_region);
+/// Maps a peer's memory of a region.
+fn map(file: &OwnedFd, given: &Given) -> Result<Segment, Stop> {
+    let whole = usize::try_from(given.len).ok().and_then(segment::whole);
     Segment::of_peer(file, whole.ok_or(Nonsense("memory of another length"))?, Access::ReadWrite)
 }
 

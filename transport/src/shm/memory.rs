@@ -2,7 +2,7 @@
 //!
 //! Its keys are the endpoint's own, or those of another transport that has registered the same memory. That one may give a key to
 //! several registrations at once (libfabric caches registrations of overlapping memory), which the address of a put tells apart, and
-//! may give it again as soon as a registration is closed. So before that, whoever has mapped the memory is told in the memory itself.
+//! may give it again as soon as a registration is closed. So before that, whoever has mapped the memory is told on the board.
 #![allow(unsafe_code)]
 
 use std::{
@@ -14,7 +14,8 @@ use std::{
 };
 
 use super::{
-    control::Refusal,
+    board::{Board, PLACES},
+    control::{Given, Refusal},
     segment::{self, Segment},
     socket::Posted,
 };
@@ -22,8 +23,6 @@ use crate::{Error, Memory, Region, Registration, RemoteRegion, fork::Process, lo
 
 /// Memory of fewer bytes is not shared: what is put there fits a few records.
 const SHARED_FROM: usize = 16 << 10;
-/// The most memories of an endpoint that are shared: each keeps a descriptor open.
-const MOST_SHARED: usize = 256;
 
 /// Memory that peers can map.
 #[derive(Debug)]
@@ -47,22 +46,24 @@ impl From<Memory> for Allocated {
 
 #[derive(Debug)]
 struct Entry {
-    /// Tells it from others of the same key.
+    /// Tells it from all others of this endpoint.
     number: u64,
     span: Span,
-    shared: Option<Arc<Shared>>,
+    /// Its memory if peers can map it, and its place on the board.
+    shared: Option<(Arc<Shared>, u32)>,
     /// The connections by which peers were given the memory.
     given: Vec<usize>,
 }
 
 /// What is registered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Entries {
     entries: HashMap<u64, Vec<Entry>>,
     /// Regions that are gone, with the connections that were given their memory.
     gone: Vec<(RemoteRegion, Vec<usize>)>,
-    /// The number of entries whose memory is shared.
-    shared: usize,
+    board: Arc<Board>,
+    /// The free places on it: each that is taken keeps a descriptor open.
+    free: Vec<u32>,
     closed: bool,
     /// The random source of keys, so that these cannot be guessed.
     keys: RandomState,
@@ -110,13 +111,18 @@ impl Entries {
         }
     }
 
-    /// Enters memory, and returns the number of its entry.
-    fn enter(&mut self, span: Span, shared: Option<Arc<Shared>>) -> u64 {
+    /// Enters memory, and returns the number of its entry, and whether peers can map it.
+    fn enter(&mut self, span: Span, shared: Option<Arc<Shared>>) -> (u64, bool) {
         self.number += 1;
-        self.shared += usize::from(shared.is_some());
-        let entry = Entry { number: self.number, span, shared, given: Vec::new() };
-        self.entries.entry(span.remote.key).or_default().push(entry);
-        self.number
+        let shared = shared.and_then(|shared| Some((shared, self.free.pop()?)));
+        if let Some((_, place)) = &shared {
+            self.board.put(*place, self.number);
+        }
+        let mappable = shared.is_some();
+        let remote = RemoteRegion { mappable, ..span.remote };
+        let entry = Entry { number: self.number, span: Span { remote, ..span }, shared, given: Vec::new() };
+        self.entries.entry(remote.key).or_default().push(entry);
+        (self.number, mappable)
     }
 
     fn remove(&mut self, key: u64, number: u64) -> Option<Entry> {
@@ -125,6 +131,10 @@ impl Entries {
         let removed = same.swap_remove(at);
         if same.is_empty() {
             self.entries.remove(&key);
+        }
+        if let Some((_, place)) = &removed.shared {
+            self.board.put(*place, 0);
+            self.free.push(*place);
         }
         Some(removed)
     }
@@ -152,8 +162,19 @@ impl Drop for Guard {
 }
 
 impl Table {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { entries: Mutex::default(), process: Process::this() })
+    /// That of the endpoint whose board this is.
+    pub(super) fn new(board: Arc<Board>) -> Arc<Self> {
+        let entries = Entries {
+            entries: HashMap::new(),
+            gone: Vec::new(),
+            board,
+            free: (0..PLACES).collect(),
+            closed: false,
+            keys: RandomState::new(),
+            drawn: 0,
+            number: 0,
+        };
+        Arc::new(Self { entries: Mutex::new(entries), process: Process::this() })
     }
 
     /// While this is held, no registration is closed.
@@ -164,7 +185,7 @@ impl Table {
     /// New memory, which peers can map if it is large enough and the system has room for it.
     pub(super) fn allocate(&self, len: usize, huge: bool) -> Result<Allocated, Error> {
         let private = || Ok(Allocated { memory: Memory::map(len, huge)?, shared: None });
-        if len < SHARED_FROM || self.lock().shared >= MOST_SHARED {
+        if len < SHARED_FROM || self.lock().free.is_empty() {
             return private();
         }
         let made = || {
@@ -191,10 +212,11 @@ impl Table {
     /// Registers memory under a key of its own.
     pub(super) fn register(self: &Arc<Self>, Allocated { memory, shared }: Allocated) -> Region {
         let mut entries = self.lock();
-        let (key, mappable) = (entries.draw(), shared.is_some());
-        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable };
-        let number = entries.enter(Span { base: memory.base(), remote }, shared);
+        let key = entries.draw();
+        let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: false };
+        let (number, mappable) = entries.enter(Span { base: memory.base(), remote }, shared);
         drop(entries);
+        let remote = RemoteRegion { mappable, ..remote };
         let guard = Box::new(Guard { table: Arc::clone(self), key, number });
         Region::registered(memory, Registration { remote, descriptor: ptr::null_mut(), guard })
     }
@@ -210,8 +232,7 @@ impl Table {
             // Nobody can write to it. Such regions may all have the same key.
             return Ok(region);
         };
-        let mappable = shared.is_some();
-        let number = self.lock().enter(Span { base: region.base(), remote }, shared);
+        let (number, mappable) = self.lock().enter(Span { base: region.base(), remote }, shared);
         region.registered_again(mappable, Guard { table: Arc::clone(self), key: remote.key, number })
     }
 
@@ -222,14 +243,8 @@ impl Table {
         }
         let mut entries = self.lock();
         let removed = entries.remove(key, number);
-        if let Some(entry) = &removed {
-            if let Some(shared) = &entry.shared {
-                shared.segment.retire();
-                entries.shared -= 1;
-            }
-            if !entry.given.is_empty() && !entries.closed {
-                entries.gone.push((entry.span.remote, entry.given.clone()));
-            }
+        if let Some(entry) = removed.as_ref().filter(|entry| !entry.given.is_empty() && !entries.closed) {
+            entries.gone.push((entry.span.remote, entry.given.clone()));
         }
         drop(entries);
         // Only now: memory is unmapped with no lock held.
@@ -237,20 +252,22 @@ impl Table {
     }
 
     /// Hands the memory of the region of this key with this address over to the peer at this connection: `send` is given its
-    /// descriptor, and the region's base and length. Nothing if there is no such memory.
+    /// descriptor, and what belongs to it. Nothing if there is no such memory.
     pub(super) fn give(
         &self,
         key: u64,
         address: u64,
         connection: usize,
-        send: impl FnOnce(&OwnedFd, u64, u64) -> Posted,
+        send: impl FnOnce(&OwnedFd, Given) -> Posted,
     ) -> Option<Posted> {
         let mut entries = self.lock();
         let mut same = entries.entries.get_mut(&key)?.iter_mut();
-        let (span, shared, given) = same.find_map(|Entry { span, shared, given, .. }| {
-            span.start(address, 1).is_ok().then_some((span, shared.as_ref()?, given))
-        })?;
-        let posted = send(&shared.file, span.remote.base, span.remote.len);
+        let (number, span, (shared, place), given) =
+            same.find_map(|Entry { number, span, shared, given }| {
+                span.start(address, 1).is_ok().then_some((*number, span, shared.as_ref()?, given))
+            })?;
+        let RemoteRegion { base, len, .. } = span.remote;
+        let posted = send(&shared.file, Given { key, base, len, place: *place, number });
         if posted == Posted::Yes && !given.contains(&connection) {
             given.push(connection);
         }
@@ -269,7 +286,7 @@ impl Table {
         let entries = std::mem::take(&mut locked.entries);
         drop(locked);
         for Entry { shared, given, .. } in entries.into_values().flatten() {
-            let Some(shared) = shared.filter(|_| !given.is_empty()) else { continue };
+            let Some((shared, _)) = shared.filter(|_| !given.is_empty()) else { continue };
             if let Err(error) = shared.segment.make_private(&shared.file) {
                 tracing::error!(%error, "memory that outlives its endpoint can still be written by peers");
             }

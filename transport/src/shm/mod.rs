@@ -50,6 +50,7 @@
 #![allow(unsafe_code)]
 
 mod address;
+mod board;
 mod control;
 mod descriptor;
 mod error;
@@ -170,7 +171,7 @@ impl Endpoint {
                 version: concat!("unisono ", env!("CARGO_PKG_VERSION")).to_owned(),
                 ..local::limits(PROVIDER)
             },
-            table: Table::new(),
+            table: Table::new(Arc::clone(sleeper.board())),
             peers: Vec::new(),
             known: HashMap::new(),
             incoming: Vec::new(),

@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     address::Place,
+    board::Board,
     control::Message,
     error::{Nonsense, Stop},
     mapped::Mappings,
@@ -17,7 +18,7 @@ use super::{
     sleep::PeerSleep,
     socket::{self, Connected, Received, Socket},
 };
-use crate::{Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
+use crate::{Error, Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
 
 /// Puts of at most so many bytes are copied into the ring, all in one record.
 pub(super) const INLINE: usize = 4 << 10;
@@ -33,6 +34,8 @@ pub(super) struct Outgoing {
     writer: Writer,
     /// Whether the peer sleeps; unknown until it has accepted the connection.
     sleep: Option<PeerSleep>,
+    /// The peer's, from when it has accepted.
+    board: Option<Arc<Board>>,
     mapped: Mappings,
     /// The regions that [`Self::map`] has asked for, by key and base, until it says whether they are mapped.
     asked: HashSet<(u64, u64)>,
@@ -93,6 +96,7 @@ impl Outgoing {
             socket,
             writer,
             sleep: None,
+            board: None,
             mapped: Mappings::default(),
             asked: HashSet::new(),
             pending: VecDeque::new(),
@@ -257,11 +261,8 @@ impl Outgoing {
     pub(super) fn receive(&mut self) -> Result<State, Stop> {
         for _ in 0..socket::BATCH {
             let (message, file) = match socket::receive(&self.socket)? {
-                Received::Message(message, file) => (message, file),
-                Received::Withheld(Message::Memory { key, base, len }, why) => {
-                    self.mapped.take(key, base, len, Err(why))?;
-                    continue;
-                }
+                Received::Message(message, file) => (message, Ok(file)),
+                Received::Withheld(message @ Message::Memory(_), why) => (message, Err(why)),
                 Received::Withheld(_, why) => return Err(why.into()),
                 Received::Nothing => break,
                 Received::End => return Ok(if self.closed { State::Closed } else { State::Died }),
@@ -271,18 +272,19 @@ impl Outgoing {
         Ok(State::Open)
     }
 
-    fn take(&mut self, message: Message, file: Option<OwnedFd>) -> Result<(), Stop> {
-        match (message, file) {
-            (Message::Welcome, Some(file)) if self.sleep.is_none() => {
-                self.sleep = Some(PeerSleep::new(&file)?);
+    /// Takes a message, with its descriptor or why that does not come.
+    fn take(&mut self, message: Message, file: Result<Option<OwnedFd>, Error>) -> Result<(), Stop> {
+        match (message, file.transpose(), &self.board) {
+            (Message::Welcome, Some(Ok(file)), None) => {
+                let board = Arc::new(Board::of_peer(&file)?);
+                self.sleep = Some(PeerSleep::new(Arc::clone(&board)));
+                self.board = Some(board);
             }
-            (Message::Memory { key, base, len }, Some(file)) => {
-                self.mapped.take(key, base, len, Ok(&file))?
-            }
-            (Message::Forget { key, address }, None) => self.mapped.forget(key, address),
-            (Message::Refused(refusal), None) => return Err(Failure::from(refusal).into()),
-            (Message::Wake, None) => {}
-            (Message::Bye, None) => self.closed = true,
+            (Message::Memory(given), Some(file), Some(board)) => self.mapped.take(&given, board, file)?,
+            (Message::Forget { key, address }, None, _) => self.mapped.forget(key, address),
+            (Message::Refused(refusal), None, _) => return Err(Failure::from(refusal).into()),
+            (Message::Wake, None, _) => {}
+            (Message::Bye, None, _) => self.closed = true,
             _ => return Err(Nonsense("a message that a reader does not send").into()),
         }
         Ok(())

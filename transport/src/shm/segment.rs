@@ -36,9 +36,6 @@ use crate::Error;
 /// The size of a page; mappings are multiples of it.
 const PAGE: usize = 4 << 10;
 
-/// The bytes behind a region's memory, whose last word says whether the region is gone.
-const BEHIND: usize = 64;
-
 /// How a mapping may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
@@ -79,13 +76,12 @@ pub(super) fn create(len: usize) -> Result<(OwnedFd, usize), Error> {
     Ok((file, whole))
 }
 
-/// The same for a region of so many bytes, with the word behind it ([`Segment::is_retired`]). Its pages are those that are touched.
+/// The same for a region. Its pages are those that are touched.
 pub(super) fn create_for_region(len: usize) -> Result<(OwnedFd, usize), Error> {
     static OVERCOMMIT: LazyLock<Option<String>> =
         LazyLock::new(|| fs::read_to_string("/proc/sys/vm/overcommit_memory").ok());
     check_accounting(OVERCOMMIT.as_deref())?;
-    // If that is too much, so is `len`.
-    let (file, whole) = create_unsealed(len.saturating_add(BEHIND))?;
+    let (file, whole) = create_unsealed(len)?;
     seal(&file, whole)?;
     Ok((file, whole))
 }
@@ -119,11 +115,6 @@ pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error
 /// The length of a memfd for so many bytes.
 pub(super) fn whole(len: usize) -> Option<usize> {
     len.max(1).checked_next_multiple_of(PAGE)
-}
-
-/// The length of a memfd for a region of so many bytes.
-pub(super) fn of_region(len: usize) -> Option<usize> {
-    whole(len.checked_add(BEHIND)?)
 }
 
 /// An error if this process may have no memfd of so many bytes: the system would not refuse it, but kill the process (SIGXFSZ).
@@ -219,19 +210,6 @@ impl Segment {
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped as long as `self` lives, page-aligned, and a multiple of a page long; peers change it as atomics may change.
         unsafe { slice::from_raw_parts(self.base().cast(), self.len / size_of::<AtomicU64>()) }
-    }
-
-    /// Says to those who have it mapped that the region in it is gone: its key may soon be another's.
-    pub(super) fn retire(&self) {
-        if let Some(word) = self.words().last() {
-            word.store(1, Ordering::Release);
-        }
-    }
-
-    /// Whether its owner has [said so](Self::retire). Whoever was told of a later region of the same key sees it, because its owner
-    /// retired the earlier one before.
-    pub(super) fn is_retired(&self) -> bool {
-        self.words().last().is_none_or(|word| word.load(Ordering::Acquire) != 0)
     }
 
     /// Ends the sharing: the bytes stay where they are, but are this process's alone from now on. Other threads may read and write
@@ -330,24 +308,6 @@ mod tests {
         let theirs = Segment::of_peer(&file, segment.len(), Access::Read).unwrap();
         segment.words()[0].store(3, Ordering::Relaxed);
         assert_eq!(theirs.words()[0].load(Ordering::Relaxed), 3);
-    }
-
-    #[test]
-    fn who_has_mapped_a_region_sees_that_it_is_gone_and_its_bytes_do_not_say_so() {
-        for len in [1, PAGE - BEHIND, PAGE - BEHIND + 1, PAGE, 5 * PAGE - 1] {
-            let (file, whole) = create_for_region(len).unwrap();
-            assert_eq!(Some(whole), of_region(len));
-            let (ours, theirs) = (
-                Segment::own(&file, whole).unwrap(),
-                Segment::of_peer(&file, whole, Access::ReadWrite).unwrap(),
-            );
-            // SAFETY: within the mapping, as `at` says.
-            unsafe { ptr::write_bytes(theirs.at(0, len).unwrap(), 0xff, len) };
-            assert!(!theirs.is_retired(), "{len}");
-            ours.retire();
-            assert!(theirs.is_retired(), "{len}");
-        }
-        assert_eq!([of_region(usize::MAX), of_region(usize::MAX - BEHIND)], [None; 2]);
     }
 
     #[test]

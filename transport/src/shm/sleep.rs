@@ -7,35 +7,39 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::atomic::{Ordering, fence},
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
     time::Duration,
 };
 
 use rustix::{buffer::spare_capacity, event::epoll, io::Errno};
 
-use super::{
-    error::Stop,
-    segment::{self, Access, Segment},
-};
+use super::board::Board;
 use crate::{Error, eventfd::timespec, fork::Unshared};
 
-/// The length of the memory in which the word lies.
-const SEGMENT: usize = 4 << 10;
 /// The most descriptors that are looked at in one call.
 const BATCH: usize = 64;
 
 /// The word by which this endpoint says that it sleeps: odd while it does.
 #[derive(Debug)]
 pub(super) struct Sleeper {
+    /// The descriptor of the board.
     pub(super) file: OwnedFd,
-    segment: Segment,
+    board: Arc<Board>,
     epoch: u64,
 }
 
 impl Sleeper {
     pub(super) fn new() -> Result<Self, Error> {
-        let (file, segment) = segment::create_for_readers(SEGMENT)?;
-        Ok(Self { file, segment, epoch: 0 })
+        let (file, board) = Board::new()?;
+        Ok(Self { file, board: Arc::new(board), epoch: 0 })
+    }
+
+    /// The board on which the word is.
+    pub(super) fn board(&self) -> &Arc<Board> {
+        &self.board
     }
 
     /// From now on peers wake this endpoint. What they wrote before, it must look for afterwards. Returns the epoch.
@@ -53,7 +57,7 @@ impl Sleeper {
     }
 
     fn tell(&self) {
-        if let Some(word) = self.segment.words().first() {
+        if let Some(word) = self.board.sleep() {
             word.store(self.epoch, Ordering::Relaxed);
         }
     }
@@ -62,13 +66,13 @@ impl Sleeper {
 /// A peer's word.
 #[derive(Debug)]
 pub(super) struct PeerSleep {
-    segment: Segment,
+    board: Arc<Board>,
     woken: u64,
 }
 
 impl PeerSleep {
-    pub(super) fn new(file: &OwnedFd) -> Result<Self, Stop> {
-        Ok(Self { segment: Segment::of_peer(file, SEGMENT, Access::Read)?, woken: 0 })
+    pub(super) fn new(board: Arc<Board>) -> Self {
+        Self { board, woken: 0 }
     }
 
     /// Whether the peer sleeps and was not woken by this endpoint yet. What was written is published before.
@@ -76,7 +80,7 @@ impl PeerSleep {
     pub(super) fn must_be_woken(&mut self) -> bool {
         // As in `Sleeper::begin`.
         fence(Ordering::SeqCst);
-        let epoch = self.segment.words().first().map_or(0, |word| word.load(Ordering::Relaxed));
+        let epoch = self.board.sleep().map_or(0, |word| word.load(Ordering::Relaxed));
         epoch % 2 == 1 && std::mem::replace(&mut self.woken, epoch) != epoch
     }
 }
@@ -127,7 +131,7 @@ mod tests {
     #[test]
     fn a_sleeper_is_woken_once_by_each() {
         let mut sleeper = Sleeper::new().unwrap();
-        let mut peers = [PeerSleep::new(&sleeper.file).unwrap(), PeerSleep::new(&sleeper.file).unwrap()];
+        let mut peers = [0; 2].map(|_| PeerSleep::new(Arc::new(Board::of_peer(&sleeper.file).unwrap())));
         for _ in 0..3 {
             assert!(!peers[0].must_be_woken());
             sleeper.begin();

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::{
-    control::{MOST, Message},
+    board::Board,
+    control::{Given, MOST, Message},
     ring::{Kind, Reader, Record, Writer},
     segment::Segment,
     socket::Received,
@@ -282,7 +283,12 @@ fn a_hostile_reader_is_named() {
         assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
         let socket = socket::accepted(&listener).unwrap().expect("it has connected");
         let key = source.remote().unwrap().key;
-        let answer = if number == 1 { Message::Memory { key, base: 0, len: large as u64 } } else { message };
+        let given = Given { key, base: 0, len: large as u64, place: 0, number: 1 };
+        let answer = if number == 1 { Message::Memory(given) } else { message };
+        if number == 1 {
+            let board = Board::new().unwrap().0;
+            assert_eq!(socket::send(&socket, &Message::Welcome, Some(&board)), socket::Posted::Yes);
+        }
         assert_eq!(socket::send(&socket, &answer, file), socket::Posted::Yes);
         let error = polled(&mut endpoint).1;
         assert!(names_it(error.as_ref()), "{answer:?}: {error:?}");
@@ -294,7 +300,7 @@ fn a_hostile_reader_is_named() {
 fn what_cannot_be_mapped_is_written_through_the_ring() {
     let vast: usize = 1 << 55;
     let memory = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&memory, segment::of_region(vast).unwrap() as u64).unwrap();
+    ftruncate(&memory, segment::whole(vast).unwrap() as u64).unwrap();
     fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
     let (mut endpoint, place) = acquainted();
     let listener = socket::listener(&place).unwrap();
@@ -305,7 +311,9 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
     let Ok(Received::Message(Message::Hello { .. }, Some(file))) = socket::receive(&socket) else {
         panic!("it does not greet")
     };
-    let answer = Message::Memory { key, base: 0, len: vast as u64 };
+    let (board, _) = Board::new().map(|(file, board)| (file, board.put(5, 9))).unwrap();
+    assert_eq!(socket::send(&socket, &Message::Welcome, Some(&board)), socket::Posted::Yes);
+    let answer = Message::Memory(Given { key, base: 0, len: vast as u64, place: 5, number: 9 });
     assert_eq!(socket::send(&socket, &answer, Some(&memory)), socket::Posted::Yes);
     let error = polled(&mut endpoint).1;
     assert!(error.is_none(), "{error:?}");
