@@ -70,7 +70,7 @@ mod signals;
 pub mod tensor;
 pub mod work;
 
-pub use buffer::{Buffer, Foreign};
+pub use buffer::{Buffer, Foreign, Memory};
 pub use config::{Config, ThreadCores};
 pub use error::{Error, Failure, Result};
 pub use group::{Direction, GradientBuckets, Message, MessageRequest, ProcessGroup, Request, Source};

@@ -76,14 +76,15 @@ const LIBRARY: &[(&str, &[&str])] = &[
 const TRANSPORT: &[(&str, &[&str])] = &[
     ("fork", &[]),
     ("eventfd", &[]),
-    ("region", &[]),
+    ("file", &[]),
+    ("region", &["file"]),
     ("activity", &[]),
     ("check", &["region"]),
     ("local", &["region"]),
     ("inproc", &["region", "check", "activity", "local", "eventfd"]),
     ("sim", &["region", "check", "activity", "local"]),
     ("ofi", &["region", "check", "activity", "eventfd", "fork"]),
-    ("shm", &["region", "check", "activity", "local", "eventfd", "fork"]),
+    ("shm", &["region", "check", "activity", "local", "eventfd", "file", "fork"]),
     ("mux", &["region", "check", "activity", "shm"]),
     ("fuzz", &["shm"]),
 ];

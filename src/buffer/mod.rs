@@ -12,6 +12,8 @@ mod registered;
 #[cfg(test)]
 pub(crate) mod test_memory;
 
+pub use unisono_transport::Memory;
+
 pub use self::{borrowed::Owned, foreign::Foreign, registered::Buffer};
 pub(crate) use self::{
     borrowed::{Aside, Borrowed, expose},

@@ -17,10 +17,11 @@ use unisono_transport::Region;
 
 use crate::dtype::Element;
 
-/// Elements in memory that is registered with the transport, so that every provider sends them without a copy. Initially zeros. It
-/// dereferences to a slice, so that every call that takes a slice takes it, or a part of it.
+/// Elements in memory that is registered with the transport, so that every provider sends them without a copy. It dereferences to a
+/// slice, so that every call that takes a slice takes it, or a part of it.
 ///
-/// [`crate::ProcessGroup::buffer`] allocates it. It may outlive the group.
+/// [`crate::ProcessGroup::buffer`] allocates it, and [`crate::ProcessGroup::buffer_from`] makes it of memory that is there. It may
+/// outlive the group.
 pub struct Buffer<T> {
     region: Region,
     len: usize,
@@ -71,7 +72,7 @@ impl Registry {
 }
 
 impl<T: Element> Buffer<T> {
-    /// The first `len` elements of a region of zeros that this buffer owns; `None` if they do not fit or are not aligned.
+    /// The first `len` elements of a region that this buffer owns; `None` if they do not fit or are not aligned.
     pub(crate) fn new(region: Region, len: usize, registry: &Arc<Registry>) -> Option<Self> {
         let fits = len.checked_mul(size_of::<T>())? <= region.len();
         let aligned = (region.base() as usize).is_multiple_of(align_of::<T>());
@@ -96,7 +97,8 @@ impl<T: Element> Deref for Buffer<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: `new` checked length and alignment; the region is a mapping that lives as long as `self`; any bits are a `T`
         // (`Element: Pod`). It is written only through `deref_mut` and in calls that borrow this buffer exclusively: only these let
-        // peers write to the region, and such a call ends only when all their writes have landed, or with the endpoint.
+        // peers write to the region, and such a call ends only when all their writes have landed, or with the endpoint. If others have
+        // the memory too, whoever made the `Memory` has promised that they keep to that.
         unsafe { slice::from_raw_parts(self.region.base().cast::<T>(), self.len) }
     }
 }

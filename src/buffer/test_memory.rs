@@ -1,8 +1,9 @@
-//! Memory that tests give to erased calls, in one piece or several, and look at afterwards.
+//! Memory that tests give to erased calls, in one piece or several, and look at afterwards; and memory of memfds.
 #![allow(unsafe_code)]
 
 use std::{
     cell::UnsafeCell,
+    fs::File,
     ops::Range,
     sync::{
         Arc,
@@ -10,7 +11,9 @@ use std::{
     },
 };
 
-use super::foreign::Foreign;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use super::{Memory, foreign::Foreign};
 
 /// Pieces of memory, and how many of their owners were dropped.
 #[derive(Clone)]
@@ -96,4 +99,17 @@ impl TestMemory {
 pub(crate) fn nowhere(address: usize, bytes: usize) -> Foreign {
     // SAFETY: for calls that are refused.
     unsafe { Foreign::new(std::ptr::without_provenance_mut(address), bytes, ()) }
+}
+
+/// A memfd of this name.
+pub(crate) fn memfd(name: &str, len: usize) -> File {
+    let file = memfd_create(name, MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&file, len as u64).unwrap();
+    file.into()
+}
+
+/// A part of a memfd, at which tests look, and which they change, while no operation works on it.
+pub(crate) fn memory_of(file: &File, offset: usize, len: usize) -> Memory {
+    // SAFETY: as said.
+    unsafe { Memory::of_memfd(file, offset as u64, len).unwrap() }
 }

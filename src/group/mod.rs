@@ -31,7 +31,7 @@ use self::{
     shared::{Membership, Shared},
 };
 use crate::{
-    buffer::Buffer,
+    buffer::{Buffer, Memory},
     config::{Config, YEAR},
     dtype::{Dtype, Element},
     error::{Error, Failure, Result},
@@ -141,6 +141,48 @@ impl ProcessGroup {
         let (bytes, huge) = (bytes.max(1), self.shared.runtime.config.huge_pages);
         let region = self.shared.runtime.with(|engine| engine.transport().allocate(bytes, huge))??;
         Buffer::new(region, len, &self.shared.runtime.registry).ok_or_else(overflow)
+    }
+
+    /// Makes a buffer of memory that is there already, such as a part of a memfd that another library or process has made
+    /// ([`Memory::of_memfd`]). It serves as one that [`buffer`](Self::buffer) allocates: the ranks of the host map the same memfd and read it
+    /// in place, but they write to it through this process. Its elements are what the memory holds, and results are seen by whoever
+    /// has mapped the memfd.
+    ///
+    /// ```
+    /// # use std::os::{fd::OwnedFd, unix::fs::FileExt};
+    /// # use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    /// # use unisono::{Config, Memory, ProcessGroup, ReduceOp};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// let file: OwnedFd = memfd_create("gradients", MemfdFlags::ALLOW_SEALING)?;
+    /// ftruncate(&file, 400_000)?;
+    /// // SAFETY: as long as `gradients` is there, nobody else writes to the file, and others read it between calls.
+    /// let memory = unsafe { Memory::of_memfd(&file, 0, 400_000)? };
+    /// let mut gradients = group.buffer_from::<f32>(memory)?;
+    /// gradients.fill(1.5);
+    /// group.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    /// let mut first = [0; 4];
+    /// std::fs::File::from(file).read_exact_at(&mut first, 0)?;
+    /// assert_eq!(f32::from_ne_bytes(first), 1.5);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Transport`] if the memory cannot be registered (see `ulimit -l`); [`Error::Argument`] if it is not aligned for such
+    /// elements, or no whole number of them; [`Error::Failed`] if the group has failed.
+    pub fn buffer_from<T: Element>(&self, memory: Memory) -> Result<Buffer<T>> {
+        let (bytes, size) = (memory.len(), size_of::<T>());
+        let unfit = |what: &str| Error::Argument {
+            call: "buffer_from",
+            problem: format!("{bytes} bytes at {:p} are {what} of {size} bytes", memory.base()),
+        };
+        if !bytes.is_multiple_of(size) {
+            return Err(unfit("no whole number of elements"));
+        }
+        let unaligned = unfit("not aligned for elements");
+        let region = self.shared.runtime.with(|engine| engine.transport().register(memory))??;
+        Buffer::new(region, bytes / size, &self.shared.runtime.registry).ok_or(unaligned)
     }
 
     /// Ends the world and all its groups, also for ranks that are not in this group: every rank gets [`Failure::Aborted`] with

@@ -26,6 +26,7 @@ mod in_place;
 mod later;
 mod leaving;
 mod mapped;
+mod memfd;
 mod messages;
 mod objects;
 mod one_shot;

@@ -196,6 +196,14 @@ impl Endpoint {
         Ok(Region::registered(memory, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
     }
 
+    /// Registers memory that peers may map.
+    fn enter_mappable(&self, memory: Memory) -> Result<Region, Error> {
+        let memory = Arc::new(memory);
+        // SAFETY: mapped as long as the owner lives.
+        let own = unsafe { Memory::owned(memory.base(), memory.len(), Arc::clone(&memory)) };
+        self.enter(own, Some(memory))
+    }
+
     /// Sleeps beside these descriptors.
     fn sleep(&mut self, others: &[BorrowedFd<'_>], timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
         if !self.sent.is_empty() {
@@ -238,14 +246,11 @@ unsafe impl Transport for Endpoint {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        self.enter(memory, None)
+        if memory.read_only().is_some() { self.enter_mappable(memory) } else { self.enter(memory, None) }
     }
 
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
-        let memory = Arc::new(Memory::map(len, huge)?);
-        // SAFETY: mapped as long as the owner lives.
-        let own = unsafe { Memory::owned(memory.base(), len, Arc::clone(&memory)) };
-        self.enter(own, Some(memory))
+        self.enter_mappable(Memory::map(len, huge)?)
     }
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {

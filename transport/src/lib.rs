@@ -17,6 +17,7 @@
 mod activity;
 mod check;
 mod eventfd;
+mod file;
 pub mod fork;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -60,7 +61,7 @@ pub unsafe trait Transport: Send {
     fn connect(&mut self, address: &Address) -> Result<Peer, Error>;
 
     /// Registers memory. Afterwards peers that were given its [`Region::remote`] may write to it, and puts may read from it on
-    /// transports with [`Limits::local_registration`].
+    /// transports with [`Limits::local_registration`]. Memory [of a memfd](Memory::of_memfd) they may [map](Self::map) too.
     ///
     /// # Errors
     /// [`Error::Register`] if it cannot be, for instance where the limit on locked memory is too small.
@@ -73,8 +74,8 @@ pub unsafe trait Transport: Send {
     /// [`Error::Map`] if the system refuses, and those of [`Self::register`].
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error>;
 
-    /// The memory of a peer's region, to be read in place, if the peer has [allocated](Self::allocate) it and it can be mapped here.
-    /// It stays mapped as long as the region that this returns. Both may access it at any time, so they must agree on who does: what a
+    /// The memory of a peer's region, to be read in place, if the peer has [allocated](Self::allocate) it, or it lies in a
+    /// [memfd](Memory::of_memfd), and it can be mapped here. It stays mapped as long as the region that this returns. Both may access it at any time, so they must agree on who does: what a
     /// peer has written is seen by who has read a word that it wrote afterwards, atomically.
     ///
     /// # Errors
@@ -442,6 +443,16 @@ pub enum Error {
         /// The length that was wanted.
         bytes: usize,
         /// The system's message.
+        reason: String,
+    },
+    /// A part of a memfd cannot be used.
+    #[error("{len} bytes from offset {offset} of this descriptor cannot be used: {reason}")]
+    Memfd {
+        /// Where they begin, in bytes.
+        offset: u64,
+        /// Their number.
+        len: usize,
+        /// Why, and what to do.
         reason: String,
     },
     /// A source, a target or an access does not lie within its region.

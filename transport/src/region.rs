@@ -6,17 +6,23 @@
 
 use std::{
     any::Any,
-    fmt, ptr,
+    fmt,
+    os::fd::AsFd,
+    ptr,
     sync::{Arc, OnceLock, Weak},
 };
 
-use crate::{Error, Source};
+use crate::{
+    Error, Source,
+    file::{self, ReadOnly},
+};
 
-/// Memory before it is registered: an anonymous mapping, or memory that belongs to someone else.
+/// Memory before it is registered: an anonymous mapping, a part of a memfd, or memory that belongs to someone else.
 pub struct Memory {
     base: *mut u8,
     len: usize,
     owner: Option<Box<dyn Any + Send + Sync>>,
+    read_only: Option<Arc<ReadOnly>>,
 }
 
 // SAFETY: `Memory` is a pointer to memory that either belongs to it (the mapping) or was promised to stay
@@ -55,7 +61,43 @@ impl Memory {
             Some(mapping) => mapping,
             None => options.map_anon().map_err(failed)?,
         };
-        Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)) })
+        Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)), read_only: None })
+    }
+
+    /// `len` bytes of a memfd from `offset` on, a multiple of the size of a page. This process may have made it by memfd_create with
+    /// MFD_ALLOW_SEALING, or another, which has handed over its descriptor. The memfd is sealed against shrinking (F_SEAL_SHRINK), and
+    /// all pages of this part are there afterwards: those that were missing are zeros.
+    ///
+    /// Its mapping lasts as long as this memory, and the descriptor is not kept. Once it is [registered](crate::Transport::register)
+    /// with a transport that [maps](crate::Limits::maps), peers of this host read it in place. They do not write to it: what they put
+    /// there, this process copies.
+    ///
+    /// ```
+    /// # use std::os::fd::OwnedFd;
+    /// # use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    /// # use unisono_transport::{Transport, inproc::Hub, Memory};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let file: OwnedFd = memfd_create("tensors", MemfdFlags::ALLOW_SEALING)?;
+    /// ftruncate(&file, 3 << 20)?;
+    /// // SAFETY: nobody else has it.
+    /// let memory = unsafe { Memory::of_memfd(&file, 1 << 20, 2 << 20)? };
+    /// let region = Hub::new().open().register(memory)?;
+    /// assert!(region.remote().is_some_and(|remote| remote.mappable));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Safety
+    /// Until every [`Region`] made of it is gone, all who have mapped these bytes, in whatever process, keep to what holds for references
+    /// of Rust: nobody writes to those to which there is a reference, or which a put or a peer reads; and nobody touches those to which
+    /// there is an exclusive reference, or to which a put writes. Nobody takes pages away (FALLOC_FL_PUNCH_HOLE).
+    ///
+    /// # Errors
+    /// [`Error::Memfd`] if it is no memfd, or one of huge pages (MFD_HUGETLB), is not open for reading and writing, can shrink and not
+    /// be sealed against that, or does not have these bytes.
+    pub unsafe fn of_memfd(file: impl AsFd, offset: u64, len: usize) -> Result<Self, Error> {
+        let (mapping, read_only) = file::map(file.as_fd(), offset, len)?;
+        let read_only = read_only.map(Arc::new);
+        Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)), read_only })
     }
 
     /// `len` bytes from `base` on, which belong to someone else.
@@ -66,7 +108,7 @@ impl Memory {
     /// through [`Region`]; and nobody may touch, in the meantime, bytes that a put reads or writes.
     #[must_use]
     pub unsafe fn borrowed(base: *mut u8, len: usize) -> Self {
-        Self { base, len, owner: None }
+        Self { base, len, owner: None, read_only: None }
     }
 
     /// `len` bytes from `base` on, which are freed when `owner` is dropped.
@@ -74,7 +116,17 @@ impl Memory {
     /// # Safety
     /// They are valid for reads and writes, and belong to nobody else, until `owner` is dropped.
     pub(crate) unsafe fn owned(base: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Self {
-        Self { base, len, owner: Some(Box::new(owner)) }
+        Self { base, len, owner: Some(Box::new(owner)), read_only: None }
+    }
+
+    /// What peers may be given to read it in place.
+    pub(crate) fn read_only(&self) -> Option<&Arc<ReadOnly>> {
+        self.read_only.as_ref()
+    }
+
+    /// The same memory, which no peer maps.
+    pub(crate) fn unshared(self) -> Self {
+        Self { read_only: None, ..self }
     }
 
     /// The address of the first byte.

@@ -11,7 +11,13 @@ use super::{
     reproducible::{Real, wild},
     *,
 };
-use crate::{Buffer, dtype::Element, engine::SHARED_SLOTS_BYTES, random::Random};
+use crate::{
+    Buffer,
+    buffer::test_memory::{memfd, memory_of},
+    dtype::Element,
+    engine::SHARED_SLOTS_BYTES,
+    random::Random,
+};
 
 /// A registered buffer, or plain memory.
 enum Data<T> {
@@ -25,6 +31,14 @@ impl<T: Element> Data<T> {
             return Self::Plain(values.to_vec());
         }
         let mut buffer = group.buffer(values.len()).unwrap();
+        buffer.copy_from_slice(values);
+        Self::Registered(buffer)
+    }
+
+    /// The same in a memfd.
+    fn in_memfd(group: &ProcessGroup, values: &[T]) -> Self {
+        let bytes = size_of_val(values);
+        let mut buffer = group.buffer_from(memory_of(&memfd("operand", 4096 + bytes), 4096, bytes)).unwrap();
         buffer.copy_from_slice(values);
         Self::Registered(buffer)
     }
@@ -57,6 +71,8 @@ enum Whose {
     /// That of all but this rank.
     AllBut(Rank),
     AllInputs,
+    /// All of it lies in memfds.
+    Memfds,
 }
 
 /// Every collective that can be in place, of `whole` bytes that a rank gives, against loops.
@@ -64,14 +80,18 @@ fn every_collective(group: &ProcessGroup, whole: usize, whose: Whose) {
     let (me, ranks) = (group.rank(), group.size());
     let (len, root) = (whole / ranks, whole % ranks);
     let here = !matches!(whose, Whose::AllBut(rank) if rank == me);
-    let input = |range| Data::of(group, here, &bytes(me, range));
-    let output = |len| Data::of(group, here && whose != Whose::AllInputs, &vec![99; len]);
+    let data = |registered, values: &[u8]| match whose {
+        Whose::Memfds => Data::in_memfd(group, values),
+        _ => Data::of(group, registered, values),
+    };
+    let input = |range| data(here, &bytes(me, range));
+    let output = |len| data(here && whose != Whose::AllInputs, &vec![99; len]);
     let sum = |at: usize| (0..ranks).fold(0_u8, |sum, rank| sum.wrapping_add(bytes(rank, at..at + 1)[0]));
     let sums = |range: std::ops::Range<usize>| range.map(sum).collect::<Vec<_>>();
     let check = |what: &str, reads_output: bool, gives: usize, act: &mut dyn FnMut()| {
         let (in_place, ()) = in_one_shot(group, act);
         let whose_do = match whose {
-            Whose::All => true,
+            Whose::All | Whose::Memfds => true,
             Whose::AllBut(rank) => what == "broadcast" && rank != root,
             Whose::AllInputs => !reads_output,
         };
@@ -140,6 +160,7 @@ fn every_collective_of_every_size_about_the_limits() {
                 for whole in [least - 1, least, least + 1, least + line, 40_007, 700_001] {
                     every_collective(&group, whole, Whose::All);
                 }
+                every_collective(&group, 300_000, Whose::Memfds);
                 for whole in [least + ranks, 300_000] {
                     every_collective(&group, whole, Whose::AllInputs);
                     for rank in [0, ranks - 1] {

@@ -242,6 +242,10 @@ unsafe impl Transport for Mux {
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
         let Self { shm, fabric, .. } = self;
         match shm {
+            // As in `allocate`.
+            Some(shm) if !fabric.limits().cheap_registration => {
+                shm.register_again(memory.unshared(), |memory| fabric.register(memory))
+            }
             Some(shm) => shm.register_again(memory, |memory| fabric.register(memory)),
             None => fabric.register(memory),
         }

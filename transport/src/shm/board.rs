@@ -34,7 +34,7 @@ impl Board {
     }
 
     pub(super) fn of_peer(file: &OwnedFd) -> Result<Self, Stop> {
-        Ok(Self(Segment::of_peer(file, LEN, Access::Read)?))
+        Ok(Self(Segment::of_peer(file, 0, LEN, Access::Read)?))
     }
 
     /// The word of the sleep.

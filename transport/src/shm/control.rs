@@ -32,9 +32,13 @@ pub(super) struct Given {
     pub(super) base: u64,
     /// The region's length in bytes.
     pub(super) len: u64,
+    /// Where its memory begins in the memfd: 0 or a multiple of the size of a page.
+    pub(super) offset: u64,
     /// Its place on the reader's board, and its number there.
     pub(super) place: u32,
     pub(super) number: u64,
+    /// Whether the writer may write to it, or read it alone.
+    pub(super) writable: bool,
 }
 
 /// A message; whose it is stands behind it.
@@ -87,9 +91,9 @@ impl Message {
             Self::Hello { token, from } => Packet::new(1, &[token, from]),
             Self::Welcome => Packet::new(2, &[]),
             Self::Want { key, address } => Packet::new(3, &[&key.to_le_bytes(), &address.to_le_bytes()]),
-            Self::Memory(Given { key, base, len, place, number }) => {
-                let words = [key, base, len, number].map(|word| word.to_le_bytes());
-                Packet::new(4, &[words.as_flattened(), &place.to_le_bytes()])
+            Self::Memory(Given { key, base, len, offset, place, number, writable }) => {
+                let words = [key, base, len, offset, number].map(|word| word.to_le_bytes());
+                Packet::new(4, &[words.as_flattened(), &place.to_le_bytes(), &[u8::from(*writable)]])
             }
             Self::Forget { key, address } => Packet::new(5, &[&key.to_le_bytes(), &address.to_le_bytes()]),
             Self::Refused(Refusal::Unregistered) => Packet::new(6, &[&[0]]),
@@ -110,9 +114,15 @@ impl Message {
             2 => (Self::Welcome, 0),
             3 => (Self::Want { key: number(0)?, address: number(8)? }, 16),
             4 => {
-                let (key, base, len) = (number(0)?, number(8)?, number(16)?);
-                let place = rest.get(32..)?.first_chunk().copied().map(u32::from_le_bytes)?;
-                (Self::Memory(Given { key, base, len, place, number: number(24)? }), 36)
+                let [key, base, len] = [number(0)?, number(8)?, number(16)?];
+                let [offset, number] = [number(24)?, number(32)?];
+                let place = rest.get(40..)?.first_chunk().copied().map(u32::from_le_bytes)?;
+                let writable = match rest.get(44)? {
+                    0 => false,
+                    1 => true,
+                    _ => return None,
+                };
+                (Self::Memory(Given { key, base, len, offset, place, number, writable }), 45)
             }
             5 => (Self::Forget { key: number(0)?, address: number(8)? }, 16),
             6 => match rest.first()? {
@@ -134,11 +144,14 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_they_were_written_and_no_others() {
+        let (offset, place) = (1 << 50, 3 << 20);
+        let given = Given { key: 5, base: 1 << 63, len: 1 << 40, offset, place, number: 9, writable: true };
         let all = [
             Message::Hello { token: [7; 16], from: [9; address::LEN] },
             Message::Welcome,
             Message::Want { key: u64::MAX - 3, address: 1 << 47 },
-            Message::Memory(Given { key: 5, base: 1 << 63, len: 1 << 40, place: 3 << 20, number: 9 }),
+            Message::Memory(Given { writable: false, ..given }),
+            Message::Memory(given),
             Message::Forget { key: 1, address: 2 },
             Message::Refused(Refusal::Unregistered),
             Message::Refused(Refusal::Outside),

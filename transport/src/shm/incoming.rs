@@ -64,7 +64,7 @@ impl Incoming {
                         return Err(Nonsense("another token than this endpoint's").into());
                     }
                     let from = Place::parse(&from).ok_or(Nonsense("an address of no endpoint"))?;
-                    let segment = Segment::of_peer(&file, ring::SEGMENT, Access::ReadWrite)?;
+                    let segment = Segment::of_peer(&file, 0, ring::SEGMENT, Access::ReadWrite)?;
                     self.writer = Some((from, Reader::new(segment)));
                     self.unwelcomed = true;
                 }

@@ -11,7 +11,7 @@ use super::{
     board::Board,
     control::Given,
     error::{Nonsense, Stop},
-    segment::{self, Access, Segment},
+    segment::{Access, Segment},
 };
 use crate::Error;
 
@@ -134,8 +134,9 @@ impl Mappings {
 
 /// Maps a peer's memory of a region.
 fn map(file: &OwnedFd, given: &Given) -> Result<Segment, Stop> {
-    let whole = usize::try_from(given.len).ok().and_then(segment::whole);
-    Segment::of_peer(file, whole.ok_or(Nonsense("memory of another length"))?, Access::ReadWrite)
+    let len = usize::try_from(given.len).map_err(|_| Nonsense("memory of another length"))?;
+    let access = if given.writable { Access::ReadWrite } else { Access::Read };
+    Segment::of_peer(file, given.offset, len, access)
 }
 
 /// Says that a peer's memory cannot be mapped: aloud once, since there are many when this process may map no more.

@@ -19,28 +19,39 @@ use super::{
     segment::{self, Segment},
     socket::Posted,
 };
-use crate::{Error, Memory, Region, Registration, RemoteRegion, fork::Process, local::Span};
+use crate::{Error, Memory, Region, Registration, RemoteRegion, file::ReadOnly, fork::Process, local::Span};
 
 /// Memory of fewer bytes is not shared: what is put there fits a few records.
 const SHARED_FROM: usize = 16 << 10;
 
-/// Memory that peers can map.
+/// Memory that was allocated here.
 #[derive(Debug)]
-struct Shared {
+struct Own {
     segment: Segment,
     file: OwnedFd,
+}
+
+/// Memory that peers can map.
+#[derive(Clone, Debug)]
+enum Shared {
+    /// They write to it too.
+    Own(Arc<Own>),
+    /// It was made elsewhere: they only read it, so nobody need be kept from it when the endpoint closes.
+    Elsewhere(Arc<ReadOnly>),
 }
 
 /// Memory before it is registered.
 #[derive(Debug)]
 pub(super) struct Allocated {
     memory: Memory,
-    shared: Option<Arc<Shared>>,
+    shared: Option<Shared>,
 }
 
 impl From<Memory> for Allocated {
     fn from(memory: Memory) -> Self {
-        Self { memory, shared: None }
+        let shared = memory.read_only().filter(|_| memory.len() >= SHARED_FROM && segment::may_share());
+        let shared = shared.map(|file| Shared::Elsewhere(Arc::clone(file)));
+        Self { memory, shared }
     }
 }
 
@@ -50,7 +61,7 @@ struct Entry {
     number: u64,
     span: Span,
     /// Its memory if peers can map it, and its place on the board.
-    shared: Option<(Arc<Shared>, u32)>,
+    shared: Option<(Shared, u32)>,
     /// The connections by which peers were given the memory.
     given: Vec<usize>,
 }
@@ -94,7 +105,8 @@ impl Entries {
     /// Whether a peer that has mapped a region may say that it has written so many bytes to it.
     pub(super) fn check(&self, key: u64, offset: u64, len: u64) -> Result<(), Refusal> {
         let entries = self.entries.get(&key).into_iter().flatten();
-        let mut shared = entries.filter(|entry| entry.shared.is_some()).peekable();
+        let writable = |entry: &&Entry| matches!(entry.shared, Some((Shared::Own(_), _)));
+        let mut shared = entries.filter(writable).peekable();
         shared.peek().ok_or(Refusal::Unregistered)?;
         let inside = shared.any(|entry| entry.span.start(offset, len).is_ok());
         if inside { Ok(()) } else { Err(Refusal::Outside) }
@@ -112,7 +124,7 @@ impl Entries {
     }
 
     /// Enters memory, and returns the number of its entry, and whether peers can map it.
-    fn enter(&mut self, span: Span, shared: Option<Arc<Shared>>) -> (u64, bool) {
+    fn enter(&mut self, span: Span, shared: Option<Shared>) -> (u64, bool) {
         self.number += 1;
         let shared = shared.and_then(|shared| Some((shared, self.free.pop()?)));
         if let Some((_, place)) = &shared {
@@ -194,19 +206,19 @@ impl Table {
             if huge {
                 segment.ask_for_huge_pages();
             }
-            Ok::<_, Error>(Arc::new(Shared { segment, file }))
+            Ok::<_, Error>(Arc::new(Own { segment, file }))
         };
-        let shared = match made() {
-            Ok(shared) => shared,
+        let own = match made() {
+            Ok(own) => own,
             Err(error) => {
                 tracing::debug!(bytes = len, %error, "memory that peers cannot map serves");
                 return private();
             }
         };
-        let base = shared.segment.base();
+        let base = own.segment.base();
         // SAFETY: the memory is mapped for `len` bytes or more as long as its owner lives.
-        let memory = unsafe { Memory::owned(base, len, Arc::<Shared>::clone(&shared)) };
-        Ok(Allocated { memory, shared: Some(shared) })
+        let memory = unsafe { Memory::owned(base, len, Arc::<Own>::clone(&own)) };
+        Ok(Allocated { memory, shared: Some(Shared::Own(own)) })
     }
 
     /// Registers memory under a key of its own.
@@ -267,7 +279,11 @@ impl Table {
                 span.start(address, 1).is_ok().then_some((*number, span, shared.as_ref()?, given))
             })?;
         let RemoteRegion { base, len, .. } = span.remote;
-        let posted = send(&shared.file, Given { key, base, len, place: *place, number });
+        let (file, offset, writable) = match shared {
+            Shared::Own(own) => (&own.file, 0, true),
+            Shared::Elsewhere(part) => (&part.file, part.offset, false),
+        };
+        let posted = send(file, Given { key, base, len, offset, place: *place, number, writable });
         if posted == Posted::Yes && !given.contains(&connection) {
             given.push(connection);
         }
@@ -286,8 +302,8 @@ impl Table {
         let entries = std::mem::take(&mut locked.entries);
         drop(locked);
         for Entry { shared, given, .. } in entries.into_values().flatten() {
-            let Some((shared, _)) = shared.filter(|_| !given.is_empty()) else { continue };
-            if let Err(error) = shared.segment.make_private(&shared.file) {
+            let Some((Shared::Own(own), _)) = shared.filter(|_| !given.is_empty()) else { continue };
+            if let Err(error) = own.segment.make_private(&own.file) {
                 tracing::error!(%error, "memory that outlives its endpoint can still be written by peers");
             }
         }

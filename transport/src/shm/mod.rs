@@ -9,7 +9,8 @@
 //! - longer, into memory that the peer has [allocated](crate::Transport::allocate): the writer maps it when it first writes there,
 //!   and copies straight to the target. The bytes are copied once. If it cannot map it, the next way serves;
 //! - longer, into memory that was only [registered](crate::Transport::register): through the ring in records of 16 KiB, which the
-//!   reader copies to the target while the writer fills the next.
+//!   reader copies to the target while the writer fills the next. So it is where that lies in a [memfd](crate::Memory::of_memfd), which
+//!   peers map to read it in place, and cannot write.
 //!
 //! An endpoint that sleeps says so in a word that its peers map for reading (`sleep.rs`), and whoever writes to it then wakes it by a
 //! message on the socket. The socket also shows that a peer has ended: an endpoint that closes says so first, so the end of a
@@ -21,7 +22,7 @@
 //!
 //! **Memory.** Each direction of a pair takes 260 KiB from when it is first used, in pages that count once for both processes; for
 //! n ranks that all talk to one another, each rank makes (n - 1) × 260 KiB of it. An endpoint has 4 KiB besides. Descriptors: two
-//! for each peer that it talks to in both directions, one for each of at most 256 allocated memories of 16 KiB or more, and five.
+//! for each peer that it talks to in both directions, one for each of at most 256 memories of 16 KiB or more that were allocated or lie in memfds, and five.
 //! Nothing of it lies in /dev/shm or another directory. A forked child shares allocated memory with its parent. Where the system keeps
 //! strict account of memory (vm.overcommit_memory=2), peers do not map what is allocated (`segment.rs`): it is as if registered. What
 //! peers map has the huge pages that were asked for only where /sys/kernel/mm/transparent_hugepage/shmem_enabled is `advise`,

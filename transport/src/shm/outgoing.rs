@@ -190,9 +190,11 @@ impl Outgoing {
         })
     }
 
-    /// Where a put writes to, if the peer's region is mapped; asks for it if that is unknown.
+    /// Where a put writes to, if the peer's region is mapped for that; asks for it if that is unknown.
     fn mapped(&mut self, key: u64, address: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
-        let place = |found: Option<(*mut u8, &Arc<Segment>)>| found.map(|(place, _)| place);
+        let place = |found: Option<(*mut u8, &Arc<Segment>)>| {
+            found.filter(|(_, segment)| segment.is_writable()).map(|(place, _)| place)
+        };
         if let Some(found) = self.mapped.find(key, address, len) {
             return Ok(place(found));
         }

@@ -282,7 +282,7 @@ mod tests {
     fn ring() -> (Writer, Reader, OwnedFd) {
         let (file, len) = segment::create(SEGMENT).unwrap();
         let writer = Writer::new(Segment::own(&file, len).unwrap());
-        (writer, Reader::new(Segment::of_peer(&file, SEGMENT, Access::ReadWrite).unwrap()), file)
+        (writer, Reader::new(Segment::of_peer(&file, 0, SEGMENT, Access::ReadWrite).unwrap()), file)
     }
 
     fn push(writer: &mut Writer, record: &Record, bytes: &[u8]) -> bool {

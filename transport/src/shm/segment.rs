@@ -31,7 +31,7 @@ use rustix::{
 };
 
 use super::error::{Nonsense, Stop};
-use crate::Error;
+use crate::{Error, file};
 
 /// The size of a page; mappings are multiples of it.
 const PAGE: usize = 4 << 10;
@@ -48,6 +48,7 @@ pub(super) enum Access {
 pub(super) struct Segment {
     base: NonNull<u8>,
     len: usize,
+    access: Access,
 }
 
 // SAFETY: the memory is mapped until the drop and is tied to no thread; it is accessed by atomics and raw copies alone.
@@ -78,12 +79,18 @@ pub(super) fn create(len: usize) -> Result<(OwnedFd, usize), Error> {
 
 /// The same for a region. Its pages are those that are touched.
 pub(super) fn create_for_region(len: usize) -> Result<(OwnedFd, usize), Error> {
-    static OVERCOMMIT: LazyLock<Option<String>> =
-        LazyLock::new(|| fs::read_to_string("/proc/sys/vm/overcommit_memory").ok());
     check_accounting(OVERCOMMIT.as_deref())?;
     let (file, whole) = create_unsealed(len)?;
     seal(&file, whole)?;
     Ok((file, whole))
+}
+
+static OVERCOMMIT: LazyLock<Option<String>> =
+    LazyLock::new(|| fs::read_to_string("/proc/sys/vm/overcommit_memory").ok());
+
+/// Whether regions may be shared: not where the system may refuse a page when it is touched.
+pub(super) fn may_share() -> bool {
+    check_accounting(OVERCOMMIT.as_deref()).is_ok()
 }
 
 /// An error if the system may refuse a page when it is touched, as it does with vm.overcommit_memory=2, rather than beforehand.
@@ -152,38 +159,45 @@ fn seal(file: &OwnedFd, len: usize) -> Result<(), Error> {
 impl Segment {
     /// Maps the first `len` bytes of a memfd of this process.
     pub(super) fn own(file: &OwnedFd, len: usize) -> Result<Self, Error> {
-        Self::map(file, len, Access::ReadWrite).map_err(|error| no_memory(len, "mmap", error))
+        Self::map(file, 0, len, Access::ReadWrite).map_err(|error| no_memory(len, "mmap", error))
     }
 
-    /// Maps a memfd of a peer's, which must have `len` bytes, and neither shrink nor grow.
-    pub(super) fn of_peer(file: &OwnedFd, len: usize, access: Access) -> Result<Self, Stop> {
+    /// Maps the pages of `len` bytes of a memfd of a peer's, from `offset` on. It must have these bytes, and keep them.
+    pub(super) fn of_peer(file: &OwnedFd, offset: u64, len: usize, access: Access) -> Result<Self, Stop> {
         let seals = fcntl_get_seals(file).map_err(|_| Nonsense("a descriptor of no memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Nonsense("memory that can shrink").into());
         }
-        let size = fstat(file).ok().and_then(|stat| usize::try_from(stat.st_size).ok());
-        if size != Some(len) || len == 0 {
-            return Err(Nonsense("memory of another length").into());
+        if file::is_huge(file) {
+            return Err(Nonsense("memory that can be taken away").into());
         }
-        Self::map(file, len, access).map_err(|error| match error {
+        let size = fstat(file).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
+        let end = offset.checked_add(len as u64).filter(|_| offset.is_multiple_of(PAGE as u64) && len > 0);
+        let whole = whole(len).filter(|_| end.is_some_and(|end| size.is_some_and(|size| end <= size)));
+        let whole = whole.ok_or(Nonsense("memory of another length"))?;
+        Self::map(file, offset, whole, access).map_err(|error| match error {
             Errno::NOMEM | Errno::AGAIN => no_memory(len, "mmap", error).into(),
             _ => Nonsense("memory that cannot be mapped").into(),
         })
     }
 
-    fn map(file: &OwnedFd, len: usize, access: Access) -> Result<Self, Errno> {
+    fn map(file: &OwnedFd, offset: u64, len: usize, access: Access) -> Result<Self, Errno> {
         let protection = match access {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: a new mapping at a place of the system's choice touches no other memory.
-        let base = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0)? };
+        let base = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset)? };
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { base, len })
+        Ok(Self { base, len, access })
     }
 
     pub(super) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.access == Access::ReadWrite
     }
 
     #[cfg(test)]
@@ -260,7 +274,7 @@ mod tests {
         let (file, len) = create(5000).unwrap();
         assert_eq!(len, 8192);
         let (ours, theirs) =
-            (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, len, Access::ReadWrite).unwrap());
+            (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, 0, len, Access::ReadWrite).unwrap());
         ours.words()[1023].store(7, Ordering::Relaxed);
         assert_eq!(theirs.words()[1023].load(Ordering::Relaxed), 7);
         assert!(ftruncate(&file, 0).is_err());
@@ -296,16 +310,25 @@ mod tests {
         };
         let (file, len) = create(5000).unwrap();
         assert!(
-            refused(Segment::of_peer(&file, len + PAGE, Access::Read)).contains("memory of another length")
+            refused(Segment::of_peer(&file, 0, len + PAGE, Access::Read))
+                .contains("memory of another length")
         );
+        for (offset, len) in [(1, 8), (2 * PAGE as u64, 8), (0, 0), (PAGE as u64, len), (u64::MAX - 4095, 8)]
+        {
+            let told = refused(Segment::of_peer(&file, offset, len, Access::Read));
+            assert!(told.contains("memory of another length"), "{told}");
+        }
+        assert_eq!(Segment::of_peer(&file, PAGE as u64, 8, Access::Read).unwrap().len(), PAGE);
         let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, 8192).unwrap();
-        assert!(refused(Segment::of_peer(&unsealed, len, Access::Read)).contains("memory that can shrink"));
+        assert!(
+            refused(Segment::of_peer(&unsealed, 0, len, Access::Read)).contains("memory that can shrink")
+        );
         let null = fs::File::open("/dev/null").unwrap().into();
-        assert!(refused(Segment::of_peer(&null, len, Access::Read)).contains("a descriptor of no memfd"));
+        assert!(refused(Segment::of_peer(&null, 0, len, Access::Read)).contains("a descriptor of no memfd"));
         let (file, segment) = create_for_readers(8).unwrap();
-        assert!(Segment::of_peer(&file, segment.len(), Access::ReadWrite).is_err());
-        let theirs = Segment::of_peer(&file, segment.len(), Access::Read).unwrap();
+        assert!(Segment::of_peer(&file, 0, segment.len(), Access::ReadWrite).is_err());
+        let theirs = Segment::of_peer(&file, 0, segment.len(), Access::Read).unwrap();
         segment.words()[0].store(3, Ordering::Relaxed);
         assert_eq!(theirs.words()[0].load(Ordering::Relaxed), 3);
     }
@@ -314,7 +337,7 @@ mod tests {
     fn what_was_made_private_is_not_written_by_peers() {
         let (file, len) = create(4 * PAGE).unwrap();
         let (ours, theirs) =
-            (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, len, Access::ReadWrite).unwrap());
+            (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, 0, len, Access::ReadWrite).unwrap());
         ours.words().iter().for_each(|word| word.store(1, Ordering::Relaxed));
         ours.make_private(&file).unwrap();
         theirs.words().iter().for_each(|word| word.store(2, Ordering::Relaxed));

@@ -233,7 +233,7 @@ mod tests {
         let Ok(Received::Message(Message::Welcome, Some(file))) = receive(&here) else {
             panic!("not as it was sent")
         };
-        assert!(segment::Segment::of_peer(&file, len, segment::Access::Read).is_ok());
+        assert!(segment::Segment::of_peer(&file, 0, len, segment::Access::Read).is_ok());
         assert!(matches!(receive(&here), Ok(Received::Message(Message::Bye, None))));
         assert!(matches!(receive(&here), Ok(Received::End)));
         assert_eq!(send(&here, &Message::Wake, None), Posted::Gone);

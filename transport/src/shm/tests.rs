@@ -146,6 +146,69 @@ fn memory_that_is_gone_is_no_longer_mapped_by_peers() {
 }
 
 #[test]
+fn memory_of_a_memfd_is_read_by_peers_and_written_by_its_owner() {
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    let peer = here.connect(there.address()).unwrap();
+    let len = 20_000;
+    let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&file, 3 * len as u64).unwrap();
+    // SAFETY: what is in it is looked at when puts have arrived.
+    let memory = || unsafe { Memory::of_memfd(&file, 8192, len).unwrap() };
+    let (source, window) = (here.allocate(len, false).unwrap(), there.register(memory()).unwrap());
+    let region = window.remote().unwrap();
+    assert!(region.mappable);
+    let view = loop {
+        match here.map(peer, &region).unwrap() {
+            Mapping::Yes(view) => break view,
+            Mapping::NotYet => drop((polled(&mut there), polled(&mut here))),
+            Mapping::No => panic!("it is not mapped"),
+        }
+    };
+    for round in 1..4 {
+        // SAFETY: the put before has arrived.
+        unsafe { source.write(0, &vec![round; len]).unwrap() };
+        assert_eq!(lands(&mut here, &mut there, &source, &window), vec![round; len]);
+        let mut seen = vec![0; len];
+        // SAFETY: as above.
+        unsafe { view.read(0, &mut seen).unwrap() };
+        assert_eq!(seen, vec![round; len]);
+    }
+    // Who says that it has written there itself does not tell the truth.
+    assert_eq!(there.table.lock().check(region.key, 0, 8), Err(control::Refusal::Unregistered));
+    // What is small is not shared.
+    // SAFETY: nobody accesses it.
+    let small = unsafe { Memory::of_memfd(&file, 0, 100).unwrap() };
+    assert!(!there.register(small).unwrap().remote().unwrap().mappable);
+    // It stays the file's when the endpoint is gone.
+    drop(there);
+    // SAFETY: nobody puts to it.
+    unsafe { window.write(0, &[9; 8]).unwrap() };
+    let mut seen = [0; 8];
+    rustix::io::pread(&file, &mut seen, 8192).unwrap();
+    assert_eq!(seen, [9; 8]);
+}
+
+#[test]
+fn memory_beyond_what_is_shared_is_registered_as_any_other() {
+    let mut endpoint = Endpoint::open().unwrap();
+    let most = board::PLACES as usize;
+    let mut regions: Vec<_> = (0..most).map(|_| endpoint.allocate(20_000, false).unwrap()).collect();
+    let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&file, 20_000).unwrap();
+    // SAFETY: nobody accesses it.
+    let memory = || unsafe { Memory::of_memfd(&file, 0, 20_000).unwrap() };
+    let is_shared = |region: Region| region.remote().unwrap().mappable;
+    assert!(!is_shared(endpoint.register(memory()).unwrap()));
+    assert!(!is_shared(endpoint.allocate(20_000, false).unwrap()));
+    for _ in 0..3 {
+        regions.pop();
+        assert!(is_shared(endpoint.register(memory()).unwrap()));
+        regions.push(endpoint.allocate(20_000, false).unwrap());
+        assert!(is_shared(regions[most - 1].clone()));
+    }
+}
+
+#[test]
 fn who_does_not_know_the_token_is_disconnected() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
     let mut address = there.address().clone();
@@ -283,7 +346,7 @@ fn a_hostile_reader_is_named() {
         assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
         let socket = socket::accepted(&listener).unwrap().expect("it has connected");
         let key = source.remote().unwrap().key;
-        let given = Given { key, base: 0, len: large as u64, place: 0, number: 1 };
+        let given = Given { key, base: 0, len: large as u64, offset: 0, place: 0, number: 1, writable: true };
         let answer = if number == 1 { Message::Memory(given) } else { message };
         if number == 1 {
             let board = Board::new().unwrap().0;
@@ -313,7 +376,15 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
     };
     let (board, _) = Board::new().map(|(file, board)| (file, board.put(5, 9))).unwrap();
     assert_eq!(socket::send(&socket, &Message::Welcome, Some(&board)), socket::Posted::Yes);
-    let answer = Message::Memory(Given { key, base: 0, len: vast as u64, place: 5, number: 9 });
+    let answer = Message::Memory(Given {
+        key,
+        base: 0,
+        len: vast as u64,
+        offset: 0,
+        place: 5,
+        number: 9,
+        writable: true,
+    });
     assert_eq!(socket::send(&socket, &answer, Some(&memory)), socket::Posted::Yes);
     let error = polled(&mut endpoint).1;
     assert!(error.is_none(), "{error:?}");

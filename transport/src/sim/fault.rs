@@ -101,7 +101,10 @@ unsafe impl Transport for Observed {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        self.inner.register(memory)
+        match self.withheld {
+            Some(Withheld::Memory) => self.inner.register(memory.unshared()),
+            _ => self.inner.register(memory),
+        }
     }
 
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use unisono_transport::{
     Activity, Address, Error, Event, Limits, Mapping, Memory, Notify, Peer, Posted, Put, Ready, Region,
     RemoteRegion, Source, Target, Transport, Wake,
@@ -65,10 +66,14 @@ pub(crate) enum Between {
     Shm,
     /// The same, with memory that the transport has allocated.
     Shared,
+    /// The same, with memory of memfds.
+    Memfd,
     /// Our shared memory beside tcp, for peers of one scope.
     Mux,
     /// The same, with memory that the transport has allocated.
     MuxShared,
+    /// The same, with memory of memfds.
+    MuxMemfd,
     /// The same, where each is in a scope of its own.
     MuxFar,
 }
@@ -79,8 +84,10 @@ impl Between {
         match name {
             "shm" => Self::Shm,
             "shm-allocated" => Self::Shared,
+            "shm-memfd" => Self::Memfd,
             "mux" => Self::Mux,
             "mux-allocated" => Self::MuxShared,
+            "mux-memfd" => Self::MuxMemfd,
             "mux-far" => Self::MuxFar,
             // Once for each provider.
             name => Self::Ofi(name.to_owned().leak()),
@@ -92,8 +99,10 @@ impl Between {
             Self::Ofi(provider) => provider,
             Self::Shm => "shm",
             Self::Shared => "shm-allocated",
+            Self::Memfd => "shm-memfd",
             Self::Mux => "mux",
             Self::MuxShared => "mux-allocated",
+            Self::MuxMemfd => "mux-memfd",
             Self::MuxFar => "mux-far",
         }
     }
@@ -107,9 +116,11 @@ impl Between {
         Ok(match self {
             Self::Ofi(provider) => Box::new(Ofi::open(&Kind::options(provider))?),
             Self::Shm => Box::new(shm::Endpoint::open()?),
-            Self::Shared => Box::new(Allocating(Box::new(shm::Endpoint::open()?))),
+            Self::Shared => Box::new(Instead(Box::new(shm::Endpoint::open()?), Made::Allocated)),
+            Self::Memfd => Box::new(Instead(Box::new(shm::Endpoint::open()?), Made::Memfd)),
             Self::Mux => mux(0, Self::Ofi("tcp").open()?)?,
-            Self::MuxShared => Box::new(Allocating(Self::Mux.open()?)),
+            Self::MuxShared => Box::new(Instead(Self::Mux.open()?, Made::Allocated)),
+            Self::MuxMemfd => Box::new(Instead(Self::Mux.open()?, Made::Memfd)),
             Self::MuxFar => {
                 // Nobody else's.
                 let scope = u128::from(RandomState::new().hash_one(std::process::id()));
@@ -124,11 +135,33 @@ fn mux(scope: u128, fabric: Endpoint) -> Result<Endpoint, Error> {
     Ok(Box::new(Mux::new(scope, Some(shm::Endpoint::open()?), fabric)))
 }
 
-/// A transport that is asked to allocate where a case registers memory, which it has just mapped.
-struct Allocating(Endpoint);
+/// What memory a case gets.
+#[derive(Clone, Copy)]
+enum Made {
+    /// What the transport allocates.
+    Allocated,
+    /// A part of a memfd.
+    Memfd,
+}
+
+/// A transport with such memory where a case registers some that it has just mapped, or allocates some.
+struct Instead(Endpoint, Made);
+
+/// Zeros in a memfd, behind what is not theirs, of which nobody has a descriptor.
+fn in_memfd(len: usize) -> Result<Memory, Error> {
+    const BEFORE: u64 = 128 << 10;
+    if len == 0 {
+        return Memory::map(len, false);
+    }
+    let refused = |error: rustix::io::Errno| Error::Map { bytes: len, reason: error.to_string() };
+    let file = memfd_create("conformance", MemfdFlags::ALLOW_SEALING).map_err(refused)?;
+    ftruncate(&file, BEFORE + len as u64).map_err(refused)?;
+    // SAFETY: nobody else maps it, but the peers of a case.
+    unsafe { Memory::of_memfd(file, BEFORE, len) }
+}
 
 // SAFETY: as the transport within.
-unsafe impl Transport for Allocating {
+unsafe impl Transport for Instead {
     fn limits(&self) -> &Limits {
         self.0.limits()
     }
@@ -142,11 +175,14 @@ unsafe impl Transport for Allocating {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        self.0.allocate(memory.len(), false)
+        self.allocate(memory.len(), false)
     }
 
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
-        self.0.allocate(len, huge)
+        match self.1 {
+            Made::Allocated => self.0.allocate(len, huge),
+            Made::Memfd => self.0.register(in_memfd(len)?),
+        }
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
@@ -199,14 +235,16 @@ impl Kind {
                 Opener(Box::new(move || Ok(Box::new(hub.open()))))
             }),
         }];
-        kinds.push(Self {
-            name: "inproc, allocated".into(),
-            between: None,
-            make: Box::new(|| {
-                let hub = Hub::new();
-                Opener(Box::new(move || Ok(Box::new(Allocating(Box::new(hub.open()))))))
-            }),
-        });
+        for (name, made) in [("inproc, allocated", Made::Allocated), ("inproc, memfd", Made::Memfd)] {
+            kinds.push(Self {
+                name: name.into(),
+                between: None,
+                make: Box::new(move || {
+                    let hub = Hub::new();
+                    Opener(Box::new(move || Ok(Box::new(Instead(Box::new(hub.open()), made)))))
+                }),
+            });
+        }
         for seed in 0..6 {
             // Seeds differ in more than delays, so that each switch is seen both ways.
             let config = Config {
@@ -230,9 +268,13 @@ impl Kind {
         }
         kinds.push(Self::between(Between::Shm));
         kinds.push(Self::between(Between::Shared));
-        for (between, allocates) in
-            [(Between::Mux, false), (Between::MuxShared, true), (Between::MuxFar, false)]
-        {
+        kinds.push(Self::between(Between::Memfd));
+        for (between, made) in [
+            (Between::Mux, None),
+            (Between::MuxShared, Some(Made::Allocated)),
+            (Between::MuxMemfd, Some(Made::Memfd)),
+            (Between::MuxFar, None),
+        ] {
             // Within a process beside inproc.
             kinds.push(Self {
                 name: between.name().into(),
@@ -242,7 +284,7 @@ impl Kind {
                     Opener(Box::new(move || {
                         scope += u128::from(between == Between::MuxFar);
                         let mux = mux(scope, Box::new(hub.open()))?;
-                        Ok(if allocates { Box::new(Allocating(mux)) } else { mux })
+                        Ok(if let Some(made) = made { Box::new(Instead(mux, made)) } else { mux })
                     }))
                 }),
             });

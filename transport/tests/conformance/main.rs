@@ -1,7 +1,7 @@
 //! One suite for every transport: each implementation of `Transport` must pass all cases.
 //!
 //! `inproc`, `sim`, `shm`, `mux` (shm beside another) and `ofi:tcp` must run. If `UNISONO_TEST_PROVIDERS` names others (separated by commas: providers of
-//! libfabric, for instance `verbs`, or `shm` or `shm-allocated`), these and no others run, and must. An argument that is no option
+//! libfabric, for instance `verbs`, or `shm`, `shm-allocated` or `shm-memfd`), these and no others run, and must. An argument that is no option
 //! selects cases whose name contains it, as with any test; where providers are named, it must select one.
 
 #[path = "../arguments/mod.rs"]
