@@ -141,6 +141,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/shm/incoming.rs",
     "transport/src/shm/memory.rs",
     "transport/src/shm/mod.rs",
+    "transport/src/shm/numa.rs",
     "transport/src/shm/outgoing.rs",
     "transport/src/shm/ring.rs",
     "transport/src/shm/segment.rs",

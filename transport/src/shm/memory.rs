@@ -16,6 +16,7 @@ use std::{
 use super::{
     board::{Board, PLACES},
     control::{Given, Refusal},
+    numa,
     segment::{self, Segment},
     socket::Posted,
 };
@@ -203,6 +204,7 @@ impl Table {
         let made = || {
             let (file, whole) = segment::create_for_region(len)?;
             let segment = Segment::own(&file, whole)?;
+            numa::keep_here(&segment);
             if huge {
                 segment.ask_for_huge_pages();
             }

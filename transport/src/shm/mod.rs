@@ -60,6 +60,7 @@ pub(crate) mod fuzz;
 mod incoming;
 mod mapped;
 mod memory;
+mod numa;
 mod outgoing;
 mod ring;
 mod segment;

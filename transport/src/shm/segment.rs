@@ -200,7 +200,6 @@ impl Segment {
         self.access == Access::ReadWrite
     }
 
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
     }
