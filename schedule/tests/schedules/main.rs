@@ -8,6 +8,7 @@ mod mutants;
 mod mutants_all;
 mod mutants_bruck;
 mod mutants_hosts;
+mod mutants_near;
 mod mutants_rabenseifner;
 mod mutants_star;
 mod mutants_tree;
