@@ -198,11 +198,11 @@ impl InPlace {
                 }
             }
             Stage::Voting => {
-                let votes = core.comm.shared.told(slots::vote(self.number), self.number << 1);
-                if votes.iter().any(Option::is_none) {
+                let (at, refusal) = (slots::vote(self.number), self.number << 1);
+                if core.comm.shared.late(at, refusal).next().is_some() {
                     return idle;
                 }
-                if votes.iter().flatten().any(|&vote| vote == self.number << 1) {
+                if core.comm.shared.has_told(at, refusal) {
                     return Ok(Some(Passed::NoSlots));
                 }
                 if self.is_read(core.comm, operation) {
@@ -226,7 +226,7 @@ impl InPlace {
                 }
             }
             Stage::Reduced => {
-                if core.comm.shared.told(slots::REDUCED, self.number).iter().any(Option::is_none) {
+                if core.comm.shared.late(slots::REDUCED, self.number).next().is_some() {
                     return idle;
                 }
                 self.stage = Stage::Copying;
@@ -241,7 +241,7 @@ impl InPlace {
             }
             Stage::Ending => {
                 let read = self.is_read(core.comm, operation);
-                if read && core.comm.shared.told(slots::DONE, self.number).iter().any(Option::is_none) {
+                if read && core.comm.shared.late(slots::DONE, self.number).next().is_some() {
                     return idle;
                 }
                 return Ok(Some(Passed::Ended));
@@ -379,11 +379,7 @@ impl InPlace {
 
     /// The ranks that it waits for.
     pub(super) fn waits(&self, comm: &Comm) -> Vec<Rank> {
-        let late = |at, least| -> Vec<Rank> {
-            let told = comm.shared.told(at, least);
-            let ranks = (0..comm.members.len()).filter(|&rank| rank != comm.me);
-            ranks.zip(told.iter()).filter(|(_, told)| told.is_none()).map(|(rank, _)| rank).collect()
-        };
+        let late = |at, least| comm.shared.late(at, least).collect();
         match self.stage {
             Stage::Opening => comm.shared.undecided(comm.me).collect(),
             Stage::Entering => comm.shared.behind().collect(),

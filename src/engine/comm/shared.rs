@@ -10,7 +10,6 @@
 //! A rank that needs nothing of another in `k` compares the descriptions of `k` when it enters `k + 1`, or
 //! leaves the group.
 
-use smallvec::SmallVec;
 use unisono_schedule::Rank;
 use unisono_transport::{Peer, Region, WeakRegion};
 
@@ -103,10 +102,19 @@ impl Shared {
         })
     }
 
-    /// What each other rank, in their order, has last told by a word of its slots, if it is `least` or more.
-    pub(crate) fn told(&self, at: usize, least: u64) -> SmallVec<[Option<u64>; 16]> {
-        let word = |view| access::published(view, at).ok().filter(|&word| word >= least);
-        self.others().map(|(_, view)| word(view)).collect()
+    /// What each other rank has last told by a word of its slots.
+    fn told(&self, at: usize) -> impl Iterator<Item = (Rank, Option<u64>)> {
+        self.others().map(move |(rank, view)| (rank, access::published(view, at).ok()))
+    }
+
+    /// The ranks that have not yet told `least` or more by a word of their slots.
+    pub(crate) fn late(&self, at: usize, least: u64) -> impl Iterator<Item = Rank> {
+        self.told(at).filter_map(move |(rank, told)| told.is_none_or(|told| told < least).then_some(rank))
+    }
+
+    /// Whether another rank has last told this by a word of its slots.
+    pub(crate) fn has_told(&self, at: usize, word: u64) -> bool {
+        self.told(at).any(|(_, told)| told == Some(word))
     }
 
     /// Whether all others have mapped this region of this rank's before.

@@ -2,12 +2,11 @@
 //! reduction, in parts of buffers, where some ranks' memory is plain or cannot be mapped, beside other operations, and where ranks call
 //! different things.
 
-use std::sync::Barrier;
-
 use unisono_transport::sim::fault::{Observed, Withheld};
 
 use super::{
     one_shot::{bytes, in_one_shot},
+    one_shot_differ::told_alike,
     reproducible::{Real, wild},
     *,
 };
@@ -388,27 +387,12 @@ fn whatever_is_called_beside_a_call_in_place_all_are_told() {
                 continue;
             }
             let ranks = 2 + (first + second) % 2;
-            let patient = |config: &mut Config| config.timeout = Duration::from_secs(60);
-            let (begun, met) = (Instant::now(), Barrier::new(ranks));
-            let told = world(ranks, patient, |group| {
-                met.wait();
-                let act = || {
-                    group.barrier()?;
-                    let call = if group.rank() == ranks - 1 { theirs.1 } else { ours.1 };
-                    call(&group)?;
-                    group.leave()
-                };
-                match act() {
-                    Err(Error::Failed(failure @ (Failure::Mismatch { .. } | Failure::Left { .. }))) => {
-                        failure.to_string()
-                    }
-                    other => format!("{other:?}"),
-                }
+            let told = told_alike(ranks, |group| {
+                group.barrier()?;
+                if group.rank() == ranks - 1 { theirs.1(group) } else { ours.1(group) }
             });
-            assert!(told.iter().all(|it| *it == told[0]), "{told:?}");
-            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}: {}", begun.elapsed(), told[0]);
             let words = [ours.0, theirs.0];
-            assert!(words.iter().any(|words| told[0].contains(words)), "{words:?}: {}", told[0]);
+            assert!(words.iter().any(|words| told.contains(words)), "{words:?}: {}", told);
         }
     }
 }

@@ -134,25 +134,7 @@ fn every_collective_of_every_size_about_the_limits() {
 #[test]
 fn every_type_and_reduction_in_one_shot() {
     for ranks in [2, 3, 5] {
-        world(
-            ranks,
-            |_| {},
-            |group| {
-                let group = direct(&group);
-                operations::<f16>(&group, |x| f16::from_f32(x as f32), false);
-                operations::<bf16>(&group, |x| bf16::from_f32(x as f32), false);
-                operations::<f32>(&group, |x| x as f32, false);
-                operations::<f64>(&group, f64::from, false);
-                operations::<i8>(&group, |x| x as i8, true);
-                operations::<i16>(&group, |x| x as i16, true);
-                operations::<i32>(&group, |x| x, true);
-                operations::<i64>(&group, i64::from, true);
-                operations::<u8>(&group, |x| x as u8, true);
-                operations::<u16>(&group, |x| x as u16, true);
-                operations::<u32>(&group, |x| x as u32, true);
-                operations::<u64>(&group, |x| x as u64, true);
-            },
-        );
+        world(ranks, |_| {}, |group| of_every_type(&direct(&group)));
     }
 }
 

@@ -50,23 +50,27 @@ enum Place {
 
 /// What all ranks are told if the last one calls `theirs` and the others `ours`, after so many calls that are alike.
 fn told(ranks: usize, place: Place, before: usize, ours: Call, theirs: Call) -> String {
+    told_alike(ranks, |group| {
+        let all: Vec<Rank> = (0..ranks).collect();
+        let part = match place {
+            Place::Whole => group.with_algorithms("direct")?,
+            Place::Part => group.new_group(&all)?.unwrap().with_algorithms("direct")?,
+        };
+        for _ in 0..before {
+            part.barrier()?;
+        }
+        if group.rank() == ranks - 1 { theirs(&part) } else { ours(&part) }
+    })
+}
+
+/// What all ranks are told, soon and in the same words, if they do this and leave.
+pub(super) fn told_alike(ranks: usize, act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
     let patient = |config: &mut Config| config.timeout = Duration::from_secs(60);
     let (begun, met) = (Instant::now(), Barrier::new(ranks));
     let told = world(ranks, patient, |group| {
         // A rank that has not joined yet would get the failure from that.
         met.wait();
-        let act = || {
-            let all: Vec<Rank> = (0..ranks).collect();
-            let part = match place {
-                Place::Whole => group.with_algorithms("direct")?,
-                Place::Part => group.new_group(&all)?.unwrap().with_algorithms("direct")?,
-            };
-            for _ in 0..before {
-                part.barrier()?;
-            }
-            if group.rank() == ranks - 1 { theirs(&part) } else { ours(&part) }
-        };
-        match act().and_then(|()| group.leave()) {
+        match act(&group).and_then(|()| group.leave()) {
             Err(Error::Failed(failure @ (Failure::Mismatch { .. } | Failure::Left { .. }))) => {
                 failure.to_string()
             }
