@@ -6,7 +6,10 @@
 use std::{
     ffi::OsStr,
     fs,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{PermissionsExt, symlink},
+    },
     path::Path,
     process::Command,
 };
@@ -260,8 +263,9 @@ fn the_real_environment_is_read() {
 fn jobs_that_one_slurm_step_starts_do_not_meet() {
     let directory = tempfile::tempdir().unwrap();
     // A daemon by its name, which is all that it is known by. One of its ranks has a script of its own above it.
+    // A link, not a copy: while another test forks, its child has the copy open for writing, and nobody can execute it.
     let daemon = directory.path().join("hydra_pmi_proxy");
-    fs::copy("/bin/sh", &daemon).unwrap();
+    symlink("/bin/sh", &daemon).unwrap();
     let rank = "\"$0\" --exact a_process_that_tells_its_config --ignored --nocapture; :";
     let jobs = |environment: &str| -> Vec<String> {
         let output = Command::new(&daemon)
@@ -304,7 +308,7 @@ fn a_token_comes_from_a_file_that_nobody_else_reads() {
     }
     // As secrets are mounted into containers.
     let link = directory.path().join("link");
-    std::os::unix::fs::symlink(&file, &link).unwrap();
+    symlink(&file, &link).unwrap();
     assert_eq!(told(&link), "a b");
     mode(0o600);
     for (text, problem) in [("\n", "is empty"), (&"x".repeat(5000), "longer than 4096 bytes")] {

@@ -255,8 +255,10 @@ fn a_program_that_cannot_start_is_reported_once() {
 fn a_missing_interpreter_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("script");
-    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    // By another process: nobody can execute a file that is open for writing, as it is in the child of a test that
+    // forks meanwhile.
+    let write = "printf '#!/no/such/interpreter\\n' > \"$0\" && chmod 755 \"$0\"";
+    assert!(Command::new("sh").args(["-c", write]).arg(&script).status().unwrap().success());
     let output = unisono(&["-n", "1", script.to_str().unwrap()]).output().unwrap();
     assert_eq!(output.status.code(), Some(127));
     assert!(text(&output.stderr).contains("the file is there, but not the interpreter"), "{output:?}");
@@ -506,7 +508,8 @@ fn where_processes_and_threads_run_out_it_ends() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("unisono");
-    fs::copy(env!("CARGO_BIN_EXE_unisono"), &program).unwrap();
+    // By another process, as the script above.
+    assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_unisono")).arg(&program).status().unwrap().success());
     let mut counts = 0;
     for most in 1..=16 {
         let mut command = Command::new("setpriv");
