@@ -22,10 +22,13 @@ use crate::{
     reduce::{Kernel, ReduceOp, Reduction},
 };
 
-/// How many plans are kept, and the most steps of a schedule that is kept. Programs repeat a few calls; a schedule of more steps takes
-/// much longer to run than to make.
+/// How many plans are kept. Programs repeat a few calls.
 const KEPT: usize = 8;
+
+/// The most steps of a schedule that is kept, among few ranks, and for each rank: those of one chunk. A schedule of more steps takes much
+/// longer to run than to make.
 const STEPS: usize = 32;
+const STEPS_PER_RANK: usize = 8;
 
 /// The algorithm whose schedules are done in one shot where ranks share slots.
 const ONE_SHOT: &str = "direct";
@@ -192,7 +195,7 @@ impl Planner {
         };
         let schedule = make()?;
         if let Some(key) = key.filter(|_| schedule.lanes() == 1)
-            && let Some(recorded) = Recorded::of(make()?, STEPS)
+            && let Some(recorded) = Recorded::of(make()?, STEPS.max(STEPS_PER_RANK * self.topology.ranks))
         {
             latest().keep(key, traits, recorded);
         }
