@@ -101,8 +101,9 @@ use crate::{
 const BATCH: usize = 64;
 /// At least as many as a ring holds.
 const ALL: usize = ring::SEGMENT / 64;
-/// Sockets are looked at in every so many polls that found nothing, and in every so many of all.
-const LOOK_IDLE: u32 = 16;
+/// Sockets are looked at, by a system call, in every so many polls that found nothing: ever more rarely while there is nothing in them.
+const LOOK_IDLE: [u32; 2] = [16, 256];
+/// And in every so many of all polls.
 const LOOK: u32 = 256;
 /// How often sockets are looked at for what a peer that has failed has left.
 const LOOKS: usize = 16;
@@ -131,8 +132,9 @@ pub struct Endpoint {
     known: HashMap<Place, Peer>,
     incoming: Vec<Option<Incoming>>,
     sent: Vec<u64>,
-    /// The number of polls since sockets were looked at, of all and of those that found nothing.
+    /// The number of polls since sockets were looked at, of all and of those that found nothing; and of how many of these they will be.
     polls: [u32; 2],
+    patience: u32,
     /// The first failure, before all that arrived until then has been reported.
     failing: Option<Failure>,
     /// The first failure, which every call returns.
@@ -179,6 +181,7 @@ impl Endpoint {
             incoming: Vec::new(),
             sent: Vec::new(),
             polls: [0; 2],
+            patience: LOOK_IDLE[0],
             failing: None,
             broken: None,
             busy: false,
@@ -368,6 +371,7 @@ impl Endpoint {
         self.polls = [0; 2];
         let ready = self.poller.wait(timeout)?;
         let any = !ready.is_empty();
+        self.patience = if any { LOOK_IDLE[0] } else { (2 * self.patience).min(LOOK_IDLE[1]) };
         for number in ready {
             match Owner::of(number) {
                 // What woke this endpoint while it did not sleep must end its next sleep.
@@ -522,7 +526,7 @@ unsafe impl Transport for Endpoint {
         fence(Ordering::SeqCst);
         for &peer in peers {
             if let Some(Known { outgoing: Some(outgoing), .. }) = self.peers.get_mut(peer.0 as usize) {
-                outgoing.wake().map_err(|stop| stop.of(peer))?;
+                outgoing.wake_behind_fence().map_err(|stop| stop.of(peer))?;
             }
         }
         Ok(())
@@ -554,7 +558,7 @@ unsafe impl Transport for Endpoint {
         let [all, idle] = &mut self.polls;
         *all += 1;
         *idle += u32::from(events.len() == before);
-        if *idle >= LOOK_IDLE || *all >= LOOK {
+        if *idle >= self.patience || *all >= LOOK {
             self.look(Duration::ZERO, false)?;
         }
         if self.failing.is_some() { self.end(events, before) } else { Ok(()) }

@@ -4,7 +4,10 @@
 use std::{
     collections::{HashSet, VecDeque},
     os::fd::OwnedFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
 };
 
 use super::{
@@ -248,6 +251,13 @@ impl Outgoing {
 
     /// Wakes the peer, if it sleeps.
     pub(super) fn wake(&mut self) -> Result<(), Stop> {
+        // As in `Sleeper::begin`.
+        fence(Ordering::SeqCst);
+        self.wake_behind_fence()
+    }
+
+    /// As [`wake`](Self::wake), after a fence behind what was written.
+    pub(super) fn wake_behind_fence(&mut self) -> Result<(), Stop> {
         if self.sleep.is_none() {
             // Before its answer the peer does not sleep for long: the connection, or the first message, wakes it.
             self.receive()?;

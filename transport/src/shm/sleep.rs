@@ -75,11 +75,9 @@ impl PeerSleep {
         Self { board, woken: 0 }
     }
 
-    /// Whether the peer sleeps and was not woken by this endpoint yet. What was written is published before.
+    /// Whether the peer sleeps and was not woken by this endpoint yet. What was written is published before, and a fence is between.
     #[inline]
     pub(super) fn must_be_woken(&mut self) -> bool {
-        // As in `Sleeper::begin`.
-        fence(Ordering::SeqCst);
         let epoch = self.board.sleep().map_or(0, |word| word.load(Ordering::Relaxed));
         epoch % 2 == 1 && std::mem::replace(&mut self.woken, epoch) != epoch
     }

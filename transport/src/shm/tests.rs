@@ -15,7 +15,7 @@ use super::{
 use crate::{Notify, Registration, RemoteRegion, Source, Target};
 
 /// A put from a hostile peer is judged after so many polls at the latest.
-const ENOUGH: u32 = 4 * LOOK_IDLE;
+const ENOUGH: u32 = 4 * LOOK_IDLE[1];
 
 /// Puts all of `source`.
 fn put(
@@ -526,7 +526,7 @@ fn a_key_that_is_given_again_names_the_new_memory() {
         unsafe { source.write(0, &bytes).unwrap() };
         let window = there.allocate_again(len, false, registered_elsewhere(7)).unwrap();
         // Through the ring, and then, until it is mapped, as well.
-        for _ in 0..2 * LOOK_IDLE {
+        for _ in 0..2 * LOOK_IDLE[1] {
             assert_eq!(lands(&mut here, &mut there, &source, &window), bytes);
         }
         let mapped = here.peers[0].outgoing.as_ref().unwrap().mappings();
