@@ -3,6 +3,7 @@
 
 use std::{marker::PhantomData, slice};
 
+use smallvec::SmallVec;
 use unisono_transport::Region;
 
 use crate::reduce::{Kernel, KernelError};
@@ -95,15 +96,30 @@ pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_
 
 /// `into = ((x0 ⊕ x1) ⊕ x2) ...`, as [`Kernel::total`]. `into` may be one of the contributions, but must not overlap any otherwise.
 pub(crate) fn total(kernel: &Kernel, contributions: &[Bytes<'_>], into: Bytes<'_>) -> Result<(), SpanError> {
-    /// The sums of a block, which lie apart from all contributions until these have been read.
-    #[repr(align(64))]
-    struct Block([u8; 8192]);
     let fits = |one: &Bytes<'_>| one.len == into.len && (into.same(*one) || into.apart(*one));
     if !contributions.iter().all(fits) {
         return Err(SpanError::Overlap);
     }
+    if into.len == 0 {
+        return Ok(());
+    }
+    let mut slices = SmallVec::<[&[u8]; 16]>::new();
+    if contributions.iter().all(|one| into.apart(*one)) {
+        // SAFETY: nothing else writes these bytes, as `reduce` says, and those that are written here lie apart.
+        slices.extend(contributions.iter().map(|one| unsafe { one.read() }));
+        // SAFETY: as in `reduce`.
+        return Ok(kernel.total(&slices, unsafe { into.write() })?);
+    }
+    total_by_blocks(kernel, contributions, into)
+}
+
+/// As [`total`], where `into` is one of the contributions.
+fn total_by_blocks(kernel: &Kernel, contributions: &[Bytes<'_>], into: Bytes<'_>) -> Result<(), SpanError> {
+    /// The sums of a block, which lie apart from all contributions until these have been read.
+    #[repr(align(64))]
+    struct Block([u8; 8192]);
     let mut block = Block([0; 8192]);
-    let mut slices = Vec::with_capacity(contributions.len());
+    let mut slices = SmallVec::<[&[u8]; 16]>::new();
     for from in (0..into.len).step_by(block.0.len()) {
         let len = block.0.len().min(into.len - from);
         let Some(sums) = block.0.get_mut(..len) else { continue };

@@ -218,6 +218,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         average: false,
         one_shot,
         in_place: false,
+        staged: 0,
         overlaps: false,
         size: 4,
         input: Operand { registered: Some((input.clone(), 0)), ..input.clone().into() },

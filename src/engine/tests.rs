@@ -183,6 +183,7 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
         average: call.op == ReduceOp::Avg,
         one_shot: false,
         in_place: false,
+        staged: 0,
         overlaps: false,
         size: T::DTYPE.size(),
         input: borrowed.input.clone().found_in(&registry),

@@ -266,7 +266,8 @@ impl Shared {
 
     fn operation(&self, plan: PlannedCall, mut borrowed: Borrowed<'_>, pairs: Option<Box<Pairs>>) -> Planned {
         let PlannedCall {
-            traits: CallTraits { collective, signature, kernel, average, size, long, one_shot, in_place },
+            traits:
+                CallTraits { collective, signature, kernel, average, size, long, one_shot, in_place, staged },
             schedule,
         } = plan;
         borrowed.input.find_in(&self.runtime.registry);
@@ -283,6 +284,7 @@ impl Shared {
             average,
             one_shot,
             in_place,
+            staged,
             overlaps: exchanges,
             size,
             pairs,

@@ -3,6 +3,8 @@
 
 use std::hint::black_box;
 
+use smallvec::SmallVec;
+
 use super::{
     ReduceOp,
     arithmetic::{BitAnd, BitOr, BitXor, Max, Min, Operation, Product, Sum, Work},
@@ -248,7 +250,7 @@ fn total<T: Vectorized, O: Operation<T::Work>>(
     into: &mut [u8],
 ) -> Done {
     let into = elements_mut::<T>(into)?;
-    let mut typed = Vec::with_capacity(contributions.len());
+    let mut typed = SmallVec::<[&[T]; 16]>::new();
     for contribution in contributions {
         let contribution = elements::<T>(contribution)?;
         equal(contribution, into)?;

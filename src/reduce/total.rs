@@ -6,6 +6,8 @@ use super::arithmetic::{Number, Operation, Work};
 
 /// The elements of a block: their sums stay in the first-level cache.
 const BLOCK: usize = 1024;
+/// The same of a short one, which takes no longer than it must.
+const SHORT: usize = 32;
 
 /// `into = ((x0 ⊕ x1) ⊕ x2) ...` element by element, divided by `ranks` if there are any; NaN is the canonical one.
 /// All slices have the same length, and there is at least one.
@@ -15,13 +17,17 @@ pub(super) fn total<T: Number, O: Operation<T::Work>>(
     into: &mut [T],
 ) {
     let Some(first) = contributions.first() else { return };
+    let others = &contributions[1..];
+    if into.len() <= SHORT {
+        return block::<T, O, SHORT>(first, others, 0, ranks, into);
+    }
     for (index, into) in into.chunks_mut(BLOCK).enumerate() {
-        block::<T, O>(first, &contributions[1..], index * BLOCK, ranks, into);
+        block::<T, O, BLOCK>(first, others, index * BLOCK, ranks, into);
     }
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512dq+avx512vl", "x86_64+avx2+f16c"))]
-fn block<T: Number, O: Operation<T::Work>>(
+fn block<T: Number, O: Operation<T::Work>, const MOST: usize>(
     first: &[T],
     others: &[&[T]],
     from: usize,
@@ -31,7 +37,7 @@ fn block<T: Number, O: Operation<T::Work>>(
     let end = from + into.len();
     let Some(first) = first.get(from..end) else { return };
     let Some(one) = first.first() else { return };
-    let mut sums = [one.widen(); BLOCK];
+    let mut sums = [one.widen(); MOST];
     for (sum, x) in sums.iter_mut().zip(first) {
         *sum = x.widen();
     }

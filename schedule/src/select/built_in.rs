@@ -18,6 +18,9 @@ pub(super) static OWN_CORES: BuiltIn =
 /// One host over shared memory: what is done through shared slots.
 pub(super) static SHM_SLOTS: BuiltIn =
     BuiltIn::new("shm-slots.tuning", include_str!("tables/shm-slots.tuning"));
+/// The same with a core for each rank.
+pub(super) static SHM_SLOTS_OWN_CORES: BuiltIn =
+    BuiltIn::new("shm-slots-own-cores.tuning", include_str!("tables/shm-slots-own-cores.tuning"));
 /// One host with a core for each rank, over shared memory.
 pub(super) static SHM_OWN_CORES: BuiltIn =
     BuiltIn::new("shm-own-cores.tuning", include_str!("tables/shm-own-cores.tuning"));
@@ -46,8 +49,8 @@ impl BuiltIn {
 }
 
 #[cfg(test)]
-pub(super) const ALL: [&BuiltIn; 6] =
-    [&OWN_CORES, &SHM_SLOTS, &SHM_OWN_CORES, &SHARED_CORES, &ONE_HOST, &INFINIBAND];
+pub(super) const ALL: [&BuiltIn; 7] =
+    [&OWN_CORES, &SHM_SLOTS, &SHM_SLOTS_OWN_CORES, &SHM_OWN_CORES, &SHARED_CORES, &ONE_HOST, &INFINIBAND];
 
 #[cfg(test)]
 mod tests {

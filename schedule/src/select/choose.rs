@@ -9,7 +9,9 @@ use std::{
 };
 
 use super::{
-    built_in::{BuiltIn, INFINIBAND, ONE_HOST, OWN_CORES, SHARED_CORES, SHM_OWN_CORES, SHM_SLOTS},
+    built_in::{
+        BuiltIn, INFINIBAND, ONE_HOST, OWN_CORES, SHARED_CORES, SHM_OWN_CORES, SHM_SLOTS, SHM_SLOTS_OWN_CORES,
+    },
     choice::{Choice, FEW},
     model,
 };
@@ -37,6 +39,7 @@ static CROWDED_SHM_HOST: &[Source] = &[
     Source::Table(&INFINIBAND),
 ];
 static SHM_HOST: &[Source] = &[
+    Source::Table(&SHM_SLOTS_OWN_CORES),
     Source::Table(&SHM_SLOTS),
     Source::Table(&SHM_OWN_CORES),
     Source::Table(&OWN_CORES),
@@ -311,7 +314,7 @@ mod tests {
         let shm = Topology { network: Network::new(Kind::SharedMemory), ..Topology::one_host(2) };
         assert_eq!(
             told(shm, AllReduce, MIB),
-            "the row of shm-own-cores.tuning: all_reduce ranks 2 bytes any recursive_doubling chunk 128K lanes 2"
+            "the row of shm-slots-own-cores.tuning: all_reduce ranks ..2 bytes any recursive_doubling chunk 128K lanes 2"
         );
         let few = Topology { cores: 2, ..Topology::one_host(8) };
         assert!(told(few, Barrier, 0).starts_with("the row of tcp-shared-cores.tuning: barrier ranks ..64"));

@@ -1,17 +1,18 @@
-//! Runs a large operation in place, on registered memory that the other ranks of the host have mapped: each reads what it needs of the
-//! others' operands where they lie, and writes to its own output alone. There is no message and no copy but that into the output.
+//! Runs an operation in place, on memory that the other ranks of the host have mapped: each reads what it needs of the others' operands
+//! where they lie, and writes to its own memory alone. There is no message and no copy but that into the output.
 //!
-//! Which memory is registered only its rank knows. So each rank publishes where its operands lie, or that they cannot be mapped; if any
-//! cannot, all run the schedule. A rank whose memory is plain need not wait to know that. Mapping may fail for want of memory: where an
-//! operand is new to the others, all vote after they have mapped it, and run the schedule if any could not.
+//! Which memory is registered only its rank knows. So each rank publishes where its operands lie. A rank whose memory is plain copies its
+//! input to its slot, and the others read it there; what does not fit goes in [rounds](Round), each of which has a slot. Where
+//! schedules are faster, it publishes that instead, and all run the schedule; that rank need not wait to know it. Mapping may fail for
+//! want of memory: where an operand is new to the others, all vote after they have mapped it, and run the schedule if any could not.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
-use unisono_schedule::{Collective, Rank, SLICE, partition};
+use unisono_schedule::{Collective, Rank, SLICE};
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
-use super::one_shot::Passed;
+use super::{one_shot::Passed, round::Round};
 use crate::{
     buffer::{self, Bytes, Operand, SpanError},
     engine::{
@@ -27,7 +28,8 @@ use crate::{
 pub(crate) struct InPlace {
     collective: Collective,
     stage: Stage,
-    /// The number of the operation among those that share slots.
+    round: Round,
+    /// The number of the round among the operations that share slots.
     number: u64,
     offer: Offer,
     /// The other ranks whose operands this one reads, with these operands once they are mapped.
@@ -51,6 +53,8 @@ enum Stage {
     Opening,
     /// Another rank has not entered the operation before.
     Entering,
+    /// This rank copies its input to its slot.
+    Staging,
     /// The others have not all published where their operands lie.
     Meeting,
     /// Their operands are not all mapped.
@@ -67,13 +71,6 @@ enum Stage {
     Ending,
 }
 
-/// A copy: from a rank's input or output, bytes of it, to a place in the output.
-struct Copy {
-    from: Rank,
-    bytes: Range<usize>,
-    to: usize,
-}
-
 impl InPlace {
     /// Begins an operation, if it may be one.
     pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Self> {
@@ -85,9 +82,25 @@ impl InPlace {
         let reads = |rank: &Rank| *rank != comm.me && (collective != Collective::Broadcast || *rank == root);
         let other = |rank| Other { rank, offer: Offer::default(), input: None, output: None };
         let others = (0..operation.ranks).filter(reads).map(other).collect();
+        let block = usize::try_from(operation.signature.count).ok()?.checked_mul(operation.size)?;
+        let round = Round::new(collective, (comm.me, operation.ranks), block);
         let offer = offer(collective, operation);
         let (stage, done) = (Stage::Opening, (0, 0));
-        Some(Self { collective, stage, number: 0, offer, others, done, votes: false })
+        let in_place = Self { collective, stage, round, number: 0, offer, others, done, votes: false };
+        Some(in_place.cut(comm, operation))
+    }
+
+    /// Whether this rank copies its input to its slot.
+    fn is_staged(&self, comm: &Comm, operation: &Operation) -> bool {
+        self.offer.kind == Offer::STAGED && self.is_read(comm, operation)
+    }
+
+    /// Cuts the operation into rounds, if this rank's memory asks for it.
+    fn cut(mut self, comm: &Comm, operation: &Operation) -> Self {
+        if self.is_staged(comm, operation) {
+            self.round.cut(operation.staged);
+        }
+        self
     }
 
     /// Does what can be done now: at most a slice.
@@ -116,7 +129,7 @@ impl InPlace {
                 if core.comm.shared.behind().next().is_some() {
                     return idle;
                 }
-                if self.offer.kind != Offer::PLAIN && self.are_known(core.comm, operation) {
+                if self.offer.kind == Offer::NEW && self.are_known(core.comm, operation) {
                     self.offer.kind = Offer::KNOWN;
                 }
                 let all = self.others.len() + 1 == operation.ranks;
@@ -124,6 +137,16 @@ impl InPlace {
                 self.number = core.enter_shared(&operation.info(0), unchecked)?;
                 if let Some(own) = core.comm.shared.own() {
                     access::store(own, slots::slot(self.number) + slots::OFFER, &self.offer)?;
+                }
+                self.stage = Stage::Staging;
+            }
+            Stage::Staging => {
+                if self.is_staged(core.comm, operation) {
+                    core.comm.shared.stages(self.round.in_slot(self.round.blocks() - 1, self.round.len()));
+                    let end = self.stage_input(core.comm, operation);
+                    if !end.map_err(|error| self.broken(core, operation, &error))? {
+                        return Ok(Some(Passed::Moved));
+                    }
                 }
                 core.publish_shared()?;
                 // The others find that out without an answer.
@@ -144,7 +167,13 @@ impl InPlace {
                     let from = (other.rank, core.comm.world(other.rank));
                     operation.agree(core.port.me, from, &front.operation).map_err(Stop::from)?;
                     match other.offer.kind {
-                        Offer::PLAIN => return Ok(Some(Passed::NoSlots)),
+                        Offer::PLAIN if self.round.index() == 0 => return Ok(Some(Passed::NoSlots)),
+                        Offer::PLAIN => {
+                            let (rank, what) =
+                                (other.rank, "plain memory in the middle of an operation in place");
+                            return Err(core.violation(rank, what.to_owned()));
+                        }
+                        Offer::STAGED if self.round.index() == 0 => self.round.cut(operation.staged),
                         kind => self.votes |= kind == Offer::NEW,
                     }
                     self.done.0 += 1;
@@ -205,7 +234,7 @@ impl InPlace {
                 if core.comm.shared.has_told(at, refusal) {
                     return Ok(Some(Passed::NoSlots));
                 }
-                if self.is_read(core.comm, operation) {
+                if self.offer.kind == Offer::NEW && self.is_read(core.comm, operation) {
                     for region in self.read(operation) {
                         core.comm.shared.set_mapped_by_all(region);
                     }
@@ -218,8 +247,7 @@ impl InPlace {
                     return Ok(Some(Passed::Moved));
                 }
                 if self.collective == Collective::ReduceScatter {
-                    core.tell_shared(slots::DONE, self.number)?;
-                    self.stage = Stage::Ending;
+                    self.stage = self.ends(core)?;
                 } else {
                     core.tell_shared(slots::REDUCED, self.number)?;
                     self.stage = Stage::Reduced;
@@ -236,18 +264,73 @@ impl InPlace {
                 if !end.map_err(|error| self.broken(core, operation, &error))? {
                     return Ok(Some(Passed::Moved));
                 }
-                core.tell_shared(slots::DONE, self.number)?;
-                self.stage = Stage::Ending;
+                self.stage = self.ends(core)?;
             }
             Stage::Ending => {
-                let read = self.is_read(core.comm, operation);
-                if read && core.comm.shared.late(slots::DONE, self.number).next().is_some() {
+                if let Some(next) = self.round.next() {
+                    (self.round, self.stage) = (next, Stage::Entering);
+                    return Ok(None);
+                }
+                // What is staged is written over no sooner than in the operation after the next, which no rank enters before all have
+                // ended this one.
+                let waits = self.offer.kind != Offer::STAGED && self.is_read(core.comm, operation);
+                if waits && core.comm.shared.late(slots::DONE, self.number).next().is_some() {
                     return idle;
                 }
                 return Ok(Some(Passed::Ended));
             }
         }
         Ok(None)
+    }
+
+    /// Tells the others that this rank no longer reads their operands, if any of them waits for that.
+    fn ends(&self, core: &mut Core<'_>) -> Result<Stage, Stop> {
+        let awaited = self.others.iter().any(|other| other.offer.kind != Offer::STAGED);
+        if awaited && self.round.next().is_none() {
+            core.tell_shared(slots::DONE, self.number)?;
+        }
+        Ok(Stage::Ending)
+    }
+
+    /// Copies a slice of this rank's input to its slot. True at the end.
+    fn stage_input(&mut self, comm: &Comm, operation: &Operation) -> Result<bool, SpanError> {
+        let (Some(own), input) = (comm.shared.own(), &staged_of(self.collective, operation).region) else {
+            return Ok(true);
+        };
+        let (blocks, mut left) = (self.round.blocks(), SLICE);
+        while self.done.0 < blocks && left > 0 {
+            let (block, at) = self.done;
+            let len = (self.round.len() - at).min(left);
+            let from = Bytes::new(input, self.round.in_operand(block, at), len)?;
+            buffer::copy(
+                from,
+                Bytes::new(own, slots::staged(self.number) + self.round.in_slot(block, at), len)?,
+            )?;
+            left -= len;
+            self.done = if at + len < self.round.len() { (block, at + len) } else { (block + 1, 0) };
+        }
+        Ok(self.done.0 == blocks)
+    }
+
+    /// Bytes of the round in a block of another rank's operand.
+    fn theirs<'c>(
+        &'c self,
+        comm: &'c Comm,
+        other: &'c Other,
+        mapped: Option<&'c Region>,
+        (block, bytes): (usize, Range<usize>),
+    ) -> Result<Bytes<'c>, SpanError> {
+        let len = bytes.len();
+        let nowhere = || SpanError::Bounds { offset: bytes.start, len, place: 0 };
+        if other.offer.kind == Offer::STAGED {
+            let view = comm.shared.view(other.rank).ok_or_else(nowhere)?;
+            return Bytes::new(
+                view,
+                slots::staged(self.number) + self.round.in_slot(block, bytes.start),
+                len,
+            );
+        }
+        Bytes::new(mapped.ok_or_else(nowhere)?, self.round.in_operand(block, bytes.start), len)
     }
 
     fn broken(&self, core: &Core<'_>, operation: &Operation, error: &SpanError) -> Stop {
@@ -282,34 +365,25 @@ impl InPlace {
         }
     }
 
-    /// The bytes of a rank's input that a rank reduces; the same of its output in an all_reduce.
-    fn part(&self, operation: &Operation, rank: Rank) -> Range<usize> {
-        let (count, size) = (count(operation), operation.size);
-        let part = match self.collective {
-            Collective::ReduceScatter => rank * count..(rank + 1) * count,
-            // Parts begin at cache lines.
-            _ => {
-                let line = (LINE / size).max(1);
-                let lines = partition::block(count.div_ceil(line), operation.ranks, rank);
-                (lines.start * line).min(count)..(lines.end * line).min(count)
-            }
-        };
-        part.start * size..part.end * size
-    }
-
     /// Reduces a slice of this rank's part. True at its end.
     fn reduce(&mut self, comm: &Comm, operation: &Operation) -> Result<bool, SpanError> {
-        let part = self.part(operation, comm.me);
+        let (part, block) = (self.round.part(comm.me), self.round.reduced_block());
         let from = part.start + self.done.1;
-        let len = (part.end - from).min(SLICE);
-        let own = Bytes::new(&operation.input.region, from, len)?;
-        let to = if self.collective == Collective::ReduceScatter { self.done.1 } else { from };
-        let into = Bytes::new(&operation.output.region, to, len)?;
+        let bytes = from..from + (part.end - from).min(SLICE);
+        let own = Bytes::new(&operation.input.region, self.round.in_operand(block, from), bytes.len())?;
+        let into = match comm.shared.own() {
+            // Nobody else reads this part of the input there.
+            Some(slots) if self.reduces_in_slot() => {
+                Bytes::new(slots, slots::staged(self.number) + self.round.in_slot(0, from), bytes.len())?
+            }
+            _ => Bytes::new(&operation.output.region, self.round.in_operand(0, from), bytes.len())?,
+        };
         let mut all: SmallVec<[Bytes<'_>; 16]> = SmallVec::new();
         let mut others = self.others.iter();
         for rank in 0..operation.ranks {
-            let theirs = if rank == comm.me { None } else { others.next().and_then(|it| it.input.as_ref()) };
-            all.push(theirs.map_or(Ok(own), |theirs| Bytes::new(theirs, from, len))?);
+            let other = if rank == comm.me { None } else { others.next() };
+            let theirs = other.map(|it| self.theirs(comm, it, it.input.as_ref(), (block, bytes.clone())));
+            all.push(theirs.unwrap_or(Ok(own))?);
         }
         match all[..] {
             [a, b] if !operation.average && !operation.signature.is_ordered() => {
@@ -317,59 +391,52 @@ impl InPlace {
             }
             _ => buffer::total(&operation.kernel, &all, into)?,
         }
-        self.done.1 += len;
-        Ok(from + len >= part.end)
+        drop(all);
+        self.done.1 += bytes.len();
+        Ok(bytes.end >= part.end)
+    }
+
+    /// Whether this rank's part of an all_reduce is reduced to where the others read it, in its slot, and copied from there.
+    fn reduces_in_slot(&self) -> bool {
+        self.collective == Collective::AllReduce && self.offer.kind == Offer::STAGED
     }
 
     /// Copies a slice of what others have for this rank. True at the end.
     fn copy(&mut self, comm: &Comm, operation: &Operation) -> Result<bool, SpanError> {
-        let mut left = SLICE;
-        while let Some(copy) = self.copies(comm, operation, self.done.0) {
-            let from = copy.bytes.start + self.done.1;
-            let len = (copy.bytes.end - from).min(left);
-            let theirs = self.others.iter().find(|other| other.rank == copy.from);
-            let source = match (theirs, self.collective) {
-                (None, _) => Some(&operation.input.region),
-                (Some(other), Collective::AllReduce) => other.output.as_ref(),
-                (Some(other), _) => other.input.as_ref(),
+        let (root, mut left) = (operation.signature.root as usize, SLICE);
+        while let Some(copy) = self.round.copy(self.done.0, root) {
+            let at = copy.bytes.start + self.done.1;
+            let len = (copy.bytes.end - at).min(left);
+            let other = self.others.iter().find(|other| other.rank == copy.from);
+            let source = match (other, comm.shared.own()) {
+                (Some(other), _) => {
+                    let reduced = self.collective == Collective::AllReduce;
+                    let mapped = if reduced { other.output.as_ref() } else { other.input.as_ref() };
+                    Some(self.theirs(comm, other, mapped, (copy.block, at..at + len))?)
+                }
+                (None, Some(own)) if self.reduces_in_slot() => {
+                    let from = slots::staged(self.number) + self.round.in_slot(0, at);
+                    Some(Bytes::new(own, from, len)?)
+                }
+                // Its own part lies there.
+                (None, _) if self.collective == Collective::AllReduce => None,
+                (None, _) => {
+                    Some(Bytes::new(&operation.input.region, self.round.in_operand(copy.block, at), len)?)
+                }
             };
             if let Some(source) = source {
-                let into = Bytes::new(&operation.output.region, copy.to + self.done.1, len)?;
-                buffer::copy(Bytes::new(source, from, len)?, into)?;
+                buffer::copy(source, Bytes::new(&operation.output.region, copy.to + self.done.1, len)?)?;
+                left -= len;
             }
-            left -= len;
             self.done.1 += len;
-            if from + len >= copy.bytes.end {
+            if at + len >= copy.bytes.end {
                 self.done = (self.done.0 + 1, 0);
             }
             if left == 0 {
-                return Ok(self.copies(comm, operation, self.done.0).is_none());
+                break;
             }
         }
-        Ok(true)
-    }
-
-    /// The copies of this rank, by number. They begin with its own and that of the next rank, so that not all read from one.
-    fn copies(&self, comm: &Comm, operation: &Operation, number: usize) -> Option<Copy> {
-        let ranks = operation.ranks;
-        let from = (comm.me + number) % ranks;
-        let block = count(operation) * operation.size;
-        if self.collective == Collective::Broadcast {
-            let other = self.others.get(number)?;
-            return Some(Copy { from: other.rank, bytes: 0..block, to: 0 });
-        }
-        (number < ranks).then(|| match self.collective {
-            // Its own part lies there.
-            Collective::AllReduce if from == comm.me => Copy { from, bytes: 0..0, to: 0 },
-            Collective::AllReduce => {
-                let bytes = self.part(operation, from);
-                Copy { from, to: bytes.start, bytes }
-            }
-            Collective::AllToAll => {
-                Copy { from, bytes: comm.me * block..(comm.me + 1) * block, to: from * block }
-            }
-            _ => Copy { from, bytes: 0..block, to: from * block },
-        })
+        Ok(self.round.copy(self.done.0, root).is_none())
     }
 
     /// Whether the next pass may get further.
@@ -390,38 +457,39 @@ impl InPlace {
             Stage::Voting => late(slots::vote(self.number), self.number << 1),
             Stage::Reduced => late(slots::REDUCED, self.number),
             Stage::Ending => late(slots::DONE, self.number),
-            Stage::Mapping | Stage::Reducing | Stage::Copying => Vec::new(),
+            Stage::Staging | Stage::Mapping | Stage::Reducing | Stage::Copying => Vec::new(),
         }
     }
 
     /// The number of stages that are done.
     pub(super) fn steps(&self) -> u64 {
-        self.stage as u64
+        self.round.index() as u64 * (Stage::Ending as u64 + 1) + self.stage as u64
     }
 }
 
-/// The bytes of a cache line.
-const LINE: usize = 64;
-
-/// The number of elements of the operation; its caller has shown that it can be addressed.
-fn count(operation: &Operation) -> usize {
-    usize::try_from(operation.signature.count).unwrap_or(0)
+/// What others read of this rank's operands first.
+fn staged_of(collective: Collective, operation: &Operation) -> &Operand {
+    match collective {
+        Collective::Broadcast => &operation.output,
+        _ => &operation.input,
+    }
 }
 
-/// Where this rank's operands lie that others read; plain if they cannot be mapped.
+/// Where this rank's operands lie that others read; plain if they cannot be mapped and the schedule is faster than slots.
 fn offer(collective: Collective, operation: &Operation) -> Offer {
     let part = |operand: &Operand| {
         let (region, at) = operand.registered.as_ref().filter(|_| operand.pieces.is_none())?;
         expose_part(region, *at, operand.len()).map(|(remote, _)| remote).filter(|remote| remote.mappable)
     };
     let apart = operation.input.pieces.is_none() && operation.output.pieces.is_none() && !operation.overlaps;
-    let input = match collective {
-        Collective::Broadcast => &operation.output,
-        _ => &operation.input,
-    };
+    if !apart {
+        return Offer::default();
+    }
+    let input = staged_of(collective, operation);
     let output = if collective == Collective::AllReduce { part(&operation.output) } else { Some(NOWHERE) };
-    match part(input).filter(|_| apart).zip(output) {
+    match part(input).zip(output) {
         Some((input, output)) => Offer { kind: Offer::NEW, input: input.words(), output: output.words() },
+        None if operation.staged > 0 => Offer { kind: Offer::STAGED, ..Offer::default() },
         None => Offer::default(),
     }
 }

@@ -5,6 +5,7 @@ mod by_slots;
 mod in_place;
 mod lane;
 mod one_shot;
+mod round;
 mod run;
 mod send;
 mod slice;

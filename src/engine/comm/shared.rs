@@ -47,6 +47,8 @@ pub(crate) struct Shared {
     pub(super) number: u64,
     /// The latest of them, until it is known that all ranks have called the same.
     pub(super) unchecked: Option<(u64, Signature)>,
+    /// The most bytes that this rank has staged in a slot.
+    pub(super) staged: usize,
     /// This rank's regions that all others have mapped.
     pub(super) mapped_by_all: Vec<WeakRegion>,
 }
@@ -62,9 +64,14 @@ impl Shared {
         self.views.get(rank)?.as_ref()
     }
 
-    /// The bytes of this rank's slots.
+    /// The bytes of this rank's slots that may be in use.
     pub(crate) fn memory(&self) -> usize {
-        self.own.as_ref().map_or(0, Region::len)
+        self.own.as_ref().map_or(0, |_| slots::used(self.staged))
+    }
+
+    /// This rank stages so many bytes in a slot.
+    pub(crate) fn stages(&mut self, bytes: usize) {
+        self.staged = self.staged.max(bytes);
     }
 
     /// This rank's slots.

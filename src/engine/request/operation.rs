@@ -32,6 +32,8 @@ pub(crate) struct Operation {
     pub one_shot: bool,
     /// Whether it is done in place, where all its ranks share slots and have registered memory.
     pub in_place: bool,
+    /// How many bytes of plain memory a rank copies to its shared slot at once for that; 0 if none are.
+    pub staged: usize,
     /// Whether input and output overlap in a collective that exchanges blocks.
     pub overlaps: bool,
     /// Bytes of an element.

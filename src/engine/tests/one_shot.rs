@@ -18,8 +18,12 @@ type Planned = (Collective, usize, Rank, Way);
 #[derive(Clone, Copy, Debug)]
 enum Way {
     OneShot,
-    /// In place, unless the memory of any of these ranks, a bit for each, is plain.
-    InPlace(usize),
+    /// In place. The memory of these ranks, a bit for each, is plain: so many bytes of it are copied to slots at once, or all run
+    /// the schedule.
+    InPlace {
+        plain: usize,
+        staged: usize,
+    },
 }
 
 /// The collectives that can be done in place.
@@ -39,12 +43,14 @@ enum Memory {
     Mapped,
     /// That of some ranks is plain in some operations.
     Plain,
+    /// The same, and it is copied to slots.
+    Staged,
     /// A rank cannot map it.
     Unmapped,
 }
 
 impl Memory {
-    const ALL: [Self; 4] = [Self::None, Self::Mapped, Self::Plain, Self::Unmapped];
+    const ALL: [Self; 5] = [Self::None, Self::Mapped, Self::Plain, Self::Staged, Self::Unmapped];
 }
 
 /// A rank in its program.
@@ -83,8 +89,9 @@ impl Player {
         operation.fixed = fixed;
         match way {
             Way::OneShot => operation.one_shot = true,
-            Way::InPlace(plain) => {
+            Way::InPlace { plain, staged } => {
                 operation.in_place = true;
+                operation.staged = staged;
                 if plain >> self.rank & 1 == 0 {
                     // With every other number of elements, an all_reduce is in place in the other sense too.
                     let one = within || collective == Collective::AllReduce && count % 2 == 1;
@@ -176,10 +183,12 @@ fn play(ranks: usize, seed: u64, stops: bool, memory: Memory) {
         if memory != Memory::None && random.below(4) > 0 {
             let collective = IN_PLACE[random.below(IN_PLACE.len())];
             let count = [1, 2, 9, 64, 501][random.below(5)];
-            let plain =
-                if memory == Memory::Plain && random.below(2) == 0 { random.below(1 << ranks) } else { 0 };
+            let some = matches!(memory, Memory::Plain | Memory::Staged) && random.below(2) == 0;
+            let plain = if some { random.below(1 << ranks) } else { 0 };
+            // One round, or several.
+            let staged = if memory == Memory::Staged { [64 * ranks, usize::MAX][random.below(2)] } else { 0 };
             let root = if collective.has_root() { random.below(ranks) } else { 0 };
-            return (collective, count, root, Way::InPlace(plain));
+            return (collective, count, root, Way::InPlace { plain, staged });
         }
         let collective = Collective::ALL[random.below(Collective::ALL.len())];
         // Bytes in the cache line of their description, and apart from it.
@@ -249,7 +258,8 @@ fn whoever_stops_is_waited_for_and_no_result_is_wrong() {
 
 #[test]
 fn what_was_borrowed_to_be_read_is_not_written() {
-    for way in [Way::OneShot, Way::InPlace(0)] {
+    let in_place = |plain| Way::InPlace { plain, staged: 64 };
+    for way in [Way::OneShot, in_place(0), in_place(3)] {
         let mut players = players(2, None);
         let call = (Collective::Broadcast, 4, 0, way);
         players[0].begin(call, 2);

@@ -5,8 +5,11 @@ use bytemuck::{Pod, Zeroable};
 
 use super::header::OperationInfo;
 
-/// The most bytes that a rank can share in an operation.
+/// The most bytes that a rank can share in an operation in one shot.
 pub(crate) const SHARED_BYTES: usize = 16 << 10;
+
+/// The most bytes of plain memory that a rank can share in a round of an operation [in place](Offer). What is not touched takes no memory.
+pub(crate) const STAGED_BYTES: usize = 1 << 20;
 
 /// Two cache lines, which processors fetch together.
 const LINES: usize = 128;
@@ -17,8 +20,11 @@ const SLOTS: u64 = 2;
 /// From the beginning of a slot to the bytes in it, if they do not fit the [`Front`]'s cache line.
 const APART: usize = 64;
 
+/// From the beginning of a slot to the operand in it, behind the [`Offer`].
+const STAGED: usize = LINES;
+
 /// The bytes of a slot.
-const STRIDE: usize = (APART + SHARED_BYTES).next_multiple_of(LINES);
+const STRIDE: usize = (STAGED + STAGED_BYTES).next_multiple_of(LINES);
 
 /// Whether a rank has mapped the slots of all others: the word before its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +73,7 @@ pub(crate) const fn vote(number: u64) -> usize {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Offer {
-    /// Whether they can be mapped: [`Self::PLAIN`], [`Self::NEW`] or [`Self::KNOWN`].
+    /// Whether they can be mapped: [`Self::PLAIN`], [`Self::NEW`], [`Self::KNOWN`] or [`Self::STAGED`].
     pub kind: u64,
     /// The [words](unisono_transport::RemoteRegion::words) of the input (in a broadcast of the output)...
     pub input: [u64; 3],
@@ -82,6 +88,8 @@ impl Offer {
     pub(crate) const NEW: u64 = 1;
     /// All others have mapped them before.
     pub(crate) const KNOWN: u64 = 2;
+    /// The rank has copied the input to its [slot](staged), where it also leaves its part of the output of an all_reduce.
+    pub(crate) const STAGED: u64 = 3;
 }
 
 /// From the beginning of a slot to the [`Offer`] in it.
@@ -98,6 +106,17 @@ pub(crate) const fn payload(bytes: usize) -> usize {
     if size_of::<Front>() + bytes <= APART { size_of::<Front>() } else { APART }
 }
 
+/// From the beginning of a rank's shared slots to its [staged](Offer::STAGED) operand in an operation of this number.
+pub(crate) const fn staged(number: u64) -> usize {
+    slot(number) + STAGED
+}
+
+/// How many bytes of a rank's shared slots are written, if it has staged at most `bytes` in one: the others are never touched.
+pub(crate) const fn used(bytes: usize) -> usize {
+    let most = if bytes > SHARED_BYTES { bytes } else { SHARED_BYTES };
+    LINES + 2 * (STAGED + most).next_multiple_of(LINES)
+}
+
 /// The bytes of a rank's shared slots.
 pub(crate) const LEN: usize = slot(1) + STRIDE;
 
@@ -112,7 +131,9 @@ mod tests {
         let mut words = [VERDICT, vote(2), vote(3), REDUCED, DONE];
         words.sort_unstable();
         assert!(words.windows(2).all(|pair| pair[0] + 8 <= pair[1]) && words[4] + 8 <= even);
-        assert!(OFFER + size_of::<Offer>() <= STRIDE);
+        assert!(OFFER + size_of::<Offer>() <= STAGED && STAGED + STAGED_BYTES <= STRIDE);
+        assert_eq!((used(0), used(STAGED_BYTES)), (33_152, LEN));
+        assert!(staged(2).is_multiple_of(LINES) && staged(3) + STAGED_BYTES <= LEN);
         assert_eq!((odd, odd + STRIDE), (even + STRIDE, LEN));
         for bytes in [0, 1, 24, 25, SHARED_BYTES] {
             assert!(size_of::<Front>() <= payload(bytes) && payload(bytes) + bytes <= STRIDE, "{bytes}");

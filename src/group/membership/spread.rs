@@ -141,6 +141,7 @@ fn broadcast(engine: &mut Engine, check: &Check<'_>, job: &Job<'_>, mut bytes: V
         average: false,
         one_shot: false,
         in_place: false,
+        staged: 0,
         overlaps: false,
         size: 1,
         input: borrowed.input.found_in(&registry),

@@ -34,7 +34,19 @@ const STEPS_PER_RANK: usize = 8;
 const ONE_SHOT: &str = "direct";
 
 /// The least bytes of a rank that are read in place.
-const IN_PLACE_FROM: usize = 16 << 10;
+const IN_PLACE_FROM: usize = 1 << 10;
+
+/// The most bytes of plain memory that a rank copies to its slots to be read there: between 2 ranks, in a reduce_scatter of ranks with
+/// a core each, and where a rank has a block for each other one. Schedules are faster beyond, by up to 1.4 between 2 ranks and in a
+/// reduce_scatter of 16, since they put bytes while others are reduced or copied. Other calls gain at every size, up to 2.2 times
+/// (docs/performance.md).
+const STAGED_AMONG_2: usize = 16 << 10;
+const STAGED_REDUCE_SCATTER: usize = 16 << 10;
+const STAGED_BLOCKS: usize = 256 << 10;
+
+/// The bytes that the root of a broadcast copies to its slots at once. It copies the next ones while the others read these, which stay in
+/// its cache.
+const BROADCAST_BYTES: usize = 128 << 10;
 
 /// A collective that is ready to run, except for its number and its memory.
 pub(crate) struct PlannedCall {
@@ -57,6 +69,8 @@ pub(crate) struct CallTraits {
     pub one_shot: bool,
     /// Whether it is done in place, if all ranks have registered memory.
     pub in_place: bool,
+    /// How many bytes of plain memory are copied to shared slots at once for that; 0 if none are.
+    pub staged: usize,
 }
 
 impl CallTraits {
@@ -225,6 +239,7 @@ impl Planner {
         let in_place = !one_shot && self.may_be_in_place(spec, &job, dtype.size(), options);
         let in_place = in_place && !signature.is_leaving();
         let signature = if in_place { signature.in_place() } else { signature };
+        let staged = if in_place { self.staged(&job, dtype.size()) } else { 0 };
         let traits = CallTraits {
             collective,
             signature,
@@ -234,8 +249,26 @@ impl Planner {
             long,
             one_shot,
             in_place,
+            staged,
         };
         Ok((traits, algorithm, job))
+    }
+
+    /// How many bytes of plain memory a rank copies to its shared slots at once, for others to read there; 0 if a schedule moves them.
+    fn staged(&self, job: &Job<'_>, size: usize) -> usize {
+        let (blocks, most) = match job.collective {
+            Collective::ReduceScatter if self.topology.cores >= job.ranks => {
+                (job.ranks, STAGED_REDUCE_SCATTER)
+            }
+            Collective::ReduceScatter | Collective::AllToAll => (job.ranks, STAGED_BLOCKS),
+            _ => (1, usize::MAX),
+        };
+        let most = if job.ranks == 2 { STAGED_AMONG_2 } else { most };
+        match job.collective {
+            _ if job.count.saturating_mul(blocks).saturating_mul(size) > most => 0,
+            Collective::Broadcast => BROADCAST_BYTES,
+            _ => usize::MAX,
+        }
     }
 
     /// Whether ranks read each other's operands in place if these are registered. Who selects an algorithm gets it.

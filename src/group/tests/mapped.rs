@@ -5,7 +5,7 @@
 use unisono_transport::sim::fault::{Observed, Withheld};
 
 use super::{
-    one_shot::{bytes, in_one_shot},
+    one_shot::{bytes, in_one_shot, is_staged},
     one_shot_differ::told_alike,
     reproducible::{Real, wild},
     *,
@@ -72,13 +72,14 @@ enum Whose {
     AllInputs,
     /// All of it lies in memfds.
     Memfds,
+    None,
 }
 
 /// Every collective that can be in place, of `whole` bytes that a rank gives, against loops.
 fn every_collective(group: &ProcessGroup, whole: usize, whose: Whose) {
     let (me, ranks) = (group.rank(), group.size());
     let (len, root) = (whole / ranks, whole % ranks);
-    let here = !matches!(whose, Whose::AllBut(rank) if rank == me);
+    let here = !(whose == Whose::None || matches!(whose, Whose::AllBut(rank) if rank == me));
     let data = |registered, values: &[u8]| match whose {
         Whose::Memfds => Data::in_memfd(group, values),
         _ => Data::of(group, registered, values),
@@ -89,15 +90,16 @@ fn every_collective(group: &ProcessGroup, whole: usize, whose: Whose) {
     let sums = |range: std::ops::Range<usize>| range.map(sum).collect::<Vec<_>>();
     let check = |what: &str, reads_output: bool, gives: usize, act: &mut dyn FnMut()| {
         let (in_place, ()) = in_one_shot(group, act);
-        let whose_do = match whose {
+        let registered = match whose {
             Whose::All | Whose::Memfds => true,
             Whose::AllBut(rank) => what == "broadcast" && rank != root,
             Whose::AllInputs => !reads_output,
+            Whose::None => false,
         };
         // Less is cut into messages, or done in one shot.
-        let wanted = gives >= 16 << 10 && whose_do;
+        let wanted = registered || is_staged(what, ranks, gives);
         assert!(
-            ranks == 1 || gives < 16 << 10 || in_place == wanted,
+            ranks == 1 || whole < 16 << 10 || in_place == wanted,
             "{what} of {whole}, {whose:?}: {in_place}"
         );
     };
@@ -116,7 +118,7 @@ fn every_collective(group: &ProcessGroup, whole: usize, whose: Whose) {
         group.broadcast(&mut data, root).unwrap();
         assert!(data[..] == bytes(root, 0..whole), "broadcast of {whole}, {whose:?}");
     });
-    check("all_gather", false, ranks * len, &mut || {
+    check("all_gather", false, len, &mut || {
         let mut data = output(ranks * len);
         group.all_gather(&input(0..len), &mut data).unwrap();
         let all: Vec<u8> = (0..ranks).flat_map(|from| bytes(from, 0..len)).collect();
@@ -160,7 +162,9 @@ fn every_collective_of_every_size_about_the_limits() {
                     every_collective(&group, whole, Whose::All);
                 }
                 every_collective(&group, 300_000, Whose::Memfds);
-                for whole in [least + ranks, 300_000] {
+                // Several rounds, of which the last one is short.
+                for whole in [least + ranks, 300_000, (2 << 20) + 4000] {
+                    every_collective(&group, whole, Whose::None);
                     every_collective(&group, whole, Whose::AllInputs);
                     for rank in [0, ranks - 1] {
                         every_collective(&group, whole, Whose::AllBut(rank));
