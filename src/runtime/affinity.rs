@@ -2,7 +2,7 @@
 
 use rustix::{
     process::getpriority_process,
-    thread::{CpuSet, sched_setaffinity},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use thread_priority::{
     NormalThreadSchedulePolicy::{Batch, Other},
@@ -55,6 +55,21 @@ impl Affinity {
         let mut set = CpuSet::new();
         self.0.iter().for_each(|&processor| set.set(processor));
         Ok(sched_setaffinity(None, &set)?)
+    }
+}
+
+/// Moves the calling thread to a processor, from where it may go on to any on which it might run before.
+pub(crate) fn begin_on(processor: usize) {
+    let moved = sched_getaffinity(None).and_then(|all| {
+        let mut one = CpuSet::new();
+        if processor < CpuSet::MAX_CPU {
+            one.set(processor);
+        }
+        sched_setaffinity(None, &one)?;
+        sched_setaffinity(None, &all)
+    });
+    if let Err(error) = moved {
+        tracing::debug!(processor, %error, "cannot move this thread to a processor of its own");
     }
 }
 
@@ -157,6 +172,19 @@ mod tests {
             assert_eq!(deferred(nice).join().unwrap(), (ThreadSchedulePolicy::Normal(Batch), nice));
         }
         assert_eq!(getpriority_process(None), Ok(nice), "of this thread");
+    }
+
+    #[test]
+    fn a_thread_that_is_moved_may_run_where_it_might_before() {
+        std::thread::spawn(|| {
+            let allowed = Processors::allowed().unwrap();
+            for processor in allowed.iter().chain([CpuSet::MAX_CPU - 1, CpuSet::MAX_CPU, usize::MAX]) {
+                begin_on(processor);
+                assert_eq!(Processors::allowed().unwrap(), allowed);
+            }
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

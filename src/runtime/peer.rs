@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use unisono_schedule::{Kind, Network, Topology, select::Chooser};
+use unisono_schedule::{Kind, Network, Rank, Topology, select::Chooser};
 
 use super::{host::HostId, network, roster::Cores};
 
@@ -37,6 +37,22 @@ pub(crate) fn sharing<'p>(boot: u64, all: impl Iterator<Item = &'p PeerInfo<'p>>
         most => processors.len().min(*most),
     });
     (ranks, at_once.sum::<usize>().min(processors.len()).max(1))
+}
+
+/// The processor on which a rank begins, so that no two ranks of its machine begin on one. `None` if they may not all run on the same
+/// processors, or there are fewer than ranks; or so many that the system finds idle ones itself. Where two ranks wait in turns on one
+/// processor, the system takes up to 0.1 s to move one to a processor that idles, and calls take 20 µs until then (16 ranks with a
+/// core each, 2026-11-27).
+pub(crate) fn begins_on(rank: Rank, all: &[PeerInfo<'_>]) -> Option<usize> {
+    let me = all.get(rank)?;
+    let of_machine = |other: &&PeerInfo<'_>| other.host.boot == me.host.boot;
+    let ranks = all.iter().filter(of_machine).count();
+    let before = all[..rank].iter().filter(of_machine).count();
+    let processors = &me.cores.processors;
+    let alike = all.iter().filter(of_machine).all(|other| other.cores.processors == *processors);
+    let fits = alike && ranks > 1 && (ranks..2 * ranks).contains(&processors.len());
+    let own = processors.get(before * processors.len() / ranks).filter(|_| fits)?;
+    usize::try_from(*own).ok()
 }
 
 /// The chooser of algorithms for these ranks of a world of this provider. The slowest port counts, and the host with the fewest ports.
@@ -110,6 +126,25 @@ mod tests {
     /// With whom a rank shares its machine.
     fn shared(peers: &[Peer], rank: usize) -> (usize, usize) {
         sharing(peers[rank].host.boot, infos(peers).iter())
+    }
+
+    fn begins(peers: &[Peer]) -> Vec<Option<usize>> {
+        (0..peers.len()).map(|rank| begins_on(rank, &infos(peers))).collect()
+    }
+
+    #[test]
+    fn ranks_with_a_processor_each_begin_on_different_ones() {
+        let here = |processors: &[u32], ranks| vec![peer("a", processors, 64); ranks];
+        assert_eq!(begins(&here(&[0, 2, 5, 7], 4)), [Some(0), Some(2), Some(5), Some(7)]);
+        assert_eq!(begins(&here(&[0, 1, 2, 3, 4], 3)), [Some(0), Some(1), Some(3)]);
+        // There are many, or too few.
+        assert_eq!(begins(&here(&[0, 1, 2, 3], 2)), [None, None]);
+        assert_eq!(begins(&here(&[0, 1], 3)), [None; 3]);
+        assert_eq!(begins(&here(&[0], 1)), [None]);
+        // They were bound to different ones.
+        assert_eq!(begins(&[peer("a", &[0, 1], 64), peer("a", &[1, 2], 64)]), [None, None]);
+        let [one, two] = [peer("a", &[0, 1], 64), peer("b", &[4, 5], 64)];
+        assert_eq!(begins(&[one.clone(), two.clone(), one, two]), [Some(0), Some(4), Some(1), Some(5)]);
     }
 
     fn peer(boot: &str, processors: &[u32], share: u32) -> Peer {

@@ -6,6 +6,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import unisono.torch  # noqa: F401 (before 2.14 torch does not find the backend itself)
 
 
 def main(backend: str) -> None:

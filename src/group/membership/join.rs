@@ -35,7 +35,7 @@ use crate::{
     rendezvous::{LINGER, Store},
     runtime::{
         Runtime,
-        affinity::Affinity,
+        affinity::{self, Affinity},
         monitor::Monitor,
         peer,
         roster::{Entry, Roster},
@@ -282,6 +282,9 @@ impl ProcessGroup {
         );
 
         check.meet(&mut engine, &roster, greeted.as_deref(), (chunk_bytes, patience))?;
+        if let Some(processor) = peer::begins_on(rank, &peers) {
+            affinity::begin_on(processor);
+        }
         Ok(Joined {
             engine,
             settings: Settings { chunk_bytes, ..settings },
