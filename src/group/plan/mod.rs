@@ -36,10 +36,10 @@ const ONE_SHOT: &str = "direct";
 /// The least bytes of a rank that are read in place.
 const IN_PLACE_FROM: usize = 1 << 10;
 
-/// The most bytes of plain memory that a rank copies to its slots to be read there: between 2 ranks, in a reduce_scatter of ranks with
-/// a core each, and where a rank has a block for each other one. Schedules are faster beyond, by up to 1.4 between 2 ranks and in a
-/// reduce_scatter of 16, since they put bytes while others are reduced or copied. Other calls gain at every size, up to 2.2 times
-/// (docs/performance.md).
+/// The most bytes of plain memory that a rank copies to its slots to be read there: between 2 ranks (but for all_gather), in a
+/// reduce_scatter of ranks with a core each, and where a rank has a block for each other one. Schedules are faster beyond, by up to 1.4
+/// between 2 ranks and in a reduce_scatter of 16, since they put bytes while others are reduced or copied. Other calls gain at every
+/// size, up to 2.2 times (docs/performance.md).
 const STAGED_AMONG_2: usize = 16 << 10;
 const STAGED_REDUCE_SCATTER: usize = 16 << 10;
 const STAGED_BLOCKS: usize = 256 << 10;
@@ -263,7 +263,8 @@ impl Planner {
             Collective::ReduceScatter | Collective::AllToAll => (job.ranks, STAGED_BLOCKS),
             _ => (1, usize::MAX),
         };
-        let most = if job.ranks == 2 { STAGED_AMONG_2 } else { most };
+        let pair = job.ranks == 2 && job.collective != Collective::AllGather;
+        let most = if pair { STAGED_AMONG_2 } else { most };
         match job.collective {
             _ if job.count.saturating_mul(blocks).saturating_mul(size) > most => 0,
             Collective::Broadcast => BROADCAST_BYTES,

@@ -26,7 +26,7 @@ pub(super) fn in_one_shot<R>(group: &ProcessGroup, act: impl FnOnce() -> R) -> (
 /// Whether plain memory of so many bytes is read in shared slots, where it does not fit one shot, by ranks that share cores.
 pub(super) fn is_staged(what: &str, ranks: usize, gives: usize) -> bool {
     let most = match what {
-        _ if ranks == 2 => 16 << 10,
+        _ if ranks == 2 && what != "all_gather" => 16 << 10,
         "reduce_scatter" | "all_to_all" => 256 << 10,
         "all_reduce" | "all_reduce_into" | "all_gather" | "broadcast" => usize::MAX,
         _ => 0,
