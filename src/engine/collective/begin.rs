@@ -32,7 +32,7 @@ impl Run {
         }
         let small = schedule.is_small(operation.size, core.comm.settings.eager_bytes);
         let class = if small { Class::Eager } else { Class::Bulk };
-        let by_slots = BySlots::begin(core.comm, &operation, &schedule);
+        let by_slots = BySlots::begin(core.comm, &operation);
         let lanes = mem::take(&mut core.comm.lanes);
         let mut run = Self::new(operation, schedule, class, lanes, by_slots);
         if run.by_slots.is_some() {

@@ -1,6 +1,6 @@
 //! An operation that needs no messages, because its ranks share slots.
 
-use unisono_schedule::{CallSchedule, Rank};
+use unisono_schedule::Rank;
 
 use super::{
     in_place::InPlace,
@@ -20,8 +20,8 @@ pub(crate) enum BySlots {
 
 impl BySlots {
     /// Begins an operation, if it is to be one.
-    pub(super) fn begin(comm: &Comm, operation: &Operation, schedule: &CallSchedule) -> Option<Self> {
-        let one_shot = OneShot::begin(comm, operation, schedule).map(Self::OneShot);
+    pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Self> {
+        let one_shot = OneShot::begin(comm, operation).map(Self::OneShot);
         one_shot.or_else(|| InPlace::begin(comm, operation).map(|in_place| Self::InPlace(Box::new(in_place))))
     }
 

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use smallvec::SmallVec;
-use unisono_schedule::{CallSchedule, Collective, Rank};
+use unisono_schedule::{Collective, Rank};
 use unisono_transport::Region;
 
 use crate::{
@@ -22,10 +22,39 @@ use crate::{
 pub(crate) struct OneShot {
     collective: Collective,
     stage: Stage,
-    /// The ranks whose contributions this one needs.
-    sources: SmallVec<[Rank; 16]>,
-    /// How many of them are there, from the first on.
+    sources: Sources,
+    /// How many of the sources' contributions are there, from the first on.
     there: usize,
+}
+
+/// The ranks whose contributions a rank needs: those that its schedule takes messages from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sources {
+    first: Rank,
+    end: Rank,
+    /// This rank, which is none of them.
+    me: Rank,
+}
+
+impl Sources {
+    fn of(collective: Collective, (me, ranks): (Rank, usize), root: Rank) -> Self {
+        let (first, end) = match collective {
+            Collective::Broadcast | Collective::Scatter => (root, root + usize::from(me != root)),
+            Collective::Reduce | Collective::Gather if me != root => (0, 0),
+            _ => (0, ranks),
+        };
+        Self { first, end, me }
+    }
+
+    /// Those from number `from` on, in ascending order.
+    fn from(self, from: usize) -> impl Iterator<Item = Rank> {
+        let past = self.first + from >= self.me && self.first <= self.me;
+        (self.first + from + usize::from(past)..self.end).filter(move |&rank| rank != self.me)
+    }
+
+    fn is_empty(self) -> bool {
+        self.from(0).next().is_none()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +79,13 @@ pub(super) enum Passed {
 
 impl OneShot {
     /// Begins an operation, if it is to be one.
-    pub(super) fn begin(comm: &Comm, operation: &Operation, schedule: &CallSchedule) -> Option<Self> {
+    pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Self> {
         let collective = operation.signature.collective().filter(|_| operation.one_shot)?;
         if !comm.shared.may_share() {
             return None;
         }
-        let mut sources = SmallVec::new();
-        schedule.sources(&mut |from| sources.push(from));
+        let root = operation.signature.root as usize;
+        let sources = Sources::of(collective, (comm.me, operation.ranks), root);
         Some(Self { collective, stage: Stage::Opening, sources, there: 0 })
     }
 
@@ -76,7 +105,7 @@ impl OneShot {
             self.stage = Stage::Waiting { number: self.enter(core, operation)? };
         }
         let Stage::Waiting { number } = self.stage else { return Ok(Passed::Idle) };
-        while let Some(&source) = self.sources.get(self.there) {
+        for source in self.sources.from(self.there) {
             if !core.comm.shared.has_published(source, number) {
                 return Ok(Passed::Idle);
             }
@@ -106,7 +135,7 @@ impl OneShot {
 
     /// Publishes this rank's contribution. Returns the number of the operation.
     fn enter(&self, core: &mut Core<'_>, operation: &Operation) -> Result<u64, Stop> {
-        let all = self.sources.len() + 1 == operation.ranks;
+        let all = self.sources.from(0).count() + 1 == operation.ranks;
         let unchecked = (!all).then_some((operation.number, operation.signature));
         let number = core.enter_shared(&operation.info(0), unchecked)?;
         let at_root = core.comm.me == operation.signature.root as usize;
@@ -167,8 +196,8 @@ impl OneShot {
             }
             Collective::Broadcast | Collective::Scatter => {
                 let start = if self.collective == Collective::Scatter { me * block } else { 0 };
-                match self.sources.first() {
-                    Some(&root) => spread(shared(root, start, block)?, output, 0),
+                match self.sources.from(0).next() {
+                    Some(root) => spread(shared(root, start, block)?, output, 0),
                     None if self.collective == Collective::Scatter => keep(operation, me * block, 0, block),
                     None => Ok(()),
                 }
@@ -180,8 +209,8 @@ impl OneShot {
                 let start = if self.collective == Collective::AllToAll { me * block } else { 0 };
                 keep(operation, start, me * block, block)?;
                 self.sources
-                    .iter()
-                    .try_for_each(|&from| spread(shared(from, start, block)?, output, from * block))
+                    .from(0)
+                    .try_for_each(|from| spread(shared(from, start, block)?, output, from * block))
             }
         }
     }
@@ -201,7 +230,7 @@ impl OneShot {
         let undecided = opening.then(|| comm.shared.undecided(comm.me)).into_iter().flatten();
         let behind = entering.then(|| comm.shared.behind()).into_iter().flatten();
         let missing = number.into_iter().flat_map(move |number| {
-            let left = self.sources.get(self.there..).unwrap_or_default().iter().copied();
+            let left = self.sources.from(self.there);
             left.filter(move |&source| !comm.shared.has_published(source, number))
         });
         undecided.chain(behind).chain(missing)
@@ -265,4 +294,34 @@ fn reduce<'b>(
     }
     let all = (0..operation.ranks).map(of).collect::<Result<SmallVec<[_; 16]>, _>>()?;
     buffer::total(kernel, &all, into)
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_schedule::{Job, algorithm};
+
+    use super::*;
+
+    #[test]
+    fn sources_are_those_of_the_schedule() {
+        let direct = algorithm::find("direct").unwrap();
+        for collective in Collective::ALL {
+            for ranks in 1..=5 {
+                for (me, root) in (0..ranks).flat_map(|me| (0..ranks).map(move |root| (me, root))) {
+                    let root = if collective.has_root() { root } else { 0 };
+                    let count = if collective == Collective::Barrier { 0 } else { 7 };
+                    let job = Job { root, ..Job::new(collective, me, ranks, count) };
+                    let mut wanted = Vec::new();
+                    direct.make(&job).unwrap().sources(&mut |from| wanted.push(from));
+                    wanted.sort_unstable();
+                    let sources = Sources::of(collective, (me, ranks), root);
+                    for from in 0..=wanted.len() {
+                        let got: Vec<_> = sources.from(from).collect();
+                        assert_eq!(got, wanted[from..], "{collective:?} {me} of {ranks}, root {root}");
+                    }
+                    assert_eq!(sources.is_empty(), wanted.is_empty());
+                }
+            }
+        }
+    }
 }
