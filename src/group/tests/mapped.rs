@@ -163,7 +163,8 @@ fn every_collective_of_every_size_about_the_limits() {
                 }
                 every_collective(&group, 300_000, Whose::Memfds);
                 // Several rounds, of which the last one is short.
-                for whole in [least + ranks, 300_000, (2 << 20) + 4000] {
+                let rounds = (ranks == 3).then_some((1 << 20) + 4000);
+                for whole in [least + ranks, 300_000].into_iter().chain(rounds) {
                     every_collective(&group, whole, Whose::None);
                     every_collective(&group, whole, Whose::AllInputs);
                     for rank in [0, ranks - 1] {
@@ -361,18 +362,19 @@ fn operations_of_all_kinds_in_several_groups_at_once() {
 
 type Call = fn(&ProcessGroup) -> Result<()>;
 
-fn filled(group: &ProcessGroup, count: usize) -> Buffer<f32> {
-    group.buffer(count).unwrap()
+/// A buffer; the failure of the group, if another rank has found the mismatch already.
+fn filled(group: &ProcessGroup, count: usize) -> Result<Buffer<f32>> {
+    group.buffer(count)
 }
 
 /// Calls, each with words for it that a mismatch has.
 const CALLS: [(&str, Call); 9] = [
-    ("all_reduce(f32, sum)", |it| it.all_reduce(&mut filled(it, 30_000), ReduceOp::Sum)),
-    ("all_reduce(f32, max)", |it| it.all_reduce(&mut filled(it, 30_000), ReduceOp::Max)),
-    ("all_reduce(f32, sum)", |it| it.all_reduce(&mut filled(it, 29_999), ReduceOp::Sum)),
-    ("all_gather(f32)", |it| it.all_gather(&filled(it, 9_000), &mut filled(it, 9_000 * it.size()))),
-    ("broadcast(f32, root 0)", |it| it.broadcast(&mut filled(it, 30_000), 0)),
-    ("broadcast(f32, root 1)", |it| it.broadcast(&mut filled(it, 30_000), 1)),
+    ("all_reduce(f32, sum)", |it| it.all_reduce(&mut filled(it, 30_000)?, ReduceOp::Sum)),
+    ("all_reduce(f32, max)", |it| it.all_reduce(&mut filled(it, 30_000)?, ReduceOp::Max)),
+    ("all_reduce(f32, sum)", |it| it.all_reduce(&mut filled(it, 29_999)?, ReduceOp::Sum)),
+    ("all_gather(f32)", |it| it.all_gather(&filled(it, 9_000)?, &mut filled(it, 9_000 * it.size())?)),
+    ("broadcast(f32, root 0)", |it| it.broadcast(&mut filled(it, 30_000)?, 0)),
+    ("broadcast(f32, root 1)", |it| it.broadcast(&mut filled(it, 30_000)?, 1)),
     // Plain memory, one shot, messages.
     ("reduce_scatter(f32, sum)", |it| {
         it.reduce_scatter(&vec![0.0; 9_000 * it.size()], &mut vec![0.0; 9_000], ReduceOp::Sum)
