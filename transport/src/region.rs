@@ -1,6 +1,6 @@
 //! Memory that puts read and write.
 //!
-//! A [`Region`] is a reference-counted handle. A transport keeps a clone of it while a put is under way, so that the memory is not
+//! A [`Region`] is a reference-counted handle (that of borrowed memory counts nothing). A transport keeps a clone of it while a put is under way, so that the memory is not
 //! freed before the put has ended. Dropping the last clone first closes the registration and then frees the memory.
 #![allow(unsafe_code)]
 
@@ -202,7 +202,18 @@ impl RemoteRegion {
 
 /// Memory that puts read from and, when registered, peers write to. Cloning copies a handle.
 #[derive(Clone, Debug)]
-pub struct Region(Arc<Inner>);
+pub struct Region {
+    base: *mut u8,
+    len: usize,
+    /// The memory and its registrations; `None` for memory that is not registered and belongs to someone else, so that a call that
+    /// borrows some allocates nothing.
+    kept: Option<Arc<Inner>>,
+}
+
+// SAFETY: a region refers to `Memory`, for which the same was said above.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
 
 #[derive(Debug)]
 struct Inner {
@@ -210,6 +221,7 @@ struct Inner {
     // free.
     second: OnceLock<Second>,
     registration: Option<Registration>,
+    #[expect(dead_code, reason = "frees the memory when it is dropped; regions know where it lies")]
     memory: Memory,
 }
 
@@ -234,7 +246,7 @@ impl WeakRegion {
     /// Whether it is this region.
     #[must_use]
     pub fn is(&self, region: &Region) -> bool {
-        ptr::eq(self.0.as_ptr(), Arc::as_ptr(&region.0))
+        region.kept.as_ref().is_some_and(|kept| ptr::eq(self.0.as_ptr(), Arc::as_ptr(kept)))
     }
 
     /// Whether the region is still there.
@@ -248,19 +260,33 @@ impl Region {
     /// Which region it is.
     #[must_use]
     pub fn downgrade(&self) -> WeakRegion {
-        WeakRegion(Arc::downgrade(&self.0))
+        WeakRegion(self.kept.as_ref().map(Arc::downgrade).unwrap_or_default())
     }
 
     /// Memory that is not registered. It can be a source on transports without [`crate::Limits::local_registration`], and scratch.
     #[must_use]
     pub fn unregistered(memory: Memory) -> Self {
-        Self(Arc::new(Inner { second: OnceLock::new(), registration: None, memory }))
+        let borrowed = memory.owner.is_none() && memory.read_only.is_none();
+        if borrowed {
+            Self { base: memory.base, len: memory.len, kept: None }
+        } else {
+            Self::kept(memory, None)
+        }
     }
 
     /// Memory with the registration that a transport made for it.
     #[must_use]
     pub fn registered(memory: Memory, registration: Registration) -> Self {
-        Self(Arc::new(Inner { second: OnceLock::new(), registration: Some(registration), memory }))
+        Self::kept(memory, Some(registration))
+    }
+
+    fn kept(memory: Memory, registration: Option<Registration>) -> Self {
+        let (base, len) = (memory.base, memory.len);
+        Self { base, len, kept: Some(Arc::new(Inner { second: OnceLock::new(), registration, memory })) }
+    }
+
+    fn registration(&self) -> Option<&Registration> {
+        self.kept.as_ref()?.registration.as_ref()
     }
 
     /// Another transport has registered the region too, under the same key; `guard` closes that registration when it is dropped,
@@ -273,41 +299,41 @@ impl Region {
         mappable: bool,
         guard: impl Any + Send + Sync,
     ) -> Result<Self, Error> {
-        let set = self.0.second.set(Second { mappable, guard: Box::new(guard) });
-        let twice = || "a region that shared memory has registered already".into();
-        set.map_err(|_| Error::Unexpected { call: "register", value: twice() })?;
-        Ok(self)
+        let second = Second { mappable, guard: Box::new(guard) };
+        let set = self.kept.as_ref().is_some_and(|kept| kept.second.set(second).is_ok());
+        let twice = || "a region that shared memory has registered already, or nobody has".into();
+        if set { Ok(self) } else { Err(Error::Unexpected { call: "register", value: twice() }) }
     }
 
     /// What peers need to write here, if it is registered.
     #[must_use]
     pub fn remote(&self) -> Option<RemoteRegion> {
-        let mappable = self.0.second.get().is_some_and(|second| second.mappable);
-        let remote = self.0.registration.as_ref()?.remote;
+        let mappable = self.kept.as_ref()?.second.get().is_some_and(|second| second.mappable);
+        let remote = self.registration()?.remote;
         Some(RemoteRegion { mappable: remote.mappable || mappable, ..remote })
     }
 
     /// The local descriptor; null if it is not registered or none is needed.
     #[must_use]
     pub fn descriptor(&self) -> *mut std::ffi::c_void {
-        self.0.registration.as_ref().map_or(ptr::null_mut(), |registration| registration.descriptor)
+        self.registration().map_or(ptr::null_mut(), |registration| registration.descriptor)
     }
 
     /// The registration's guard, if it is of this kind: by which a transport knows its own regions'.
     pub(crate) fn guard<T: Any>(&self) -> Option<&T> {
-        self.0.registration.as_ref().and_then(|registration| registration.guard.downcast_ref())
+        self.registration().and_then(|registration| registration.guard.downcast_ref())
     }
 
     /// Where the memory begins.
     #[must_use]
     pub fn base(&self) -> *mut u8 {
-        self.0.memory.base
+        self.base
     }
 
     /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.memory.len
+        self.len
     }
 
     /// Whether it has no byte.
