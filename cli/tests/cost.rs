@@ -206,7 +206,7 @@ fn explain_says_by_what_ranks_reach_each_other() {
         assert_eq!(told.lines().nth(1).unwrap().trim(), wanted, "{hosts}");
     }
     // Each has its table.
-    for (fabric, table) in [("", "shm-own-cores.tuning"), ("--fabric tcp", "tcp-own-cores.tuning")] {
+    for (fabric, table) in [("", "shm-slots-own-cores.tuning"), ("--fabric tcp", "tcp-own-cores.tuning")] {
         let told = said(format!("explain all_reduce --ranks 2 --cores 2 --bytes 64K {fabric}").trim());
         assert!(told.contains(&format!("by the row of {table}: ")), "{told}");
     }
