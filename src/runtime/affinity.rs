@@ -52,20 +52,21 @@ impl Affinity {
         if self.0.is_empty() {
             return Ok(());
         }
-        let mut set = CpuSet::new();
-        self.0.iter().for_each(|&processor| set.set(processor));
-        Ok(sched_setaffinity(None, &set)?)
+        Ok(sched_setaffinity(None, &set_of(&self.0))?)
     }
+}
+
+/// These processors, but for those of which the system has no set.
+fn set_of(processors: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    processors.iter().filter(|&&it| it < CpuSet::MAX_CPU).for_each(|&it| set.set(it));
+    set
 }
 
 /// Moves the calling thread to a processor, from where it may go on to any on which it might run before.
 pub(crate) fn begin_on(processor: usize) {
     let moved = sched_getaffinity(None).and_then(|all| {
-        let mut one = CpuSet::new();
-        if processor < CpuSet::MAX_CPU {
-            one.set(processor);
-        }
-        sched_setaffinity(None, &one)?;
+        sched_setaffinity(None, &set_of(&[processor]))?;
         sched_setaffinity(None, &all)
     });
     if let Err(error) = moved {

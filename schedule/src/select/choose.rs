@@ -349,7 +349,7 @@ mod tests {
     fn neighbours_are_all_that_rows_come_to_but_for_those_who_take_from_everybody() {
         for ranks in [2, 3, 8, 9, 16, 100, 257, 1000] {
             let (small, chunks) = neighbours(ranks);
-            let rows = [&OWN_CORES, &SHM_OWN_CORES, &ONE_HOST, &INFINIBAND];
+            let rows = [&OWN_CORES, &SHM_SLOTS_OWN_CORES, &SHM_OWN_CORES, &ONE_HOST, &INFINIBAND];
             for row in
                 rows.into_iter().flat_map(|it| it.table().rows().iter()).filter(|row| row.is_for(ranks))
             {

@@ -135,18 +135,8 @@ fn rows() -> Vec<Row> {
                 Formula("⌈log2 n⌉", |n, _, _| ceil(n)),
             ],
         ),
-        row(
-            "binomial",
-            Broadcast,
-            1,
-            [DEEP, TO_ALL, TO_ALL_ELEMENTS, Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c), ONE],
-        ),
-        row(
-            "binomial",
-            Reduce,
-            1,
-            [DEEP, TO_ALL, TO_ALL_ELEMENTS, COUNT, Formula("⌈log2 n⌉", |n, _, _| ceil(n))],
-        ),
+        row("binomial", Broadcast, 1, by_a_tree(DEEP)),
+        row("binomial", Reduce, 1, to_a_root(DEEP)),
         row(
             "binomial",
             Gather,
@@ -247,18 +237,8 @@ fn rows() -> Vec<Row> {
                 WHOLE_TO_ALL,
             ),
         ),
-        row(
-            "bine",
-            Broadcast,
-            1,
-            [BINE_DEEP, TO_ALL, TO_ALL_ELEMENTS, Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c), ONE],
-        ),
-        row(
-            "bine",
-            Reduce,
-            1,
-            [BINE_DEEP, TO_ALL, TO_ALL_ELEMENTS, COUNT, Formula("⌈log2 n⌉", |n, _, _| ceil(n))],
-        ),
+        row("bine", Broadcast, 1, by_a_tree(BINE_DEEP)),
+        row("bine", Reduce, 1, to_a_root(BINE_DEEP)),
         row("bine", AllReduce, 1, halved_and_doubled()),
         row("bine", ReduceScatter, 1, by_growing_runs()),
         row("bine", AllGather, 1, by_growing_runs()),
@@ -281,6 +261,16 @@ fn to_the_hub(
 fn halving_messages(n: usize) -> usize {
     let twos = n & n.wrapping_neg();
     n * ceil(n) + n - twos * ceil(2 * n / twos)
+}
+
+/// A whole vector from the root of a tree so deep.
+fn by_a_tree(deep: Formula) -> [Formula; 5] {
+    [deep, TO_ALL, TO_ALL_ELEMENTS, Formula("⌈log2 n⌉c", |n, c, _| ceil(n) * c), ONE]
+}
+
+/// A whole vector to the root of a tree so deep.
+fn to_a_root(deep: Formula) -> [Formula; 5] {
+    [deep, TO_ALL, TO_ALL_ELEMENTS, COUNT, Formula("⌈log2 n⌉", |n, _, _| ceil(n))]
 }
 
 /// A halving and a doubling of a vector.

@@ -12,7 +12,10 @@ use smallvec::SmallVec;
 use unisono_schedule::{Collective, Rank, SLICE};
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
-use super::{one_shot::Passed, round::Round};
+use super::{
+    one_shot::{self, Passed, Ranks},
+    round::Round,
+};
 use crate::{
     buffer::{self, Bytes, Operand, SpanError},
     engine::{
@@ -86,21 +89,16 @@ impl InPlace {
         let round = Round::new(collective, (comm.me, operation.ranks), block);
         let offer = offer(collective, operation);
         let (stage, done) = (Stage::Opening, (0, 0));
-        let in_place = Self { collective, stage, round, number: 0, offer, others, done, votes: false };
-        Some(in_place.cut(comm, operation))
+        let mut in_place = Self { collective, stage, round, number: 0, offer, others, done, votes: false };
+        if in_place.is_staged(comm, operation) {
+            in_place.round.cut(operation.staged);
+        }
+        Some(in_place)
     }
 
     /// Whether this rank copies its input to its slot.
     fn is_staged(&self, comm: &Comm, operation: &Operation) -> bool {
         self.offer.kind == Offer::STAGED && self.is_read(comm, operation)
-    }
-
-    /// Cuts the operation into rounds, if this rank's memory asks for it.
-    fn cut(mut self, comm: &Comm, operation: &Operation) -> Self {
-        if self.is_staged(comm, operation) {
-            self.round.cut(operation.staged);
-        }
-        self
     }
 
     /// Does what can be done now: at most a slice.
@@ -186,10 +184,7 @@ impl InPlace {
             }
             Stage::Mapping => {
                 let mut refused = false;
-                let len = match self.collective {
-                    Collective::Broadcast => operation.output.len(),
-                    _ => operation.input.len(),
-                } as u64;
+                let len = given(self.collective, operation).len() as u64;
                 for other in &mut self.others {
                     let peer = core.port.peer(core.comm.world(other.rank))?;
                     for (words, view) in
@@ -294,7 +289,7 @@ impl InPlace {
 
     /// Copies a slice of this rank's input to its slot. True at the end.
     fn stage_input(&mut self, comm: &Comm, operation: &Operation) -> Result<bool, SpanError> {
-        let (Some(own), input) = (comm.shared.own(), &staged_of(self.collective, operation).region) else {
+        let (Some(own), input) = (comm.shared.own(), &given(self.collective, operation).region) else {
             return Ok(true);
         };
         let (blocks, mut left) = (self.round.blocks(), SLICE);
@@ -302,14 +297,22 @@ impl InPlace {
             let (block, at) = self.done;
             let len = (self.round.len() - at).min(left);
             let from = Bytes::new(input, self.round.in_operand(block, at), len)?;
-            buffer::copy(
-                from,
-                Bytes::new(own, slots::staged(self.number) + self.round.in_slot(block, at), len)?,
-            )?;
+            buffer::copy(from, self.staged(own, block, at, len)?)?;
             left -= len;
             self.done = if at + len < self.round.len() { (block, at + len) } else { (block + 1, 0) };
         }
         Ok(self.done.0 == blocks)
+    }
+
+    /// Bytes of the round in a block of what a rank has staged in these slots.
+    fn staged<'s>(
+        &self,
+        slots: &'s Region,
+        block: usize,
+        at: usize,
+        len: usize,
+    ) -> Result<Bytes<'s>, SpanError> {
+        Bytes::new(slots, slots::staged(self.number) + self.round.in_slot(block, at), len)
     }
 
     /// Bytes of the round in a block of another rank's operand.
@@ -324,11 +327,7 @@ impl InPlace {
         let nowhere = || SpanError::Bounds { offset: bytes.start, len, place: 0 };
         if other.offer.kind == Offer::STAGED {
             let view = comm.shared.view(other.rank).ok_or_else(nowhere)?;
-            return Bytes::new(
-                view,
-                slots::staged(self.number) + self.round.in_slot(block, bytes.start),
-                len,
-            );
+            return self.staged(view, block, bytes.start, len);
         }
         Bytes::new(mapped.ok_or_else(nowhere)?, self.round.in_operand(block, bytes.start), len)
     }
@@ -373,24 +372,17 @@ impl InPlace {
         let own = Bytes::new(&operation.input.region, self.round.in_operand(block, from), bytes.len())?;
         let into = match comm.shared.own() {
             // Nobody else reads this part of the input there.
-            Some(slots) if self.reduces_in_slot() => {
-                Bytes::new(slots, slots::staged(self.number) + self.round.in_slot(0, from), bytes.len())?
-            }
+            Some(own) if self.reduces_in_slot() => self.staged(own, 0, from, bytes.len())?,
             _ => Bytes::new(&operation.output.region, self.round.in_operand(0, from), bytes.len())?,
         };
-        let mut all: SmallVec<[Bytes<'_>; 16]> = SmallVec::new();
+        let mut all = Ranks::new();
         let mut others = self.others.iter();
         for rank in 0..operation.ranks {
             let other = if rank == comm.me { None } else { others.next() };
             let theirs = other.map(|it| self.theirs(comm, it, it.input.as_ref(), (block, bytes.clone())));
             all.push(theirs.unwrap_or(Ok(own))?);
         }
-        match all[..] {
-            [a, b] if !operation.average && !operation.signature.is_ordered() => {
-                buffer::reduce(&operation.kernel, a, b, into)?;
-            }
-            _ => buffer::total(&operation.kernel, &all, into)?,
-        }
+        one_shot::reduce(operation, &all, into)?;
         drop(all);
         self.done.1 += bytes.len();
         Ok(bytes.end >= part.end)
@@ -414,10 +406,7 @@ impl InPlace {
                     let mapped = if reduced { other.output.as_ref() } else { other.input.as_ref() };
                     Some(self.theirs(comm, other, mapped, (copy.block, at..at + len))?)
                 }
-                (None, Some(own)) if self.reduces_in_slot() => {
-                    let from = slots::staged(self.number) + self.round.in_slot(0, at);
-                    Some(Bytes::new(own, from, len)?)
-                }
+                (None, Some(own)) if self.reduces_in_slot() => Some(self.staged(own, 0, at, len)?),
                 // Its own part lies there.
                 (None, _) if self.collective == Collective::AllReduce => None,
                 (None, _) => {
@@ -467,8 +456,8 @@ impl InPlace {
     }
 }
 
-/// What others read of this rank's operands first.
-fn staged_of(collective: Collective, operation: &Operation) -> &Operand {
+/// The operand that a rank gives to the others.
+fn given(collective: Collective, operation: &Operation) -> &Operand {
     match collective {
         Collective::Broadcast => &operation.output,
         _ => &operation.input,
@@ -485,7 +474,7 @@ fn offer(collective: Collective, operation: &Operation) -> Offer {
     if !apart {
         return Offer::default();
     }
-    let input = staged_of(collective, operation);
+    let input = given(collective, operation);
     let output = if collective == Collective::AllReduce { part(&operation.output) } else { Some(NOWHERE) };
     match part(input).zip(output) {
         Some((input, output)) => Offer { kind: Offer::NEW, input: input.words(), output: output.words() },

@@ -48,8 +48,7 @@ impl Sources {
 
     /// Those from number `from` on, in ascending order.
     fn from(self, from: usize) -> impl Iterator<Item = Rank> {
-        let past = self.first + from >= self.me && self.first <= self.me;
-        (self.first + from + usize::from(past)..self.end).filter(move |&rank| rank != self.me)
+        (self.first..self.end).filter(move |&rank| rank != self.me).skip(from)
     }
 
     fn is_empty(self) -> bool {
@@ -66,6 +65,9 @@ enum Stage {
     /// This rank has published operation `number`, and waits for contributions.
     Waiting { number: u64 },
 }
+
+/// The bytes of each rank that are reduced.
+pub(super) type Ranks<'b> = SmallVec<[Bytes<'b>; 16]>;
 
 /// What a pass over it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +191,11 @@ impl OneShot {
                         true => Ok(own.part(0, into.len)),
                         false => shared(rank, start + done, into.len),
                     };
-                    reduce(operation, &of, into)?;
+                    reduce(
+                        operation,
+                        &(0..operation.ranks).map(of).collect::<Result<Ranks<'_>, _>>()?,
+                        into,
+                    )?;
                     done += into.len;
                 }
                 Ok(())
@@ -282,18 +288,14 @@ fn keep(operation: &Operation, from: usize, to: usize, len: usize) -> Result<(),
     Ok(())
 }
 
-/// Reduces what all ranks have given, in the order of ranks.
-fn reduce<'b>(
-    operation: &Operation,
-    of: &dyn Fn(Rank) -> Result<Bytes<'b>, SpanError>,
-    into: Bytes<'_>,
-) -> Result<(), SpanError> {
-    let kernel = &operation.kernel;
-    if operation.ranks == 2 && !operation.average && !operation.signature.is_ordered() {
-        return buffer::reduce(kernel, of(0)?, of(1)?, into);
+/// Reduces what each rank has given, in the order of ranks.
+pub(super) fn reduce(operation: &Operation, all: &[Bytes<'_>], into: Bytes<'_>) -> Result<(), SpanError> {
+    match *all {
+        [a, b] if !operation.average && !operation.signature.is_ordered() => {
+            buffer::reduce(&operation.kernel, a, b, into)
+        }
+        _ => buffer::total(&operation.kernel, all, into),
     }
-    let all = (0..operation.ranks).map(of).collect::<Result<SmallVec<[_; 16]>, _>>()?;
-    buffer::total(kernel, &all, into)
 }
 
 #[cfg(test)]

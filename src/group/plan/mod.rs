@@ -54,6 +54,15 @@ pub(crate) struct PlannedCall {
     pub schedule: CallSchedule,
 }
 
+/// The bytes that a rank gives to all others together, in elements of `size` bytes.
+fn given(job: &Job<'_>, size: usize) -> usize {
+    let blocks = match job.collective {
+        Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => job.ranks,
+        _ => 1,
+    };
+    job.count.saturating_mul(blocks).saturating_mul(size)
+}
+
 /// All of a planned call except its schedule.
 #[derive(Clone, Copy)]
 pub(crate) struct CallTraits {
@@ -256,17 +265,15 @@ impl Planner {
 
     /// How many bytes of plain memory a rank copies to its shared slots at once, for others to read there; 0 if a schedule moves them.
     fn staged(&self, job: &Job<'_>, size: usize) -> usize {
-        let (blocks, most) = match job.collective {
-            Collective::ReduceScatter if self.topology.cores >= job.ranks => {
-                (job.ranks, STAGED_REDUCE_SCATTER)
-            }
-            Collective::ReduceScatter | Collective::AllToAll => (job.ranks, STAGED_BLOCKS),
-            _ => (1, usize::MAX),
+        let most = match job.collective {
+            Collective::ReduceScatter if self.topology.cores >= job.ranks => STAGED_REDUCE_SCATTER,
+            Collective::ReduceScatter | Collective::AllToAll => STAGED_BLOCKS,
+            _ => usize::MAX,
         };
         let pair = job.ranks == 2 && job.collective != Collective::AllGather;
         let most = if pair { STAGED_AMONG_2 } else { most };
         match job.collective {
-            _ if job.count.saturating_mul(blocks).saturating_mul(size) > most => 0,
+            _ if given(job, size) > most => 0,
             Collective::Broadcast => BROADCAST_BYTES,
             _ => usize::MAX,
         }
@@ -295,12 +302,7 @@ impl Planner {
 
     /// Whether what each rank gives fits its shared slot.
     fn fits_slots(&self, job: &Job<'_>, size: usize) -> bool {
-        let all = match job.collective {
-            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => job.ranks,
-            _ => 1,
-        };
-        let bytes = job.count.saturating_mul(all).saturating_mul(size);
-        job.uneven.is_none() && !job.pairwise && bytes <= SHARED_BYTES
+        job.uneven.is_none() && !job.pairwise && given(job, size) <= SHARED_BYTES
     }
 
     /// The choice for a collective of elements of `size` bytes.

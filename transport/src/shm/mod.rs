@@ -132,7 +132,7 @@ pub struct Endpoint {
     known: HashMap<Place, Peer>,
     incoming: Vec<Option<Incoming>>,
     sent: Vec<u64>,
-    /// The number of polls since sockets were looked at, of all and of those that found nothing; and of how many of these they will be.
+    /// The number of polls since sockets were looked at, of all and of those that found nothing, and the most of the latter.
     polls: [u32; 2],
     patience: u32,
     /// The first failure, before all that arrived until then has been reported.
