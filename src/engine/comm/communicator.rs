@@ -76,9 +76,9 @@ pub(crate) struct Comm {
     pub(crate) lanes: Vec<Lane>,
     /// The sending ends of flows.
     pub senders: Vec<Sender>,
-    /// For windows of peers that were closed: their class and the index of their first sender. The next window of the class uses
-    /// these senders.
-    pub(crate) spare_senders: Vec<(Class, usize)>,
+    /// The windows of peers that were closed: the peer, the class, and the index of the first sender, which stays for when it is
+    /// opened again.
+    pub(crate) closed_senders: Vec<(Rank, Class, usize)>,
     /// The receiving ends of flows, for messages through slots.
     pub receivers: Vec<Incoming>,
     /// The receiving ends of the same flows, for writes straight into this rank's memory.
@@ -156,7 +156,7 @@ impl Comm {
             aside: None,
             lanes: Vec::new(),
             senders: Vec::new(),
-            spare_senders: Vec::new(),
+            closed_senders: Vec::new(),
             receivers: Vec::new(),
             landings: Vec::new(),
             under_way: 0,
@@ -332,7 +332,7 @@ impl Comm {
         (self.scratch, self.aside, self.lanes) = (None, None, Vec::new());
         self.windows.clear();
         (self.senders, self.receivers, self.landings) = (Vec::new(), Vec::new(), Vec::new());
-        self.spare_senders.clear();
+        self.closed_senders.clear();
         self.debts.clear();
         self.shared = Shared::default();
         for member in &mut self.members {

@@ -280,10 +280,10 @@ impl Core<'_> {
             let what = format!("a window of class {class:?} that does not fit or came twice: {window:?}");
             return Err(self.violation(from, what));
         }
-        let spare = comm.spare_senders.iter().position(|(of, _)| *of == class);
-        let spare = spare.map(|spare| comm.spare_senders.swap_remove(spare).1);
-        let first = spare.unwrap_or(comm.senders.len());
-        let Some(reply) = port.outgoing.take(comm.comm_id, first, lanes) else {
+        let closed = comm.closed_senders.iter().position(|(to, of, _)| (*to, *of) == (from, class));
+        let closed = closed.map(|at| comm.closed_senders.swap_remove(at).2);
+        let sender = closed.unwrap_or(comm.senders.len());
+        let Some(reply) = port.outgoing.take(comm.comm_id, sender, lanes) else {
             return Err(port.stop(format!(
                 "a window of rank {}: its {lanes} flows would be more than the {MAX_FLOWS} that this process can send \
                  on; use fewer lanes",
@@ -291,11 +291,11 @@ impl Core<'_> {
             )));
         };
         comm.meets(from)?;
-        comm.members[from].outgoing[class.index()] = narrow(first);
+        comm.members[from].outgoing[class.index()] = narrow(sender);
         for lane in 0..lanes {
             let id = window.first_flow + narrow(lane);
             let first = (lane * slots) as u64 * stride;
-            let end = Sender {
+            let mut end = Sender {
                 flow: Outgoing::new(from, id, first, slots as u64),
                 reply: reply + lane,
                 region: window.remote(),
@@ -303,8 +303,12 @@ impl Core<'_> {
                 writes: Outgoing::new(from, id, 0, comm.settings.writes() as u64),
                 credits: 0,
             };
-            match spare {
-                Some(first) => comm.senders[first + lane] = end,
+            match comm.senders.get_mut(sender + lane) {
+                Some(before) => {
+                    end.flow = end.flow.following(&before.flow);
+                    end.writes = end.writes.following(&before.writes);
+                    *before = end;
+                }
                 None => comm.senders.push(end),
             }
         }

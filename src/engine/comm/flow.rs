@@ -3,7 +3,8 @@
 //!
 //! Messages are numbered from 0 as long as the communicator exists, so operations follow one another without a barrier. Message
 //! `k` lands in slot `k mod slots`. The wire carries the low 16 bits of numbers; the high bits follow from the counters of the
-//! flow, because at most 64 messages are in flight. Messages may arrive in any order.
+//! flow, because at most 64 messages are in flight. Messages may arrive in any order. Numbers go on when a window is closed and
+//! opened again, since credit that another message takes along may arrive after that: it must be old then, not more than was used.
 
 use unisono_schedule::Rank;
 
@@ -42,6 +43,16 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     pub(crate) fn new(to: Rank, id: u32, first: u64, slots: u64) -> Self {
         Self { to, id, first, slots, sent: 0, freed: 0, longest: 0 }
+    }
+
+    /// The window is closed: the receiver has freed all messages.
+    pub(crate) fn close(&mut self) {
+        self.freed = self.sent;
+    }
+
+    /// Goes on with the numbers of the flow before its window was closed.
+    pub(crate) fn following(self, before: &Self) -> Self {
+        Self { sent: before.sent, freed: before.freed, ..self }
     }
 
     /// Whether there is credit for the next message.
@@ -137,6 +148,12 @@ impl Incoming {
             told: 0,
             answered: false,
         }
+    }
+
+    /// Goes on with the numbers of the flow before its window was closed. All its messages were taken and freed.
+    pub(crate) fn following(self, before: &Self) -> Self {
+        let taken = before.taken;
+        Self { taken, given: taken, freed: taken, told: taken, ..self }
     }
 
     /// A message has landed. Returns its slot; an error if the sender had no credit for it.
@@ -264,9 +281,9 @@ mod tests {
     proptest! {
         /// In any order of arrivals, takes, frees and credits, and across the wrap of the 16 bits: messages are taken in order, each from
         /// its own slot; no more are in flight than there are slots, nor more bytes than `bytes` says; and a sender without credit
-        /// gets the credit that there is.
+        /// gets the credit that there is. Credit may arrive after the window was closed and opened again.
         #[test]
-        fn both_ends_agree(slots in 1_usize..=64, moves in prop::collection::vec((0_u8..5, any::<u8>()), 1..400),
+        fn both_ends_agree(slots in 1_usize..=64, moves in prop::collection::vec((0_u8..6, any::<u8>()), 1..400),
                            start in prop_oneof![Just(0_u64), 65_500_u64..65_540, Just(u64::from(u32::MAX))]) {
             let mut out = Outgoing::new(1, 0, 0, slots as u64);
             let mut inc = Incoming::new(0, 0, 0, slots);
@@ -297,6 +314,12 @@ mod tests {
                         credits.push((inc.freed() & 0xffff) as u16);
                         let credit = credits.swap_remove(usize::from(choice) % credits.len());
                         out.credit(credit).unwrap();
+                    }
+                    5 if inc.at_rest() && inc.taken() == out.sent() => {
+                        out.close();
+                        out = Outgoing::new(1, 0, 0, slots as u64).following(&out);
+                        inc = Incoming::new(0, 0, 0, slots).following(&inc);
+                        prop_assert!(out.has_credit());
                     }
                     _ => {}
                 }

@@ -4,8 +4,9 @@
 //! Every peer has a share of the arrivals. If the windows that it sends through exceed its share, this rank closes the one
 //! that was used longest ago, if its communicator is idle. It asks the peer with the counts of what has arrived ([`Close`]), and
 //! the peer agrees if it has sent no more, has received all credits, and is idle too. Then nothing is in flight for the window, and
-//! the numbers of its flows and its memory are used for another one. The next operation that needs the window opens it again. The
-//! peers of an operation are members of its communicator, so an operation that waits for room waits for ranks that take part in it.
+//! the numbers of its flows and its memory are used for another one. The next operation that needs the window opens it again.
+//! Message numbers go on then, since messages of the opposite direction that take credit along may still be in flight. The peers of
+//! an operation are members of its communicator, so an operation that waits for room waits for ranks that take part in it.
 
 use std::mem;
 
@@ -107,8 +108,10 @@ impl Core<'_> {
             comm.meets(from)?;
         } else {
             for (lane, (receiver, landing)) in flows.enumerate() {
-                comm.receivers[first_flow + lane] = receiver;
-                comm.landings[first_flow + lane] = landing;
+                let (before, before_landing) =
+                    (&mut comm.receivers[first_flow + lane], &mut comm.landings[first_flow + lane]);
+                *before = receiver.following(before);
+                *before_landing = landing.following(before_landing);
             }
         }
         let arrivals = comm.settings.arrivals(class);
@@ -173,14 +176,17 @@ impl Core<'_> {
             let credits = ends.iter().fold(0_u32, |sum, end| sum.wrapping_add(end.credits));
             (low(sent), credits) == (close.arrived, close.credits)
         });
-        if let Some(ends) = ends.filter(|_| agreed) {
-            for end in ends {
-                port.in_flight(comm.world(from), 0, end.bytes());
+        if agreed {
+            let (world, first) = (comm.world(from), first as usize);
+            port.outgoing.give_back(comm.senders[first].reply, lanes);
+            for end in &mut comm.senders[first..first + lanes] {
+                port.in_flight(world, 0, end.bytes());
+                end.flow.close();
+                end.writes.close();
             }
-            port.outgoing.give_back(ends[0].reply, lanes);
             let member = &mut comm.members[from];
             (member.outgoing[class.index()], member.probed_classes[class.index()]) = (NONE, None);
-            comm.spare_senders.push((class, first as usize));
+            comm.closed_senders.push((from, class, first));
         }
         comm.queue_control(from, ControlKind::Answer(class), u64::from(agreed))?;
         self.send_control().map(drop)

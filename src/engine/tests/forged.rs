@@ -1,7 +1,11 @@
 //! An arrival that no rank can have sent ends the group with an error that blames no rank.
 
+use bytemuck::Zeroable;
+
 use super::{
-    wire::{Class, ControlKind, HEADER, Immediate, MAX_RANKS, OperationInfo, Way},
+    wire::{
+        Class, ClearToSend, Close, ControlKind, Entry, HEADER, Immediate, MAX_RANKS, OperationInfo, Way, low,
+    },
     *,
 };
 
@@ -102,6 +106,49 @@ fn an_arrival_that_names_nothing_blames_nobody() {
         },
     );
     assert_ne!(masks[0], masks[1], "every process has a mask of its own");
+}
+
+/// A message that takes credit along may arrive after the window that the credit is for was closed and opened again.
+#[test]
+fn credit_that_arrives_after_its_window_was_opened_again_is_no_news() {
+    let (hub, called) = (Hub::new(), Barrier::new(2));
+    let class = Class::Bulk;
+    world(
+        2,
+        SMALL,
+        || Box::new(hub.open()),
+        |rank, engine| {
+            let job = Job { chunk: 16, lanes: 3, ..Job::new(Collective::AllReduce, rank, 2, 100) };
+            let mut data = vec![1_i64; 100];
+            let borrowed = Borrowed::within(&mut data, 0..100, 0..100).unwrap();
+            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
+            // The other one must not poll what this one sends next.
+            called.wait();
+            let (net, from) = (engine.net(), 1 - rank);
+            let mask = net.port.mask;
+            let comm = net.core(WORLD).unwrap().comm;
+            let (mailbox, first) = (comm.mailbox.clone(), comm.sender(from, class, 0).unwrap());
+            let ends = &comm.senders[first..first + SMALL.lanes];
+            let sent = ends[0].flow.sent();
+            let arrived: u64 = ends.iter().map(|end| end.flow.sent() + end.writes.sent()).sum();
+            let credits = ends.iter().map(|end| end.credits).sum();
+            let mut tells = |about: ControlKind| {
+                let bits = Immediate::ControlMessage { comm_id: 0, from, about }.encode() ^ mask;
+                net.arrived(bits, None)
+            };
+            let entry = from * size_of::<Entry>();
+            let close = Close { arrived: low(arrived), credits };
+            access::store(&mailbox, entry + ControlKind::Close(class).part().start, &close).unwrap();
+            tells(ControlKind::Close(class)).unwrap();
+            // The description of the window is still there.
+            tells(ControlKind::Window(class)).unwrap();
+            let late = ClearToSend { freed: low(sent), ..ClearToSend::zeroed() };
+            access::store(&mailbox, entry + ControlKind::ClearToSend.part().start, &late).unwrap();
+            tells(ControlKind::ClearToSend).unwrap();
+            let end = &net.core(WORLD).unwrap().comm.senders[first];
+            assert!(sent > 0 && end.flow.sent() == sent && end.flow.pending() == 0, "{end:?}");
+        },
+    );
 }
 
 #[test]
