@@ -60,7 +60,6 @@ pub(crate) struct Runtime {
     pub limits: Limits,
     /// The sizes of windows in force.
     pub settings: Settings,
-    /// Where the ranks of the world run.
     /// What is known of all ranks of the world.
     pub roster: Arc<Roster>,
     /// The tuning file's rows, for groups of any size.

@@ -56,6 +56,7 @@ impl Run {
         }
         core.provide_scratch(schedule.scratch().saturating_mul(operation.size))?;
         put_aside(core, operation)?;
+        core.comm.in_use = Some(class);
         let mut opened = Ok(());
         schedule.sources(&mut |from| {
             if opened.is_ok() {

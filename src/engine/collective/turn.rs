@@ -204,7 +204,7 @@ impl Engine {
         lanes.clear();
         drop(run);
         let comm = self.net.core(comm_id)?.comm;
-        (comm.exposed, comm.lanes) = (false, lanes);
+        (comm.exposed, comm.in_use, comm.lanes) = (false, None, lanes);
         Ok(())
     }
 

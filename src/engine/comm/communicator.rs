@@ -108,6 +108,8 @@ pub(crate) struct Comm {
     pub clear_to_sends: Vec<(Rank, ClearToSend)>,
     /// Whether peers may write into this rank's output now.
     pub exposed: bool,
+    /// The class of the windows that the collective under way needs, if it needs any.
+    pub(crate) in_use: Option<Class>,
     /// Whether an operation is under way.
     pub(crate) busy: bool,
     /// The operations that are queued behind it.
@@ -173,6 +175,7 @@ impl Comm {
             mismatch_probes: Vec::new(),
             clear_to_sends: Vec::new(),
             exposed: false,
+            in_use: None,
             busy: false,
             tasks: VecDeque::new(),
             begun: 0,

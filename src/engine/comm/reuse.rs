@@ -2,8 +2,8 @@
 //! memory of a process.
 //!
 //! Every peer has a share of the arrivals. If the windows that it sends through exceed its share, this rank closes the one
-//! that was used longest ago, if its communicator is idle. It asks the peer with the counts of what has arrived ([`Close`]), and
-//! the peer agrees if it has sent no more, has received all credits, and is idle too. Then nothing is in flight for the window, and
+//! that was used longest ago, if no operation under way needs it. It asks the peer with the counts of what has arrived ([`Close`]), and
+//! the peer agrees if it has sent no more, has received all credits, and does not need it either. Then nothing is in flight for the window, and
 //! the numbers of its flows and its memory are used for another one. The next operation that needs the window opens it again.
 //! Message numbers go on then, since messages of the opposite direction that take credit along may still be in flight. The peers of
 //! an operation are members of its communicator, so an operation that waits for room waits for ranks that take part in it.
@@ -29,10 +29,9 @@ use crate::{
 };
 
 impl Comm {
-    /// Whether nothing in the communicator may need a window of this class.
+    /// Whether no operation under way needs a window of this class.
     fn is_idle(&self, class: Class) -> bool {
-        let idle = !self.busy && self.tasks.is_empty() && self.under_way == 0;
-        idle && (class != Class::Message || self.messages.is_over())
+        self.in_use != Some(class) && (class != Class::Message || self.messages.is_over())
     }
 
     /// Whether this rank may ask to close a window.
@@ -280,9 +279,8 @@ impl Net {
     /// Closes windows of any peers. An error if no window can be closed, now or after the operations that are under way.
     fn make_room(&mut self, arrivals: usize) -> Result<(), Stop> {
         let all = self.port.all_windows();
-        // A communicator whose control messages are in flight is idle in a moment.
-        let mut idle = self.comms.iter().flatten().filter(|comm| !comm.busy);
-        let landing = idle.any(|comm| !comm.control_completed());
+        // While control messages of a communicator are in flight, its windows cannot be closed.
+        let landing = self.comms.iter().flatten().any(|comm| !comm.control_completed());
         let busy = self.comms.iter().flatten().filter(|comm| comm.busy).count();
         if self.close_some(all, arrivals)? || landing || busy > 1 {
             return Ok(());

@@ -210,6 +210,28 @@ fn windows_are_given_back_before_more_may_arrive_than_there_is_room_for() {
     }
 }
 
+/// Small and large messages of one group come through windows of their own, and there is not room for all of these.
+#[test]
+fn a_call_may_need_the_room_of_windows_that_its_group_used_before() {
+    for seed in 1..4 {
+        println!("seed {seed}");
+        let fabric = Fabric::new(sim::Config { seed, arrivals: 300, ..sim::Config::default() });
+        let tweak = |config: &mut Config| {
+            small(config);
+            config.lanes = 2;
+        };
+        let open = || -> Box<dyn Transport> { Box::new(fabric.open()) };
+        world_over(8, open, tweak, |group| {
+            for _ in 0..5 {
+                assert_eq!(sum(&group), 255);
+                let mut data = vec![group.rank() as u32; 300];
+                group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                assert_eq!(data, vec![28; 300]);
+            }
+        });
+    }
+}
+
 /// Each rank begins in a different order, so peers are ahead in many groups at once.
 #[test]
 fn calls_of_many_groups_may_be_under_way_in_any_order() {
