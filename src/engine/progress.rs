@@ -532,8 +532,6 @@ impl Engine {
 impl UnderWay {
     /// Why the engine stops at this operation.
     pub(super) fn halt(&self, stop: Stop) -> Halt {
-        let operation = &self.run.operation;
-        let which = (Some(operation.number), operation.group.clone(), operation.group_id);
-        halt(stop, which, operation.signature, self.completion.submitted)
+        self.run.operation.halt(stop, self.completion.submitted)
     }
 }

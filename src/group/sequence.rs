@@ -82,7 +82,7 @@ impl Sequence<'_> {
                 let mut aside = Aside::new();
                 match shared.collective(dtype, spec, borrowed, &mut aside, options) {
                     Ok((operation, schedule)) => {
-                        Ok(between.ask(What::Collective(operation, schedule)).await.number)
+                        Ok(between.ask(What::Collective(Box::new(operation), schedule)).await.number)
                     }
                     Err(error) => Err(error),
                 }

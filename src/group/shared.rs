@@ -67,7 +67,7 @@ pub(crate) struct State {
 }
 
 /// A collective that is ready to begin.
-pub(crate) type Planned = (Box<Operation>, CallSchedule);
+pub(crate) type Planned = (Operation, CallSchedule);
 
 impl State {
     /// The number of the latest operation that a call has waited for; 0 before the first.
@@ -197,7 +197,7 @@ impl Shared {
         options: &CallOptions,
     ) -> Result<Work<B>> {
         let action = Action::Return(Some(Box::new((held, aside))));
-        let outcome = self.submit(call, What::Collective(operation, schedule), action, options)?;
+        let outcome = self.submit(call, What::Collective(Box::new(operation), schedule), action, options)?;
         Ok(Work::begun::<Aside>(outcome, &self.driver()))
     }
 
@@ -274,7 +274,7 @@ impl Shared {
         borrowed.output.find_in(&self.runtime.registry);
         let exchanges = collective.exchanges() && borrowed.overlap != Overlap::Apart;
         let aside = exchanges && long;
-        let operation = Box::new(Operation {
+        let operation = Operation {
             number: 0,
             signature,
             group: self.label.clone(),
@@ -294,7 +294,7 @@ impl Shared {
             aside,
             input: borrowed.input,
             output: borrowed.output,
-        });
+        };
         (operation, schedule)
     }
 
@@ -344,7 +344,7 @@ impl Shared {
         let (completion, outcome) = Completion::new(NEVER, Action::Return(None));
         // This thread counts as blocked although the wait below has a limit: it goes on only when the others come.
         let _waiting = self.runtime.callers.wait();
-        self.runtime.ask(self.comm_id, Task { what: What::Collective(operation, schedule), completion });
+        self.runtime.ask(self.comm_id, Task { what: What::Collective(Box::new(operation), schedule), completion });
         if cargo == Cargo::Leaving {
             self.runtime.leaves();
         }

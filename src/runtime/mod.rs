@@ -232,7 +232,7 @@ impl Runtime {
     pub(crate) fn collective(
         &self,
         comm_id: CommId,
-        (operation, schedule): (Box<Operation>, CallSchedule),
+        (operation, schedule): (Operation, CallSchedule),
         timeout: Duration,
     ) -> Result<Option<u64>> {
         match self.start(comm_id, (operation, schedule), timeout, &mut || None)? {
@@ -249,13 +249,13 @@ impl Runtime {
     pub(crate) fn start(
         &self,
         comm_id: CommId,
-        (operation, schedule): (Box<Operation>, CallSchedule),
+        (operation, schedule): (Operation, CallSchedule),
         timeout: Duration,
         memory: &mut dyn FnMut() -> Memory,
     ) -> Result<(Called, Option<DriverLock<'_>>)> {
         let Some(lock) = self.try_lock_driver() else {
             let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
-            self.ask(comm_id, Task { what: What::Collective(operation, schedule), completion });
+            self.ask(comm_id, Task { what: What::Collective(Box::new(operation), schedule), completion });
             return Ok((Called::UnderWay(outcome), None));
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Schedule};
 use unisono_transport::{Error, Region, RemoteRegion};
 
-use super::{by_slots::BySlots, lane::Lane, run::Run};
+use super::{by_slots::BySlots, in_place::InPlace, lane::Lane, one_shot::OneShot, run::Run};
 use crate::{
     buffer::{self, Bytes, Operand, Pieces},
     engine::{
@@ -18,12 +18,13 @@ use crate::{
 };
 
 impl Run {
-    /// Opens the windows that an operation needs, and sends a clear to send to each of its sources if its schedule writes straight
+    /// Opens the windows that an operation needs if it is not done through shared slots, and sends a clear to send to each of its sources if its schedule writes straight
     /// into outputs.
     pub(crate) fn begin(
         core: &mut Core<'_>,
         operation: Box<Operation>,
         schedule: CallSchedule,
+        one_shot: Option<OneShot>,
     ) -> Result<Self, Stop> {
         if operation.signature.is_shutdown() {
             core.check_shared()?;
@@ -32,7 +33,9 @@ impl Run {
         }
         let small = schedule.is_small(operation.size, core.comm.settings.eager_bytes);
         let class = if small { Class::Eager } else { Class::Bulk };
-        let by_slots = BySlots::begin(core.comm, &operation);
+        let by_slots = one_shot.map(BySlots::OneShot).or_else(|| {
+            InPlace::begin(core.comm, &operation).map(|in_place| BySlots::InPlace(Box::new(in_place)))
+        });
         let lanes = mem::take(&mut core.comm.lanes);
         let mut run = Self::new(operation, schedule, class, lanes, by_slots);
         if run.by_slots.is_some() {

@@ -19,12 +19,6 @@ pub(crate) enum BySlots {
 }
 
 impl BySlots {
-    /// Begins an operation, if it is to be one.
-    pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Self> {
-        let one_shot = OneShot::begin(comm, operation).map(Self::OneShot);
-        one_shot.or_else(|| InPlace::begin(comm, operation).map(|in_place| Self::InPlace(Box::new(in_place))))
-    }
-
     /// Does what can be done now.
     pub(super) fn pass(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Passed, Stop> {
         match self {

@@ -88,7 +88,13 @@ impl OneShot {
         }
         let root = operation.signature.root as usize;
         let sources = Sources::of(collective, (comm.me, operation.ranks), root);
-        Some(Self { collective, stage: Stage::Opening, sources, there: 0 })
+        let stage = if comm.shared.is_open() { Stage::Entering } else { Stage::Opening };
+        Some(Self { collective, stage, sources, there: 0 })
+    }
+
+    /// Whether the ranks are known to share slots.
+    pub(super) fn is_open(&self) -> bool {
+        self.stage != Stage::Opening
     }
 
     /// Does what can be done now.

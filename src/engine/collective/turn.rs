@@ -9,14 +9,18 @@ use std::{
 
 use unisono_schedule::CallSchedule;
 
-use super::run::{Pass, Run};
+use super::{
+    one_shot::{OneShot, Passed},
+    run::{Pass, Run},
+};
 use crate::engine::{
-    comm::QueuedCollective,
+    comm::{Core, Net, QueuedCollective},
     completion::{Action, Completion, Done, Memory, Outcome},
     progress::{Engine, OFTEN, UnderWay},
     request::{Operation, What},
     stop::{Halt, Stop, halt},
     supervisor::{Supervisor, Task},
+    wait::Wait,
     wire::CommId,
 };
 
@@ -52,8 +56,9 @@ impl Engine {
         turn: QueuedCollective,
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
-        let (operation, schedule, completion) = turn;
-        match self.open(comm_id, (operation, schedule), Some(completion.submitted), supervisor) {
+        let (mut operation, schedule, completion) = turn;
+        let one_shot = self.enter(comm_id, &mut operation, supervisor)?;
+        match self.open(comm_id, operation, schedule, one_shot, completion.submitted) {
             Ok(run) => {
                 self.running.push(UnderWay { comm_id, run, completion, stalled: None });
                 Ok(())
@@ -65,21 +70,32 @@ impl Engine {
         }
     }
 
-    /// Gives a collective its number, and opens its windows. It was submitted at `since`, or now.
+    /// A collective begins: gives it its number. Returns how it is done in one shot, if it is.
+    fn enter(
+        &mut self,
+        comm_id: CommId,
+        operation: &mut Operation,
+        supervisor: &dyn Supervisor,
+    ) -> Result<Option<OneShot>, Stop> {
+        let mut core = self.net.core(comm_id)?;
+        core.begin(operation);
+        supervisor.began(operation);
+        Ok(OneShot::begin(core.comm, operation))
+    }
+
+    /// Opens the windows of a collective that has begun. It was submitted at `since`.
     fn open(
         &mut self,
         comm_id: CommId,
-        (mut operation, schedule): (Box<Operation>, CallSchedule),
-        since: Option<Instant>,
-        supervisor: &dyn Supervisor,
+        operation: Box<Operation>,
+        schedule: CallSchedule,
+        one_shot: Option<OneShot>,
+        since: Instant,
     ) -> Result<Run, Halt> {
-        let mut core = self.net.core(comm_id)?;
-        core.begin(&mut operation);
-        supervisor.began(&operation);
-        let which = (Some(operation.number), operation.group.clone(), operation.group_id);
-        let signature = operation.signature;
-        Run::begin(&mut core, operation, schedule)
-            .map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))
+        let (which, signature) = (operation.which(), operation.signature);
+        let begun =
+            self.net.core(comm_id).and_then(|mut core| Run::begin(&mut core, operation, schedule, one_shot));
+        begun.map_err(|stop| halt(stop, which, signature, since))
     }
 
     /// Begins a collective and runs it directly as long as nothing else is to be done. If it has not ended then, its completion returns
@@ -87,7 +103,7 @@ impl Engine {
     pub(crate) fn call(
         &mut self,
         comm_id: CommId,
-        (operation, schedule): (Box<Operation>, CallSchedule),
+        (mut operation, schedule): (Operation, CallSchedule),
         timeout: Duration,
         memory: &mut dyn FnMut() -> Memory,
         supervisor: &dyn Supervisor,
@@ -95,17 +111,29 @@ impl Engine {
         let talks = !self.messaging.is_empty() || !self.net.port.active_comms.is_empty();
         if talks || !self.running.is_empty() {
             let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
-            self.turn(comm_id, (operation, schedule, completion), supervisor)?;
+            self.turn(comm_id, (Box::new(operation), schedule, completion), supervisor)?;
             return Ok(Called::UnderWay(outcome));
         }
         self.net.core(comm_id)?.comm.busy = true;
-        let run = self.open(comm_id, (operation, schedule), None, supervisor)?;
+        let mut one_shot = self.enter(comm_id, &mut operation, supervisor)?;
+        let number = operation.number;
+        // Mostly it ends before a run is worth its allocations. Nothing but this thread accesses its memory.
+        let quick = one_shot.as_mut().filter(|it| it.is_open());
+        let tried = quick.is_some();
+        if let Some(one_shot) = quick {
+            let engine = (&mut self.net, &mut self.wait, &mut self.idle);
+            let ended = go_on(engine, comm_id, |core, _| pass(one_shot, core, &operation), supervisor);
+            if ended.map_err(|stop| operation.halt(stop, Instant::now()))? {
+                self.next_turn(comm_id, supervisor)?;
+                return Ok(Called::Ended(number));
+            }
+        }
+        let run = self.open(comm_id, Box::new(operation), schedule, one_shot, Instant::now())?;
         self.alone = Some((comm_id, run));
-        let ended = self.go_on_alone(supervisor);
+        let ended = if tried { Ok(false) } else { self.go_on_alone(supervisor) };
         // It is always there: only a panic leaves it in place, for `abandon`.
         let Some((comm_id, run)) = self.alone.take() else { return Err(Stop::Failed.into()) };
         if let Ok(true) = ended {
-            let number = run.operation.number;
             self.wind_up(comm_id, run)?;
             self.next_turn(comm_id, supervisor)?;
             return Ok(Called::Ended(number));
@@ -117,32 +145,10 @@ impl Engine {
         halt.map_or(Ok(Called::UnderWay(outcome)), Err)
     }
 
-    /// Advances the operation that runs alone. True if it has ended; false if something else is to be done or checked, for which
-    /// [`drive`](Self::drive) is needed.
+    /// Advances the operation that runs alone, as [`go_on`] does.
     fn go_on_alone(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Stop> {
-        let Some((comm_id, run)) = &mut self.alone else { return Ok(true) };
-        for _ in 0..OFTEN {
-            let pass = run.pass(&mut self.net.core(*comm_id)?, self.idle)?;
-            if let Pass::Ended = pass {
-                // What a peer publishes is no event.
-                self.wait.reset();
-                return Ok(true);
-            }
-            self.idle = !(self.net.poll()? || matches!(pass, Pass::Moved));
-            if supervisor.asks() || !self.net.port.active_comms.is_empty() {
-                return Ok(false);
-            }
-            if !self.idle {
-                self.wait.reset();
-                continue;
-            }
-            let now = Instant::now();
-            if supervisor.wanted() || supervisor.stopped() || !self.wait.is_hot(now) {
-                return Ok(false);
-            }
-            std::hint::spin_loop();
-        }
-        Ok(false)
+        let Self { net, wait, idle, alone: Some((comm_id, run)), .. } = self else { return Ok(true) };
+        go_on((net, wait, idle), *comm_id, |core, idle| run.pass(core, idle), supervisor)
     }
 
     /// Takes several messages, which end as one.
@@ -230,4 +236,47 @@ impl Engine {
             }
         }
     }
+}
+
+/// Advances an operation, a pass at a time. True if it has ended; false if something else is to be done or checked, for which
+/// [`drive`](Engine::drive) is needed.
+fn go_on(
+    (net, wait, idle): (&mut Net, &mut Wait, &mut bool),
+    comm_id: CommId,
+    mut pass: impl FnMut(&mut Core<'_>, bool) -> Result<Pass, Stop>,
+    supervisor: &dyn Supervisor,
+) -> Result<bool, Stop> {
+    for _ in 0..OFTEN {
+        let passed = pass(&mut net.core(comm_id)?, *idle)?;
+        if let Pass::Ended = passed {
+            // What a peer publishes is no event.
+            wait.reset();
+            return Ok(true);
+        }
+        *idle = !(net.poll()? || matches!(passed, Pass::Moved));
+        if supervisor.asks() || !net.port.active_comms.is_empty() {
+            return Ok(false);
+        }
+        if !*idle {
+            wait.reset();
+            continue;
+        }
+        let now = Instant::now();
+        if supervisor.wanted() || supervisor.stopped() || !wait.is_hot(now) {
+            return Ok(false);
+        }
+        std::hint::spin_loop();
+    }
+    Ok(false)
+}
+
+/// Does what can be done now of an operation whose ranks share slots, and sends control messages.
+fn pass(one_shot: &mut OneShot, core: &mut Core<'_>, operation: &Operation) -> Result<Pass, Stop> {
+    let passed = one_shot.pass(core, operation)?;
+    let sent = core.comm.has_control() && core.send_control()?;
+    Ok(match passed {
+        Passed::Ended => Pass::Ended,
+        Passed::Idle | Passed::NoSlots if !sent => Pass::Idle,
+        _ => Pass::Moved,
+    })
 }

@@ -59,6 +59,11 @@ impl Shared {
         self.sharing != Sharing::No
     }
 
+    /// Whether slots are shared.
+    pub(crate) fn is_open(&self) -> bool {
+        self.sharing == Sharing::Yes
+    }
+
     /// The mapped slots of another rank.
     pub(crate) fn view(&self, rank: Rank) -> Option<&Region> {
         self.views.get(rank)?.as_ref()

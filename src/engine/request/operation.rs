@@ -1,13 +1,16 @@
 //! One collective operation as the engine runs it, and the part of it that ranks compare.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use unisono_schedule::{Place, Rank, Span};
 
 use crate::{
     buffer::{Operand, Pieces},
     call::{Signature, narrow},
-    engine::wire::{CollectiveHeader, FlowHeader, OperationInfo, low},
+    engine::{
+        stop::{Halt, Stop, halt},
+        wire::{CollectiveHeader, FlowHeader, OperationInfo, low},
+    },
     error::Failure,
     position::CallRecord,
     reduce::Kernel,
@@ -77,6 +80,16 @@ impl Operation {
             Place::Scratch | Place::Landed(_) => return None,
         };
         pieces.as_ref().filter(|_| span.len > 0)
+    }
+
+    /// Its number, and the name and the id of its group, for errors.
+    pub(crate) fn which(&self) -> (Option<u64>, Option<Arc<str>>, u64) {
+        (Some(self.number), self.group.clone(), self.group_id)
+    }
+
+    /// Why the engine stops at it. It was submitted at `since`.
+    pub(crate) fn halt(&self, stop: Stop, since: Instant) -> Halt {
+        halt(stop, self.which(), self.signature, since)
     }
 
     /// Its number as headers carry it: the low 32 bits.
