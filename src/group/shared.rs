@@ -344,7 +344,8 @@ impl Shared {
         let (completion, outcome) = Completion::new(NEVER, Action::Return(None));
         // This thread counts as blocked although the wait below has a limit: it goes on only when the others come.
         let _waiting = self.runtime.callers.wait();
-        self.runtime.ask(self.comm_id, Task { what: What::Collective(Box::new(operation), schedule), completion });
+        self.runtime
+            .ask(self.comm_id, Task { what: What::Collective(Box::new(operation), schedule), completion });
         if cargo == Cargo::Leaving {
             self.runtime.leaves();
         }
