@@ -216,7 +216,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         ranks: 2,
         kernel,
         average: false,
-        one_shot,
+        one_shot: one_shot.then_some(collective),
         in_place: false,
         staged: 0,
         overlaps: false,

@@ -181,7 +181,7 @@ fn task<T: Element>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>)
         ranks: call.job.ranks,
         kernel: Kernel::new(T::DTYPE, call.op).unwrap(),
         average: call.op == ReduceOp::Avg,
-        one_shot: false,
+        one_shot: None,
         in_place: false,
         staged: 0,
         overlaps: false,

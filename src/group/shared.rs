@@ -282,7 +282,7 @@ impl Shared {
             ranks: self.planner.topology.ranks,
             kernel,
             average,
-            one_shot,
+            one_shot: one_shot.then_some(collective),
             in_place,
             staged,
             overlaps: exchanges,

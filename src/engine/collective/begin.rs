@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl Run {
-    /// Opens the windows that an operation needs if it is not done through shared slots, and sends a clear to send to each of its sources if its schedule writes straight
-    /// into outputs.
+    /// Begins an operation. If it is not done through shared slots, opens its windows, and sends a clear to send to each of its sources
+    /// if its schedule writes straight into outputs.
     pub(crate) fn begin(
         core: &mut Core<'_>,
         operation: Box<Operation>,

@@ -82,7 +82,7 @@ pub(super) enum Passed {
 impl OneShot {
     /// Begins an operation, if it is to be one.
     pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Self> {
-        let collective = operation.signature.collective().filter(|_| operation.one_shot)?;
+        let collective = operation.one_shot?;
         if !comm.shared.may_share() {
             return None;
         }

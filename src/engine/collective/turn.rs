@@ -57,8 +57,9 @@ impl Engine {
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
         let (mut operation, schedule, completion) = turn;
-        let one_shot = self.enter(comm_id, &mut operation, supervisor)?;
-        match self.open(comm_id, operation, schedule, one_shot, completion.submitted) {
+        let entered = self.enter(comm_id, &mut operation, supervisor).map_err(Halt::from);
+        let open = |one_shot| self.open(comm_id, operation, schedule, one_shot, completion.submitted);
+        match entered.and_then(open) {
             Ok(run) => {
                 self.running.push(UnderWay { comm_id, run, completion, stalled: None });
                 Ok(())

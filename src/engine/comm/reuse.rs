@@ -2,11 +2,12 @@
 //! memory of a process.
 //!
 //! Every peer has a share of the arrivals. If the windows that it sends through exceed its share, this rank closes the one
-//! that was used longest ago, if no operation under way needs it. It asks the peer with the counts of what has arrived ([`Close`]), and
-//! the peer agrees if it has sent no more, has received all credits, and does not need it either. Then nothing is in flight for the window, and
-//! the numbers of its flows and its memory are used for another one. The next operation that needs the window opens it again.
-//! Message numbers go on then, since messages of the opposite direction that take credit along may still be in flight. The peers of
-//! an operation are members of its communicator, so an operation that waits for room waits for ranks that take part in it.
+//! that was used longest ago, if no operation under way needs it. It asks the peer with the counts of what has arrived
+//! ([`Close`]), and the peer agrees if it has sent no more, has received all credits, and does not need it either. Then nothing is
+//! in flight for the window, and the numbers of its flows and its memory are used for another one. The next operation that needs the
+//! window opens it again. Message numbers go on then, since messages of the opposite direction that take credit along may still be in
+//! flight. The peers of an operation are members of its communicator, so an operation that waits for room waits for ranks that take
+//! part in it.
 
 use std::mem;
 
@@ -107,10 +108,9 @@ impl Core<'_> {
             comm.meets(from)?;
         } else {
             for (lane, (receiver, landing)) in flows.enumerate() {
-                let (before, before_landing) =
-                    (&mut comm.receivers[first_flow + lane], &mut comm.landings[first_flow + lane]);
-                *before = receiver.following(before);
-                *before_landing = landing.following(before_landing);
+                let flow = first_flow + lane;
+                comm.receivers[flow] = receiver.following(&comm.receivers[flow]);
+                comm.landings[flow] = landing.following(&comm.landings[flow]);
             }
         }
         let arrivals = comm.settings.arrivals(class);

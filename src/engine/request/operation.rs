@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use unisono_schedule::{Place, Rank, Span};
+use unisono_schedule::{Collective, Place, Rank, Span};
 
 use crate::{
     buffer::{Operand, Pieces},
@@ -31,8 +31,9 @@ pub(crate) struct Operation {
     pub kernel: Kernel,
     /// Whether a finished sum is to be divided by the number of ranks.
     pub average: bool,
-    /// Whether it is done in one shot through shared slots, where all its ranks share these.
-    pub one_shot: bool,
+    /// The collective that it is if it is done in one shot through shared slots, where all its ranks share these. In a part of
+    /// another call that is not the signature's.
+    pub one_shot: Option<Collective>,
     /// Whether it is done in place, where all its ranks share slots and have registered memory.
     pub in_place: bool,
     /// How many bytes of plain memory a rank copies to its shared slot at once for that; 0 if none are.

@@ -88,7 +88,7 @@ impl Player {
         let What::Collective(operation, _) = &mut task.what else { panic!("another task") };
         operation.fixed = fixed;
         match way {
-            Way::OneShot => operation.one_shot = true,
+            Way::OneShot => operation.one_shot = Some(collective),
             Way::InPlace { plain, staged } => {
                 operation.in_place = true;
                 operation.staged = staged;

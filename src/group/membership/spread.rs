@@ -139,7 +139,7 @@ fn broadcast(engine: &mut Engine, check: &Check<'_>, job: &Job<'_>, mut bytes: V
         ranks: job.ranks,
         kernel,
         average: false,
-        one_shot: false,
+        one_shot: None,
         in_place: false,
         staged: 0,
         overlaps: false,

@@ -243,8 +243,7 @@ impl Planner {
         let signature = spec.signature(&job, dtype, algorithm.code);
         let average = op == ReduceOp::Avg;
         let one_shot = self.shares_slots && algorithm.name == ONE_SHOT && self.fits_slots(&job, dtype.size());
-        // In a part of another call, the signature is that call's.
-        let one_shot = one_shot && spec.part_of.is_none() && !signature.is_leaving();
+        let one_shot = one_shot && !signature.is_leaving();
         let in_place = !one_shot && self.may_be_in_place(spec, &job, dtype.size(), options);
         let in_place = in_place && !signature.is_leaving();
         let signature = if in_place { signature.in_place() } else { signature };

@@ -272,6 +272,31 @@ fn blocks_that_lie_apart_come_and_go_in_one_shot() {
     }
 }
 
+/// Objects that come with the word of their length, and calls whose lengths alone are exchanged.
+#[test]
+fn parts_of_other_calls_are_done_in_one_shot() {
+    for ranks in [2, 3, 5] {
+        world(
+            ranks,
+            |_| {},
+            |group| {
+                let (me, group) = (group.rank(), direct(&group));
+                for root in 0..ranks {
+                    let value = (me == root).then(|| format!("of {root}"));
+                    let (one_shot, got) = in_one_shot(&group, || group.broadcast_object(value, root));
+                    assert_eq!((one_shot, got.unwrap()), (true, format!("of {root}")));
+                }
+                let wanted: Vec<_> = (0..ranks).map(|rank| vec![rank as u32; 3 * rank]).collect();
+                let got = group.all_gather_object(&wanted[me]).unwrap();
+                assert_eq!(got, wanted);
+                let (one_shot, part) = in_one_shot(&group, || group.split(Some(0), 0));
+                assert!(one_shot);
+                assert_eq!(part.unwrap().unwrap().size(), ranks);
+            },
+        );
+    }
+}
+
 /// An operation of a random program, the same on all ranks, with its result checked by whoever waits for it.
 fn begin(group: &ProcessGroup, random: &mut Random) -> Box<dyn FnOnce()> {
     fn checked<T: Send + PartialEq + fmt::Debug + 'static>(work: Work<T>, wanted: T) -> Box<dyn FnOnce()> {
