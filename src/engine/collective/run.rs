@@ -25,6 +25,19 @@ pub(crate) enum Pass {
     Idle,
 }
 
+impl Pass {
+    /// After a pass through shared slots: sends control messages. `None` if the schedule must run.
+    pub(super) fn by_slots(core: &mut Core<'_>, passed: Passed) -> Result<Option<Self>, Stop> {
+        let sent = core.comm.has_control() && core.send_control()?;
+        Ok(match passed {
+            Passed::Ended => Some(Self::Ended),
+            Passed::Idle if !sent => Some(Self::Idle),
+            Passed::Idle | Passed::Moved => Some(Self::Moved),
+            Passed::NoSlots => None,
+        })
+    }
+}
+
 /// Registered parts of an output: one, or one for each source.
 pub(super) type Exposed = SmallVec<[Region; 1]>;
 
@@ -58,16 +71,11 @@ impl Run {
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
         if let Some(by_slots) = &mut self.by_slots {
             let passed = by_slots.pass(core, &self.operation)?;
-            let sent = core.comm.has_control() && core.send_control()?;
-            match passed {
-                Passed::Ended => return Ok(Pass::Ended),
-                Passed::Idle if !sent => return Ok(Pass::Idle),
-                Passed::Idle | Passed::Moved => return Ok(Pass::Moved),
-                Passed::NoSlots => {
-                    self.by_slots = None;
-                    self.open_windows(core)?;
-                }
+            if let Some(pass) = Pass::by_slots(core, passed)? {
+                return Ok(pass);
             }
+            self.by_slots = None;
+            self.open_windows(core)?;
         }
         let (mut moved, mut worked) = (false, 0);
         loop {

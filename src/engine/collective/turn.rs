@@ -10,7 +10,7 @@ use std::{
 use unisono_schedule::CallSchedule;
 
 use super::{
-    one_shot::{OneShot, Passed},
+    one_shot::OneShot,
     run::{Pass, Run},
 };
 use crate::engine::{
@@ -58,7 +58,7 @@ impl Engine {
     ) -> Result<(), Halt> {
         let (mut operation, schedule, completion) = turn;
         let entered = self.enter(comm_id, &mut operation, supervisor).map_err(Halt::from);
-        let open = |one_shot| self.open(comm_id, operation, schedule, one_shot, completion.submitted);
+        let open = |one_shot| self.open(comm_id, operation, schedule, one_shot, Some(completion.submitted));
         match entered.and_then(open) {
             Ok(run) => {
                 self.running.push(UnderWay { comm_id, run, completion, stalled: None });
@@ -84,19 +84,19 @@ impl Engine {
         Ok(OneShot::begin(core.comm, operation))
     }
 
-    /// Opens the windows of a collective that has begun. It was submitted at `since`.
+    /// Opens the windows of a collective that has begun. It was submitted at `since`, or now.
     fn open(
         &mut self,
         comm_id: CommId,
         operation: Box<Operation>,
         schedule: CallSchedule,
         one_shot: Option<OneShot>,
-        since: Instant,
+        since: Option<Instant>,
     ) -> Result<Run, Halt> {
         let (which, signature) = (operation.which(), operation.signature);
         let begun =
             self.net.core(comm_id).and_then(|mut core| Run::begin(&mut core, operation, schedule, one_shot));
-        begun.map_err(|stop| halt(stop, which, signature, since))
+        begun.map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))
     }
 
     /// Begins a collective and runs it directly as long as nothing else is to be done. If it has not ended then, its completion returns
@@ -123,13 +123,18 @@ impl Engine {
         let tried = quick.is_some();
         if let Some(one_shot) = quick {
             let engine = (&mut self.net, &mut self.wait, &mut self.idle);
-            let ended = go_on(engine, comm_id, |core, _| pass(one_shot, core, &operation), supervisor);
+            // Where slots are shared no schedule must run.
+            let pass = |core: &mut Core<'_>, _| {
+                let passed = one_shot.pass(core, &operation)?;
+                Ok(Pass::by_slots(core, passed)?.unwrap_or(Pass::Idle))
+            };
+            let ended = go_on(engine, comm_id, pass, supervisor);
             if ended.map_err(|stop| operation.halt(stop, Instant::now()))? {
                 self.next_turn(comm_id, supervisor)?;
                 return Ok(Called::Ended(number));
             }
         }
-        let run = self.open(comm_id, Box::new(operation), schedule, one_shot, Instant::now())?;
+        let run = self.open(comm_id, Box::new(operation), schedule, one_shot, None)?;
         self.alone = Some((comm_id, run));
         let ended = if tried { Ok(false) } else { self.go_on_alone(supervisor) };
         // It is always there: only a panic leaves it in place, for `abandon`.
@@ -269,15 +274,4 @@ fn go_on(
         std::hint::spin_loop();
     }
     Ok(false)
-}
-
-/// Does what can be done now of an operation whose ranks share slots, and sends control messages.
-fn pass(one_shot: &mut OneShot, core: &mut Core<'_>, operation: &Operation) -> Result<Pass, Stop> {
-    let passed = one_shot.pass(core, operation)?;
-    let sent = core.comm.has_control() && core.send_control()?;
-    Ok(match passed {
-        Passed::Ended => Pass::Ended,
-        Passed::Idle | Passed::NoSlots if !sent => Pass::Idle,
-        _ => Pass::Moved,
-    })
 }

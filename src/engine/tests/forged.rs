@@ -85,6 +85,14 @@ fn forged(stop: Result<(), Stop>, me: Rank, words: &str) {
     }
 }
 
+/// Opens windows of two ranks for each other, and uses them.
+fn sums_with_another(rank: Rank, engine: &mut Engine) {
+    let job = Job { chunk: 16, lanes: 3, ..Job::new(Collective::AllReduce, rank, 2, 100) };
+    let mut data = vec![1_i64; 100];
+    let borrowed = Borrowed::within(&mut data, 0..100, 0..100).unwrap();
+    call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
+}
+
 #[test]
 fn an_arrival_that_names_nothing_blames_nobody() {
     let hub = Hub::new();
@@ -93,10 +101,7 @@ fn an_arrival_that_names_nothing_blames_nobody() {
         SMALL,
         || Box::new(hub.open()),
         |rank, engine| {
-            let job = Job { chunk: 16, lanes: 3, ..Job::new(Collective::AllReduce, rank, 2, 100) };
-            let mut data = vec![1_i64; 100];
-            let borrowed = Borrowed::within(&mut data, 0..100, 0..100).unwrap();
-            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
+            sums_with_another(rank, engine);
             let net = engine.net();
             let mask = net.port.mask;
             for (immediate, len, words) in strange() {
@@ -118,10 +123,7 @@ fn credit_that_arrives_after_its_window_was_opened_again_is_no_news() {
         SMALL,
         || Box::new(hub.open()),
         |rank, engine| {
-            let job = Job { chunk: 16, lanes: 3, ..Job::new(Collective::AllReduce, rank, 2, 100) };
-            let mut data = vec![1_i64; 100];
-            let borrowed = Borrowed::within(&mut data, 0..100, 0..100).unwrap();
-            call::<i64>(engine, Call { job, op: ReduceOp::Sum, algorithm: "ring" }, &borrowed).unwrap();
+            sums_with_another(rank, engine);
             // The other one must not poll what this one sends next.
             called.wait();
             let (net, from) = (engine.net(), 1 - rank);
