@@ -33,10 +33,11 @@ if [ ! -e "$venv/complete" ]; then
   ci/setup.sh python >&2
   rm -rf "$venv"
   python3 -m venv "$venv"
-  pip=("$venv/bin/pip" install -q --disable-pip-version-check --only-binary :all:)
+  # Without a second copy of what the environment keeps.
+  pip=("$venv/bin/pip" install -q --disable-pip-version-check --no-cache-dir --only-binary :all:)
   if [ "$1" = torch-oldest ]; then
     "${pip[@]}" filelock typing_extensions sympy networkx jinja2 fsspec numpy expecttest hypothesis pytest==9.0.2 >&2
-    "${pip[@]}" --no-cache-dir --no-deps "${packages[@]}" >&2
+    "${pip[@]}" --no-deps "${packages[@]}" >&2
     "$venv/bin/python" ci/cuda_stubs.py "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch/lib" >&2
     "$venv/bin/python" -c 'import torch' >&2
   else
