@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the conformance suite, the choice of a NIC beside the network in which ranks meet, the collectives at 2 and 4
 # ranks, messages, mismatches, little memory that may be locked, a rank that is killed, and a short checked bench over
-# `verbs;ofi_rxm` on soft-RoCE, in the small emulated machine of ci/verbs-vm.
+# `verbs;ofi_rxm` on soft-RoCE, alone and beside shared memory, in the small emulated machine of ci/verbs-vm.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "$(uname -m)" != x86_64 ]; then
@@ -18,7 +18,9 @@ unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
 # too many and ends in "Unable to create verbs CQ".
 export FI_UNIVERSE_SIZE=32 UNISONO_TEST_PROVIDERS=verbs UNISONO_TEST_RANKS=2,4 UNISONO_TEST_BRIEF=1
 echo "test-verbs: conformance"
-ci/verbs-vm/run.sh . "$conformance"
+UNISONO_TEST_PROVIDERS=verbs,mux+verbs-far-allocated ci/verbs-vm/run.sh . "$conformance"
+echo "test-verbs: conformance, beside shared memory"
+UNISONO_TEST_PROVIDERS=mux+verbs-allocated ci/verbs-vm/run.sh . "$conformance" mapped
 echo "test-verbs: choice"
 ci/verbs-vm/run.sh . "$choice" ranks_that_meet_beside
 for cases in collectives "messages, 2" "little memory"; do
@@ -37,3 +39,20 @@ ci/verbs-vm/run.sh . bash -euc '
   for collective in all_reduce reduce_scatter all_gather broadcast reduce gather scatter all_to_all; do
     "$0" bench "$collective" --ranks 3 --provider verbs -b 8 -e 1M -f 64 -n 3 -w 1
   done' "$unisono"
+# As between hosts: ranks share memory with those of their own user, and reach those of another by verbs.
+echo "test-verbs: bench, beside shared memory"
+# shellcheck disable=SC2016
+said=$(ci/verbs-vm/run.sh . bash -euc '
+  chmod a+rw /dev/infiniband/*
+  export UNISONO_TOKEN=ranks-of-two-users UNISONO_PROVIDER=shm,verbs WORLD_SIZE=4 MASTER_ADDR=192.168.78.1 MASTER_PORT=29500
+  for memory in "" --registered; do
+    ranks=()
+    for RANK in 0 1 2 3; do
+      export RANK
+      # shellcheck disable=SC2086
+      setpriv --reuid $((RANK / 2)) "$0" bench all_reduce $memory --no-raw -b 8 -e 512K -f 16 -n 3 -w 1 & ranks+=($!)
+    done
+    for rank in "${ranks[@]}"; do wait "$rank"; done
+  done' "$unisono")
+echo "$said"
+[[ $said == *"over shm,verbs"* ]]

@@ -74,6 +74,14 @@ pub unsafe trait Transport: Send {
     /// [`Error::Map`] if the system refuses, and those of [`Self::register`].
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error>;
 
+    /// Zeroed memory that peers of this host [map](Self::map), if they can, and that no put reads or writes: no NIC need pin it.
+    ///
+    /// # Errors
+    /// As of [`allocate`](Self::allocate).
+    fn share(&mut self, len: usize) -> Result<Region, Error> {
+        self.allocate(len, false)
+    }
+
     /// The memory of a peer's region, to be read in place, if the peer has [allocated](Self::allocate) it, or it lies in a
     /// [memfd](Memory::of_memfd), and it can be mapped here. It stays mapped as long as the region that this returns. Both may access it at any time, so they must agree on who does: what a
     /// peer has written is seen by who has read a word that it wrote afterwards, atomically.

@@ -98,7 +98,7 @@ impl Core<'_> {
     /// Makes this rank's slots, and tells the others of them, or that there are none.
     fn offer_slots(&mut self) -> Result<(), Stop> {
         let Self { port, comm } = self;
-        let made = port.transport.allocate(slots::LEN, false);
+        let made = port.transport.share(slots::LEN);
         let made = made.map_err(|error| tracing::warn!(rank = port.me, %error, "no memory for shared slots"));
         comm.shared.own = made.ok().filter(|own| own.remote().is_some_and(|remote| remote.mappable));
         // A region of no length says that there are none.

@@ -4,8 +4,8 @@
 //! Two endpoints of one scope that both have shared memory use it in both directions. The fabric never hears of such a peer, and
 //! shared memory of no other.
 //!
-//! A region has the fabric's key and base for both. Shared memory is entered by them. Where the fabric pins no page, what is
-//! [allocated](Transport::allocate) lies in memory that peers of the host map, registered with the fabric as well.
+//! A region has the fabric's key and base for both. Shared memory is entered by them. What is [allocated](Transport::allocate) lies in
+//! memory that peers of the host map, registered with the fabric as well; what is [shared](Transport::share) is no region of the fabric's.
 //!
 //! **Polls.** Both are polled, shared memory first. A poll of a fabric that goes through sockets is a system call, which costs more
 //! than all of a put over shared memory. So while such a fabric brings nothing, it is polled every fourth time.
@@ -242,10 +242,6 @@ unsafe impl Transport for Mux {
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
         let Self { shm, fabric, .. } = self;
         match shm {
-            // As in `allocate`.
-            Some(shm) if !fabric.limits().cheap_registration => {
-                shm.register_again(memory.unshared(), |memory| fabric.register(memory))
-            }
             Some(shm) => shm.register_again(memory, |memory| fabric.register(memory)),
             None => fabric.register(memory),
         }
@@ -254,11 +250,15 @@ unsafe impl Transport for Mux {
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
         let Self { shm, fabric, .. } = self;
         match shm {
-            // What a NIC pins is not memory that peers map: libfabric's cache of registrations would have to see it go
-            // (prov/util/src/util_mem_hooks.c), which it does not where the system is called without libc.
-            Some(_) if !fabric.limits().cheap_registration => self.register(Memory::map(len, huge)?),
             Some(shm) => shm.allocate_again(len, huge, |memory| fabric.register(memory)),
             None => fabric.allocate(len, huge),
+        }
+    }
+
+    fn share(&mut self, len: usize) -> Result<Region, Error> {
+        match &mut self.shm {
+            Some(shm) => shm.allocate(len, false),
+            None => self.fabric.share(len),
         }
     }
 

@@ -12,7 +12,6 @@
 use std::{
     fs,
     os::fd::OwnedFd,
-    ptr::{self, NonNull},
     slice,
     sync::{
         LazyLock,
@@ -20,13 +19,14 @@ use std::{
     },
 };
 
+use memmap2::{MmapOptions, MmapRaw};
 use rustix::{
     fs::{
         FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate,
         memfd_create,
     },
     io::{Errno, retry_on_intr},
-    mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap},
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap},
     process::{Resource, getrlimit},
 };
 
@@ -43,18 +43,13 @@ pub(super) enum Access {
     ReadWrite,
 }
 
-/// A mapping of a memfd.
+/// A mapping of a memfd. It is made and ended by libc, where libfabric watches for memory that goes, so that its cache of registrations
+/// forgets it (prov/util/src/util_mem_hooks.c).
 #[derive(Debug)]
 pub(super) struct Segment {
-    base: NonNull<u8>,
-    len: usize,
+    mapping: MmapRaw,
     access: Access,
 }
-
-// SAFETY: the memory is mapped until the drop and is tied to no thread; it is accessed by atomics and raw copies alone.
-unsafe impl Send for Segment {}
-// SAFETY: as above.
-unsafe impl Sync for Segment {}
 
 fn no_memory(bytes: usize, call: &str, error: Errno) -> Error {
     let advice = match error {
@@ -182,18 +177,18 @@ impl Segment {
     }
 
     fn map(file: &OwnedFd, offset: u64, len: usize, access: Access) -> Result<Self, Errno> {
-        let protection = match access {
-            Access::Read => ProtFlags::READ,
-            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        let mut options = MmapOptions::new();
+        options.offset(offset).len(len);
+        let mapping = match access {
+            Access::Read => options.map_raw_read_only(file),
+            Access::ReadWrite => options.map_raw(file),
         };
-        // SAFETY: a new mapping at a place of the system's choice touches no other memory.
-        let base = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, offset)? };
-        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { base, len, access })
+        let mapping = mapping.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))?;
+        Ok(Self { mapping, access })
     }
 
     pub(super) fn base(&self) -> *mut u8 {
-        self.base.as_ptr()
+        self.mapping.as_mut_ptr()
     }
 
     pub(super) fn is_writable(&self) -> bool {
@@ -201,20 +196,20 @@ impl Segment {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.mapping.len()
     }
 
     /// The address of `len` bytes from `offset` on, if they lie in the segment.
     pub(super) fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         // SAFETY: within the mapping, or one past it, as is checked.
-        (end <= self.len).then(|| unsafe { self.base().add(offset) })
+        (end <= self.len()).then(|| unsafe { self.base().add(offset) })
     }
 
     /// Asks for huge pages. Those of hugetlbfs do not serve, because [`Self::make_private`] may find none to copy to.
     pub(super) fn ask_for_huge_pages(&self) {
         // SAFETY: changes no byte.
-        if let Err(error) = unsafe { madvise(self.base().cast(), self.len, Advice::LinuxHugepage) } {
+        if let Err(error) = unsafe { madvise(self.base().cast(), self.len(), Advice::LinuxHugepage) } {
             tracing::debug!(%error, "no huge pages for memory that is shared");
         }
     }
@@ -222,7 +217,7 @@ impl Segment {
     /// All of it as atomics. They may only be loaded where the mapping is for reading.
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped as long as `self` lives, page-aligned, and a multiple of a page long; peers change it as atomics may change.
-        unsafe { slice::from_raw_parts(self.base().cast(), self.len / size_of::<AtomicU64>()) }
+        unsafe { slice::from_raw_parts(self.base().cast(), self.len() / size_of::<AtomicU64>()) }
     }
 
     /// Ends the sharing: the bytes stay where they are, but are this process's alone from now on. Other threads may read and write
@@ -234,26 +229,17 @@ impl Segment {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: replaces exactly this segment's pages by the same file's, with the same bytes; the system does that at once for
         // all threads.
-        unsafe { mmap(self.base().cast(), self.len, protection, flags, file, 0)? };
+        unsafe { mmap(self.base().cast(), self.len(), protection, flags, file, 0)? };
         // A page that was not written yet still shows what peers write to the file: each is copied now.
         // SAFETY: changes no byte.
-        if unsafe { madvise(self.base().cast(), self.len, Advice::LinuxPopulateWrite) }.is_err() {
-            for page in (0..self.len).step_by(PAGE) {
+        if unsafe { madvise(self.base().cast(), self.len(), Advice::LinuxPopulateWrite) }.is_err() {
+            for page in (0..self.len()).step_by(PAGE) {
                 // SAFETY: within the mapping; a write that changes nothing, and is atomic in the machine.
                 let byte = unsafe { AtomicU8::from_ptr(self.base().add(page)) };
                 byte.fetch_or(0, Ordering::Relaxed);
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map` and not used after the drop.
-        if let Err(error) = unsafe { munmap(self.base().cast(), self.len) } {
-            tracing::warn!(%error, bytes = self.len, "shared memory cannot be unmapped");
-        }
     }
 }
 

@@ -62,71 +62,80 @@ pub(crate) struct Kind {
 pub(crate) enum Between {
     /// A provider of libfabric.
     Ofi(&'static str),
-    /// Shared memory.
-    Shm,
-    /// The same, with memory that the transport has allocated.
-    Shared,
-    /// The same, with memory of memfds.
-    Memfd,
-    /// Our shared memory beside tcp, for peers of one scope.
-    Mux,
-    /// The same, with memory that the transport has allocated.
-    MuxShared,
-    /// The same, with memory of memfds.
-    MuxMemfd,
-    /// The same, where each is in a scope of its own.
-    MuxFar,
+    /// Shared memory, and what memory a case gets, if not what it asks for.
+    Shm(Option<Made>),
+    /// Our shared memory beside this provider.
+    Mux(&'static str, Scope, Option<Made>),
 }
 
+/// In which scope each of several endpoints is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All in one: they share memory.
+    One,
+    /// Each in its own.
+    Own,
+}
+
+/// The fabric beside shared memory, where a name says nothing else.
+const BESIDE: &str = "tcp";
+
 impl Between {
-    /// What `name` names.
+    /// What `name` names: a provider of libfabric, `shm`, `mux`, or `mux+verbs` for another fabric than tcp; behind `mux` perhaps `-far`, for
+    /// scopes of their own, and behind both of ours perhaps `-allocated` or `-memfd`.
     pub(crate) fn named(name: &str) -> Self {
-        match name {
-            "shm" => Self::Shm,
-            "shm-allocated" => Self::Shared,
-            "shm-memfd" => Self::Memfd,
-            "mux" => Self::Mux,
-            "mux-allocated" => Self::MuxShared,
-            "mux-memfd" => Self::MuxMemfd,
-            "mux-far" => Self::MuxFar,
-            // Once for each provider.
-            name => Self::Ofi(name.to_owned().leak()),
+        let ends = [("-allocated", Some(Made::Allocated)), ("-memfd", Some(Made::Memfd))];
+        let cut = ends.iter().find_map(|(end, made)| Some((name.strip_suffix(end)?, *made)));
+        let (way, made) = cut.unwrap_or((name, None));
+        if way == "shm" {
+            return Self::Shm(made);
+        }
+        let (way, scope) = way.strip_suffix("-far").map_or((way, Scope::One), |way| (way, Scope::Own));
+        match way.strip_prefix("mux") {
+            Some("") => Self::Mux(BESIDE, scope, made),
+            // Leaked once for each transport.
+            Some(fabric) => Self::Mux(fabric.trim_start_matches('+').to_owned().leak(), scope, made),
+            None => Self::Ofi(name.to_owned().leak()),
         }
     }
 
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ofi(provider) => provider,
-            Self::Shm => "shm",
-            Self::Shared => "shm-allocated",
-            Self::Memfd => "shm-memfd",
-            Self::Mux => "mux",
-            Self::MuxShared => "mux-allocated",
-            Self::MuxMemfd => "mux-memfd",
-            Self::MuxFar => "mux-far",
-        }
+    pub(crate) fn name(self) -> String {
+        let (way, made) = match self {
+            Self::Ofi(provider) => return provider.to_owned(),
+            Self::Shm(made) => ("shm".to_owned(), made),
+            Self::Mux(fabric, scope, made) => {
+                let fabric = if fabric == BESIDE { String::new() } else { format!("+{fabric}") };
+                (format!("mux{fabric}{}", if scope == Scope::Own { "-far" } else { "" }), made)
+            }
+        };
+        let end = match made {
+            None => "",
+            Some(Made::Allocated) => "-allocated",
+            Some(Made::Memfd) => "-memfd",
+        };
+        way + end
     }
 
     /// Whether it notices, and says, that a peer's process has ended. Not every provider of libfabric does.
     pub(crate) fn names_the_dead(self) -> bool {
-        !matches!(self, Self::Ofi(_) | Self::MuxFar)
+        matches!(self, Self::Shm(_) | Self::Mux(_, Scope::One, _))
     }
 
     pub(crate) fn open(self) -> Result<Endpoint, Error> {
-        Ok(match self {
-            Self::Ofi(provider) => Box::new(Ofi::open(&Kind::options(provider))?),
-            Self::Shm => Box::new(shm::Endpoint::open()?),
-            Self::Shared => Box::new(Instead(Box::new(shm::Endpoint::open()?), Made::Allocated)),
-            Self::Memfd => Box::new(Instead(Box::new(shm::Endpoint::open()?), Made::Memfd)),
-            Self::Mux => mux(0, Self::Ofi("tcp").open()?)?,
-            Self::MuxShared => Box::new(Instead(Self::Mux.open()?, Made::Allocated)),
-            Self::MuxMemfd => Box::new(Instead(Self::Mux.open()?, Made::Memfd)),
-            Self::MuxFar => {
-                // Nobody else's.
-                let scope = u128::from(RandomState::new().hash_one(std::process::id()));
-                mux(scope, Self::Ofi("tcp").open()?)?
+        let fabric =
+            |provider| -> Result<Endpoint, Error> { Ok(Box::new(Ofi::open(&Kind::options(provider))?)) };
+        match self {
+            Self::Ofi(provider) => fabric(provider),
+            Self::Shm(made) => Ok(instead(made, Box::new(shm::Endpoint::open()?))),
+            Self::Mux(provider, scope, made) => {
+                let scope = match scope {
+                    Scope::One => 0,
+                    // Nobody else's.
+                    Scope::Own => u128::from(RandomState::new().hash_one(std::process::id())),
+                };
+                Ok(instead(made, mux(scope, fabric(provider)?)?))
             }
-        })
+        }
     }
 }
 
@@ -136,8 +145,8 @@ fn mux(scope: u128, fabric: Endpoint) -> Result<Endpoint, Error> {
 }
 
 /// What memory a case gets.
-#[derive(Clone, Copy)]
-enum Made {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
     /// What the transport allocates.
     Allocated,
     /// A part of a memfd.
@@ -146,6 +155,13 @@ enum Made {
 
 /// A transport with such memory where a case registers some that it has just mapped, or allocates some.
 struct Instead(Endpoint, Made);
+
+fn instead(made: Option<Made>, transport: Endpoint) -> Endpoint {
+    match made {
+        Some(made) => Box::new(Instead(transport, made)),
+        None => transport,
+    }
+}
 
 /// Zeros in a memfd, behind what is not theirs, of which nobody has a descriptor.
 fn in_memfd(len: usize) -> Result<Memory, Error> {
@@ -266,25 +282,20 @@ impl Kind {
                 }),
             });
         }
-        kinds.push(Self::between(Between::Shm));
-        kinds.push(Self::between(Between::Shared));
-        kinds.push(Self::between(Between::Memfd));
-        for (between, made) in [
-            (Between::Mux, None),
-            (Between::MuxShared, Some(Made::Allocated)),
-            (Between::MuxMemfd, Some(Made::Memfd)),
-            (Between::MuxFar, None),
-        ] {
+        let made = [None, Some(Made::Allocated), Some(Made::Memfd)];
+        kinds.extend(made.map(|made| Self::between(Between::Shm(made))));
+        let near = made.map(|made| (Scope::One, made));
+        for (whose, made) in near.into_iter().chain([(Scope::Own, None)]) {
+            let between = Between::Mux(BESIDE, whose, made);
             // Within a process beside inproc.
             kinds.push(Self {
-                name: between.name().into(),
+                name: between.name(),
                 between: Some(between),
                 make: Box::new(move || {
                     let (hub, mut scope) = (Hub::new(), 0);
                     Opener(Box::new(move || {
-                        scope += u128::from(between == Between::MuxFar);
-                        let mux = mux(scope, Box::new(hub.open()))?;
-                        Ok(if let Some(made) = made { Box::new(Instead(mux, made)) } else { mux })
+                        scope += u128::from(whose == Scope::Own);
+                        Ok(instead(made, mux(scope, Box::new(hub.open()))?))
                     }))
                 }),
             });
@@ -305,8 +316,7 @@ impl Kind {
     }
 
     fn between(what: Between) -> Self {
-        let name =
-            if let Between::Ofi(provider) = what { format!("ofi:{provider}") } else { what.name().into() };
+        let name = if let Between::Ofi(provider) = what { format!("ofi:{provider}") } else { what.name() };
         let make = Box::new(move || Opener(Box::new(move || what.open())));
         Self { name, between: Some(what), make }
     }

@@ -1,6 +1,9 @@
 //! Objects that are dropped, in any order, are not used afterwards and cause no hang.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use unisono_transport::{Error, Limits, Memory, Notify, Posted, Put, Region, Source, Target, Transport};
 
@@ -198,6 +201,24 @@ fn first_put(
         Ok(!theirs.arrived.is_empty())
     })?;
     Ok(theirs)
+}
+
+/// Puts go from and to new memory, though it lies where other memory has just been: libfabric keeps registrations that were closed, and
+/// must hear that their memory went.
+pub(crate) fn place_of_others(opener: &mut Opener) -> Outcome {
+    const LEN: usize = 256 << 10;
+    let (mut here, mut there) = opener.pair()?;
+    let mut places = HashSet::new();
+    for round in 0..16 {
+        let bytes = pattern(round, LEN);
+        let (source, window) = (here.allocate(LEN, false)?, there.allocate(LEN, false)?);
+        places.extend([source.base(), window.base()]);
+        kit::write(&source, 0, &bytes)?;
+        first_put(&mut *here, &mut *there, &source, &window)?;
+        ensure!(bytes_of(&window, 0, LEN)? == bytes, "round {round} brought other bytes");
+    }
+    ensure!(places.len() < 32, "no memory was at the place of other memory");
+    Ok(())
 }
 
 /// A put into a region whose registration was closed is an error at one end, or has no effect. It is never reported as an arrival, and

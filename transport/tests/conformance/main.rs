@@ -1,7 +1,7 @@
 //! One suite for every transport: each implementation of `Transport` must pass all cases.
 //!
 //! `inproc`, `sim`, `shm`, `mux` (shm beside another) and `ofi:tcp` must run. If `UNISONO_TEST_PROVIDERS` names others (separated by commas: providers of
-//! libfabric, for instance `verbs`, or `shm`, `shm-allocated` or `shm-memfd`), these and no others run, and must. An argument that is no option
+//! libfabric, for instance `verbs`, or what [`Between::named`] has beside), these and no others run, and must. An argument that is no option
 //! selects cases whose name contains it, as with any test; where providers are named, it must select one.
 
 #[path = "../arguments/mod.rs"]
@@ -44,6 +44,7 @@ const CASES: &[(&str, Case)] = &[
     ("dropped in every order", lifetime::drop_orders),
     ("what nobody has read does no harm", lifetime::unread),
     ("regions come and go beside the traffic", lifetime::regions_beside_traffic),
+    ("memory at the place of other memory is written", lifetime::place_of_others),
     ("a region taken back is not written", lifetime::taken_back),
     ("a region that outlives its endpoint is not written", lifetime::outlives),
     ("a peer that is gone is no hang", lifetime::peer_gone),

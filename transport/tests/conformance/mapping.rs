@@ -22,7 +22,7 @@ type Ends = [(kit::Endpoint, Region, Region); 2];
 /// Whether one end can map what the other allocates.
 fn near(here: &dyn Transport, there: &dyn Transport) -> bool {
     let (ours, theirs) = (here.limits(), there.limits());
-    ours.maps && ours.shares == theirs.shares && theirs.cheap_registration
+    ours.maps && ours.shares == theirs.shares
 }
 
 /// Asks for a region of the other's until that is decided.
@@ -46,10 +46,10 @@ fn map(
     Ok(decided.flatten())
 }
 
-/// Two ends that have mapped each other's memory; nothing if this transport cannot.
+/// Two ends that have mapped each other's memory, of which one has allocated its own and one shares it; nothing if this transport cannot.
 fn ends(opener: &mut Opener) -> Result<Option<Ends>, Box<dyn std::error::Error>> {
     let (mut here, mut there) = opener.pair()?;
-    let (ours, theirs) = (here.allocate(LEN, false)?, there.allocate(LEN, false)?);
+    let (ours, theirs) = (here.allocate(LEN, false)?, there.share(LEN)?);
     let near = near(&*here, &*there);
     ensure!(!near || remote(&theirs)?.mappable, "what was allocated cannot be mapped");
     let view = map(&mut *here, &mut *there, &remote(&theirs)?)?;

@@ -16,7 +16,9 @@ use unisono_transport::{
 };
 
 use crate::{
-    kit::{self, Between, Endpoint, FIRST, Outcome, PATIENCE, bytes_of, ensure, pattern, remote, until},
+    kit::{
+        self, Between, Endpoint, FIRST, Outcome, PATIENCE, Scope, bytes_of, ensure, pattern, remote, until,
+    },
     mapping,
 };
 
@@ -364,11 +366,8 @@ fn fetched_late(between: Between) -> Outcome {
 /// Each reads in place what the other has written to memory that it has allocated, also when the other has ended.
 fn mapped(between: Between) -> Outcome {
     let (mut other, mut end) = acquainted(between)?;
-    let near = matches!(between, Between::Shared | Between::Memfd | Between::MuxShared | Between::MuxMemfd);
-    ensure!(
-        end.remote.mappable || !matches!(between, Between::Shared | Between::Memfd),
-        "what was allocated cannot be mapped"
-    );
+    let near = matches!(between, Between::Shm(Some(_)) | Between::Mux(_, Scope::One, Some(_)));
+    ensure!(end.remote.mappable || !near, "what was allocated cannot be mapped");
     kit::publish(&end.window, 0, 0)?;
     writeln!(other.input, "map")?;
     let mut line = String::new();
