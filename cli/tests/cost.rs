@@ -272,7 +272,7 @@ fn the_model_is_compared_with_what_is() {
 fn what_has_no_sense_is_refused() {
     let usage = [
         ("simulate sort --ranks 2 --fabric tcp", "there are all_reduce, "),
-        ("simulate all_reduce --ranks 2 --fabric carrier-pigeon", "there are ndr400, hdr, efa, tcp"),
+        ("simulate all_reduce --ranks 2 --fabric carrier-pigeon", "there are shm, ndr400, hdr, efa, tcp"),
         ("simulate all_reduce --ranks 2 --fabric tcp --algorithm best", "there are direct, ring, "),
         ("simulate all_reduce --ranks 0 --fabric tcp", "0 is not in 1..="),
         ("simulate all_reduce --ranks 99999999999999999999 --fabric tcp", "--ranks"),

@@ -73,6 +73,7 @@ pub(crate) fn price_among(
 ) -> Result<Cost, Unpriced> {
     let spread = hosts.map_or(Spread::Even(fabric.ranks_per_host), Spread::Of);
     let job = &Job { spread, ..*job };
+    let fabric = &evened(plan, job.ranks, fabric);
     let setup = Setup { hosts, ..setup(plan, job, element_size, fabric, effort.limit) };
     let one = alike(plan, job.ranks, fabric).is_some();
     let parts = parts(plan, job, one, effort);
@@ -117,6 +118,14 @@ const CROWD: usize = 64;
 /// that waits loses its core and pays to get it back. A rank that is simulated alone never waits, so it would never pay.
 fn alike(plan: &Plan, ranks: usize, fabric: &Fabric) -> Option<Alike> {
     plan.alike(ranks).filter(|_| fabric.is_even(ranks) && (ranks > CROWD || fabric.crowd(ranks) <= 1.0))
+}
+
+/// The fabric on which so many ranks are simulated. With a port each, and schedules that are alike, they reach the ranks of their own host
+/// through it, too: then one can be simulated for all. It has to send between hosts in any case.
+fn evened(plan: &Plan, ranks: usize, fabric: &Fabric) -> Fabric {
+    let port_each = fabric.ports >= fabric.ranks_per_host.min(ranks);
+    let one = ranks > CROWD && port_each && plan.alike(ranks).is_some();
+    if one { Fabric { inside: None, ..*fabric } } else { *fabric }
 }
 
 /// Simulates the job without extrapolation.
@@ -383,6 +392,7 @@ mod tests {
 
     #[test]
     fn more_bytes_take_longer_and_nowhere_much_longer() {
+        let alone = Fabric { ranks_per_host: 1, ..Fabric::NDR400 };
         for collective in Collective::ALL.into_iter().filter(|&it| it != Collective::Barrier) {
             for ranks in [2, 4, 8] {
                 look_for_cliffs(collective, &Fabric::TCP, ranks);
@@ -391,10 +401,10 @@ mod tests {
             // measured over TCP.
             let slow = matches!(collective, Collective::ReduceScatter | Collective::AllGather);
             for ranks in [16, 64, 256, 1024].into_iter().filter(|&ranks| ranks <= 256 || !slow) {
-                look_for_cliffs(collective, &Fabric::NDR400, ranks);
+                look_for_cliffs(collective, &alone, ranks);
             }
         }
-        look_for_cliffs(Collective::AllReduce, &Fabric::NDR400, 1 << 14);
+        look_for_cliffs(Collective::AllReduce, &alone, 1 << 14);
     }
 
     #[test]

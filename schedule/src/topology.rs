@@ -26,13 +26,15 @@ pub struct Network {
     pub megabits: u32,
     /// The number of ports that a host's ranks use, on the host with the fewest.
     pub ports: usize,
+    /// Whether ranks of one host share memory. Otherwise they, too, communicate over the network.
+    pub shared_memory: bool,
 }
 
 impl Network {
-    /// A network with one port for each host, of unknown bandwidth.
+    /// A network with one port for each host, of unknown bandwidth. Only [`Kind::SharedMemory`] is shared memory.
     #[must_use]
     pub const fn new(kind: Kind) -> Self {
-        Self { kind, megabits: 0, ports: 1 }
+        Self { kind, megabits: 0, ports: 1, shared_memory: matches!(kind, Kind::SharedMemory) }
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use unisono_schedule::{Kind, Network, Rank, Topology, select::Chooser};
 
+use unisono_transport::mux;
+
 use super::{host::HostId, network, roster::Cores};
 
 /// Where a rank runs.
@@ -83,6 +85,7 @@ pub(crate) fn chooser(peers: &[PeerInfo<'_>], provider: &str) -> Chooser {
         kind,
         megabits: peers.iter().map(|peer| peer.megabits).filter(|&speed| speed > 0).min().unwrap_or(0),
         ports: hosts.values().map(|(_, devices)| devices.len()).min().unwrap_or(1),
+        shared_memory: kind == Kind::SharedMemory || mux::fabric_of(provider).is_some(),
     };
     let topology = Topology { ranks: peers.len(), cores: at_once.sum(), hosts: hosts.len(), network };
     Chooser::new(topology, &host_of)
@@ -205,8 +208,14 @@ mod tests {
     #[test]
     fn a_group_that_shares_memory_uses_that_alone() {
         let mut all = [peer("a", &[0], 1), peer("a", &[1], 1), peer("b", &[0], 1), peer("b", &[1], 1)];
-        let taken = |peers: &[Peer], provider: &str| chosen(peers, provider).network.kind;
+        let network = |peers: &[Peer], provider: &str| chosen(peers, provider).network;
+        let taken = |peers: &[Peer], provider: &str| network(peers, provider).kind;
         assert_eq!(taken(&all[2..], "net"), Kind::Sockets);
+        for (provider, shares) in
+            [("net", false), ("shm,net", true), ("shm,verbs;ofi_rxm", true), ("shm", true)]
+        {
+            assert_eq!(network(&all, provider).shared_memory, shares, "{provider}");
+        }
         for (rank, peer) in (0..).zip(&mut all) {
             peer.shares = Some(rank / 2);
         }

@@ -44,7 +44,7 @@ pub(crate) struct Compare {
     /// The provider
     #[arg(long, default_value = "tcp", value_parser = NonEmptyStringValueParser::new())]
     provider: String,
-    /// The fabric that the model assumes: ndr400, hdr, efa, tcp [default: fitted to this machine now]
+    /// The fabric that the model assumes: shm, ndr400, hdr, efa, tcp [default: fitted to this machine now]
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric)]
     fabric: Option<Fabric>,
 }

@@ -25,8 +25,8 @@ const COUNTED: u64 = 20_000_000;
 /// Shows which algorithm the library chooses for a collective, why, and the steps of one rank.
 ///
 /// The choice is that of a group with the default configuration. All ranks of one host share memory, unless `--fabric` names what
-/// they use instead, as UNISONO_PROVIDER does; between hosts the fabric is `--fabric`. By default the hosts have 2 cores for 8 ranks;
-/// with a core for each rank the choice may differ (`--cores`).
+/// they use instead, as UNISONO_PROVIDER does; between hosts the fabric is `--fabric`. By default one host has 2 cores for 8 ranks;
+/// with a core for each rank, as several hosts have, the choice may differ (`--cores`).
 #[derive(clap::Args)]
 pub(crate) struct Explain {
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub(crate) struct Explain {
     /// The rank whose steps are shown
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     rank: usize,
-    /// The fabric: ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g or tcp-100g [default: shared memory on one host, tcp between hosts]
+    /// The fabric: shm, ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g or tcp-100g [default: shm on one host, tcp-10g between hosts]
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric)]
     fabric: Option<Fabric>,
     /// Show all steps
@@ -51,8 +51,13 @@ impl Explain {
     }
 
     fn explain(&self) -> Result<()> {
-        let (ranks, fabric) = self.about.hosts(&self.fabric.unwrap_or(Fabric::TCP))?;
-        let fabric = if self.fabric.is_none() && fabric.hosts(ranks) == 1 { shared(fabric) } else { fabric };
+        let (ranks, fabric) = match self.fabric {
+            Some(fabric) => self.about.hosts(&fabric)?,
+            None => match self.about.hosts(&Fabric::SHM)? {
+                (ranks, fabric) if fabric.hosts(ranks) == 1 => (ranks, fabric),
+                _ => self.about.hosts(&Fabric::TCP_10G)?,
+            },
+        };
         if self.rank >= ranks {
             return Err(format!("--rank {}: there are ranks 0 to {}", self.rank, ranks - 1).into());
         }
@@ -146,12 +151,6 @@ impl Explain {
         }
         Ok(())
     }
-}
-
-/// The same hosts, whose ranks share memory.
-fn shared(fabric: Fabric) -> Fabric {
-    let summary = "memory that all ranks share, with the costs of TCP inside a host";
-    Fabric { name: SHM, summary, kind: Kind::SharedMemory, ..fabric }
 }
 
 /// The name of the provider that a group has on these hosts; ranks of a host share memory beside a fabric that reaches other hosts.

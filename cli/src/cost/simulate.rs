@@ -40,7 +40,7 @@ Examples:
 pub(crate) struct Simulate {
     #[command(flatten)]
     about: About,
-    /// The fabric: ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g, tcp-100g
+    /// The fabric: shm, ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g, tcp-100g
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric, required_unless_present = "measure")]
     fabric: Option<Fabric>,
     /// Instead of --fabric: this machine with all ranks on it, fitted to short runs, which take some seconds

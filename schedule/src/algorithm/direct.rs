@@ -187,7 +187,7 @@ impl Direct {
             Collective::AllGather | Collective::Gather | Collective::AllToAll => self.rank * self.count,
             _ => 0,
         };
-        steps.hand(self.writes(chunk), to, from, base + range.start - whole.start);
+        steps.hand(self.writes(chunk), to, from, base + (range.start - whole.start));
     }
 
     /// Whether this chunk's messages are writes.

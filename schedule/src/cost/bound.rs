@@ -12,7 +12,7 @@ use crate::Collective;
 ///   practice, and experience", Concurrency and Computation 19(13), 2007), and less where, as here, it may send the
 ///   next one meanwhile (Richard Karp, Abhijit Sahay, Eunice Santos and Klaus Erik Schauser, "Optimal broadcast and
 ///   summation in the LogP model", SPAA 1993);
-/// - one hop, and the bytes that go at least through the port of the busiest rank or, between hosts, through those of the
+/// - one hop, and the bytes that go at least through the port of the busiest rank and its path inside the host or, between hosts, through those of the
 ///   busiest host, whose ranks count as one (Chan et al., table 1; for an all_reduce also Pitch
 ///   Patarasuk and Xin Yuan, 2009: 2(n-1)/n of the vector);
 /// - the processor time of an average rank for taking, putting and reducing as many bytes.
@@ -50,7 +50,8 @@ pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &
     };
     let (send, receive) = (least(|path| path.send_overhead), least(|path| path.receive_overhead));
     let hop = least(|path| path.send_overhead + path.latency + path.receive_overhead);
-    let fastest = used.iter().filter(|(_, used)| *used).map(|(path, _)| path.bandwidth).fold(0.0, f64::max);
+    // A rank may use its port and the path inside at once.
+    let together: f64 = used.iter().filter(|(_, used)| *used).map(|(path, _)| path.bandwidth).sum();
     // Hearing from everybody is telling everybody in reverse.
     let (tells, hears) = match collective {
         Collective::Broadcast | Collective::Scatter => (true, false),
@@ -65,7 +66,7 @@ pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &
     let work = work * (n / cores).max(1.0);
     let ports = fabric.ports.max(1) as f64 * far.bandwidth;
     let host = if hosts > 1 { host / ports } else { 0.0 };
-    telling.max(hearing).max(hop + port / fastest).max(host).max(work)
+    telling.max(hearing).max(hop + port / together).max(host).max(work)
 }
 
 /// The least time (s) until `ranks` ranks know what one knows, if telling another takes `hop` and a rank that knows can begin to
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn bytes_bound_large_collectives() {
-        let fabric = Fabric { reduction: f64::INFINITY, ..Fabric::NDR400 };
+        let fabric = Fabric { reduction: f64::INFINITY, ranks_per_host: 1, ..Fabric::NDR400 };
         let near = |got: f64, wanted: f64| (got / wanted - 1.0).abs() < 1e-3;
         let bytes = 4 << 30;
         let wanted = bytes as f64 / fabric.between.bandwidth;

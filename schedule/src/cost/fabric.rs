@@ -89,6 +89,19 @@ const LOOPBACK: Path = Path {
     receive_per_byte: 0.15e-9,
 };
 
+/// Memory that the ranks of a host share, with this library's transport.
+const SHARED: Path = Path {
+    // A message of 8 B takes 0.35 µs, of which 0.15 are the put (AMD EPYC, virtual, both cores busy, 2026-11-28: `unisono simulate
+    // --measure --provider shm`, `unisono bench put`).
+    latency: 0.05e-6,
+    send_overhead: 0.15e-6,
+    receive_overhead: 0.15e-6,
+    // The sender copies to where the receiver reads.
+    bandwidth: COPY,
+    send_per_byte: 1.0 / COPY,
+    receive_per_byte: 0.0,
+};
+
 /// The part of an Ethernet's bits that is data of TCP: of 1538 bytes on the wire for each packet of 1500 bytes (with preamble,
 /// header, check sum and gap, IEEE 802.3) 1448 bytes (without the headers of IPv4 and TCP with timestamps, RFC 7323).
 const GOODPUT: f64 = 1448.0 / 1538.0;
@@ -126,8 +139,7 @@ impl Fabric {
             send_per_byte: 0.0,
             receive_per_byte: 0.0,
         },
-        // Ranks of one host meet through the NIC, too, as long as their provider is that of the others.
-        inside: None,
+        inside: Some(SHARED),
         // A port and a rank for each of eight accelerators, as in most such hosts.
         ports: 8,
         // InfiniBand Architecture Specification, volume 1: link-level credits, no drops.
@@ -159,6 +171,15 @@ impl Fabric {
         ..Self::HDR
     };
 
+    /// Shared memory, all ranks on a host of two cores.
+    pub const SHM: Self = Self {
+        name: "shm",
+        summary: "shared memory, 8 ranks on a host of 2 cores",
+        kind: Kind::SharedMemory,
+        between: SHARED,
+        ..Self::TCP
+    };
+
     /// TCP through the kernel, all ranks on a host of two cores.
     pub const TCP: Self = Self {
         name: "tcp",
@@ -185,7 +206,7 @@ impl Fabric {
         // Half of the 50 µs or so of a round trip between programs through one switch (netperf's TCP_RR). Not measured by
         // us.
         between: ethernet(1e9, 20e-6),
-        inside: Some(LOOPBACK),
+        inside: Some(SHARED),
         ports: 1,
         // A switch of 48 such ports with 4 MB gave one of them up to 700 KB (Alizadeh et al., "Data Center TCP (DCTCP)",
         // SIGCOMM 2010, section 2.3).
@@ -221,7 +242,8 @@ impl Fabric {
     };
 
     /// The presets.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
+        Self::SHM,
         Self::NDR400,
         Self::HDR,
         Self::EFA,
@@ -241,9 +263,9 @@ impl Fabric {
     /// The fabric of ranks at these places, with `ranks_per_host` ranks on the host with the most: the preset of its kind that is
     /// nearest, with the bandwidth of its ports if that is known.
     pub(crate) fn of(topology: &Topology, ranks_per_host: usize) -> Self {
-        let Network { kind, megabits, ports } = topology.network;
+        let Network { kind, megabits, ports, shared_memory } = topology.network;
         let preset = match (kind, megabits) {
-            (Kind::SharedMemory, _) => Self::TCP,
+            (Kind::SharedMemory, _) => Self::SHM,
             (Kind::Sockets, 1..=2_500) => Self::TCP_1G,
             (Kind::Sockets, 0 | 2_501..=10_000) => Self::TCP_10G,
             (Kind::Sockets, 10_001..=50_000) => Self::TCP_25G,
@@ -257,8 +279,14 @@ impl Fabric {
             megabits => f64::from(megabits) * 1e6 / 8.0 * goodput,
         };
         let ranks_per_host = ranks_per_host.max(1);
+        let inside = match kind {
+            Kind::Sockets if !shared_memory => Some(LOOPBACK),
+            Kind::Rdma | Kind::Efa if !shared_memory => None,
+            _ => preset.inside,
+        };
         Self {
             between: Path { bandwidth, ..preset.between },
+            inside,
             ports: ports.clamp(1, ranks_per_host),
             ranks_per_host,
             cores: (topology.cores / topology.hosts.max(1)).max(1),
@@ -272,7 +300,8 @@ impl Fabric {
     pub fn network(&self) -> Network {
         let goodput = if self.kind == Kind::Sockets { GOODPUT } else { 1.0 };
         let megabits = (self.between.bandwidth * 8.0 / goodput / 1e6).round() as u32;
-        Network { kind: self.kind, megabits, ports: self.ports }
+        let shared_memory = self.kind == Kind::SharedMemory || self.inside == Some(SHARED);
+        Network { kind: self.kind, megabits, ports: self.ports, shared_memory }
     }
 
     /// The places of `ranks` ranks, with consecutive ranks on a host.

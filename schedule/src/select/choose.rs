@@ -110,6 +110,7 @@ impl Chooser {
     /// The sources that are asked in turn. Measurements inside one host do not hold between hosts.
     fn sources(&self) -> &'static [Source] {
         let Topology { ranks, hosts, .. } = self.topology;
+        let levels = self.spread().has_levels(ranks);
         let port_each =
             self.fabric.kind == Kind::Rdma && self.fabric.ports >= self.fabric.ranks_per_host.min(ranks);
         let shares = self.topology.network.kind == Kind::SharedMemory;
@@ -118,9 +119,9 @@ impl Chooser {
             () if hosts <= 1 && shares => SHM_HOST,
             () if hosts <= 1 && self.topology.crowded() => CROWDED_HOST,
             () if hosts <= 1 => HOST,
-            () if port_each && ranks > FEW => PORT_EACH,
+            () if port_each && ranks > FEW && !levels => PORT_EACH,
             () if ranks <= model::MOST_RANKS => HOSTS,
-            () if self.spread().has_levels(ranks) => MANY_HOSTS,
+            () if levels => MANY_HOSTS,
             () => PORT_EACH,
         }
     }
@@ -411,10 +412,9 @@ mod tests {
         assert!(many.reason(AllReduce, 8).unwrap().starts_with("the row of infiniband.tuning"));
         let not = many.choose(Broadcast, 64 * KIB, |it| it.name != "lanes");
         assert!(not.is_some_and(|it| it.algorithm.plan(Broadcast).unwrap().flat.is_none()));
-        // A rank on each host, or a port for each rank.
-        let alone = Chooser::on(&Fabric { ranks_per_host: 1, ..Fabric::TCP_1G }, 128);
-        let ports = Chooser::on(&Fabric::NDR400, 128);
-        for chooser in [alone, ports] {
+        // A rank on each host.
+        for fabric in [Fabric::TCP_1G, Fabric::NDR400] {
+            let chooser = Chooser::on(&Fabric { ranks_per_host: 1, ..fabric }, 128);
             assert!(chooser.reason(Broadcast, 64 * KIB).unwrap().starts_with("the row of infiniband.tuning"));
         }
     }
