@@ -1,10 +1,17 @@
 //! Memory of the library that Python uses: `unisono._native.Buffer`.
 #![allow(unsafe_code, reason = "Python's buffer protocol is a C interface")]
 
-use std::ffi::{c_int, c_void};
+use std::{
+    ffi::{c_int, c_void},
+    os::fd::{BorrowedFd, RawFd},
+};
 
-use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
-use unisono::Tensor;
+use pyo3::{
+    exceptions::{PyBufferError, PyValueError},
+    ffi,
+    prelude::*,
+};
+use unisono::{Memory, Tensor};
 
 /// Bytes with Python's buffer protocol, freed with the last object that uses them: registered memory, which the NIC reads and writes
 /// without a copy, or the elements of a received tensor.
@@ -33,6 +40,17 @@ impl Buffer {
         let (base, len) = (bytes.as_mut_ptr().expose_provenance(), bytes.len());
         Self { base, len, owner: Owner::Tensor(tensor) }
     }
+}
+
+/// A part of the memfd with this descriptor. Who else may touch it, and when, the caller in Python promises.
+pub(crate) fn memory_of(file: RawFd, offset: u64, bytes: usize) -> PyResult<unisono::Result<Memory>> {
+    if file < 0 {
+        return Err(PyValueError::new_err(format!("{file} is no file descriptor")));
+    }
+    // SAFETY: not -1. If it is closed meanwhile, or no descriptor at all, the system says so.
+    let file = unsafe { BorrowedFd::borrow_raw(file) };
+    // SAFETY: no reference is made to these bytes. What others write to them at the wrong time are other numbers.
+    Ok(unsafe { Memory::of_memfd(file, offset, bytes) }.map_err(Into::into))
 }
 
 #[pymethods]

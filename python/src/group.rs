@@ -8,7 +8,7 @@ use pyo3::{IntoPyObjectExt, prelude::*, types::PyDict};
 use unisono::{Error as Cause, Foreign, MessageRequest, ProcessGroup, Request, Source, schedule::Uneven};
 
 use crate::{
-    buffer::Buffer,
+    buffer::{self, Buffer},
     errors::{Class, exception, failure, text},
     finisher::{self, Keep},
     operands::{self, Operand, seconds},
@@ -300,6 +300,14 @@ impl Group {
     fn buffer(&self, py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
         let group = self.group(py, "buffer")?;
         let buffer = py.detach(|| group.buffer::<u8>(bytes));
+        buffer.map(Buffer::registered).map_err(|error| self.error(py, &error))
+    }
+
+    /// A part of a memfd, which the NIC and the ranks of the host know from now on.
+    fn buffer_from(&self, py: Python<'_>, file: i32, offset: u64, bytes: usize) -> PyResult<Buffer> {
+        let group = self.group(py, "buffer_from")?;
+        let memory = buffer::memory_of(file, offset, bytes)?;
+        let buffer = py.detach(|| memory.and_then(|memory| group.buffer_from::<u8>(memory)));
         buffer.map(Buffer::registered).map_err(|error| self.error(py, &error))
     }
 

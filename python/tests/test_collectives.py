@@ -3,6 +3,8 @@
 import array
 import ctypes
 import functools
+import mmap
+import os
 from typing import Any
 
 import numpy as np
@@ -243,6 +245,30 @@ def other_objects(group: Group) -> None:
     same(group.all_reduce(registered, out=registered), np.full((2, 3), total, "f4"))
 
 
+def memory_from_outside(group: Group) -> None:
+    """An array in a memfd is reduced in place, by all ways: where the ranks of a host read it from 16 KiB on, and where they do not."""
+    rank, size, offset = group.rank, group.size, mmap.PAGESIZE
+    for shape in [(), 3, (50, 20), (300, 500)]:
+        count = int(np.prod(shape))
+        file = os.memfd_create("from outside", os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, offset + 8 * count + 100)
+        mapped = mmap.mmap(file, 0)
+        elements = np.frombuffer(mapped, "f8", count, offset)
+        elements[:] = np.arange(count) + rank
+        array = group.buffer_from(file, shape, offset=offset)
+        os.close(file)
+        same(array.reshape(count), elements)
+        wanted = size * np.arange(count, dtype="f8") + sum(range(size))
+        same(group.all_reduce(array, out=array).reshape(count), wanted)
+        same(elements, wanted)
+    with open("/dev/null", "r+b") as file, pytest.raises(unisono.Error, match="memfd"):
+        group.buffer_from(file, 4)
+    with pytest.raises(ValueError, match="-1 is no file descriptor"):
+        group.buffer_from(-1, 4)
+    with pytest.raises(TypeError, match="buffer_from: elements of object"):
+        group.buffer_from(0, 4, "O")
+
+
 @pytest.fixture
 def seed() -> int:
     print(f"seed {SEED}")
@@ -284,6 +310,10 @@ def bfloat16(group: Group) -> None:
     result = group.all_reduce(mine)
     assert result.dtype == mine.dtype and result.tolist() == [group.size * group.size / 2] * 5
     assert group.all_gather(mine).dtype == mine.dtype
+
+
+def test_memory_from_outside_serves_as_a_buffer(world: Ranks) -> None:
+    world.run(memory_from_outside)
 
 
 def test_bfloat16_is_reduced(world: Ranks) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from unisono import _arrays, _exit, _native
 from unisono._arrays import Array
@@ -141,16 +141,22 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
     # Memory.
 
     def buffer(self, shape: int | Sequence[int], dtype: Any = "float64") -> Array:
-        """An array of zeros in registered memory, which the NIC reads and writes without a copy. Needs numpy."""
-        import numpy
+        """An array of zeros in registered memory, which the NIC reads and writes, and the ranks of this host read, without a copy. Needs
+        numpy.
+        """
+        return _array("buffer", shape, dtype, self._native.buffer)
 
-        kind = numpy.dtype(dtype)
-        if kind.hasobject:
-            raise TypeError(f"buffer: elements of {kind} are Python objects")
-        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-        count = int(numpy.prod(lengths, dtype=object))
-        memory = self._native.buffer(count * kind.itemsize)
-        return numpy.frombuffer(memory, kind, count).reshape(lengths)  # type: ignore[call-overload]
+    def buffer_from(
+        self, file: int | HasFileno, shape: int | Sequence[int], dtype: Any = "float64", offset: int = 0
+    ) -> Array:
+        """An array in memory that is there already: the part of a memfd (``os.memfd_create`` with ``os.MFD_ALLOW_SEALING``) from ``offset`` on,
+        a multiple of the size of a page. It serves as one of `buffer`, and whoever has mapped the file sees the results; ``file`` may be
+        closed. While a call works on the array, nobody else writes to it. Needs numpy.
+        """
+        descriptor = file if isinstance(file, int) else file.fileno()
+        return _array(
+            "buffer_from", shape, dtype, lambda size: self._native.buffer_from(descriptor, offset, size)
+        )
 
     # The end.
 
@@ -178,3 +184,23 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
         elif not self._native.left:
             _exit.abort(_exit.told(kind, error))
             self._native.close()
+
+
+class HasFileno(Protocol):
+    """A file of Python's."""
+
+    def fileno(self) -> int: ...
+
+
+def _array(
+    call: str, shape: int | Sequence[int], dtype: Any, memory_of: Callable[[int], _native.Buffer]
+) -> Array:
+    """An array in memory of as many bytes as it has."""
+    import numpy
+
+    kind = numpy.dtype(dtype)
+    if kind.hasobject:
+        raise TypeError(f"{call}: elements of {kind} are Python objects")
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    count = int(numpy.prod(lengths, dtype=object))
+    return numpy.frombuffer(memory_of(count * kind.itemsize), kind, count).reshape(lengths)  # type: ignore[call-overload]
