@@ -9,7 +9,7 @@ use crate::{
     buffer::{Aside, Borrowed, Foreign, Operand, Overlap},
     call::Form,
     dtype::Dtype,
-    engine::What,
+    engine::{Planned, What},
     error::{Error, Result},
     group::{
         ProcessGroup, Source, check_timeout,
@@ -19,7 +19,6 @@ use crate::{
         },
         p2p::sender,
         plan::spec::{CallOptions, CallSpec},
-        shared::Planned,
         typed::coalesced::list,
     },
     reduce::ReduceOp,

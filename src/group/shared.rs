@@ -6,15 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_schedule::{CallSchedule, Collective, Rank};
+use unisono_schedule::{Collective, Rank};
 
 use crate::{
     buffer::{Aside, Borrowed, Overlap, SpanError},
     call::Cargo,
     dtype::Dtype,
     engine::{
-        Action, Called, CommId, Completion, Operation, Outcome, Pairs, StalledOperation, Stop, Task, WORLD,
-        What,
+        Action, Called, CommId, Completion, Operation, Outcome, Pairs, Planned, StalledOperation, Stop, Task,
+        WORLD, What,
     },
     error::{Error, Failure, Result},
     group::plan::{
@@ -65,9 +65,6 @@ pub(crate) struct State {
     /// Whether the shutdown of the world has begun.
     pub shutdown: bool,
 }
-
-/// A collective that is ready to begin.
-pub(crate) type Planned = (Operation, CallSchedule);
 
 impl State {
     /// The number of the latest operation that a call has waited for; 0 before the first.
@@ -122,9 +119,8 @@ impl Shared {
     ) -> Result<()> {
         self.runtime.check_calls(spec.collective.name())?;
         let mut aside = Aside::new();
-        let (operation, schedule) = self.collective(dtype, spec, borrowed, &mut aside, options)?;
-        let timeout = self.timeout(options);
-        state.latest = self.runtime.collective(self.comm_id, (operation, schedule), timeout)?;
+        let planned = self.collective(dtype, spec, borrowed, &mut aside, options)?;
+        state.latest = self.runtime.collective(self.comm_id, planned, self.timeout(options))?;
         Ok(())
     }
 
@@ -132,7 +128,7 @@ impl Shared {
     pub(crate) fn run_while<B: Send + 'static>(
         &self,
         call: &'static str,
-        ((operation, schedule), aside): (Planned, Aside),
+        (planned, aside): (Planned, Aside),
         held: B,
         options: &CallOptions,
         (every, go_on): (Duration, impl FnMut() -> bool),
@@ -145,7 +141,7 @@ impl Shared {
         let mut state = self.state()?;
         self.runtime.check_calls(call)?;
         let timeout = self.timeout(options);
-        let (called, lock) = self.runtime.start(self.comm_id, (operation, schedule), timeout, &mut memory)?;
+        let (called, lock) = self.runtime.start(self.comm_id, planned, timeout, &mut memory)?;
         let outcome = match called {
             Called::Ended(number) => {
                 state.latest = Some(number);

@@ -35,14 +35,14 @@ use crate::{
     buffer::Registry,
     config::Config,
     engine::{
-        Action, Called, CommId, Completion, Done, Engine, Halt, Memory, Operation, Outcome, Request,
-        Settings, Supervisor as _, Task, What,
+        Action, Called, CommId, Completion, Done, Engine, Halt, Memory, Outcome, Planned, Request, Settings,
+        Supervisor as _, Task, What,
     },
     error::{Error, Failure, Result},
     rendezvous::{Position, Store},
     work::Driver,
 };
-use unisono_schedule::{CallSchedule, Rank, select::table::Table};
+use unisono_schedule::{Rank, select::table::Table};
 
 /// While this rank leaves: how long the engine is driven before it is asked again whether an operation is left.
 const DRAIN: Duration = Duration::from_millis(20);
@@ -232,10 +232,10 @@ impl Runtime {
     pub(crate) fn collective(
         &self,
         comm_id: CommId,
-        (operation, schedule): (Operation, CallSchedule),
+        planned: Planned,
         timeout: Duration,
     ) -> Result<Option<u64>> {
-        match self.start(comm_id, (operation, schedule), timeout, &mut || None)? {
+        match self.start(comm_id, planned, timeout, &mut || None)? {
             (Called::Ended(number), _) => Ok(Some(number)),
             (Called::UnderWay(outcome), lock) => {
                 self.advance(lock, &outcome, None);
@@ -249,19 +249,19 @@ impl Runtime {
     pub(crate) fn start(
         &self,
         comm_id: CommId,
-        (operation, schedule): (Operation, CallSchedule),
+        planned: Planned,
         timeout: Duration,
         memory: &mut dyn FnMut() -> Memory,
     ) -> Result<(Called, Option<DriverLock<'_>>)> {
         let Some(lock) = self.try_lock_driver() else {
             let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
-            self.ask(comm_id, Task { what: What::Collective(Box::new(operation), schedule), completion });
+            self.ask(comm_id, Task { what: What::Collective(Box::new(planned.0), planned.1), completion });
             return Ok((Called::UnderWay(outcome), None));
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(engine) = slot.as_mut() else { return Err(self.no_more()) };
         // If this thread unwinds, the driver lock drops the engine, and with it its puts, before the memory that they read.
-        let called = engine.call(comm_id, (operation, schedule), timeout, memory, self);
+        let called = engine.call(comm_id, planned, timeout, memory, self);
         drop(slot);
         let called = called.map_err(|halt| {
             self.halted(halt);

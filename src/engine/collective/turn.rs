@@ -17,7 +17,7 @@ use crate::engine::{
     comm::{Core, Net, QueuedCollective},
     completion::{Action, Completion, Done, Memory, Outcome},
     progress::{Engine, OFTEN, UnderWay},
-    request::{Operation, What},
+    request::{Operation, Planned, What},
     stop::{Halt, Stop, halt},
     supervisor::{Supervisor, Task},
     wait::Wait,
@@ -104,7 +104,7 @@ impl Engine {
     pub(crate) fn call(
         &mut self,
         comm_id: CommId,
-        (mut operation, schedule): (Operation, CallSchedule),
+        mut planned: Planned,
         timeout: Duration,
         memory: &mut dyn FnMut() -> Memory,
         supervisor: &dyn Supervisor,
@@ -112,11 +112,12 @@ impl Engine {
         let talks = !self.messaging.is_empty() || !self.net.port.active_comms.is_empty();
         if talks || !self.running.is_empty() {
             let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
-            self.turn(comm_id, (Box::new(operation), schedule, completion), supervisor)?;
+            self.turn(comm_id, (Box::new(planned.0), planned.1, completion), supervisor)?;
             return Ok(Called::UnderWay(outcome));
         }
         self.net.core(comm_id)?.comm.busy = true;
-        let mut one_shot = self.enter(comm_id, &mut operation, supervisor)?;
+        let operation = &mut planned.0;
+        let mut one_shot = self.enter(comm_id, operation, supervisor)?;
         let number = operation.number;
         // Mostly it ends before a run is worth its allocations. Nothing but this thread accesses its memory.
         let quick = one_shot.as_mut().filter(|it| it.is_open());
@@ -125,7 +126,7 @@ impl Engine {
             let engine = (&mut self.net, &mut self.wait, &mut self.idle);
             // Where slots are shared no schedule must run.
             let pass = |core: &mut Core<'_>, _| {
-                let passed = one_shot.pass(core, &operation)?;
+                let passed = one_shot.pass(core, operation)?;
                 Ok(Pass::by_slots(core, passed)?.unwrap_or(Pass::Idle))
             };
             let ended = go_on(engine, comm_id, pass, supervisor);
@@ -134,7 +135,7 @@ impl Engine {
                 return Ok(Called::Ended(number));
             }
         }
-        let run = self.open(comm_id, Box::new(operation), schedule, one_shot, None)?;
+        let run = self.open(comm_id, Box::new(planned.0), planned.1, one_shot, None)?;
         self.alone = Some((comm_id, run));
         let ended = if tried { Ok(false) } else { self.go_on_alone(supervisor) };
         // It is always there: only a panic leaves it in place, for `abandon`.
