@@ -50,7 +50,8 @@ pub struct Config {
     pub eager: usize,
     /// How many such messages from one neighbour may wait: from 2 to 64, 8 by default; alike.
     pub eager_slots: usize,
-    /// Whether windows and buffers use huge pages, if the system has any; not by default.
+    /// Whether windows and buffers use huge pages, if the system has any; not by default. Beside a NIC that pins memory, the ranks of a host
+    /// do not read such buffers in place.
     pub huge_pages: bool,
     /// How long a wait polls without yielding its processor. It then yields between polls, for at most 200 µs, and then sleeps;
     /// both times get shorter while waits are long. `None`: 20 µs, or 0 if this host has more ranks than processors for them.

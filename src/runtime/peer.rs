@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use unisono_schedule::{Kind, Network, Rank, Topology, select::Chooser};
-
 use unisono_transport::mux;
 
 use super::{host::HostId, network, roster::Cores};

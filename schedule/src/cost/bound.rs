@@ -12,9 +12,9 @@ use crate::Collective;
 ///   practice, and experience", Concurrency and Computation 19(13), 2007), and less where, as here, it may send the
 ///   next one meanwhile (Richard Karp, Abhijit Sahay, Eunice Santos and Klaus Erik Schauser, "Optimal broadcast and
 ///   summation in the LogP model", SPAA 1993);
-/// - one hop, and the bytes that go at least through the port of the busiest rank and its path inside the host or, between hosts, through those of the
-///   busiest host, whose ranks count as one (Chan et al., table 1; for an all_reduce also Pitch
-///   Patarasuk and Xin Yuan, 2009: 2(n-1)/n of the vector);
+/// - one hop, and the bytes that go at least through the port of the busiest rank and its path inside the host or, between
+///   hosts, through the ports of the busiest host, whose ranks count as one (Chan et al., table 1; for an all_reduce also
+///   Pitch Patarasuk and Xin Yuan, 2009: 2(n-1)/n of the vector);
 /// - the processor time of an average rank for taking, putting and reducing as many bytes.
 #[must_use]
 pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &Fabric) -> f64 {

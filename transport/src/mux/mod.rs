@@ -250,6 +250,8 @@ unsafe impl Transport for Mux {
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
         let Self { shm, fabric, .. } = self;
         match shm {
+            // A NIC that pins memory has huge pages from hugetlbfs, which peers do not map.
+            Some(_) if huge && !fabric.limits().cheap_registration => self.register(Memory::map(len, huge)?),
             Some(shm) => shm.allocate_again(len, huge, |memory| fabric.register(memory)),
             None => fabric.allocate(len, huge),
         }
