@@ -123,8 +123,7 @@ fn alike(plan: &Plan, ranks: usize, fabric: &Fabric) -> Option<Alike> {
 /// The fabric on which so many ranks are simulated. With a port each, and schedules that are alike, they reach the ranks of their own host
 /// through it, too: then one can be simulated for all. It has to send between hosts in any case.
 fn evened(plan: &Plan, ranks: usize, fabric: &Fabric) -> Fabric {
-    let port_each = fabric.ports >= fabric.ranks_per_host.min(ranks);
-    let one = ranks > CROWD && port_each && plan.alike(ranks).is_some();
+    let one = ranks > CROWD && fabric.has_port_each(ranks) && plan.alike(ranks).is_some();
     if one { Fabric { inside: None, ..*fabric } } else { *fabric }
 }
 

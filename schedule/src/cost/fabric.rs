@@ -333,12 +333,16 @@ impl Fabric {
     /// Whether each of `ranks` ranks has a port of its own and the same costs to all others, so that all can do the same at the same
     /// time.
     pub(crate) fn is_even(&self, ranks: usize) -> bool {
-        let per_host = self.ranks_per_host.min(ranks);
         match self.inside {
-            _ if per_host == 1 => true,
+            _ if self.ranks_per_host.min(ranks) == 1 => true,
             Some(_) => self.hosts(ranks) == 1,
-            None => self.ports >= per_host,
+            None => self.has_port_each(ranks),
         }
+    }
+
+    /// Whether no two of `ranks` ranks share a port.
+    pub(crate) fn has_port_each(&self, ranks: usize) -> bool {
+        self.ports >= self.ranks_per_host.min(ranks)
     }
 
     /// The cost of a message between two ranks, which are on one host or not.

@@ -110,18 +110,18 @@ impl Chooser {
     /// The sources that are asked in turn. Measurements inside one host do not hold between hosts.
     fn sources(&self) -> &'static [Source] {
         let Topology { ranks, hosts, .. } = self.topology;
-        let levels = self.spread().has_levels(ranks);
-        let port_each =
-            self.fabric.kind == Kind::Rdma && self.fabric.ports >= self.fabric.ranks_per_host.min(ranks);
+        // Looks at the hosts of all ranks, and this may be asked in every call.
+        let levels = || self.spread().has_levels(ranks);
+        let port_each = self.fabric.kind == Kind::Rdma && self.fabric.has_port_each(ranks);
         let shares = self.topology.network.kind == Kind::SharedMemory;
         match () {
             () if hosts <= 1 && shares && self.topology.crowded() => CROWDED_SHM_HOST,
             () if hosts <= 1 && shares => SHM_HOST,
             () if hosts <= 1 && self.topology.crowded() => CROWDED_HOST,
             () if hosts <= 1 => HOST,
-            () if port_each && ranks > FEW && !levels => PORT_EACH,
+            () if port_each && ranks > FEW && !levels() => PORT_EACH,
             () if ranks <= model::MOST_RANKS => HOSTS,
-            () if levels => MANY_HOSTS,
+            () if levels() => MANY_HOSTS,
             () => PORT_EACH,
         }
     }
