@@ -6,12 +6,8 @@ use std::{
     os::fd::{BorrowedFd, RawFd},
 };
 
-use pyo3::{
-    exceptions::{PyBufferError, PyValueError},
-    ffi,
-    prelude::*,
-};
-use unisono::{Memory, Tensor};
+use pyo3::{exceptions::PyBufferError, ffi, prelude::*};
+use unisono::{Error, Memory, Tensor};
 
 /// Bytes with Python's buffer protocol, freed with the last object that uses them: registered memory, which the NIC reads and writes
 /// without a copy, or the elements of a received tensor.
@@ -43,14 +39,17 @@ impl Buffer {
 }
 
 /// A part of the memfd with this descriptor. Who else may touch it, and when, the caller in Python promises.
-pub(crate) fn memory_of(file: RawFd, offset: u64, bytes: usize) -> PyResult<unisono::Result<Memory>> {
+pub(crate) fn memory_of(file: RawFd, offset: u64, bytes: usize) -> unisono::Result<Memory> {
     if file < 0 {
-        return Err(PyValueError::new_err(format!("{file} is no file descriptor")));
+        return Err(Error::Argument {
+            call: "buffer_from",
+            problem: format!("{file} is no file descriptor"),
+        });
     }
     // SAFETY: not -1. If it is closed meanwhile, or no descriptor at all, the system says so.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
     // SAFETY: no reference is made to these bytes. What others write to them at the wrong time are other numbers.
-    Ok(unsafe { Memory::of_memfd(file, offset, bytes) }.map_err(Into::into))
+    Ok(unsafe { Memory::of_memfd(file, offset, bytes) }?)
 }
 
 #[pymethods]

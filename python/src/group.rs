@@ -306,8 +306,7 @@ impl Group {
     /// A part of a memfd, which the NIC and the ranks of the host know from now on.
     fn buffer_from(&self, py: Python<'_>, file: i32, offset: u64, bytes: usize) -> PyResult<Buffer> {
         let group = self.group(py, "buffer_from")?;
-        let memory = buffer::memory_of(file, offset, bytes)?;
-        let buffer = py.detach(|| memory.and_then(|memory| group.buffer_from::<u8>(memory)));
+        let buffer = py.detach(|| group.buffer_from::<u8>(buffer::memory_of(file, offset, bytes)?));
         buffer.map(Buffer::registered).map_err(|error| self.error(py, &error))
     }
 
