@@ -49,7 +49,6 @@ said=$(ci/verbs-vm/run.sh . bash -euc '
     ranks=()
     for RANK in 0 1 2 3; do
       export RANK
-      # shellcheck disable=SC2086
       setpriv --reuid $((RANK / 2)) "$0" bench all_reduce $memory --no-raw -b 8 -e 512K -f 16 -n 3 -w 1 & ranks+=($!)
     done
     for rank in "${ranks[@]}"; do wait "$rank"; done

@@ -80,22 +80,24 @@ pub(crate) enum Scope {
 /// The fabric beside shared memory, where a name says nothing else.
 const BESIDE: &str = "tcp";
 
+/// What names end with that say what memory a case gets.
+const ENDS: [(&str, Made); 2] = [("-allocated", Made::Allocated), ("-memfd", Made::Memfd)];
+
 impl Between {
     /// What `name` names: a provider of libfabric, `shm`, `mux`, or `mux+verbs` for another fabric than tcp; behind `mux` perhaps `-far`, for
     /// scopes of their own, and behind both of ours perhaps `-allocated` or `-memfd`.
     pub(crate) fn named(name: &str) -> Self {
-        let ends = [("-allocated", Some(Made::Allocated)), ("-memfd", Some(Made::Memfd))];
-        let cut = ends.iter().find_map(|(end, made)| Some((name.strip_suffix(end)?, *made)));
+        let cut = ENDS.iter().find_map(|&(end, made)| Some((name.strip_suffix(end)?, Some(made))));
         let (way, made) = cut.unwrap_or((name, None));
         if way == "shm" {
             return Self::Shm(made);
         }
         let (way, scope) = way.strip_suffix("-far").map_or((way, Scope::One), |way| (way, Scope::Own));
-        match way.strip_prefix("mux") {
-            Some("") => Self::Mux(BESIDE, scope, made),
+        match way.split_once('+') {
+            None if way == "mux" => Self::Mux(BESIDE, scope, made),
             // Leaked once for each transport.
-            Some(fabric) => Self::Mux(fabric.trim_start_matches('+').to_owned().leak(), scope, made),
-            None => Self::Ofi(name.to_owned().leak()),
+            Some(("mux", fabric)) => Self::Mux(fabric.to_owned().leak(), scope, made),
+            _ => Self::Ofi(name.to_owned().leak()),
         }
     }
 
@@ -108,12 +110,8 @@ impl Between {
                 (format!("mux{fabric}{}", if scope == Scope::Own { "-far" } else { "" }), made)
             }
         };
-        let end = match made {
-            None => "",
-            Some(Made::Allocated) => "-allocated",
-            Some(Made::Memfd) => "-memfd",
-        };
-        way + end
+        let end = ENDS.iter().find(|(_, end)| Some(*end) == made);
+        way + end.map_or("", |(end, _)| end)
     }
 
     /// Whether it notices, and says, that a peer's process has ended. Not every provider of libfabric does.
