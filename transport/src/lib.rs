@@ -22,6 +22,8 @@ pub mod fork;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(test)]
+mod guarded;
 pub mod inproc;
 mod local;
 pub mod mux;

@@ -1,6 +1,8 @@
 //! Interprets the entries of a completion queue.
 #![allow(unsafe_code)]
 
+use std::ffi::c_char;
+
 use unisono_libfabric_sys as sys;
 
 use super::{
@@ -42,7 +44,7 @@ pub(super) fn failure(queue: &Cq, domain: &Domain, pool: &Pool) -> Error {
     // SAFETY: the queue is open; one entry is written.
     let result = unsafe { sys::fi_cq_readerr(queue.as_ptr(), &raw mut roomy.entry, 0) };
     let entry = roomy.entry;
-    let mut words = [0; 256];
+    let mut words: [c_char; 256] = [0; 256];
     let detail = if result == 1 {
         // SAFETY: the queue is open; the text goes to `words` or is the library's own.
         unsafe {

@@ -54,7 +54,7 @@ unsafe impl Sync for Fabric {}
 impl Fabric {
     /// `activity` tells a watchdog which call of the library is made, for the fabric or any of its domains.
     pub(super) fn open(info: &Info, activity: &Arc<Activity>) -> Result<Arc<Self>, Error> {
-        let mut object = ptr::null_mut();
+        let mut object: *mut sys::fid_fabric = ptr::null_mut();
         let result = activity.during(LibraryCall::Domain, || {
             // SAFETY: the attributes belong to `info`, which lives through the call.
             unsafe { sys::fi_fabric(info.raw().fabric_attr, &raw mut object, ptr::null_mut()) }
@@ -101,7 +101,7 @@ unsafe impl Sync for Domain {}
 
 impl Domain {
     pub(super) fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Self>, Error> {
-        let mut object = ptr::null_mut();
+        let mut object: *mut sys::fid_domain = ptr::null_mut();
         let result = fabric.activity.during(LibraryCall::Domain, || {
             // SAFETY: `fabric` is open; `info` lives through the call.
             unsafe {
@@ -167,7 +167,7 @@ impl<T> Object<T> {
         call: &'static str,
         open: impl FnOnce(*mut *mut T) -> c_int,
     ) -> Result<Self, Error> {
-        let mut object = ptr::null_mut();
+        let mut object: *mut T = ptr::null_mut();
         let serial = domain.enter(LibraryCall::Open);
         let result = open(&raw mut object);
         drop(serial);
@@ -214,7 +214,7 @@ impl Av {
 
     /// Makes an address known. `name` must be a whole name of this provider's format.
     pub(super) fn insert(&self, name: &[u8]) -> Result<sys::fi_addr_t, Error> {
-        let mut address = sys::fi_addr_t::MAX;
+        let mut address: sys::fi_addr_t = sys::fi_addr_t::MAX;
         let serial = self.0.domain.enter(LibraryCall::Connect);
         // SAFETY: the vector is open; `name` holds one whole address, as the caller checked.
         let result = unsafe {
@@ -310,7 +310,8 @@ impl Cq {
 
     /// Whether the caller may sleep on the descriptor now; if not, it must read the queue first.
     pub(super) fn may_sleep(&self) -> Result<bool, Error> {
-        let (mut fids, domain) = ([self.object.fid()], &self.object.domain);
+        let domain = &self.object.domain;
+        let mut fids: [*mut sys::fid; 1] = [self.object.fid()];
         let serial = domain.enter(LibraryCall::TryWait);
         // SAFETY: fabric and queue are open; one object is passed.
         let result = unsafe { sys::fi_trywait(domain.fabric.object.as_ptr(), fids.as_mut_ptr(), 1) };
@@ -363,8 +364,8 @@ impl Endpoint {
 
     /// The endpoint's own name, in the provider's format.
     pub(super) fn name(&self) -> Result<Vec<u8>, Error> {
-        let mut name = vec![0_u8; 1024];
-        let mut len = name.len();
+        let mut name: Vec<u8> = vec![0; 1024];
+        let mut len: usize = name.len();
         let serial = self.object.domain.enter(LibraryCall::Open);
         // SAFETY: the endpoint is open; at most `len` bytes are written.
         let result = unsafe { sys::fi_getname(self.fid(), name.as_mut_ptr().cast::<c_void>(), &raw mut len) };

@@ -299,7 +299,8 @@ impl Ask {
         let hints = self.hints()?;
         let node = self.from.and_then(|from| CString::new(from.to_string()).ok());
         let (node, flags) = node.as_ref().map_or((ptr::null(), 0), |node| (node.as_ptr(), sys::FI_SOURCE));
-        let (version, mut found) = (spoken(library_version()), ptr::null_mut());
+        let version = spoken(library_version());
+        let mut found: *mut sys::fi_info = ptr::null_mut();
         // SAFETY: the strings and the hints live through the call.
         let result =
             unsafe { sys::fi_getinfo(version, node, ptr::null(), flags, hints.pointer(), &raw mut found) };

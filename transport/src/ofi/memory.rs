@@ -142,7 +142,8 @@ impl Registrar {
             return Ok(Region::registered(memory, registration));
         }
         let bytes = memory.len();
-        let (mut object, mut result, mut draws) = (ptr::null_mut(), 0, 0);
+        let mut object: *mut sys::fid_mr = ptr::null_mut();
+        let (mut result, mut draws) = (0, 0);
         while draws < DRAWS && (draws == 0 || i64::from(result) == -call::KEY_TAKEN) {
             draws += 1;
             // Ignored where the provider chooses the keys itself.

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::{
+    ffi::c_void,
     io::IoSlice,
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -95,20 +96,26 @@ pub(super) fn accepted(listener: &Socket) -> Result<Option<Socket>, Error> {
 
 /// Whether the process at the other end has the same effective user as this one.
 fn of_this_user(socket: BorrowedFd<'_>) -> bool {
-    // Not by rustix, which takes the process's number for one that is not 0. It is 0 in another PID namespace.
     let mut other = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let Ok(mut len) = libc::socklen_t::try_from(size_of::<libc::ucred>()) else { return false };
+    credentials(socket, &mut other) && other.uid == geteuid().as_raw()
+}
+
+/// Whose process is at the other end; `false` if the system does not say.
+fn credentials(socket: BorrowedFd<'_>, other: &mut libc::ucred) -> bool {
+    // Not by rustix, which takes the process's number for one that is not 0. It is 0 in another PID namespace.
+    let Ok(size) = libc::socklen_t::try_from(size_of::<libc::ucred>()) else { return false };
+    let (other, mut len): (*mut libc::ucred, libc::socklen_t) = (other, size);
     // SAFETY: the descriptor is open; the system writes at most `len` bytes, all of which `other` has.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             libc::SO_PEERCRED,
-            (&raw mut other).cast(),
+            other.cast::<c_void>(),
             &raw mut len,
         )
     };
-    result == 0 && len as usize == size_of::<libc::ucred>() && other.uid == geteuid().as_raw()
+    result == 0 && len == size
 }
 
 /// What came of sending.
@@ -210,7 +217,7 @@ mod tests {
     use rustix::io::write;
 
     use super::*;
-    use crate::shm::segment;
+    use crate::{guarded::Guarded, shm::segment};
 
     fn pair() -> (Socket, Socket) {
         let place = Place::new().unwrap();
@@ -218,6 +225,14 @@ mod tests {
         assert!(accepted(&listener).unwrap().is_none());
         let Connected::Yes(there) = connection(&place).unwrap() else { panic!("nobody listens") };
         (accepted(&listener).unwrap().expect("one has connected"), there)
+    }
+
+    #[test]
+    fn the_system_writes_credentials_and_not_a_byte_more() {
+        let mut other = Guarded::new(libc::ucred { pid: -1, uid: 7, gid: 7 });
+        assert!(credentials(pair().0.as_fd(), other.value()));
+        assert_eq!(other.value().uid, geteuid().as_raw());
+        assert!(other.is_intact());
     }
 
     #[test]
