@@ -78,6 +78,7 @@ pub fn object(bytes: &[u8]) {
     read::<BTreeMap<Option<i16>, Vec<Vec<Vec<u128>>>>>(bytes);
     drop(object::decode::<serde::de::IgnoredAny>(bytes));
     drop(object::decode::<HashMap<String, String>>(bytes));
+    drop(object::decode::<Vec<object::Marked<String>>>(bytes));
 }
 
 /// Positions of ranks, compared and put into words.

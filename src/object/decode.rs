@@ -3,13 +3,14 @@
 use serde::{
     Deserializer,
     de::{
-        DeserializeOwned, DeserializeSeed, EnumAccess, Error as _, MapAccess, SeqAccess, Unexpected,
-        VariantAccess, Visitor, value::BorrowedStrDeserializer,
+        DeserializeOwned, DeserializeSeed, EnumAccess, Error as _, IntoDeserializer, MapAccess, SeqAccess,
+        Unexpected, VariantAccess, Visitor,
+        value::{BorrowedStrDeserializer, U8Deserializer},
     },
     forward_to_deserialize_any,
 };
 
-use super::{DEPTH, ObjectError, tag};
+use super::{DEPTH, ObjectError, marked::MARK, tag};
 
 /// Decodes a value from all of the bytes.
 ///
@@ -51,9 +52,26 @@ impl<'de> Decoder<'de> {
         Ok(taken)
     }
 
-    /// The first byte of the next value.
-    fn peek(&self) -> Result<u8, ObjectError> {
+    fn first(&self) -> Result<u8, ObjectError> {
         self.rest().first().copied().ok_or(ObjectError::Ends { at: self.bytes.len() })
+    }
+
+    /// The first byte of the next value, which may have a mark.
+    fn peek(&mut self) -> Result<u8, ObjectError> {
+        self.mark()?;
+        self.first()
+    }
+
+    /// The mark of the next value, if it has one. A marked value has no other mark, so that marks do not nest.
+    fn mark(&mut self) -> Result<Option<u8>, ObjectError> {
+        if self.first()? != tag::MARK {
+            return Ok(None);
+        }
+        let [_, mark] = self.take()?;
+        match self.first()? {
+            tag::MARK => Err(ObjectError::Tag { at: self.at, byte: tag::MARK }),
+            _ => Ok(Some(mark)),
+        }
     }
 
     fn length(&mut self) -> Result<u64, ObjectError> {
@@ -132,7 +150,7 @@ impl<'de> Decoder<'de> {
     }
 
     /// An error unless the next value begins with one of these bytes.
-    fn unlike(&self, wanted: &[u8], expected: &str) -> Result<(), ObjectError> {
+    fn unlike(&mut self, wanted: &[u8], expected: &str) -> Result<(), ObjectError> {
         let byte = self.peek()?;
         if wanted.contains(&byte) {
             return Ok(());
@@ -163,6 +181,7 @@ impl<'de> Deserializer<'de> for &mut Decoder<'de> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ObjectError> {
+        self.mark()?;
         let at = self.at;
         let [byte] = self.take()?;
         match byte {
@@ -238,6 +257,12 @@ impl<'de> Deserializer<'de> for &mut Decoder<'de> {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, ObjectError> {
+        if name == MARK {
+            return match self.mark()? {
+                Some(mark) => visitor.visit_enum(Said { mark, decoder: self }),
+                None => visitor.visit_newtype_struct(self),
+            };
+        }
         self.unlike(&[tag::STR, tag::MAP], &format!("enum {name}"))?;
         let [byte] = self.take()?;
         if byte == tag::STR {
@@ -317,6 +342,25 @@ impl<'m, 'd, 'de> EnumAccess<'de> for Variant<'m, 'd, 'de> {
         *left = 0;
         let name = seed.deserialize(&mut **decoder)?;
         Ok((name, decoder))
+    }
+}
+
+/// A mark, and the value that has it.
+struct Said<'d, 'de> {
+    mark: u8,
+    decoder: &'d mut Decoder<'de>,
+}
+
+impl<'d, 'de> EnumAccess<'de> for Said<'d, 'de> {
+    type Error = ObjectError;
+    type Variant = &'d mut Decoder<'de>;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(
+        self,
+        seed: V,
+    ) -> Result<(V::Value, Self::Variant), ObjectError> {
+        let mark: U8Deserializer<ObjectError> = self.mark.into_deserializer();
+        Ok((seed.deserialize(mark)?, self.decoder))
     }
 }
 

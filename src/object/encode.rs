@@ -8,7 +8,7 @@ use serde::{
     },
 };
 
-use super::{DEPTH, ObjectError, tag};
+use super::{DEPTH, ObjectError, marked::MARK, tag};
 
 /// Encodes a value.
 ///
@@ -277,11 +277,15 @@ impl<'e> Serializer for &'e mut Encoder {
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
         self,
-        _: &'static str,
-        _: u32,
+        of: &'static str,
+        index: u32,
         name: &'static str,
         value: &T,
     ) -> Result<(), ObjectError> {
+        if let (MARK, Ok(mark)) = (of, u8::try_from(index)) {
+            self.tagged(tag::MARK, [mark]);
+            return value.serialize(self);
+        }
         self.variant(name)?;
         value.serialize(&mut *self)?;
         self.depth -= 1;

@@ -22,16 +22,19 @@
 //! | `92` text, `93` bytes | the length, so many bytes |
 //! | `94` sequence, tuple | the length, so many values |
 //! | `95` map, struct | the length, so many pairs of values; the fields of a struct by their names |
+//! | `96` mark | a byte that says what the next value is in another language, that value |
 //!
-//! A variant is its name if it has no data, and otherwise a map of its name to its data.
+//! A variant is its name if it has no data, and otherwise a map of its name to its data. A [`Marked`] value that is decoded as any
+//! other type is decoded as if the mark was not there.
 
 mod decode;
 mod encode;
 mod error;
+mod marked;
 #[cfg(test)]
 mod tests;
 
-pub use self::{decode::decode, encode::encode, error::ObjectError};
+pub use self::{decode::decode, encode::encode, error::ObjectError, marked::Marked};
 
 /// The deepest nesting of values: options, sequences, maps, variants and newtypes count.
 pub const DEPTH: usize = 128;
@@ -60,4 +63,5 @@ mod tag {
     pub(super) const BYTES: u8 = 0x93;
     pub(super) const SEQ: u8 = 0x94;
     pub(super) const MAP: u8 = 0x95;
+    pub(super) const MARK: u8 = 0x96;
 }

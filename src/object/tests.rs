@@ -159,8 +159,8 @@ fn riches() -> impl Strategy<Value = Rich> {
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
         3 => any::<u8>(),
-        4 => tag::NONE..=tag::MAP,
-        2 => tag::SEQ..=tag::MAP,
+        4 => tag::NONE..=tag::MARK,
+        2 => tag::SEQ..=tag::MARK,
         3 => 0_u8..6,
     ];
     vec(byte, 0..300)
@@ -181,6 +181,7 @@ fn nothing_panics(bytes: &[u8]) {
     let _ = decode::<HashMap<u64, [String; 2]>>(bytes);
     let _ = decode::<Vec<Either>>(bytes);
     let _ = decode::<Tree>(bytes);
+    let _ = decode::<Vec<Marked<Either>>>(bytes);
 }
 
 thread_local! {
@@ -273,6 +274,43 @@ fn what_other_formats_confuse_is_told_apart() {
     // 128 bits that nobody wants are passed over.
     let bytes = encode(&(u128::MAX, i128::MIN)).unwrap();
     decode::<serde::de::IgnoredAny>(&bytes).unwrap();
+}
+
+#[test]
+fn marks_are_seen_by_those_who_ask_for_them() {
+    fn marked<T>(value: T) -> Marked<T> {
+        Marked { mark: Some(200), value }
+    }
+    let bytes = encode(&marked((1_u8, "a"))).unwrap();
+    assert_eq!(bytes, [tag::MARK, 200, tag::SEQ, 2, 1, tag::STR, 1, b'a']);
+    assert_eq!(decode::<Marked<(u8, String)>>(&bytes).unwrap(), marked((1, "a".to_owned())));
+    assert_eq!(decode::<(u8, String)>(&bytes).unwrap(), (1, "a".to_owned()));
+    assert_eq!(decode::<serde_json::Value>(&bytes).unwrap(), serde_json::json!([1, "a"]));
+    returns(Marked { mark: None, value: 5_u8 });
+    assert_eq!(decode::<Marked<u8>>(&[5]).unwrap(), Marked { mark: None, value: 5 });
+    // Whatever type the value has.
+    let (kind, number) = (Kind::Tuple(3, "x".to_owned()), Some(1.5_f64));
+    returns(BTreeMap::from([(5_u8, vec![marked_all(&kind), marked_all(&number)])]));
+    assert_eq!(decode::<Kind>(&encode(&marked(&kind)).unwrap()).unwrap(), kind);
+    assert_eq!(decode::<Option<f64>>(&encode(&marked(number)).unwrap()).unwrap(), number);
+    assert_eq!(decode::<f64>(&encode(&marked(1.5_f32)).unwrap()).unwrap(), 1.5);
+    // As deep as without marks, and no deeper.
+    let deep =
+        |levels: usize| [tag::MARK, 1, tag::SEQ, 1].repeat(levels).into_iter().chain([0]).collect::<Vec<_>>();
+    decode::<serde::de::IgnoredAny>(&deep(DEPTH)).unwrap();
+    assert_eq!(decode::<serde::de::IgnoredAny>(&deep(DEPTH + 1)).unwrap_err(), ObjectError::Deep);
+    // A mark has no mark, and is none without a value.
+    let twice = decode::<Marked<u8>>(&[tag::MARK, 1, tag::MARK, 1, 0]).unwrap_err();
+    assert_eq!(twice, ObjectError::Tag { at: 2, byte: tag::MARK });
+    for short in [&[tag::MARK][..], &[tag::MARK, 1]] {
+        assert_eq!(decode::<Marked<u8>>(short).unwrap_err(), ObjectError::Ends { at: short.len() });
+    }
+}
+
+/// Marked values of every mark.
+fn marked_all<T: Serialize>(value: &T) -> Vec<Marked<Vec<u8>>> {
+    let bytes = encode(value).unwrap();
+    (0..=u8::MAX).map(|mark| Marked { mark: Some(mark), value: bytes.clone() }).collect()
 }
 
 #[test]

@@ -322,9 +322,10 @@ impl UnevenCall {
                 (Err(Error::Argument { call: self.name, problem }), None)
             }
             Some(mut values) => {
-                // The root's own value is not encoded.
+                // The root's own value is not sent, but one that cannot be is an error of all ranks wherever it belongs.
                 let own = values.remove(root);
-                (Ok(Some(own)), Some(encode_each(&values, root)))
+                let blobs = encode(&own).and_then(|_| encode_each(&values, root));
+                (Ok(Some(own)), Some(blobs))
             }
         }
     }
