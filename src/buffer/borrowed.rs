@@ -7,7 +7,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use unisono_transport::{Memory, Region};
 
 use super::{
-    bytes::{Bytes, SpanError, copy, scale},
+    bytes::{SpanError, scale},
     foreign::Foreign,
     operand::{Operand, Overlap},
     pieces::Pieces,
@@ -138,15 +138,7 @@ impl Borrowed<'_> {
     /// Copies the input to `aside` and takes the copy for it, so that it lies apart from the output. The duty of
     /// [`apart`](Self::apart) holds for `aside` too.
     pub(crate) fn set_aside(&mut self, aside: &mut Aside) -> Result<(), SpanError> {
-        let len = self.input.len();
-        aside.resize(len.div_ceil(size_of::<u128>()), 0);
-        // SAFETY: `aside` lives as long as the regions, and nothing else accesses it, by the duty above; otherwise as `apart`.
-        let input = unsafe { borrow_raw(aside.as_mut_ptr().cast(), len) };
-        let mut into = Bytes::new(&input, 0, len)?;
-        for stretch in self.input.stretches() {
-            copy(stretch, into.part(0, stretch.len))?;
-            into = into.part(stretch.len, into.len);
-        }
+        let input = self.input.copied_to(aside)?;
         (self.input, self.overlap) = (input.into(), Overlap::Apart);
         Ok(())
     }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{operand::Operand, pieces::Pieces, raw::borrow_raw};
+use super::{borrowed::Aside, bytes::SpanError, operand::Operand, pieces::Pieces, raw::borrow_raw};
 
 /// Memory that was allocated outside of this library, as an operand of an erased call
 /// ([`ProcessGroup::collective`](crate::ProcessGroup::collective), [`ProcessGroup::message`](crate::ProcessGroup::message)), and its
@@ -97,6 +97,13 @@ impl Foreign {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.operand.len()
+    }
+
+    /// The same bytes in memory of its own, which keeps the owner too.
+    pub(crate) fn copied(self) -> Result<Self, SpanError> {
+        let mut copy = Aside::new();
+        let region = self.operand.copied_to(&mut copy)?;
+        Ok(Self { operand: region.into(), owner: Some(Box::new((copy, self))) })
     }
 
     /// The memory, which must not be accessed after this value is dropped.

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use unisono_transport::Region;
 
 use super::{
-    bytes::{Bytes, SpanError},
+    borrowed::Aside,
+    bytes::{Bytes, SpanError, copy},
     pieces::Pieces,
     raw::borrow_raw,
     registered::Registry,
@@ -34,6 +35,25 @@ impl Operand {
     /// Memory in several pieces.
     pub(super) fn several(pieces: Pieces) -> Self {
         Self { pieces: Some(pieces), ..Self::none() }
+    }
+
+    /// Several operands as one. The duty is that of each.
+    pub(crate) fn joined<'a>(operands: impl Iterator<Item = &'a Self>) -> Self {
+        Self::several(Pieces::of(operands.flat_map(Self::stretches).map(|it| (it.base, it.len))))
+    }
+
+    /// Copies it to `aside`, which must then live as long as the region that is returned, and be accessed by nothing else.
+    pub(super) fn copied_to(&self, aside: &mut Aside) -> Result<Region, SpanError> {
+        let len = self.len();
+        aside.resize(len.div_ceil(size_of::<u128>()), 0);
+        // SAFETY: it has as many bytes, and by the duty above nothing else accesses them as long as the region lives.
+        let region = unsafe { borrow_raw(aside.as_mut_ptr().cast(), len) };
+        let mut into = Bytes::new(&region, 0, len)?;
+        for stretch in self.stretches() {
+            copy(stretch, into.part(0, stretch.len))?;
+            into = into.part(stretch.len, into.len);
+        }
+        Ok(region)
     }
 
     /// No memory.
@@ -118,7 +138,7 @@ impl Operand {
     }
 
     /// Whether it has a byte in common with another operand, whose pieces do not overlap each other.
-    fn touches(&self, other: &Self) -> bool {
+    pub(crate) fn touches(&self, other: &Self) -> bool {
         if self.pieces.is_none() && other.pieces.is_none() {
             let range = |region: &Region| (region.base().addr(), region.base().addr() + region.len());
             let ((a, a_end), (b, b_end)) = (range(&self.region), range(&other.region));

@@ -216,14 +216,33 @@ impl ProcessGroup {
     }
 
     /// Begins several messages; if one of them is invalid, none begins. Returns a [`Work`] for each, in the given order. The messages do
-    /// not wait for each other, in whatever order the ranks give them.
+    /// not wait for each other, in whatever order the ranks give them. A message that is sent from memory into which another one of
+    /// these is received is copied first: it arrives as it was when the call began.
     ///
     /// # Errors
-    /// As [`message`](Self::message), here or from the waits.
+    /// As [`message`](Self::message), here or from the waits; [`Error::Argument`] also if two are received into the same memory.
     pub fn messages_async(
         &self,
         batch: impl IntoIterator<Item = (MessageRequest, Foreign)>,
     ) -> Result<Vec<Work<(Foreign, Rank)>>> {
+        let mut batch: Vec<_> = batch.into_iter().collect();
+        // Before anything is copied.
+        for (request, data) in &batch {
+            self.erased_message(request, data)?;
+        }
+        let received = batch.iter().filter(|(request, _)| request.receiver().is_none());
+        let received = Operand::joined(received.map(|(_, data)| data.operand()));
+        if received.overlaps_itself() {
+            let problem = "two messages are received into the same memory".to_owned();
+            return Err(Error::Argument { call: "recv", problem });
+        }
+        for (request, data) in &mut batch {
+            if request.receiver().is_some() && data.operand().touches(&received) {
+                let copied = std::mem::take(data).copied();
+                *data =
+                    copied.map_err(|error| Error::Argument { call: "send", problem: error.to_string() })?;
+            }
+        }
         let ready = batch.into_iter().map(|(request, data)| {
             let (what, options) = self.erased_message(&request, &data)?;
             Ok((what, (data, request.receiver()), options))

@@ -215,6 +215,46 @@ fn messages_from_foreign_memory() {
 }
 
 #[test]
+fn messages_in_overlapping_memory_arrive_as_if_apart() {
+    const ROOM: usize = 40_000;
+    world(3, small, |group| {
+        let (rank, ranks) = (group.rank(), group.size());
+        let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+        let contents = |rank: usize| (0..ROOM).map(move |at| (at % 251) as u8 ^ (rank as u8 * 85));
+        for (len, from, into) in
+            [(1, 0, 0), (9, 0, 8), (3000, 2999, 0), (30_000, 0, 0), (30_000, 7, 3), (10, 0, 50)]
+        {
+            let data = TestMemory::new(&contents(rank).collect::<Vec<_>>(), []);
+            let batch = [
+                (MessageRequest::recv(Dtype::U8, left.into(), 3), data.part(into..into + len)),
+                (MessageRequest::send(Dtype::U8, right, 3), data.part(from..from + len)),
+            ];
+            for work in group.messages_async(batch).unwrap() {
+                assert_eq!(work.wait().unwrap().0.bytes(), len);
+            }
+            let sent: Vec<_> = contents(left).skip(from).take(len).collect();
+            let mut wanted: Vec<_> = contents(rank).collect();
+            wanted[into..into + len].copy_from_slice(&sent);
+            assert_eq!(data.bytes(), wanted, "{len} bytes from {from} on into {into} on");
+            assert_eq!(data.owners(), (0, 2));
+        }
+        // What is refused has begun nothing.
+        let data = TestMemory::new(&[7; 8], []);
+        let recv = || MessageRequest::recv(Dtype::U8, left.into(), 4);
+        let twice = [(recv(), data.part(0..5)), (recv(), data.part(4..8))];
+        let nobody = MessageRequest::send(Dtype::U8, 9, 4);
+        let beyond = [(recv(), data.part(0..4)), (nobody, data.part(0..4))];
+        for batch in [twice, beyond] {
+            assert!(matches!(group.messages_async(batch), Err(Error::Argument { .. })));
+        }
+        group.send(&[rank as u8; 4], right, 4).unwrap();
+        let mut got = [0; 4];
+        group.recv(&mut got, left, 4).unwrap();
+        assert_eq!((got, data.bytes()), ([left as u8; 4], vec![7; 8]));
+    });
+}
+
+#[test]
 fn the_shortest_timeout_counts() {
     let short = Duration::from_millis(80);
     // The world has five minutes; a handle and a call have less.
