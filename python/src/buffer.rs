@@ -15,8 +15,8 @@ use unisono::{Error, Memory, Tensor};
 pub(crate) struct Buffer {
     base: usize,
     len: usize,
-    #[expect(dead_code, reason = "keeps the memory")]
-    owner: Owner,
+    /// `None` while it is dropped.
+    owner: Option<Owner>,
 }
 
 enum Owner {
@@ -27,14 +27,14 @@ enum Owner {
 impl Buffer {
     pub(crate) fn registered(buffer: unisono::Buffer<u8>) -> Self {
         let (base, len) = (buffer.base().expose_provenance(), buffer.len());
-        Self { base, len, owner: Owner::Registered(buffer) }
+        Self { base, len, owner: Some(Owner::Registered(buffer)) }
     }
 
     /// The elements of a tensor. They stay where they are when the tensor is moved.
     pub(crate) fn elements(mut tensor: Tensor) -> Self {
         let bytes = tensor.bytes_mut();
         let (base, len) = (bytes.as_mut_ptr().expose_provenance(), bytes.len());
-        Self { base, len, owner: Owner::Tensor(tensor) }
+        Self { base, len, owner: Some(Owner::Tensor(tensor)) }
     }
 }
 
@@ -50,6 +50,14 @@ pub(crate) fn memory_of(file: RawFd, offset: u64, bytes: usize) -> unisono::Resu
     let file = unsafe { BorrowedFd::borrow_raw(file) };
     // SAFETY: no reference is made to these bytes. What others write to them at the wrong time are other numbers.
     Ok(unsafe { Memory::of_memfd(file, offset, bytes) }?)
+}
+
+impl Drop for Buffer {
+    /// Without the GIL: others use the list of registered memory, and the last of a world may be freed here.
+    fn drop(&mut self) {
+        let owner = self.owner.take();
+        Python::attach(|py| py.detach(|| drop(owner)));
+    }
 }
 
 #[pymethods]

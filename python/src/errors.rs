@@ -27,6 +27,14 @@ pub(crate) fn exception(py: Python<'_>, class: Option<&Py<PyType>>, error: &Caus
     }
 }
 
+/// The exception of an error of this call. What is wrong with a tensor does not name the call itself.
+pub(crate) fn of_call(py: Python<'_>, class: Option<&Py<PyType>>, call: &str, error: &Cause) -> PyErr {
+    match error {
+        Cause::Tensor(_) => PyValueError::new_err(format!("{call}: {error}")),
+        error => exception(py, class, error),
+    }
+}
+
 /// An exception that is no wrong argument.
 pub(crate) fn failure(py: Python<'_>, class: Option<&Py<PyType>>, text: String) -> PyErr {
     match class {

@@ -24,16 +24,17 @@ fn run<T: Send + 'static>(
     call: &'static str,
     transfer: impl FnOnce(&ProcessGroup) -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
-    let (py, handle) = (group.py(), group.get().group(group.py(), call)?);
+    let (py, handle) = (group.py(), group.get().handle(group.py(), call)?);
     let (sender, receiver) = channel();
-    let spawned = thread::Builder::new().name("unisono-file".to_owned()).spawn(move || {
+    let run = move || {
         let ended = transfer(&handle);
         // Before the caller goes on, who may leave with the last handle.
         drop(handle);
         // Nobody receives it after Ctrl-C.
         let _unheard = sender.send(ended);
-    });
-    spawned?;
+    };
+    // Without the GIL, since the handle is dropped here if no thread can be started.
+    py.detach(|| thread::Builder::new().name("unisono-file".to_owned()).spawn(run))?;
     let ended = received(py, receiver)?
         .ok_or_else(|| group.get().failed(py, format!("{call}: its thread has ended")))?;
     ended.map_err(|error| match error {

@@ -9,7 +9,7 @@ use unisono::{Error as Cause, Foreign, MessageRequest, ProcessGroup, Request, So
 
 use crate::{
     buffer::{self, Buffer},
-    errors::{Class, exception, failure, text},
+    errors::{Class, exception, failure, of_call, text},
     finisher::{self, Keep},
     operands::{self, Operand, seconds},
     plain::Plain,
@@ -18,6 +18,9 @@ use crate::{
 
 /// Lengths of blocks in elements: of the input and of the output.
 type Lengths = (Vec<usize>, Vec<usize>);
+
+/// The name of messages' calls in errors.
+const MESSAGE: &str = "a message";
 
 /// A group of ranks, as one rank sees it.
 #[pyclass(frozen, weakref, module = "unisono._native")]
@@ -33,9 +36,36 @@ impl Group {
         Self { handle: RwLock::new(Some(Arc::new(group))), class }
     }
 
-    pub(crate) fn group(&self, py: Python<'_>, call: &'static str) -> PyResult<Arc<ProcessGroup>> {
+    /// Another handle, which must not be dropped by a thread that has the GIL: the last one leaves the world, and waits for all ranks.
+    pub(crate) fn handle(&self, py: Python<'_>, call: &'static str) -> PyResult<Arc<ProcessGroup>> {
         let handle = self.handle.read().unwrap_or_else(PoisonError::into_inner).clone();
         handle.ok_or_else(|| self.error(py, &Cause::Left { call }))
+    }
+
+    /// Calls `run` with a handle, and drops that handle, both without the GIL.
+    fn detached<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: &'static str,
+        run: impl FnOnce(&ProcessGroup) -> T + Send,
+    ) -> PyResult<T> {
+        let group = self.handle(py, call)?;
+        Ok(py.detach(move || {
+            let result = run(&group);
+            drop(group);
+            result
+        }))
+    }
+
+    /// What the handle says of itself, without waiting for anything.
+    fn says<T>(
+        &self,
+        py: Python<'_>,
+        call: &'static str,
+        read: impl FnOnce(&ProcessGroup) -> T,
+    ) -> PyResult<T> {
+        let handle = self.handle.read().unwrap_or_else(PoisonError::into_inner);
+        handle.as_deref().map(read).ok_or_else(|| self.error(py, &Cause::Left { call }))
     }
 
     pub(crate) fn error(&self, py: Python<'_>, error: &Cause) -> PyErr {
@@ -51,21 +81,20 @@ impl Group {
         self.class.as_ref().map(|class| class.clone_ref(py))
     }
 
-    fn begun(&self, py: Python<'_>, begun: Result<Pending, Cause>) -> PyResult<Work> {
-        let work = |pending| Work(Operation::new(pending, self.class(py)));
-        begun.map(work).map_err(|error| self.error(py, &error))
+    fn begun(&self, py: Python<'_>, call: &'static str, begun: Result<Pending, Cause>) -> PyResult<Work> {
+        let work = |pending| Work(Operation::new(call, pending, self.class(py)));
+        begun.map(work).map_err(|error| of_call(py, self.class.as_ref(), call, &error))
     }
 
     /// Runs a collective, and lets Python handle signals meanwhile.
     fn run(&self, py: Python<'_>, request: &Request<'_>, input: Foreign, output: Foreign) -> PyResult<()> {
-        let group = self.group(py, request.collective.name())?;
         let mut signals = Ok(());
-        let ended = py.detach(|| {
+        let ended = self.detached(py, request.collective.name(), |group| {
             group.collective_while(request, input, output, SIGNALS, || {
                 signals = Python::attach(|py| py.check_signals());
                 signals.is_ok()
             })
-        });
+        })?;
         match ended {
             Ok(memory) => finisher::dropped(py, memory.ok()),
             Err(error) => return Err(self.error(py, &error)),
@@ -81,13 +110,14 @@ impl Group {
         input: Foreign,
         output: Foreign,
     ) -> PyResult<Work> {
-        let group = self.group(py, request.collective.name())?;
-        let begun = py.detach(|| group.collective_async(request, input, output));
+        let begun = self.detached(py, request.collective.name(), |group| {
+            group.collective_async(request, input, output)
+        })?;
         let ended = |py: Python<'_>, memory: (Foreign, Foreign)| {
             finisher::dropped(py, memory);
             Ok(py.None())
         };
-        self.begun(py, begun.map(|work| Pending::new(work, ended)))
+        self.begun(py, request.collective.name(), begun.map(|work| Pending::new(work, ended)))
     }
 
     /// Begins an operation with a handle whose calls have this timeout, without the GIL: a thread that waits may need it.
@@ -98,13 +128,12 @@ impl Group {
         timeout: Option<f64>,
         begin: impl FnOnce(&ProcessGroup) -> Result<Pending, Cause> + Send,
     ) -> PyResult<Work> {
-        let group = self.group(py, call)?;
         let timeout = timeout.map(seconds).transpose()?;
-        let begun = py.detach(|| match timeout {
+        let begun = self.detached(py, call, |group| match timeout {
             Some(timeout) => group.with_timeout(timeout).and_then(|group| begin(&group)),
-            None => begin(&group),
-        });
-        self.begun(py, begun)
+            None => begin(group),
+        })?;
+        self.begun(py, call, begun)
     }
 
     /// A new group, if this rank is a member.
@@ -113,22 +142,41 @@ impl Group {
         Ok(made.map(|group| Self::new(group, self.class(py))))
     }
 
+    /// Begins messages: all, or none if one of them is invalid.
+    fn begin_messages<const N: usize>(
+        &self,
+        py: Python<'_>,
+        batch: [(MessageRequest, &Operand); N],
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Vec<Work>> {
+        let batch = batch.map(|(request, data)| {
+            let keep = keep.as_ref().map(|keep| keep.clone_ref(py));
+            (request, data.memory(Keep::new(keep)))
+        });
+        let begun = self.detached(py, MESSAGE, |group| group.messages_async(batch))?;
+        let sent = |py: Python<'_>, (memory, peer): (Foreign, usize)| {
+            finisher::dropped(py, memory);
+            peer.into_py_any(py)
+        };
+        let begun = begun.map_err(|error| self.error(py, &error))?;
+        begun.into_iter().map(|work| self.begun(py, MESSAGE, Ok(Pending::new(work, sent)))).collect()
+    }
+
     /// Begins a message.
     fn begin_message(
         &self,
         py: Python<'_>,
         request: MessageRequest,
-        data: Operand,
+        data: &Operand,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
-        let group = self.group(py, "a message")?;
         let data = data.memory(Keep::new(keep));
-        let begun = py.detach(|| group.message_async(&request, data));
+        let begun = self.detached(py, MESSAGE, |group| group.message_async(&request, data))?;
         let sent = |py: Python<'_>, (memory, peer): (Foreign, usize)| {
             finisher::dropped(py, memory);
             peer.into_py_any(py)
         };
-        self.begun(py, begun.map(|work| Pending::new(work, sent)))
+        self.begun(py, MESSAGE, begun.map(|work| Pending::new(work, sent)))
     }
 }
 
@@ -137,38 +185,37 @@ impl Group {
     /// This rank's number in the group.
     #[getter]
     fn rank(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.group(py, "rank")?.rank())
+        self.says(py, "rank", ProcessGroup::rank)
     }
 
     /// The number of ranks.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.group(py, "size")?.size())
+        self.says(py, "size", ProcessGroup::size)
     }
 
     /// The ranks in the world of all members.
     #[getter]
     fn members(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        Ok(self.group(py, "members")?.members().to_vec())
+        self.says(py, "members", |group| group.members().to_vec())
     }
 
     /// The group's name in errors.
     #[getter]
     fn name(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.group(py, "name")?.name().to_owned())
+        self.says(py, "name", |group| group.name().to_owned())
     }
 
     /// The libfabric provider and its version.
     #[getter]
     fn provider(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.group(py, "provider")?.limits().provider.clone())
+        self.says(py, "provider", |group| group.limits().provider.clone())
     }
 
     /// The number of collective operations that this rank has begun.
     #[getter]
     fn operations(&self, py: Python<'_>) -> PyResult<u64> {
-        let group = self.group(py, "operations")?;
-        Ok(py.detach(|| group.operations()))
+        self.detached(py, "operations", ProcessGroup::operations)
     }
 
     /// Runs a collective; returns when it has ended.
@@ -250,7 +297,7 @@ impl Group {
     ) -> PyResult<Work> {
         let timeout = timeout.map(seconds).transpose()?;
         let request = MessageRequest { timeout, ..MessageRequest::send(operands::dtype(dtype)?, to, tag) };
-        self.begin_message(py, request, data, keep)
+        self.begin_message(py, request, &data, keep)
     }
 
     /// Begins to receive into memory, from a rank or, if `source` is `None`, from any. The work's result is the sender.
@@ -268,52 +315,77 @@ impl Group {
         let timeout = timeout.map(seconds).transpose()?;
         let from = self::source(source);
         let request = MessageRequest { timeout, ..MessageRequest::recv(operands::dtype(dtype)?, from, tag) };
-        self.begin_message(py, request, data, keep)
+        self.begin_message(py, request, &data, keep)
+    }
+
+    /// Begins to send memory to a rank, and to receive into memory from one, as if the two were apart. If one of the two is invalid,
+    /// neither has begun. The works are those of the send and of the receive.
+    #[pyo3(signature = (given, to, wanted, source, tag, timeout=None, keep=None))]
+    fn send_recv_async(
+        &self,
+        py: Python<'_>,
+        given: (u8, Operand),
+        to: usize,
+        wanted: (u8, Operand),
+        source: Option<usize>,
+        tag: u32,
+        timeout: Option<f64>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Vec<Work>> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let from = self::source(source);
+        let send = MessageRequest::send(operands::dtype(given.0)?, to, tag);
+        let recv = MessageRequest::recv(operands::dtype(wanted.0)?, from, tag);
+        let batch = [(send, &given.1), (recv, &wanted.1)];
+        self.begin_messages(
+            py,
+            batch.map(|(request, data)| (MessageRequest { timeout, ..request }, data)),
+            keep,
+        )
     }
 
     /// Makes a group of these ranks of this group. Only they call it, all with the same ranks and tag.
     fn create_group(&self, py: Python<'_>, ranks: Vec<usize>, tag: u64) -> PyResult<Self> {
-        let parent = self.group(py, "create_group")?;
-        let made = py.detach(|| parent.create_group(&ranks, tag));
+        let made = self.detached(py, "create_group", |parent| parent.create_group(&ranks, tag))?;
         made.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
     }
 
     /// Makes a group of these ranks of this group. All ranks of this group call it; the others get `None`.
     fn new_group(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Self>> {
-        let parent = self.group(py, "new_group")?;
-        self.part(py, py.detach(|| parent.new_group(&ranks)))
+        let made = self.detached(py, "new_group", |parent| parent.new_group(&ranks))?;
+        self.part(py, made)
     }
 
     /// Makes groups of the ranks that give the same color, ordered by key. A rank without a color gets `None`.
     fn split(&self, py: Python<'_>, color: Option<u64>, key: i64) -> PyResult<Option<Self>> {
-        let parent = self.group(py, "split")?;
-        self.part(py, py.detach(|| parent.split(color, key)))
+        let made = self.detached(py, "split", |parent| parent.split(color, key))?;
+        self.part(py, made)
     }
 
     /// Another handle of the group whose calls have this timeout, in seconds.
     fn with_timeout(&self, py: Python<'_>, timeout: f64) -> PyResult<Self> {
-        let group = self.group(py, "with_timeout")?.with_timeout(seconds(timeout)?);
+        let timeout = seconds(timeout)?;
+        let group = self.detached(py, "with_timeout", |group| group.with_timeout(timeout))?;
         group.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
     }
 
     /// Zeroed memory that the NIC knows.
     fn buffer(&self, py: Python<'_>, bytes: usize) -> PyResult<Buffer> {
-        let group = self.group(py, "buffer")?;
-        let buffer = py.detach(|| group.buffer::<u8>(bytes));
+        let buffer = self.detached(py, "buffer", |group| group.buffer::<u8>(bytes))?;
         buffer.map(Buffer::registered).map_err(|error| self.error(py, &error))
     }
 
     /// A part of a memfd, which the NIC and the ranks of the host know from now on.
     fn buffer_from(&self, py: Python<'_>, file: i32, offset: u64, bytes: usize) -> PyResult<Buffer> {
-        let group = self.group(py, "buffer_from")?;
-        let buffer = py.detach(|| group.buffer_from::<u8>(buffer::memory_of(file, offset, bytes)?));
+        let buffer = self.detached(py, "buffer_from", |group| {
+            group.buffer_from::<u8>(buffer::memory_of(file, offset, bytes)?)
+        })?;
         buffer.map(Buffer::registered).map_err(|error| self.error(py, &error))
     }
 
     /// Ends the world, with this reason for all ranks. Returns the sentence that every later call raises.
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<String> {
-        let group = self.group(py, "abort")?;
-        Ok(py.detach(|| group.abort(why)).to_string())
+        Ok(self.detached(py, "abort", |group| group.abort(why))?.to_string())
     }
 
     /// Leaves the world with all other ranks; on another group: drops this handle.
@@ -342,8 +414,8 @@ impl Group {
 
     /// The failure that has ended the world, as its sentence, or `None`.
     fn failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let group = self.group(py, "failure")?;
-        Ok(group.failure().map(|failure| text(&Cause::Failed(failure))))
+        let failure = self.detached(py, "failure", ProcessGroup::failure)?;
+        Ok(failure.map(|failure| text(&Cause::Failed(failure))))
     }
 }
 

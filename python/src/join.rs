@@ -107,6 +107,14 @@ impl Store {
     }
 }
 
+impl Drop for Store {
+    /// Without the GIL: the store's threads end.
+    fn drop(&mut self) {
+        let store = self.store.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        Python::attach(|py| py.detach(|| drop(store)));
+    }
+}
+
 /// Joins the world whose rank 0 serves a store at this port.
 #[pyfunction]
 #[pyo3(signature = (meeting, port, errors=None))]

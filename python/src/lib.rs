@@ -9,6 +9,7 @@ mod finisher;
 mod group;
 mod join;
 mod log;
+mod marks;
 mod objects;
 mod operands;
 mod plain;

@@ -1,18 +1,23 @@
-//! Python's plain values as objects of the library: `None`, truth values, numbers, text, bytes, lists and dictionaries.
+//! Python's plain values as objects of the library.
 
 use std::fmt;
 
 use pyo3::{
-    IntoPyObjectExt,
+    IntoPyObjectExt, intern,
     prelude::*,
-    types::{PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple},
+    types::{
+        PyBool, PyByteArray, PyBytes, PyComplex, PyDict, PyFloat, PyFrozenSet, PyInt, PyList, PySet,
+        PyString, PyTuple,
+    },
 };
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, MapAccess, SeqAccess, Visitor},
     ser::Error as _,
 };
-use unisono::object::DEPTH;
+use unisono::object::{DEPTH, Marked};
+
+use crate::{errors::Error, marks::Mark};
 
 /// What may stand for a value that could not be made: all ranks of a call are told why.
 #[pyclass(frozen, module = "unisono._native")]
@@ -26,7 +31,7 @@ impl Unsendable {
     }
 }
 
-/// A value of plain types. It travels as any Rust value of the same structure does.
+/// A value of Python's. It travels as any Rust value of the same structure does, some with a mark.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     None,
@@ -36,67 +41,90 @@ pub(crate) enum Value {
     Float(f64),
     Text(String),
     Bytes(Vec<u8>),
-    /// A list or a tuple.
     List(Vec<Self>),
     Map(Vec<(Self, Self)>),
+    /// Of a type that the format has no bytes for.
+    Marked(Mark, Box<Self>),
     /// Why there is no value: encoding it fails.
     Unsendable(String),
 }
 
-const PLAIN: &str = "None, bool, int, float, str, bytes, list, tuple and dict can be sent as they are, others with pickle=True";
+const PLAIN: &str = "None, bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict and numpy's scalars can be \
+    sent as they are, arrays by the calls of tensors, others with pickle=True";
 
 impl Value {
-    /// The value of an object.
+    /// The value of an object. What arrives is of the very same types: so objects of classes derived from them are not sent.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> Self {
-        Self::within(object, 0)
+        Self::within(object, 0).unwrap_or_else(Self::Unsendable)
     }
 
-    fn within(object: &Bound<'_, PyAny>, depth: usize) -> Self {
+    /// The same, or why it cannot be sent.
+    fn within(object: &Bound<'_, PyAny>, depth: usize) -> Result<Self, String> {
         if depth > DEPTH {
-            return Self::Unsendable(format!(
-                "its values are nested more than {DEPTH} levels deep; flatten it"
-            ));
+            return Err(format!("its values are nested more than {DEPTH} levels deep; flatten it"));
         }
-        let inner = |object: Bound<'_, PyAny>| Self::within(&object, depth + 1);
+        let list = |objects: &mut dyn Iterator<Item = Bound<'_, PyAny>>| {
+            objects.map(|object| Self::within(&object, depth + 1)).collect::<Result<_, _>>().map(Self::List)
+        };
+        let marked = |mark: Mark, value: Self| Self::Marked(mark, Box::new(value));
         if object.is_none() {
-            Self::None
-        } else if let Ok(truth) = object.cast::<PyBool>() {
-            Self::Bool(truth.is_true())
-        } else if object.is_instance_of::<PyInt>() {
-            let (small, large) = (object.extract().map(Self::Int), object.extract().map(Self::Natural));
-            small
-                .or(large)
-                .unwrap_or_else(|_| Self::Unsendable("an integer has more than 128 bits".to_owned()))
-        } else if let Ok(number) = object.cast::<PyFloat>() {
-            Self::Float(number.value())
-        } else if let Ok(text) = object.cast::<PyString>() {
+            Ok(Self::None)
+        } else if let Ok(truth) = object.cast_exact::<PyBool>() {
+            Ok(Self::Bool(truth.is_true()))
+        } else if let Ok(number) = object.cast_exact::<PyInt>() {
+            integer(number)
+        } else if let Ok(number) = object.cast_exact::<PyFloat>() {
+            Ok(Self::Float(number.value()))
+        } else if let Ok(text) = object.cast_exact::<PyString>() {
             let text = text.to_cow().map(|text| Self::Text(text.into_owned()));
-            text.unwrap_or_else(|_| {
-                Self::Unsendable("a text has surrogates, which are not Unicode".to_owned())
-            })
-        } else if let Ok(bytes) = object.cast::<PyBytes>() {
-            Self::Bytes(bytes.as_bytes().to_vec())
-        } else if let Ok(bytes) = object.cast::<PyByteArray>() {
-            Self::Bytes(bytes.to_vec())
-        } else if let Ok(list) = object.cast::<PyList>() {
-            Self::List(list.iter().map(inner).collect())
-        } else if let Ok(tuple) = object.cast::<PyTuple>() {
-            Self::List(tuple.iter().map(inner).collect())
-        } else if let Ok(map) = object.cast::<PyDict>() {
-            let pairs = map.iter().map(|(key, value)| match inner(key) {
-                Self::List(_) | Self::Map(_) => (
-                    Self::Unsendable("a key of a dict is a tuple; use text or numbers".to_owned()),
-                    Self::None,
-                ),
-                key => (key, inner(value)),
+            text.map_err(|_| "a text has surrogates, which are not Unicode".to_owned())
+        } else if let Ok(bytes) = object.cast_exact::<PyBytes>() {
+            Ok(Self::Bytes(bytes.as_bytes().to_vec()))
+        } else if let Ok(bytes) = object.cast_exact::<PyByteArray>() {
+            Ok(marked(Mark::ByteArray, Self::Bytes(bytes.to_vec())))
+        } else if let Ok(values) = object.cast_exact::<PyList>() {
+            list(&mut values.iter())
+        } else if let Ok(values) = object.cast_exact::<PyTuple>() {
+            list(&mut values.iter()).map(|values| marked(Mark::Tuple, values))
+        } else if let Ok(map) = object.cast_exact::<PyDict>() {
+            // Of a copy: what is asked of values may run code that changes the original.
+            let pairs = map.items().iter().map(|pair| {
+                let pair: (Bound<'_, PyAny>, Bound<'_, PyAny>) =
+                    pair.extract().map_err(|error: PyErr| error.to_string())?;
+                Ok((Self::within(&pair.0, depth + 1)?, Self::within(&pair.1, depth + 1)?))
             });
-            Self::Map(pairs.collect())
+            pairs.collect::<Result<_, _>>().map(Self::Map)
+        } else if let Some(mark) = set(object) {
+            let values: Result<Vec<_>, _> = object.try_iter().and_then(Iterator::collect);
+            let values = values.map_err(|error| format!("its elements cannot be read: {error}"))?;
+            list(&mut values.into_iter()).map(|values| marked(mark, values))
+        } else if let Ok(number) = object.cast_exact::<PyComplex>() {
+            let parts = [number.real(), number.imag()].map(Self::Float);
+            Ok(marked(Mark::Complex, Self::List(parts.into())))
+        } else if let Some((mark, item)) = Mark::of_numpy(object) {
+            Self::within(&item, depth + 1).map(|value| match value {
+                // A mark has no other mark.
+                Self::Marked(_, value) => marked(mark, *value),
+                value => marked(mark, value),
+            })
         } else if let Ok(unsendable) = object.cast::<Unsendable>() {
-            Self::Unsendable(unsendable.get().0.clone())
+            Err(unsendable.get().0.clone())
         } else {
-            let name =
-                object.get_type().name().map_or_else(|_| "unknown".to_owned(), |name| name.to_string());
-            Self::Unsendable(format!("it has a value of type {name}; {PLAIN}"))
+            let name = object.get_type().fully_qualified_name();
+            let name = name.map_or_else(|_| "unknown".to_owned(), |name| name.to_string());
+            Err(format!("it has a value of type {name}; {PLAIN}"))
+        }
+    }
+
+    /// Whether Python can have it in a set or as a key.
+    pub(crate) fn is_hashable(&self) -> bool {
+        match self {
+            Self::List(_) | Self::Map(_) | Self::Marked(Mark::Set | Mark::ByteArray, _) => false,
+            Self::Marked(Mark::Tuple, value) => match &**value {
+                Self::List(values) => values.iter().all(Self::is_hashable),
+                _ => false,
+            },
+            _ => true,
         }
     }
 
@@ -110,11 +138,7 @@ impl Value {
             Self::Float(number) => number.into_py_any(py),
             Self::Text(text) => text.into_py_any(py),
             Self::Bytes(bytes) => PyBytes::new(py, &bytes).into_py_any(py),
-            Self::List(values) => {
-                let values: Vec<_> =
-                    values.into_iter().map(|it| it.into_python(py)).collect::<PyResult<_>>()?;
-                PyList::new(py, values)?.into_py_any(py)
-            }
+            Self::List(values) => PyList::new(py, objects(py, values)?)?.into_py_any(py),
             Self::Map(pairs) => {
                 let map = PyDict::new(py);
                 for (key, value) in pairs {
@@ -122,8 +146,86 @@ impl Value {
                 }
                 map.into_py_any(py)
             }
+            Self::Marked(mark, value) => marked(py, mark, *value).map_err(|error| {
+                Error::new_err(format!("a {mark:?} of an object that has arrived cannot be made: {error}"))
+            }),
         }
     }
+}
+
+/// Each value as an object.
+fn objects(py: Python<'_>, values: Vec<Value>) -> PyResult<Vec<Py<PyAny>>> {
+    values.into_iter().map(|value| value.into_python(py)).collect()
+}
+
+/// Whether a value may have this mark.
+fn fits(mark: Mark, value: &Value) -> bool {
+    match (mark, value) {
+        (Mark::Tuple, Value::List(_)) | (Mark::ByteArray | Mark::Integer, Value::Bytes(_)) => true,
+        (Mark::Set | Mark::FrozenSet, Value::List(values)) => values.iter().all(Value::is_hashable),
+        (mark, Value::List(parts)) => {
+            mark.is_complex() && matches!(parts[..], [Value::Float(_), Value::Float(_)])
+        }
+        (Mark::Numpy(_), value) => !matches!(value, Value::Map(_)),
+        _ => false,
+    }
+}
+
+/// The object of a value that may have this mark.
+fn marked(py: Python<'_>, mark: Mark, value: Value) -> PyResult<Py<PyAny>> {
+    match (mark, value) {
+        (Mark::Tuple, Value::List(values)) => PyTuple::new(py, objects(py, values)?)?.into_py_any(py),
+        (Mark::Set, Value::List(values)) => PySet::new(py, objects(py, values)?)?.into_py_any(py),
+        (Mark::FrozenSet, Value::List(values)) => PyFrozenSet::new(py, objects(py, values)?)?.into_py_any(py),
+        (Mark::ByteArray, Value::Bytes(bytes)) => PyByteArray::new(py, &bytes).into_py_any(py),
+        (Mark::Integer, Value::Bytes(bytes)) => {
+            let signed = PyDict::new(py);
+            signed.set_item("signed", true)?;
+            let given = (PyBytes::new(py, &bytes), "little");
+            py.get_type::<PyInt>().call_method("from_bytes", given, Some(&signed))?.into_py_any(py)
+        }
+        (Mark::Numpy(place), value) => {
+            let item = match value {
+                Value::List(_) => marked(py, Mark::Complex, value)?,
+                value => value.into_python(py)?,
+            };
+            let kind = py.import(intern!(py, "numpy"))?.getattr(Mark::numpy_name(place))?;
+            kind.call1((item,))?.into_py_any(py)
+        }
+        (Mark::Complex, Value::List(parts)) => {
+            let part = |at: usize| match parts.get(at) {
+                Some(Value::Float(part)) => *part,
+                _ => 0.0,
+            };
+            PyComplex::from_doubles(py, part(0), part(1)).into_py_any(py)
+        }
+        // It does not fit.
+        (_, value) => value.into_python(py),
+    }
+}
+
+/// Which set it is, if it is one.
+fn set(object: &Bound<'_, PyAny>) -> Option<Mark> {
+    if object.is_exact_instance_of::<PySet>() {
+        Some(Mark::Set)
+    } else {
+        object.is_exact_instance_of::<PyFrozenSet>().then_some(Mark::FrozenSet)
+    }
+}
+
+fn integer(number: &Bound<'_, PyInt>) -> Result<Value, String> {
+    let (small, large) = (number.extract().map(Value::Int), number.extract().map(Value::Natural));
+    if let Ok(value) = small.or(large) {
+        return Ok(value);
+    }
+    let bytes = || -> PyResult<Vec<u8>> {
+        let bits: usize = number.call_method0("bit_length")?.extract()?;
+        let signed = PyDict::new(number.py());
+        signed.set_item("signed", true)?;
+        number.call_method("to_bytes", (bits / 8 + 1, "little"), Some(&signed))?.extract()
+    };
+    let bytes = bytes().map_err(|error| error.to_string())?;
+    Ok(Value::Marked(Mark::Integer, Box::new(Value::Bytes(bytes))))
 }
 
 impl Serialize for Value {
@@ -138,6 +240,9 @@ impl Serialize for Value {
             Self::Bytes(bytes) => serializer.serialize_bytes(bytes),
             Self::List(values) => serializer.collect_seq(values),
             Self::Map(pairs) => serializer.collect_map(pairs.iter().map(|(key, value)| (key, value))),
+            Self::Marked(mark, value) => {
+                Marked { mark: Some(mark.code()), value: &**value }.serialize(serializer)
+            }
             Self::Unsendable(why) => Err(S::Error::custom(why)),
         }
     }
@@ -145,7 +250,21 @@ impl Serialize for Value {
 
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Any)
+        let Marked { mark, value: Unmarked(value) } = Marked::deserialize(deserializer)?;
+        let Some(code) = mark else { return Ok(value) };
+        match Mark::of(code).filter(|mark| fits(*mark, &value)) {
+            Some(mark) => Ok(Self::Marked(mark, Box::new(value))),
+            None => Err(D::Error::custom(format!("its mark {code} is none that such a value has"))),
+        }
+    }
+}
+
+/// A value without its mark.
+struct Unmarked(Value);
+
+impl<'de> Deserialize<'de> for Unmarked {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Any).map(Unmarked)
     }
 }
 
@@ -214,10 +333,8 @@ impl<'de> Visitor<'de> for Any {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut pairs = Vec::new();
         while let Some((key, value)) = map.next_entry()? {
-            if matches!(key, Value::List(_) | Value::Map(_)) {
-                return Err(A::Error::custom(
-                    "a key of a map is a sequence or a map, which Python's dict cannot have",
-                ));
+            if !Value::is_hashable(&key) {
+                return Err(A::Error::custom("a key of a map is one that Python's dict cannot have"));
             }
             pairs.push((key, value));
         }

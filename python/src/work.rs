@@ -2,10 +2,11 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         mpsc::{Receiver, RecvTimeoutError},
     },
     task::{Context, Wake, Waker},
+    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -13,7 +14,7 @@ use pyo3::prelude::*;
 use unisono::Error as Cause;
 
 use crate::{
-    errors::{Class, exception, failure, timed_out},
+    errors::{Class, exception, failure, of_call, timed_out},
     finisher,
     operands::seconds,
 };
@@ -79,7 +80,7 @@ impl<T: Send + 'static> Handle for Awaited<T> {
     }
 
     fn take(&self, py: Python<'_>) -> Result<Py<PyAny>, Problem> {
-        let returned = self.work.take().map_err(Problem::Cause)?;
+        let returned = py.detach(|| self.work.take()).map_err(Problem::Cause)?;
         (self.result)(py, returned).map_err(Problem::Raised)
     }
 }
@@ -92,29 +93,79 @@ enum Problem {
 
 /// An operation, and its result once it has ended.
 pub(crate) struct Operation {
+    call: &'static str,
     pending: Pending,
     class: Class,
     result: OnceLock<Result<Py<PyAny>, Problem>>,
+    /// The thread that makes the result. That runs code of Python's, so nobody waits for it with the GIL.
+    maker: Mutex<Option<ThreadId>>,
+    made: Condvar,
     /// Who asked to be called at the end.
     callbacks: Mutex<Vec<Py<PyAny>>>,
 }
 
 impl Operation {
-    pub(crate) fn new(pending: Pending, class: Class) -> Arc<Self> {
-        Arc::new(Self { pending, class, result: OnceLock::new(), callbacks: Mutex::default() })
+    pub(crate) fn new(call: &'static str, pending: Pending, class: Class) -> Arc<Self> {
+        let (result, maker, made) = (OnceLock::new(), Mutex::default(), Condvar::new());
+        Arc::new(Self { call, pending, class, result, maker, made, callbacks: Mutex::default() })
     }
 
-    fn is_done(&self) -> bool {
-        self.result.get().is_some() || self.pending.0.is_done()
+    /// The library is asked without the GIL: it may drop the last handle of a world.
+    fn is_done(&self, py: Python<'_>) -> bool {
+        self.result.get().is_some() || py.detach(|| self.pending.0.is_done())
     }
 
-    /// The result of an operation that has ended.
+    /// The result of an operation that has ended. One thread makes it; others wait for that, and let Python handle signals meanwhile.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match self.result.get_or_init(|| self.pending.0.take(py)) {
-            Ok(result) => Ok(result.clone_ref(py)),
-            Err(Problem::Cause(error)) => Err(exception(py, self.class.as_ref(), error)),
-            Err(Problem::Raised(error)) => Err(error.clone_ref(py)),
+        loop {
+            match self.result.get() {
+                Some(Ok(result)) => return Ok(result.clone_ref(py)),
+                Some(Err(Problem::Cause(error))) => {
+                    return Err(of_call(py, self.class.as_ref(), self.call, error));
+                }
+                Some(Err(Problem::Raised(error))) => return Err(error.clone_ref(py)),
+                None => {}
+            }
+            let this = thread::current().id();
+            let maker = *self.maker();
+            match maker {
+                None => self.make(py, this),
+                Some(maker) if maker == this => {
+                    let text = "Work: code that runs while its result is made waits for that result";
+                    return Err(failure(py, self.class.as_ref(), text.to_owned()));
+                }
+                Some(_) => {
+                    py.detach(|| self.wait_made());
+                    py.check_signals()?;
+                }
+            }
         }
+    }
+
+    /// Makes the result, unless another thread does.
+    fn make(&self, py: Python<'_>, this: ThreadId) {
+        {
+            let mut maker = self.maker();
+            if maker.is_some() || self.result.get().is_some() {
+                return;
+            }
+            *maker = Some(this);
+        }
+        let ended = Made(self);
+        // It is set here only.
+        let _set = self.result.set(self.pending.0.take(py));
+        drop(ended);
+    }
+
+    /// Waits a while until no thread makes the result.
+    fn wait_made(&self) {
+        let waited = self.made.wait_timeout_while(self.maker(), SIGNALS, |maker| maker.is_some());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Never held while code of Python's runs.
+    fn maker(&self) -> MutexGuard<'_, Option<ThreadId>> {
+        self.maker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the operation has ended, and lets Python handle signals meanwhile.
@@ -135,7 +186,7 @@ impl Operation {
     /// The same, at most for `timeout`.
     fn wait_timeout(&self, py: Python<'_>, timeout: Duration) -> PyResult<Py<PyAny>> {
         let until = Instant::now().checked_add(timeout);
-        while !self.is_done() {
+        while !self.is_done(py) {
             let left = until.map_or(SIGNALS, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 let text = format!("{} the operation has not ended; it goes on", timed_out(timeout));
@@ -149,17 +200,30 @@ impl Operation {
     }
 
     /// Has `callback` called when the operation has ended.
-    fn on_end(self: &Arc<Self>, callback: Py<PyAny>) {
+    fn on_end(self: &Arc<Self>, py: Python<'_>, callback: Py<PyAny>) {
         self.callbacks().push(callback);
-        let waker = Waker::from(Arc::clone(self));
-        let mut context = Context::from_waker(&waker);
-        if self.result.get().is_some() || self.pending.0.poll_done(&mut context) {
-            Arc::clone(self).wake();
-        }
+        py.detach(|| {
+            let waker = Waker::from(Arc::clone(self));
+            let mut context = Context::from_waker(&waker);
+            if self.result.get().is_some() || self.pending.0.poll_done(&mut context) {
+                Arc::clone(self).wake();
+            }
+        });
     }
 
+    /// Never held while code of Python's runs.
     fn callbacks(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
         self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The result was made, or its making has ended without one.
+struct Made<'o>(&'o Operation);
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        *self.0.maker() = None;
+        self.0.made.notify_all();
     }
 }
 
@@ -184,8 +248,8 @@ pub(crate) struct Work(pub Arc<Operation>);
 #[pymethods]
 impl Work {
     /// Whether the operation has ended, well or not.
-    fn is_done(&self) -> bool {
-        self.0.is_done()
+    fn is_done(&self, py: Python<'_>) -> bool {
+        self.0.is_done(py)
     }
 
     /// Waits until it has ended, at most `timeout` seconds. Returns its result. May be called again, and by several threads.
@@ -199,11 +263,11 @@ impl Work {
 
     /// The error of an operation that has ended, or `None`.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
-        if self.is_done() { self.0.result(py).err() } else { None }
+        if self.is_done(py) { self.0.result(py).err() } else { None }
     }
 
     /// Calls `callback` with this work when the operation has ended, on a thread of this package.
-    fn on_end(&self, callback: Py<PyAny>) {
-        self.0.on_end(callback);
+    fn on_end(&self, py: Python<'_>, callback: Py<PyAny>) {
+        self.0.on_end(py, callback);
     }
 }

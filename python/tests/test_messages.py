@@ -1,5 +1,8 @@
 """Messages of arrays between two ranks."""
 
+import time
+from typing import Any
+
 import numpy as np
 import pytest
 from ranks import Ranks
@@ -62,6 +65,70 @@ def wrong(group: Group) -> None:
     with pytest.raises(ValueError, match="recv: .*read-only"):
         group.recv(b"abc", 0)
     group.barrier()
+
+
+def in_one_place(group: Group) -> None:
+    """What is sent from memory into which something is received arrives as it was before the call."""
+    size, rank = group.size, group.rank
+    right, left = (rank + 1) % size, (rank - 1) % size
+    registered = group.buffer(100_000)
+    for length in (1, 100, 5_000, 60_000):
+        for name in ("same", "ahead", "behind", "reversed", "every second", "apart", "bytes"):
+            for table in (np.zeros(100_000), registered):
+                table[:] = np.arange(100_000) + 1e7 * rank
+                whole: dict[str, tuple[slice, slice]] = {
+                    "same": (slice(0, length), slice(0, length)),
+                    "ahead": (slice(0, length), slice(1, length + 1)),
+                    "behind": (slice(length // 2, length // 2 + length), slice(0, length)),
+                    "reversed": (slice(0, length), slice(length, 0, -1)),
+                    "every second": (slice(0, length, 2), slice(0, (length + 1) // 2)),
+                    "apart": (slice(0, length // 8), slice(length // 8, length // 8 * 2)),
+                    "bytes": (slice(0, length), slice(0, length)),
+                }
+                source, target = whole[name]
+                wanted = np.arange(100_000) + 1e7 * rank
+                wanted[target] = (np.arange(100_000) + 1e7 * left)[source]
+                out: Any = memoryview(table[target]).cast("B") if name == "bytes" else table[target]
+                array: Any = table[source].view("u1") if name == "bytes" else table[source]
+                if (length + rank) % 2:
+                    # What comes meanwhile must not be there before the other is sent.
+                    time.sleep(0.002)
+                assert group.send_recv(array, right, out, left) == left
+                np.testing.assert_array_equal(table, wanted, f"{name}, {length} elements")
+
+
+def refused(group: Group) -> None:
+    """A call of which one half is wrong has begun neither."""
+    size, rank = group.size, group.rank
+    right, left = (rank + 1) % size, (rank - 1) % size
+    data, out = np.full(4, float(rank)), np.full(4, -1.0)
+    read_only = np.zeros(4)
+    read_only.flags.writeable = False
+    for call in (
+        lambda: group.send_recv(np.array([None] * 4, object), right, out, left),
+        lambda: group.send_recv("text", right, out, left),
+        lambda: group.send_recv(data, size, out, left),
+        lambda: group.send_recv(data, right, out, size),
+        lambda: group.send_recv(data, right, read_only, left),
+        lambda: group.send_recv(data, right, out, left, -1),
+        lambda: group.send_recv(data, right, out, left, timeout=-1),
+        lambda: group.send_recv(data, right, out, left, timeout="soon"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises((TypeError, ValueError), match="send_recv: "):
+            call()
+    sending = group.send_async(data, right)
+    got = np.zeros(4)
+    group.recv(got, left)
+    sending.wait()
+    assert got.tolist() == [left] * 4 and out.tolist() == [-1.0] * 4
+
+
+def test_what_is_sent_and_received_in_one_place_arrives(world: Ranks) -> None:
+    world.run(in_one_place)
+
+
+def test_a_refused_call_has_begun_nothing(world: Ranks) -> None:
+    world.run(refused)
 
 
 def test_messages_arrive(world: Ranks) -> None:

@@ -174,7 +174,11 @@ def write(call: str, given: ArrayLike, filled: bool) -> Operand:
 def new(call: str, shape: tuple[int, ...], dtype: Any) -> Operand:
     """A new array, whose contents are unspecified."""
     if _numpy is not None:
-        array = _numpy.empty(shape, dtype)
+        try:
+            array = _numpy.empty(shape, dtype)
+        except (MemoryError, ValueError) as error:
+            kind = MemoryError if isinstance(error, MemoryError) else ValueError
+            raise kind(f"{call}: an array of shape {shape} and {dtype} cannot be made: {error}") from None
         return Operand(array, _view(array, True), dtype)
     size = 1
     for length in shape:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from unisono import _native
+from unisono import _checks, _native
 from unisono._arrays import Array, ArrayLike, Operand, elements, movement, new, read, reduction, write
 from unisono._codes import (
     ALL_GATHER,
@@ -92,6 +91,7 @@ class Collectives:
         return self._reduce(True, array, op, root, out, timeout)
 
     def _reduce(self, later: bool, array: Any, op: str, root: int, out: Any, timeout: float | None) -> Any:
+        root = _checks.rank("reduce", "root", root, self.size)
         at_root = self.rank == root
         given, wanted = _pair("reduce", array, out if at_root else None)
         if at_root and wanted is None:
@@ -133,11 +133,16 @@ class Collectives:
         call = "reduce_scatter"
         given = read(call, array)
         described = reduction(call, given.dtype, op)
-        known: _Lengths | None = None if lengths is None else (self._blocks(call, given, lengths), [])
+        blocks = None if lengths is None else self._rows(call, "lengths", lengths)
+        known: _Lengths | None = None if blocks is None else (self._blocks(call, given, blocks), [])
+        if blocks is not None and sum(blocks) != given.shape[0]:
+            raise ValueError(
+                f"{call}: the lengths {blocks} add up to {sum(blocks)}, and the array has the length {given.shape[0]}"
+            )
         if out is not None:
             wanted = _output(call, given, out)
         else:
-            rows = self._share(call, given) if lengths is None else lengths[self.rank]
+            rows = self._share(call, given) if blocks is None else blocks[self.rank]
             wanted = new(call, (rows, *given.shape[1:]), given.dtype)
         return self._run(later, REDUCE_SCATTER, described, 0, given, wanted, known, timeout, out)
 
@@ -156,6 +161,7 @@ class Collectives:
         return self._broadcast(True, array, root, timeout)
 
     def _broadcast(self, later: bool, array: Any, root: int, timeout: float | None) -> Any:
+        root = _checks.rank("broadcast", "root", root, self.size)
         at_root = self.rank == root
         operand = read("broadcast", array) if at_root else write("broadcast", array, False)
         described = movement("broadcast", operand.dtype)
@@ -194,11 +200,13 @@ class Collectives:
         self, later: bool, array: Any, out: Any, root: int, lengths: Any, timeout: float | None
     ) -> Any:
         call = "scatter"
+        root = _checks.rank(call, "root", root, self.size)
         known: _Lengths | None
         if self.rank == root:
             given = read(call, array)
             wanted = _output(call, given, out)
-            known = None if lengths is None else (self._blocks(call, given, lengths), [])
+            blocks = None if lengths is None else self._rows(call, "lengths", lengths)
+            known = None if blocks is None else (self._blocks(call, given, blocks), [])
         else:
             given, wanted = None, write(call, out, False)
             known = None if lengths is None else ([], [])
@@ -274,6 +282,7 @@ class Collectives:
     def _gather(
         self, later: bool, array: Any, root: int, out: Any, lengths: Any, timeout: float | None
     ) -> Any:
+        root = _checks.rank("gather", "root", root, self.size)
         given = read("gather", array)
         known: _Lengths | None
         wanted: Operand | None
@@ -324,6 +333,8 @@ class Collectives:
             known, shape = None, given.shape
             self._share(call, given)
         else:
+            sends = self._rows(call, "send_lengths", sends)
+            receives = self._rows(call, "recv_lengths", receives)
             known = (self._blocks(call, given, sends), self._blocks(call, given, receives))
             shape = (sum(receives), *given.shape[1:])
         if wanted is None:
@@ -335,10 +346,12 @@ class Collectives:
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Returns when all ranks have called it. Raises as `all_reduce`."""
+        timeout = _checks.timeout("barrier", timeout)
         self._native.collective(BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
 
     def barrier_async(self, *, timeout: float | None = None) -> Work[None]:
         """Begins a `barrier`."""
+        timeout = _checks.timeout("barrier", timeout)
         native = self._native.collective_async(BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
         return Work(native, lambda _: None)
 
@@ -357,10 +370,8 @@ class Collectives:
         out: Any,
     ) -> Any:
         """Runs a collective, or begins it. Its result is ``out``, or the array of the operand that is written."""
-        if root < 0:
-            raise ValueError(
-                f"{_native.COLLECTIVES[code]}: there is no rank {root}; ranks are counted from 0"
-            )
+        if timeout is not None:
+            timeout = _checks.timeout(_native.COLLECTIVES[code], timeout)
         dtype, op, factor = described
         source = None if given is None else given.view
         target = None if wanted is None else wanted.view
@@ -384,8 +395,14 @@ class Collectives:
         if lengths is None:
             known, shape = None, (self.size, *given.shape)
         else:
-            known = ([], self._blocks(call, given, lengths))
-            shape = (sum(lengths), *given.shape[1:])
+            rows = self._rows(call, "lengths", lengths)
+            known = ([], self._blocks(call, given, rows))
+            if given.shape[0] != rows[self.rank]:
+                raise ValueError(
+                    f"{call}: the input has {given.shape[0]} elements along its first dimension, and this rank's length is "
+                    f"{rows[self.rank]}"
+                )
+            shape = (sum(rows), *given.shape[1:])
         wanted = new(call, shape, given.dtype) if out is None else _output(call, given, out)
         return wanted, known
 
@@ -399,17 +416,22 @@ class Collectives:
             )
         return rows // self.size
 
-    def _blocks(self, call: str, given: Operand, lengths: Sequence[int]) -> list[int]:
+    def _rows(self, call: str, name: str, lengths: Sequence[int]) -> list[int]:
+        """A length for each rank."""
+        rows = _checks.numbers(call, name, lengths)
+        if len(rows) != self.size:
+            raise ValueError(f"{call}: the {name} are {rows}; wanted one for each of {self.size} ranks")
+        return rows
+
+    def _blocks(self, call: str, given: Operand, rows: list[int]) -> list[int]:
         """Lengths along the first dimension, in the library's elements."""
         if not given.shape:
             raise ValueError(f"{call}: an array without dimensions has no lengths")
-        rows = [operator.index(length) for length in lengths]
-        if len(rows) != self.size or any(length < 0 for length in rows):
-            raise ValueError(
-                f"{call}: the lengths are {rows}; wanted one for each of {self.size} ranks, of 0 or more"
-            )
-        each = elements(call, given.dtype).elements * math.prod(given.shape[1:])
-        return [length * each for length in rows]
+        described = elements(call, given.dtype)
+        row = math.prod(given.shape[1:])
+        if sum(rows) * row * described.itemsize > _checks.LENGTH:
+            raise ValueError(f"{call}: the lengths {rows} are together more than can be addressed")
+        return [length * described.elements * row for length in rows]
 
 
 def _result(wanted: Operand | None, out: Any) -> Any:

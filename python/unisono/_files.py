@@ -6,7 +6,7 @@ import os
 import pathlib
 from typing import NamedTuple
 
-from unisono import _native
+from unisono import _checks, _native
 
 
 class Delivered(NamedTuple):
@@ -31,6 +31,7 @@ class Files:
     """
 
     _native: _native.Group
+    size: int
 
     def broadcast_file(
         self, file: str | os.PathLike[str], directory: str | os.PathLike[str], root: int = 0
@@ -40,12 +41,14 @@ class Files:
 
         Raises `ValueError` if there is no such root, and `unisono.Error` otherwise: see `Files`.
         """
+        root = _checks.rank("broadcast_file", "root", root, self.size)
         return _told(_native.broadcast_file(self._native, os.fspath(file), os.fspath(directory), root))
 
     def send_file(self, file: str | os.PathLike[str], to: int, tag: int = 0) -> Delivered:
         """Sends a file to a rank, which receives it by `recv_file` with the same tag; returns when it is on that rank's disk. Only these
         two ranks take part. Raises as `broadcast_file`.
         """
+        to, tag = _checks.rank("send_file", "to", to, self.size), _checks.tag("send_file", tag)
         return _told(_native.send_file(self._native, os.fspath(file), to, tag))
 
     def recv_file(
@@ -54,6 +57,7 @@ class Files:
         """Receives a file into a directory, from a rank or, if ``source`` is ``None``, from any. Returns what was received and the sender.
         Raises as `broadcast_file`.
         """
+        source, tag = _checks.source("recv_file", source, self.size), _checks.tag("recv_file", tag)
         delivered, sender = _native.recv_file(self._native, os.fspath(directory), source, tag)
         return _told(delivered), sender
 

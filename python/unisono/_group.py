@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from unisono import _arrays, _exit, _native
+from unisono import _arrays, _checks, _exit, _native
 from unisono._arrays import Array
 from unisono._collectives import Collectives
 from unisono._files import Files
@@ -53,14 +54,18 @@ def init(
 
     Raises `ValueError` if an argument is wrong, and `unisono.Error` if the world cannot be joined.
     """
+    counted = {"rank": rank, "size": size}
+    for name, number in counted.items():
+        if number is not None:
+            counted[name] = _checks.whole("init", name, number, most=_checks.TAG)
     native = _native.init_world(
         {
-            "rank": rank,
-            "size": size,
+            "rank": counted["rank"],
+            "size": counted["size"],
             "store": store,
             "token": token,
-            "timeout": timeout,
-            "join_timeout": join_timeout,
+            "timeout": _checks.timeout("init", timeout),
+            "join_timeout": _checks.timeout("init", join_timeout, "join_timeout"),
             "provider": provider,
             "interface": interface,
             "reduction": reduction,
@@ -121,19 +126,30 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
         """Makes groups of the ranks that give the same color (from 0), ordered by ``key`` and then by rank. All ranks call it; one without
         a color gets ``None``.
         """
+        if color is not None:
+            color = _checks.whole("split", "color", color, 0, _checks.UNSIGNED)
+        key = _checks.whole("split", "key", key, -_checks.SIGNED - 1, _checks.SIGNED)
         return self._made(self._native.split(color, key))
 
     def new_group(self, ranks: Sequence[int]) -> Group | None:
         """Makes a group of these ranks, in this order. All ranks call it with the same list; those that are not on it get ``None``."""
-        return self._made(self._native.new_group(list(ranks)))
+        return self._made(self._native.new_group(self._ranks("new_group", ranks)))
 
     def create_group(self, ranks: Sequence[int], tag: int = 0) -> Group:
         """Makes a group of these ranks, in this order. Only they call it, with the same list and ``tag``, and wait for no other rank."""
-        return Group(self._native.create_group(list(ranks), tag), self._pickle)
+        tag = _checks.whole("create_group", "the tag", tag, 0, _checks.UNSIGNED)
+        return Group(self._native.create_group(self._ranks("create_group", ranks), tag), self._pickle)
 
     def with_timeout(self, timeout: float) -> Group:
         """Another handle of the group, whose calls have this timeout in seconds."""
-        return Group(self._native.with_timeout(timeout), self._pickle)
+        seconds = _checks.timeout("with_timeout", timeout)
+        if seconds is None:
+            raise TypeError("with_timeout: timeout is None; wanted a number of seconds")
+        return Group(self._native.with_timeout(seconds), self._pickle)
+
+    def _ranks(self, call: str, ranks: Sequence[int]) -> list[int]:
+        every = _checks.numbers(call, "ranks", ranks, -_checks.SIGNED)
+        return [_checks.rank(call, f"ranks[{at}]", each, self.size) for at, each in enumerate(every)]
 
     def _made(self, native: _native.Group | None) -> Group | None:
         return None if native is None else Group(native, self._pickle)
@@ -153,7 +169,9 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
         a multiple of the size of a page. It serves as one of `buffer`, and whoever has mapped the file sees the results; ``file`` may be
         closed. While a call works on the array, nobody else writes to it. Needs numpy.
         """
-        descriptor = file if isinstance(file, int) else file.fileno()
+        descriptor = file.fileno() if hasattr(file, "fileno") else file
+        descriptor = _checks.whole("buffer_from", "file", descriptor, -(1 << 31), (1 << 31) - 1)
+        offset = _checks.whole("buffer_from", "offset", offset)
         return _array(
             "buffer_from", shape, dtype, lambda size: self._native.buffer_from(descriptor, offset, size)
         )
@@ -201,6 +219,8 @@ def _array(
     kind = numpy.dtype(dtype)
     if kind.hasobject:
         raise TypeError(f"{call}: elements of {kind} are Python objects")
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-    count = int(numpy.prod(lengths, dtype=object))
+    lengths = _checks.numbers(call, "shape", shape if hasattr(shape, "__iter__") else (shape,))
+    count = math.prod(lengths)
+    if count * kind.itemsize > _checks.LENGTH:
+        raise ValueError(f"{call}: {lengths} elements of {kind} are more bytes than can be addressed")
     return numpy.frombuffer(memory_of(count * kind.itemsize), kind, count).reshape(lengths)  # type: ignore[call-overload]

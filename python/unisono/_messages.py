@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unisono import _native
+from unisono import _checks, _native
 from unisono._arrays import ArrayLike, elements, read, write
 from unisono._work import Work
 
@@ -30,7 +30,8 @@ class Messages:
         """Begins a `send`."""
         given = read("send", array)
         dtype = elements("send", given.dtype).dtype
-        _check("send", to, tag)
+        to, tag = _checks.rank("send", "to", to, self.size), _checks.tag("send", tag)
+        timeout = _checks.timeout("send", timeout)
         native = self._native.send_async(dtype, given.view, to, tag, timeout, given.view)
         return Work(native, lambda _: None)
 
@@ -53,7 +54,8 @@ class Messages:
             wanted.finish()
             return int(sender)
 
-        _check("recv", source, tag)
+        source, tag = _checks.source("recv", source, self.size), _checks.tag("recv", tag)
+        timeout = _checks.timeout("recv", timeout)
         native = self._native.recv_async(dtype, wanted.view, source, tag, timeout, wanted.view)
         return Work(native, finish)
 
@@ -69,19 +71,17 @@ class Messages:
     ) -> int:
         """Sends an array to one rank and receives one into ``out`` from another, or the same, at the same time. Returns the sender.
 
-        To go on meanwhile, begin a `recv_async` and a `send_async`.
+        The two may share memory: what is sent is the array as it was before. To go on meanwhile, begin a `recv_async` and a
+        `send_async`, of arrays that share none. Raises as `send`; if one of the two is wrong, neither has begun.
         """
-        _check("send_recv", to, tag)
-        if to >= self.size:
-            # Before anything is received.
-            raise ValueError(f"send_recv: there is no rank {to}; there are ranks 0 to {self.size - 1}")
-        receiving = self.recv_async(out, source, tag, timeout=timeout)
-        self.send_async(array, to, tag, timeout=timeout).wait()
-        return receiving.wait()
-
-
-def _check(call: str, rank: int | None, tag: int) -> None:
-    if rank is not None and rank < 0:
-        raise ValueError(f"{call}: there is no rank {rank}; ranks are counted from 0")
-    if not 0 <= tag < 1 << 32:
-        raise ValueError(f"{call}: the tag is {tag}; it must be from 0 to {(1 << 32) - 1}")
+        call = "send_recv"
+        to, source = _checks.rank(call, "to", to, self.size), _checks.source(call, source, self.size)
+        tag, timeout = _checks.tag(call, tag), _checks.timeout(call, timeout)
+        given, wanted = read(call, array), write(call, out, False)
+        sent, received = ((elements(call, each.dtype).dtype, each.view) for each in (given, wanted))
+        keep = (given.view, wanted.view)
+        sending, receiving = self._native.send_recv_async(sent, to, received, source, tag, timeout, keep)
+        sending.wait()
+        sender = int(receiving.wait())
+        wanted.finish()
+        return sender

@@ -147,6 +147,16 @@ class Group:
         timeout: float | None = None,
         keep: object = None,
     ) -> Work: ...
+    def send_recv_async(
+        self,
+        given: tuple[int, Operand],
+        to: int,
+        wanted: tuple[int, Operand],
+        source: int | None,
+        tag: int,
+        timeout: float | None = None,
+        keep: object = None,
+    ) -> list[Work]: ...
     def create_group(self, ranks: list[int], tag: int) -> Self: ...
     def new_group(self, ranks: list[int]) -> Self | None: ...
     def split(self, color: int | None, key: int) -> Self | None: ...

@@ -10,7 +10,7 @@ import pickle as _pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from unisono import _native
+from unisono import _checks, _native
 from unisono._work import Work
 
 
@@ -20,15 +20,17 @@ class Objects:
     _native: _native.Group
     _pickle: bool
     rank: int
+    size: int
 
     def broadcast_object(
         self, value: Any = None, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
     ) -> Any:
         """Returns rank ``root``'s value on every rank; ``value`` is not used on the others.
 
-        ``None``, ``bool``, ``int`` (of up to 128 bits), ``float``, ``str``, ``bytes``, and lists, tuples and dicts of these travel as they
-        are; a tuple arrives as a list, a ``bytearray`` as ``bytes``. Others need ``pickle=True``, on all ranks alike: see docs/python.md for
-        why it is not the default. ``pickle=None`` is as ``init`` was told.
+        ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``, ``bytes``, ``bytearray``, numpy's scalars, and lists, tuples, sets,
+        frozensets and dicts of these travel as they are: every rank, the root too, gets a value of the same types. Others, also of classes
+        that are derived from these, need ``pickle=True``, on all ranks alike: see docs/python.md for why it is not the default.
+        ``pickle=None`` is as ``init`` was told.
 
         A value that cannot be sent is a `unisono.Error` on all ranks that should have received it, and the group still works. Otherwise
         raises as `all_reduce`::
@@ -41,14 +43,14 @@ class Objects:
         self, value: Any = None, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
     ) -> Work[Any]:
         """Begins a `broadcast_object`."""
+        call = "broadcast_object"
+        root = _checks.rank(call, "root", root, self.size)
+        timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
-        at_root = self.rank == root
-        given = _packed(value, pickled) if at_root else None
+        given = _packed(value, pickled) if self.rank == root else None
         native = _native.broadcast_object(self._native, given, root, timeout)
-        # The root's own value is not decoded.
-        return Work(
-            native, lambda got: value if at_root else _unpacked("broadcast_object", got, root, pickled)
-        )
+        # The root gets what arrives at the others, which a change of its own value meanwhile would not change.
+        return Work(native, lambda got: _unpacked(call, got, root, pickled))
 
     def gather_object(
         self, value: Any, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
@@ -61,9 +63,12 @@ class Objects:
         self, value: Any, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
     ) -> Work[list[Any] | None]:
         """Begins a `gather_object`."""
+        call = "gather_object"
+        root = _checks.rank(call, "root", root, self.size)
+        timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
         native = _native.gather_object(self._native, _packed(value, pickled), root, timeout)
-        return Work(native, _lister("gather_object", pickled))
+        return Work(native, _lister(call, pickled))
 
     def all_gather_object(
         self, value: Any, *, pickle: bool | None = None, timeout: float | None = None
@@ -75,9 +80,11 @@ class Objects:
         self, value: Any, *, pickle: bool | None = None, timeout: float | None = None
     ) -> Work[list[Any]]:
         """Begins an `all_gather_object`."""
+        call = "all_gather_object"
+        timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
         native = _native.all_gather_object(self._native, _packed(value, pickled), timeout)
-        return Work(native, _lister("all_gather_object", pickled))
+        return Work(native, _lister(call, pickled))
 
     def scatter_object(
         self,
@@ -99,12 +106,15 @@ class Objects:
         timeout: float | None = None,
     ) -> Work[Any]:
         """Begins a `scatter_object`."""
+        call = "scatter_object"
+        root = _checks.rank(call, "root", root, self.size)
+        timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
         given = None
         if self.rank == root and values is not None:
             given = [_packed(value, pickled) for value in values]
         native = _native.scatter_object(self._native, given, root, timeout)
-        return Work(native, lambda got: _unpacked("scatter_object", got, root, pickled))
+        return Work(native, lambda got: _unpacked(call, got, root, pickled))
 
     def send_object(
         self, value: Any, to: int, tag: int = 0, *, pickle: bool | None = None, timeout: float | None = None
@@ -116,6 +126,10 @@ class Objects:
         self, value: Any, to: int, tag: int = 0, *, pickle: bool | None = None, timeout: float | None = None
     ) -> Work[None]:
         """Begins a `send_object`."""
+        call = "send_object"
+        to = _checks.rank(call, "to", to, self.size)
+        tag = _checks.tag(call, tag)
+        timeout = _checks.timeout(call, timeout)
         given = _packed(value, self._pickled(pickle))
         return Work(_native.send_object(self._native, given, to, tag, timeout), lambda _: None)
 
@@ -139,9 +153,13 @@ class Objects:
         timeout: float | None = None,
     ) -> Work[tuple[Any, int]]:
         """Begins a `recv_object`."""
+        call = "recv_object"
+        source = _checks.source(call, source, self.size)
+        tag = _checks.tag(call, tag)
+        timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
         native = _native.recv_object(self._native, source, tag, timeout)
-        return Work(native, lambda got: (_unpacked("recv_object", got[0], got[1], pickled), got[1]))
+        return Work(native, lambda got: (_unpacked(call, got[0], got[1], pickled), got[1]))
 
     def _pickled(self, pickle: bool | None) -> bool:
         return self._pickle if pickle is None else pickle

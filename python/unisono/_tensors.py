@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from unisono import _native
+from unisono import _checks, _native
 from unisono._arrays import Array, ArrayLike, described, taken
 from unisono._work import Work
 
@@ -15,6 +15,7 @@ class Tensors:
 
     _native: _native.Group
     rank: int
+    size: int
 
     # Lists of tensors.
 
@@ -37,7 +38,11 @@ class Tensors:
         self, arrays: Iterable[ArrayLike], to: int, tag: int = 0, *, timeout: float | None = None
     ) -> Work[None]:
         """Begins a `send_tensors`. The arrays may be changed when this returns."""
-        given = [described("send_tensors", array) for array in arrays]
+        call = "send_tensors"
+        to = _checks.rank(call, "to", to, self.size)
+        tag = _checks.tag(call, tag)
+        timeout = _checks.timeout(call, timeout)
+        given = [described(call, array) for array in arrays]
         return Work(_native.send_tensors(self._native, given, to, tag, timeout), lambda _: None)
 
     def recv_tensors(
@@ -50,6 +55,10 @@ class Tensors:
         self, source: int | None = None, tag: int = 0, *, timeout: float | None = None
     ) -> Work[tuple[list[Array], int]]:
         """Begins a `recv_tensors`."""
+        call = "recv_tensors"
+        source = _checks.source(call, source, self.size)
+        tag = _checks.tag(call, tag)
+        timeout = _checks.timeout(call, timeout)
         native = _native.recv_tensors(self._native, source, tag, timeout)
         return Work(native, lambda got: (_all_taken(got[0]), got[1]))
 
@@ -63,9 +72,12 @@ class Tensors:
         self, arrays: Iterable[ArrayLike] | None = None, root: int = 0, *, timeout: float | None = None
     ) -> Work[list[Array]]:
         """Begins a `broadcast_tensors`."""
+        call = "broadcast_tensors"
+        root = _checks.rank(call, "root", root, self.size)
+        timeout = _checks.timeout(call, timeout)
         given = None
         if self.rank == root and arrays is not None:
-            given = [described("broadcast_tensors", array) for array in arrays]
+            given = [described(call, array) for array in arrays]
         return Work(_native.broadcast_tensors(self._native, given, root, timeout), _all_taken)
 
     def gather_tensors(
@@ -79,7 +91,10 @@ class Tensors:
         self, arrays: Iterable[ArrayLike], root: int = 0, *, timeout: float | None = None
     ) -> Work[list[list[Array]] | None]:
         """Begins a `gather_tensors`."""
-        given = [described("gather_tensors", array) for array in arrays]
+        call = "gather_tensors"
+        root = _checks.rank(call, "root", root, self.size)
+        timeout = _checks.timeout(call, timeout)
+        given = [described(call, array) for array in arrays]
         return Work(_native.gather_tensors(self._native, given, root, timeout), _lists)
 
     def all_gather_tensors(
@@ -92,7 +107,9 @@ class Tensors:
         self, arrays: Iterable[ArrayLike], *, timeout: float | None = None
     ) -> Work[list[list[Array]]]:
         """Begins an `all_gather_tensors`."""
-        given = [described("all_gather_tensors", array) for array in arrays]
+        call = "all_gather_tensors"
+        timeout = _checks.timeout(call, timeout)
+        given = [described(call, array) for array in arrays]
         return Work(_native.all_gather_tensors(self._native, given, timeout), _lists)
 
     # One tensor, whose parts are on the ranks.
@@ -127,8 +144,11 @@ class Tensors:
         timeout: float | None = None,
     ) -> Work[Array]:
         """Begins a `scatter_tensor`."""
-        given = described("scatter_tensor", array) if self.rank == root and array is not None else None
-        split = _split("scatter_tensor", axis, indices, blocks)
+        call = "scatter_tensor"
+        root = _checks.rank(call, "root", root, self.size)
+        timeout = _checks.timeout(call, timeout)
+        given = described(call, array) if self.rank == root and array is not None else None
+        split = _split(call, axis, indices, blocks)
         return Work(_native.scatter_tensor(self._native, given, split, root, timeout), taken)
 
     def gather_tensor(
@@ -157,7 +177,10 @@ class Tensors:
         timeout: float | None = None,
     ) -> Work[Array | None]:
         """Begins a `gather_tensor`."""
-        given, split = described("gather_tensor", part), _split("gather_tensor", axis, None, blocks)
+        call = "gather_tensor"
+        root = _checks.rank(call, "root", root, self.size)
+        timeout = _checks.timeout(call, timeout)
+        given, split = described(call, part), _split(call, axis, None, blocks)
         native = _native.gather_tensor(self._native, given, split, root, timeout)
         return Work(native, lambda got: None if got is None else taken(got))
 
@@ -184,7 +207,9 @@ class Tensors:
         timeout: float | None = None,
     ) -> Work[Array]:
         """Begins an `all_gather_tensor`."""
-        given, split = described("all_gather_tensor", part), _split("all_gather_tensor", axis, None, blocks)
+        call = "all_gather_tensor"
+        timeout = _checks.timeout(call, timeout)
+        given, split = described(call, part), _split(call, axis, None, blocks)
         return Work(_native.all_gather_tensor(self._native, given, split, timeout), taken)
 
 
@@ -199,6 +224,9 @@ def _lists(got: list[list[Any]] | None) -> Any:
 def _split(
     call: str, axis: int, indices: Sequence[int] | None, blocks: tuple[int, int] | None
 ) -> _native.Split:
-    if axis < 0 or blocks is not None and min(blocks) < 0:
-        raise ValueError(f"{call}: axis is {axis} and blocks {blocks}; wanted numbers from 0")
-    return {"axis": axis, "indices": None if indices is None else list(indices), "blocks": blocks}
+    axis = _checks.whole(call, "axis", axis)
+    before = None if indices is None else _checks.numbers(call, "indices", indices, -_checks.SIGNED)
+    grid = None if blocks is None else _checks.numbers(call, "blocks", blocks)
+    if grid is not None and len(grid) != 2:
+        raise ValueError(f"{call}: blocks are {grid}; wanted the numbers of rows and columns of blocks")
+    return {"axis": axis, "indices": before, "blocks": None if grid is None else (grid[0], grid[1])}

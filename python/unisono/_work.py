@@ -7,12 +7,46 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from unisono import _native
+from unisono import _checks, _native
 
 if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """A function that is called once, whichever thread comes first; the others wait for its end. If it raises, it is called again.
+
+    What runs meanwhile, such as a finalizer, may ask for the result too: that is an error, not a wait for itself.
+    """
+
+    __slots__ = ("_call", "_lock", "_result", "_runs")
+
+    def __init__(self, call: Callable[..., T]) -> None:
+        self._call: Callable[..., T] | None = call
+        self._result: Any = None
+        self._runs = False
+        self._lock = threading.RLock()
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is a result."""
+        return self._call is None
+
+    def __call__(self, *arguments: Any) -> T:
+        """The result; ``arguments`` count for the first call only."""
+        with self._lock:
+            if self._runs:
+                raise _native.Error("Work: code that runs while its result is made waits for that result")
+            if self._call is not None:
+                self._runs = True
+                try:
+                    self._result = self._call(*arguments)
+                    self._call = None
+                finally:
+                    self._runs = False
+        return self._result  # type: ignore[no-any-return]
 
 
 class Work(Generic[T]):
@@ -27,14 +61,12 @@ class Work(Generic[T]):
         total = await work
     """
 
-    __slots__ = ("_finish", "_lock", "_native", "_result")
+    __slots__ = ("_finish", "_native")
 
     def __init__(self, native: _native.Work, finish: Callable[[Any], T]) -> None:
         self._native = native
-        # Makes the result of what the native work returns: once.
-        self._finish: Callable[[Any], T] | None = finish
-        self._result: Any = None
-        self._lock = threading.Lock()
+        # Makes the result of what the native work returns.
+        self._finish = Once(finish)
 
     def done(self) -> bool:
         """Whether the operation has ended, well or not. Never blocks."""
@@ -43,7 +75,7 @@ class Work(Generic[T]):
         if self._native.exception() is None:
             # What cannot be unpickled is for `wait` to raise.
             with contextlib.suppress(_native.Error):
-                self._take(self._native.wait())
+                self._finish(self._native.wait())
         return True
 
     def wait(self, timeout: float | None = None) -> T:
@@ -54,7 +86,7 @@ class Work(Generic[T]):
 
         Raises `unisono.Error` as that call does, and when ``timeout`` has passed.
         """
-        return self._take(self._native.wait(timeout))
+        return self._finish(self._native.wait(_checks.patience("wait", timeout)))
 
     def exception(self) -> BaseException | None:
         """The error of an operation that has ended; ``None`` if it has ended well or goes on."""
@@ -79,13 +111,6 @@ class Work(Generic[T]):
             self._native.on_end(wake)
             yield from future
         return self.wait()
-
-    def _take(self, returned: Any) -> T:
-        with self._lock:
-            if self._finish is not None:
-                self._result = self._finish(returned)
-                self._finish = None
-        return self._result
 
     def __repr__(self) -> str:
         if not self._native.is_done():

@@ -9,7 +9,7 @@ use unisono_transport::{Memory, Region};
 use super::{
     bytes::{SpanError, scale},
     foreign::Foreign,
-    operand::{Operand, Overlap},
+    operand::{Aside, Operand, Overlap},
     pieces::Pieces,
     raw::borrow_raw,
     registered::Buffer,
@@ -26,9 +26,6 @@ pub(crate) struct Borrowed<'a> {
     pub fixed: bool,
     slices: PhantomData<&'a mut [u8]>,
 }
-
-/// A copy of an input, aligned for every type; empty if none was made.
-pub(crate) type Aside = Vec<u128>;
 
 impl<'a> Borrowed<'a> {
     fn of(input: Operand, output: Operand, overlap: Overlap) -> Self {

@@ -3,7 +3,12 @@
 
 use std::fmt;
 
-use super::{borrowed::Aside, bytes::SpanError, operand::Operand, pieces::Pieces, raw::borrow_raw};
+use super::{
+    bytes::SpanError,
+    operand::{Aside, Operand},
+    pieces::Pieces,
+    raw::borrow_raw,
+};
 
 /// Memory that was allocated outside of this library, as an operand of an erased call
 /// ([`ProcessGroup::collective`](crate::ProcessGroup::collective), [`ProcessGroup::message`](crate::ProcessGroup::message)), and its

@@ -16,10 +16,10 @@ pub use unisono_transport::Memory;
 
 pub use self::{borrowed::Owned, foreign::Foreign, registered::Buffer};
 pub(crate) use self::{
-    borrowed::{Aside, Borrowed, expose},
+    borrowed::{Borrowed, expose},
     bytes::{Bytes, SpanError, copy, divide, reduce, total},
     fresh::Fresh,
-    operand::{Operand, Overlap},
+    operand::{Aside, Operand, Overlap},
     pieces::Pieces,
     registered::Registry,
 };

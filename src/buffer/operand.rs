@@ -6,13 +6,15 @@ use std::cell::Cell;
 use unisono_transport::Region;
 
 use super::{
-    borrowed::Aside,
     bytes::{Bytes, SpanError, copy},
     pieces::Pieces,
     raw::borrow_raw,
     registered::Registry,
 };
 use crate::dtype::Dtype;
+
+/// A copy of an input, aligned for every type; empty if none was made.
+pub(crate) type Aside = Vec<u128>;
 
 /// The input or the output of an operation.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ Whatever the caller gives, a call is checked here, described in the library's co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -134,11 +134,11 @@ class Calls(Runs):
         """Reduces all ranks' tensors, as one tensor for each dtype."""
         opts = opts if opts is not None else AllreduceCoalescedOptions()
 
-        def one(part: list[Tensor]) -> Work:
+        def one(part: list[Tensor]) -> Callable[[], Work]:
             memory = Memory("all_reduce_coalesced")
             pieces = memory.write_all(part)
             described = self._reduction("all_reduce_coalesced", opts, part[0].dtype)
-            return self._run(
+            return lambda: self._run(
                 "all_reduce_coalesced",
                 ALL_REDUCE,
                 described,
@@ -220,12 +220,12 @@ class Calls(Runs):
         for output, tensor in zip(outputs, inputs, strict=True):
             self._whole("all_gather_single_coalesced", output, "output", tensor, "input")
 
-        def one(pairs: list[tuple[Tensor, Tensor]]) -> Work:
+        def one(pairs: list[tuple[Tensor, Tensor]]) -> Callable[[], Work]:
             memory = Memory("all_gather_single_coalesced")
             given = memory.read_all(tensor for tensor, _ in pairs)
             wanted = blocks(memory.write_all(output for _, output in pairs), self._ranks)
             described = (moved(pairs[0][0].dtype).dtype, 0, 1.0, 0)
-            return self._run(
+            return lambda: self._run(
                 "all_gather_single_coalesced", ALL_GATHER, described, (given, wanted), memory,
                 [output for _, output in pairs], opts, coalesced=True,
             )  # fmt: skip
@@ -242,12 +242,12 @@ class Calls(Runs):
                     f"all_gather_coalesced: the outputs for rank {rank} have other shapes than the inputs"
                 )
 
-        def one(indices: list[int]) -> Work:
+        def one(indices: list[int]) -> Callable[[], Work]:
             memory = Memory("all_gather_coalesced")
             given = memory.read_all(input_list[index] for index in indices)
             wanted = memory.write_all(outputs[index] for outputs in lists for index in indices)
             described = (moved(input_list[indices[0]].dtype).dtype, 0, 1.0, 0)
-            return self._run(
+            return lambda: self._run(
                 "all_gather_coalesced", ALL_GATHER, described, (given, wanted), memory, output_lists, opts,
                 coalesced=True,
             )  # fmt: skip
@@ -331,12 +331,12 @@ class Calls(Runs):
         for output, tensor in zip(outputs, inputs, strict=True):
             self._whole("reduce_scatter_single_coalesced", tensor, "input", output, "output")
 
-        def one(pairs: list[tuple[Tensor, Tensor]]) -> Work:
+        def one(pairs: list[tuple[Tensor, Tensor]]) -> Callable[[], Work]:
             memory = Memory("reduce_scatter_single_coalesced")
             given = blocks(memory.read_all(tensor for tensor, _ in pairs), self._ranks)
             wanted = memory.write_all(output for _, output in pairs)
             described = self._reduction("reduce_scatter_single_coalesced", opts, pairs[0][0].dtype)
-            return self._run(
+            return lambda: self._run(
                 "reduce_scatter_single_coalesced", REDUCE_SCATTER, described, (given, wanted), memory,
                 [output for _, output in pairs], opts, coalesced=True,
             )  # fmt: skip
@@ -489,11 +489,13 @@ class Calls(Runs):
 
 
 def _by_dtype(tensors: Sequence[Tensor], items: Sequence[Any], one: Any, outputs: Any) -> Work:
-    """Runs `one` for the items of each dtype, in the order in which these first come; an item belongs to the tensor at its place."""
+    """Runs a call for the items of each dtype, in the order in which these first come; an item belongs to the tensor at its place. ``one``
+    checks a call and returns what begins it, so that none begins if one of them is wrong."""
     parts: dict[torch.dtype, list[Any]] = {}
     for tensor, item in zip(tensors, items, strict=True):
         parts.setdefault(tensor.dtype, []).append(item)
-    return together([one(part) for part in parts.values()], outputs)
+    ready = [one(part) for part in parts.values()]
+    return together([begin() for begin in ready], outputs)
 
 
 def _factor(op: Any) -> float:

@@ -1,12 +1,13 @@
 """Operations under way, as PyTorch knows them."""
 
-import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Work as _Work
+
+from unisono._work import Once
 
 # How torch says "the default timeout".
 _DEFAULT = timedelta(0)
@@ -15,8 +16,8 @@ _DEFAULT = timedelta(0)
 class Work(_Work):
     """An operation under way, or several that end together."""
 
-    # To be called once, after the operations have ended and before anybody sees the results; and the error that it has raised.
-    _finish: Callable[[], None] | None = None
+    # Called after the operations have ended and before anybody sees the results; and the error that it has raised.
+    _finish: Once | None = None
     _raised: BaseException | None = None
 
     def __init__(
@@ -26,8 +27,7 @@ class Work(_Work):
         self._natives = natives
         self._outputs = outputs
         if finish is not None:
-            self._finish = finish
-            self._lock = threading.Lock()
+            self._finish = Once(self._guarded(finish))
             # Also if nobody waits.
             self._on_end(lambda: None)
 
@@ -43,13 +43,17 @@ class Work(_Work):
         return True
 
     def _complete(self) -> None:
-        with self._lock:
-            if self._finish is not None:
-                try:
-                    self._finish()
-                except Exception as error:  # noqa: BLE001
-                    self._raised = error
-                self._finish = None
+        if self._finish is not None:
+            self._finish()
+
+    def _guarded(self, finish: Callable[[], None]) -> Callable[[], None]:
+        def guarded() -> None:
+            try:
+                finish()
+            except Exception as error:  # noqa: BLE001
+                self._raised = error
+
+        return guarded
 
     def _on_end(self, call: Callable[[], None]) -> None:
         """Calls `call` when all operations have ended and results are in their places."""
@@ -68,7 +72,9 @@ class Work(_Work):
 
     def is_completed(self) -> bool:
         """Whether the operation has ended, well or not."""
-        return all(native.is_done() for native in self._natives) and self._finish is None
+        return all(native.is_done() for native in self._natives) and (
+            self._finish is None or self._finish.ended
+        )
 
     def is_success(self) -> bool:
         """Whether it has ended well."""
