@@ -155,6 +155,7 @@ const UNSAFE: &[&str] = &[
     "transport/benches/put.rs",
     "src/buffer/",
     "src/signals.rs",
+    "src/rendezvous/pmi.rs",
     "tests/processes/erased.rs",
     "tests/processes/forking.rs",
     "src/engine/access.rs",

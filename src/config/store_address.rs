@@ -20,6 +20,22 @@ pub enum StoreAddress {
     },
     /// `file:///directory`, shared by all ranks.
     File(PathBuf),
+    /// On one of several hosts, at one of several ports: rank 0 takes the first port that is free on its host, and the others look for
+    /// the store of their job. For launchers that tell the hosts of a job and not which of them has rank 0.
+    Among {
+        /// Names or addresses, the likeliest first.
+        hosts: Vec<String>,
+        /// The ports, in the order in which they are tried.
+        ports: Vec<u16>,
+    },
+    /// Where rank 0 says by the process manager, in the words of PMI 1: for MPICH, Intel MPI and Flux. A process can meet in this way
+    /// once.
+    Pmi {
+        /// The descriptor of the connection to the process manager, `PMI_FD`.
+        descriptor: usize,
+        /// This host, as the process manager knows it.
+        host: Option<String>,
+    },
 }
 
 impl StoreAddress {
@@ -93,7 +109,27 @@ impl fmt::Display for StoreAddress {
                 }
             }
             Self::File(directory) => write!(f, "file://{}", directory.display()),
+            Self::Among { hosts, ports } => {
+                write!(f, "tcp://{}:{}", Few(hosts, "host"), Few(ports, "port"))
+            }
+            Self::Pmi { .. } => f.write_str("the process manager's PMI"),
         }
+    }
+}
+
+/// The first of several things, and how many others there are.
+struct Few<'a, T>(&'a [T], &'static str);
+
+impl<T: fmt::Display> fmt::Display for Few<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 3;
+        let (all, of) = (self.0, self.1);
+        if let [one] = all {
+            return one.fmt(f);
+        }
+        let shown: Vec<_> = all.iter().take(SHOWN).map(T::to_string).collect();
+        let more = if all.len() > SHOWN { ",..." } else { "" };
+        write!(f, "({} {of}s: {}{more})", all.len(), shown.join(","))
     }
 }
 

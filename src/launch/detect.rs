@@ -3,8 +3,9 @@
 use unisono_schedule::Rank;
 
 use super::{
-    families::{Family, family},
+    families::{Family, Found},
     meeting::{Meeting, meeting},
+    nearest::family,
     secret::token,
     slurm,
     variables::{number, wrong},
@@ -14,7 +15,8 @@ use crate::{config::Token, error::Result};
 /// What a launcher tells a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The launcher whose variables were read: `torchrun`, `Slurm`, `Open MPI`, `MPICH` or `unisono`.
+    /// The launcher whose variables were read: `unisono`, `torchrun`, `Open MPI`, `PALS`, `MPICH`, `Flux`, `Slurm` or
+    /// `LeaderWorkerSet`.
     pub launcher: &'static str,
     /// This process's rank.
     pub rank: Rank,
@@ -35,37 +37,57 @@ pub struct Launch {
 /// Reads the variables that launchers set; `variable` returns the value of a variable.
 ///
 /// # Errors
-/// [`Error::Config`](crate::Error::Config) names the variable, its value and what was wanted.
+/// [`Error::Config`](crate::Error::Config) names the variable, its value and what was wanted, or two launchers that contradict each
+/// other.
 pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
-    let (family, ranks) = family(variable)?;
-    let rank = number(variable, family.rank)?.unwrap_or_default();
-    let mut local_rank = number(variable, family.local_rank)?;
-    let local_ranks;
-    // srun may also set MPICH's variables, except those of the host.
-    let step = variable("SLURM_STEP_NUM_TASKS") == Some(ranks.to_string());
-    if family.name == "Slurm" || family.name == "MPICH" && local_rank.is_none() && step {
-        local_rank = number(variable, "SLURM_LOCALID")?;
-        local_ranks = slurm::local_ranks(variable)?;
-    } else {
-        local_ranks = number(variable, family.local_ranks)?;
-    }
+    let (Found { family, rank, ranks }, hidden) = family(variable)?;
+    let variable = &|name: &str| if hidden.contains(&name) { None } else { variable(name) };
+    let Local { rank: local_rank, ranks: local_ranks, names } = local(variable, family, rank, ranks)?;
     for (name, value, below, of) in [
         (family.rank, Some(rank), ranks, family.ranks),
-        (family.local_rank, local_rank, local_ranks.unwrap_or(ranks), family.local_ranks),
-        (family.local_ranks, local_ranks, ranks + 1, family.ranks),
+        (names[0], local_rank, local_ranks.unwrap_or(ranks), names[1]),
+        (names[1], local_ranks, ranks + 1, family.ranks),
     ] {
         if value.is_some_and(|value| value >= below) {
             return Err(wrong(variable, name, format!("must be less than {below}, by {of}")));
         }
     }
     if local_ranks == Some(0) {
-        return Err(wrong(variable, family.local_ranks, "must be at least 1".into()));
+        return Err(wrong(variable, names[1], "must be at least 1".into()));
     }
     let job = job(variable, family);
     let token = token(variable)?;
     let alone = local_ranks == Some(ranks);
     let meeting = meeting(variable, family, ranks, alone, &job)?;
     Ok(Launch { launcher: family.name, rank, ranks, local_rank, local_ranks, meeting, job, token })
+}
+
+/// A rank's number on its host, and the number of ranks there, as far as the launcher tells them; and the variables that do.
+struct Local {
+    rank: Option<usize>,
+    ranks: Option<usize>,
+    names: [&'static str; 2],
+}
+
+fn local(
+    variable: &impl Fn(&str) -> Option<String>,
+    family: &Family,
+    rank: Rank,
+    ranks: usize,
+) -> Result<Local> {
+    let names = [family.local_rank, family.local_ranks];
+    // srun may also set MPICH's variables, except those of the host.
+    if family.name == "Slurm" || family.name == "MPICH" && slurm::is_step(variable, family.local_rank, ranks)
+    {
+        let (rank, ranks) = slurm::local(variable, rank)?;
+        return Ok(Local { rank, ranks, names: ["SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"] });
+    }
+    let (local, number) = (number(variable, family.local_rank)?, number(variable, family.local_ranks)?);
+    let ranks = match family.name {
+        "Flux" => (number == Some(1)).then_some(ranks),
+        _ => number,
+    };
+    Ok(Local { rank: local, ranks, names })
 }
 
 /// The launcher's id of this job: the same on all its ranks, and not a secret.
@@ -75,6 +97,8 @@ fn job(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> String {
         "torchrun" => variable("TORCHELASTIC_RUN_ID"),
         // The second is Open MPI 4's.
         "Open MPI" => variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid")),
+        "PALS" => variable("PALS_APID"),
+        "Flux" => variable("FLUX_JOB_ID"),
         // MPICH has no id of its own; under Slurm its daemons are one step.
         "MPICH" | "Slurm" => step(),
         _ => None,

@@ -84,12 +84,18 @@ impl Config {
     }
 }
 
-/// The directory for jobs whose ranks are all on this host; only this user has access.
+/// The directory for jobs whose ranks are all on this host; only this user has access. It is below /tmp where that is possible, because
+/// some launchers and sites give each rank a TMPDIR of its own.
 fn directory() -> Result<PathBuf> {
-    let base = env::temp_dir().join(format!("unisono-{}", rustix::process::geteuid().as_raw()));
-    private_directory(&base).map_err(|problem| Error::Rendezvous {
+    let name = format!("unisono-{}", rustix::process::geteuid().as_raw());
+    let shared = Path::new("/tmp").join(&name);
+    let Err(problem) = private_directory(&shared) else { return Ok(shared) };
+    let base = env::temp_dir().join(&name);
+    private_directory(&base).map_err(|also| Error::Rendezvous {
         store: base.display().to_string(),
-        problem: format!("{problem}; set TMPDIR or UNISONO_STORE"),
+        problem: format!(
+            "{also} (and {problem}); set UNISONO_STORE=file:///DIRECTORY or TMPDIR to a directory that all ranks of this host share"
+        ),
     })?;
     Ok(base)
 }

@@ -1,9 +1,12 @@
 //! The variables by which launchers tell rank and world size.
 
+use unisono_schedule::Rank;
+
 use super::variables::{number, wrong};
 use crate::error::{Error, Result};
 
 /// The variables of one launcher.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) rank: &'static str,
@@ -12,9 +15,11 @@ pub(super) struct Family {
     pub(super) local_ranks: &'static str,
 }
 
-/// All launchers; the first one whose variables are set counts. MPI launchers precede Slurm, because they start their daemons by
-/// `srun`, and their ranks inherit the daemons' task numbers (with Open MPI 5.0.11 and Slurm 22.05: 4 ranks in a step of 2 tasks).
-const FAMILIES: [Family; 5] = [
+/// All launchers, the nearest to the process first: each may be started by those that follow it, and its ranks then inherit their
+/// variables. MPI launchers start their daemons by `srun`, and their ranks inherit the daemons' task numbers (with Open MPI 5.0.11 and
+/// Slurm 22.05: 4 ranks in a step of 2 tasks). PALS and Flux precede MPICH because they set its
+/// variables as well, and PALS has no size of its own.
+const FAMILIES: [Family; 8] = [
     Family {
         name: "unisono",
         rank: "UNISONO_RANK",
@@ -37,6 +42,21 @@ const FAMILIES: [Family; 5] = [
         local_ranks: "OMPI_COMM_WORLD_LOCAL_SIZE",
     },
     Family {
+        name: "PALS",
+        rank: "PALS_RANKID",
+        ranks: "PMI_SIZE",
+        local_rank: "PALS_LOCAL_RANKID",
+        local_ranks: "PALS_LOCAL_SIZE",
+    },
+    Family {
+        name: "Flux",
+        rank: "FLUX_TASK_RANK",
+        ranks: "FLUX_JOB_SIZE",
+        local_rank: "FLUX_TASK_LOCAL_ID",
+        // Flux tells how many hosts a job has, not how many ranks each has.
+        local_ranks: "FLUX_JOB_NNODES",
+    },
+    Family {
         name: "MPICH",
         rank: "PMI_RANK",
         ranks: "PMI_SIZE",
@@ -51,16 +71,44 @@ const FAMILIES: [Family; 5] = [
         local_rank: "SLURM_LOCALID",
         local_ranks: "SLURM_STEP_TASKS_PER_NODE",
     },
+    Family {
+        // A pod of a Kubernetes LeaderWorkerSet is one rank.
+        name: "LeaderWorkerSet",
+        rank: "LWS_WORKER_INDEX",
+        ranks: "LWS_GROUP_SIZE",
+        local_rank: "",
+        local_ranks: "",
+    },
 ];
 
 /// Further variables, which tell a process its job and where its ranks meet.
-const OTHERS: [&str; 6] =
-    ["MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "PMIX_NAMESPACE"];
+const OTHERS: [&str; 19] = [
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "PMIX_NAMESPACE",
+    "PMI_FD",
+    "PMI_HOSTNAME",
+    "PALS_APID",
+    "FLUX_JOB_ID",
+    "LWS_LEADER_ADDRESS",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SLURM_GTIDS",
+    "SLURM_NODEID",
+    "SLURM_DISTRIBUTION",
+    "SLURM_HET_SIZE",
+    "SLURMD_NODENAME",
+];
 
 /// The launchers' variables that tell a process its rank, the world size, its job and where its ranks meet.
 pub fn variables() -> impl Iterator<Item = &'static str> {
     let of = |family: &'static Family| [family.rank, family.ranks, family.local_rank, family.local_ranks];
-    FAMILIES.iter().filter(|family| family.name != "unisono").flat_map(of).chain(OTHERS)
+    let theirs = FAMILIES.iter().filter(|family| family.name != "unisono").flat_map(of);
+    theirs.filter(|name| !name.is_empty()).chain(OTHERS)
 }
 
 /// Whether a launcher, or a user by hand, has given this process a rank or a world size; `variable` returns the value of a
@@ -74,33 +122,49 @@ const WAYS: &str = "this process does not know its rank. Start it in one of thre
     one host; `torchrun`, `srun` or `mpirun`, which set what is needed; or by hand, with UNISONO_RANK, \
     UNISONO_WORLD_SIZE and UNISONO_STORE=tcp://HOST:PORT of rank 0's host";
 
-/// The launcher that has set both a rank and a world size, and the world size.
-pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<(&'static Family, usize)> {
-    for (i, family) in FAMILIES.iter().enumerate() {
-        let has = [family.rank, family.ranks].map(|name| variable(name).is_some());
-        // If only one of this library's own two variables is set, that is an error whatever else is set.
-        if has[0] && has[1] || i == 0 && has[0] != has[1] {
-            let ranks = number(variable, family.ranks)?;
-            return match (ranks, has[0]) {
-                (Some(0), _) => Err(wrong(variable, family.ranks, "must be at least 1".into())),
-                (Some(ranks), true) => Ok((family, ranks)),
-                _ => Err(half(variable, family)),
-            };
+/// A launcher that has set both a rank and a world size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) family: &'static Family,
+    pub(super) rank: Rank,
+    pub(super) ranks: usize,
+}
+
+/// All launchers that have set both a rank and a world size.
+pub(super) fn found(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<Found>> {
+    // If only one of this library's own two variables is set, that is an error whatever else is set.
+    if let [ours, ..] = &FAMILIES
+        && variable(ours.rank).is_some() != variable(ours.ranks).is_some()
+    {
+        return Err(half(variable, ours));
+    }
+    let mut all = Vec::new();
+    for family in &FAMILIES {
+        if variable(family.rank).is_none() || variable(family.ranks).is_none() {
+            continue;
+        }
+        let (rank, ranks) = (number(variable, family.rank)?, number(variable, family.ranks)?);
+        match (rank, ranks) {
+            (Some(_), Some(0)) => return Err(wrong(variable, family.ranks, "must be at least 1".into())),
+            (Some(rank), Some(ranks)) => all.push(Found { family, rank, ranks }),
+            _ => {}
         }
     }
+    Ok(all)
+}
+
+/// The error if no launcher has set both a rank and a world size.
+pub(super) fn none(variable: &impl Fn(&str) -> Option<String>) -> Error {
     if variable("SLURM_PROCID").is_some() && variable("SLURM_JOB_ID").is_some() {
-        return Err(wrong(
-            variable,
-            "SLURM_STEP_NUM_TASKS",
-            "is not set: this is a Slurm batch script, not a step with ranks; start the program by `srun` in it".into(),
-        ));
+        let problem = "is not set: this is a Slurm batch script, not a step with ranks; start the program by `srun` in it";
+        return wrong(variable, "SLURM_STEP_NUM_TASKS", problem.into());
     }
     let halves =
         FAMILIES.iter().find(|family| variable(family.rank).is_some() != variable(family.ranks).is_some());
-    Err(match halves {
+    match halves {
         Some(family) => half(variable, family),
         None => wrong(variable, "UNISONO_RANK", format!("is not set, nor what a launcher would set: {WAYS}")),
-    })
+    }
 }
 
 /// The error of a launcher's rank without a world size, or the other way round.

@@ -34,8 +34,36 @@ pub(super) struct Tries<'a> {
     pub(super) deadline: Instant,
     /// What to look at if all fail.
     pub(super) advice: &'static str,
-    /// Whether the address was published by whoever served the store, who may have gone since: then others may be there.
-    pub(super) published: bool,
+    pub(super) place: Place,
+}
+
+/// How a process knows where the store is, and so how it takes an answer that is not that of its job's store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It was told: nothing else may be there.
+    Given,
+    /// Rank 0 has published it, and may have gone since: others may be there.
+    Published,
+    /// It looks at several, and others may be at some.
+    Sought,
+}
+
+/// How long a process that seeks its store goes on when one of its job refuses its token: the store of its rank 0 may be at a later
+/// port.
+const REFUSED: Duration = Duration::from_secs(1);
+
+impl Place {
+    /// Whether to go on after this error, so long after the first attempt.
+    fn goes_on_after(self, error: &Error, tried: Duration) -> bool {
+        match self {
+            Self::Given => false,
+            Self::Published => is_strangers(error),
+            Self::Sought => {
+                let token = matches!(error, Error::Refused { refusal: Refusal::Token, .. });
+                is_strangers(error) && (!token || tried < REFUSED)
+            }
+        }
+    }
 }
 
 /// The outcome of an attempt.
@@ -68,7 +96,7 @@ enum Greeting {
 impl<'a> Tries<'a> {
     pub(super) fn new(name: &'a str, member: &Member, deadline: Instant) -> Self {
         let advice = "is rank 0 running, and are the address and the port the same on all ranks and open between their hosts?";
-        Self { name, member: member.clone(), deadline, advice, published: false }
+        Self { name, member: member.clone(), deadline, advice, place: Place::Given }
     }
 
     /// Tries the addresses that `resolve` gives until the store admits this process; gives the connection, its session, and the
@@ -92,7 +120,7 @@ impl<'a> Tries<'a> {
                 match self.once(at, purpose) {
                     Outcome::In(sealed, session, host) => return Ok((sealed, session, host)),
                     Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
-                    Outcome::Never(error) if self.published && is_strangers(&error) => {
+                    Outcome::Never(error) if self.place.goes_on_after(&error, begun.elapsed()) => {
                         why = error.to_string()
                     }
                     Outcome::Never(error) => return Err(error),

@@ -45,10 +45,20 @@ type Result<T> = std::result::Result<T, String>;
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    /// In this directory, which is made if it is missing. A user who can list it sees the name of the folder, and can test a
+    /// In this directory, which must be there: one that is not may be a typing mistake, or the file system that the hosts share is not
+    /// mounted. A user who can list it sees the name of the folder, and can test a
     /// guess of the token with it.
     pub(super) fn of(directory: &Path, job: &Job) -> Result<Self> {
-        fs::create_dir_all(directory).map_err(|error| error.to_string())?;
+        let there = fs::metadata(directory).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                "there is no such directory on this host; correct UNISONO_STORE, or make the directory"
+                    .to_owned()
+            }
+            _ => error.to_string(),
+        })?;
+        if !there.is_dir() {
+            return Err("it is no directory; wanted one that all ranks share".to_owned());
+        }
         holds(directory)?;
         let purpose = "unisono 2026-11-26 file store: the folder's key";
         let key = blake3::derive_key(purpose, job.token.reveal().as_bytes());
@@ -65,7 +75,9 @@ impl Folder {
             "is rank 0 running, and has it the same directory and the same token? The directory is on NFS, whose clients may take \
              a minute to see new files; mount it with lookupcache=positive, or set a longer UNISONO_JOIN_TIMEOUT"
         } else {
-            "is rank 0 running, and has it the same directory, shared between their hosts, and the same token?"
+            "is rank 0 running, and has it the same directory, shared between their hosts, and the same token? If no variable names \
+             the directory it is below /tmp, or TMPDIR where /tmp cannot be used: set UNISONO_STORE=file:///DIRECTORY to one that all \
+             ranks see"
         }
     }
 

@@ -1,7 +1,8 @@
 //! The rendezvous: ranks exchange addresses, and each learns if another fails.
 //!
 //! A [`Store`] is a small key-value service over TCP that all ranks of a job reach, served by the process of rank 0 or by a
-//! launcher; where it is, all ranks know, or read in a directory that they share. Ranks exchange their addresses through it
+//! launcher; where it is, all ranks know, or read in a directory that they share, or find out among several hosts and ports, or hear by
+//! PMI. Ranks exchange their addresses through it
 //! once ([`exchange`]). Afterwards each rank keeps a [`Watch`] at the store. A watch raises the rank's [`FailureLatch`] when any
 //! rank dies or reports a failure, and tells other ranks this rank's [`Position`].
 //!
@@ -14,10 +15,12 @@
 //! A forked child of a rank is not a member. The rank's connections and locks are `/dev/null` in the child, so that the store
 //! notices the death of the rank while the child lives on. Dropping the rank's objects in the child does nothing.
 
+mod among;
 mod connect;
 mod directory;
 mod exchange;
 mod failure_latch;
+mod pmi;
 mod position_source;
 mod protocol;
 mod seal;

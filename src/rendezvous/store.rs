@@ -14,7 +14,7 @@ use unisono_schedule::Rank;
 
 use super::{
     FailureLatch, PositionSource, Watch,
-    connect::{GRACE, PAUSE, Tries, lost},
+    connect::{GRACE, PAUSE, Place, Tries, lost},
     directory::{Folder, Host, Served, secret},
     limits,
     protocol::{self, FORGED, MAX_FRAME, Purpose, Reply, Request},
@@ -57,7 +57,16 @@ impl Store {
             }
             StoreAddress::Tcp { host, port, .. } => Self::join(host, *port, member, deadline),
             StoreAddress::File(directory) => Self::in_directory(directory, member, deadline),
+            StoreAddress::Among { hosts, ports } => Self::among(hosts, ports, member, deadline),
+            StoreAddress::Pmi { descriptor, host } => {
+                Self::by_pmi(*descriptor, host.as_deref(), member, deadline)
+            }
         }
+    }
+
+    /// The same store under another name.
+    pub(super) fn named(self, name: String) -> Self {
+        Self { name, ..self }
     }
 
     /// Serves the store in this process and joins it; for rank 0. Serves on all interfaces, unless `host`
@@ -147,7 +156,7 @@ impl Store {
         };
         let tries = |deadline| Tries {
             advice: folder.advice(),
-            published: true,
+            place: Place::Published,
             ..Tries::new(&name, member, deadline)
         };
         if member.rank > 0 {
@@ -170,7 +179,7 @@ impl Store {
         }
     }
 
-    fn enter(
+    pub(super) fn enter(
         mut tries: Tries<'_>,
         resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
     ) -> Result<Self> {
@@ -339,7 +348,7 @@ impl Store {
     }
 }
 
-fn name(host: &str, port: u16) -> String {
+pub(super) fn name(host: &str, port: u16) -> String {
     StoreAddress::Tcp { host: host.to_owned(), port, served: false }.to_string()
 }
 
@@ -377,7 +386,7 @@ fn listen(host: &str, port: u16, addresses: &[SocketAddr]) -> io::Result<TcpList
 
 /// Binds for IPv6 and IPv4 at once, also where the system would take the first alone (net.ipv6.bindv6only); for IPv4 alone
 /// where there is no IPv6.
-fn listen_to_all(port: u16) -> io::Result<TcpListener> {
+pub(super) fn listen_to_all(port: u16) -> io::Result<TcpListener> {
     let both = || -> io::Result<TcpListener> {
         let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;

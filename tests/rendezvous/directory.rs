@@ -74,6 +74,18 @@ fn what_ranks_say_in_a_directory_for_all_is_read_by_their_user_alone() {
 }
 
 #[test]
+fn a_directory_that_is_not_there_is_not_made() {
+    let directory = tempfile::tempdir().unwrap();
+    for missing in ["typo", "typo/deeper"] {
+        let told = refused(&directory.path().join(missing));
+        assert!(told.contains("no such directory") && told.contains("UNISONO_STORE"), "{told}");
+    }
+    fs::write(directory.path().join("file"), "").unwrap();
+    assert!(refused(&directory.path().join("file")).contains("it is no directory"));
+    assert_eq!(directory.path().read_dir().unwrap().count(), 1);
+}
+
+#[test]
 fn a_folder_that_is_not_this_users_alone_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let folder = {

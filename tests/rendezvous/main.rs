@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod again;
+mod among;
 mod death;
 mod directory;
 mod flood;

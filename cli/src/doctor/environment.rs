@@ -67,6 +67,10 @@ impl From<launch::Launch> for Launch {
             Meeting::At(StoreAddress::Tcp { host, port, served }) => {
                 (StoreAddress::Tcp { host: host.clone(), port, served }.to_string(), Some(host))
             }
+            Meeting::At(StoreAddress::Among { hosts, ports }) => {
+                let host = hosts.first().cloned().filter(|_| hosts.len() == 1);
+                (StoreAddress::Among { hosts, ports }.to_string(), host)
+            }
             Meeting::At(other) => (other.to_string(), None),
             Meeting::ThisMachine => ("a directory on this machine".into(), None),
             Meeting::Nowhere => ("no place, because this is the only rank".into(), None),
@@ -140,7 +144,7 @@ impl Environment {
         let value = self.value(name)?;
         Some(match StoreAddress::parse(value.trim()) {
             Ok(StoreAddress::Tcp { host, .. }) => Ok(Some(host)),
-            Ok(StoreAddress::File(_)) => Ok(None),
+            Ok(_) => Ok(None),
             Err(problem) => Err(Error::Config { name: name.into(), value: Some(value.into()), problem }),
         })
     }

@@ -182,6 +182,12 @@ impl Job {
         command.arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
         command.arg("--").arg(&self.program).args(&self.arguments);
         let (rank, size) = (number.to_string(), self.ranks.to_string());
+        // What torchrun has set for this process says nothing about the ranks; one that finds it was started by another torchrun.
+        for (name, _) in
+            env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TORCHELASTIC_"))
+        {
+            command.env_remove(name);
+        }
         for prefix in ["", "UNISONO_"] {
             for local in ["", "LOCAL_"] {
                 command.env(format!("{prefix}{local}RANK"), &rank);

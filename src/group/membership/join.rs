@@ -2,7 +2,7 @@
 //! and wait for each other once.
 
 use std::{
-    net::ToSocketAddrs,
+    net::{IpAddr, ToSocketAddrs},
     sync::{Arc, Mutex, OnceLock},
     time::{Duration, Instant},
 };
@@ -123,15 +123,8 @@ impl ProcessGroup {
     #[must_use]
     pub fn transport_options(config: &Config) -> Options {
         let towards = match &config.store {
-            Some(StoreAddress::Tcp { host, port, .. }) => {
-                let address = (host.as_str(), *port)
-                    .to_socket_addrs()
-                    .ok()
-                    .and_then(|mut all| all.next())
-                    .map(|at| at.ip());
-                let here = config.local_ranks == Some(config.ranks);
-                address.filter(|&address| here || !StoreAddress::names_itself(host, address))
-            }
+            Some(StoreAddress::Tcp { host, .. }) => leads_to(config, host),
+            Some(StoreAddress::Among { hosts, .. }) => hosts.first().and_then(|host| leads_to(config, host)),
             _ => None,
         };
         Options {
@@ -414,6 +407,13 @@ const fn windows(config: &Config, bounds: Bounds) -> Settings {
         huge_pages: config.huge_pages,
         bounds,
     }
+}
+
+/// The address by which the store's host is reached, unless it is a loopback address that other hosts cannot reach.
+fn leads_to(config: &Config, host: &str) -> Option<IpAddr> {
+    let address = (host, 0).to_socket_addrs().ok().and_then(|mut all| all.next()).map(|at| at.ip());
+    let here = config.local_ranks == Some(config.ranks);
+    address.filter(|&address| here || !StoreAddress::names_itself(host, address))
 }
 
 /// The algorithms that the configuration allows.
