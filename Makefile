@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs test-python chaos soak fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs test-slurm test-python chaos soak fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -66,6 +66,9 @@ test-hosts: ## ranks on several hosts, made of network namespaces, over libfabri
 test-verbs: ## conformance, collectives and a checked bench over verbs on soft-RoCE in an emulated machine
 	@ci/verbs.sh
 
+test-slurm: ## ranks started by srun, sbatch, and Open MPI's and MPICH's launchers, on a Slurm cluster of namespaces (needs root)
+	@ci/slurm.sh
+
 fuzz: ## runs the fuzz targets, each for UNISONO_FUZZ_SECONDS (30), with cargo-fuzz on a nightly toolchain
 	@ci/fuzz.sh
 
@@ -92,7 +95,7 @@ picture: ## draws docs/picture.svg: all_reduce among 4 ranks beside Gloo, Open M
 	  LC_ALL=C && export LC_ALL && $$program bench --plot ../picture.svg unisono.json [!u]*.json
 
 setup: ## installs what the other commands need
-	@ci/setup.sh build check python verbs
+	@ci/setup.sh build check python verbs slurm
 
 clean: ## removes what was built, and the virtual environments with it
 	cargo clean

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing on this machine, by Debian's package names, and says why each is wanted.
 #
-#   ci/setup.sh [build] [check] [python] [hosts] [verbs]
+#   ci/setup.sh [build] [check] [python] [hosts] [verbs] [slurm]
 #
 # build: what the library needs to compile. check: rustfmt and clippy. python: virtual environments, for
 # the libraries taken from PyPI. hosts: hosts made of namespaces. verbs: the emulated
-# machine of ci/verbs-vm. Nothing is installed, and nobody is asked for a password, where everything is there.
+# machine of ci/verbs-vm. slurm: the cluster of ci/slurm. Nothing is installed, and nobody is asked for a password, where everything is there.
 set -euo pipefail
 
 # What is there is judged by use, not by package, so that other distributions pass where they have it.
@@ -27,6 +27,11 @@ have_ip() { PATH=$PATH:/sbin:/usr/sbin command -v ip; }
 have_unshare() { command -v unshare && command -v nsenter; }
 have_rdma() { PATH=$PATH:/sbin:/usr/sbin command -v rdma; }
 have_verbs() { compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so'; }
+have_slurm() { PATH=$PATH:/usr/sbin command -v slurmctld && PATH=$PATH:/usr/sbin command -v slurmd && command -v srun; }
+have_munge() { PATH=$PATH:/usr/sbin command -v munged; }
+have_sshd() { PATH=$PATH:/usr/sbin command -v sshd && command -v ssh && command -v ssh-keygen; }
+have_pmix() { compgen -G '/usr/lib/*/pmix2/lib/libpmix.so*' || compgen -G '/usr/lib/*/libpmix.so*'; }
+have_ps() { command -v ps && command -v pgrep; }
 have_zstd() { command -v zstd; }
 have_xz() { command -v xz; }
 
@@ -78,8 +83,21 @@ for what; do
       need iproute2 have_rdma "sets up the emulated link (rdma link add)"
       need ibverbs-providers have_verbs "the soft-RoCE driver of libibverbs"
       ;;
+    slurm)
+      need slurmctld have_slurm "gives jobs their hosts"
+      need slurmd have_slurm "starts ranks on each host"
+      need slurm-client have_slurm "srun, salloc and sbatch"
+      need munge have_munge "proves to the parts of Slurm who speaks"
+      need libpmix-dev have_pmix "srun --mpi=pmix, which looks for its library by this name"
+      need openssh-server have_sshd "by which MPI's launchers reach other hosts"
+      need openssh-client have_sshd "by which MPI's launchers reach other hosts"
+      need iproute2 have_ip "makes the hosts' interfaces"
+      need util-linux have_unshare "makes the hosts' namespaces"
+      need procps have_ps "finds the processes of a cluster"
+      need python3-venv have_venv "virtual environments for the launchers of MPI"
+      ;;
     *)
-      echo "setup: unknown set of packages '$what' (build, check, python, hosts or verbs)" >&2
+      echo "setup: unknown set of packages '$what' (build, check, python, hosts, verbs or slurm)" >&2
       exit 2
       ;;
   esac
