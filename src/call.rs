@@ -115,7 +115,7 @@ pub(crate) enum Form {
 }
 
 /// The tags that a message's tag is one of: messages of different spaces never match.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Space {
     /// The tags of callers.
     Calls,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{
     matching::Want,
-    messages::{Early, Item, LONG, Landing, Messages, Receiving, STALE, SendStage, Sending, wait_for},
+    messages::{Early, Item, LONG, Landing, Messages, Receiving, SendStage, Sending, wait_for},
 };
 use crate::{
     buffer::Fresh,
@@ -46,7 +46,7 @@ impl Core<'_> {
         self.comm.messages.wait_until(completion.deadline);
         match self.comm.messages.matching.receive(want, Receiving { inbound, completion }) {
             None => Ok(()),
-            Some((envelope, early, receiving)) => self.early(envelope, early, receiving),
+            Some((found, receiving)) => self.early(found, receiving),
         }
     }
 
@@ -69,38 +69,40 @@ impl Core<'_> {
     /// receive, or if one may wait for this rank, which waits in a receive or, as `waits` says, in a collective. True if it does.
     pub(crate) fn receive_unexpected(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
         // It is asked of all communicators before each sleep, and there may be thousands.
-        if !self.comm.messages.matching.has_messages() {
+        if self.comm.messages.requested.is_empty() {
             return Ok(false);
         }
         let bounds = self.comm.settings.bounds;
-        let Messages { sendings, matching, unexpected, .. } = &mut self.comm.messages;
-        let sends = sendings.values().any(|sending| sending.stuck(now, STALE));
-        let receives = matching.receives().any(|(_, receiving)| now >= receiving.completion.submitted + LONG);
+        let (sends, receives) = self.comm.messages.stuck(now);
         if !sends && !receives && !waits || self.comm.left {
             return Ok(false);
         }
+        let Messages { sendings, matching, unexpected, requested, .. } = &mut self.comm.messages;
         // The peer of a call that waits may only be late. But if sends wait for each other, nothing else helps.
         let fits = |from: Rank, kind: &Kind| {
             unexpected.saturating_add(kind.kept()) <= bounds.unexpected_bytes
                 || sends && *unexpected == 0
                 || wait_for(sendings, from, now)
         };
-        let mut requested = matching.messages().filter_map(|(envelope, early)| match *early {
-            Early::Requested { kind, number, writes, since } => {
+        let mut candidates = requested.iter().filter_map(|&kept| match *matching.kept(kept)? {
+            (envelope, Early::Requested { kind, number, writes, since }) => {
                 // Its receive may follow right after the one that waits.
                 let may = (sends || waits || now >= since + LONG) && fits(envelope.from, &kind);
-                may.then_some((envelope, early, kind, number, writes))
+                may.then_some((kept, envelope.from, kind, number, writes))
             }
             _ => None,
         });
-        let Some((envelope, early, kind, number, writes)) = requested.next() else { return Ok(false) };
+        let Some((kept, from, kind, number, writes)) = candidates.next() else { return Ok(false) };
+        drop(candidates);
         let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
-        *early = Early::Coming { kind, number };
-        drop(requested);
+        requested.remove(&kept);
+        if let Some((_, early)) = matching.kept(kept) {
+            *early = Early::Coming { kind, number };
+        }
         *unexpected += kind.kept();
         let into = fresh.region().clone();
-        let landing = Landing::new(envelope.tag, kind, None, into, Some(fresh), bounds);
-        self.clear_message_to_send((envelope.from, number), landing, None, writes)?;
+        let landing = Landing::new(kind, None, into, Some(fresh), bounds);
+        self.clear_message_to_send((from, number), Landing { kept: Some(kept), ..landing }, None, writes)?;
         self.port.mark_active(self.comm.comm_id);
         Ok(true)
     }

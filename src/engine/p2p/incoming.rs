@@ -6,7 +6,7 @@ use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion};
 
 use super::{
-    matching::Envelope,
+    matching::{Envelope, Found},
     messages::{Early, Item, Landing, Messages, PIECE, Receiving, SendStage, wait_for},
 };
 use crate::{
@@ -89,7 +89,8 @@ impl Core<'_> {
                     Some(receiving) => self.admit(envelope, (number, kind, writes), receiving)?,
                     None => {
                         let early = Early::Requested { kind, number, writes, since: Instant::now() };
-                        self.comm.messages.matching.keep(envelope, early);
+                        let kept = self.comm.messages.matching.keep(envelope, early);
+                        self.comm.messages.requested.insert(kept);
                     }
                 }
                 Ok(true)
@@ -230,17 +231,17 @@ impl Core<'_> {
     /// Handles a receive whose message, or its request to send, has arrived before.
     pub(super) fn early(
         &mut self,
-        envelope: Envelope,
-        early: Early,
+        Found { number: kept, envelope, message }: Found<Early>,
         receiving: Receiving,
     ) -> Result<(), Stop> {
-        match early {
+        match message {
             Early::Whole { kind, number, bytes } => {
                 let receiving = self.agree((number, kind), envelope, receiving)?;
                 self.comm.messages.unexpected -= kind.kept();
                 self.hand_over(envelope.from, bytes, kind.bytes(), receiving)
             }
             Early::Requested { kind, number, writes, .. } => {
+                self.comm.messages.requested.remove(&kept);
                 self.admit(envelope, (number, kind, writes), receiving)
             }
             Early::Coming { kind, number } => {
@@ -310,8 +311,7 @@ impl Core<'_> {
             (_, Some(fresh)) => (fresh.region().clone(), None),
             (_, None) => return Err(self.stop("a cleared message without memory".to_owned())),
         };
-        let landing =
-            Landing::new(envelope.tag, kind, Some(receiving), into, fresh, self.comm.settings.bounds);
+        let landing = Landing::new(kind, Some(receiving), into, fresh, self.comm.settings.bounds);
         self.clear_message_to_send((envelope.from, number), landing, registered, writes)
     }
 
@@ -404,31 +404,26 @@ impl Core<'_> {
     /// A large message has arrived completely.
     fn arrived(&mut self, key: (Rank, u32)) -> Result<(), Stop> {
         let Some(landing) = self.comm.messages.landings.remove(&key) else { return Ok(()) };
-        let Landing { tag, kind, receiving, into, fresh, unexpected, exposed, .. } = landing;
+        let Landing { kind, receiving, into, fresh, unexpected, exposed, kept, .. } = landing;
         drop((into, exposed));
         let bytes = kind.bytes();
         match (receiving, fresh) {
-            (Some(receiving), Some(kept)) => {
+            (Some(receiving), Some(fresh)) => {
                 if unexpected {
                     self.comm.messages.unexpected -= kind.kept();
                     // Messages may have waited for that room.
                     self.port.mark_active(self.comm.comm_id);
                 }
-                self.hand_over(key.0, kept, bytes, receiving)
+                self.hand_over(key.0, fresh, bytes, receiving)
             }
             (Some(receiving), None) => {
                 self.comm.messages.received(receiving.completion, key.0, None);
                 Ok(())
             }
-            (None, Some(kept)) => {
-                let number = key.1;
-                let mut messages = self.comm.messages.matching.messages();
-                let found = messages.find_map(|(found, early)| {
-                    let it = matches!(early, Early::Coming { number: theirs, .. } if *theirs == number);
-                    (it && found == envelope(key.0, tag, kind)).then_some(early)
-                });
-                if let Some(early) = found {
-                    *early = Early::Whole { kind, number, bytes: kept };
+            (None, Some(fresh)) => {
+                let found = kept.and_then(|kept| self.comm.messages.matching.kept(kept));
+                if let Some((_, early)) = found {
+                    *early = Early::Whole { kind, number: key.1, bytes: fresh };
                 }
                 Ok(())
             }
@@ -444,12 +439,8 @@ impl Core<'_> {
         clear: &MessageClearToSend,
     ) -> Result<(), Stop> {
         let messages = &mut self.comm.messages;
-        let sending = messages.sendings.iter_mut().find(|(_, sending)| {
-            sending.outbound.to == from
-                && sending.number == number
-                && matches!(sending.stage, SendStage::Requested)
-        });
-        let Some((&id, sending)) = sending else {
+        let id = messages.requests.remove(&(from, number));
+        let Some((id, sending)) = id.and_then(|id| Some((id, messages.sendings.get_mut(&id)?))) else {
             return Err(
                 self.violation(from, format!("a clear to send for message {number}, which had no request"))
             );

@@ -7,7 +7,7 @@
 //! copied out of its slot, so that it does not block the flow.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -51,10 +51,14 @@ pub(super) struct Sending {
 }
 
 impl Sending {
+    /// Whether nothing of it was sent.
+    fn waits(&self) -> bool {
+        matches!(self.stage, SendStage::Queued | SendStage::Requested)
+    }
+
     /// Whether it has waited for so long, and nothing of it was sent.
     pub(super) fn stuck(&self, now: Instant, how_long: Duration) -> bool {
-        matches!(self.stage, SendStage::Queued | SendStage::Requested)
-            && now >= self.completion.submitted + how_long
+        self.waits() && now >= self.completion.submitted + how_long
     }
 
     /// The description of the message. `writes`: whether this rank can write its elements from where they lie.
@@ -121,7 +125,6 @@ pub(super) struct Receiving {
 
 /// A large message that was cleared to send.
 pub(super) struct Landing {
-    pub(super) tag: u64,
     pub(super) kind: Kind,
     /// Its receive; `None` as long as it is received unexpected.
     pub(super) receiving: Option<Receiving>,
@@ -133,6 +136,8 @@ pub(super) struct Landing {
     pub(super) unexpected: bool,
     /// The region that the sender writes to, kept registered until the message has arrived.
     pub(super) exposed: Option<Region>,
+    /// The number under which [`Matching`] keeps the message, if it is received unexpected.
+    pub(super) kept: Option<u64>,
     /// The bytes of the pieces that the sender writes, as a power of two.
     pub(super) piece: u8,
     /// The number of elements that have arrived in parts, or of pieces that were written.
@@ -142,7 +147,6 @@ pub(super) struct Landing {
 impl Landing {
     /// A message of which nothing has arrived.
     pub(super) fn new(
-        tag: u64,
         kind: Kind,
         receiving: Option<Receiving>,
         into: Region,
@@ -151,7 +155,7 @@ impl Landing {
     ) -> Self {
         let (unexpected, piece) =
             (receiving.is_none(), if fresh.is_some() { bounds.fresh_piece } else { PIECE });
-        Self { tag, kind, receiving, into, fresh, unexpected, exposed: None, piece, arrived: 0 }
+        Self { kind, receiving, into, fresh, unexpected, exposed: None, kept: None, piece, arrived: 0 }
     }
 
     /// Provides new memory: for `ahead` pieces after those that have arrived, or for the whole message.
@@ -177,6 +181,10 @@ pub(crate) struct Messages {
     /// For each rank, the sends whose messages are written, in the order of their clears to send.
     pub(super) writes: BTreeMap<Rank, VecDeque<u64>>,
     pub(super) matching: Matching<Receiving, Early>,
+    /// The requests to send without a receive, by their numbers in `matching`: those that are not being received unexpected.
+    pub(super) requested: BTreeSet<u64>,
+    /// The sends that wait for a clear to send, by receiver and number.
+    pub(super) requests: BTreeMap<(Rank, u32), u64>,
     /// The large messages that were cleared to send, by sender and number.
     pub(super) landings: BTreeMap<(Rank, u32), Landing>,
     /// For each rank, the numbers of those that it writes, in the order of the clears to send.
@@ -261,12 +269,23 @@ impl Messages {
     }
 
     /// When to check whether a message is to be received unexpected; `None` if no message can be.
-    pub(crate) fn patience(&mut self) -> Option<Instant> {
-        let waits = |sending: &&Sending| matches!(sending.stage, SendStage::Queued | SendStage::Requested);
-        // Sends are in the order in which they began.
-        let oldest = self.sendings.values().find(waits)?.completion.submitted;
-        let requested = self.matching.messages().any(|(_, early)| matches!(early, Early::Requested { .. }));
-        requested.then_some(oldest + STALE)
+    pub(crate) fn patience(&self) -> Option<Instant> {
+        if self.requested.is_empty() {
+            return None;
+        }
+        self.oldest_send().map(|oldest| oldest.completion.submitted + STALE)
+    }
+
+    /// The first send of which nothing was sent: sends are in the order in which they began.
+    fn oldest_send(&self) -> Option<&Sending> {
+        self.sendings.values().find(|sending| sending.waits())
+    }
+
+    /// Whether a send has waited so long that large messages may wait for each other; and whether a receive has.
+    pub(super) fn stuck(&self, now: Instant) -> (bool, bool) {
+        let first = self.matching.receives().next();
+        let receives = first.is_some_and(|(_, first)| now >= first.completion.submitted + LONG);
+        (self.oldest_send().is_some_and(|oldest| oldest.stuck(now, STALE)), receives)
     }
 
     /// Gives everything up. Returns the completions.

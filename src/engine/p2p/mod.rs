@@ -5,6 +5,7 @@ mod incoming;
 mod matching;
 mod messages;
 mod outgoing;
+mod queue;
 mod waits;
 
 pub(crate) use self::messages::{LONG, Messages};

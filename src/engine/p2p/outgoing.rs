@@ -115,6 +115,9 @@ impl Core<'_> {
             Sent::UnderWay => sending.under_way += 1,
         }
         sending.stage = if whole { SendStage::Gone } else { SendStage::Requested };
+        if !whole {
+            self.comm.messages.requests.insert((to, number), id);
+        }
         self.comm.messages.left(id);
         Ok(true)
     }
