@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use unisono_transport::Region;
+use unisono_transport::{Region, fork::Process};
 
 use crate::dtype::Element;
 
@@ -31,25 +31,38 @@ pub struct Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        self.registry.lock().remove(&(self.region.base() as usize));
+        if let Some(mut regions) = self.registry.lock() {
+            regions.remove(&(self.region.base() as usize));
+        }
     }
 }
 
 /// The registered buffers of a group, by address, so that a slice of one is recognized.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Registry {
+    /// The process whose group it is.
+    process: Process,
     regions: Mutex<BTreeMap<usize, Region>>,
     /// Whether there ever was a buffer; if not, a search need not take the lock.
     used: AtomicBool,
 }
 
+impl Default for Registry {
+    fn default() -> Self {
+        Self { process: Process::this(), regions: Mutex::default(), used: AtomicBool::default() }
+    }
+}
+
 impl Registry {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Region>> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    /// `None` in a forked child: there, the lock may be held by a thread that the child does not have.
+    fn lock(&self) -> Option<MutexGuard<'_, BTreeMap<usize, Region>>> {
+        self.process.is_this().then(|| self.regions.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn insert(&self, region: &Region) {
-        self.lock().insert(region.base() as usize, region.clone());
+        if let Some(mut regions) = self.lock() {
+            regions.insert(region.base() as usize, region.clone());
+        }
         self.used.store(true, Ordering::Release);
     }
 
@@ -64,7 +77,7 @@ impl Registry {
             return None;
         }
         let start = borrowed.base() as usize;
-        let regions = self.lock();
+        let regions = self.lock()?;
         let (base, region) = regions.range(..=start).next_back()?;
         let offset = start - base;
         (offset + borrowed.len() <= region.len()).then(|| (region.clone(), offset))
@@ -113,5 +126,39 @@ impl<T: Element> DerefMut for Buffer<T> {
 impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_transport::{Transport, inproc::Hub};
+
+    use super::*;
+
+    /// A child that waits for a lock of its parent's is ended by the alarm.
+    #[test]
+    fn a_buffer_is_dropped_in_a_forked_child_whatever_its_parent_holds() {
+        let registry = Arc::new(Registry::default());
+        let region = Hub::new().open().allocate(64, false).unwrap();
+        let buffer = Buffer::<u8>::new(region, 64, &registry).unwrap();
+        let held = registry.lock().unwrap();
+        // SAFETY: the child runs this thread alone, which drops the buffer and ends without returning.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: makes the kernel end the child in 10 s.
+            unsafe { libc::alarm(10) };
+            drop(buffer);
+            // SAFETY: ends the child, without what the test harness does at the end of a process.
+            unsafe { libc::_exit(0) };
+        }
+        let child = rustix::process::Pid::from_raw(child).expect("no child was made");
+        let (_, status) =
+            rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!((status.exit_status(), status.terminating_signal()), (Some(0), None));
+        drop(held);
+        // The parent still has it.
+        assert_eq!(registry.lock().unwrap().len(), 1);
+        drop(buffer);
+        assert_eq!(registry.lock().unwrap().len(), 0);
     }
 }

@@ -116,9 +116,22 @@ impl Looks {
         if failed || !stay.call.opens() && LOOK.saturating_mul(self.found) > timeout {
             self.late += 1;
         }
-        let patience = if stay.call == LibraryCall::Register { LOOKS_REGISTERING } else { LOOKS };
-        (self.late > patience).then_some(stay)
+        (self.late > patience(stay.call)).then_some(stay)
     }
+}
+
+/// In how many samples in a row, after a failure or a deadline, the driver must be in this call.
+fn patience(call: LibraryCall) -> u32 {
+    if call == LibraryCall::Register { LOOKS_REGISTERING } else { LOOKS }
+}
+
+/// Why the process is aborted: this call of `whose` library did not return, `after` something.
+fn reason(call: LibraryCall, whose: &str, after: &str) -> String {
+    let (call, seconds) = (call.name(), (LOOK * patience(call)).as_secs());
+    format!(
+        "{call} of {whose} did not return for {seconds} s {after}; try another provider (UNISONO_PROVIDER) or another \
+         version of libfabric"
+    )
 }
 
 impl Subject {
@@ -130,16 +143,11 @@ impl Subject {
         );
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let doing = self.current.snapshot().to_string();
-        let call = stay.call.name();
         let after = match self.latch.failure() {
             Some(failure) => format!("after the group had failed ({failure})"),
             None => "after its deadline had passed".to_owned(),
         };
-        let seconds = (LOOK * LOOKS).as_secs();
-        let reason = format!(
-            "{call} of {whose} did not return for {seconds} s {after}; try another provider (UNISONO_PROVIDER) or another \
-             version of libfabric"
-        );
+        let reason = reason(stay.call, &whose, &after);
         let words = format!(
             "unisono: rank {} on {host}, {doing}: {reason}. This process cannot go on and aborts (SIGABRT)\n",
             self.rank
@@ -211,5 +219,20 @@ mod tests {
         let register = stay(LibraryCall::Register, 1);
         assert_eq!(ended(60, LONG, |_| (register, true)), None);
         assert!(ended(1000, LONG, |_| (register, true)).is_some());
+    }
+
+    #[test]
+    fn the_time_that_is_named_is_the_time_that_has_passed() {
+        for call in [LibraryCall::Poll, LibraryCall::Register] {
+            let looks = ended(1000, LONG, |_| (stay(call, 1), true)).unwrap();
+            // The first sample begins the count.
+            let passed = LOOK * (u32::try_from(looks).unwrap() - 1);
+            let wanted = format!("did not return for {} s after x;", passed.as_secs());
+            assert!(
+                reason(call, "libfabric", "after x").contains(&wanted),
+                "{}",
+                reason(call, "libfabric", "after x")
+            );
+        }
     }
 }

@@ -39,7 +39,8 @@ pub(crate) struct Record {
 /// The records, their headers, and staging slots for sources that are not registered.
 #[derive(Debug)]
 pub(crate) struct Posts {
-    records: Vec<Record>,
+    /// `None` for a record without a put.
+    records: Vec<Option<Record>>,
     free: Vec<usize>,
     /// One header for every record, in registered memory.
     headers: Region,
@@ -89,7 +90,7 @@ impl Posts {
     ) -> Result<Self, Error> {
         let headers = transport.allocate(RECORDS * HEADER, false)?;
         Ok(Self {
-            records: vec![Record::default(); RECORDS],
+            records: vec![None; RECORDS],
             free: (0..RECORDS).rev().collect(),
             headers,
             staging: None,
@@ -116,14 +117,14 @@ impl Posts {
     /// The put of the [vacant](Self::vacant) record has begun.
     pub(crate) fn begin(&mut self, record: Record) {
         if let Some(index) = self.free.pop() {
-            self.records[index] = record;
+            self.records[index] = Some(record);
         }
     }
 
-    /// The put with this token has ended. Returns its record; `None` for a token that no put had.
+    /// The put with this token has ended. Returns its record; `None` for a token of no put in flight.
     pub(crate) fn end(&mut self, token: u64) -> Option<Record> {
         let index = usize::try_from(token).ok()?;
-        let record = std::mem::take(self.records.get_mut(index)?);
+        let record = self.records.get_mut(index)?.take()?;
         self.free.push(index);
         if let (Some(slot), Some(staging)) = (record.staging, &mut self.staging) {
             staging.put_back(slot);
@@ -173,6 +174,27 @@ mod tests {
     use unisono_transport::inproc::Hub;
 
     use super::*;
+
+    /// A record that were freed twice would be given to two puts at a time.
+    #[test]
+    fn a_token_of_no_put_in_flight_frees_nothing() {
+        let mut transport = Hub::new().open();
+        let mut posts = Posts::new(&mut transport, 1, 64).unwrap();
+        let begin = |posts: &mut Posts| {
+            let token = posts.vacant().unwrap();
+            posts.begin(Record::default());
+            token as u64
+        };
+        let token = begin(&mut posts);
+        assert!(posts.end(token).is_some());
+        for unused in [token, 255, 256, u64::MAX] {
+            assert!(posts.end(unused).is_none(), "{unused}");
+        }
+        let mut tokens: Vec<u64> = (0..RECORDS).map(|_| begin(&mut posts)).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!((tokens.len(), posts.vacant()), (RECORDS, None));
+    }
 
     #[test]
     fn a_staging_slot_is_free_when_all_that_was_put_from_it_has_ended() {
