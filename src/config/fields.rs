@@ -42,7 +42,7 @@ pub struct Config {
     /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. 256 KiB by default. If the limit on locked memory
     /// of one rank is too small for the windows, that rank logs a warning and all ranks use a smaller chunk.
     pub chunk: usize,
-    /// How many chunks are in work at the same time: from 1 to 64, 2 by default; alike. `lanes` × `bulk_slots` is at most 64.
+    /// How many chunks are in work at the same time: from 1 to 32, 2 by default; alike. `lanes` × `bulk_slots` is at most 64.
     pub lanes: usize,
     /// How many chunks from one neighbour may wait on one lane: from 2 to 64, 2 by default; alike.
     pub bulk_slots: usize,
@@ -103,21 +103,21 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The settings that must be the same on all ranks: names and values.
+    /// The settings that must be the same on all ranks: their names, with the variables that set them, and values.
     pub(crate) fn alike(&self) -> Vec<(&'static str, String)> {
         let or_auto = |choice: &Option<String>| choice.clone().unwrap_or_else(|| "auto".into());
         vec![
             ("version", env!("CARGO_PKG_VERSION").into()),
-            ("ranks", self.ranks.to_string()),
-            ("provider", or_auto(&self.provider)),
-            ("chunk", self.chunk.to_string()),
-            ("lanes", self.lanes.to_string()),
-            ("bulk_slots", self.bulk_slots.to_string()),
-            ("eager", self.eager.to_string()),
-            ("eager_slots", self.eager_slots.to_string()),
-            ("algorithm", or_auto(&self.algorithm)),
-            ("object_limit", self.object_limit.to_string()),
-            ("reduction", self.reduction.name().into()),
+            ("ranks (UNISONO_WORLD_SIZE)", self.ranks.to_string()),
+            ("provider (UNISONO_PROVIDER)", or_auto(&self.provider)),
+            ("chunk (UNISONO_CHUNK)", self.chunk.to_string()),
+            ("lanes (UNISONO_LANES)", self.lanes.to_string()),
+            ("bulk_slots (UNISONO_BULK_SLOTS)", self.bulk_slots.to_string()),
+            ("eager (UNISONO_EAGER)", self.eager.to_string()),
+            ("eager_slots (UNISONO_EAGER_SLOTS)", self.eager_slots.to_string()),
+            ("algorithm (UNISONO_ALGORITHM)", or_auto(&self.algorithm)),
+            ("object_limit (UNISONO_OBJECT_LIMIT)", self.object_limit.to_string()),
+            ("reduction (UNISONO_REDUCTION)", self.reduction.name().into()),
         ]
     }
 
@@ -154,5 +154,10 @@ mod tests {
             Config { reduction: Reduction::Reproducible, ..Config::default() },
         ];
         assert!(changed.iter().all(|config| config.alike() != usual));
+        // Each is named as a user sets it, except the version.
+        for (name, _) in usual.iter().filter(|(name, _)| *name != "version") {
+            let variable = name.split(['(', ')']).nth(1).unwrap_or_default();
+            assert!(Config::variables().iter().any(|row| row.name == variable), "{name}");
+        }
     }
 }

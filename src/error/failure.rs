@@ -205,6 +205,14 @@ pub enum Failure {
         /// The higher rank and the ranks that it has.
         right: (Rank, String),
     },
+    /// All ranks have left, and none had sent the message that a receive waits for.
+    #[error("rank {rank} waits in {call} for a message, but all ranks have left, and none had sent it")]
+    Unsent {
+        /// The call, for instance `recv(f32, from 3, tag 7)`.
+        call: String,
+        /// The rank of the receive.
+        rank: Rank,
+    },
 }
 
 impl Failure {
@@ -229,6 +237,7 @@ impl Failure {
                 [None, None]
             }
             Self::Left { waits, .. } => [Some(&mut waits.1), None],
+            Self::Unsent { call, .. } => [Some(call), None],
             Self::Closed => [None, None],
             Self::Message { sender, receiver, .. } => [Some(&mut sender.1), Some(&mut receiver.1)],
             Self::Undelivered { call, report, .. } => [Some(call), Some(report)],

@@ -6,7 +6,7 @@ mod refusal;
 mod result;
 mod text;
 
-pub(crate) use self::text::{clean, list};
+pub(crate) use self::text::{clean, list, rank_list};
 pub use self::{
     failure::Failure,
     refusal::Refusal,

@@ -57,6 +57,11 @@ pub(crate) fn list(ranks: &[Rank]) -> String {
     out
 }
 
+/// `rank 3` or `ranks 0, 3, 5–9`.
+pub(crate) fn rank_list(ranks: &[Rank]) -> String {
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use unisono_schedule::Rank;
 
 use super::{Position, Stage};
-use crate::error::list;
+use crate::error::rank_list;
 
 /// The most ranks that a report describes one by one; it counts the others.
 const DETAILS: usize = 16;
@@ -38,19 +38,21 @@ pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
     }
     let mut parts = sentences.told();
     if !left.is_empty() {
-        parts.push(format!("{} left the group", named(&left)));
+        parts.push(format!("{} left the group", rank_list(&left)));
     }
     if !silent.is_empty() {
-        parts.push(format!("{} {SILENT}", named(&silent)));
+        parts.push(format!("{} {SILENT}", rank_list(&silent)));
     }
     let waits = |rank: Rank| positions.get(rank)?.as_ref()?.group(group)?.running.as_ref();
     if !inside.is_empty() {
-        let mut part = format!("{} {} in it", named(&inside), if inside.len() == 1 { "is" } else { "are" });
+        let mut part =
+            format!("{} {} in it", rank_list(&inside), if inside.len() == 1 { "is" } else { "are" });
         for (i, &rank) in inside.iter().take(DETAILS).enumerate() {
             let Some(running) = waits(rank) else { continue };
-            let whom = if running.waits.is_empty() { "nobody".to_owned() } else { named(&running.waits) };
+            let whom = if running.waits.is_empty() { "nobody".to_owned() } else { rank_list(&running.waits) };
             let comma = if i == 0 { ":" } else { "," };
-            let _ = write!(part, "{comma} rank {rank} waits for {whom} ({} steps done)", running.steps);
+            let steps = if running.steps == 1 { "step" } else { "steps" };
+            let _ = write!(part, "{comma} rank {rank} waits for {whom} ({} {steps} done)", running.steps);
         }
         if inside.len() > DETAILS {
             let _ = write!(part, ", and {} more", inside.len() - DETAILS);
@@ -97,8 +99,9 @@ fn lost(positions: &[Option<Position>]) -> Vec<String> {
             let missing = sent.saturating_sub(waiting.traffic(from).map_or(0, |it| it.arrived));
             if missing > 0 {
                 found.push(format!(
-                    "{missing} of {sent} puts of rank {from} to rank {to}, which waits for them, have not arrived: the \
-                     connection between them was broken and lost them, or the network holds them back"
+                    "{missing} of {sent} puts of rank {from} to rank {to}, which waits for them, {} not arrived: the \
+                     connection between them was broken and lost them, or the network holds them back",
+                    if missing == 1 { "has" } else { "have" }
                 ));
             }
         }
@@ -119,8 +122,11 @@ fn activity(position: &Position) -> String {
         Stage::Calls | Stage::Leaves => {}
     }
     let waits = position.waits().map(|wait| {
-        let whom =
-            if wait.ranks.is_empty() { String::new() } else { format!(", waits for {}", named(wait.ranks)) };
+        let whom = if wait.ranks.is_empty() {
+            String::new()
+        } else {
+            format!(", waits for {}", rank_list(wait.ranks))
+        };
         format!("called {}{whom}", wait.group.says(wait.call, None))
     });
     let waits: Vec<_> = waits.take(DETAILS).collect();
@@ -152,18 +158,17 @@ impl Sentences {
     fn told(mut self) -> Vec<String> {
         self.0.sort_by_key(|(done, ..)| *done);
         let more = self.0.len().saturating_sub(DETAILS);
-        let told = self.0.iter().take(DETAILS).map(|(_, words, ranks)| match words.strip_prefix("has ") {
-            Some(words) if ranks.len() > 1 => format!("{} have {words}", named(ranks)),
-            _ => format!("{} {words}", named(ranks)),
+        let told = self.0.iter().take(DETAILS).map(|(_, words, ranks)| {
+            let plural = [("has ", "have"), ("is ", "are"), ("was ", "were")];
+            let mut verbs = plural.into_iter().filter(|_| ranks.len() > 1);
+            match verbs.find_map(|(one, many)| Some((many, words.strip_prefix(one)?))) {
+                Some((verb, words)) => format!("{} {verb} {words}", rank_list(ranks)),
+                None => format!("{} {words}", rank_list(ranks)),
+            }
         });
         let more = (more > 0).then(|| format!("{more} more such"));
         told.chain(more).collect()
     }
-}
-
-/// `rank 3` or `ranks 0, 3, 5–9`.
-fn named(ranks: &[Rank]) -> String {
-    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
 }
 
 /// Follows the waits of ranks: to the ranks at which they end, or to a cycle.
@@ -195,7 +200,7 @@ fn behind(inside: &[Rank], next: impl Fn(Rank) -> Option<Rank>) -> String {
     let mut words = Vec::new();
     for (end, behind) in ends.iter().take(DETAILS) {
         let verb = if behind.len() == 1 { "is" } else { "are" };
-        words.push(format!("{} {verb} stuck behind rank {end}", named(behind)));
+        words.push(format!("{} {verb} stuck behind rank {end}", rank_list(behind)));
     }
     if let Some(around) = cycle {
         let chain: Vec<String> = around.iter().chain(around.first()).map(ToString::to_string).collect();
@@ -278,9 +283,19 @@ mod tests {
         ];
         let wanted = "rank 1 has not entered it (called barrier() of group g2, waits for rank 0); rank 2 is held up in \
                       libfabric or in a copy, and did not answer; rank 3 left the group; rank 4 gave no answer (stopped, \
-                      or cut off); rank 0 is in it: rank 0 waits for ranks 1, 2 (1 steps done); rank 0 is stuck behind \
+                      or cut off); rank 0 is in it: rank 0 waits for ranks 1, 2 (1 step done); rank 0 is stuck behind \
                       rank 1";
         assert_eq!(report(1, 3, &positions), wanted);
+    }
+
+    #[test]
+    fn what_holds_of_several_ranks_is_said_of_several() {
+        let busy = || Some(Position::of(Stage::Busy));
+        let held = "held up in libfabric or in a copy, and did not answer";
+        for told in [report(0, 0, &[busy(), busy()]), whereabouts(&[busy(), busy()])] {
+            assert_eq!(told, format!("ranks 0, 1 are {held}"));
+        }
+        assert_eq!(report(0, 0, &[busy()]), format!("rank 0 is {held}"));
     }
 
     #[test]
@@ -306,7 +321,7 @@ mod tests {
             |positions: &[Position]| report(0, 0, &positions.iter().cloned().map(Some).collect::<Vec<_>>());
         let words = told(&positions);
         assert!(
-            words.contains("1 of 9 puts of rank 1 to rank 0, which waits for them, have not arrived"),
+            words.contains("1 of 9 puts of rank 1 to rank 0, which waits for them, has not arrived"),
             "{words}"
         );
         assert!(!words.contains("cycle"), "{words}");

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, sync::OnceL
 use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
 
-use crate::error::list;
+use crate::error::rank_list;
 
 /// Where a process runs.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Host {
             for (rank, (name, host)) in all.iter().enumerate() {
                 camps.entry(of(host)).or_insert((name, Vec::new())).1.push(rank);
             }
-            let told = |(name, ranks): &(&str, Vec<Rank>)| format!("ranks {} on {name}", list(ranks));
+            let told = |(name, ranks): &(&str, Vec<Rank>)| format!("{} on {name}", rank_list(ranks));
             (camps.len() > 1).then(|| camps.values().map(told).collect::<Vec<_>>().join(", "))
         }
         if let Some(camps) = camps(all, |host| host.boot) {

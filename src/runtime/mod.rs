@@ -364,11 +364,7 @@ impl Runtime {
         self.open.store(0, Ordering::Release);
         let failed: Vec<_> = receives
             .into_iter()
-            .filter_map(|(call, completion)| {
-                let report = "all ranks left, and none had sent it".to_owned();
-                let waited = completion.submitted.elapsed();
-                completion.fail(Failure::Undelivered { call, rank: self.rank, waited, report })
-            })
+            .filter_map(|(call, completion)| completion.fail(Failure::Unsent { call, rank: self.rank }))
             .collect();
         self.finish_later(self.roles(), failed);
         self.changed.notify_all();

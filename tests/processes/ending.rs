@@ -36,7 +36,7 @@ const ENDS: &[(&str, &str)] = &[
     ("environment", "could not join: UNISONO_LANES=several: "),
     ("algorithm", "could not join: UNISONO_ALGORITHM=magic: "),
     ("provider", "carrier-pigeon"),
-    ("chunk", "chunk: must be alike on all ranks, and is "),
+    ("chunk", "chunk (UNISONO_CHUNK): must be alike on all ranks, and is "),
 ];
 
 fn number(name: &str) -> Option<u64> {

@@ -139,7 +139,7 @@ fn providers(provider: &str) -> Outcome {
     world.start(0, "joins", &[])?;
     world.start(1, "joins", &[("UNISONO_PROVIDER", other)])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(|end| told(end, "failed", &["provider", "on ranks 0", "on ranks 1"]))?;
+    ends.iter().try_for_each(|end| told(end, "failed", &["provider", "on rank 0", "on rank 1"]))?;
     Ok(Verdict::Measured(same(&[&ends[0], &ends[1]], "words")?.to_owned()))
 }
 

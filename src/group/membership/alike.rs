@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use unisono_schedule::Rank;
 
-use crate::error::{Failure, clean, list};
+use crate::error::{Failure, clean, rank_list};
 
 /// The provider, as the error names it, and what the error advises.
 pub(super) const PROVIDER: &str = "the provider (UNISONO_PROVIDER)";
@@ -23,8 +23,7 @@ pub(super) fn alike(name: &str, settings: &[String], advice: &str) -> Result<(),
     if camps.len() <= 1 {
         return Ok(());
     }
-    let camps: Vec<_> =
-        camps.iter().map(|(what, ranks)| format!("{what} on ranks {}", list(ranks))).collect();
+    let camps: Vec<_> = camps.iter().map(|(what, ranks)| format!("{what} on {}", rank_list(ranks))).collect();
     let problem = format!("must be alike on all ranks, and is {}{advice}", camps.join("; "));
     Err(Failure::Settings { name: name.to_owned(), problem })
 }

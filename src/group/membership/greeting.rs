@@ -16,7 +16,7 @@ use unisono_schedule::Rank;
 use super::cards;
 use crate::{
     engine::{Awaited, Contacts, Engine, Patience, StalledOperation, Stop},
-    error::{Error, Failure, Result, list},
+    error::{Error, Failure, Result, rank_list},
     rendezvous::Store,
     runtime::{
         host::HostId,
@@ -108,7 +108,7 @@ impl Check<'_> {
         let Some(store) = self.store.filter(|_| self.ranks > 1) else { return Ok(()) };
         store.set(&findings_key(rank), &postcard::to_allocvec(&Findings::default()).unwrap_or_default())?;
         let (begun, provider) = (Instant::now(), engine.limits().provider.clone());
-        let call = || format!("greeting ranks {} over {provider}", list(&neighbours));
+        let call = || format!("greeting {} over {provider}", rank_list(&neighbours));
         let explain = |stop| self.failed(stop, stalled(call(), begun));
         all_have(engine, self.monitor, store, self.ranks, self.deadline, &explain)
     }
@@ -142,7 +142,7 @@ impl Check<'_> {
                     Err(stop) => Err(stop),
                 };
         }
-        let call = format!("greeting ranks {} over {}", list(neighbours), engine.limits().provider);
+        let call = format!("greeting {} over {}", rank_list(neighbours), engine.limits().provider);
         greeted.map_err(|stop| self.failed(stop, stalled(call, begun)))
     }
 

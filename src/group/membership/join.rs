@@ -230,7 +230,8 @@ impl ProcessGroup {
             engine.take_large_greetings(settings.chunk_bytes)?;
         }
         let limits = engine.limits().clone();
-        let alike = config.alike().into_iter().chain([("the tuning file's contents", hash)]);
+        let alike =
+            config.alike().into_iter().chain([("the contents of the tuning file (UNISONO_TUNING)", hash)]);
         let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
         let entry = Entry::here(&limits, store, engine.contact());
         let card = JoinInfo::new((&limits.provider, limits.one_host), &alike, settings.chunk_bytes, entry);

@@ -19,7 +19,7 @@ use super::{
     cards::{decide, decode_all},
 };
 use crate::{
-    error::{Error, Failure, Result, clean, list},
+    error::{Error, Failure, Result, clean, rank_list},
     rendezvous::{Board, Store},
     runtime::host::Host,
 };
@@ -237,7 +237,7 @@ impl Camps {
             camps.entry((*first)?).or_default().push(rank);
         }
         let told = |(first, ranks): (&Rank, &Vec<Rank>)| {
-            format!("ranks {} on {}", list(ranks), self.all[*first].host.name)
+            format!("{} on {}", rank_list(ranks), self.all[*first].host.name)
         };
         (camps.len() > 1).then(|| {
             format!(
