@@ -26,8 +26,12 @@ pub struct Variable {
 
 /// All variables. The launchers' own are in [`crate::launch`].
 const VARIABLES: &[Variable] = &[
-    launch("UNISONO_RANK", "this process's rank, from 0; goes before what a launcher sets", "the launcher's"),
-    launch("UNISONO_WORLD_SIZE", "how many ranks there are", "the launcher's"),
+    launch(
+        "UNISONO_RANK",
+        "this process's rank, from 0; with UNISONO_WORLD_SIZE it goes before what a launcher sets, and either alone is an error",
+        "the launcher's",
+    ),
+    launch("UNISONO_WORLD_SIZE", "how many ranks there are, from 1 to 524288", "the launcher's"),
     launch("UNISONO_LOCAL_RANK", "this process's number on its host", "the launcher's, or unknown"),
     launch("UNISONO_LOCAL_WORLD_SIZE", "how many ranks this host has", "the launcher's, or unknown"),
     launch(
@@ -65,34 +69,46 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_TIMEOUT",
-        "how long waiting for another rank may take: 300, 5s, 200ms",
+        "how long waiting for another rank may take: 300, 5s, 200ms; longer than 0",
         "300s",
         |config, text| parse_duration(text).map(|time| config.timeout = time),
     ),
     knob(
         "UNISONO_JOIN_TIMEOUT",
-        "how long joining may take, until the last rank has come",
+        "how long joining may take, until the last rank has come; longer than 0",
         "60s",
         |config, text| parse_duration(text).map(|time| config.join_timeout = time),
     ),
-    knob("UNISONO_CHUNK", "the unit of pipelining in bytes: 131072, 256K, 4M", "256K", |config, text| {
-        parse_size(text).map(|bytes| config.chunk = bytes)
-    }),
-    knob("UNISONO_LANES", "how many chunks are processed at the same time", "2", |config, text| {
-        number(text).map(|lanes| config.lanes = lanes)
-    }),
-    knob("UNISONO_BULK_SLOTS", "slots for chunks, for each peer and lane", "2", |config, text| {
-        number(text).map(|slots| config.bulk_slots = slots)
-    }),
+    knob(
+        "UNISONO_CHUNK",
+        "the unit of pipelining in bytes: 131072, 256K, 4M; from 16 to 64M",
+        "256K",
+        |config, text| parse_size(text).map(|bytes| config.chunk = bytes),
+    ),
+    knob(
+        "UNISONO_LANES",
+        "how many chunks are processed at the same time, from 1 to 32; times UNISONO_BULK_SLOTS it is at most 64",
+        "2",
+        |config, text| number(text).map(|lanes| config.lanes = lanes),
+    ),
+    knob(
+        "UNISONO_BULK_SLOTS",
+        "slots for chunks, for each peer and lane, from 2 to 64; times UNISONO_LANES it is at most 64",
+        "2",
+        |config, text| number(text).map(|slots| config.bulk_slots = slots),
+    ),
     knob(
         "UNISONO_EAGER",
-        "the largest message of schedules with one lane, in bytes",
+        "the largest message of schedules with one lane, in bytes, from 128 to 1M",
         "32K",
         |config, text| parse_size(text).map(|size| config.eager = size),
     ),
-    knob("UNISONO_EAGER_SLOTS", "slots for such messages, for each peer", "8", |config, text| {
-        number(text).map(|slots| config.eager_slots = slots)
-    }),
+    knob(
+        "UNISONO_EAGER_SLOTS",
+        "slots for such messages, for each peer, from 2 to 64",
+        "8",
+        |config, text| number(text).map(|slots| config.eager_slots = slots),
+    ),
     knob("UNISONO_HUGE_PAGES", "whether windows and buffers use huge pages: 1 or 0", "0", |config, text| {
         config.huge_pages = match text {
             "1" | "true" | "on" | "yes" => true,
@@ -174,7 +190,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::StoreAddress, *};
 
     fn set(name: &str, value: &str) -> Result<Config> {
         let mut config = Config::default();
@@ -209,6 +225,50 @@ mod tests {
             }
             assert!(set(row.name, "").is_err(), "{} takes an empty value", row.name);
         }
+    }
+
+    /// The ends of every range in the table are taken, and what is beyond them is refused.
+    #[test]
+    fn ranges_are_as_documented() {
+        // Of two settings with a common bound, the other has its least value.
+        let with = |name: &str, value: usize| {
+            let value = value.to_string();
+            let of = |asked: &str| match asked {
+                _ if asked == name => Some(value.clone()),
+                "UNISONO_LANES" => Some("1".into()),
+                "UNISONO_BULK_SLOTS" => Some("2".into()),
+                _ => None,
+            };
+            let mut config = Config::default();
+            config.set_from(&of).and_then(|()| config.validate_from(&of))
+        };
+        let mut ranges = Vec::new();
+        for row in VARIABLES.iter().filter(|row| row.set.is_some()) {
+            let Some((_, range)) = row.meaning.rsplit_once("from ") else { continue };
+            let words: Vec<_> = range.split([' ', ';', ',']).collect();
+            let [least, "to", most] = words[..3] else { panic!("{}: {range}", row.name) };
+            let (least, most) = (parse_size(least).unwrap(), parse_size(most).unwrap());
+            for value in [least, most] {
+                with(row.name, value).unwrap_or_else(|error| panic!("{error}"));
+            }
+            for value in [least - 1, most + 1] {
+                assert!(
+                    with(row.name, value).is_err(),
+                    "{}={value} is outside of {least} to {most}",
+                    row.name
+                );
+            }
+            ranges.push(row.name);
+        }
+        let wanted =
+            ["CHUNK", "LANES", "BULK_SLOTS", "EAGER", "EAGER_SLOTS"].map(|it| format!("UNISONO_{it}"));
+        assert_eq!(ranges, wanted);
+        for name in ["UNISONO_TIMEOUT", "UNISONO_JOIN_TIMEOUT"] {
+            assert!(set(name, "1us").is_ok() && set(name, "0").is_err());
+        }
+        let store = StoreAddress::Tcp { host: "h".into(), port: 1, served: false };
+        let ranks = |ranks| Config { ranks, store: Some(store.clone()), ..Config::default() }.validate();
+        assert!(ranks(1).is_ok() && ranks(524_288).is_ok() && ranks(524_289).is_err() && ranks(0).is_err());
     }
 
     #[test]
