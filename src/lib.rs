@@ -10,7 +10,7 @@
 //!
 //! # fn main() -> unisono::Result<()> {
 //! let group = ProcessGroup::from_env()?;
-//! // Any slice of `half::f16`, `half::bf16`, f32, f64 or an integer. Every rank gets the average over all ranks.
+//! // Any slice of `half::f16`, `half::bf16`, f32, f64 or an integer of 8 to 64 bits. Every rank gets the average over all ranks.
 //! let mut gradients = vec![group.rank() as f32; 1_000_000];
 //! group.all_reduce(&mut gradients, ReduceOp::Avg)?;
 //! # Ok(()) }
@@ -20,10 +20,9 @@
 //!
 //! ```
 //! use unisono::{Config, ProcessGroup, ReduceOp};
-//! use unisono_transport::inproc::Hub;
 //!
 //! # fn main() -> unisono::Result<()> {
-//! let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+//! let group = ProcessGroup::join(Config::default())?;
 //! let mut data = [1.0_f32, 2.0];
 //! group.all_reduce(&mut data, ReduceOp::Sum)?;
 //! assert_eq!(data, [1.0, 2.0]);

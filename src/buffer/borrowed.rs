@@ -154,6 +154,11 @@ mod sealed {
 
 /// An owner of elements that an asynchronous operation can keep: the elements do not move when their owner moves. Sealed: `Vec`
 /// and [`Buffer`].
+#[diagnostic::on_unimplemented(
+    message = "an asynchronous call cannot keep a `{Self}`",
+    label = "neither a `Vec` nor a `Buffer` of elements",
+    note = "pass a `Vec` or a `Buffer` of elements by value: the call keeps it and returns it when it has ended"
+)]
 pub trait Owned: sealed::Sealed + Send + 'static {
     /// The type of the elements.
     type Element: Element;
