@@ -1,16 +1,22 @@
 //! `unisono simulate`: predicts the time of every algorithm of a collective on a given fabric.
 
 use std::{
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 use clap::builder::NonEmptyStringValueParser;
 use unisono::dtype::Dtype;
 use unisono_schedule::{
     Collective,
-    algorithm::Algorithm,
+    algorithm::{Algorithm, Plan},
     cost::{Fabric, lower_bound},
     price::{Effort, price_with},
 };
@@ -18,13 +24,21 @@ use unisono_schedule::{
 use super::{About, Case, Priced, Result, Shape, describe, fastest, fit};
 use crate::{
     chart::{self, Line, Panel},
+    progress::Bar,
     words,
 };
+
+/// Among more ranks than this, less is simulated: many ranks take long.
+const MANY: usize = 2000;
+
+/// A prediction that takes longer than this shows how far it is, and how often.
+const AFTER: Duration = Duration::from_secs(1);
+const EVERY: Duration = Duration::from_millis(200);
 
 /// Examples in the help.
 const EXAMPLES: &str = "\
 Examples:
-  unisono simulate all_reduce --ranks 10000 --bytes 16M --fabric ndr400
+  unisono simulate all_reduce --ranks 1000 --bytes 16M --fabric ndr400
   unisono simulate broadcast --ranks 64 --bytes 1G --fabric hdr --algorithm ring --chunk 1M --lanes 4
   unisono simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 8 --cores 2
   unisono simulate all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g
@@ -88,23 +102,25 @@ impl Simulate {
         if self.measure {
             fit::print(&fabric)?;
         }
-        let priced = self.price(&case, &fabric, Effort::EXACT);
+        // Fewer sizes, because many ranks take long.
+        let factor = if ranks > MANY { 8 } else { 2 };
+        let sizes = std::iter::successors(Some(8_usize), |bytes| bytes.checked_mul(factor));
+        let sizes = sizes.take_while(|&bytes| bytes < 1 << 30).chain([1 << 30]);
+        let drawn = if self.plot.is_some() { super::distinct(sizes, of) } else { Vec::new() };
+        let mut watch = Watch::new(self.plans(&case).count() * (1 + drawn.len()), ranks);
+        let effort = if ranks > MANY { Effort::QUICK } else { Effort::EXACT };
+        let priced = self.price(&case, &fabric, effort, &mut watch);
         let bound = lower_bound(self.about.collective, ranks, case.bytes(), &fabric);
         let mut out = io::stdout().lock();
         table(&mut out, &case, &fabric, bound, &priced)?;
         self.hint(&mut out, &case)?;
         if let Some(file) = &self.plot {
-            // Fewer sizes, because many ranks take long.
-            let factor = if ranks > 2000 { 8 } else { 2 };
-            let sizes = std::iter::successors(Some(8_usize), |bytes| bytes.checked_mul(factor));
-            let mut sizes: Vec<usize> = sizes.take_while(|&bytes| bytes < 1 << 30).collect();
-            sizes.push(1 << 30);
             let mut lines: Vec<Line> = Vec::new();
             let mut bounds = Vec::new();
-            for (_, case) in super::distinct(sizes, of) {
+            for (_, case) in drawn {
                 let bytes = case.whole();
                 bounds.push((bytes, lower_bound(self.about.collective, ranks, case.bytes(), &fabric)));
-                for priced in self.price(&case, &fabric, Effort::QUICK) {
+                for priced in self.price(&case, &fabric, Effort::QUICK, &mut watch) {
                     let Some(seconds) = priced.seconds() else { continue };
                     let name = priced.algorithm.name;
                     match lines.iter_mut().find(|line| line.name == name) {
@@ -138,21 +154,105 @@ impl Simulate {
         writeln!(out)
     }
 
-    fn price(&self, case: &Case, fabric: &Fabric, effort: Effort) -> Vec<Priced> {
+    /// The algorithms that are priced.
+    fn plans<'c>(&'c self, case: &'c Case) -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> + 'c {
         let wanted = |algorithm: &Algorithm| self.algorithm.is_none_or(|only| only.code == algorithm.code);
-        let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm));
-        plans
-            .map(|(algorithm, plan)| {
-                let usual = case.shape(algorithm);
-                let shape = Shape {
-                    chunk: self.chunk.unwrap_or(usual.chunk),
-                    lanes: self.lanes.map_or(usual.lanes, |lanes| lanes as usize),
-                    ..usual
-                };
-                let cost = price_with(plan, &case.job(shape), case.dtype.size(), fabric, effort);
-                Priced { algorithm, shape, cost }
-            })
-            .collect()
+        case.plans().filter(move |(algorithm, _)| wanted(algorithm))
+    }
+
+    /// The prices of all algorithms in their order, on all cores.
+    fn price(&self, case: &Case, fabric: &Fabric, effort: Effort, watch: &mut Watch) -> Vec<Priced> {
+        let plans: Vec<_> = self.plans(case).collect();
+        let price = |(algorithm, plan): (&'static Algorithm, &'static Plan)| {
+            let usual = case.shape(algorithm);
+            let shape = Shape {
+                chunk: self.chunk.unwrap_or(usual.chunk),
+                lanes: self.lanes.map_or(usual.lanes, |lanes| lanes as usize),
+                ..usual
+            };
+            let cost = price_with(plan, &case.job(shape), case.dtype.size(), fabric, effort);
+            Priced { algorithm, shape, cost }
+        };
+        let next = AtomicUsize::new(0);
+        let (tell, told) = mpsc::channel();
+        let work = |tell: mpsc::Sender<(usize, Priced)>| {
+            while let index = next.fetch_add(1, Ordering::Relaxed)
+                && let Some(&plan) = plans.get(index)
+            {
+                drop(tell.send((index, price(plan))));
+            }
+        };
+        let mut priced = Vec::with_capacity(plans.len());
+        thread::scope(|scope| {
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            let begin = |_| {
+                let tell = tell.clone();
+                thread::Builder::new().spawn_scoped(scope, || work(tell)).is_ok()
+            };
+            if (0..cores.min(plans.len())).filter(|&core| begin(core)).count() == 0 {
+                work(tell.clone());
+            }
+            drop(tell);
+            loop {
+                match told.recv_timeout(EVERY) {
+                    Ok(one) => {
+                        priced.push(one);
+                        watch.done();
+                    }
+                    Err(RecvTimeoutError::Timeout) => watch.show(),
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+        });
+        watch.hide();
+        priced.sort_by_key(|(index, _)| *index);
+        priced.into_iter().map(|(_, priced)| priced).collect()
+    }
+}
+
+/// Shows how far a prediction is: a bar on a terminal, and one line elsewhere.
+struct Watch {
+    bar: Bar,
+    begun: Instant,
+    /// The number of prices that are there, and of all.
+    done: usize,
+    all: usize,
+    ranks: usize,
+    said: bool,
+}
+
+impl Watch {
+    fn new(all: usize, ranks: usize) -> Self {
+        let said = io::stderr().is_terminal();
+        Self { bar: Self::bar(), begun: Instant::now(), done: 0, all, ranks, said }
+    }
+
+    fn bar() -> Bar {
+        Bar::new("{wide_bar} {pos} of {len} prices, {elapsed}", true, AFTER, EVERY)
+    }
+
+    fn done(&mut self) {
+        self.done += 1;
+        self.show();
+    }
+
+    fn show(&mut self) {
+        let Self { done, all, ranks, .. } = *self;
+        self.bar.draw(|bar| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+        });
+        if !self.said && self.begun.elapsed() > AFTER && done < all {
+            self.said = true;
+            let ranks = words::some(ranks, "rank");
+            crate::complain!("unisono simulate: {all} schedules of {ranks} are simulated; {done} are done");
+        }
+    }
+
+    /// Removes the bar, before results are printed; what follows has a new one.
+    fn hide(&mut self) {
+        self.bar.end();
+        self.bar = Self::bar();
     }
 }
 
