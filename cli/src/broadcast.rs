@@ -113,13 +113,19 @@ impl Broadcast {
         let [moving, syncing] = [moving, syncing].map(Duration::as_secs_f64);
         let rate = *sent as f64 / moving / 1e9;
         let limits = group.limits();
-        writeln!(
-            io::stdout(),
-            "{name}: {bytes} B, {sent} B sent in {moving:.3} s ({rate:.2} GB/s), written by {writers} of {} ranks over {}, \
-             synced to disk {syncing:.3} s later",
-            group.size(),
-            limits.provider,
-        )?;
+        let (ranks, provider) = (group.size(), &limits.provider);
+        let done = match (sent, writers) {
+            (0, 0) => "it was there already, so that nothing was sent or written".to_owned(),
+            (0, _) => format!(
+                "nothing was left to send, written by {writers} of {ranks} ranks, synced to disk in {:.3} s",
+                moving + syncing
+            ),
+            _ => format!(
+                "{sent} B sent in {moving:.3} s ({rate:.2} GB/s), written by {writers} of {ranks} ranks over {provider}, \
+                 synced to disk {syncing:.3} s later"
+            ),
+        };
+        writeln!(io::stdout(), "{name}: {bytes} B, {done}")?;
         let Some(path) = &self.json else { return Ok(()) };
         let line = json!({
             "file": name.to_string(),

@@ -22,6 +22,7 @@ pub(crate) use complain;
 
 mod bench;
 mod broadcast;
+mod cgroup;
 mod chart;
 mod cost;
 mod doctor;
@@ -61,13 +62,25 @@ enum Command {
     Compare(cost::compare::Compare),
     Completions(generate::Completions),
     Man(generate::Man),
-    #[command(name = cost::measure_rank::NAME, hide = true)]
+}
+
+/// What the program starts itself: apart, so that nobody who mistypes a command is offered one of these.
+#[derive(Parser)]
+#[command(name = "unisono")]
+struct OwnProcess {
+    #[command(subcommand)]
+    command: OwnCommand,
+}
+
+#[derive(Subcommand)]
+enum OwnCommand {
+    #[command(name = cost::measure_rank::NAME)]
     MeasureRank(cost::measure_rank::OneRank),
-    #[command(name = run::guard::NAME, hide = true)]
+    #[command(name = run::guard::NAME)]
     Guard(run::guard::Guard),
-    #[command(name = doctor::group::NAME, hide = true)]
+    #[command(name = doctor::group::NAME)]
     DoctorRank(doctor::group::OneRank),
-    #[command(name = run::rank::NAME, hide = true)]
+    #[command(name = run::rank::NAME)]
     Rank(run::rank::Rank),
 }
 
@@ -115,8 +128,13 @@ pub fn main(invocation: Invocation) -> ExitCode {
     listen();
     let name = OsString::from("unisono");
     let words = iter::once(&name).chain(invocation::arguments());
-    match Unisono::try_parse_from(words) {
-        Ok(unisono) => unisono.command.run(),
+    let first = invocation::arguments().first().map(|word| word.to_string_lossy());
+    let parsed = match first.is_some_and(|word| OwnCommand::has_subcommand(&word)) {
+        true => OwnProcess::try_parse_from(words).map(|own| own.command.run()),
+        false => Unisono::try_parse_from(words).map(|unisono| unisono.command.run()),
+    };
+    match parsed {
+        Ok(status) => status,
         Err(error) => {
             // If standard output or error is closed, there is no reader.
             let _ = error.print();
@@ -139,6 +157,13 @@ impl Command {
             Self::Compare(compare) => compare.run(),
             Self::Completions(completions) => completions.run(Unisono::command()),
             Self::Man(man) => man.run(Unisono::command()),
+        }
+    }
+}
+
+impl OwnCommand {
+    fn run(self) -> ExitCode {
+        match self {
             Self::MeasureRank(rank) => rank.run(),
             Self::Guard(guard) => guard.run(),
             Self::DoctorRank(rank) => rank.run(),

@@ -17,6 +17,9 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
+#[path = "run/output.rs"]
+mod output;
+
 /// The launcher with these arguments.
 fn unisono(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
@@ -106,9 +109,13 @@ fn ranks_get_the_address_of_the_store() {
 fn ranks_share_a_token_of_their_own_that_no_command_line_shows() {
     let told = "echo ${UNISONO_TOKEN_FILE-none} $UNISONO_TOKEN; \
                 case $(cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' ') in *$UNISONO_TOKEN*) echo shown;; esac";
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
+    fs::write(&file, "secret").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let run = |set: &str| {
         let mut run = unisono(&["-n", "2", "--no-prefix", "--", "sh", "-c", told]);
-        let output = run.env(set, "/no/such/file").output().unwrap();
+        let output = run.env(set, &file).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let lines = sorted(&output.stdout);
         assert!(lines.len() == 2 && lines[0] == lines[1], "{lines:?}");
@@ -116,6 +123,17 @@ fn ranks_share_a_token_of_their_own_that_no_command_line_shows() {
     };
     let [one, other] = ["UNISONO_TOKEN_FILE", "UNISONO_TOKEN"].map(run);
     assert!(one.len() == 32 && one != other, "{one} {other}");
+    // A token that others can read is none, whether it is needed here or not.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    for words in [&["run", "-n", "2", "true"][..], &["bench", "barrier", "--ranks", "2"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+        let output = command.args(words).env("UNISONO_TOKEN_FILE", &file).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains("UNISONO_TOKEN_FILE") && said.contains("0644"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -6,7 +6,10 @@ use unisono::config::Config;
 use unisono_schedule::{cost::control_memory, select::neighbours, windows::stride};
 
 use super::{files::Files, group::Reduced, report::Section, self_test::SelfTest, shared::SHM};
-use crate::words::{size64, some};
+use crate::{
+    cgroup::{self, MemoryLimit},
+    words::{size64, some},
+};
 
 /// The number of the capability to lock memory without limit (CAP_IPC_LOCK).
 const IPC_LOCK: u32 = 14;
@@ -93,6 +96,8 @@ pub(super) struct Limits {
     pub(super) may_lock: Option<bool>,
     /// Open files.
     pub(super) files: Limit,
+    /// The limit on memory of this control group or one around it.
+    pub(super) memory: Option<MemoryLimit>,
     /// Huge pages, by size.
     pub(super) huge_pages: Vec<HugePages>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
@@ -119,6 +124,7 @@ impl Limits {
             memlock: Limit::of(Resource::Memlock),
             may_lock: may_lock.map(|may| may && first_user_namespace(files)),
             files: Limit::of(Resource::Nofile),
+            memory: cgroup::memory_limit(&|path| files.text(path)),
             huge_pages: huge_pages(files),
             transparent: transparent("enabled"),
             transparent_shared: transparent("shmem_enabled"),
@@ -131,6 +137,7 @@ impl Limits {
     pub(super) fn judge(&self, self_test: &SelfTest) -> Section {
         let mut section = Section::new("limits");
         self.judge_locked(self_test.between_hosts(), &mut section);
+        self.judge_memory(&mut section);
         self.judge_files(&mut section);
         self.judge_huge(self_test, &mut section);
         self.judge_tcp(self_test.on_one_host(), &mut section);
@@ -173,6 +180,24 @@ impl Limits {
             );
         } else {
             section.warn(format!("{limit_is}, but {need}: RDMA devices will not work"), mend);
+        }
+    }
+
+    fn judge_memory(&self, section: &mut Section) {
+        let Some(MemoryLimit { bytes, used, group }) = &self.memory else { return };
+        let Windows { here, bytes: (_, each), .. } = self.windows;
+        let need = each.saturating_mul(here as u64);
+        let used_is = used.map_or_else(String::new, |used| format!(", of which {} are in use", size64(used)));
+        let words = format!("memory: {}{used_is}, by the limit of the control group {group}", size64(*bytes));
+        let need_is = format!("windows of {} here may take {}", some(here, "rank"), size64(need));
+        if bytes.saturating_sub(used.unwrap_or(0)) >= need {
+            section.ok(format!("{words}; {need_is}"));
+        } else {
+            section.warn(
+                format!("{words}, but {need_is}: the kernel would kill ranks (SIGKILL)"),
+                "ask for more memory (Slurm's --mem, Kubernetes' resources.limits.memory, docker run --memory), or start fewer \
+                 ranks on this host",
+            );
         }
     }
 
@@ -317,7 +342,27 @@ mod tests {
         let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
         assert_eq!((limits.may_lock, limits.transparent, limits.transparent_shared), (None, None, None));
         assert_eq!((limits.huge_pages.len(), limits.rdma), (0, false));
-        assert_eq!(limits.congestion_control, None);
+        assert_eq!((limits.congestion_control, limits.memory), (None, None));
+    }
+
+    #[test]
+    fn a_control_group_with_too_little_memory_for_the_windows_is_a_warning() {
+        let told = |bytes| {
+            let windows = Windows::of(&Config::default(), 4, 4);
+            let mut limits = Limits::gather(&Files::below("/nowhere"), windows);
+            let group = "/sys/fs/cgroup/job".to_owned();
+            limits.memory = Some(MemoryLimit { bytes, used: Some(1 << 20), group });
+            let mut section = Section::new("limits");
+            limits.judge_memory(&mut section);
+            format!("{section:?}")
+        };
+        let need = 4 * Windows::of(&Config::default(), 4, 4).bytes.1;
+        let (enough, little) = (told(need + (1 << 20)), told(need + (1 << 20) - 1));
+        assert!(
+            enough.contains("by the limit of the control group /sys/fs/cgroup/job; windows of 4 ranks"),
+            "{enough}"
+        );
+        assert!(little.contains("the kernel would kill ranks"), "{little}");
     }
 
     #[test]

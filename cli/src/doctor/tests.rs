@@ -62,6 +62,7 @@ fn limits() -> Limits {
         memlock: Limit { soft: Some(8 << 20), hard: Some(8 << 20) },
         may_lock: Some(false),
         files: Limit { soft: Some(1024), hard: Some(524_288) },
+        memory: None,
         huge_pages: vec![HugePages { size: 2 << 20, total: Some(0), free: Some(0) }],
         transparent: Some("madvise".into()),
         transparent_shared: Some("never".into()),

@@ -4,7 +4,7 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     io,
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     process::{Child, Command, ExitCode, Stdio},
     sync::{
         Arc,
@@ -26,13 +26,16 @@ use unisono_transport::ofi;
 
 use super::{
     guard::Hold,
-    lines::{Sink, Stream},
     rank, signals,
+    sink::{Sink, Stream},
 };
-use crate::invocation;
+use crate::{cgroup::Kills, invocation};
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
+/// After a rank has failed, the others are ended once nothing was written for the first time, and after the second at the latest:
+/// they may be saying why they fail, too.
+const QUIET: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// How long all outputs may stay silent after the last rank has ended before the job ends: a process that has left its rank's
 /// process group may keep an output open for ever. If it keeps writing, a signal ends the job.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -86,6 +89,16 @@ impl End {
     }
 }
 
+/// How far the ranks are being ended.
+enum Ending {
+    No,
+    /// A rank has failed: SIGTERM follows once nothing more is read than this, at the latest at this time.
+    Quiet(u64, Instant),
+    /// SIGTERM was sent; SIGKILL follows at this time.
+    Asked(Instant),
+    Killed,
+}
+
 /// What the launcher waits for.
 enum Event {
     /// A rank ended.
@@ -125,6 +138,9 @@ impl Job {
                  env --default-signal=CHLD unisono ...",
             ));
         }
+        // The job has a token of its own, but a file for one that others can read, or that is not there, is an error here as elsewhere.
+        let variable = |name: &str| env::var(name).ok().filter(|_| name == "UNISONO_TOKEN_FILE");
+        unisono::launch::token(&variable).map_err(io::Error::other)?;
         let (tell, events) = mpsc::channel();
         let to = tell.clone();
         signals::watch(move |signal| drop(to.send(Event::Signal(signal))))
@@ -142,8 +158,15 @@ impl Job {
                 format!("cannot start this program again by {}: {error}", invocation::shown()),
             )
         })?;
-        let mut ranks =
-            Ranks { guard, sink: Arc::default(), tell, children: Vec::new(), watched: 0, outputs: 0 };
+        let mut ranks = Ranks {
+            guard,
+            sink: Arc::new(Sink::new()),
+            kills: Kills::now(),
+            tell,
+            children: Vec::new(),
+            watched: 0,
+            outputs: 0,
+        };
         for number in 0..self.ranks {
             if let Err(error) = ranks.start(number, self.command(number, &meet)) {
                 ranks.supervise(&events, Some(End::Status(1)));
@@ -217,6 +240,8 @@ impl Job {
 struct Ranks {
     guard: Hold,
     sink: Arc<Sink>,
+    /// The processes that the kernel had killed for memory when the job began.
+    kills: Kills,
     tell: Sender<Event>,
     /// In order of rank. None is reaped before the end of the job, so that the number of a process group is not reused.
     children: Vec<Child>,
@@ -236,25 +261,26 @@ impl Ranks {
         spawn(format!("rank {number}"), move || drop(tell.send(Event::Ended(number, wait(pid)))))?;
         self.watched += 1;
         let prefix = format!("[{number}] ");
+        let source = 2 * self.children.len();
         if let Some(stdout) = stdout {
-            self.forward(stdout, Stream::Out, prefix.clone())?;
+            self.forward((stdout, source), Stream::Out, prefix.clone())?;
         }
         if let Some(stderr) = stderr {
-            self.forward(stderr, Stream::Err, prefix)?;
+            self.forward((stderr, source + 1), Stream::Err, prefix)?;
         }
         Ok(())
     }
 
     fn forward(
         &mut self,
-        mut source: impl io::Read + Send + 'static,
+        (mut source, number): (impl io::Read + AsFd + Send + 'static, usize),
         to: Stream,
         prefix: String,
     ) -> io::Result<()> {
         let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
         spawn(format!("{prefix}{to:?}"), move || {
             // The source stays open until the failure is sent: otherwise the rank's end by SIGPIPE might arrive first.
-            if let Err(error) = sink.forward(&mut source, to, prefix.as_bytes()) {
+            if let Err(error) = sink.forward(&mut source, number, to, prefix.as_bytes()) {
                 drop(tell.send(Event::OutputClosed(error)));
             }
             drop(tell.send(Event::OutputEnded));
@@ -266,50 +292,39 @@ impl Ranks {
     /// Waits for all ranks, and ends them if one fails or a signal arrives; at once if `verdict` is given.
     fn supervise(mut self, events: &Receiver<Event>, mut verdict: Option<End>) -> End {
         let mut living = self.watched;
-        let mut kill_at = None;
-        if verdict.is_some() {
-            kill_at = Some(self.end_all());
-        }
+        let mut ending = if verdict.is_some() { self.end_all() } else { Ending::No };
         while living > 0 {
-            let event = match kill_at {
-                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(at) => events.recv_timeout(at.saturating_duration_since(Instant::now())),
+            let now = Instant::now();
+            let event = match ending {
+                Ending::No | Ending::Killed => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Ending::Quiet(_, latest) => {
+                    events.recv_timeout(latest.saturating_duration_since(now).min(QUIET.0))
+                }
+                Ending::Asked(until) => events.recv_timeout(until.saturating_duration_since(now)),
             };
-            let cause = match event {
+            match event {
                 Ok(Event::Ended(number, end)) => {
                     living -= 1;
-                    (end != End::Status(0) && verdict.is_none()).then(|| {
-                        report(number, end, living);
-                        end
-                    })
-                }
-                Ok(Event::Signal(signal)) if signals::stops(signal) => {
-                    self.stop_with_us();
-                    None
-                }
-                Ok(Event::Signal(signal)) => {
-                    // The second signal ends the ranks without delay.
-                    if verdict.is_some() {
-                        self.send(Signal::KILL);
+                    if end != End::Status(0) && verdict.is_none() {
+                        self.report(number, end, living);
+                        verdict = Some(end);
+                        ending = Ending::Quiet(self.sink.reads(), now + QUIET.1);
                     }
-                    Some(End::Signal(signal))
                 }
-                Ok(Event::OutputClosed(error)) => verdict.is_none().then(|| unwritable(&error, living)),
-                Ok(Event::OutputEnded) => {
-                    self.outputs -= 1;
-                    None
+                Ok(Event::Signal(signal)) if signals::stops(signal) => self.stop_with_us(),
+                // The second signal ends the ranks without delay.
+                Ok(Event::Signal(_)) if verdict.is_some() => self.send(Signal::KILL),
+                Ok(Event::Signal(signal)) => {
+                    verdict = Some(End::Signal(signal));
+                    ending = self.end_all();
                 }
-                Err(_) => {
-                    self.send(Signal::KILL);
-                    kill_at = None;
-                    None
+                Ok(Event::OutputClosed(error)) if verdict.is_none() => {
+                    verdict = Some(self.unwritable(&error, living));
+                    ending = self.end_all();
                 }
-            };
-            if let Some(end) = cause
-                && verdict.is_none()
-            {
-                verdict = Some(end);
-                kill_at = Some(self.end_all());
+                Ok(Event::OutputClosed(_)) => {}
+                Ok(Event::OutputEnded) => self.outputs -= 1,
+                Err(_) => ending = self.go_on_ending(ending),
             }
         }
         // Processes that ranks have started and left behind.
@@ -323,10 +338,26 @@ impl Ranks {
         verdict.unwrap_or(End::Status(0))
     }
 
-    /// Asks all process groups to end. Returns when to kill them.
-    fn end_all(&self) -> Instant {
+    /// Asks all process groups to end.
+    fn end_all(&self) -> Ending {
         self.send(Signal::TERM);
-        Instant::now() + GRACE
+        Ending::Asked(Instant::now() + GRACE)
+    }
+
+    /// Nothing has happened for as long as `ending` allows: does what follows.
+    fn go_on_ending(&self, ending: Ending) -> Ending {
+        match ending {
+            Ending::Quiet(reads, latest)
+                if Instant::now() < latest && (self.sink.is_writing() || self.sink.reads() != reads) =>
+            {
+                Ending::Quiet(self.sink.reads(), latest)
+            }
+            Ending::Quiet(..) => self.end_all(),
+            _ => {
+                self.send(Signal::KILL);
+                Ending::Killed
+            }
+        }
     }
 
     /// Stops all process groups and this process, and continues them when it is continued.
@@ -351,7 +382,9 @@ impl Ranks {
         while self.outputs > 0 {
             match events.recv_timeout(SILENCE) {
                 Ok(Event::OutputEnded) => self.outputs -= 1,
-                Ok(Event::OutputClosed(error)) if verdict.is_none() => *verdict = Some(unwritable(&error, 0)),
+                Ok(Event::OutputClosed(error)) if verdict.is_none() => {
+                    *verdict = Some(self.unwritable(&error, 0))
+                }
                 Ok(Event::OutputClosed(_) | Event::Ended(..)) => {}
                 Err(RecvTimeoutError::Timeout) if self.sink.is_writing() || self.sink.reads() != reads => {
                     reads = self.sink.reads();
@@ -365,6 +398,31 @@ impl Ranks {
             }
         }
     }
+
+    /// Prints why the job ends.
+    fn report(&self, number: u32, end: End, others: usize) {
+        let how = match end {
+            End::Status(status) => format!("ended with status {status}"),
+            End::Signal(signal) => match signals::name(signal) {
+                Some(name) => format!("was killed by signal {signal} ({name})"),
+                None => format!("was killed by signal {signal}"),
+            },
+        };
+        let killed = end == End::Signal(Signal::KILL.as_raw());
+        let why = self.kills.since(killed).map_or_else(String::new, |why| format!(", {why}"));
+        let also = if others > 0 { "; ending the others" } else { "" };
+        self.sink.say(&format!("unisono run: rank {number} {how}{why}{also}"));
+    }
+
+    /// How a job ends whose output cannot be written, while `living` ranks live. Prints why, unless the reader has closed the output.
+    fn unwritable(&self, error: &io::Error, living: usize) -> End {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return End::Signal(Signal::PIPE.as_raw());
+        }
+        let also = if living > 0 { "; ending the ranks" } else { "" };
+        self.sink.say(&format!("unisono run: the ranks' output cannot be written: {error}{also}"));
+        End::Status(1)
+    }
 }
 
 /// A random token, which distinguishes this job from others that may use the same port.
@@ -372,29 +430,6 @@ fn token() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(bytes[..filled].iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// Prints why the job ends.
-fn report(number: u32, end: End, others: usize) {
-    let how = match end {
-        End::Status(status) => format!("ended with status {status}"),
-        End::Signal(signal) => match signals::name(signal) {
-            Some(name) => format!("was killed by signal {signal} ({name})"),
-            None => format!("was killed by signal {signal}"),
-        },
-    };
-    let also = if others > 0 { "; ending the others" } else { "" };
-    crate::complain!("unisono run: rank {number} {how}{also}");
-}
-
-/// How a job ends whose output cannot be written, while `living` ranks live. Prints why, unless the reader has closed the output.
-fn unwritable(error: &io::Error, living: usize) -> End {
-    if error.kind() == io::ErrorKind::BrokenPipe {
-        return End::Signal(Signal::PIPE.as_raw());
-    }
-    let also = if living > 0 { "; ending the ranks" } else { "" };
-    crate::complain!("unisono run: the ranks' output cannot be written: {error}{also}");
-    End::Status(1)
 }
 
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {

@@ -8,6 +8,7 @@ mod lines;
 mod program;
 pub(crate) mod rank;
 mod signals;
+mod sink;
 
 use clap::builder::NonEmptyStringValueParser;
 use job::{End, Job, Output};
@@ -38,7 +39,7 @@ pub(crate) struct Run {
     /// How long a rank waits for another one, for instance 300, 5s or 200ms (sets UNISONO_TIMEOUT).
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<OsString>,
-    /// Let ranks write to the terminal directly, instead of line by line with the prefix `[rank] `.
+    /// Let ranks write to the terminal directly, instead of in lines with the prefix `[rank] `.
     #[arg(long)]
     no_prefix: bool,
     /// The program and its arguments.
