@@ -14,6 +14,8 @@ use unisono_libfabric_sys as sys;
 use super::{
     address, call, completion,
     handle::{Av, Cq, Domain, Endpoint},
+    info,
+    keepalive::KeepAlive,
     memory::Registrar,
     post::{Pool, UnderWay, Vectors},
     provider::Provider,
@@ -56,6 +58,8 @@ pub struct Ofi {
     /// The number of times in a row that the library has forbidden to sleep and then reported nothing.
     pub(super) futile: u32,
     pub(super) waker: Arc<EventFd>,
+    /// Of a provider over TCP.
+    pub(super) alive: Option<KeepAlive>,
 }
 
 /// The endpoint, and what must not be freed before it is closed.
@@ -146,6 +150,10 @@ unsafe impl Transport for Ofi {
             reason: "there are too many peers".into(),
         })?);
         let known = known.map_or_else(|| self.av.insert(name), Ok)?;
+        let format = address::parts(address).map_or(0, |(format, ..)| format);
+        if let (Some(alive), Some(at)) = (&self.alive, info::socket_in(format, name)) {
+            alive.add(at);
+        }
         self.peers.push(known);
         self.firsts.add();
         self.known.insert(address.clone(), (known, Some(peer)));

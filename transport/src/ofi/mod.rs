@@ -24,6 +24,7 @@ mod endpoint;
 mod handle;
 mod info;
 mod interface;
+mod keepalive;
 mod kernel_file;
 mod locality;
 mod memory;

@@ -15,6 +15,7 @@ use super::{
     endpoint::{BATCH, Live, Ofi},
     handle::{Av, Cq, Domain, Endpoint, Fabric},
     info::{self, Info},
+    keepalive::KeepAlive,
     memory::Registrar,
     post::{MAX_SOURCES, Pool},
     provider,
@@ -101,6 +102,7 @@ impl Ofi {
         let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
 
         let own = endpoint.name()?;
+        let listens = info::socket_in(info.raw().addr_format, &own);
         let (major, minor) = library_version();
         let mode = u64::from(info.domain().mr_mode.unsigned_abs());
         // What is copied: of one source nothing, for that has no call.
@@ -122,8 +124,7 @@ impl Ofi {
             arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
             more_arrivals: facts.more_arrivals,
-            listens: info::socket_in(info.raw().addr_format, &own)
-                .map_or_else(String::new, |at| at.to_string()),
+            listens: listens.map_or_else(String::new, |at| at.to_string()),
             wakes: cq.wait().is_some(),
             connect_all: facts.crashes_on_lost_peer,
         };
@@ -137,6 +138,7 @@ impl Ofi {
         let pool = Pool::new(u32::try_from(depth).unwrap_or(1));
         // Here, since what lives as long as the endpoint would stay for good if this failed later.
         let waker = Arc::new(EventFd::new()?);
+        let alive = listens.filter(|_| facts.sockets).map(KeepAlive::begin);
         let mut ofi = Self {
             live: ManuallyDrop::new(Live { endpoint, pool }),
             cq,
@@ -153,6 +155,7 @@ impl Ofi {
             completions: Box::new([const { MaybeUninit::uninit() }; BATCH]),
             futile: 0,
             waker,
+            alive,
         };
         ofi.test_itself(info.ip(), patience)?;
         Ok(ofi)

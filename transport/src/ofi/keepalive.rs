@@ -1,0 +1,196 @@
+//! Keeps idle TCP connections of an endpoint alive: firewalls and NAT forget, without a word, those over which nothing goes for some
+//! minutes. libfabric does not, and has no option for it (prov/tcp/src/xnet_ep.c, `xnet_setup_socket`; ofi_rxm is over the same sockets).
+//!
+//! The system sends the probes, whatever the process does meanwhile, and none while there is traffic. libfabric does not give its sockets
+//! away, so a thread looks for them among the process's descriptors: a socket is of this endpoint if its own address is where the
+//! endpoint listens, or if its peer's is where another rank does.
+#![allow(unsafe_code)]
+
+use std::{
+    collections::HashSet,
+    fs,
+    net::SocketAddr,
+    os::fd::{BorrowedFd, RawFd},
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use rustix::{
+    io::Errno,
+    net::{getpeername, getsockname, sockopt},
+};
+
+use crate::fork::Process;
+
+/// How long a connection is idle before the first probe, and how long between probes: as on the store's connections.
+const IDLE: Duration = Duration::from_secs(5);
+/// So many probes without an answer end a connection: the most that the system takes. That a rank is gone, the store finds out.
+const PROBES: u32 = 127;
+/// How long the thread waits between looks: twice as long after each that found nothing new.
+const LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
+/// The descriptors that are looked at where /proc is not mounted.
+const WITHOUT_PROC: RawFd = 4096;
+
+/// Keeps the connections of one endpoint alive until it is dropped.
+#[derive(Debug)]
+pub(super) struct KeepAlive(Arc<Shared>, Process);
+
+#[derive(Debug)]
+struct Shared {
+    own: SocketAddr,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where other ranks listen.
+    peers: HashSet<SocketAddr>,
+    ended: bool,
+}
+
+impl KeepAlive {
+    /// Begins for an endpoint that listens at this address. Without a thread there is nothing to do it.
+    pub(super) fn begin(own: SocketAddr) -> Self {
+        let shared = Arc::new(Shared { own: plain(own), state: Mutex::default(), changed: Condvar::new() });
+        let theirs = Arc::clone(&shared);
+        let spawned = thread::Builder::new().name("unisono-alive".into()).spawn(move || theirs.run());
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "no thread keeps idle TCP connections alive: a firewall may forget them");
+        }
+        Self(shared, Process::this())
+    }
+
+    /// Another rank listens there, to which there will be a connection.
+    pub(super) fn add(&self, peer: SocketAddr) {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.peers.insert(plain(peer)) {
+            self.0.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for KeepAlive {
+    fn drop(&mut self) {
+        // A forked child has no such thread, which may have held the lock.
+        if !self.1.is_this() {
+            return;
+        }
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let (mut pause, mut peers, mut kept) = (LOOKS[0], 0, HashSet::new());
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let waited = self.changed.wait_timeout(state, pause);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if state.ended {
+                return;
+            }
+            if state.peers.len() != peers {
+                // Connections to them are made soon.
+                (pause, peers) = (LOOKS[0], state.peers.len());
+                continue;
+            }
+            let known = state.peers.clone();
+            drop(state);
+            let found = self.look(&known);
+            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            pause = if found == kept { (2 * pause).min(LOOKS[1]) } else { LOOKS[0] };
+            kept = found;
+        }
+    }
+
+    /// Has the system keep all connections of the endpoint alive, and returns their descriptors with their peers.
+    fn look(&self, peers: &HashSet<SocketAddr>) -> HashSet<(RawFd, SocketAddr)> {
+        descriptors().filter_map(|fd| Some((fd, self.keep(fd, peers)?))).collect()
+    }
+
+    /// Has the system keep a connection alive if it is the endpoint's; its peer's address.
+    fn keep(&self, fd: RawFd, peers: &HashSet<SocketAddr>) -> Option<SocketAddr> {
+        // SAFETY: only options of a socket are read and set here. If libfabric closes this one meanwhile, the calls fail, or the number
+        // is another socket's by now, to which nothing happens but that it is kept alive, too.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let address = |name: Result<rustix::net::SocketAddrAny, Errno>| {
+            name.ok().and_then(|name| SocketAddr::try_from(name).ok()).map(plain)
+        };
+        let here = address(getsockname(socket))?;
+        let there = address(getpeername(socket).and_then(|name| name.ok_or(Errno::NOTCONN)))?;
+        if here != self.own && !peers.contains(&there) {
+            return None;
+        }
+        let set = || {
+            sockopt::set_tcp_keepidle(socket, IDLE)?;
+            sockopt::set_tcp_keepintvl(socket, IDLE)?;
+            sockopt::set_tcp_keepcnt(socket, PROBES)?;
+            sockopt::set_socket_keepalive(socket, true)
+        };
+        set().ok().map(|()| there)
+    }
+}
+
+/// An IPv4 address that is written as one of IPv6 is the same address. The scope says where a link is, and not who listens.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// The numbers of this process's descriptors.
+fn descriptors() -> Box<dyn Iterator<Item = RawFd>> {
+    match fs::read_dir("/proc/self/fd") {
+        Ok(all) => Box::new(all.filter_map(|fd| fd.ok()?.file_name().to_str()?.parse().ok())),
+        Err(_) => Box::new(0..WITHOUT_PROC),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket},
+        os::fd::AsRawFd as _,
+    };
+
+    use super::*;
+
+    fn is_kept(socket: &TcpStream) -> bool {
+        sockopt::socket_keepalive(socket).unwrap() && sockopt::tcp_keepidle(socket).unwrap() == IDLE
+    }
+
+    fn shared(own: SocketAddr) -> Shared {
+        Shared { own: plain(own), state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    #[test]
+    fn connections_of_the_endpoint_are_kept_alive_and_no_others() {
+        for ip in [
+            Ipv4Addr::LOCALHOST.into(),
+            Ipv6Addr::LOCALHOST.into(),
+            Ipv4Addr::LOCALHOST.to_ipv6_mapped().into(),
+        ] {
+            let listen = || TcpListener::bind(SocketAddr::new(ip, 0));
+            let Ok(own) = listen() else {
+                println!("SKIPPED  {ip}: this machine has no such address");
+                continue;
+            };
+            let (peer, other) = (listen().unwrap(), listen().unwrap());
+            let [own_at, peer_at, other_at] = [&own, &peer, &other].map(|it| it.local_addr().unwrap());
+            let _datagrams = UdpSocket::bind(own_at).unwrap();
+            let from_peer = TcpStream::connect(own_at).unwrap();
+            let accepted = own.accept().unwrap().0;
+            let (to_peer, to_other) =
+                (TcpStream::connect(peer_at).unwrap(), TcpStream::connect(other_at).unwrap());
+            let peers = HashSet::from([plain(peer_at)]);
+            let found = shared(own_at).look(&peers);
+            assert!(is_kept(&accepted) && is_kept(&to_peer), "{ip}");
+            assert!(!is_kept(&from_peer) && !is_kept(&to_other), "{ip}");
+            let mut fds = [accepted.as_raw_fd(), to_peer.as_raw_fd()];
+            let mut found: Vec<_> = found.into_iter().map(|(fd, _)| fd).collect();
+            (fds.sort_unstable(), found.sort_unstable());
+            assert_eq!(found, fds, "{ip}");
+        }
+    }
+}
