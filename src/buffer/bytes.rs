@@ -52,6 +52,11 @@ impl<'a> Bytes<'a> {
         a + self.len <= b || b + other.len <= a
     }
 
+    /// Of memory of another rank that is mapped, the promise is that rank's: its process could write there at any time. Ranks of a job run
+    /// as one user and trust each other (docs/security.md). All that is made of such bytes is numbers, or copies: no length, place or
+    /// choice depends on them, so a rank that breaks the promise gets wrong results, and nothing is read or written elsewhere. Words
+    /// that decide something are read by atomics, and descriptions of calls are copied out before they are looked at (`engine/access.rs`).
+    ///
     /// # Safety
     /// See [`reduce`].
     unsafe fn read(self) -> &'a [u8] {

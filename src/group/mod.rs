@@ -334,7 +334,8 @@ impl ProcessGroup {
     }
 
     /// On the world: leaves it and all groups in good order; no calls are possible afterwards. Every rank must call it, as any
-    /// collective. It returns when all ranks have called it, without a timeout, or as soon as a rank dies or fails. A rank cannot
+    /// collective. It returns when all ranks have called it, however late, or as soon as a rank dies or fails; from when all have called it,
+    /// the timeout counts. A rank cannot
     /// leave earlier, because closing an endpoint may discard messages that the network has not delivered, and because a mismatch
     /// is detected only by ranks that are still members. After 30 s it logs a warning with the positions of the other ranks.
     /// Dropping the last handle of the world and of its groups does the same, but cannot return an error.

@@ -330,8 +330,8 @@ impl Shared {
         self.last_barrier(&mut state, Cargo::Shutdown)
     }
 
-    /// One of the two barriers by which all ranks leave the world. It has no deadline, because ranks may leave at any time. Only a
-    /// failure, such as the death of a rank, ends it early.
+    /// One of the two barriers by which all ranks leave the world. Ranks may leave at any time, so it waits as long as one that lives
+    /// has not begun to leave. From when all have, only messages are missing, and the timeout counts.
     fn last_barrier(&self, state: &mut State, cargo: Cargo) -> Result<()> {
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, 0) };
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
@@ -345,9 +345,20 @@ impl Shared {
         if cargo == Cargo::Leaving {
             self.runtime.leaves();
         }
-        if !self.runtime.wait_until(&outcome, Some(Instant::now() + NOTICE)) {
-            let (rank, others) = (self.runtime.rank, self.runtime.monitor.whereabouts());
-            tracing::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");
+        let (begun, timeout) = (Instant::now(), self.runtime.config.timeout);
+        let (mut noticed, mut all_since) = (false, None);
+        while !self.runtime.wait_until(&outcome, Some(Instant::now() + NOTICE.min(timeout))) {
+            let monitor = &self.runtime.monitor;
+            if !noticed && begun.elapsed() >= NOTICE {
+                noticed = true;
+                let (rank, others) = (self.runtime.rank, monitor.whereabouts());
+                tracing::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");
+            }
+            if !monitor.all_leave() {
+                all_since = None;
+            } else if all_since.get_or_insert_with(Instant::now).elapsed() >= timeout {
+                return Err(self.stopped(Stop::Deadline, "leave()", begun.elapsed()));
+            }
         }
         state.latest = self.runtime.wait(&outcome)?.number;
         Ok(())

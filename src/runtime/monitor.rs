@@ -14,7 +14,7 @@ use crate::{
     config::Config,
     engine::{Call, StalledOperation, Stop, Supervisor},
     error::{Error, Failure, Result},
-    rendezvous::{FailureLatch, Position, PositionSource, Store, Watch, report, whereabouts},
+    rendezvous::{FailureLatch, Position, PositionSource, Stage, Store, Watch, report, whereabouts},
     signals::LastWords,
 };
 
@@ -152,6 +152,14 @@ impl Monitor {
     /// The positions of all ranks, in words.
     pub(crate) fn whereabouts(&self) -> String {
         self.positions().map_or_else(|silent| silent.to_string(), |positions| whereabouts(&positions))
+    }
+
+    /// Whether all ranks are leaving or have left, as far as the store can tell.
+    pub(crate) fn all_leave(&self) -> bool {
+        let leaves = |position: &Option<Position>| {
+            position.as_ref().is_some_and(|position| matches!(position.stage, Stage::Leaves | Stage::Left))
+        };
+        self.positions().is_ok_and(|positions| !positions.is_empty() && positions.iter().all(leaves))
     }
 
     /// The positions of all ranks, or the failure that the store does not answer.

@@ -14,6 +14,7 @@ mod alone;
 #[path = "../../transport/tests/arguments/mod.rs"]
 mod arguments;
 mod cuts;
+mod idle;
 #[allow(
     dead_code,
     reason = "not every state of the suite has a case for each thing that can be done to hosts"
@@ -50,13 +51,13 @@ use unisono::{Config, ProcessGroup};
 /// The number of cases that run at once: each has its own hosts, and mostly waits.
 const AT_ONCE: usize = 4;
 
-const TABLES: &[Table] = &[cuts::CASES, worlds::CASES, alone::CASES, reach::CASES];
+const TABLES: &[Table] = &[cuts::CASES, idle::CASES, worlds::CASES, alone::CASES, reach::CASES];
 /// Measurements, which run one after the other when all cases have ended.
 const BENCHES: Table = slow_link::CASES;
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {
-        return rank::run(&role, &[worlds::ROLES, alone::ROLES, cuts::ROLES, slow_link::ROLES]);
+        return rank::run(&role, &[worlds::ROLES, alone::ROLES, cuts::ROLES, idle::ROLES, slow_link::ROLES]);
     }
     // As part of `cargo test` it would double that suite's time, and run as root what nobody asked for.
     if std::env::var_os("UNISONO_TEST_HOSTS").is_none() {
