@@ -150,6 +150,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/shm/segment.rs",
     "transport/src/shm/socket.rs",
     "transport/src/shm/tests.rs",
+    "transport/src/shm/tests/keys.rs",
     "transport/src/sim/",
     "transport/tests/conformance/kit.rs",
     "transport/benches/put.rs",

@@ -4,10 +4,18 @@
 
 use std::{
     fs,
+    io::{IoSlice, Read as _, pipe},
+    mem::MaybeUninit,
+    os::{fd::AsFd as _, unix::fs::PermissionsExt as _},
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, connect, sendmsg_addr, socket_with,
+};
 use unisono::{Failure, ProcessGroup, ReduceOp, rendezvous::Store};
 use unisono_transport::{
     Address, Error, Memory, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport,
@@ -24,9 +32,11 @@ use crate::{
 pub(crate) const CASES: Table = &[
     ("a stranger who guesses keys changes nothing", guesses),
     ("what a stranger tells ends the group and blames nobody", tells),
+    ("another user of the host who knows the doors' names does nothing to ranks", besets),
 ];
 
-pub(crate) const ROLES: &[Role] = &[("visited", play_visited)];
+pub(crate) const ROLES: &[Role] =
+    &[("visited", play_visited), ("beset", play_beset), ("besets", play_besets)];
 
 const RANKS: usize = 2;
 /// Elements of an all_reduce in a registered buffer.
@@ -95,6 +105,114 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     }
     drop(open);
     Ok(())
+}
+
+/// Goes on with small operations until the stranger is done, and says how many descriptors it has then.
+fn play_beset(directory: &str) -> rank::Outcome {
+    let directory = Path::new(directory);
+    let config = rank::config(0)?;
+    let me = config.rank;
+    let transport = ProcessGroup::open_transport(&ProcessGroup::transport_options(&config))?;
+    // The name, which /proc/net/unix shows to everybody: without what comes before it, and without the tokens.
+    let name: String = transport.address().0[12..20].iter().map(|byte| format!("{byte:02x}")).collect();
+    let deadline = Instant::now() + config.join_timeout;
+    let store = Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
+    let group = ProcessGroup::with(config, transport, Some(store))?;
+    // All connections are made now.
+    for _ in 0..100 {
+        group.all_reduce(&mut [0_u8], ReduceOp::Max)?;
+    }
+    let descriptors = || fs::read_dir("/proc/self/fd").map(Iterator::count);
+    let before = descriptors()?;
+    let shown = fs::read_to_string("/proc/net/unix")?.contains(&format!("@unisono-{name}"));
+    ensure!(shown, "the name is not that of the door");
+    fs::write(directory.join(format!(".{me}")), &name)?;
+    fs::rename(directory.join(format!(".{me}")), directory.join(me.to_string()))?;
+    let mut rounds = 0;
+    loop {
+        let mut done = [u8::from(directory.join("done").exists())];
+        group.all_reduce(&mut done, ReduceOp::Max)?;
+        if done[0] > 0 {
+            break;
+        }
+        // Asleep for a moment, too: it is not woken.
+        std::thread::sleep(Duration::from_micros(100));
+        rounds += 1;
+    }
+    ensure!(descriptors()? == before, "{} descriptors, and {before} before", descriptors()?);
+    say("rounds", rounds);
+    Ok(group.leave()?)
+}
+
+/// As another user: connects to the doors of ranks, and sends descriptors there, of which none stays.
+fn play_besets(directory: &str) -> rank::Outcome {
+    let directory = Path::new(directory);
+    let names: Vec<_> =
+        (0..RANKS).map_while(|rank| fs::read_to_string(directory.join(rank.to_string())).ok()).collect();
+    ensure!(names.len() == RANKS, "no names");
+    ensure!(!rustix::process::geteuid().is_root(), "it is no other user");
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let mut connected = Vec::new();
+    for round in 0..300 {
+        for name in &names {
+            let door = SocketAddrUnix::new_abstract_name(format!("unisono-{name}").as_bytes())?;
+            for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
+                let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+                if connect(&socket, &door).is_ok() {
+                    connected.push(socket);
+                }
+            }
+            let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+            let (mut ours, theirs) = pipe()?;
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let files = [theirs.as_fd()];
+            ensure!(control.push(SendAncillaryMessage::ScmRights(&files)), "no room for a descriptor");
+            let bytes = vec![u8::try_from(round % 256)?; 1 + round * 7];
+            // It may be refused, or said to be sent.
+            let _ = sendmsg_addr(&socket, &door, &[IoSlice::new(&bytes)], &mut control, SendFlags::DONTWAIT);
+            drop(control);
+            drop(theirs);
+            // Nobody has the other end: it would wait for ever.
+            ensure!(ours.read(&mut [0])? == 0, "somebody wrote");
+        }
+    }
+    say("connected", connected.len());
+    Ok(fs::write(directory.join("done"), [])?)
+}
+
+fn besets(provider: &str) -> Outcome {
+    if provider != "shm" {
+        return Ok(Verdict::Skipped("only shared memory has such doors".into()));
+    }
+    if !rustix::process::getuid().is_root() {
+        return Ok(Verdict::Skipped("it needs root, to become another user".into()));
+    }
+    let directory = tempfile::tempdir()?;
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777))?;
+    let mut world = TestJob::new(provider, RANKS, 1)?;
+    world.start_all(&format!("beset {}", directory.path().display()), &[])?;
+    let begun = Instant::now();
+    while !(0..RANKS).all(|rank| directory.path().join(rank.to_string()).exists()) {
+        ensure!(begun.elapsed() < PATIENCE, "the ranks tell no names");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid", "65534", "--clear-groups"]).arg(std::env::current_exe()?);
+    world.start_by(nobody, RANKS, &format!("besets {}", directory.path().display()), &[])?;
+    let stranger = world.end(|rank| rank == RANKS)?;
+    let stranger = stranger.first().ok_or("no stranger")?;
+    if stranger.errors.contains("setpriv: ") {
+        return Ok(Verdict::Skipped(format!("that user cannot start this program: {}", stranger.errors)));
+    }
+    stranger.well()?;
+    ensure!(stranger.said("connected")? == "0", "{} connections", stranger.said("connected")?);
+    let ends = world.end_all()?;
+    for end in &ends {
+        end.well()?;
+        ensure!(end.errors.is_empty(), "rank {}: {}", end.rank, end.errors);
+    }
+    Ok(Verdict::Measured(format!("{} sums meanwhile", same(&ends.iter().collect::<Vec<_>>(), "rounds")?)))
 }
 
 /// A program outside the job.

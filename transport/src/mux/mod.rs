@@ -259,7 +259,7 @@ unsafe impl Transport for Mux {
 
     fn share(&mut self, len: usize) -> Result<Region, Error> {
         match &mut self.shm {
-            Some(shm) => shm.allocate(len, false),
+            Some(shm) => shm.share(len),
             None => self.fabric.share(len),
         }
     }

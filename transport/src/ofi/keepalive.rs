@@ -25,7 +25,7 @@ use crate::fork::Process;
 
 /// How long a connection is idle before the first probe, and how long between probes: as on the store's connections.
 const IDLE: Duration = Duration::from_secs(5);
-/// So many probes without an answer end a connection: the most that the system takes. That a rank is gone, the store finds out.
+/// The number of probes without an answer that end a connection: the most that the system takes. The store finds out that a rank is gone.
 const PROBES: u32 = 127;
 /// How long the thread waits between looks: twice as long after each that found nothing new.
 const LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];

@@ -1,4 +1,5 @@
-//! Addresses of endpoints: the name of an abstract Unix socket, and the token that a peer shows there. Both are random.
+//! Addresses of endpoints: the name of an abstract Unix socket, the token that a peer shows there, and the token by which the peer knows
+//! that the endpoint answers. All are random. Other users can read the name (/proc/net/unix), and neither of the tokens.
 
 use rustix::{
     io::Errno,
@@ -11,28 +12,33 @@ use crate::{Address, Error};
 pub const PROVIDER: &str = "shm";
 
 /// What an address begins with; the last byte is the version of the format of rings and messages.
-const MAGIC: [u8; 12] = *b"unisono-shm\x04";
-/// The number of bytes of a name, and of a token.
-const RANDOM: usize = 16;
+const MAGIC: [u8; 12] = *b"unisono-shm\x05";
+/// The name of an endpoint's door, which tells it from all others.
+pub(super) type Name = [u8; 8];
+/// What only ranks of the job know.
+pub(super) type Token = [u8; 12];
+
 /// The number of bytes of an address.
-pub(super) const LEN: usize = MAGIC.len() + 2 * RANDOM;
+pub(super) const LEN: usize = MAGIC.len() + size_of::<Name>() + 2 * size_of::<Token>();
 
 /// Where an endpoint is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Place {
-    name: [u8; RANDOM],
-    token: [u8; RANDOM],
+    name: Name,
+    token: Token,
+    proof: Token,
 }
 
 impl Place {
     /// A place that nobody else has and nobody can guess.
     pub(super) fn new() -> Result<Self, Error> {
-        Ok(Self { name: random()?, token: random()? })
+        Ok(Self { name: random()?, token: random()?, proof: random()? })
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let (name, token) = bytes.strip_prefix(&MAGIC)?.split_first_chunk()?;
-        Some(Self { name: *name, token: token.try_into().ok()? })
+        let (name, tokens) = bytes.strip_prefix(&MAGIC)?.split_first_chunk()?;
+        let (token, proof) = tokens.split_first_chunk()?;
+        Some(Self { name: *name, token: *token, proof: proof.try_into().ok()? })
     }
 
     /// That of an address.
@@ -45,7 +51,7 @@ impl Place {
 
     pub(super) fn bytes(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
-        let parts = MAGIC.iter().chain(&self.name).chain(&self.token);
+        let parts = MAGIC.iter().chain(&self.name).chain(&self.token).chain(&self.proof);
         bytes.iter_mut().zip(parts).for_each(|(byte, part)| *byte = *part);
         bytes
     }
@@ -54,13 +60,23 @@ impl Place {
         Address(self.bytes().into())
     }
 
-    /// The socket's abstract name, which lies in the network namespace and in no directory.
-    pub(super) fn name(&self) -> String {
+    pub(super) fn name(&self) -> Name {
+        self.name
+    }
+
+    /// The door's abstract name, which lies in the network namespace and in no directory.
+    pub(super) fn door(&self) -> String {
         self.name.iter().fold("unisono-".to_owned(), |name, byte| name + &format!("{byte:02x}"))
     }
 
-    pub(super) fn token(&self) -> [u8; RANDOM] {
+    /// What everything begins with that is sent to this endpoint.
+    pub(super) fn token(&self) -> Token {
         self.token
+    }
+
+    /// What everything begins with that this endpoint answers.
+    pub(super) fn proof(&self) -> Token {
+        self.proof
     }
 }
 

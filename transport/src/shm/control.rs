@@ -1,10 +1,10 @@
 //! Messages on the socket between a writer and a reader: each is one packet, with at most one descriptor.
 
-use super::address;
+use super::address::Name;
 use crate::local::Failure;
 
-/// The most bytes of a message.
-pub(super) const MOST: usize = 1 + 16 + address::LEN;
+/// No message has more bytes.
+pub(super) const MOST: usize = 64;
 
 /// Why a reader does not take what a writer wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,25 +37,44 @@ pub(super) struct Given {
     /// Its place on the reader's board, and its number there.
     pub(super) place: u32,
     pub(super) number: u64,
-    /// Whether the writer may write to it, or read it alone.
+    /// What the writer has asked for it for.
+    pub(super) purpose: Purpose,
+    /// Whether the writer may write to it.
     pub(super) writable: bool,
+}
+
+/// What a writer asks for memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Read,
+    Write,
+}
+
+impl Purpose {
+    fn decode(byte: u8) -> Option<Self> {
+        [Self::Read, Self::Write].into_iter().find(|purpose| *purpose as u8 == byte)
+    }
 }
 
 /// A message; whose it is stands behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// The writer's first: the reader's token, and the writer's own address. The descriptor is that of the ring.
-    Hello { token: [u8; 16], from: [u8; address::LEN] },
+    /// The writer's first, at the reader's door: the name of the writer's own. The descriptor is the reader's end of their connection.
+    Hello { from: Name },
     /// The reader's answer. The descriptor is that of its board.
     Welcome,
+    /// The writer's next. The descriptor is that of its ring.
+    Ring,
     /// The writer asks for the memory of the region of this key in which this address lies, as puts name it.
-    Want { key: u64, address: u64 },
+    Want { key: u64, address: u64, purpose: Purpose },
     /// The reader's answer. The descriptor is that of the memory.
     Memory(Given),
     /// The reader has no such region that can be mapped, or no longer has it.
     Forget { key: u64, address: u64 },
     /// The reader refuses a put.
     Refused(Refusal),
+    /// Either drops the connection, because the other sends what no endpoint sends, or puts what was refused.
+    Dropped,
     /// Either wakes the other.
     Wake,
     /// Either closes its endpoint.
@@ -88,12 +107,17 @@ impl Packet {
 impl Message {
     pub(super) fn encode(&self) -> Packet {
         match self {
-            Self::Hello { token, from } => Packet::new(1, &[token, from]),
+            Self::Hello { from } => Packet::new(1, &[from]),
             Self::Welcome => Packet::new(2, &[]),
-            Self::Want { key, address } => Packet::new(3, &[&key.to_le_bytes(), &address.to_le_bytes()]),
-            Self::Memory(Given { key, base, len, offset, place, number, writable }) => {
+            Self::Ring => Packet::new(9, &[]),
+            Self::Dropped => Packet::new(10, &[]),
+            Self::Want { key, address, purpose } => {
+                Packet::new(3, &[&key.to_le_bytes(), &address.to_le_bytes(), &[*purpose as u8]])
+            }
+            Self::Memory(Given { key, base, len, offset, place, number, purpose, writable }) => {
                 let words = [key, base, len, offset, number].map(|word| word.to_le_bytes());
-                Packet::new(4, &[words.as_flattened(), &place.to_le_bytes(), &[u8::from(*writable)]])
+                let how = [*purpose as u8, u8::from(*writable)];
+                Packet::new(4, &[words.as_flattened(), &place.to_le_bytes(), &how])
             }
             Self::Forget { key, address } => Packet::new(5, &[&key.to_le_bytes(), &address.to_le_bytes()]),
             Self::Refused(Refusal::Unregistered) => Packet::new(6, &[&[0]]),
@@ -107,22 +131,23 @@ impl Message {
         let (kind, rest) = bytes.split_first()?;
         let number = |at: usize| rest.get(at..)?.first_chunk().copied().map(u64::from_le_bytes);
         let (message, len) = match kind {
-            1 => {
-                let (token, from) = rest.split_first_chunk()?;
-                (Self::Hello { token: *token, from: from.try_into().ok()? }, rest.len())
-            }
+            1 => (Self::Hello { from: *rest.first_chunk()? }, size_of::<Name>()),
             2 => (Self::Welcome, 0),
-            3 => (Self::Want { key: number(0)?, address: number(8)? }, 16),
+            3 => {
+                let purpose = Purpose::decode(*rest.get(16)?)?;
+                (Self::Want { key: number(0)?, address: number(8)?, purpose }, 17)
+            }
             4 => {
                 let [key, base, len] = [number(0)?, number(8)?, number(16)?];
                 let [offset, number] = [number(24)?, number(32)?];
                 let place = rest.get(40..)?.first_chunk().copied().map(u32::from_le_bytes)?;
-                let writable = match rest.get(44)? {
+                let purpose = Purpose::decode(*rest.get(44)?)?;
+                let writable = match rest.get(45)? {
                     0 => false,
                     1 => true,
                     _ => return None,
                 };
-                (Self::Memory(Given { key, base, len, offset, place, number, writable }), 45)
+                (Self::Memory(Given { key, base, len, offset, place, number, purpose, writable }), 46)
             }
             5 => (Self::Forget { key: number(0)?, address: number(8)? }, 16),
             6 => match rest.first()? {
@@ -132,6 +157,8 @@ impl Message {
             },
             7 => (Self::Wake, 0),
             8 => (Self::Bye, 0),
+            9 => (Self::Ring, 0),
+            10 => (Self::Dropped, 0),
             _ => return None,
         };
         (rest.len() == len).then_some(message)
@@ -145,12 +172,18 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written_and_no_others() {
         let (offset, place) = (1 << 50, 3 << 20);
-        let given = Given { key: 5, base: 1 << 63, len: 1 << 40, offset, place, number: 9, writable: true };
+        let purpose = Purpose::Write;
+        let given =
+            Given { key: 5, base: 1 << 63, len: 1 << 40, offset, place, number: 9, purpose, writable: true };
         let all = [
-            Message::Hello { token: [7; 16], from: [9; address::LEN] },
+            Message::Hello { from: [9; 8] },
             Message::Welcome,
-            Message::Want { key: u64::MAX - 3, address: 1 << 47 },
+            Message::Ring,
+            Message::Dropped,
+            Message::Want { key: u64::MAX - 3, address: 1 << 47, purpose },
+            Message::Want { key: 7, address: 0, purpose: Purpose::Read },
             Message::Memory(Given { writable: false, ..given }),
+            Message::Memory(Given { purpose: Purpose::Read, ..given }),
             Message::Memory(given),
             Message::Forget { key: 1, address: 2 },
             Message::Refused(Refusal::Unregistered),
@@ -167,6 +200,6 @@ mod tests {
             }
             assert_eq!(Message::decode(&[bytes, &[0]].concat()), None, "{message:?} and a byte more");
         }
-        assert_eq!([Message::decode(&[0]), Message::decode(&[9]), Message::decode(&[6, 2])], [None; 3]);
+        assert_eq!([Message::decode(&[0]), Message::decode(&[11]), Message::decode(&[6, 2])], [None; 3]);
     }
 }

@@ -13,13 +13,22 @@ pub(super) struct Nonsense(pub(super) &'static str);
 
 impl From<Nonsense> for Failure {
     fn from(Nonsense(what): Nonsense) -> Self {
-        Self::new(NONSENSE, format!("the peer sent what no endpoint sends: {what}"))
+        Self::new(
+            NONSENSE,
+            format!("the peer sent what no endpoint sends, and the connection is dropped: {what}"),
+        )
     }
 }
 
 /// The peer has ended without closing its endpoint.
 pub(super) fn died() -> Failure {
     Failure::new(DIED, "the peer's process has ended without closing its endpoint")
+}
+
+/// The peer has dropped the connection, and lives.
+pub(super) fn dropped() -> Failure {
+    let what = "the peer dropped this connection: it refused a put, or got what no endpoint sends";
+    Failure::new(NONSENSE, what)
 }
 
 /// Why something did not succeed: the endpoint itself cannot go on, or a peer is the cause.

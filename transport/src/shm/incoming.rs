@@ -1,17 +1,17 @@
-//! What a peer, or a stranger, writes to this endpoint: a connection that it has made, and its ring.
+//! What a peer writes to this endpoint: a connection that it has made, and its ring.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
 
 use super::{
-    address::Place,
-    control::{Message, Refusal},
-    error::{Nonsense, Stop},
+    address::Name,
+    control::{Message, Purpose, Refusal},
+    error::{self, Nonsense, Stop},
     memory::{Entries, Table},
     outgoing::State,
     ring::{self, Kind, Reader, Record},
     segment::{Access, Segment},
-    socket::{self, Posted, Received, Socket},
+    socket::{self, Link, Posted, Received},
 };
 use crate::Event;
 
@@ -20,16 +20,18 @@ const TELL_AFTER: u64 = 32 << 10;
 /// The most regions whose memory a writer may want at once.
 const MOST_WANTED: usize = 4096;
 
-/// A connection that somebody has made.
+/// A connection that a process has made which knows this endpoint's token.
 #[derive(Debug)]
 pub(super) struct Incoming {
-    pub(super) socket: Socket,
-    /// Who it is and its ring, once it has shown the token.
-    writer: Option<(Place, Reader)>,
+    pub(super) link: Link,
+    /// The name of the writer's own door, as it says.
+    pub(super) from: Name,
+    /// Its ring, once it has handed it over.
+    reader: Option<Reader>,
     /// It does not know yet how it sees that this endpoint sleeps.
     unwelcomed: bool,
-    /// The regions whose memory it wants and was not given yet: their keys, and an address in each.
-    wanted: Vec<(u64, u64)>,
+    /// The regions whose memory it wants and was not given yet: their keys, an address in each, and what for.
+    wanted: Vec<(u64, u64, Purpose)>,
     /// It has closed its endpoint.
     closed: bool,
     /// It writes no more.
@@ -37,19 +39,14 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(socket: Socket) -> Self {
-        Self { socket, writer: None, unwelcomed: false, wanted: Vec::new(), closed: false, ended: None }
+    pub(super) fn new(from: Name, link: Link) -> Self {
+        Self { link, from, reader: None, unwelcomed: true, wanted: Vec::new(), closed: false, ended: None }
     }
 
-    /// Where the writer is reached itself, as it says.
-    pub(super) fn from(&self) -> Option<&Place> {
-        self.writer.as_ref().map(|(from, _)| from)
-    }
-
-    /// Receives what the writer has sent. `own` is this endpoint's place.
-    pub(super) fn receive(&mut self, own: &Place) -> Result<(), Stop> {
+    /// Receives what the writer has sent.
+    pub(super) fn receive(&mut self) -> Result<(), Stop> {
         for _ in 0..socket::BATCH {
-            let (message, file) = match socket::receive(&self.socket)? {
+            let (message, file) = match self.link.receive()? {
                 Received::Message(message, file) => (message, file),
                 Received::Withheld(_, why) => return Err(why.into()),
                 Received::Nothing => break,
@@ -59,23 +56,19 @@ impl Incoming {
                 }
             };
             match (message, file) {
-                (Message::Hello { token, from }, Some(file)) if self.writer.is_none() => {
-                    if token != own.token() {
-                        return Err(Nonsense("another token than this endpoint's").into());
-                    }
-                    let from = Place::parse(&from).ok_or(Nonsense("an address of no endpoint"))?;
+                (Message::Ring, Some(file)) if self.reader.is_none() => {
                     let segment = Segment::of_peer(&file, 0, ring::SEGMENT, Access::ReadWrite)?;
-                    self.writer = Some((from, Reader::new(segment)));
-                    self.unwelcomed = true;
+                    self.reader = Some(Reader::new(segment));
                 }
-                (Message::Want { key, address }, None) if self.writer.is_some() => {
+                (Message::Want { key, address, purpose }, None) => {
                     if self.wanted.len() >= MOST_WANTED {
                         return Err(Nonsense("requests for more regions than there are").into());
                     }
-                    self.wanted.push((key, address));
+                    self.wanted.push((key, address, purpose));
                 }
                 (Message::Wake, None) => {}
                 (Message::Bye, None) => self.closed = true,
+                (Message::Dropped, None) => return Err(error::dropped().into()),
                 _ => return Err(Nonsense("a message that a writer does not send").into()),
             }
         }
@@ -87,13 +80,13 @@ impl Incoming {
     pub(super) fn answer(&mut self, board: &OwnedFd, table: &Table, number: usize) -> bool {
         if self.unwelcomed {
             // Whatever is written from now on wakes this endpoint.
-            self.unwelcomed = socket::send(&self.socket, &Message::Welcome, Some(board)) == Posted::Full;
+            self.unwelcomed = self.link.send(&Message::Welcome, Some(board)) == Posted::Full;
         }
         while !self.unwelcomed
-            && let Some((key, address)) = self.wanted.last().copied()
+            && let Some((key, address, purpose)) = self.wanted.last().copied()
         {
-            let given = table.give(key, address, number, |file, given| {
-                socket::send(&self.socket, &Message::Memory(given), Some(file))
+            let given = table.give((key, address, purpose), number, |file, given| {
+                self.link.send(&Message::Memory(given), Some(file))
             });
             if given.unwrap_or_else(|| self.forget(key, address)) == Posted::Full {
                 return false;
@@ -106,7 +99,7 @@ impl Incoming {
     /// Whether there is something to read.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
-        self.writer.as_ref().is_some_and(|(_, reader)| reader.has_next())
+        self.reader.as_ref().is_some_and(Reader::has_next)
     }
 
     /// Reads at most `most` records. True if none is left.
@@ -116,7 +109,7 @@ impl Incoming {
         events: &mut Vec<Event>,
         most: usize,
     ) -> Result<bool, Nonsense> {
-        let Some((_, reader)) = &mut self.writer else { return Ok(true) };
+        let Some(reader) = &mut self.reader else { return Ok(true) };
         let mut left = most;
         let mut empty = false;
         while left > 0 {
@@ -133,33 +126,44 @@ impl Incoming {
                 Ok(()) => {}
                 Err(refusal) => {
                     // If it does not receive, it is told by the end of the connection, at the latest.
-                    let _ = socket::send(&self.socket, &Message::Refused(refusal), None);
+                    let _ = self.link.send(&Message::Refused(refusal), None);
                 }
             }
             reader.consume(&record);
             if reader.untold() >= TELL_AFTER {
-                tell(reader, &self.socket);
+                tell(reader, &self.link);
             }
         }
-        tell(reader, &self.socket);
+        tell(reader, &self.link);
         Ok(empty)
     }
 
     /// Says that there is no such region that can be mapped, or no longer one.
     pub(super) fn forget(&self, key: u64, address: u64) -> Posted {
-        socket::send(&self.socket, &Message::Forget { key, address }, None)
+        self.link.send(&Message::Forget { key, address }, None)
+    }
+
+    /// Its ring holds nonsense from now on.
+    #[cfg(test)]
+    pub(super) fn corrupt(&mut self) {
+        self.reader.as_ref().unwrap().corrupt();
+    }
+
+    /// Says that the connection is dropped.
+    pub(super) fn say_dropped(&self) {
+        let _ = self.link.send(&Message::Dropped, None);
     }
 
     /// Says that this endpoint is closed.
     pub(super) fn say_bye(&self) {
-        let _ = socket::send(&self.socket, &Message::Bye, None);
+        let _ = self.link.send(&Message::Bye, None);
     }
 }
 
 /// Gives room back, and wakes the writer if it sleeps for want of it.
-fn tell(reader: &mut Reader, socket: &Socket) {
+fn tell(reader: &mut Reader, link: &Link) {
     if reader.give_back() {
-        let _ = socket::send(socket, &Message::Wake, None);
+        let _ = link.send(&Message::Wake, None);
     }
 }
 

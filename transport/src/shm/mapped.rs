@@ -1,4 +1,4 @@
-//! The memory of one peer's regions that is mapped here. Several regions may have one key, and a put may name a part of one by the
+//! The memory of one peer's regions that is mapped here, for reading or for writing. Several regions may have one key, and a put may name a part of one by the
 //! region's key. So a region is found by its key and an address in it.
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     board::Board,
-    control::Given,
+    control::{Given, Purpose},
     error::{Nonsense, Stop},
     segment::{Access, Segment},
 };
@@ -95,7 +95,7 @@ impl Mappings {
             return Ok(());
         }
         let segment = match file.map_err(Stop::from).and_then(|file| map(&file, given)) {
-            Ok(segment) => Some(Arc::new(segment)),
+            Ok(segment) => segment.map(Arc::new),
             Err(Stop::Error(error)) => {
                 tell_unmapped(&error);
                 None
@@ -132,11 +132,15 @@ impl Mappings {
     }
 }
 
-/// Maps a peer's memory of a region.
-fn map(file: &OwnedFd, given: &Given) -> Result<Segment, Stop> {
+/// Maps a peer's memory of a region, as it was asked for: not what is only to be read, if it was to be written.
+fn map(file: &OwnedFd, given: &Given) -> Result<Option<Segment>, Stop> {
     let len = usize::try_from(given.len).map_err(|_| Nonsense("memory of another length"))?;
-    let access = if given.writable { Access::ReadWrite } else { Access::Read };
-    Segment::of_peer(file, given.offset, len, access)
+    let access = match (given.purpose, given.writable) {
+        (Purpose::Read, _) => Access::Read,
+        (Purpose::Write, true) => Access::ReadWrite,
+        (Purpose::Write, false) => return Ok(None),
+    };
+    Segment::of_peer(file, given.offset, len, access).map(Some)
 }
 
 /// Says that a peer's memory cannot be mapped: aloud once, since there are many when this process may map no more.

@@ -15,7 +15,7 @@ use std::{
 
 use super::{
     board::{Board, PLACES},
-    control::{Given, Refusal},
+    control::{Given, Purpose, Refusal},
     numa,
     segment::{self, Segment},
     socket::Posted,
@@ -37,6 +37,8 @@ struct Own {
 enum Shared {
     /// They write to it too.
     Own(Arc<Own>),
+    /// They only read it: it is sealed against all else.
+    Shown(Arc<Own>),
     /// It was made elsewhere: they only read it, so nobody need be kept from it when the endpoint closes.
     Elsewhere(Arc<ReadOnly>),
 }
@@ -65,6 +67,8 @@ struct Entry {
     shared: Option<(Shared, u32)>,
     /// The connections by which peers were given the memory.
     given: Vec<usize>,
+    /// Whether any of them may write to it.
+    written: bool,
 }
 
 /// What is registered.
@@ -133,7 +137,13 @@ impl Entries {
         }
         let mappable = shared.is_some();
         let remote = RemoteRegion { mappable, ..span.remote };
-        let entry = Entry { number: self.number, span: Span { remote, ..span }, shared, given: Vec::new() };
+        let entry = Entry {
+            number: self.number,
+            span: Span { remote, ..span },
+            shared,
+            given: Vec::new(),
+            written: false,
+        };
         self.entries.entry(remote.key).or_default().push(entry);
         (self.number, mappable)
     }
@@ -197,10 +207,6 @@ impl Table {
 
     /// New memory, which peers can map if it is large enough and the system has room for it.
     pub(super) fn allocate(&self, len: usize, huge: bool) -> Result<Allocated, Error> {
-        let private = || Ok(Allocated { memory: Memory::map(len, huge)?, shared: None });
-        if len < SHARED_FROM || self.lock().free.is_empty() {
-            return private();
-        }
         let made = || {
             let (file, whole) = segment::create_for_region(len)?;
             let segment = Segment::own(&file, whole)?;
@@ -208,19 +214,41 @@ impl Table {
             if huge {
                 segment.ask_for_huge_pages();
             }
-            Ok::<_, Error>(Arc::new(Own { segment, file }))
+            Ok(Own { segment, file })
         };
-        let own = match made() {
-            Ok(own) => own,
-            Err(error) => {
-                tracing::debug!(bytes = len, %error, "memory that peers cannot map serves");
-                return private();
-            }
+        self.shared(len, made, Shared::Own)
+            .map_or_else(|| Ok(Allocated { memory: Memory::map(len, huge)?, shared: None }), Ok)
+    }
+
+    /// The same, for peers to read only.
+    pub(super) fn show(&self, len: usize) -> Result<Allocated, Error> {
+        let made = || {
+            let (file, segment) = segment::create_region_for_readers(len)?;
+            numa::keep_here(&segment);
+            Ok(Own { segment, file })
         };
+        self.shared(len, made, Shared::Shown)
+            .map_or_else(|| Ok(Allocated { memory: Memory::map(len, false)?, shared: None }), Ok)
+    }
+
+    /// Memory that peers can map, if there is any.
+    fn shared(
+        &self,
+        len: usize,
+        make: impl FnOnce() -> Result<Own, Error>,
+        kind: impl FnOnce(Arc<Own>) -> Shared,
+    ) -> Option<Allocated> {
+        if len < SHARED_FROM || self.lock().free.is_empty() {
+            return None;
+        }
+        let made = make().inspect_err(|error| {
+            tracing::debug!(bytes = len, %error, "memory that peers cannot map serves");
+        });
+        let own = Arc::new(made.ok()?);
         let base = own.segment.base();
         // SAFETY: the memory is mapped for `len` bytes or more as long as its owner lives.
         let memory = unsafe { Memory::owned(base, len, Arc::<Own>::clone(&own)) };
-        Ok(Allocated { memory, shared: Some(Shared::Own(own)) })
+        Some(Allocated { memory, shared: Some(kind(own)) })
     }
 
     /// Registers memory under a key of its own.
@@ -265,29 +293,31 @@ impl Table {
         drop(removed);
     }
 
-    /// Hands the memory of the region of this key with this address over to the peer at this connection: `send` is given its
-    /// descriptor, and what belongs to it. Nothing if there is no such memory.
+    /// Hands the memory of the region of this key with this address over to the peer at this connection, for this purpose: `send` is
+    /// given its descriptor, and what belongs to it. Nothing if there is no such memory.
     pub(super) fn give(
         &self,
-        key: u64,
-        address: u64,
+        (key, address, purpose): (u64, u64, Purpose),
         connection: usize,
         send: impl FnOnce(&OwnedFd, Given) -> Posted,
     ) -> Option<Posted> {
         let mut entries = self.lock();
         let mut same = entries.entries.get_mut(&key)?.iter_mut();
-        let (number, span, (shared, place), given) =
-            same.find_map(|Entry { number, span, shared, given }| {
-                span.start(address, 1).is_ok().then_some((*number, span, shared.as_ref()?, given))
-            })?;
-        let RemoteRegion { base, len, .. } = span.remote;
+        let entry = same.find(|entry| entry.shared.is_some() && entry.span.start(address, 1).is_ok())?;
+        let (shared, place) = entry.shared.as_ref()?;
+        let RemoteRegion { base, len, .. } = entry.span.remote;
         let (file, offset, writable) = match shared {
             Shared::Own(own) => (&own.file, 0, true),
+            Shared::Shown(own) => (&own.file, 0, false),
             Shared::Elsewhere(part) => (&part.file, part.offset, false),
         };
-        let posted = send(file, Given { key, base, len, offset, place: *place, number, writable });
-        if posted == Posted::Yes && !given.contains(&connection) {
-            given.push(connection);
+        let number = entry.number;
+        let posted = send(file, Given { key, base, len, offset, place: *place, number, purpose, writable });
+        if posted == Posted::Yes {
+            entry.written |= writable && purpose == Purpose::Write;
+            if !entry.given.contains(&connection) {
+                entry.given.push(connection);
+            }
         }
         Some(posted)
     }
@@ -303,8 +333,8 @@ impl Table {
         locked.closed = true;
         let entries = std::mem::take(&mut locked.entries);
         drop(locked);
-        for Entry { shared, given, .. } in entries.into_values().flatten() {
-            let Some((Shared::Own(own), _)) = shared.filter(|_| !given.is_empty()) else { continue };
+        for Entry { shared, written, .. } in entries.into_values().flatten() {
+            let Some((Shared::Own(own), _)) = shared.filter(|_| written) else { continue };
             if let Err(error) = own.segment.make_private(&own.file) {
                 tracing::error!(%error, "memory that outlives its endpoint can still be written by peers");
             }

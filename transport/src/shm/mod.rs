@@ -1,24 +1,25 @@
 //! Ranks of one host over shared memory of our own: no library, no file, nothing that outlives its processes.
 //!
-//! An endpoint is reached at an abstract Unix socket with a random name (`address.rs`, `socket.rs`). When a pair first talks, the
-//! writer connects and hands over a memfd with a ring (`ring.rs`, `segment.rs`): one ring for each direction, with one writer and one
-//! reader. Both ends check that the other is of the same user, and the reader that the writer knows its address.
+//! An endpoint is reached at its door, an abstract Unix socket with a random name (`address.rs`, `socket.rs`). When a pair first talks,
+//! the writer greets there, the reader answers, and the writer hands over a memfd with a ring (`ring.rs`, `segment.rs`): one ring for
+//! each direction, with one writer and one reader. Puts wait until the reader has answered. Each end knows a token by which it sees
+//! that the other is a rank: what strangers send does not arrive.
 //!
 //! A put takes one of three ways:
 //! - up to 4 KiB: its bytes are copied into the ring, and from there to the target;
 //! - longer, into memory that the peer has [allocated](crate::Transport::allocate): the writer maps it when it first writes there,
 //!   and copies straight to the target. The bytes are copied once. If it cannot map it, the next way serves;
 //! - longer, into memory that was only [registered](crate::Transport::register): through the ring in records of 16 KiB, which the
-//!   reader copies to the target while the writer fills the next. So it is where that lies in a [memfd](crate::Memory::of_memfd), which
-//!   peers map to read it in place, and cannot write.
+//!   reader copies to the target while the writer fills the next. So it is where that lies in a [memfd](crate::Memory::of_memfd) or was
+//!   [shared](crate::Transport::share), which peers map to read it in place, and cannot write.
 //!
 //! An endpoint that sleeps says so in a word that its peers map for reading (`sleep.rs`), and whoever writes to it then wakes it by a
 //! message on the socket. The socket also shows that a peer has ended: an endpoint that closes says so first, so the end of a
 //! connection without that is a failure of that peer, reported after everything it had written.
 //!
 //! What a peer writes is data: each position, kind, length, key and descriptor is checked (`ring.rs`, `control.rs`, `segment.rs`). If a
-//! [connected](crate::Transport::connect) peer sends what no endpoint sends, that is an error with its name; if a stranger does, it is
-//! disconnected.
+//! [connected](crate::Transport::connect) peer sends what no endpoint sends, that is an error with its name, and the peer is told that
+//! the connection is dropped.
 //!
 //! **Memory.** Each direction of a pair takes 260 KiB from when it is first used, in pages that count once for both processes; for
 //! n ranks that all talk to one another, each rank makes (n - 1) × 260 KiB of it. An endpoint has 4 KiB besides. Descriptors: two
@@ -58,6 +59,7 @@ mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod incoming;
+mod look;
 mod mapped;
 mod memory;
 mod numa;
@@ -81,13 +83,14 @@ use std::{
 
 pub use address::PROVIDER;
 use address::Place;
-use descriptor::{LISTENER, Owner, WAKER};
+use descriptor::{DOOR, WAKER};
 use error::Stop;
 use incoming::Incoming;
+use look::latch;
 use memory::Table;
-use outgoing::{INLINE, Opened, Outgoing, State};
+use outgoing::{Greeted, INLINE, Outgoing, State};
 use sleep::{Poller, Sleeper};
-use socket::{Connected, Socket};
+use socket::{Door, Greeting};
 
 use crate::{
     Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, RemoteRegion,
@@ -116,6 +119,8 @@ const ARRIVALS: usize = 1 << 16;
 #[derive(Debug)]
 struct Known {
     place: Place,
+    /// It was greeted, and cannot be written to yet.
+    greeted: Option<Greeted>,
     outgoing: Option<Box<Outgoing>>,
     /// It has closed its endpoint.
     gone: bool,
@@ -139,11 +144,15 @@ pub struct Endpoint {
     failing: Option<Failure>,
     /// The first failure, which every call returns.
     broken: Option<Failure>,
-    /// A peer could not be connected to yet, or not be answered.
+    /// A peer could not be greeted yet, or not be answered.
     busy: bool,
+    /// A peer can be written to since the last sleep.
+    opened: bool,
+    /// The number of greetings that were refused.
+    refused: u64,
     sleeper: Sleeper,
     waker: Arc<EventFd>,
-    listener: Socket,
+    door: Door,
     poller: Poller,
     process: Process,
 }
@@ -158,9 +167,9 @@ impl Endpoint {
         segment::check_limit(ring::SEGMENT)?;
         let place = Place::new()?;
         let (waker, poller) = (Arc::new(EventFd::new()?), Poller::new()?);
-        let (listener, sleeper) = (socket::listener(&place)?, Sleeper::new()?);
+        let (door, sleeper) = (Door::open(&place)?, Sleeper::new()?);
         poller.add(&*waker, WAKER)?;
-        poller.add(&*listener, LISTENER)?;
+        poller.add(&door, DOOR)?;
         Ok(Self {
             place,
             address: place.address(),
@@ -185,15 +194,17 @@ impl Endpoint {
             failing: None,
             broken: None,
             busy: false,
+            opened: false,
+            refused: 0,
             sleeper,
             waker,
-            listener,
+            door,
             poller,
             process: Process::this(),
         })
     }
 
-    /// Whether the endpoint of this address is of this host, network namespace and user. It need not look for that.
+    /// Whether the endpoint of this address is of this host and network namespace. It need not look for that.
     ///
     /// ```
     /// # use unisono_transport::{Transport, shm::Endpoint};
@@ -210,10 +221,7 @@ impl Endpoint {
     /// [`Error::BadAddress`] if it is no address of such an endpoint, and [`Error::System`] if the system lets this process connect to
     /// none.
     pub fn is_near(address: &Address) -> Result<bool, Error> {
-        Ok(match socket::connection(&Place::of(address)?)? {
-            Connected::Yes(_) | Connected::Busy => true,
-            Connected::Nobody | Connected::Stranger => false,
-        })
+        socket::is_open(&Place::of(address)?)
     }
 
     /// Registers what another transport registers too: peers write to it by that one's key. `register` has that one register it.
@@ -251,6 +259,7 @@ impl Endpoint {
         let epoch = self.sleeper.begin();
         // What a peer writes from now on it tells; what it wrote before is found here.
         let mut ready = ready()
+            || std::mem::take(&mut self.opened)
             || !self.sent.is_empty()
             || self.incoming.iter().flatten().any(|it| it.ended.is_some() || it.has_next());
         for peer in 0..self.peers.len() {
@@ -291,25 +300,13 @@ impl Endpoint {
         looked.map(drop)
     }
 
-    /// The connection to a peer, which is made if there is none; `None` if the peer is too busy for that now.
+    /// The connection to a peer, which is made if there is none; `None` if the peer has not answered yet, or is too busy for that now.
     fn outgoing(&mut self, peer: Peer) -> Result<Option<&mut Outgoing>, Error> {
-        let Some(known) = self.peers.get_mut(peer.0 as usize) else {
-            return Err(Error::BadPut { reason: format!("peer {} is unknown", peer.0) });
-        };
-        if known.gone {
-            return Err(Failure::gone().to(peer).into());
+        let index = peer.0 as usize;
+        if self.peers.get(index).is_none_or(|known| known.outgoing.is_none()) {
+            self.reach(peer)?;
         }
-        if known.outgoing.is_none() {
-            match Outgoing::open(&known.place, &self.place) {
-                Ok(Opened::Yes(opened)) => {
-                    self.poller.add(&*opened.socket, Owner::Outgoing(peer.0 as usize).number())?;
-                    known.outgoing = Some(opened);
-                }
-                Ok(Opened::Busy) => self.busy = true,
-                Err(stop) => return Err(stop.of(peer)),
-            }
-        }
-        Ok(known.outgoing.as_deref_mut())
+        Ok(self.peers.get_mut(index).and_then(|known| known.outgoing.as_deref_mut()))
     }
 
     /// Latches a peer's failure, or returns an error of this endpoint's.
@@ -337,17 +334,15 @@ impl Endpoint {
                 Ok(empty) => {
                     if let Some(state) = incoming.ended.filter(|_| empty) {
                         let died = (state == State::Died).then(error::died);
-                        let from = self.incoming[connection].take().and_then(|ended| ended.from().copied());
-                        latch(&mut self.failing, &self.known, from, died);
+                        let from = self.incoming[connection].take().map(|ended| ended.from);
+                        latch(&mut self.failing, &self.peers, from, died);
                     }
                 }
                 Err(nonsense) => {
-                    self.poller.remove(&*incoming.socket);
-                    let from = self.incoming[connection].take().and_then(|ended| ended.from().copied());
-                    if from.is_none_or(|from| !self.known.contains_key(&from)) {
-                        tracing::warn!(?nonsense, "a stranger is disconnected");
-                    }
-                    latch(&mut self.failing, &self.known, from, Some(nonsense.into()));
+                    self.poller.remove(&incoming.link);
+                    incoming.say_dropped();
+                    let from = self.incoming[connection].take().map(|ended| ended.from);
+                    latch(&mut self.failing, &self.peers, from, Some(nonsense.into()));
                 }
             }
         }
@@ -366,91 +361,6 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Looks at sockets, for at most this time. True if there was something.
-    fn look(&mut self, timeout: Duration, parked: bool) -> Result<bool, Error> {
-        self.polls = [0; 2];
-        let ready = self.poller.wait(timeout)?;
-        let any = !ready.is_empty();
-        self.patience = if any { LOOK_IDLE[0] } else { (2 * self.patience).min(LOOK_IDLE[1]) };
-        for number in ready {
-            match Owner::of(number) {
-                // What woke this endpoint while it did not sleep must end its next sleep.
-                Owner::Waker if parked => self.waker.reset()?,
-                Owner::Waker => {}
-                Owner::Listener => self.accept()?,
-                Owner::Outgoing(peer) => self.receive_answers(peer)?,
-                Owner::Incoming(connection) => self.receive_requests(connection)?,
-            }
-        }
-        for (number, incoming) in self.incoming.iter_mut().enumerate() {
-            if let Some(incoming) = incoming {
-                self.busy |= !incoming.answer(&self.sleeper.file, &self.table, number);
-            }
-        }
-        for (region, connections) in self.table.gone() {
-            for connection in connections {
-                if let Some(Some(incoming)) = self.incoming.get(connection) {
-                    // If it is not told, it sees that in the memory when it writes there.
-                    let _ = incoming.forget(region.key, region.base);
-                }
-            }
-        }
-        Ok(any)
-    }
-
-    fn accept(&mut self) -> Result<(), Error> {
-        for _ in 0..socket::BATCH {
-            let Some(socket) = socket::accepted(&self.listener)? else { break };
-            let free = self.incoming.iter().position(Option::is_none);
-            let connection = free.unwrap_or_else(|| {
-                self.incoming.push(None);
-                self.incoming.len() - 1
-            });
-            self.poller.add(&*socket, Owner::Incoming(connection).number())?;
-            self.incoming[connection] = Some(Incoming::new(socket));
-            self.receive_requests(connection)?;
-        }
-        Ok(())
-    }
-
-    /// Receives what a writer has sent.
-    fn receive_requests(&mut self, connection: usize) -> Result<(), Error> {
-        let Some(Some(incoming)) = self.incoming.get_mut(connection) else { return Ok(()) };
-        let received = incoming.receive(&self.place);
-        if incoming.ended.is_some() {
-            // Nothing more comes, and what the ring holds is read by the next poll.
-            self.poller.remove(&*incoming.socket);
-        }
-        let Err(stop) = received else { return Ok(()) };
-        self.poller.remove(&*incoming.socket);
-        let from = self.incoming[connection].take().and_then(|ended| ended.from().copied());
-        match stop {
-            Stop::Error(error) => return Err(error),
-            Stop::Peer(failure) => {
-                tracing::warn!(?failure, "a connection is refused");
-                latch(&mut self.failing, &self.known, from, Some(failure));
-            }
-        }
-        Ok(())
-    }
-
-    /// Receives what a reader has sent.
-    fn receive_answers(&mut self, peer: usize) -> Result<(), Error> {
-        let Some(Known { outgoing: Some(outgoing), .. }) = self.peers.get_mut(peer) else { return Ok(()) };
-        let ended = match outgoing.receive() {
-            Ok(State::Open) => return Ok(()),
-            Ok(State::Died) => Some(error::died()),
-            Ok(State::Closed) => outgoing.has_pending().then(Failure::gone),
-            Err(Stop::Peer(failure)) => Some(failure),
-            Err(Stop::Error(error)) => return Err(error),
-        };
-        self.poller.remove(&*outgoing.socket);
-        let known = &mut self.peers[peer];
-        known.gone = true;
-        known.outgoing = None;
-        ended.map_or(Ok(()), |failure| self.fail(peer, Stop::Peer(failure)))
-    }
-
     /// The error that every call returns, once there was a failure.
     fn checked(&self) -> Result<(), Error> {
         self.broken.clone().map_or(Ok(()), |failure| Err(failure.into()))
@@ -467,18 +377,6 @@ impl Endpoint {
         self.read(events, ALL);
         self.broken = self.failing.take();
         if events.len() == before { self.checked() } else { Ok(()) }
-    }
-}
-
-/// Latches a failure of this peer's, if it is one that was made known.
-fn latch(
-    failing: &mut Option<Failure>,
-    known: &HashMap<Place, Peer>,
-    from: Option<Place>,
-    failure: Option<Failure>,
-) {
-    if let (Some(failure), Some(peer)) = (failure, from.and_then(|from| known.get(&from))) {
-        failing.get_or_insert_with(|| failure.to(*peer));
     }
 }
 
@@ -501,7 +399,7 @@ unsafe impl Transport for Endpoint {
         }
         let peer = u32::try_from(self.peers.len()).map(Peer);
         let peer = peer.map_err(|_| address::bad(address, "there are too many peers"))?;
-        self.peers.push(Known { place, outgoing: None, gone: false });
+        self.peers.push(Known { place, greeted: None, outgoing: None, gone: false });
         self.known.insert(place, peer);
         Ok(peer)
     }
@@ -512,6 +410,10 @@ unsafe impl Transport for Endpoint {
 
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
         Ok(self.table.register(self.table.allocate(len, huge)?))
+    }
+
+    fn share(&mut self, len: usize) -> Result<Region, Error> {
+        Ok(self.table.register(self.table.show(len)?))
     }
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
@@ -526,7 +428,7 @@ unsafe impl Transport for Endpoint {
         fence(Ordering::SeqCst);
         for &peer in peers {
             if let Some(Known { outgoing: Some(outgoing), .. }) = self.peers.get_mut(peer.0 as usize) {
-                outgoing.wake_behind_fence().map_err(|stop| stop.of(peer))?;
+                outgoing.wake_behind_fence();
             }
         }
         Ok(())
@@ -593,7 +495,12 @@ impl Drop for Endpoint {
             return;
         }
         self.peers.iter().filter_map(|known| known.outgoing.as_ref()).for_each(|it| it.say_bye());
+        self.peers.iter().filter_map(|known| known.greeted.as_ref()).for_each(Greeted::say_bye);
         self.incoming.iter().flatten().for_each(Incoming::say_bye);
+        for _ in 0..socket::BATCH {
+            let Ok(Greeting::From(from, link)) = self.door.next() else { break };
+            Incoming::new(from, link).say_bye();
+        }
         self.table.close();
     }
 }

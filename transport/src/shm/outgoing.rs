@@ -11,15 +11,15 @@ use std::{
 };
 
 use super::{
-    address::Place,
+    address::{Name, Place},
     board::Board,
-    control::Message,
-    error::{Nonsense, Stop},
+    control::{Message, Purpose},
+    error::{self, Nonsense, Stop},
     mapped::Mappings,
     ring::{self, Kind, Record, Writer},
     segment::{self, Segment},
     sleep::PeerSleep,
-    socket::{self, Connected, Received, Socket},
+    socket::{self, Link, Received},
 };
 use crate::{Error, Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
 
@@ -33,13 +33,15 @@ const MOST_PENDING: usize = 64;
 /// A connection to a peer that is written to.
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) socket: Socket,
+    pub(super) link: Link,
     writer: Writer,
-    /// Whether the peer sleeps; unknown until it has accepted the connection.
-    sleep: Option<PeerSleep>,
-    /// The peer's, from when it has accepted.
-    board: Option<Arc<Board>>,
-    mapped: Mappings,
+    /// Whether the peer sleeps.
+    sleep: PeerSleep,
+    /// The peer's.
+    board: Arc<Board>,
+    /// The peer's memory that is mapped for puts to write to, and for [`Self::map`] to read.
+    targets: Mappings,
+    views: Mappings,
     /// The regions that [`Self::map`] has asked for, by key and base, until it says whether they are mapped.
     asked: HashSet<(u64, u64)>,
     pending: VecDeque<Pending>,
@@ -71,43 +73,82 @@ pub(super) enum State {
     Died,
 }
 
-/// Whether a connection was made.
-pub(super) enum Opened {
-    Yes(Box<Outgoing>),
-    /// Too many connect to the peer now.
-    Busy,
+/// A peer that was greeted. It is written to when it has answered, and so has proved who it is.
+#[derive(Debug)]
+pub(super) struct Greeted {
+    pub(super) link: Link,
+    /// The peer's, once it has answered.
+    board: Option<Arc<Board>>,
+    closed: bool,
 }
 
-impl Outgoing {
-    /// Connects, and sends the ring along. The peer need not have looked for that to be written to.
-    pub(super) fn open(to: &Place, from: &Place) -> Result<Opened, Stop> {
-        let socket = match socket::connection(to)? {
-            Connected::Yes(socket) => socket,
-            Connected::Busy => return Ok(Opened::Busy),
-            Connected::Nobody => return Err(Failure::gone().into()),
-            Connected::Stranger => return Err(Nonsense("another user's credentials").into()),
-        };
+impl Greeted {
+    /// Greets a peer, as the endpoint of this name; nothing if too many greet it now.
+    pub(super) fn greet(to: &Place, from: Name) -> Result<Option<Self>, Stop> {
+        match socket::greet(to, from)? {
+            socket::Greeted::Yes(link) => Ok(Some(Self { link, board: None, closed: false })),
+            socket::Greeted::Busy => Ok(None),
+            socket::Greeted::Nobody => Err(Failure::gone().into()),
+        }
+    }
+
+    /// Receives the answer. Says what has become of the peer.
+    pub(super) fn receive(&mut self) -> Result<State, Stop> {
+        while self.board.is_none() {
+            match self.link.receive()? {
+                Received::Message(Message::Welcome, Some(file)) => {
+                    self.board = Some(Arc::new(Board::of_peer(&file)?));
+                }
+                Received::Message(Message::Bye, None) => self.closed = true,
+                Received::Message(..) => return Err(Nonsense("a message that is no answer").into()),
+                Received::Withheld(_, why) => return Err(why.into()),
+                Received::Nothing => break,
+                Received::End => return Ok(if self.closed { State::Closed } else { State::Died }),
+            }
+        }
+        Ok(State::Open)
+    }
+
+    /// Says that the connection is dropped.
+    pub(super) fn say_dropped(&self) {
+        let _ = self.link.send(&Message::Dropped, None);
+    }
+
+    pub(super) fn has_answered(&self) -> bool {
+        self.board.is_some()
+    }
+
+    /// Says that this endpoint is closed.
+    pub(super) fn say_bye(&self) {
+        let _ = self.link.send(&Message::Bye, None);
+    }
+
+    /// Hands a ring over to a peer that has answered; `Err` if that must be tried again.
+    pub(super) fn open(self) -> Result<Result<Box<Outgoing>, Self>, Stop> {
+        let Some(board) = &self.board else { return Ok(Err(self)) };
         let (file, len) = segment::create(ring::SEGMENT)?;
         let writer = Writer::new(Segment::own(&file, len)?);
-        let hello = Message::Hello { token: to.token(), from: from.bytes() };
-        match socket::send(&socket, &hello, Some(&file)) {
+        match self.link.send(&Message::Ring, Some(&file)) {
             socket::Posted::Yes => {}
-            socket::Posted::Full => return Ok(Opened::Busy),
+            socket::Posted::Full => return Ok(Err(self)),
             socket::Posted::Gone => return Err(Failure::gone().into()),
         }
-        Ok(Opened::Yes(Box::new(Self {
-            socket,
+        Ok(Ok(Box::new(Outgoing {
             writer,
-            sleep: None,
-            board: None,
-            mapped: Mappings::default(),
+            sleep: PeerSleep::new(Arc::clone(board)),
+            board: Arc::clone(board),
+            link: self.link,
+            targets: Mappings::default(),
+            views: Mappings::default(),
             asked: HashSet::new(),
             pending: VecDeque::new(),
             starved: false,
             closed: false,
         })))
     }
+}
 
+impl Outgoing {
     /// Begins a put of `len` bytes. `token` is the one to be told in `sent`, if any.
     ///
     /// # Safety
@@ -159,7 +200,7 @@ impl Outgoing {
             unsafe { self.writer.push(&record, sources) };
         }
         sent.extend(token);
-        self.wake()?;
+        self.wake();
         Ok(Posted::Yes)
     }
 
@@ -167,20 +208,20 @@ impl Outgoing {
     pub(super) fn map(&mut self, region: &RemoteRegion) -> Result<Mapping, Stop> {
         let RemoteRegion { base, key, len, mappable } = *region;
         let Some(len) = usize::try_from(len).ok().filter(|_| mappable) else { return Ok(Mapping::No) };
-        if self.mapped.is_wanted(key) {
+        if self.views.is_wanted(key) {
             // Whether the answer has come.
             self.receive()?;
         }
-        Ok(match self.mapped.find(key, base, len) {
+        Ok(match self.views.find(key, base, len) {
             Some(Some((place, segment))) => {
                 // SAFETY: these bytes of the segment, which is kept. They are the peer's too, as `Transport::map` says.
                 let memory = unsafe { Memory::owned(place, len, Arc::clone(segment)) };
                 self.asked.remove(&(key, base));
                 Mapping::Yes(Region::unregistered(memory))
             }
-            None if self.mapped.is_wanted(key) => Mapping::NotYet,
+            None if self.views.is_wanted(key) => Mapping::NotYet,
             None if !self.asked.contains(&(key, base)) => {
-                if self.want(key, base) {
+                if self.want(key, base, Purpose::Read) {
                     self.asked.insert((key, base));
                 }
                 Mapping::NotYet
@@ -195,28 +236,33 @@ impl Outgoing {
 
     /// Where a put writes to, if the peer's region is mapped for that; asks for it if that is unknown.
     fn mapped(&mut self, key: u64, address: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
-        let place = |found: Option<(*mut u8, &Arc<Segment>)>| {
-            found.filter(|(_, segment)| segment.is_writable()).map(|(place, _)| place)
-        };
-        if let Some(found) = self.mapped.find(key, address, len) {
+        let place = |found: Option<(*mut u8, &Arc<Segment>)>| found.map(|(place, _)| place);
+        if let Some(found) = self.targets.find(key, address, len) {
             return Ok(place(found));
         }
-        if self.mapped.is_wanted(key) {
+        if self.targets.is_wanted(key) {
             // Whether the answer has come.
             self.receive()?;
-            return Ok(self.mapped.find(key, address, len).and_then(place));
+            return Ok(self.targets.find(key, address, len).and_then(place));
         }
-        self.want(key, address);
+        self.want(key, address, Purpose::Write);
         Ok(None)
     }
 
     /// Asks for the memory of a region. False if the peer has not yet received earlier messages.
-    fn want(&mut self, key: u64, address: u64) -> bool {
-        let sent = socket::send(&self.socket, &Message::Want { key, address }, None) == socket::Posted::Yes;
+    fn want(&mut self, key: u64, address: u64, purpose: Purpose) -> bool {
+        let sent = self.link.send(&Message::Want { key, address, purpose }, None) == socket::Posted::Yes;
         if sent {
-            self.mapped.want(key, address);
+            self.mappings_for(purpose).want(key, address);
         }
         sent
+    }
+
+    fn mappings_for(&mut self, purpose: Purpose) -> &mut Mappings {
+        match purpose {
+            Purpose::Read => &mut self.views,
+            Purpose::Write => &mut self.targets,
+        }
     }
 
     /// Writes as much of what waits as there is room for. True if there was any.
@@ -244,35 +290,30 @@ impl Outgoing {
             } else if let Some(first) = self.pending.front_mut() {
                 first.written += len;
             }
-            self.wake()?;
+            self.wake();
         }
         Ok(any)
     }
 
     /// Wakes the peer, if it sleeps.
-    pub(super) fn wake(&mut self) -> Result<(), Stop> {
+    pub(super) fn wake(&mut self) {
         // As in `Sleeper::begin`.
         fence(Ordering::SeqCst);
-        self.wake_behind_fence()
+        self.wake_behind_fence();
     }
 
     /// As [`wake`](Self::wake), after a fence behind what was written.
-    pub(super) fn wake_behind_fence(&mut self) -> Result<(), Stop> {
-        if self.sleep.is_none() {
-            // Before its answer the peer does not sleep for long: the connection, or the first message, wakes it.
-            self.receive()?;
-        }
-        if self.sleep.as_mut().is_some_and(PeerSleep::must_be_woken) {
+    pub(super) fn wake_behind_fence(&mut self) {
+        if self.sleep.must_be_woken() {
             // If it is full, the peer has not yet received earlier ones; if it is gone, `receive` says so.
-            let _ = socket::send(&self.socket, &Message::Wake, None);
+            let _ = self.link.send(&Message::Wake, None);
         }
-        Ok(())
     }
 
     /// Receives what the peer has sent. Says what has become of the connection.
     pub(super) fn receive(&mut self) -> Result<State, Stop> {
         for _ in 0..socket::BATCH {
-            let (message, file) = match socket::receive(&self.socket)? {
+            let (message, file) = match self.link.receive()? {
                 Received::Message(message, file) => (message, Ok(file)),
                 Received::Withheld(message @ Message::Memory(_), why) => (message, Err(why)),
                 Received::Withheld(_, why) => return Err(why.into()),
@@ -286,17 +327,19 @@ impl Outgoing {
 
     /// Takes a message, with its descriptor or why that does not come.
     fn take(&mut self, message: Message, file: Result<Option<OwnedFd>, Error>) -> Result<(), Stop> {
-        match (message, file.transpose(), &self.board) {
-            (Message::Welcome, Some(Ok(file)), None) => {
-                let board = Arc::new(Board::of_peer(&file)?);
-                self.sleep = Some(PeerSleep::new(Arc::clone(&board)));
-                self.board = Some(board);
+        match (message, file.transpose()) {
+            (Message::Memory(given), Some(file)) => {
+                let board = Arc::clone(&self.board);
+                self.mappings_for(given.purpose).take(&given, &board, file)?;
             }
-            (Message::Memory(given), Some(file), Some(board)) => self.mapped.take(&given, board, file)?,
-            (Message::Forget { key, address }, None, _) => self.mapped.forget(key, address),
-            (Message::Refused(refusal), None, _) => return Err(Failure::from(refusal).into()),
-            (Message::Wake, None, _) => {}
-            (Message::Bye, None, _) => self.closed = true,
+            (Message::Forget { key, address }, None) => {
+                self.targets.forget(key, address);
+                self.views.forget(key, address);
+            }
+            (Message::Dropped, None) => return Err(error::dropped().into()),
+            (Message::Refused(refusal), None) => return Err(Failure::from(refusal).into()),
+            (Message::Wake, None) => {}
+            (Message::Bye, None) => self.closed = true,
             _ => return Err(Nonsense("a message that a reader does not send").into()),
         }
         Ok(())
@@ -311,10 +354,16 @@ impl Outgoing {
         !self.pending.is_empty()
     }
 
+    /// Whether a region is mapped for puts.
+    #[cfg(test)]
+    pub(super) fn writes_straight_to(&self, region: &RemoteRegion) -> bool {
+        self.targets.find(region.key, region.base, 1).flatten().is_some()
+    }
+
     /// The number of regions of the peer's that are mapped or asked for.
     #[cfg(test)]
     pub(super) fn mappings(&self) -> usize {
-        self.mapped.len()
+        self.targets.len() + self.views.len()
     }
 
     /// Tells the peer that this endpoint sleeps until there is room. True if there is some already.
@@ -326,9 +375,14 @@ impl Outgoing {
         Ok(moved)
     }
 
+    /// Says that the connection is dropped.
+    pub(super) fn say_dropped(&self) {
+        let _ = self.link.send(&Message::Dropped, None);
+    }
+
     /// Says that this endpoint is closed.
     pub(super) fn say_bye(&self) {
-        let _ = socket::send(&self.socket, &Message::Bye, None);
+        let _ = self.link.send(&Message::Bye, None);
     }
 }
 

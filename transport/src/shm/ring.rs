@@ -196,6 +196,12 @@ impl Reader {
         Self { segment, head: 0, told: 0, tail: 0, number: 0, woken: 0 }
     }
 
+    /// What its writer never writes is in the ring.
+    #[cfg(test)]
+    pub(super) fn corrupt(&self) {
+        word(&self.segment, TAIL).store(u64::MAX - 63, Ordering::Release);
+    }
+
     /// Whether there is something to read.
     #[inline]
     pub(super) fn has_next(&self) -> bool {

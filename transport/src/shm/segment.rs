@@ -48,7 +48,6 @@ pub(super) enum Access {
 #[derive(Debug)]
 pub(super) struct Segment {
     mapping: MmapRaw,
-    access: Access,
 }
 
 fn no_memory(bytes: usize, call: &str, error: Errno) -> Error {
@@ -106,12 +105,27 @@ pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error
     let (file, whole) = create_unsealed(len)?;
     allocate(&file, whole)?;
     let segment = Segment::own(&file, whole)?;
-    let sealed = fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW);
+    seal_for_readers(&file, len)?;
+    Ok((file, segment))
+}
+
+/// The same for a region.
+pub(super) fn create_region_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error> {
+    check_accounting(OVERCOMMIT.as_deref())?;
+    let (file, whole) = create_unsealed(len)?;
+    let segment = Segment::own(&file, whole)?;
+    seal_for_readers(&file, len)?;
+    Ok((file, segment))
+}
+
+/// Nobody maps it for writing from now on, nor writes to it otherwise.
+fn seal_for_readers(file: &OwnedFd, len: usize) -> Result<(), Error> {
+    let sealed = fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW);
     sealed.map_err(|error| no_memory(len, "sealing", error))?;
-    if let Err(error) = fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
+    if let Err(error) = fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
         tracing::debug!(%error, "what peers only read is not sealed against their writing");
     }
-    Ok((file, segment))
+    Ok(())
 }
 
 /// The length of a memfd for so many bytes.
@@ -184,15 +198,11 @@ impl Segment {
             Access::ReadWrite => options.map_raw(file),
         };
         let mapping = mapping.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))?;
-        Ok(Self { mapping, access })
+        Ok(Self { mapping })
     }
 
     pub(super) fn base(&self) -> *mut u8 {
         self.mapping.as_mut_ptr()
-    }
-
-    pub(super) fn is_writable(&self) -> bool {
-        self.access == Access::ReadWrite
     }
 
     pub(super) fn len(&self) -> usize {

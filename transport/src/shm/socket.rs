@@ -1,4 +1,11 @@
-//! Abstract Unix sockets: connections between endpoints of one user, packets, and descriptors that go with them.
+//! Unix sockets between endpoints: the door where one is reached, connections, packets, and descriptors that go with them.
+//!
+//! A door is a datagram socket with an abstract name, which all users of the host can read and send to. The system itself looks at what
+//! is sent there (a socket filter, socket(7)): what does not begin with the endpoint's token is dropped where it is sent, with its
+//! descriptors. It takes no room in the queue, no descriptor and no time of the endpoint, which does not even wake.
+//!
+//! A writer sends one end of a pair of sockets to the door, and the reader answers on it. All that the reader sends begins with its proof,
+//! and the same filter at the writer's end drops the rest: after an endpoint has ended, a stranger may take the name of its door.
 #![allow(unsafe_code)]
 
 use std::{
@@ -12,89 +19,183 @@ use rustix::{
     io::{Errno, IoSliceMut},
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-        accept_with, bind, connect, listen, recvmsg, sendmsg, socket_with,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind,
+        connect, recvmsg, sendmsg, sendmsg_addr, socket_with, socketpair,
     },
     process::geteuid,
 };
 
 use super::{
-    address::Place,
+    address::{Name, Place, Token},
     control::{MOST, Message},
     error::{Nonsense, Stop},
 };
 use crate::{Error, fork::Unshared};
 
-/// How many peers may connect before this endpoint looks; the system may allow fewer.
-const BACKLOG: i32 = 4096;
-
-/// The most connections or messages that are taken in one go, so that nobody holds up this endpoint by sending without end.
+/// The most greetings or messages that are taken in one go, so that nobody holds up this endpoint by sending without end.
 pub(super) const BATCH: usize = 256;
 
 /// A socket. Forked children do not keep it, so that its other end sees when this process ends.
-pub(super) type Socket = Unshared<OwnedFd>;
+type Socket = Unshared<OwnedFd>;
 
-fn open() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+fn datagrams() -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, FLAGS, None)
 }
 
-/// The socket at which peers reach this place.
-pub(super) fn listener(place: &Place) -> Result<Socket, Error> {
-    let opened = || {
-        let socket = open()?;
-        bind(&socket, &SocketAddrUnix::new_abstract_name(place.name().as_bytes())?)?;
-        listen(&socket, BACKLOG)?;
-        Ok(socket)
+fn named(place: &Place) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new_abstract_name(place.door().as_bytes())
+}
+
+/// What the system does with each packet: it goes on, or is dropped, if a word of it is another than the token's. A packet that is too
+/// short is dropped.
+fn filter(token: &Token) -> Vec<libc::sock_filter> {
+    let instruction = |code: u32, jf: usize, k: u32| libc::sock_filter {
+        // Constants of one or two bytes, and a filter of ten instructions.
+        code: u16::try_from(code).unwrap_or_default(),
+        jt: 0,
+        jf: u8::try_from(jf).unwrap_or_default(),
+        k,
     };
-    opened()
-        .map(Socket::from)
-        .map_err(|error| Error::system("a Unix socket", "for peers to connect to", error))
+    let words = token.chunks_exact(4).filter_map(|word| word.first_chunk().copied().map(u32::from_be_bytes));
+    let count = token.len() / 4;
+    let checks = words.enumerate().flat_map(|(at, word)| {
+        let place = u32::try_from(4 * at).unwrap_or(u32::MAX);
+        [
+            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, place),
+            instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 2 * (count - at) - 1, word),
+        ]
+    });
+    let ends = [u32::MAX, 0].map(|len| instruction(libc::BPF_RET | libc::BPF_K, 0, len));
+    checks.chain(ends).collect()
 }
 
-/// What came of connecting.
-pub(super) enum Connected {
-    Yes(Socket),
-    /// Too many connect to the peer now.
-    Busy,
-    /// Nobody listens there.
-    Nobody,
-    /// Another user listens there.
-    Stranger,
-}
-
-/// Connects to a place. The connection can be written to before the peer looks at it.
-pub(super) fn connection(place: &Place) -> Result<Connected, Error> {
-    let opened = || {
-        let socket = open()?;
-        connect(&socket, &SocketAddrUnix::new_abstract_name(place.name().as_bytes())?)?;
-        Ok(socket)
+/// From now on only packets that begin with this token come to a socket.
+fn admit_only(socket: BorrowedFd<'_>, token: &Token) -> Result<(), Errno> {
+    let mut filter = filter(token);
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.len()).map_err(|_| Errno::INVAL)?,
+        filter: filter.as_mut_ptr(),
     };
-    match opened() {
-        Ok(socket) if of_this_user(socket.as_fd()) => Ok(Connected::Yes(socket.into())),
-        Ok(_) => Ok(Connected::Stranger),
-        Err(Errno::AGAIN) => Ok(Connected::Busy),
-        Err(Errno::CONNREFUSED) => Ok(Connected::Nobody),
+    let len = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the descriptor is open; the system reads `program`, and copies its `len` instructions.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            len,
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
+}
+
+/// Where peers reach an endpoint.
+#[derive(Debug)]
+pub(super) struct Door {
+    socket: Socket,
+    place: Place,
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// What has come to a door.
+#[derive(Debug)]
+pub(super) enum Greeting {
+    /// A writer whose own door has this name, and the connection to it.
+    From(Name, Link),
+    /// Something else of a process that knows the token, and what.
+    Refused(Nonsense),
+    Nothing,
+}
+
+impl Door {
+    /// The door of this place.
+    pub(super) fn open(place: &Place) -> Result<Self, Error> {
+        let opened = || {
+            let socket = datagrams()?;
+            // First, so that nothing else is ever in its queue.
+            admit_only(socket.as_fd(), &place.token())?;
+            bind(&socket, &named(place)?)?;
+            Ok(socket)
+        };
+        let error = |error| Error::system("a Unix socket", "for peers to greet at", error);
+        opened().map(|socket| Self { socket: socket.into(), place: *place }).map_err(error)
+    }
+
+    /// The next that has come.
+    pub(super) fn next(&self) -> Result<Greeting, Error> {
+        let (message, end) = match receive(self.as_fd(), &self.place.token()) {
+            Ok(Received::Message(message, file)) => (message, file),
+            Ok(Received::Withheld(_, why)) => return Err(why),
+            Ok(Received::Nothing | Received::End) => return Ok(Greeting::Nothing),
+            Err(nonsense) => return Ok(Greeting::Refused(nonsense)),
+        };
+        Ok(match (message, end) {
+            (Message::Hello { from }, Some(end)) if of_this_user(end.as_fd()) => {
+                Greeting::From(from, Link::new(end, self.place.proof(), self.place.token()))
+            }
+            (Message::Hello { .. }, Some(_)) => Greeting::Refused(Nonsense("another user's connection")),
+            _ => Greeting::Refused(Nonsense("what is no greeting")),
+        })
+    }
+}
+
+/// Whether somebody listens at a place.
+pub(super) fn is_open(place: &Place) -> Result<bool, Error> {
+    let connected = || connect(&datagrams()?, &named(place)?);
+    match connected() {
+        Ok(()) => Ok(true),
+        Err(Errno::CONNREFUSED) => Ok(false),
         Err(error) => Err(Error::system("connect", "to a peer's Unix socket", error)),
     }
 }
 
-/// The next connection that somebody of this user has made.
-pub(super) fn accepted(listener: &Socket) -> Result<Option<Socket>, Error> {
-    loop {
-        match accept_with(listener.as_fd(), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) if of_this_user(socket.as_fd()) => return Ok(Some(socket.into())),
-            Ok(_) => tracing::warn!("another user's connection is refused"),
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Err(error) => {
-                return Err(Error::system("accept", "a peer's connection", error));
-            }
-        }
+/// What came of greeting.
+pub(super) enum Greeted {
+    Yes(Link),
+    /// Too many greet the peer now.
+    Busy,
+    /// Nobody listens there.
+    Nobody,
+}
+
+/// Greets a place, as the endpoint of this name. The peer need not look for that.
+pub(super) fn greet(place: &Place, from: Name) -> Result<Greeted, Error> {
+    let greeted = || {
+        let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+        admit_only(here.as_fd(), &place.proof())?;
+        let (here, there) = (Link::new(here, place.token(), place.proof()), Socket::from(there));
+        let (packet, to) = (Message::Hello { from }.encode(), named(place)?);
+        let door = datagrams()?;
+        send_with(&place.token(), packet.bytes(), Some(there.as_fd()), |bytes, control| {
+            sendmsg_addr(&door, &to, bytes, control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+        })?;
+        Ok(here)
+    };
+    match greeted() {
+        Ok(link) => Ok(Greeted::Yes(link)),
+        Err(error) if is_full(error) => Ok(Greeted::Busy),
+        Err(Errno::CONNREFUSED) => Ok(Greeted::Nobody),
+        Err(error) => Err(Error::system("sendmsg", "to a peer's Unix socket", error)),
     }
 }
 
-/// Whether the process at the other end has the same effective user as this one.
+/// Whether it may be sent later: the other end does not read what it got before, or too many descriptors are under way.
+fn is_full(error: Errno) -> bool {
+    matches!(error, Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS)
+}
+
+/// Whether the process that made this connection has the same effective user as this one.
 fn of_this_user(socket: BorrowedFd<'_>) -> bool {
     let mut other = libc::ucred { pid: 0, uid: 0, gid: 0 };
     credentials(socket, &mut other) && other.uid == geteuid().as_raw()
@@ -118,6 +219,43 @@ fn credentials(socket: BorrowedFd<'_>, other: &mut libc::ucred) -> bool {
     result == 0 && len == size
 }
 
+/// Sends the token and these bytes, with a descriptor if one belongs to them.
+fn send_with(
+    token: &Token,
+    bytes: &[u8],
+    file: Option<BorrowedFd<'_>>,
+    send: impl Fn(&[IoSlice<'_>], &mut SendAncillaryBuffer<'_, '_, '_>) -> Result<usize, Errno>,
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if file.is_some() && !control.push(SendAncillaryMessage::ScmRights(file.as_slice())) {
+        return Err(Errno::NOBUFS);
+    }
+    let bytes = [IoSlice::new(token), IoSlice::new(bytes)];
+    loop {
+        match send(&bytes, &mut control) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// One end of a connection between a writer and a reader.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: Socket,
+    /// What this end's packets begin with, and the other's.
+    sends: Token,
+    takes: Token,
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// What came of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
@@ -128,23 +266,27 @@ pub(super) enum Posted {
     Gone,
 }
 
-/// Sends a message, with a descriptor if one belongs to it.
-pub(super) fn send(socket: &Socket, message: &Message, file: Option<&OwnedFd>) -> Posted {
-    let packet = message.encode();
-    let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
-        return Posted::Full;
+impl Link {
+    pub(super) fn new(socket: OwnedFd, sends: Token, takes: Token) -> Self {
+        Self { socket: socket.into(), sends, takes }
     }
-    let bytes = [IoSlice::new(packet.bytes())];
-    loop {
-        match sendmsg(socket.as_fd(), &bytes, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Ok(_) => return Posted::Yes,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => return Posted::Full,
-            Err(_) => return Posted::Gone,
+
+    /// Sends a message, with a descriptor if one belongs to it.
+    pub(super) fn send(&self, message: &Message, file: Option<&OwnedFd>) -> Posted {
+        let (packet, flags) = (message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let sent = send_with(&self.sends, packet.bytes(), file.map(AsFd::as_fd), |bytes, control| {
+            sendmsg(&*self.socket, bytes, control, flags)
+        });
+        match sent {
+            Ok(()) => Posted::Yes,
+            Err(error) if is_full(error) => Posted::Full,
+            Err(_) => Posted::Gone,
         }
+    }
+
+    /// Receives a message.
+    pub(super) fn receive(&self) -> Result<Received, Stop> {
+        Ok(receive(self.as_fd(), &self.takes)?)
     }
 }
 
@@ -160,17 +302,17 @@ pub(super) enum Received {
     End,
 }
 
-/// Receives a message.
-pub(super) fn receive(socket: &Socket) -> Result<Received, Stop> {
+/// Receives a packet, which begins with this token.
+fn receive(socket: BorrowedFd<'_>, token: &Token) -> Result<Received, Nonsense> {
     // One byte more than any message has, so that none is cut to one.
-    let mut bytes = [0; MOST + 1];
+    let mut bytes = [0; size_of::<Token>() + MOST + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     // The first call after the other end was closed with something unread says so once, whatever is still to be received.
     let mut resets = 0;
     let received = loop {
-        match recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
             Ok(received) => break received,
             Err(Errno::AGAIN) => return Ok(Received::Nothing),
             Err(Errno::INTR) => {}
@@ -188,13 +330,13 @@ pub(super) fn receive(socket: &Socket) -> Result<Received, Stop> {
         return Ok(Received::End);
     }
     if received.flags.contains(ReturnFlags::TRUNC) {
-        return Err(Nonsense("a message that is too long").into());
+        return Err(Nonsense("a message that is too long"));
     }
-    let message = bytes.get(..received.bytes).and_then(Message::decode);
-    let message = message.ok_or(Nonsense("a message of no kind"))?;
+    let message = bytes.get(..received.bytes).and_then(|bytes| bytes.strip_prefix(token));
+    let message = message.and_then(Message::decode).ok_or(Nonsense("a message of no kind"))?;
     match (file, received.flags.contains(ReturnFlags::CTRUNC)) {
         (file, false) => Ok(Received::Message(message, file)),
-        (Some(_), true) => Err(Nonsense("too many descriptors").into()),
+        (Some(_), true) => Err(Nonsense("too many descriptors")),
         // There is room for one.
         (None, true) => Ok(Received::Withheld(message, withheld())),
     }
@@ -214,17 +356,21 @@ fn withheld() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use rustix::io::write;
+    use std::io::{Read as _, pipe};
+
+    use rustix::{io::write, net::sockopt::socket_type};
 
     use super::*;
     use crate::{guarded::Guarded, shm::segment};
 
-    fn pair() -> (Socket, Socket) {
-        let place = Place::new().unwrap();
-        let listener = listener(&place).unwrap();
-        assert!(accepted(&listener).unwrap().is_none());
-        let Connected::Yes(there) = connection(&place).unwrap() else { panic!("nobody listens") };
-        (accepted(&listener).unwrap().expect("one has connected"), there)
+    fn pair() -> (Link, Link) {
+        let (place, from) = (Place::new().unwrap(), Place::new().unwrap());
+        let door = Door::open(&place).unwrap();
+        assert!(matches!(door.next(), Ok(Greeting::Nothing)));
+        let Greeted::Yes(there) = greet(&place, from.name()).unwrap() else { panic!("nobody listens") };
+        let Greeting::From(name, here) = door.next().unwrap() else { panic!("nothing has come") };
+        assert_eq!(name, from.name());
+        (here, there)
     }
 
     #[test]
@@ -238,47 +384,112 @@ mod tests {
     #[test]
     fn descriptors_are_handed_over() {
         let (here, there) = pair();
-        assert!(matches!(receive(&here), Ok(Received::Nothing)));
+        assert!(matches!(here.receive(), Ok(Received::Nothing)));
         let (file, len) = segment::create(1).unwrap();
-        assert_eq!(send(&there, &Message::Welcome, Some(&file)), Posted::Yes);
-        assert_eq!(send(&there, &Message::Bye, None), Posted::Yes);
+        assert_eq!(there.send(&Message::Welcome, Some(&file)), Posted::Yes);
+        assert_eq!(there.send(&Message::Bye, None), Posted::Yes);
         // What was sent is received though the other end is closed, with something unread.
-        assert_eq!(send(&here, &Message::Wake, None), Posted::Yes);
+        assert_eq!(here.send(&Message::Wake, None), Posted::Yes);
         drop((there, file));
-        let Ok(Received::Message(Message::Welcome, Some(file))) = receive(&here) else {
+        let Ok(Received::Message(Message::Welcome, Some(file))) = here.receive() else {
             panic!("not as it was sent")
         };
         assert!(segment::Segment::of_peer(&file, 0, len, segment::Access::Read).is_ok());
-        assert!(matches!(receive(&here), Ok(Received::Message(Message::Bye, None))));
-        assert!(matches!(receive(&here), Ok(Received::End)));
-        assert_eq!(send(&here, &Message::Wake, None), Posted::Gone);
+        assert!(matches!(here.receive(), Ok(Received::Message(Message::Bye, None))));
+        assert!(matches!(here.receive(), Ok(Received::End)));
+        assert_eq!(here.send(&Message::Wake, None), Posted::Gone);
     }
 
     #[test]
     fn what_is_no_message_is_told() {
-        for bytes in [&[0_u8][..], &[1, 2, 3], &[2, 0], &[7; MOST + 1], &[7; 4000]] {
+        for bytes in [&[][..], &[0], &[1, 2, 3], &[2, 0], &[7; MOST + 1], &[7; 4000]] {
             let (here, there) = pair();
-            write(there.as_fd(), bytes).unwrap();
-            assert!(receive(&here).is_err(), "{} bytes", bytes.len());
+            write(&there, &[&there.sends[..], bytes].concat()).unwrap();
+            assert!(here.receive().is_err(), "{} bytes", bytes.len());
         }
+    }
+
+    /// A stranger that has taken the door of a reader that has ended has no proof.
+    #[test]
+    fn an_answer_without_the_proof_does_not_come() {
+        let (here, there) = pair();
+        for bytes in [&[2][..], &[], &[7; 4000], &[&there.sends[..], &[2]].concat()] {
+            let _ = write(&here, bytes);
+            assert!(matches!(there.receive(), Ok(Received::Nothing)), "{} bytes", bytes.len());
+        }
+        assert_eq!(here.send(&Message::Wake, None), Posted::Yes);
+        assert!(matches!(there.receive(), Ok(Received::Message(Message::Wake, None))));
     }
 
     #[test]
     fn nobody_listens_at_a_place_that_is_closed() {
         let place = Place::new().unwrap();
-        assert!(matches!(connection(&place), Ok(Connected::Nobody)));
-        drop(listener(&place).unwrap());
-        assert!(matches!(connection(&place), Ok(Connected::Nobody)));
+        for _ in 0..2 {
+            assert!(!is_open(&place).unwrap());
+            assert!(matches!(greet(&place, place.name()), Ok(Greeted::Nobody)));
+            let door = Door::open(&place).unwrap();
+            assert!(is_open(&place).unwrap());
+            drop(door);
+        }
     }
 
     #[test]
     fn who_sends_too_much_is_told() {
         let (here, there) = pair();
         let mut sent = 0;
-        while send(&there, &Message::Wake, None) == Posted::Yes {
+        while there.send(&Message::Wake, None) == Posted::Yes {
             sent += 1;
             assert!(sent < 1_000_000, "a socket without bounds");
         }
-        assert!(matches!(receive(&here), Ok(Received::Message(Message::Wake, None))));
+        assert!(matches!(here.receive(), Ok(Received::Message(Message::Wake, None))));
+        let place = Place::new().unwrap();
+        let door = Door::open(&place).unwrap();
+        let mut waiting = Vec::new();
+        while let Greeted::Yes(link) = greet(&place, place.name()).unwrap() {
+            waiting.push(link);
+            assert!(waiting.len() < 100_000, "a door without bounds");
+        }
+        assert!(matches!(door.next(), Ok(Greeting::From(..))));
+        assert!(matches!(greet(&place, place.name()), Ok(Greeted::Yes(_))), "there is room again");
+    }
+
+    /// What a stranger sends is not queued, and nobody but the stranger has its descriptors, some of which are slow to close.
+    #[test]
+    fn what_strangers_send_costs_the_endpoint_nothing() {
+        let place = Place::new().unwrap();
+        let door = Door::open(&place).unwrap();
+        let hello = Message::Hello { from: place.name() }.encode();
+        let (token, last) = (place.token(), size_of::<Token>() - 1);
+        let near = [&token[..last], &[!token[last]], hello.bytes()].concat();
+        for bytes in [&[][..], hello.bytes(), &token[..last], &near, &place.name(), &[0; 60_000]] {
+            let (socket, to) = (datagrams().unwrap(), named(&place).unwrap());
+            let (mut ours, theirs) = pipe().unwrap();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let files = [theirs.as_fd()];
+            assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+            // More than the queue takes.
+            for _ in 0..100 {
+                sendmsg_addr(&socket, &to, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT)
+                    .unwrap();
+            }
+            drop(control);
+            drop(theirs);
+            // The end of the pipe would not come if the door had the other.
+            assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+            assert!(matches!(door.next(), Ok(Greeting::Nothing)), "{} bytes", bytes.len());
+        }
+        assert!(matches!(greet(&place, place.name()), Ok(Greeted::Yes(_))), "it is as free as before");
+    }
+
+    #[test]
+    fn no_connection_can_be_made_to_a_door() {
+        let place = Place::new().unwrap();
+        let door = Door::open(&place).unwrap();
+        assert_eq!(socket_type(&door), Ok(SocketType::DGRAM));
+        for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
+            let socket = socket_with(AddressFamily::UNIX, kind, FLAGS, None).unwrap();
+            assert_eq!(connect(&socket, &named(&place).unwrap()), Err(Errno::CONNREFUSED));
+        }
     }
 }

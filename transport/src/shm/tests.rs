@@ -1,4 +1,6 @@
-//! An endpoint whose peers do what none does: show a wrong token, hand over what is no ring, write what is no record, end.
+//! An endpoint whose peers do what none does: hand over what is no ring, write what is no record, end; and strangers.
+
+mod keys;
 
 use std::os::fd::OwnedFd;
 
@@ -6,10 +8,10 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use super::{
     board::Board,
-    control::{Given, MOST, Message},
+    control::{Given, Message, Purpose},
     ring::{Kind, Reader, Record, Writer},
     segment::Segment,
-    socket::Received,
+    socket::{Greeted, Link, Received},
     *,
 };
 use crate::{Notify, Registration, RemoteRegion, Source, Target};
@@ -53,19 +55,50 @@ fn polled(endpoint: &mut Endpoint) -> (Vec<Event>, Option<Error>) {
     (events, None)
 }
 
-/// A connection to an endpoint, on which nothing was sent.
-fn connection(to: &Endpoint) -> Socket {
-    let Ok(Connected::Yes(socket)) = socket::connection(&to.place) else { panic!("nobody listens") };
-    socket
+/// `here` greets `there` until it can write to it.
+fn meet(here: &mut Endpoint, there: &mut Endpoint) -> Peer {
+    let peer = here.connect(there.address()).unwrap();
+    while here.outgoing(peer).unwrap().is_none() {
+        there.look(Duration::ZERO, false).unwrap();
+    }
+    peer
 }
 
-/// A connection that has shown the token, and the ring that belongs to it. `from` is whom it says it is.
-fn greeted(to: &Endpoint, from: &Place) -> (Socket, OwnedFd) {
-    let socket = connection(to);
+/// A connection to an endpoint, on which nothing was sent. `from` is who it says it is.
+fn connection(to: &Endpoint, from: &Place) -> Link {
+    let Ok(Greeted::Yes(link)) = socket::greet(&to.place, from.name()) else { panic!("nobody listens") };
+    link
+}
+
+/// A connection, and the ring that belongs to it.
+fn greeted(to: &Endpoint, from: &Place) -> (Link, OwnedFd) {
+    let link = connection(to, from);
     let (file, _) = segment::create(ring::SEGMENT).unwrap();
-    let hello = Message::Hello { token: to.place.token(), from: from.bytes() };
-    assert_eq!(socket::send(&socket, &hello, Some(&file)), socket::Posted::Yes);
-    (socket, file)
+    assert_eq!(link.send(&Message::Ring, Some(&file)), socket::Posted::Yes);
+    (link, file)
+}
+
+/// The last message before the other end is closed.
+fn last_words(link: &Link) -> Option<Message> {
+    let mut last = None;
+    loop {
+        match link.receive().unwrap() {
+            Received::Message(message, _) => last = Some(message),
+            Received::End => return last,
+            other => panic!("{other:?} after {last:?}"),
+        }
+    }
+}
+
+/// An endpoint greets its first peer, whose door this is, and is answered. The connection, and its ring.
+fn answered(endpoint: &mut Endpoint, door: &Door, board: &OwnedFd) -> (Link, OwnedFd) {
+    assert!(endpoint.outgoing(Peer(0)).unwrap().is_none());
+    let Ok(Greeting::From(from, link)) = door.next() else { panic!("it does not greet") };
+    assert_eq!(from, endpoint.place.name());
+    assert_eq!(link.send(&Message::Welcome, Some(board)), socket::Posted::Yes);
+    assert!(endpoint.outgoing(Peer(0)).unwrap().is_some());
+    let Ok(Received::Message(Message::Ring, Some(file))) = link.receive() else { panic!("no ring") };
+    (link, file)
 }
 
 /// An endpoint that knows somebody, who does what the test wants.
@@ -85,6 +118,9 @@ fn names_it(error: Option<&Error>) -> bool {
 fn still_works(endpoint: &mut Endpoint) {
     let own = endpoint.address().clone();
     let myself = endpoint.connect(&own).unwrap();
+    while endpoint.outgoing(myself).unwrap().is_none() {
+        endpoint.look(Duration::ZERO, false).unwrap();
+    }
     let region = endpoint.register(Memory::map(8, false).unwrap()).unwrap();
     assert_eq!(put(endpoint, &region, myself, &region, 77).unwrap(), Posted::Yes);
     let (events, error) = polled(endpoint);
@@ -95,7 +131,7 @@ fn still_works(endpoint: &mut Endpoint) {
 #[test]
 fn allocated_memory_is_written_by_the_peer_itself() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
-    let peer = here.connect(there.address()).unwrap();
+    let peer = meet(&mut here, &mut there);
     let len = 16 * ring::SEGMENT;
     let (source, window) = (here.allocate(len, false).unwrap(), there.allocate(len, false).unwrap());
     // SAFETY: no put reads it.
@@ -125,7 +161,7 @@ fn allocated_memory_is_written_by_the_peer_itself() {
 #[test]
 fn memory_that_is_gone_is_no_longer_mapped_by_peers() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
-    let peer = here.connect(there.address()).unwrap();
+    let peer = meet(&mut here, &mut there);
     let source = here.allocate(20_000, false).unwrap();
     for round in 0..5 {
         let window = there.allocate(20_000, false).unwrap();
@@ -148,7 +184,7 @@ fn memory_that_is_gone_is_no_longer_mapped_by_peers() {
 #[test]
 fn memory_of_a_memfd_is_read_by_peers_and_written_by_its_owner() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
-    let peer = here.connect(there.address()).unwrap();
+    let peer = meet(&mut here, &mut there);
     let len = 20_000;
     let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, 3 * len as u64).unwrap();
@@ -212,73 +248,69 @@ fn memory_beyond_what_is_shared_is_registered_as_any_other() {
 fn who_does_not_know_the_token_is_disconnected() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
     let mut address = there.address().clone();
-    *address.0.last_mut().unwrap() ^= 1;
+    // The last byte of the token, before the proof.
+    address.0[address::LEN - size_of::<address::Token>() - 1] ^= 1;
     let peer = here.connect(&address).unwrap();
-    let (source, window) =
-        (here.allocate(8, false).unwrap(), there.register(Memory::map(8, false).unwrap()).unwrap());
-    let _ = put(&mut here, &source, peer, &window, 9).unwrap();
-    let (events, error) = polled(&mut there);
-    assert!(events.is_empty() && error.is_none(), "{events:?} {error:?}");
+    assert!(here.outgoing(peer).unwrap().is_none());
+    assert!(there.incoming.is_empty() && !there.look(Duration::ZERO, false).unwrap(), "it has come");
     let error = polled(&mut here).1;
     assert!(names_it(error.as_ref()), "{error:?}");
     still_works(&mut there);
 }
 
 #[test]
+fn an_answer_without_the_proof_opens_nothing() {
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    let mut address = there.address().clone();
+    *address.0.last_mut().unwrap() ^= 1;
+    let peer = here.connect(&address).unwrap();
+    for _ in 0..3 {
+        assert!(here.outgoing(peer).unwrap().is_none(), "it was answered");
+        assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
+    }
+    assert_eq!(there.incoming.iter().flatten().count(), 1);
+    still_works(&mut there);
+}
+
+#[test]
 fn an_endpoint_that_many_have_looked_for_is_near_and_works() {
     let mut endpoint = Endpoint::open().unwrap();
-    // More than may connect before it looks (net.core.somaxconn).
     for _ in 0..5000 {
         assert!(Endpoint::is_near(endpoint.address()).unwrap());
     }
     assert!(!Endpoint::is_near(&Place::new().unwrap().address()).unwrap());
     let refused = Endpoint::is_near(&Address(b"near".into()));
     assert!(matches!(refused, Err(Error::BadAddress { .. })), "{refused:?}");
-    let began = std::time::Instant::now();
-    let own = endpoint.address().clone();
-    let myself = endpoint.connect(&own).unwrap();
-    let region = endpoint.register(Memory::map(8, false).unwrap()).unwrap();
-    let (mut events, mut begun) = (Vec::new(), false);
-    while !events.contains(&Event::Arrived { immediate: 77, len: Some(8) }) {
-        assert!(began.elapsed() < Duration::from_secs(30), "nothing arrives");
-        begun = begun || put(&mut endpoint, &region, myself, &region, 77).unwrap() == Posted::Yes;
-        endpoint.poll(&mut events).unwrap();
-    }
+    still_works(&mut endpoint);
 }
 
 #[test]
-fn what_is_no_greeting_disconnects_a_stranger() {
+fn what_is_no_ring_disconnects_the_peer_alone() {
     let mut endpoint = Endpoint::open().unwrap();
     let stranger = Place::new().unwrap();
-    let hello = Message::Hello { token: endpoint.place.token(), from: stranger.bytes() };
-    let nobody = Message::Hello { token: endpoint.place.token(), from: [7; address::LEN] };
     let ring = segment::create(ring::SEGMENT).unwrap().0;
     let short = segment::create(4096).unwrap().0;
     let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&unsealed, ring::SEGMENT as u64).unwrap();
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     let cases = [
-        (hello, None),
-        (hello, Some(&short)),
-        (hello, Some(&unsealed)),
-        (hello, Some(&null)),
-        (nobody, Some(&ring)),
+        (Message::Ring, None),
+        (Message::Ring, Some(&short)),
+        (Message::Ring, Some(&unsealed)),
+        (Message::Ring, Some(&null)),
         (Message::Welcome, Some(&ring)),
-        (Message::Want { key: 1, address: 2 }, None),
+        (Message::Hello { from: stranger.name() }, Some(&ring)),
         (Message::Forget { key: 1, address: 2 }, None),
     ];
     for (message, file) in cases {
-        let socket = connection(&endpoint);
-        assert_eq!(socket::send(&socket, &message, file), socket::Posted::Yes);
+        let link = connection(&endpoint, &stranger);
+        assert_eq!(link.send(&message, file), socket::Posted::Yes);
         assert!(polled(&mut endpoint).1.is_none(), "{message:?}");
-        assert!(matches!(socket::receive(&socket), Ok(Received::End)), "{message:?}");
+        assert_eq!(last_words(&link), Some(Message::Dropped), "{message:?}");
     }
-    let socket = connection(&endpoint);
-    rustix::io::write(&*socket, &[9; MOST + 20]).unwrap();
-    assert!(polled(&mut endpoint).1.is_none());
     // One that says nothing, and one that ends at once, are no matter.
-    let _silent = connection(&endpoint);
-    drop(connection(&endpoint));
+    let _silent = connection(&endpoint, &stranger);
+    drop(connection(&endpoint, &stranger));
     still_works(&mut endpoint);
 }
 
@@ -287,11 +319,13 @@ fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
     let (mut endpoint, place) = acquainted();
     let stranger = Place::new().unwrap();
     for (from, named) in [(&stranger, false), (&place, true)] {
-        let (_socket, file) = greeted(&endpoint, from);
+        let (link, file) = greeted(&endpoint, from);
         let ring = Segment::own(&file, ring::SEGMENT).unwrap();
         ring.words()[0].store(u64::MAX - 63, Ordering::Release);
         let error = polled(&mut endpoint).1;
         assert_eq!(names_it(error.as_ref()), named, "{error:?}");
+        // It lives, and is not to take this endpoint for dead.
+        assert_eq!(last_words(&link), Some(Message::Dropped));
         if !named {
             still_works(&mut endpoint);
         }
@@ -300,12 +334,95 @@ fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
     assert!(names_it(endpoint.park(Duration::from_secs(20), &mut || false).err().as_ref()));
 }
 
+/// Both ends of a connection that is dropped live.
+#[test]
+fn a_connection_that_a_peer_drops_is_no_death() {
+    let told = |error: Option<Error>| {
+        assert!(names_it(error.as_ref()), "{error:?}");
+        let told = error.map_or_else(String::new, |error| error.to_string());
+        assert!(told.contains("dropped") && !told.contains("has ended"), "{told}");
+    };
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    meet(&mut here, &mut there);
+    there.connect(here.address()).unwrap();
+    assert!(polled(&mut there).1.is_none());
+    let Some(Some(incoming)) = there.incoming.first_mut() else { panic!("no connection") };
+    incoming.corrupt();
+    told(polled(&mut there).1);
+    told(polled(&mut here).1);
+    let (mut endpoint, place) = acquainted();
+    let (link, _file) = greeted(&endpoint, &place);
+    assert_eq!(link.send(&Message::Dropped, None), socket::Posted::Yes);
+    told(polled(&mut endpoint).1);
+}
+
+/// The permissions of the mapping at this address.
+fn permissions(address: *const u8) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let range = |line: &str| {
+        let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+        let [from, to] = [from, to].map(|end| usize::from_str_radix(end, 16).unwrap());
+        Some(from..to)
+    };
+    let line = maps.lines().find(|line| range(line).is_some_and(|range| range.contains(&address.addr())));
+    line.unwrap().split_whitespace().nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn what_is_only_read_is_mapped_for_reading() {
+    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
+    let peer = meet(&mut here, &mut there);
+    let len = 20_000;
+    let source = here.register(Memory::map(len, false).unwrap()).unwrap();
+    for (shown, owned) in [(there.share(len).unwrap(), false), (there.allocate(len, false).unwrap(), true)] {
+        let region = shown.remote().unwrap();
+        assert!(region.mappable);
+        let view = loop {
+            match here.map(peer, &region).unwrap() {
+                Mapping::Yes(view) => break view,
+                Mapping::NotYet => drop((polled(&mut there), polled(&mut here))),
+                Mapping::No => panic!("it is not mapped"),
+            }
+        };
+        assert_eq!((&permissions(view.base())[..], &permissions(shown.base())[..]), ("r--s", "rw-s"));
+        // Puts write to it all the same: straight to what was allocated, and through the ring otherwise.
+        for round in 1..4 {
+            let bytes = vec![round; len];
+            // SAFETY: no put reads it.
+            unsafe { source.write(0, &bytes).unwrap() };
+            assert_eq!(lands(&mut here, &mut there, &source, &shown), bytes);
+            assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
+        }
+        let straight = here.peers[0].outgoing.as_ref().unwrap().writes_straight_to(&region);
+        assert_eq!(straight, owned);
+        // A peer cannot map what is shown for writing, though it has the descriptor.
+        let (link, _ring) = greeted(&there, &here.place);
+        let want = Message::Want { key: region.key, address: 0, purpose: Purpose::Write };
+        assert_eq!(link.send(&want, None), socket::Posted::Yes);
+        let given = std::iter::repeat_with(|| {
+            assert!(polled(&mut there).1.is_none());
+            link.receive().unwrap()
+        });
+        let (file, given) = given
+            .take(3)
+            .find_map(|received| match received {
+                Received::Message(Message::Memory(given), Some(file)) => Some((file, given)),
+                _ => None,
+            })
+            .expect("it is given");
+        assert_eq!(given.writable, owned);
+        assert_eq!(Segment::of_peer(&file, 0, len, segment::Access::ReadWrite).is_ok(), owned);
+        assert_eq!(rustix::io::pwrite(&file, &[1], 0).is_ok(), owned);
+        assert_eq!(link.send(&Message::Bye, None), socket::Posted::Yes);
+    }
+}
+
 #[test]
 fn what_was_written_before_a_peer_died_is_read_first() {
     for closes in [true, false] {
         let (mut endpoint, place) = acquainted();
         let window = endpoint.register(Memory::map(8, false).unwrap()).unwrap();
-        let (socket, file) = greeted(&endpoint, &place);
+        let (link, file) = greeted(&endpoint, &place);
         let mut writer = Writer::new(Segment::own(&file, ring::SEGMENT).unwrap());
         let key = window.remote().unwrap().key;
         let count = 3 * BATCH;
@@ -317,9 +434,9 @@ fn what_was_written_before_a_peer_died_is_read_first() {
             unsafe { writer.push(&record, std::iter::once((bytes.as_ptr(), 8))) };
         }
         if closes {
-            let _ = socket::send(&socket, &Message::Bye, None);
+            let _ = link.send(&Message::Bye, None);
         }
-        drop((socket, writer, file));
+        drop((link, writer, file));
         let (events, error) = polled(&mut endpoint);
         assert_eq!(events.len(), count);
         assert_eq!(names_it(error.as_ref()), !closes, "{error:?}");
@@ -332,27 +449,36 @@ fn what_was_written_before_a_peer_died_is_read_first() {
 fn a_hostile_reader_is_named() {
     let large = 1 << 20;
     let short = segment::create(4096).unwrap().0;
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let (len, purpose) = (large as u64, Purpose::Write);
+    let given = Given { key: 0, base: 0, len, offset: 0, place: 0, number: 1, purpose, writable: true };
     let cases = [
-        (Message::Welcome, None),
-        (Message::Welcome, Some(&short)),
-        (Message::Want { key: 1, address: 2 }, None),
-        (Message::Bye, Some(&short)),
+        (false, Message::Welcome, None),
+        (false, Message::Welcome, Some(&null)),
+        (false, Message::Want { key: 1, address: 2, purpose: Purpose::Read }, None),
+        (true, Message::Memory(given), Some(&short)),
+        (true, Message::Want { key: 1, address: 2, purpose: Purpose::Read }, None),
+        (true, Message::Bye, Some(&short)),
     ];
-    for (number, (message, file)) in cases.into_iter().enumerate() {
+    let board = Board::new().unwrap().0;
+    for (welcomed, message, file) in cases {
         let (mut endpoint, place) = acquainted();
-        let listener = socket::listener(&place).unwrap();
-        let source = endpoint.allocate(large, false).unwrap();
-        // Any key of memory that can be mapped does: its own.
-        assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
-        let socket = socket::accepted(&listener).unwrap().expect("it has connected");
-        let key = source.remote().unwrap().key;
-        let given = Given { key, base: 0, len: large as u64, offset: 0, place: 0, number: 1, writable: true };
-        let answer = if number == 1 { Message::Memory(given) } else { message };
-        if number == 1 {
-            let board = Board::new().unwrap().0;
-            assert_eq!(socket::send(&socket, &Message::Welcome, Some(&board)), socket::Posted::Yes);
+        let door = Door::open(&place).unwrap();
+        let link = if welcomed {
+            answered(&mut endpoint, &door, &board).0
+        } else {
+            assert!(endpoint.outgoing(Peer(0)).unwrap().is_none());
+            let Ok(Greeting::From(_, link)) = door.next() else { panic!("it does not greet") };
+            link
+        };
+        let mut answer = message;
+        if let Message::Memory(given) = &mut answer {
+            let source = endpoint.allocate(large, false).unwrap();
+            // Any key of memory that can be mapped does: its own.
+            assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
+            given.key = source.remote().unwrap().key;
         }
-        assert_eq!(socket::send(&socket, &answer, file), socket::Posted::Yes);
+        assert_eq!(link.send(&answer, file), socket::Posted::Yes);
         let error = polled(&mut endpoint).1;
         assert!(names_it(error.as_ref()), "{answer:?}: {error:?}");
     }
@@ -366,16 +492,12 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
     ftruncate(&memory, segment::whole(vast).unwrap() as u64).unwrap();
     fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
     let (mut endpoint, place) = acquainted();
-    let listener = socket::listener(&place).unwrap();
+    let door = Door::open(&place).unwrap();
     let source = endpoint.allocate(20_000, false).unwrap();
     let key = source.remote().unwrap().key;
-    assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
-    let socket = socket::accepted(&listener).unwrap().expect("it has connected");
-    let Ok(Received::Message(Message::Hello { .. }, Some(file))) = socket::receive(&socket) else {
-        panic!("it does not greet")
-    };
     let (board, _) = Board::new().map(|(file, board)| (file, board.put(5, 9))).unwrap();
-    assert_eq!(socket::send(&socket, &Message::Welcome, Some(&board)), socket::Posted::Yes);
+    let (link, file) = answered(&mut endpoint, &door, &board);
+    assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
     let answer = Message::Memory(Given {
         key,
         base: 0,
@@ -383,9 +505,10 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
         offset: 0,
         place: 5,
         number: 9,
+        purpose: Purpose::Write,
         writable: true,
     });
-    assert_eq!(socket::send(&socket, &answer, Some(&memory)), socket::Posted::Yes);
+    assert_eq!(link.send(&answer, Some(&memory)), socket::Posted::Yes);
     let error = polled(&mut endpoint).1;
     assert!(error.is_none(), "{error:?}");
     for _ in 0..3 {
@@ -400,7 +523,7 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
     }
     assert_eq!(bytes, 4 * 20_000);
     let mut asked = 0;
-    while let Ok(Received::Message(message, _)) = socket::receive(&socket) {
+    while let Ok(Received::Message(message, _)) = link.receive() {
         asked += usize::from(matches!(message, Message::Want { .. }));
     }
     assert_eq!(asked, 1, "it is asked for once");
@@ -409,13 +532,10 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
 #[test]
 fn a_reader_that_moves_its_head_beyond_the_tail_is_named() {
     let (mut endpoint, place) = acquainted();
-    let listener = socket::listener(&place).unwrap();
+    let door = Door::open(&place).unwrap();
+    let (_link, file) = answered(&mut endpoint, &door, &Board::new().unwrap().0);
     let source = endpoint.register(Memory::map(1 << 20, false).unwrap()).unwrap();
     assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
-    let socket = socket::accepted(&listener).unwrap().expect("it has connected");
-    let Ok(Received::Message(Message::Hello { .. }, Some(file))) = socket::receive(&socket) else {
-        panic!("it does not greet")
-    };
     let ring = Segment::own(&file, ring::SEGMENT).unwrap();
     ring.words()[16].store(1 << 40, Ordering::Release);
     let error = polled(&mut endpoint).1;
@@ -449,96 +569,4 @@ fn lands(here: &mut Endpoint, there: &mut Endpoint, source: &Region, target: &Re
     // SAFETY: it has arrived, and nobody puts again.
     unsafe { target.read(0, &mut bytes).unwrap() };
     bytes
-}
-
-#[test]
-fn regions_of_one_key_are_told_apart_by_their_addresses() {
-    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
-    here.connect(there.address()).unwrap();
-    let register = registered_elsewhere(7);
-    let len = 20_000;
-    let memory = |len| Memory::map(len, false).unwrap();
-    let source = here.register(memory(len)).unwrap();
-    let empty = there.register_again(memory(0), &register).unwrap();
-    let mut windows: Vec<_> = (0..4).map(|_| there.register_again(memory(len), &register).unwrap()).collect();
-    windows.extend((0..3).map(|_| there.allocate_again(len, false, &register).unwrap()));
-    assert_eq!(
-        windows.iter().map(|window| window.remote().unwrap().mappable).collect::<Vec<_>>(),
-        [false, false, false, false, true, true, true]
-    );
-    drop(empty);
-    for round in 1..8 {
-        for window in &windows {
-            let bytes = vec![round; len];
-            // SAFETY: no put reads it.
-            unsafe { source.write(0, &bytes).unwrap() };
-            assert_eq!(lands(&mut here, &mut there, &source, window), bytes);
-        }
-        let gone = windows.swap_remove(0);
-        let remote = gone.remote().unwrap();
-        drop(gone);
-        assert!(windows.iter().all(|window| window.remote().unwrap() != remote));
-    }
-    assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
-}
-
-#[test]
-fn regions_of_one_key_and_their_parts_are_mapped_each_by_itself() {
-    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
-    here.connect(there.address()).unwrap();
-    let len = 20_000;
-    let source = here.allocate(len, false).unwrap();
-    let register = registered_elsewhere(7);
-    let windows: Vec<_> = (0..3).map(|_| there.allocate_again(2 * len, false, &register).unwrap()).collect();
-    let mapped = |here: &Endpoint| here.peers[0].outgoing.as_ref().map_or(0, |it| it.mappings());
-    for round in 1..6 {
-        for (number, window) in windows.iter().enumerate() {
-            let whole = window.remote().unwrap();
-            let part = RemoteRegion { base: whole.base + len as u64, len: len as u64, ..whole };
-            let bytes = vec![round * 10 + u8::try_from(number).unwrap(); len];
-            // SAFETY: no put reads it.
-            unsafe { source.write(0, &bytes).unwrap() };
-            arrives(&mut here, &mut there, &source, part);
-            let mut landed = vec![0; len];
-            // SAFETY: it has arrived, and nobody puts again.
-            unsafe { window.read(len, &mut landed).unwrap() };
-            assert_eq!(landed, bytes);
-        }
-        // One of them is asked for at a time, and the answer comes.
-        assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
-    }
-    assert_eq!(mapped(&here), windows.len());
-    drop(windows);
-    assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
-    assert_eq!(mapped(&here), 0);
-}
-
-/// The writer has mapped the first, and has not been told that it is gone when it writes to the second.
-#[test]
-fn a_key_that_is_given_again_names_the_new_memory() {
-    let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
-    here.connect(there.address()).unwrap();
-    let len = 20_000;
-    let source = here.allocate(len, false).unwrap();
-    for round in 1..6 {
-        let bytes = vec![round; len];
-        // SAFETY: no put reads it.
-        unsafe { source.write(0, &bytes).unwrap() };
-        let window = there.allocate_again(len, false, registered_elsewhere(7)).unwrap();
-        // Through the ring, and then, until it is mapped, as well.
-        for _ in 0..2 * LOOK_IDLE[1] {
-            assert_eq!(lands(&mut here, &mut there, &source, &window), bytes);
-        }
-        let mapped = here.peers[0].outgoing.as_ref().unwrap().mappings();
-        assert_eq!(mapped, 1);
-    }
-}
-
-#[test]
-fn memory_has_one_second_registration() {
-    let endpoint = Endpoint::open().unwrap();
-    let memory = Memory::map(8, false).unwrap();
-    let twice =
-        endpoint.register_again(memory, |memory| endpoint.register_again(memory, registered_elsewhere(7)));
-    assert!(matches!(twice, Err(Error::Unexpected { .. })), "{twice:?}");
 }

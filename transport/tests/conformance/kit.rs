@@ -208,6 +208,10 @@ unsafe impl Transport for Instead {
         self.0.poll(events)
     }
 
+    fn share(&mut self, len: usize) -> Result<Region, Error> {
+        self.0.share(len)
+    }
+
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
         self.0.map(peer, region)
     }
