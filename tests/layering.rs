@@ -161,6 +161,7 @@ const UNSAFE: &[&str] = &[
     "tests/processes/forking.rs",
     "src/engine/access.rs",
     "tests/processes/strangers.rs",
+    "tests/hosts/forgetful.rs",
     "cli/src/bench/put_pair.rs",
 ];
 /// Where the environment may be read: settings in one place, launchers' variables in one, libfabric's in one and where a

@@ -5,7 +5,9 @@ use std::{fs, path::Path, thread, time::Duration};
 use unisono::ReduceOp;
 
 use crate::{
-    Outcome, Table, Verdict, ensure, join,
+    Outcome, Table, Verdict, ensure,
+    forgetful::{Forgetful, INTERFACE},
+    join,
     network::Hosts,
     rank::{self, Role, say},
     world::{End, TestJob, same},
@@ -14,6 +16,7 @@ use crate::{
 
 pub(crate) const CASES: Table = &[
     ("idle connections between hosts are kept alive", kept_alive),
+    ("a switch that forgets idle connections forgets none", not_forgotten),
     ("ranks that all leave do not wait for ever for what is lost", lost_last_messages),
 ];
 
@@ -72,6 +75,33 @@ fn kept_alive(provider: &str) -> Outcome {
     world.end_all()?.iter().try_for_each(End::well)?;
     ensure!(kept, "not all are kept alive: {told}");
     Ok(Verdict::Measured(format!("{} connections", told.lines().count())))
+}
+
+/// After this the switch forgets a connection: a little longer than it takes to find the connections, and to send the first probe.
+const FORGETS: Duration = Duration::from_secs(9);
+
+fn not_forgotten(provider: &str) -> Outcome {
+    let (hosts, marks) = (Hosts::new(&[("host0", &[]), ("host1", &[])])?, tempfile::tempdir()?);
+    let names = ["host0", "host1"];
+    let [one, other] = names.map(|host| hosts.network_namespace(host));
+    let switch = match Forgetful::new([one?, other?], FORGETS) {
+        Ok(switch) => switch,
+        Err(error) => return Ok(Verdict::Skipped(format!("no interface of a program's own: {error}"))),
+    };
+    for (number, host) in names.iter().enumerate() {
+        let address = format!("10.77.0.{}/24", number + 1);
+        hosts.sh(host, &format!("ip addr add {address} dev {INTERFACE} && ip link set {INTERFACE} up"))?;
+    }
+    let world = idle(provider, "idles", &hosts, marks.path())?;
+    thread::sleep(2 * FORGETS);
+    fs::write(marks.path().join("done"), b"")?;
+    let ends = world.end_all()?;
+    let dropped = switch.dropped();
+    ends.iter()
+        .try_for_each(End::well)
+        .map_err(|error| format!("{dropped} segments are dropped: {error}"))?;
+    ensure!(dropped == 0, "{dropped} segments are dropped");
+    Ok(Verdict::Passed)
 }
 
 fn play_idles(marks: &str) -> rank::Outcome {

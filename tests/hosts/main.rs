@@ -14,6 +14,7 @@ mod alone;
 #[path = "../../transport/tests/arguments/mod.rs"]
 mod arguments;
 mod cuts;
+mod forgetful;
 mod idle;
 #[allow(
     dead_code,

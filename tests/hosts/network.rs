@@ -8,6 +8,7 @@ use std::{
     error::Error,
     fs,
     io::{BufRead, BufReader},
+    path::PathBuf,
     process::{Child, Command, Output, Stdio},
 };
 
@@ -187,6 +188,11 @@ impl Hosts {
         let mut command = self.host(host)?.enter();
         command.arg(program);
         Ok(command)
+    }
+
+    /// The network namespace of a host.
+    pub(crate) fn network_namespace(&self, host: &str) -> Result<PathBuf> {
+        Ok(format!("/proc/{}/ns/net", self.host(host)?.pid).into())
     }
 
     fn host(&self, name: &str) -> Result<&Host> {

@@ -171,7 +171,6 @@ fn play_besets(directory: &str) -> rank::Outcome {
             let bytes = vec![u8::try_from(round % 256)?; 1 + round * 7];
             // It may be refused, or said to be sent.
             let _ = sendmsg_addr(&socket, &door, &[IoSlice::new(&bytes)], &mut control, SendFlags::DONTWAIT);
-            drop(control);
             drop(theirs);
             // Nobody has the other end: it would wait for ever.
             ensure!(ours.read(&mut [0])? == 0, "somebody wrote");

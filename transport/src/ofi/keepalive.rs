@@ -189,7 +189,8 @@ mod tests {
             assert!(!is_kept(&from_peer) && !is_kept(&to_other), "{ip}");
             let mut fds = [accepted.as_raw_fd(), to_peer.as_raw_fd()];
             let mut found: Vec<_> = found.into_iter().map(|(fd, _)| fd).collect();
-            (fds.sort_unstable(), found.sort_unstable());
+            fds.sort_unstable();
+            found.sort_unstable();
             assert_eq!(found, fds, "{ip}");
         }
     }

@@ -473,7 +473,6 @@ mod tests {
                 sendmsg_addr(&socket, &to, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT)
                     .unwrap();
             }
-            drop(control);
             drop(theirs);
             // The end of the pipe would not come if the door had the other.
             assert_eq!(ours.read(&mut [0]).unwrap(), 0);
