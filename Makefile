@@ -20,10 +20,10 @@ check: ## format, clippy with all features and with none, and docs, with warning
 	cargo fmt --all --check
 	@ci/python.sh check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	cargo clippy -p unisono -p unisono-files --all-targets -- -D warnings
+	cargo clippy -p unisono -p unisono-transport -p unisono-files -p unisono-cli --no-default-features --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 	@ci/package.sh
-	@# As on docs.rs, where neither libfabric nor what finds and reads it is there.
+	@# As on docs.rs, where neither libfabric nor hwloc nor what finds and reads them is there.
 	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere cargo check --target-dir $(target)/docs.rs -p unisono
 
 unit: ## tests and doctests; what they could not run says SKIPPED
@@ -43,7 +43,7 @@ test-python: ## the backend of torch.distributed with torch, and PyTorch's own t
 	@ci/setup.sh build python
 	@ci/torch.sh
 
-wheel: ## builds the Python package's wheel for this machine's architecture, with libfabric inside, into target/wheels
+wheel: ## builds the Python package's wheel for this machine's architecture, with libfabric and hwloc inside, into target/wheels
 	@ci/wheel.sh
 
 test-libfabric2: ## conformance and processes again, over libfabric 2

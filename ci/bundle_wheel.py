@@ -1,7 +1,7 @@
-"""Puts libfabric and its plug-ins into a wheel, checks what it needs of a system, and gives it the tag that says so.
+"""Puts libfabric and its plug-ins and hwloc into a wheel, checks what it needs of a system, and gives it the tag that says so.
 
-bundle_wheel.py WHEEL ENVIRONMENT DIRECTORY BYTES: ENVIRONMENT is a virtual environment with the package mpich, whose libfabric is
-taken; the wheel, of at most so many bytes, is written to DIRECTORY. Needs readelf.
+bundle_wheel.py WHEEL ENVIRONMENT HWLOC DIRECTORY BYTES: ENVIRONMENT is a virtual environment with the package mpich, whose libfabric
+is taken, HWLOC what ci/hwloc.sh built; the wheel, of at most so many bytes, is written to DIRECTORY. Needs readelf.
 """
 
 import base64
@@ -19,7 +19,9 @@ import zipfile
 EVERYWHERE = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 LOADER = re.compile(r"ld-linux.*\.so\.\d+")
 
-OWN, LIBFABRIC = "MIT OR Apache-2.0", "BSD-2-Clause OR GPL-2.0-only"
+OWN, LIBFABRIC, HWLOC = "MIT OR Apache-2.0", "BSD-2-Clause OR GPL-2.0-only", "BSD-3-Clause"
+# What the wheel carries and the loader finds in it.
+BUNDLED = {"libfabric.so.1", "libhwloc.so.15"}
 
 NOTICE = """\
 The package unisono is licensed under {own}; the texts stand beside this file.
@@ -28,7 +30,12 @@ This wheel carries libfabric {version} with its plug-ins in unisono/libs/, uncha
 Python Package Index. Its sources are at https://github.com/ofiwg/libfabric, and its licence is
 {bundled}:
 
-{licence}"""
+{licence}
+
+It also carries hwloc {hwloc} (https://www.open-mpi.org/projects/hwloc/), in a build of the distribution's sources without udev, libxml2
+and PCI, unchanged. Its licence is {hwloc_licence}:
+
+{hwloc_text}"""
 
 
 def dynamic(path: pathlib.Path) -> tuple[set[str], list[str]]:
@@ -49,10 +56,10 @@ def check(root: pathlib.Path) -> tuple[int, int]:
     """Checks the libraries of a wheel that was unpacked at ``root``; returns the glibc that they need."""
     native, libs = root / "unisono/_native.abi3.so", root / "unisono/libs"
     plugins = sorted((libs / "libfabric").iterdir())
-    files = [native, libs / "libfabric.so.1", *plugins]
+    files = [native, *(libs / name for name in sorted(BUNDLED)), *plugins]
     for path in files:
         needed, directories = dynamic(path)
-        foreign = {name for name in needed - EVERYWHERE - {"libfabric.so.1"} if not LOADER.fullmatch(name)}
+        foreign = {name for name in needed - EVERYWHERE - BUNDLED if not LOADER.fullmatch(name)}
         if path in plugins:
             # libfabric leaves a plug-in out that cannot be loaded.
             print(f"wheel: {path.name} works where there is {', '.join(sorted(foreign)) or 'nothing more'}")
@@ -72,8 +79,10 @@ def record(name: str, content: bytes) -> str:
     return f"{name},sha256={digest},{len(content)}\n"
 
 
-def main(wheel: pathlib.Path, environment: pathlib.Path, directory: pathlib.Path, most: int) -> None:
-    """Makes the wheel with libfabric from the one without."""
+def main(
+    wheel: pathlib.Path, environment: pathlib.Path, hwloc: pathlib.Path, directory: pathlib.Path, most: int
+) -> None:
+    """Makes the wheel with libfabric and hwloc from the one without."""
     with zipfile.ZipFile(wheel) as plain:
         files = {name: plain.read(name) for name in plain.namelist()}
     info = next(name.partition("/")[0] for name in files if name.endswith(".dist-info/WHEEL"))
@@ -82,6 +91,7 @@ def main(wheel: pathlib.Path, environment: pathlib.Path, directory: pathlib.Path
     files["unisono/libs/libfabric.so.1"] = library.read_bytes()
     for plugin in sorted((source / "libfabric").glob("lib*-fi.so")):
         files[f"unisono/libs/libfabric/{plugin.name}"] = plugin.read_bytes()
+    files["unisono/libs/libhwloc.so.15"] = (hwloc / "lib/libhwloc.so.15").read_bytes()
     version = ctypes.CDLL(str(library)).fi_version()
     mpich = importlib.metadata.distribution("mpich")
     licences = [path for path in mpich.files or [] if path.name == "LICENSE.ofi"]
@@ -91,11 +101,14 @@ def main(wheel: pathlib.Path, environment: pathlib.Path, directory: pathlib.Path
         version=f"{version >> 16}.{version & 0xFFFF}",
         mpich=mpich.version,
         licence=licences[0].read_text(),
+        hwloc=re.findall(r"Version: (\S+)", (hwloc / "lib/pkgconfig/hwloc.pc").read_text())[0],
+        hwloc_licence=HWLOC,
+        hwloc_text=(hwloc / "COPYING").read_text(),
     )
     files[f"{info}/licenses/NOTICE"] = notice.encode()
     own, both = (
         f"License-Expression: {OWN}\n",
-        f"License-Expression: ({OWN}) AND ({LIBFABRIC})\nLicense-File: NOTICE\n",
+        f"License-Expression: ({OWN}) AND ({LIBFABRIC}) AND {HWLOC}\nLicense-File: NOTICE\n",
     )
     files[f"{info}/METADATA"] = files[f"{info}/METADATA"].replace(own.encode(), both.encode())
     with tempfile.TemporaryDirectory() as root:
@@ -125,4 +138,4 @@ def main(wheel: pathlib.Path, environment: pathlib.Path, directory: pathlib.Path
 
 
 if __name__ == "__main__":
-    main(*map(pathlib.Path, sys.argv[1:4]), int(sys.argv[4]))
+    main(*map(pathlib.Path, sys.argv[1:5]), int(sys.argv[5]))

@@ -12,6 +12,8 @@ set -euo pipefail
 have_cc() { command -v cc && echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null; }
 have_pkg_config() { command -v pkg-config; }
 have_libfabric() { pkg-config --exists libfabric; }
+have_hwloc() { pkg-config --atleast-version 2.1 hwloc; }
+have_udev() { echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null $(pkg-config --static --libs hwloc); }
 have_libclang() { # the library, and the compiler's own headers that it reads (stddef.h)
   local lib=/usr/lib lib64=/usr/lib64
   { [ -n "${LIBCLANG_PATH:-}" ] || compgen -G "$lib/llvm-*/lib/libclang*.so*" ||
@@ -56,6 +58,8 @@ for what; do
       need libc6-dev have_cc "the C library's headers"
       need pkg-config have_pkg_config "finds libfabric"
       need libfabric-dev have_libfabric "the fabric library that moves the bytes, with its headers"
+      need libhwloc-dev have_hwloc "describes sockets, NUMA nodes, caches and NICs, and binds memory"
+      need libudev-dev have_udev "what hwloc is linked with"
       need libclang-dev have_libclang "reads libfabric's headers to make the bindings (bindgen)"
       ;;
     check)

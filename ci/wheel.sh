@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Python package's wheel into $target/wheels, with libfabric and its plug-ins inside, and checks what it needs of a system.
+# Builds the Python package's wheel into $target/wheels, with libfabric and its plug-ins and hwloc inside, and checks what it needs of a system.
 #
 #   ci/wheel.sh [PROFILE]     default: release; dev is quick to build, and may be larger than a wheel should be
 #
@@ -11,11 +11,12 @@ profile=${1:-release}
 ci/setup.sh build python
 mkdir -p "${CARGO_TARGET_DIR:-target}"
 target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
-maturin=$(ci/venv.sh maturin) mpich=$(ci/venv.sh mpich)
+maturin=$(ci/venv.sh maturin) mpich=$(ci/venv.sh mpich) hwloc=$(ci/hwloc.sh)
 rm -rf "$target/wheels"
+export PKG_CONFIG_PATH=$hwloc/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
 "$maturin/bin/maturin" build --quiet --profile "$profile" --manifest-path python/Cargo.toml --target-dir "$target" \
   --out "$target/wheels/plain"
 most=10000000
 [ "$profile" = release ] || most=100000000
-"$mpich/bin/python" ci/bundle_wheel.py "$target"/wheels/plain/*.whl "$mpich" "$target/wheels" "$most"
+"$mpich/bin/python" ci/bundle_wheel.py "$target"/wheels/plain/*.whl "$mpich" "$hwloc" "$target/wheels" "$most"
 rm -r "$target/wheels/plain"

@@ -37,7 +37,8 @@
 //! [`object`] encodes values of any serde type, [`dtype`] and [`reduce`] have the element types and reductions, [`schedule`]
 //! the algorithms, and [`hardware`] describes a host. The crate `unisono-files` copies files and directories from one rank to all others.
 //!
-//! Features, none of them on by default: `ndarray` and `safetensors` convert tensors from and to the types of those crates.
+//! Features: `hwloc`, on by default, places shared memory on NUMA nodes and describes the host, by the library hwloc; `ndarray` and
+//! `safetensors` convert tensors from and to the types of those crates.
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

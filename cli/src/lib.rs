@@ -80,6 +80,8 @@ enum OwnCommand {
     Guard(run::guard::Guard),
     #[command(name = doctor::group::NAME)]
     DoctorRank(doctor::group::OneRank),
+    #[command(name = doctor::topology::NAME)]
+    DoctorTopology(doctor::topology::OneTopology),
     #[command(name = run::rank::NAME)]
     Rank(run::rank::Rank),
 }
@@ -167,6 +169,7 @@ impl OwnCommand {
             Self::MeasureRank(rank) => rank.run(),
             Self::Guard(guard) => guard.run(),
             Self::DoctorRank(rank) => rank.run(),
+            Self::DoctorTopology(topology) => topology.run(),
             Self::Rank(rank) => rank.run(),
         }
     }

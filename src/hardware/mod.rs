@@ -1,18 +1,30 @@
-//! The hardware of a host as the system describes it: sockets, NUMA nodes, caches, cores, network devices, and which processors this
-//! process may use. It is read from the files of `/sys`, or made by whoever has read another description.
+//! The hardware of a host: sockets, NUMA nodes, caches, cores, network devices, and which processors this process may use. hwloc reads
+//! it. Without the feature `hwloc` a host is one node of the processors that this process may use.
 
+#[cfg(feature = "hwloc")]
+mod hwloc;
 mod processors;
-mod sysfs;
+#[cfg(not(feature = "hwloc"))]
+mod undescribed;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, io};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "hwloc")]
+pub use self::hwloc::hwloc_version;
 pub use self::processors::Processors;
+#[cfg(not(feature = "hwloc"))]
+pub use self::undescribed::hwloc_version;
+
+/// The most processors of a host: what is said beyond that is not believed.
+const MOST: usize = 1 << 16;
 
 /// A host's hardware. Sets of processors are in the order of their first one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hardware {
+    /// The processor's name, if it is known.
+    pub model: Option<String>,
     /// The processors of each socket.
     pub packages: BTreeSet<Processors>,
     /// The NUMA nodes, by their numbers.
@@ -28,18 +40,18 @@ pub struct Hardware {
 }
 
 /// A NUMA node: memory, and the processors that are near it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaNode {
     /// Its number.
     pub number: usize,
-    /// Its processors; none if it has only memory.
+    /// The processors near it. For a node that has only memory, those of the nodes nearest to it; none if these are not known.
     pub processors: Processors,
-    /// Its memory in bytes, if it is known.
+    /// Its memory in bytes; `None` if it has none, or that is not known.
     pub memory: Option<u64>,
 }
 
 /// A cache that holds data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     /// Its level: 3 for an L3.
     pub level: u32,
@@ -50,7 +62,7 @@ pub struct Cache {
 }
 
 /// A network device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// Its name, for instance `mlx5_0` or `eth0`.
     pub name: String,
@@ -61,6 +73,14 @@ pub struct Device {
 }
 
 impl Hardware {
+    /// What is known without a description: a core for each processor that this process may use.
+    fn undescribed() -> io::Result<Self> {
+        let allowed = Processors::allowed()?;
+        let cores = allowed.iter().map(|processor| [processor].into_iter().collect()).collect();
+        let node = NumaNode { number: 0, processors: allowed.clone(), memory: None };
+        Ok(Self { packages: [allowed.clone()].into(), nodes: vec![node], cores, allowed, ..Self::default() })
+    }
+
     /// All processors.
     #[must_use]
     pub fn processors(&self) -> Processors {

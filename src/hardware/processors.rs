@@ -3,10 +3,9 @@
 use std::{collections::BTreeSet, fmt, io};
 
 use rustix::thread::{CpuSet, sched_getaffinity};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// The most processors of a host: what its files say beyond that is not believed.
-const MOST: usize = 1 << 16;
+use super::MOST;
 
 /// A set of processors (hardware threads), by the system's numbers. Sets are ordered by their first processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +110,13 @@ impl fmt::Display for Processors {
 impl Serialize for Processors {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Processors {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let list = String::deserialize(deserializer)?;
+        Self::parse(&list).ok_or_else(|| D::Error::custom(format!("{list:?} is no list of processors")))
     }
 }
 

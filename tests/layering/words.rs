@@ -51,17 +51,13 @@ const TYPES: &[(&str, &str)] = &[
     ("World", "Topology, or what it is"),
 ];
 
-/// Such types of other crates.
-const FOREIGN: &[&str] = &["roxmltree::Node"];
-
 /// The old words in a text: the line, the word, and what to say instead.
 pub(crate) fn old_words(text: &str) -> Vec<(usize, &'static str, &'static str)> {
     let mut parts: Vec<(String, usize)> = Vec::new();
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
         for name in line.split(|c: char| !c.is_alphanumeric()) {
-            let foreign = FOREIGN.iter().any(|foreign| line.contains(foreign));
-            let types = TYPES.iter().filter(|(old, _)| name == *old && !foreign);
+            let types = TYPES.iter().filter(|(old, _)| name == *old);
             found.extend(types.map(|(old, new)| (index + 1, *old, *new)));
             // `CamelCase` is two words.
             let mut lower = true;
@@ -120,7 +116,6 @@ fn old_words_are_found() {
         "silent, talent",
         "Capital letters",
         "NodeId",
-        "roxmltree::Node",
         "taken for granted",
         "mailbox",
     ] {

@@ -1,7 +1,5 @@
 //! Environment variables: unisono's own, the launcher's, libfabric's.
 
-use std::path::PathBuf;
-
 use serde::Serialize;
 use unisono::{
     Error,
@@ -18,7 +16,9 @@ const SECRET: &str = "UNISONO_TOKEN";
 /// The variable that says where the loader looks for libraries first, and so decides which libfabric runs.
 const LOADER: &str = "LD_LIBRARY_PATH";
 /// hwloc's variable that names a file with a recorded topology.
-const TOPOLOGY: &str = "HWLOC_XMLFILE";
+const RECORDED: &str = "HWLOC_XMLFILE";
+/// hwloc's variable that describes a topology.
+const SYNTHETIC: &str = "HWLOC_SYNTHETIC";
 /// The most edits (insertions, deletions, replacements, swaps) between a known name and one that is taken for a typing mistake.
 const ALIKE: usize = 5;
 /// The most characters of a value that are shown.
@@ -125,7 +125,9 @@ impl Environment {
                 }
             } else if launch::variables().any(|known| known == setting.name) {
                 environment.launcher.push(setting);
-            } else if setting.name.starts_with("FI_") || [LOADER, TOPOLOGY].contains(&&*setting.name) {
+            } else if setting.name.starts_with("FI_")
+                || [LOADER, RECORDED, SYNTHETIC].contains(&&*setting.name)
+            {
                 environment.libraries.push(setting);
             }
         }
@@ -176,11 +178,6 @@ impl Environment {
             return launch.host.clone();
         }
         self.store().unwrap_or_else(|| self.master_addr()).ok().flatten()
-    }
-
-    /// The file with a recorded topology.
-    pub(super) fn topology(&self) -> Option<PathBuf> {
-        self.value(TOPOLOGY).filter(|file| !file.is_empty()).map(PathBuf::from)
     }
 
     /// What a launcher tells this process, if there is one and it is valid.

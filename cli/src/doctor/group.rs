@@ -147,7 +147,7 @@ fn judge(mut command: Command, patience: Duration) -> Result<Reduced, String> {
 }
 
 /// Sends all of a stream once it has ended, up to 1 MiB.
-fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
+pub(super) fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     const MOST: u64 = 1 << 20;
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
@@ -161,7 +161,7 @@ fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
 }
 
 /// Whether a process ends in time; if not, it is killed.
-fn ended(child: &mut Child, deadline: Instant) -> bool {
+pub(super) fn ended(child: &mut Child, deadline: Instant) -> bool {
     while Instant::now() < deadline {
         match child.try_wait() {
             Ok(None) => thread::sleep(Duration::from_millis(2)),

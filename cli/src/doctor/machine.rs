@@ -1,20 +1,18 @@
 //! The machine's processors and caches, and how much of them this process may use.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use serde::Serialize;
 use unisono::hardware::{Hardware, Processors};
 
-use super::{files::Files, picture, recorded, report::Section};
+use super::{files::Files, picture, report::Section, topology::Topology};
 use crate::words::some;
 
 /// The machine's processors, and how many of them this process may use.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Machine {
-    /// The processor's name.
-    pub(super) model: Option<String>,
-    /// The file in which the hardware is recorded, if it is not this machine's.
-    pub(super) recorded: Option<PathBuf>,
+    /// What describes the hardware, if it is not this machine's.
+    pub(super) topology: Option<Topology>,
     /// The hardware, or why it is unknown.
     pub(super) hardware: Result<Hardware, String>,
     /// How many hardware threads its control group has.
@@ -39,37 +37,44 @@ pub(super) struct Ranks {
 }
 
 impl Machine {
-    /// This machine, or the one whose topology is recorded in a file.
-    pub(super) fn gather(files: &Files, recorded: Option<PathBuf>, ranks: Ranks) -> Self {
-        let Some(file) = recorded else {
-            return Self {
-                model: files.text("/proc/cpuinfo").and_then(|text| model(&text)),
-                recorded: None,
-                hardware: Hardware::here().map_err(|error| error.to_string()),
-                cpuset: cpuset(files),
-                usable: std::thread::available_parallelism().ok().map(usize::from),
-                quota: quota(files),
-                ranks,
-            };
-        };
-        let (hardware, model) = match recorded::read(&file) {
-            Ok((hardware, model)) => (Ok(hardware), model),
-            Err(problem) => (Err(problem), None),
-        };
-        Self { model, recorded: Some(file), hardware, cpuset: None, usable: None, quota: None, ranks }
+    /// This machine.
+    pub(super) fn gather(files: &Files, ranks: Ranks) -> Self {
+        Self {
+            topology: None,
+            hardware: Hardware::here().map_err(|error| error.to_string()),
+            cpuset: cpuset(files),
+            usable: std::thread::available_parallelism().ok().map(usize::from),
+            quota: quota(files),
+            ranks,
+        }
+    }
+
+    /// The machine that a topology describes, or what is wrong with that.
+    pub(super) fn described(topology: Topology, hardware: Result<Hardware, String>, ranks: Ranks) -> Self {
+        Self { topology: Some(topology), hardware, cpuset: None, usable: None, quota: None, ranks }
     }
 
     pub(super) fn judge(&self) -> Section {
         let mut section = Section::new("machine");
-        if let Some(file) = &self.recorded {
-            section.note(format!("not this machine, but what is recorded in {}", file.display()));
+        match &self.topology {
+            Some(Topology::Recorded(file)) => {
+                section.note(format!("not this machine, but what is recorded in {}", file.display()));
+            }
+            Some(Topology::Synthetic(_)) => {
+                section.note("not this machine, but what HWLOC_SYNTHETIC describes".to_owned());
+            }
+            None => {}
         }
-        if let Some(model) = &self.model {
-            section.note(model.clone());
+        if let Some(model) = self.hardware.as_ref().ok().and_then(|hardware| hardware.model.clone()) {
+            section.note(model);
         }
-        match (&self.hardware, &self.recorded) {
+        match (&self.hardware, &self.topology) {
             (Ok(hardware), _) => draw(hardware, &mut section),
-            (Err(problem), Some(_)) => section.problem(
+            (Err(problem), Some(Topology::Synthetic(_))) => section.problem(
+                problem.clone(),
+                "write it as `pack:2 [numa] l3:2 core:4 pu:2` (hwloc's synthetic topologies), or unset it",
+            ),
+            (Err(problem), Some(Topology::Recorded(_))) => section.problem(
                 problem.clone(),
                 "record it again with `lstopo --of xml FILE` of hwloc 2, or unset HWLOC_XMLFILE",
             ),
@@ -78,7 +83,7 @@ impl Machine {
                 "let containers see /sys",
             ),
         }
-        if self.recorded.is_none() {
+        if self.topology.is_none() {
             let threads = self.hardware.as_ref().map_or(0, |hardware| hardware.processors().len());
             if !self.judge_limits(threads, &mut section) {
                 return section;
@@ -159,12 +164,6 @@ fn draw(hardware: &Hardware, section: &mut Section) {
     }
 }
 
-/// The processor's name in the text of `/proc/cpuinfo`.
-fn model(cpuinfo: &str) -> Option<String> {
-    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
-    line.split_once(':').map(|(_, name)| name.trim().to_owned()).filter(|name| !name.is_empty())
-}
-
 /// The lowest limit of the time of this process's control group and of all above it, in processors.
 fn quota(files: &Files) -> Option<f64> {
     groups(files, "cpu").iter().filter_map(|group| limit(files, group)).min_by(f64::total_cmp)
@@ -229,7 +228,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_sane_values() {
-        let machine = Machine::gather(&Files::below("/"), None, Ranks::default());
+        let machine = Machine::gather(&Files::below("/"), Ranks::default());
         let bound = machine.hardware.unwrap().allowed.len();
         assert!(bound > 0 && machine.usable <= Some(bound));
         assert!(machine.usable.is_some_and(|usable| usable > 0));
@@ -290,7 +289,5 @@ mod tests {
             let tree = [("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/cpu.max", max)];
             assert_eq!(quota_of(&tree), None, "{max}");
         }
-        assert_eq!(model("processor: 0\nmodel name\n"), None);
-        assert_eq!(model("model name\t: A chip\n").as_deref(), Some("A chip"));
     }
 }

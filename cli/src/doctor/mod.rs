@@ -29,12 +29,12 @@ mod machine;
 mod picture;
 mod providers;
 mod ranks;
-mod recorded;
 mod report;
 mod self_test;
 mod shared;
 #[cfg(test)]
 mod tests;
+pub(crate) mod topology;
 mod versions;
 
 use self::{
@@ -48,6 +48,7 @@ use self::{
     report::{Mark, Section},
     self_test::SelfTest,
     shared::SharedMemory,
+    topology::Topology,
     versions::Versions,
 };
 use crate::words::some;
@@ -113,7 +114,13 @@ impl Doctor {
         let launched = environment.launched();
         let count = given.or_else(|| launched?.local_ranks);
         let ranks = Ranks { count, launched: given.is_none() && launched.is_some(), spin: config.spin };
-        let machine = Machine::gather(&files, environment.topology(), ranks);
+        let machine = match Topology::of(&environment) {
+            Some(topology) => {
+                let hardware = topology.read_apart();
+                Machine::described(topology, hardware, ranks)
+            }
+            None => Machine::gather(&files, ranks),
+        };
         out.print(machine.judge())?;
         let interfaces = Interfaces::gather(&files, environment.master());
         out.print(interfaces.judge())?;

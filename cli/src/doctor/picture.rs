@@ -1,5 +1,7 @@
 //! A host's hardware in words: `2 sockets × 4 caches (L3 32 MiB) × 8 cores`, and what is near which NUMA node.
 
+use std::collections::BTreeSet;
+
 use unisono::hardware::{Cache, Device, Hardware, NumaNode, Processors};
 
 use crate::words::{size64, some};
@@ -45,7 +47,9 @@ pub(super) fn node(node: &NumaNode, hardware: &Hardware) -> String {
             words += &format!("{} (processors {})", some(cores, "core"), ranges(&node.processors))
         }
     }
-    words += &format!(", {} of memory", node.memory.map_or_else(|| "unknown".into(), size64));
+    words += &node
+        .memory
+        .map_or_else(|| ", no memory known".into(), |bytes| format!(", {} of memory", size64(bytes)));
     let near = devices(hardware, |device| device.node == Some(node.number) || device.node.is_none() && only);
     if near.is_empty() { words } else { format!("{words}; near it: {near}") }
 }
@@ -123,8 +127,10 @@ fn tree(hardware: &Hardware) -> Vec<Part> {
     let mut parts: Vec<_> = hardware.packages.iter().map(|it| part(Kind::Socket, it, None)).collect();
     // A NUMA node that is a socket has a line of its own.
     let divides = |it: &Processors| !it.is_empty() && *it != all && !hardware.packages.contains(it);
-    let nodes = hardware.nodes.iter().map(|node| &node.processors).filter(|it| divides(it));
-    parts.extend(nodes.map(|it| part(Kind::NumaNode, it, None)));
+    // Nodes with memory of two kinds have the same processors.
+    let nodes: BTreeSet<_> =
+        hardware.nodes.iter().map(|node| &node.processors).filter(|it| divides(it)).collect();
+    parts.extend(nodes.into_iter().map(|it| part(Kind::NumaNode, it, None)));
     let shared = |cache: &&Cache| !hardware.cores.iter().any(|core| core.include(&cache.processors));
     parts.extend(hardware.caches.iter().filter(shared).map(|cache| {
         let size = cache.size.map_or_else(String::new, |size| format!(" {}", size64(size)));

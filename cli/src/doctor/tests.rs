@@ -313,6 +313,7 @@ fn libraries_old_and_other() {
         libfabric_built: "1.17.0".into(),
         libfabric,
         libfabric_file: file.map(str::to_owned),
+        hwloc: Some((2, 9)),
         kernel: None,
     };
     says(
@@ -320,12 +321,17 @@ fn libraries_old_and_other() {
         "|versions
          |  -        unisono 0.1.0 on Linux of unknown release
          |  PROBLEM  libfabric 1.6 from an unknown file is older than 1.17, which is the oldest supported
-         |           => install a newer libfabric, or put a newer one's directory first in LD_LIBRARY_PATH",
+         |           => install a newer libfabric, or put a newer one's directory first in LD_LIBRARY_PATH
+         |  ok       hwloc 2.9",
     );
     says(
         &versions((2, 5), Some("/opt/libfabric.so.1")).judge(),
         "|versions
          |  -        unisono 0.1.0 on Linux of unknown release
-         |  ok       libfabric 2.5 from /opt/libfabric.so.1; built against 1.17.0, which is compatible",
+         |  ok       libfabric 2.5 from /opt/libfabric.so.1; built against 1.17.0, which is compatible
+         |  ok       hwloc 2.9",
     );
+    let without = Versions { hwloc: None, ..versions((1, 17), Some("/lib/libfabric.so.1")) };
+    let said = without.judge().render(false);
+    assert!(said.contains("built without hwloc"), "{said}");
 }

@@ -1,6 +1,7 @@
 //! Versions of the libraries in use.
 
 use serde::Serialize;
+use unisono::hardware;
 use unisono_transport::ofi;
 
 use super::{files::Files, report::Section};
@@ -19,6 +20,8 @@ pub(super) struct Versions {
     pub(super) libfabric: (u32, u32),
     /// Its file.
     pub(super) libfabric_file: Option<String>,
+    /// The hwloc that runs, major, minor; `None` if the program was built without it.
+    pub(super) hwloc: Option<(usize, usize)>,
     /// The kernel's release.
     pub(super) kernel: Option<String>,
 }
@@ -31,6 +34,7 @@ impl Versions {
             libfabric_built: format!("{major}.{minor}.{revision}"),
             libfabric: ofi::library_version(),
             libfabric_file: files.text("/proc/self/maps").and_then(|maps| library_in(&maps)),
+            hwloc: hardware::hwloc_version(),
             kernel: files.text("/proc/sys/kernel/osrelease"),
         }
     }
@@ -55,6 +59,13 @@ impl Versions {
             section.ok(runs);
         } else {
             section.ok(format!("{runs}; built against {}, which is compatible", self.libfabric_built));
+        }
+        match self.hwloc {
+            Some((major, minor)) => section.ok(format!("hwloc {major}.{minor}")),
+            None => section.note(
+                "built without hwloc: NUMA nodes, caches and what is near a NIC are unknown, and memory is not bound to nodes"
+                    .to_owned(),
+            ),
         }
         section
     }

@@ -9,8 +9,8 @@ use super::{
         environment::Launch,
         machine::{Machine, Ranks},
         ranks::Job,
-        recorded,
         report::Section,
+        topology::Topology,
     },
     SHM, says, tested,
 };
@@ -26,6 +26,7 @@ fn machine(ranks: Option<usize>) -> Machine {
     let l3 = (0..2).map(|socket| cache(3, Some(32 << 20), range(16 * socket, 16)));
     let node = |number| NumaNode { number, processors: range(16 * number, 16), memory: Some(64 << 30) };
     let hardware = Hardware {
+        model: Some("A Chip 9000".into()),
         packages: (0..2).map(|socket| range(16 * socket, 16)).collect(),
         nodes: (0..2).map(node).collect(),
         caches: l3.chain(cores.clone().map(|core| cache(2, None, core))).collect(),
@@ -34,8 +35,7 @@ fn machine(ranks: Option<usize>) -> Machine {
         allowed: range(0, 32),
     };
     Machine {
-        model: Some("A Chip 9000".into()),
-        recorded: None,
+        topology: None,
         hardware: Ok(hardware),
         cpuset: None,
         usable: Some(32),
@@ -44,17 +44,24 @@ fn machine(ranks: Option<usize>) -> Machine {
     }
 }
 
+#[cfg(feature = "hwloc")]
+fn described(topology: Topology, ranks: Ranks) -> Section {
+    let hardware = topology.read();
+    Machine::described(topology, hardware, ranks).judge()
+}
+
 /// What is said of the machine recorded in a file of this folder, with so many ranks.
+#[cfg(feature = "hwloc")]
 fn recorded(name: &str, ranks: usize) -> Section {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/doctor/tests").join(name);
-    let files = super::super::files::Files::below("/nowhere");
     let ranks = Ranks { count: Some(ranks), ..Ranks::default() };
-    let mut section = Machine::gather(&files, Some(path.clone()), ranks).judge();
+    let mut section = described(Topology::Recorded(path.clone()), ranks);
     let first = section.lines.remove(0).text;
     assert_eq!(first, format!("not this machine, but what is recorded in {}", path.display()));
     section
 }
 
+#[cfg(feature = "hwloc")]
 #[test]
 fn two_sockets_with_several_caches_each() {
     says(
@@ -69,6 +76,7 @@ fn two_sockets_with_several_caches_each() {
     );
 }
 
+#[cfg(feature = "hwloc")]
 #[test]
 fn a_virtual_machine_that_knows_no_caches() {
     says(
@@ -82,6 +90,7 @@ fn a_virtual_machine_that_knows_no_caches() {
     );
 }
 
+#[cfg(feature = "hwloc")]
 #[test]
 fn a_laptop_with_two_kinds_of_cores() {
     says(
@@ -99,7 +108,8 @@ fn a_laptop_with_two_kinds_of_cores() {
 fn several_nodes_in_a_socket_and_parts_that_overlap() {
     let said = |hardware: Hardware| {
         let mut section = Machine { hardware: Ok(hardware), ..machine(None) }.judge();
-        section.lines.remove(1).text
+        let at = section.lines.iter().position(|line| line.text.contains("core"));
+        section.lines.remove(at.unwrap()).text
     };
     let Ok(two) = machine(None).hardware else { unreachable!() };
     let node = |number: usize| NumaNode { number, processors: range(8 * number, 8), memory: None };
@@ -118,69 +128,66 @@ fn several_nodes_in_a_socket_and_parts_that_overlap() {
     assert_eq!(said(Hardware::default()), "0 cores: ");
 }
 
+/// What is said of a topology that a text describes.
+#[cfg(feature = "hwloc")]
+fn synthetic(text: &str) -> Section {
+    let mut section = described(Topology::Synthetic(text.to_owned()), Ranks::default());
+    assert_eq!(section.lines.remove(0).text, "not this machine, but what HWLOC_SYNTHETIC describes");
+    section
+}
+
+#[cfg(feature = "hwloc")]
 #[test]
-fn a_broken_file_is_named_and_what_is_wrong_with_it() {
+fn topologies_that_are_described_are_drawn() {
+    says(
+        &synthetic("pack:2 [numa(memory=1GB)] l3:2 core:2 pu:2"),
+        "|machine
+         |  ok       8 cores, 16 hardware threads: 2 sockets × 2 caches (L3 16 MiB) × 2 cores × 2 threads
+         |  -        NUMA node 0: 4 cores (processors 0-7), 954 MiB of memory
+         |  -        NUMA node 1: 4 cores (processors 8-15), 954 MiB of memory
+         |  -        caches: L3 4 × 16 MiB",
+    );
+    let said = synthetic("pack:2 [numa(memory=1GB)] [numa] core:4 pu:1");
+    let layout = &said.lines[0].text;
+    assert_eq!(layout, "8 cores: 2 sockets × 4 cores", "nodes of two kinds are no parts in one another");
+    let nodes = said.lines.iter().filter(|line| line.text.starts_with("NUMA node")).count();
+    assert_eq!(nodes, 4, "{said:?}");
+    let one = synthetic("pu:1");
+    assert_eq!(one.lines[0].text, "1 core: 1 core");
+    let wrong = synthetic("pack:two");
+    assert!(wrong.lines[0].text.starts_with("HWLOC_SYNTHETIC=\"pack:two\": hwloc: "), "{wrong:?}");
+}
+
+#[cfg(feature = "hwloc")]
+#[test]
+fn a_broken_file_is_named_and_ends_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("topology.xml");
     let problem = |text: &[u8]| {
         fs::write(&file, text).unwrap();
-        let error = recorded::read(&file).unwrap_err();
-        error.strip_prefix(&format!("{}: ", file.display())).unwrap().to_owned()
+        let error = Topology::Recorded(file.clone()).read().unwrap_err();
+        error.strip_prefix(&format!("{}: hwloc: ", file.display())).unwrap().to_owned()
     };
-    let broken =
-        |objects: &str| problem(format!("<topology version='2.0'>\n{objects}\n</topology>").as_bytes());
-    assert!(problem(b"").starts_with("not XML: "));
-    assert!(problem(b"\xff\xfe\0").starts_with("not XML: "));
-    assert!(problem(b"<topology version='2.0'><object type='PU'").starts_with("not XML: "));
-    assert_eq!(problem(b"<html/>"), "a <html>, and a <topology> is wanted");
-    let version = " of hwloc's format, and 2.0 is wanted (lstopo of hwloc 2)";
-    assert_eq!(problem(b"<topology/>"), format!("of version 1{version}"));
-    assert_eq!(problem(b"<topology version='9'/>"), format!("of version \"9\"{version}"));
-    assert_eq!(broken("<object type='Machine'/>"), "it has no processor (no object of type PU)");
-    assert_eq!(broken("<object/>"), "an object in line 2 has no valid type");
-    assert_eq!(broken("\n<object type='PU'/>"), "the object PU in line 3 has no valid cpuset");
-    assert_eq!(
-        broken("<object type='L3Cache' cpuset='0x1'/>"),
-        "the object L3Cache in line 2 has no valid depth"
-    );
-    assert_eq!(
-        broken("<object type='NUMANode' os_index='-1'/>"),
-        "the object NUMANode in line 2 has no valid os_index"
-    );
-    let long = "0x1,".to_owned() + &",".repeat(1 << 12);
-    for set in ["0xg", "0xf...f", "-1", "0x100000000", &long] {
-        let said = broken(&format!("<object type='PU' cpuset='{set}'/>"));
-        assert!(
-            said.starts_with("the object PU in line 2 has cpuset=") && said.ends_with("such as 0x000000ff"),
-            "{said}"
-        );
-    }
-    let nested = |depth| "<object type='Machine'>".repeat(depth) + &"</object>".repeat(depth);
-    assert_eq!(broken(&nested(90_000)), "it has no processor (no object of type PU)");
-    assert_eq!(broken(&nested(100_000)), "not XML: nodes limit reached");
+    let whole = include_str!("epyc.xml");
+    let broken: [&[u8]; 8] = [
+        b"",
+        b"\xff\xfe\0",
+        b"<html/>",
+        b"<topology/>",
+        b"<topology version='9'/>",
+        b"<topology version='2.0'><object type='PU' cpuset='0xg'/></topology>",
+        b"<topology version='2.0'><object type='Machine'/></topology>",
+        &whole.as_bytes()[..whole.len() / 2],
+    ];
+    broken.into_iter().for_each(|text| assert!(!problem(text).is_empty()));
+    let nested = "<topology version='2.0'>".to_owned() + &"<object type='Machine'>".repeat(90_000);
+    assert_eq!(problem(nested.as_bytes()), "its elements are nested more than 100 deep");
     let missing = directory.path().join("none.xml");
-    assert!(recorded::read(&missing).unwrap_err().starts_with(&format!("{}: ", missing.display())));
-    assert!(recorded::read(directory.path()).unwrap_err().ends_with(": it is no regular file"));
-    let files = super::super::files::Files::below("/");
-    let section = Machine::gather(&files, Some(missing), Ranks::default()).judge();
+    let read = |file: &Path| Topology::Recorded(file.to_owned()).read().unwrap_err();
+    assert!(read(&missing).starts_with(&format!("{}: ", missing.display())));
+    assert!(read(directory.path()).ends_with(": it is no regular file"));
+    let section = described(Topology::Recorded(missing), Ranks::default());
     assert_eq!(section.count(super::super::report::Mark::Problem), 1, "{section:?}");
-}
-
-#[test]
-fn words_of_zeros_and_what_may_not_be_used_are_understood() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("topology.xml");
-    let text = "<topology version='2.0'>
-        <object type='Machine' cpuset='0x00000001,,0x80000000' allowed_cpuset='0x00000001,,0x0'>
-        <object type='PU' cpuset='0x80000000'/><object type='PU' cpuset='0x00000001,,0x0'/>
-        </object></topology>";
-    fs::write(&file, text).unwrap();
-    let (hardware, model) = recorded::read(&file).unwrap();
-    let cores: Vec<_> = hardware.cores.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        (cores, hardware.allowed.to_string(), model),
-        (vec!["31".into(), "64".into()], "64".into(), None)
-    );
 }
 
 #[test]
@@ -273,7 +280,6 @@ fn more_ranks_than_hardware_threads() {
     says(
         &narrow.judge(),
         "|machine
-         |  -        A Chip 9000
          |  warn     the system does not describe its processors: no
          |           => let containers see /sys
          |  warn     3 ranks would share 2 hardware threads: waits yield instead of spinning
