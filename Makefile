@@ -3,15 +3,14 @@
 .PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs test-slurm test-python chaos soak fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
-target := $(or $(CARGO_TARGET_DIR),target)
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/make \1\t\2/p' Makefile | expand -t 24
 
 demo: ## installs what is missing, builds, reduces 8 B to 64 MiB among 4 ranks over TCP and prints the table
 	@ci/setup.sh build
-	cargo build --release -p unisono-cli
-	$(target)/release/unisono bench all_reduce --ranks 4 --provider tcp -b 8 -e 64M -f 2
+	unisono=$$(ci/built.sh unisono --release -p unisono-cli) && \
+	  "$$unisono" bench all_reduce --ranks 4 --provider tcp -b 8 -e 64M -f 2
 
 test: check unit examples python test-libfabric2 ## the whole gate: format, clippy, docs, tests, examples, doctests, the Python package, libfabric 2
 
@@ -24,13 +23,13 @@ check: ## format, clippy with all features and with none, and docs, with warning
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
 	@ci/package.sh
 	@# As on docs.rs, where neither libfabric nor hwloc nor what finds and reads them is there.
-	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere cargo check --target-dir $(target)/docs.rs -p unisono
+	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere cargo check --target-dir "$$(ci/target.sh)/docs.rs" -p unisono
 
 unit: ## tests and doctests; what they could not run says SKIPPED
 	@ci/setup.sh build
 	cargo test --workspace -- --show-output
-	cargo test -p unisono --lib --features ndarray,safetensors -- tensor
-	cargo test -p unisono-files --lib --all-features
+	cargo test -p unisono --lib --features ndarray,safetensors -- tensor --show-output
+	cargo test -p unisono-files --lib --all-features -- --show-output
 
 examples: ## runs every example with several ranks
 	@ci/setup.sh build
@@ -82,7 +81,6 @@ bench: ## criterion's benches, then the comparison with Gloo, Open MPI, MPICH an
 
 peers: ## compares five collectives with Gloo, Open MPI, MPICH and Intel MPI side by side, at 2, 4 and 8 ranks, over TCP and over shared memory (an hour each), and torch.distributed over Gloo with it over unisono
 	@ci/setup.sh build python
-	cargo build --release -p unisono-cli
 	@benches/peers/run.sh
 	@benches/peers/run.sh --over shm
 	@benches/peers/run.sh --torch
@@ -91,8 +89,8 @@ picture: ## draws docs/picture.svg: all_reduce among 4 ranks beside Gloo, Open M
 	@ci/setup.sh build python
 	rm -rf docs/picture
 	@benches/peers/run.sh --collective all_reduce --ranks 4 --json docs/picture
-	program=$$(realpath $(target)/release/unisono) && cd docs/picture && \
-	  LC_ALL=C && export LC_ALL && $$program bench --plot ../picture.svg unisono.json [!u]*.json
+	program=$$(ci/built.sh unisono --release -p unisono-cli) && cd docs/picture && \
+	  LC_ALL=C && export LC_ALL && "$$program" bench --plot ../picture.svg unisono.json [!u]*.json
 
 setup: ## installs what the other commands need
 	@ci/setup.sh build check python verbs slurm

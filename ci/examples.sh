@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # As `cargo test` has built them.
-cargo build --workspace --bins --examples --profile test
-built=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/debug
+unisono=$(ci/built.sh unisono --workspace --bins --examples --profile test)
+examples=$(dirname "$unisono")/examples
 written=$(mktemp -d)
 trap 'rm -rf "$written"' EXIT
 passed=0 failed=0
@@ -13,7 +13,7 @@ shopt -s nullglob
 for source in examples/*.rs examples/*/main.rs files/examples/*.rs; do
   name=$(basename "${source%/main.rs}" .rs)
   for ranks in 1 2 3; do
-    if output=$(cd "$written" && timeout 120 "$built/unisono" run -n "$ranks" --provider tcp -- "$built/examples/$name" 2>&1); then
+    if output=$(cd "$written" && timeout 120 "$unisono" run -n "$ranks" --provider tcp -- "$examples/$name" 2>&1); then
       echo "example $name, $ranks ranks ... ok"
       passed=$((passed + 1))
     else

@@ -2,7 +2,7 @@
 # Runs every fuzz target for UNISONO_FUZZ_SECONDS (30), by cargo-fuzz and a nightly toolchain. What it finds lies in fuzz/artifacts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-skip() { echo "SKIPPED make fuzz: $1"; exit 0; }
+skip() { echo "SKIPPED: make fuzz: $1"; exit 0; }
 cargo +nightly --version > /dev/null 2>&1 || skip "there is no nightly toolchain (rustup toolchain install nightly)"
 cargo fuzz --version > /dev/null 2>&1 || skip "there is no cargo-fuzz (cargo install cargo-fuzz)"
 cargo +nightly fuzz build

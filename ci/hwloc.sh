@@ -5,8 +5,7 @@
 #   prefix=$(ci/hwloc.sh)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-mkdir -p "${CARGO_TARGET_DIR:-target}"
-target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
+target=$(ci/target.sh)
 prefix=$target/hwloc
 if [ -e "$prefix/COPYING" ]; then
   echo "$prefix"

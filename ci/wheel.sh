@@ -9,8 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 profile=${1:-release}
 ci/setup.sh build python
-mkdir -p "${CARGO_TARGET_DIR:-target}"
-target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
+target=$(ci/target.sh)
 maturin=$(ci/venv.sh maturin) mpich=$(ci/venv.sh mpich) hwloc=$(ci/hwloc.sh)
 rm -rf "$target/wheels"
 export PKG_CONFIG_PATH=$hwloc/lib/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}

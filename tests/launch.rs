@@ -508,7 +508,7 @@ fn a_token_comes_from_a_file_that_nobody_else_reads() {
         std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
         assert!(told(&file).contains("belongs to user 65534"), "{}", told(&file));
     } else {
-        println!("SKIPPED the file of another user: only root can make one");
+        println!("SKIPPED: the file of another user: only root can make one");
     }
 }
 

@@ -266,7 +266,7 @@ def taking_part(options):
     for who in filter(None, options.contestants.split(",")):
         result = tried(who, options, "all_reduce", 2, 8)
         if isinstance(result, Exception):
-            print(f"SKIPPED {TITLES[who]}: {result}", flush=True)
+            print(f"SKIPPED: {TITLES[who]}: {result}", flush=True)
         else:
             there.append(who)
     return [who for who in TITLES if who in there]
@@ -296,7 +296,7 @@ def compare(options, cores, name, ranks, contestants):
                 results = [failure] * len(running)
             for who, result in zip(running, results):
                 if isinstance(result, Refused):
-                    notes[who] = f"SKIPPED {TITLES[who]}: {result}"
+                    notes[who] = f"SKIPPED: {TITLES[who]}: {result}"
                     refused.add(who)
                 elif isinstance(result, Failed):
                     notes[who] = f"{TITLES[who]} failed at {short(count)}: {result}"
@@ -356,7 +356,7 @@ def main():
     try:
         cores = Cores(options.cores)
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        print(f"SKIPPED how far apart the cores are: {error}")
+        print(f"SKIPPED: how far apart the cores are: {error}")
         cores = Cores(None)
     # Every table is measured, whatever came before it.
     full = [compare(options, cores, name, ranks, order) for name in options.collective for ranks in options.ranks]

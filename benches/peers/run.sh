@@ -21,9 +21,9 @@
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$here/../.."
-target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd)
+target=$(ci/target.sh)
 peers=$target/peers
-skip() { echo "SKIPPED $1: $2"; }
+skip() { echo "SKIPPED: $1: $2"; }
 
 if [ "${1:-}" = --packed ]; then
   [ $# -ge 4 ] && [ "$3" = --to ] || { echo "run.sh: --packed FILE.tar.gz wants --to DIR behind it" >&2; exit 2; }
@@ -44,7 +44,7 @@ if [ "${1:-}" = --packed ]; then
   exit
 fi
 
-cargo build --release -p unisono-cli
+unisono=$(ci/built.sh unisono --release -p unisono-cli)
 
 install() { # DIRECTORY PIP-ARGUMENTS...
   local venv=$peers/$1
@@ -65,7 +65,7 @@ pack() { # FILE
   local all=$peers/packed
   rm -rf "$all"
   mkdir -p "$all"
-  strip -o "$all/unisono" "$target/release/unisono"
+  strip -o "$all/unisono" "$unisono"
   cp "$peers/cores" "$all"
   for name in "${contestants[@]}"; do
     cd "$peers/$name"
@@ -91,12 +91,9 @@ fi
 
 if [ "${1:-}" = --torch ]; then
   shift
-  if ! torch=$(ci/venv.sh torch); then
-    skip "torch.distributed" "torch cannot be had from the package index; see pip's reason above"
-    exit 0
-  fi
+  torch=$(ci/venv.sh torch torch.distributed) || exit 0
   ci/python.sh develop --release
-  PYTHONPATH=$target/python/site exec "$torch/bin/python" "$here/compare_torch.py" --unisono "$target/release/unisono" "${cores[@]}" "$@"
+  PYTHONPATH=$target/python/site exec "$torch/bin/python" "$here/compare_torch.py" --unisono "$unisono" "${cores[@]}" "$@"
 fi
 
 contestants=()
@@ -119,5 +116,5 @@ if [ "${1:-}" = --pack ]; then
   exit
 fi
 
-exec python3 "$here/compare.py" --unisono "$target/release/unisono" --peers "$peers" "${cores[@]}" \
+exec python3 "$here/compare.py" --unisono "$unisono" --peers "$peers" "${cores[@]}" \
   --contestants "$(IFS=,; echo "${contestants[*]}")" "$@"

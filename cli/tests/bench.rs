@@ -464,7 +464,7 @@ fn a_terminal_gets_a_bar_even_within_one_size() {
     let mut command = Command::new("script");
     command.args(["-qec", &bench, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
     let Ok(mut terminal) = command.spawn() else {
-        println!("SKIPPED: there is no script(1), which makes a terminal");
+        println!("SKIPPED: a terminal that is closed: there is no script(1), which makes a terminal");
         return;
     };
     // So many calls take minutes: what is seen is seen while they run.
@@ -491,7 +491,7 @@ fn a_terminal_gets_a_bar_even_within_one_size() {
 #[test]
 fn a_full_disk_is_an_error() {
     if !Path::new("/dev/full").exists() {
-        println!("SKIPPED: there is no /dev/full");
+        println!("SKIPPED: a full disk: there is no /dev/full");
         return;
     }
     let output = bench(&["barrier", "--ranks", "2", "-n", "2", "--json", "/dev/full"]);

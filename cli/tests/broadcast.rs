@@ -162,7 +162,7 @@ fn what_goes_wrong_is_told_once_and_fails_all() {
 fn is_root(what: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("SKIPPED {what}: only root can be other users");
+        println!("SKIPPED: {what}: only root can be other users");
     }
     root
 }
@@ -201,7 +201,7 @@ fn a_disk_has_to_hold_what_is_in_no_hole() {
         .args(["-m", "mount", "-t", "tmpfs", "-o", "size=1m", "none", "/mnt"])
         .output();
     if !mounts.is_ok_and(|output| output.status.success()) {
-        println!("SKIPPED a_disk_has_to_hold_what_is_in_no_hole: a disk of 1 MiB cannot be mounted here");
+        println!("SKIPPED: a_disk_has_to_hold_what_is_in_no_hole: a disk of 1 MiB cannot be mounted here");
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -212,7 +212,7 @@ fn a_disk_has_to_hold_what_is_in_no_hole() {
     file.write_all_at(&[7; 100_000], 500_000_000).unwrap();
     file.sync_all().unwrap();
     if file.metadata().unwrap().blocks() * 512 >= 1 << 30 {
-        println!("SKIPPED a_disk_has_to_hold_what_is_in_no_hole: this file system has no holes");
+        println!("SKIPPED: a_disk_has_to_hold_what_is_in_no_hole: this file system has no holes");
         return;
     }
     let unisono = env!("CARGO_BIN_EXE_unisono");

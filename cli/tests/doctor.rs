@@ -90,7 +90,7 @@ fn the_status_says_whether_anything_works() {
     assert_eq!(titles, SECTIONS);
     assert!(!found["machine"]["hardware"]["Ok"]["cores"].as_array().unwrap().is_empty());
     if !works {
-        println!("SKIPPED: nothing works here, so its latency cannot be looked at: {}", found["providers"]);
+        println!("SKIPPED: the latency that doctor measures: nothing works here: {}", found["providers"]);
         return;
     }
     let reduced = &found["self_test"]["trials"][0]["success"];

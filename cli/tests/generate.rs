@@ -42,7 +42,7 @@ fn scripts_know_all_subcommands_and_no_hidden_one() {
         fs::write(&file, script).unwrap();
         match Command::new(shell).arg("-n").arg(&file).output() {
             Ok(output) => assert!(output.status.success(), "{output:?}"),
-            Err(error) => println!("SKIPPED: {shell} does not read its script: {error}"),
+            Err(error) => println!("SKIPPED: completions of {shell}: it cannot be run: {error}"),
         }
     }
     // What bash offers, asked as it asks.
@@ -50,7 +50,7 @@ fn scripts_know_all_subcommands_and_no_hidden_one() {
         _unisono unisono --rank all_reduce; echo \"${COMPREPLY[@]}\"";
     match Command::new("bash").current_dir(directory.path()).args(["--norc", "-c", ask]).output() {
         Ok(output) => assert_eq!(text(&output.stdout), "--ranks\n", "{output:?}"),
-        Err(error) => println!("SKIPPED: bash completes nothing: {error}"),
+        Err(error) => println!("SKIPPED: what bash offers: it cannot be run: {error}"),
     }
 }
 

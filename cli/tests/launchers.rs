@@ -71,7 +71,7 @@ fn launchers_start_ranks() {
         };
         match started_by(launcher) {
             Ok(()) => println!("ran under {launcher:?}"),
-            Err(why) if named.is_err() => println!("SKIPPED {launcher:?}: {why}"),
+            Err(why) if named.is_err() => println!("SKIPPED: {launcher:?}: {why}"),
             Err(why) => panic!("{launcher:?} must run here, and {why}"),
         }
     }

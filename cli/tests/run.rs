@@ -304,7 +304,7 @@ fn signals_end_all() {
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         if ignored(signal) {
             println!(
-                "SKIPPED {signal:?}: it is ignored here, as under nohup, and so by what is started here"
+                "SKIPPED: {signal:?} ends all: it is ignored here, as under nohup, and so by what is started here"
             );
             continue;
         }
@@ -457,7 +457,7 @@ fn more_ranks_than_there_may_be_descriptors_are_refused_in_words() {
 #[test]
 fn output_that_cannot_be_written_is_told_once() {
     if !Path::new("/dev/full").exists() {
-        println!("SKIPPED: there is no /dev/full");
+        println!("SKIPPED: output that cannot be written: there is no /dev/full");
         return;
     }
     for (ranks, script, told) in [
@@ -504,7 +504,9 @@ fn where_the_ends_of_ranks_are_not_told_it_refuses() {
     };
     let back = ["env", "--default-signal=CHLD"];
     if !ignoring(&[&back[..], &["true"]].concat()).is_ok_and(|output| output.status.success()) {
-        println!("SKIPPED: this takes an env(1) that sets signals, such as that of coreutils 8.31");
+        println!(
+            "SKIPPED: SIGCHLD ignored: this takes an env(1) that sets signals, such as that of coreutils 8.31"
+        );
         return;
     }
     let job = [env!("CARGO_BIN_EXE_unisono"), "run", "-n", "2", "echo", "begun"];
@@ -538,7 +540,7 @@ fn where_processes_and_threads_run_out_it_ends() {
             // 127 with one process: of setpriv itself, which only root may use so; timeout(1) is not reached either.
             Ok(output) if most > 1 || output.status.code() != Some(127) => output,
             _ => {
-                println!("SKIPPED: this takes setpriv and prlimit, and root");
+                println!("SKIPPED: processes run out: this takes setpriv and prlimit, and root");
                 return;
             }
         };

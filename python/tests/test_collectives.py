@@ -317,7 +317,7 @@ def test_memory_from_outside_serves_as_a_buffer(world: Ranks) -> None:
 
 
 def test_bfloat16_is_reduced(world: Ranks) -> None:
-    pytest.importorskip("ml_dtypes", reason="SKIPPED: numpy has bfloat16 only with ml_dtypes")
+    pytest.importorskip("ml_dtypes", reason="numpy has bfloat16 only with ml_dtypes")
     world.run(bfloat16)
 
 

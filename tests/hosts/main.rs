@@ -62,11 +62,11 @@ fn main() -> ExitCode {
     }
     // As part of `cargo test` it would double that suite's time, and run as root what nobody asked for.
     if std::env::var_os("UNISONO_TEST_HOSTS").is_none() {
-        println!("SKIPPED  hosts: `make test-hosts` runs them");
+        println!("SKIPPED: hosts: `make test-hosts` runs them");
         return ExitCode::SUCCESS;
     }
     if let Err(why) = Hosts::possible() {
-        println!("SKIPPED  hosts: {why}");
+        println!("SKIPPED: hosts: {why}");
         return ExitCode::SUCCESS;
     }
     let filter = arguments::filter();

@@ -151,7 +151,7 @@ pub(crate) fn one(name: &str, case: impl FnOnce() -> Outcome) -> Option<bool> {
         Ok(Verdict::Passed) => println!("ok       {name} ({seconds:.2} s)"),
         Ok(Verdict::Measured(what)) => println!("ok       {name} ({seconds:.2} s): {what}"),
         Ok(Verdict::Skipped(why)) => {
-            println!("SKIPPED  {name}: {why}");
+            println!("SKIPPED: {name}: {why}");
             return None;
         }
         Err(error) => println!("FAILED   {name} ({seconds:.2} s): {error}"),

@@ -68,7 +68,7 @@ fn what_ranks_say_in_a_directory_for_all_is_read_by_their_user_alone() {
         let list = |uid| Command::new("ls").arg(&folder).uid(uid).gid(uid).output().unwrap().status.success();
         assert!(list(0) && !list(NOBODY));
     } else {
-        println!("SKIPPED another user's look: only root can become one");
+        println!("SKIPPED: another user's look: only root can become one");
     }
     one.leave();
 }
@@ -126,7 +126,7 @@ fn a_folder_that_is_not_this_users_alone_is_refused() {
 #[test]
 fn a_folder_that_another_user_made_beforehand_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: only root can give a folder to another user");
+        println!("SKIPPED: a folder of another user: only root can give a folder to another user");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

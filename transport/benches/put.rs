@@ -224,7 +224,7 @@ fn main() -> Result<(), Failure> {
             Ok(_) => measure(&mut criterion, &format!("ofi:{provider}"), false, || {
                 Ok(Box::new(Ofi::open(&options)?))
             })?,
-            Err(error) => println!("SKIPPED  ofi:{provider}: {error}"),
+            Err(error) => println!("SKIPPED: puts over ofi:{provider}: {error}"),
         }
     }
     criterion.final_summary();

@@ -166,11 +166,11 @@ mod tests {
                 let told = refusal(&file, 0, 100);
                 assert!(told.contains("shm_open makes such files"), "{told}");
             }
-            Err(error) => println!("skipped, no file in /dev/shm: {error}"),
+            Err(error) => println!("SKIPPED: a file of shm_open: none can be made in /dev/shm: {error}"),
         }
         match memfd_create("test", SEALING | MemfdFlags::HUGETLB) {
             Ok(file) => assert!(refusal(&file, 0, 100).contains("without that flag")),
-            Err(error) => println!("skipped, no hugetlbfs: {error}"),
+            Err(error) => println!("SKIPPED: a memfd of huge pages: there is no hugetlbfs: {error}"),
         }
     }
 

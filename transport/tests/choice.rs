@@ -126,7 +126,9 @@ fn ranks_that_meet_beside_the_cards_network_use_the_cards_all_the_same() {
             !required,
             "it must run here, but the NICs have {nics:?}, and beside them there is {beside:?}"
         );
-        println!("SKIPPED: there is no RDMA NIC with an address beside another network");
+        println!(
+            "SKIPPED: ranks that meet beside their NICs: there is no RDMA NIC with an address beside another network"
+        );
         return;
     };
     let verbs = Options { provider: Some("verbs".into()), towards: Some(beside), ..Options::default() };

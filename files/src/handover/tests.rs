@@ -317,7 +317,7 @@ fn holes_arrive_as_holes() {
     [3, 700 * K, 4096 * K].iter().for_each(|&at| file.write_all_at(b"abc", at).unwrap());
     file.sync_all().unwrap();
     if file.metadata().unwrap().blocks() * 512 >= 4096 * K {
-        println!("SKIPPED: the file system of {} has no holes", path.display());
+        println!("SKIPPED: a resumed file with holes: the file system of {} has none", path.display());
         return;
     }
     let bytes = fs::read(&path).unwrap();

@@ -232,7 +232,7 @@ fn a_source_of_another_length_than_the_system_tells_is_refused() {
     // Of 0 bytes, as all in /proc, and of 4096, as all in /sys.
     for (path, more) in [("/proc/self/status", true), ("/sys/kernel/uevent_seqnum", false)] {
         let Ok(about) = fs::metadata(path) else {
-            println!("SKIPPED {path}: there is none here");
+            println!("SKIPPED: a source at {path}: there is none here");
             continue;
         };
         let refused = Source::open(path.as_ref()).map(drop);
@@ -249,7 +249,7 @@ fn sparse(path: &std::path::Path, len: u64, data: &[(u64, usize)]) -> bool {
     file.sync_all().unwrap();
     let has = file.metadata().unwrap().blocks() * 512 < len;
     if !has {
-        println!("SKIPPED: the file system of {} has no holes", path.display());
+        println!("SKIPPED: files with holes: the file system of {} has none", path.display());
     }
     has
 }

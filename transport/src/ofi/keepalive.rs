@@ -173,7 +173,7 @@ mod tests {
         ] {
             let listen = || TcpListener::bind(SocketAddr::new(ip, 0));
             let Ok(own) = listen() else {
-                println!("SKIPPED  {ip}: this machine has no such address");
+                println!("SKIPPED: keepalive at {ip}: this machine has no such address");
                 continue;
             };
             let (peer, other) = (listen().unwrap(), listen().unwrap());

@@ -117,12 +117,12 @@ mod tests {
         let ours = Segment::own(&file, len).unwrap();
         let theirs = Segment::of_peer(&file, 0, len, Access::ReadWrite).unwrap();
         if let Err(reason) = Nodes::load().unwrap().bind(&ours) {
-            println!("SKIPPED: this process may not choose nodes: {reason}");
+            println!("SKIPPED: whose node pages are on: this process may not choose nodes: {reason}");
             return;
         }
         theirs.words()[0].store(1, Ordering::Relaxed);
         let Some(line) = told(&theirs) else {
-            println!("SKIPPED: the system does not tell where pages are");
+            println!("SKIPPED: whose node pages are on: the system does not tell where pages are");
             return;
         };
         // `prefer:0`, or `prefer (many):0` of newer systems.

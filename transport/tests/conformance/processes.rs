@@ -389,7 +389,10 @@ fn names_the_peer(error: &Failure) -> bool {
 /// One sleeps when the other is killed: it wakes, gets an error with the peer's name, and nothing of the peer is left.
 fn killed_beside_sleep(between: Between) -> Outcome {
     if !between.names_the_dead() {
-        println!("SKIPPED  {}: not every provider notices that a process is killed", between.name());
+        println!(
+            "SKIPPED: {}, killed beside sleep: not every provider notices that a process is killed",
+            between.name()
+        );
         return Ok(());
     }
     let descriptors = || Ok::<_, io::Error>(std::fs::read_dir("/proc/self/fd")?.count());
