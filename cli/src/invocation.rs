@@ -3,7 +3,7 @@
 use std::{
     env,
     ffi::{OsStr, OsString},
-    os::unix::process::CommandExt,
+    os::unix::{ffi::OsStrExt, process::CommandExt},
     process::Command,
     sync::OnceLock,
 };
@@ -24,7 +24,10 @@ pub struct Invocation {
 impl Default for Invocation {
     /// The invocation of a process whose executable is the program.
     fn default() -> Self {
-        Self::new(vec![EXECUTABLE.into()], env::args_os().skip(1).collect())
+        let mut arguments = env::args_os();
+        let name = arguments.next().unwrap_or_default();
+        let linked = std::fs::read_link(EXECUTABLE).is_ok();
+        Self::new(vec![executable(linked, &name)], arguments.collect())
     }
 }
 
@@ -43,6 +46,17 @@ impl Invocation {
     fn installed() -> &'static Self {
         INVOCATION.get_or_init(Self::default)
     }
+}
+
+/// This executable: the link, or where there is none (no /proc, as in a bare chroot) the name that it was started by.
+fn executable(linked: bool, name: &OsStr) -> OsString {
+    if linked {
+        return EXECUTABLE.into();
+    }
+    // A name without a directory is looked for in PATH; another is of this directory, which a child may not start in.
+    let has_directory = name.as_bytes().contains(&b'/');
+    let whole = has_directory.then(|| std::path::absolute(name).ok()).flatten();
+    whole.map_or_else(|| name.to_owned(), Into::into)
 }
 
 /// The arguments that the program was started with.
@@ -70,4 +84,19 @@ pub(crate) fn command() -> Command {
 /// The same as text, for errors.
 pub(crate) fn shown() -> String {
     words().join(OsStr::new(" ")).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_proc_the_program_is_found_by_the_name_that_it_was_started_by() {
+        let of = |linked, name: &str| executable(linked, name.as_ref()).into_string().unwrap();
+        assert_eq!(of(true, "/usr/bin/unisono"), EXECUTABLE);
+        assert_eq!(of(false, "/usr/bin/unisono"), "/usr/bin/unisono");
+        assert_eq!(of(false, "unisono"), "unisono");
+        let here = env::current_dir().unwrap();
+        assert_eq!(of(false, "target/unisono"), here.join("target/unisono").to_str().unwrap());
+    }
 }

@@ -80,6 +80,21 @@ fn play(_: &str) -> rank::Outcome {
     Ok(())
 }
 
+/// Elements of 4 bytes that take several slots. An emulated machine takes longer to say what is right than ranks to do it.
+const LARGE: usize = 20_003;
+
+/// Every collective once as it comes, with little data and with much, in plain memory and in registered buffers. Returns the number of calls.
+pub(crate) fn short(group: ProcessGroup) -> Result<u64, Box<dyn std::error::Error>> {
+    let round = Round { name: "defaults", algorithm: None, small: false };
+    let mut check = Check { group, round, seed: SEED, bits: 0 };
+    for (count, registered) in [(37, false), (37, true), (LARGE, false), (LARGE, true)] {
+        check.reductions::<f32>(count, ReduceOp::Sum, registered)?;
+        check.moves::<f32>(count, registered)?;
+    }
+    check.rounding::<bf16>(&[700])?;
+    Ok(check.group.operations())
+}
+
 pub(crate) struct Check {
     pub(crate) group: ProcessGroup,
     round: Round,

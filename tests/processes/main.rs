@@ -20,6 +20,7 @@ mod forking;
 mod groups;
 mod joining;
 mod leaving;
+mod machine;
 mod members;
 mod memlock;
 mod messages;
@@ -60,6 +61,7 @@ const ROLES: &[&[Role]] = &[
     again::ROLES,
     ending::ROLES,
     leaving::ROLES,
+    machine::ROLES,
     signals::ROLES,
     memlock::ROLES,
     strangers::ROLES,
@@ -76,6 +78,7 @@ fn cases(provider: &str) -> Cases {
         cases.push((format!("collectives, {ranks} ranks"), case));
     }
     let tables = [
+        machine::CASES,
         messages::CASES,
         erased::CASES,
         groups::CASES,

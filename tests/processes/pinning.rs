@@ -1,7 +1,7 @@
 //! The processors of the progress thread, as the system reports them.
 
 use rustix::thread::{CpuSet, sched_getaffinity};
-use unisono::{Error, ReduceOp};
+use unisono::{Error, ProcessGroup, ReduceOp};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -14,7 +14,6 @@ pub(crate) const CASES: Table =
 
 pub(crate) const ROLES: &[Role] = &[("pinned", play)];
 
-/// Says on which processors the progress thread may run, and the process's other threads.
 fn play(_: &str) -> rank::Outcome {
     let group = match join() {
         Ok(group) => group,
@@ -24,6 +23,11 @@ fn play(_: &str) -> rank::Outcome {
             return Ok(());
         }
     };
+    bound(&group)
+}
+
+/// Says on which processors the progress thread may run; the process's other threads may on all.
+pub(crate) fn bound(group: &ProcessGroup) -> rank::Outcome {
     let sum = group.all_reduce_async(vec![1_i32; 1000], ReduceOp::Sum)?.wait()?;
     ensure!(sum == vec![i32::try_from(group.size())?; 1000], "a wrong sum");
     let mut found = false;
@@ -50,7 +54,7 @@ fn play(_: &str) -> rank::Outcome {
 }
 
 /// The number of processors in a list: `0-3,7`.
-fn count(list: &str) -> Result<usize, Box<dyn std::error::Error>> {
+pub(crate) fn count(list: &str) -> Result<usize, Box<dyn std::error::Error>> {
     let mut count = 0;
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -60,7 +64,7 @@ fn count(list: &str) -> Result<usize, Box<dyn std::error::Error>> {
 }
 
 /// The processors on which this process may run.
-fn processors() -> Result<Vec<usize>, Box<dyn std::error::Error>> {
+pub(crate) fn processors() -> Result<Vec<usize>, Box<dyn std::error::Error>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
 }

@@ -118,7 +118,10 @@ impl TestJob {
 
     /// Starts a rank in its role, with these variables besides those of every rank.
     pub(crate) fn start(&mut self, rank: usize, role: &str, more: &[(&str, &str)]) -> Result<()> {
-        self.start_by(Command::new(std::env::current_exe()?), rank, role, more)
+        // Without /proc the system does not tell.
+        let named = || std::env::args_os().next().map(Into::into);
+        let program = std::env::current_exe().ok().or_else(named).ok_or("this program has no name")?;
+        self.start_by(Command::new(program), rank, role, more)
     }
 
     /// The same, by a command that starts this program in another place.

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first process of the machine that run.sh starts, run by busybox from the initial file system.
-# /settings says where WORK is, /modules.order which modules to load, /command what to run.
+# The first process of the machine that vm.sh starts, run by busybox from the initial file system.
+# /settings says where WORK is, how many HUGE pages there are and on which NUMA nodes the RAILS; /modules.order which modules to load, /command what to run.
 mkdir -p /proc /sys /dev /lower /upper /root
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -32,22 +32,40 @@ mount -t overlay -o lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work ove
 mount -t 9p -o "cache=mmap,$options" work "/root$WORK" || finish 125
 for d in proc sys dev; do mount --move /$d /root/$d; done
 r=/root
-mkdir -p $r/dev/shm $r/dev/pts
+mkdir -p $r/dev/shm $r/dev/pts $r/dev/hugepages
 mount -t tmpfs none $r/dev/shm
+mount -t hugetlbfs none $r/dev/hugepages
+mount -t cgroup2 none $r/sys/fs/cgroup
+echo "$HUGE" >$r/proc/sys/vm/nr_hugepages
 mount -t devpts none $r/dev/pts
 mount -t tmpfs none $r/run
 
-# soft-RoCE over an Ethernet device that leads nowhere: the link reaches itself.
 ip link set lo up
-[ -e $r/sys/class/net/dummy0 ] || ip link add dummy0 type dummy
-ip link set dummy0 mtu 4200 up
-ip addr add 192.168.77.1/24 dev dummy0
+# soft-RoCE over Ethernet devices that lead nowhere: the link reaches itself.
+link() { # DEVICE RDMA-DEVICE ADDRESS MTU
+  ip link set "$1" mtu "$4" up
+  ip addr add "$3/24" dev "$1"
+  chroot $r rdma link add "$2" type rxe netdev "$1" || finish 125
+}
+if [ -n "$RAILS" ]; then
+  rail=0
+  for node in $RAILS; do
+    # By the address that vm.sh gives it: the order of names is the kernel's.
+    for device in "$r"/sys/class/net/*; do
+      read -r mac <"$device/address"
+      [ "$mac" != 52:54:00:00:00:0$rail ] || link "${device##*/}" rxe$rail 192.168.$((77 + 2 * rail)).1 1500
+    done
+    rail=$((rail + 1))
+  done
+else
+  [ -e $r/sys/class/net/dummy0 ] || ip link add dummy0 type dummy
+  link dummy0 rxe0 192.168.77.1 4200
+fi
 # A network without RDMA beside it, as clusters have one by which ranks meet.
 ip link add dummy1 type dummy
 ip link set dummy1 up
 ip addr add 192.168.78.1/24 dev dummy1
-chroot $r rdma link add rxe0 type rxe netdev dummy0 || finish 125
-say "rxe0 is up"
+say "links are up"
 
 cp /command $r/run/command
 chroot $r /bin/bash /run/command <$r/dev/null >$r/dev/vport0p1 2>&1
