@@ -10,9 +10,12 @@
 
 use unisono::{ProcessGroup, ReduceOp};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Who this process is, from `unisono run`, torchrun, srun or mpirun.
-    let group = ProcessGroup::from_env()?;
+fn main() -> std::process::ExitCode {
+    // Joins as launched; errors reach all ranks.
+    unisono::main(program)
+}
+
+fn program(group: &ProcessGroup) -> unisono::Result<()> {
     let (rank, ranks) = (group.rank(), group.size());
 
     // Any slice of f16, bf16, f32, f64 or an integer. Every rank gets the average over all ranks.

@@ -1,7 +1,11 @@
 //! Calls: what their ranks must agree on, as codes on the wire, and their names for people. The engine compares the codes and does
 //! not know the calls.
 
-use crate::{dtype::Dtype, position::CallRecord, reduce::ReduceOp};
+use crate::{
+    dtype::Dtype,
+    position::{CallRecord, LEAVES},
+    reduce::ReduceOp,
+};
 use unisono_schedule::{Collective, Job, Rank, algorithm};
 
 /// The code of a send, in place of a collective's. The root is then the peer, the count the tag.
@@ -60,7 +64,7 @@ impl Cargo {
             Self::Parts => ("_tensor", None),
             Self::Split => ("", Some("split()")),
             Self::NewGroup => ("", Some("new_group()")),
-            Self::Leaving | Self::Shutdown => ("", Some("leave()")),
+            Self::Leaving | Self::Shutdown => ("", Some(LEAVES)),
         }
     }
 }

@@ -60,6 +60,7 @@ pub mod launch;
 pub mod object;
 mod outside;
 mod position;
+mod program;
 #[cfg(test)]
 #[path = "../tests/random/mod.rs"]
 mod random;
@@ -74,7 +75,11 @@ pub use buffer::{Buffer, Foreign, Memory};
 pub use config::{Config, ThreadCores};
 pub use error::{Error, Failure, Result};
 pub use group::{Direction, GradientBuckets, Message, MessageRequest, ProcessGroup, Request, Source};
+pub use program::main;
 pub use reduce::{ReduceOp, Reduction};
+pub use runtime::late_failure;
 pub use tensor::{Tensor, TensorView, TensorViewMut};
 pub use unisono_schedule as schedule;
+#[doc(hidden)]
+pub use unisono_transport::log;
 pub use work::Work;

@@ -57,7 +57,7 @@ impl LastWords {
         let mut state = state();
         state.ranks.push((rank, Weak::clone(&watch)));
         if let Err(error) = state.install() {
-            tracing::warn!(rank, %error, "a signal that ends this rank will not be reported");
+            crate::log::warn!(rank, %error, "a signal that ends this rank will not be reported");
         }
         Self(watch)
     }
@@ -112,7 +112,7 @@ fn listen(mut pipe: UnixStream) {
         let ranks = state().ranks.clone();
         for (rank, watch) in ranks {
             if let Some(watch) = watch.upgrade() {
-                tracing::info!(rank, "ends by {name}");
+                crate::log::info!(rank, "ends by {name}");
                 watch.last_words(&Failure::Ended { rank, signal: name.to_owned() });
             }
         }

@@ -27,6 +27,9 @@ pub(crate) trait Driver: Send + Sync {
     /// The failure that has ended the world, if there is one.
     fn failed(&self) -> Option<Failure>;
 
+    /// The error, which a call returns to the program.
+    fn told(&self, error: Error) -> Error;
+
     /// An error in a forked child of the process that joined.
     fn check_process(&self) -> Result<()>;
 }
@@ -186,7 +189,15 @@ impl<T> Work<T> {
     }
 
     fn result(&self, end: End) -> Result<T> {
-        (self.open)(end.map_err(Error::Failed)?).unwrap_or_else(|| Err(self.lost()))
+        (self.open)(end.map_err(|failure| self.told(failure))?).unwrap_or_else(|| Err(self.lost()))
+    }
+
+    fn told(&self, failure: Failure) -> Error {
+        let error = Error::Failed(failure);
+        match self.driver.upgrade() {
+            Some(driver) => driver.told(error),
+            None => error,
+        }
     }
 
     /// Waits at most until `until`. False if the operation has not ended.
@@ -203,13 +214,14 @@ impl<T> Work<T> {
         self.driver.upgrade().map_or_else(|| Some(Failure::Closed), |driver| driver.failed())
     }
 
-    /// The error if there is no result: it was returned before, or the world has ended.
+    /// The error if there is no result: it was returned before, the world has ended, or the operation has not.
     fn lost(&self) -> Error {
-        if self.outcome.ended() {
-            let problem = "it has ended and given its result before".to_owned();
-            return Error::Argument { call: "Work", problem };
-        }
-        Error::Failed(self.failed().unwrap_or(Failure::Closed))
+        let problem = match (self.outcome.ended(), self.failed()) {
+            (true, _) => "it has ended and given its result before",
+            (false, Some(failure)) => return self.told(failure),
+            (false, None) => "it has not ended: wait for it first, or look whether it is done",
+        };
+        Error::Argument { call: "Work", problem: problem.to_owned() }
     }
 }
 
@@ -224,7 +236,7 @@ impl<T> Future for Work<T> {
             Poll::Ready(Some(end)) => Poll::Ready(self.result(end)),
             Poll::Ready(None) => Poll::Ready(Err(self.lost())),
             Poll::Pending => match self.failed() {
-                Some(failure) => Poll::Ready(Err(Error::Failed(failure))),
+                Some(failure) => Poll::Ready(Err(self.told(failure))),
                 None => Poll::Pending,
             },
         }

@@ -69,11 +69,13 @@ const LIBRARY: &[(&str, &[&str])] = &[
             "work",
         ],
     ),
+    ("program", &["group", "runtime"]),
     ("fuzz", ALL),
 ];
 /// The rooms of `transport/src/`: the ways to move bytes know the trait and its nouns, not one another,
 /// but for one that is made of two.
 const TRANSPORT: &[(&str, &[&str])] = &[
+    ("log", &[]),
     ("fork", &[]),
     ("eventfd", &[]),
     ("file", &[]),
@@ -164,11 +166,12 @@ const UNSAFE: &[&str] = &[
     "cli/src/bench/put_pair.rs",
 ];
 /// Where the environment may be read: settings in one place, launchers' variables in one, libfabric's in one and where a
-/// job sets one of them, PATH in one, all names that are set in one (doctor looks for typing mistakes); and what is not
+/// job sets one of them, `RUST_LOG` in one, PATH in one, all names that are set in one (doctor looks for typing mistakes); and what is not
 /// part of the library or the program.
 const ENVIRONMENT: &[&str] = &[
     "src/launch/environment.rs",
     "transport/src/ofi/variables.rs",
+    "transport/src/log.rs",
     "cli/src/run/job.rs",
     "cli/src/run/program.rs",
     "cli/src/doctor/environment.rs",
@@ -186,6 +189,17 @@ const ENVIRONMENT: &[&str] = &[
     "examples/",
 ];
 const READS: &[&str] = &["env :: var", "env :: var_os", "env :: vars", "env :: vars_os"];
+/// Where events are made: everywhere else by the macros of that file, without which they are lost where the program has no subscriber.
+const EVENTS: &[&str] = &["transport/src/log.rs", "python/src/log.rs"];
+const MAKES: &[&str] = &[
+    "tracing :: error !",
+    "tracing :: warn !",
+    "tracing :: info !",
+    "tracing :: debug !",
+    "tracing :: trace !",
+];
+/// The room that every room may import.
+const EVERYBODYS: &str = "log";
 /// No file is longer, tests included.
 const LINES: usize = 600;
 
@@ -236,6 +250,11 @@ fn check(files: &[(String, String)]) -> Vec<Violation> {
             }
         }
         let tokens = without_tests(&tokens);
+        for (at, Token { text, line }) in tokens.iter().enumerate() {
+            if text == "tracing" && MAKES.iter().any(|make| is(&tokens, at, make)) && !within(file, EVENTS) {
+                tell(*line, "an event is made by `tracing` itself and not by `log`".into());
+            }
+        }
         if let Some(inside) = file.strip_prefix("src/") {
             arrows(inside, &tokens, LIBRARY, &library, &mut tell);
         } else if let Some(inside) = file.strip_prefix("transport/src/") {
@@ -310,6 +329,9 @@ fn arrows(
             }
         }
         let Some(target) = from.first().copied().or_else(|| names.next()) else { continue };
+        if target == EVERYBODYS {
+            continue;
+        }
         let target = reexports.get(target).map_or(target, String::as_str);
         let known = table.iter().any(|(name, _)| *name == target);
         if target == room || *allowed == ALL || allowed.contains(&target) {
@@ -526,6 +548,7 @@ fn other_planted_violations_are_found() {
         ("src/engine/mod.rs", "fn f() {\n unsafe { g() } }", 3),
         ("cli/src/run/job.rs", "let a = 'u'; let b = '\\''; unsafe impl<'a> A for B<'a> {}", 2),
         ("src/engine/mod.rs", "fn f() { std::env::var(\"X\"); }", 2),
+        ("src/engine/mod.rs", "fn f() { tracing::warn!(\"late\"); }", 2),
         ("cli/src/main.rs", "use std::env;\n\nfn f() { env::var_os(\"X\"); }", 4),
         ("transport/src/shm/mod.rs", "fn f() { unsafe { libc::syscall(libc::SYS_gettid) } }", 2),
         ("benches/a.rs", &long, 601),

@@ -19,7 +19,7 @@ static TASKS: LazyLock<Sender<Task>> = LazyLock::new(|| {
     let (sender, receiver) = channel();
     // Without the thread the tasks wait for ever: objects are not dropped, and nobody is called back.
     if let Err(error) = thread::Builder::new().name("unisono-python".to_owned()).spawn(|| run(receiver)) {
-        tracing::error!(%error, "cannot start the thread that completes futures");
+        unisono::log::error!(%error, "cannot start the thread that completes futures");
     }
     sender
 });

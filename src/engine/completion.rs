@@ -190,7 +190,7 @@ impl Completion {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(part)) {
                 // The drop of the payload may panic again, and so may a subscriber of the log.
                 mem::forget(payload);
-                let told = catch_unwind(|| tracing::error!("{what} has panicked"));
+                let told = catch_unwind(|| crate::log::error!("{what} has panicked"));
                 told.unwrap_or_else(mem::forget);
             }
         }

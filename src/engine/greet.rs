@@ -21,7 +21,7 @@ impl Engine {
         match self.net.port.transport.allocate(2 * bytes, false) {
             Ok(area) => self.greetings.area = Some(area),
             Err(error @ Error::Register { .. }) => {
-                tracing::debug!(%error, "no large message is exchanged when ranks meet");
+                crate::log::debug!(%error, "no large message is exchanged when ranks meet");
             }
             Err(error) => return Err(error),
         }

@@ -143,7 +143,7 @@ impl ProcessGroup {
         let spec = ready.spec();
         let borrowed = Borrowed::foreign(ready.input, ready.output, ready.at);
         let borrowed = ready.arranged(borrowed);
-        self.shared.run(&mut *self.shared.state()?, request.dtype, &spec, borrowed, &ready.options)
+        self.shared.run(self.shared.state()?, request.dtype, &spec, borrowed, &ready.options).map(drop)
     }
 
     /// Begins a [`collective`](Self::collective). [`Work::wait`] returns both operands with their owners.

@@ -4,6 +4,7 @@
 mod collective;
 mod erased;
 mod membership;
+mod order;
 mod p2p;
 mod plan;
 mod sequence;
@@ -194,13 +195,14 @@ impl ProcessGroup {
     /// Afterwards, handles are dropped without waiting, and this process may join a new world.
     pub fn abort(&self, why: &str) -> Error {
         let runtime = &self.shared.runtime;
-        runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() })
+        runtime.told(runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() }))
     }
 
     /// The failure that has ended the world, if there is one; every call returns it.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        match self.shared.runtime.check() {
+        let runtime = &self.shared.runtime;
+        match runtime.check().map_err(|error| runtime.told(error)) {
             Err(Error::Failed(failure)) => Some(failure),
             _ => None,
         }
@@ -338,7 +340,9 @@ impl ProcessGroup {
     /// the timeout counts. A rank cannot
     /// leave earlier, because closing an endpoint may discard messages that the network has not delivered, and because a mismatch
     /// is detected only by ranks that are still members. After 30 s it logs a warning with the positions of the other ranks.
-    /// Dropping the last handle of the world and of its groups does the same, but cannot return an error.
+    /// Dropping the last handle of the world and of its groups does the same, but cannot return an error: a failure that no call has
+    /// returned is then an error in the log, which is written to standard error unless the program has a subscriber of `tracing`, and
+    /// [`late_failure`](crate::late_failure). If `unisono run` started the ranks, its status is 1.
     ///
     /// On another group: drops this handle, waits for no rank, and returns `Ok`.
     ///

@@ -21,11 +21,7 @@ use crate::{
     dtype::Dtype,
     engine::{Action, Done, Memory, Next, Receipts, What},
     error::{Error, Failure, Result},
-    group::{
-        ProcessGroup,
-        plan::spec::CallSpec,
-        shared::{Shared, State},
-    },
+    group::{ProcessGroup, order::Engaged, plan::spec::CallSpec, shared::Shared},
     work::{Opening, Work},
 };
 
@@ -40,7 +36,7 @@ pub(crate) struct Sequence<'s> {
 
 enum How<'s> {
     /// The caller waits for each operation. No other collective call of the group comes between.
-    Now(&'s mut State),
+    Now(#[expect(dead_code, reason = "it proves that the call has the group's state")] &'s Engaged<'s>),
     /// The caller waits for each operation; they are messages, which may come between other calls.
     Beside,
     /// The driver polls the call again when the operation has ended.
@@ -72,12 +68,9 @@ impl Sequence<'_> {
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
         let ProcessGroup { shared, options, .. } = &self.group;
-        let done = match &mut self.how {
-            How::Now(state) => shared.run(state, dtype, spec, borrowed, options).map(|()| state.latest),
-            How::Beside => {
-                let mut state = shared.state()?;
-                shared.run(&mut state, dtype, spec, borrowed, options).map(|()| state.latest)
-            }
+        let done = match &self.how {
+            How::Now(_) => shared.run((), dtype, spec, borrowed, options),
+            How::Beside => shared.run(shared.state()?, dtype, spec, borrowed, options),
             How::Later(between) => {
                 let mut aside = Aside::new();
                 match shared.collective(dtype, spec, borrowed, &mut aside, options) {
@@ -122,8 +115,8 @@ impl Sequence<'_> {
 impl ProcessGroup {
     /// Runs a call of collectives to its end.
     pub(crate) fn now<R>(&self, call: impl AsyncFnOnce(Sequence<'_>) -> Result<R>) -> Result<R> {
-        let mut state = self.shared.state()?;
-        self.at_once(How::Now(&mut state), call)
+        let engaged = self.shared.engage()?;
+        self.at_once(How::Now(&engaged), call)
     }
 
     /// Runs a call of messages to its end.

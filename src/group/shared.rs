@@ -2,7 +2,10 @@
 
 use std::{
     any::Any,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{
+        Arc, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -17,9 +20,12 @@ use crate::{
         WORLD, What,
     },
     error::{Error, Failure, Result},
-    group::plan::{
-        CallTraits, PlannedCall, Planner,
-        spec::{CallOptions, CallSpec},
+    group::{
+        order::{Engaged, Order, State},
+        plan::{
+            CallTraits, PlannedCall, Planner,
+            spec::{CallOptions, CallSpec},
+        },
     },
     reduce::{Kernel, ReduceOp},
     runtime::Runtime,
@@ -44,7 +50,9 @@ pub(crate) struct Shared {
     pub label: Option<Arc<str>>,
     /// A number that is the same on all members and differs from other groups'; 0 for the world.
     pub id: u64,
-    pub state: Mutex<State>,
+    pub order: Order,
+    /// One more than the number of the latest operation that a call has waited for; 0 before the first.
+    pub latest: AtomicU64,
 }
 
 /// What the handles of a group share: the group ends when the last of them is dropped. Operations under way hold only [`Shared`], so
@@ -54,23 +62,6 @@ pub(crate) struct Membership {
     /// That of the group from which this one was made, which ends after it; `None` for the world.
     #[expect(dead_code, reason = "kept for its drop")]
     pub parent: Option<Arc<Self>>,
-}
-
-#[derive(Default)]
-pub(crate) struct State {
-    /// The number of the latest operation that a call has waited for.
-    pub latest: Option<u64>,
-    /// The number of groups that were made from this one.
-    pub made: u64,
-    /// Whether the shutdown of the world has begun.
-    pub shutdown: bool,
-}
-
-impl State {
-    /// The number of the latest operation that a call has waited for; 0 before the first.
-    pub(crate) fn op(&self) -> u64 {
-        self.latest.unwrap_or_default()
-    }
 }
 
 impl Shared {
@@ -83,45 +74,66 @@ impl Shared {
         Arc::<Runtime>::clone(&self.runtime)
     }
 
+    /// The group's state, once no other thread has it.
     pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
-        self.runtime.check_process()?;
-        Ok(match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                // Until another thread's call has ended.
-                let _waiting = self.runtime.callers.wait();
-                self.state.lock().unwrap_or_else(PoisonError::into_inner)
-            }
-        })
+        self.order.state(&self.runtime)
+    }
+
+    /// The same for a call of several operations.
+    pub(crate) fn engage(&self) -> Result<Engaged<'_>> {
+        self.order.engage((&self.runtime, self.comm_id))
     }
 
     /// Ends all groups. Returns the error of every later call.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
-        self.runtime.fail(failure)
+        self.runtime.told(self.runtime.fail(failure))
     }
 
     /// The number of operations that have begun; after the group has ended, of those that calls have waited for.
     pub(crate) fn operations(&self) -> u64 {
         let begun = self.runtime.with(|engine| engine.begun(self.comm_id));
-        let waited_for = || self.state().ok()?.latest.map(|latest| latest + 1);
-        begun.unwrap_or_else(|_| waited_for().unwrap_or_default())
+        begun.unwrap_or_else(|_| self.latest.load(Ordering::Relaxed))
     }
 
-    /// Runs a collective on borrowed memory; a failure ends the group.
-    pub(crate) fn run(
+    /// The number of the latest operation that a call has waited for; 0 before the first.
+    pub(crate) fn op(&self) -> u64 {
+        self.latest.load(Ordering::Relaxed).saturating_sub(1)
+    }
+
+    /// A call has waited for an operation, perhaps with others of other threads.
+    fn ended(&self, number: Option<u64>) {
+        if let Some(number) = number {
+            self.latest.fetch_max(number + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs a collective on borrowed memory; a failure ends the group. Drops `turn` once the operation has begun.
+    pub(crate) fn run<T>(
         &self,
-        state: &mut State,
+        turn: T,
         dtype: Dtype,
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'_>,
         options: &CallOptions,
-    ) -> Result<()> {
+    ) -> Result<Option<u64>> {
         self.runtime.check_calls(spec.collective.name())?;
         let mut aside = Aside::new();
         let planned = self.collective(dtype, spec, borrowed, &mut aside, options)?;
-        state.latest = self.runtime.collective(self.comm_id, planned, self.timeout(options))?;
-        Ok(())
+        let started = self.runtime.start(self.comm_id, planned, self.timeout(options), &mut || None)?;
+        match started {
+            (Called::Ended(number), _) => {
+                // Those before it have ended.
+                self.latest.store(number + 1, Ordering::Relaxed);
+                Ok(Some(number))
+            }
+            (Called::UnderWay(outcome), lock) => {
+                drop(turn);
+                self.runtime.advance(lock, &outcome, None);
+                let number = self.runtime.wait(&outcome)?.number;
+                self.ended(number);
+                Ok(number)
+            }
+        }
     }
 
     /// Runs a planned collective, and asks `go_on` every `every` whether to wait on. Returns `held`, or the work that returns it.
@@ -138,13 +150,13 @@ impl Shared {
         self.runtime.prepare()?;
         let mut held = Some((held, aside));
         let mut memory = || held.take().map(|held| Box::new(held) as Box<dyn Any + Send>);
-        let mut state = self.state()?;
+        let state = self.state()?;
         self.runtime.check_calls(call)?;
         let timeout = self.timeout(options);
         let (called, lock) = self.runtime.start(self.comm_id, planned, timeout, &mut memory)?;
         let outcome = match called {
             Called::Ended(number) => {
-                state.latest = Some(number);
+                self.ended(Some(number));
                 return held.map(|(held, _)| Ok(held)).ok_or(Error::Failed(Failure::Closed));
             }
             Called::UnderWay(outcome) => outcome,
@@ -213,11 +225,14 @@ impl Shared {
         self.runtime.check_process()?;
         // Before the state is locked: an error drops the memory of the call, and its destructor may call this group.
         self.runtime.prepare()?;
-        // After the blocking call of another thread. Messages need not wait for it.
-        let _turn = matches!(what, What::Collective(..)).then(|| self.state()).transpose()?;
-        self.runtime.check_calls(call)?;
         let (completion, outcome) = Completion::new(self.timeout(options), action);
-        self.runtime.begin(self.comm_id, Task { what, completion });
+        let task = Task { what, completion };
+        if let What::Collective(..) = task.what {
+            self.order.begin(call, task, (&self.runtime, self.comm_id))?;
+        } else {
+            self.runtime.check_calls(call)?;
+            self.runtime.begin(self.comm_id, task);
+        }
         Ok(outcome)
     }
 
@@ -256,7 +271,7 @@ impl Shared {
     pub(crate) fn over(&self, failure: Failure) -> Error {
         match self.runtime.check() {
             Ok(()) => self.fail(failure),
-            Err(error) => error,
+            Err(error) => self.runtime.told(error),
         }
     }
 
@@ -300,20 +315,53 @@ impl Shared {
         self.fail(self.runtime.monitor.explain(stop, stalled))
     }
 
-    /// Leaves the world with all other ranks; does nothing on another group.
+    /// Leaves the world with all other ranks; does nothing on another group. Tells a failure that no call has returned.
     pub(crate) fn shut_down(&self) -> Result<()> {
         self.runtime.check_process()?;
+        let knew = self.runtime.knows();
+        let left = self.leave_world();
+        if let (false, Err(Error::Failed(failure))) = (knew, &left) {
+            self.runtime.late(failure);
+        }
+        left
+    }
+
+    /// As `shut_down`, when the last handle of the world is dropped; but a panic does not wait for the other ranks, and tells them.
+    fn dropped(&self) -> Result<()> {
+        let runtime = &self.runtime;
+        match runtime.ended_by() {
+            // The others may be gone: there is nobody to tell.
+            _ if runtime.has_left() => Ok(()),
+            Some(failure) => {
+                if !runtime.knows() {
+                    runtime.late(&failure);
+                }
+                Err(Error::Failed(failure))
+            }
+            None if std::thread::panicking() => {
+                let how = match self.latest.load(Ordering::Relaxed).checked_sub(1) {
+                    Some(op) => format!("a panic ended its program after op {op}"),
+                    None => "a panic ended its program before its first operation".to_owned(),
+                };
+                drop(runtime.fail(Failure::Died { rank: runtime.rank, how }));
+                Ok(())
+            }
+            None => self.shut_down(),
+        }
+    }
+
+    fn leave_world(&self) -> Result<()> {
         if self.comm_id != WORLD {
             return Ok(());
         }
-        let mut state = self.state()?;
+        let mut state = self.order.leaving(&self.runtime)?;
         if std::mem::replace(&mut state.shutdown, true) {
             return Ok(());
         }
         self.runtime.check()?;
         // Operations that nobody has waited for end first: other ranks wait for them.
         self.runtime.drain()?;
-        self.last_barrier(&mut state, Cargo::Leaving)?;
+        self.last_barrier(Cargo::Leaving)?;
         // All ranks are here. Once all that they sent has arrived too, a message that nobody received is an error on all ranks, none
         // of which has left yet.
         let timeout = self.runtime.config.timeout;
@@ -327,12 +375,12 @@ impl Shared {
             return Err(self.fail(failure));
         }
         self.runtime.give_up_receives()?;
-        self.last_barrier(&mut state, Cargo::Shutdown)
+        self.last_barrier(Cargo::Shutdown)
     }
 
     /// One of the two barriers by which all ranks leave the world. Ranks may leave at any time, so it waits as long as one that lives
     /// has not begun to leave. From when all have, only messages are missing, and the timeout counts.
-    fn last_barrier(&self, state: &mut State, cargo: Cargo) -> Result<()> {
+    fn last_barrier(&self, cargo: Cargo) -> Result<()> {
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, 0) };
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
         let (operation, schedule) =
@@ -352,7 +400,7 @@ impl Shared {
             if !noticed && begun.elapsed() >= NOTICE {
                 noticed = true;
                 let (rank, others) = (self.runtime.rank, monitor.whereabouts());
-                tracing::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");
+                crate::log::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");
             }
             if !monitor.all_leave() {
                 all_since = None;
@@ -360,7 +408,7 @@ impl Shared {
                 return Err(self.stopped(Stop::Deadline, "leave()", begun.elapsed()));
             }
         }
-        state.latest = self.runtime.wait(&outcome)?.number;
+        self.ended(self.runtime.wait(&outcome)?.number);
         Ok(())
     }
 }
@@ -381,8 +429,8 @@ fn arrange(
 }
 
 impl Drop for Membership {
-    /// Leaves the world as `ProcessGroup::leave` does; but not while panicking, so that the other ranks learn of the death. Leaves
-    /// another group also while panicking: who catches the panic may go on with the world.
+    /// Leaves the world as `ProcessGroup::leave` does, unless the thread panics. Leaves another group also then: a program that catches the
+    /// panic may go on with the world.
     fn drop(&mut self) {
         let Shared { runtime, comm_id, .. } = &*self.shared;
         if !runtime.is_ours() {
@@ -390,20 +438,18 @@ impl Drop for Membership {
             std::mem::forget(Arc::clone(&self.shared));
             return;
         }
-        // After the shutdown the others may be gone: there is nobody to tell.
-        let dying = *comm_id == WORLD && std::thread::panicking();
-        let over = dying || runtime.over() || runtime.has_left();
-        let left = match *comm_id {
-            _ if over => Ok(()),
-            WORLD => self.shared.shut_down(),
-            // No rank waits for the end of another group.
-            comm_id => runtime.leave(comm_id),
-        };
-        if *comm_id == WORLD {
-            runtime.close();
+        if *comm_id != WORLD {
+            // No rank waits for the end of another group than the world. If it fails, so has the world, whose end tells.
+            if !runtime.over() && !runtime.has_left() {
+                drop(runtime.leave(*comm_id));
+            }
+            return;
         }
-        if let Err(error) = left {
-            tracing::error!(rank = runtime.rank, %error, "this rank did not leave the group in good order");
+        let knew = runtime.knows();
+        let left = self.shared.dropped();
+        runtime.close();
+        if let (false, Err(error)) = (knew, left) {
+            crate::log::error!("rank {} did not leave its world in good order: {error}", runtime.rank);
         }
     }
 }

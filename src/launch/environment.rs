@@ -50,7 +50,7 @@ impl Config {
         for (name, _) in env::vars_os().filter(|_| launch.rank == 0) {
             let name = name.to_string_lossy();
             if name.starts_with("UNISONO_") && !Self::variables().iter().any(|row| row.name == name) {
-                tracing::warn!("{name} is set, but this version has no such variable");
+                crate::log::warn!("{name} is set, but this version has no such variable");
             }
         }
         let job = match launch.meeting {

@@ -19,6 +19,9 @@ pub(crate) const CALLS: usize = 4;
 pub(crate) const PEERS: usize = 64;
 const LABEL: usize = 200;
 
+/// The call by which a rank leaves the world.
+pub(crate) const LEAVES: &str = "leave()";
+
 /// The longest text of another rank that is kept, in characters.
 const MAX_TEXT: usize = 300;
 
@@ -153,7 +156,11 @@ impl CallRecord {
             right: (right.0, say(b)),
         };
         if a.call != b.call {
-            say("", &|it| format!("calls {}", it.call))
+            say("", &|it| match &*it.call {
+                // It may have done so before its program meant to.
+                LEAVES => "has left before it".to_owned(),
+                call => format!("calls {call}"),
+            })
         } else if a.uneven && a.contents != b.contents {
             say(&a.call, &|it| match it.contents {
                 0 => "asks for the lengths of the other ranks' blocks".to_owned(),

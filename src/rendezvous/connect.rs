@@ -144,7 +144,7 @@ impl<'a> Tries<'a> {
             }
             if !said && begun.elapsed() > Duration::from_secs(5) {
                 said = true;
-                tracing::warn!("rank {} still tries to reach {}: {why}", self.member.rank, self.name);
+                crate::log::warn!("rank {} still tries to reach {}: {why}", self.member.rank, self.name);
             }
             thread::sleep(pause.min(left));
             pause = (pause * 2).min(Duration::from_millis(250));

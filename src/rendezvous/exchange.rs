@@ -150,7 +150,7 @@ pub(crate) fn hear<T: Serialize + DeserializeOwned>(
     let verdict = Verdict::<T>::Missing(missing.clone());
     let told = missing.iter().try_for_each(|&rank| board.set(&entry(key, rank), ABSENT));
     if let Err(error) = told.and_then(|()| publish(board, key, &verdict)) {
-        tracing::debug!(rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
+        crate::log::debug!(rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
     }
     Ok(verdict)
 }

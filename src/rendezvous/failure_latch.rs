@@ -36,7 +36,7 @@ impl FailureLatch {
             return false;
         }
         // A target of its own, so that a program that prints its errors itself can filter it.
-        tracing::error!(target: "unisono::failure", "the group has failed: {failure}");
+        crate::log::error!(target: "unisono::failure", "the group has failed: {failure}");
         *slot = Some(failure);
         self.raised.store(true, Ordering::Release);
         self.changed.notify_all();

@@ -38,7 +38,7 @@ use crate::{
 pub(super) const MAGIC: [u8; 8] = *b"unisono\x1a";
 
 /// Grows whenever a frame's meaning changes.
-pub(super) const VERSION: u16 = 5;
+pub(super) const VERSION: u16 = 6;
 
 /// The magic and the version.
 pub(super) const PREAMBLE: usize = MAGIC.len() + 2;
@@ -152,6 +152,8 @@ pub(super) enum ToServer {
     Patience {
         millis: u64,
     },
+    /// This rank leaves with a failure that no call of its program had returned before.
+    Late(Failure),
 }
 
 /// From the server to a watch.

@@ -377,7 +377,7 @@ fn listen(host: &str, port: u16, addresses: &[SocketAddr]) -> io::Result<TcpList
         return TcpListener::bind((host, port));
     }
     if addresses.iter().all(|address| TcpListener::bind(address).is_err()) {
-        tracing::warn!(
+        crate::log::warn!(
             "{host} is no address of this host, and rank 0, which runs here, is to serve the store there"
         );
     }

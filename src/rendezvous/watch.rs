@@ -98,7 +98,7 @@ impl Watch {
     pub fn report(&self, failure: &Failure) -> Failure {
         let failure = &failure.clone().cleaned();
         if let Err(error) = self.shared.say(&ToServer::Failure(failure.clone())) {
-            tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
+            crate::log::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
         }
         // If the store has ended, its last message may still be unread.
         if let Some(first) = self.shared.latch.wait(ECHO) {
@@ -143,7 +143,7 @@ impl Watch {
     /// progress.
     pub fn doubt(&self) {
         if let Err(error) = self.shared.say(&ToServer::Compare) {
-            tracing::debug!(
+            crate::log::debug!(
                 "rank {} cannot ask the store to compare calls: {error}",
                 self.shared.member.rank
             );
@@ -156,7 +156,7 @@ impl Watch {
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let tuned = protocol::be_patient(&self.shared.stream, patience);
         if let Err(error) = tuned.and_then(|()| self.shared.say(&ToServer::Patience { millis })) {
-            tracing::info!(
+            crate::log::info!(
                 "rank {} cannot set the limit for silent connections: {error}",
                 self.shared.member.rank
             );
@@ -172,7 +172,7 @@ impl Watch {
         match self.shared.say(&ToServer::Failure(failure.clone())) {
             Ok(()) => drop(self.shared.wait(ECHO, |state| state.heard.then_some(()))),
             Err(error) => {
-                tracing::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
+                crate::log::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
             }
         }
     }
@@ -181,7 +181,15 @@ impl Watch {
     /// once.
     pub fn leaves(&self) {
         if let Err(error) = self.shared.say(&ToServer::Leaving) {
-            tracing::debug!("rank {} cannot say that it leaves: {error}", self.shared.member.rank);
+            crate::log::debug!("rank {} cannot say that it leaves: {error}", self.shared.member.rank);
+        }
+    }
+
+    /// Tells the store that this rank leaves with a failure that no call of its program had returned before: a launcher that serves the
+    /// store does not take the job for a success then. Returns at once.
+    pub fn late(&self, failure: &Failure) {
+        if let Err(error) = self.shared.say(&ToServer::Late(failure.clone())) {
+            crate::log::debug!("rank {} cannot say how it ends: {error}", self.shared.member.rank);
         }
     }
 
@@ -194,7 +202,7 @@ impl Watch {
             // The thread ends when the server has noted it.
             Ok(()) => drop(self.shared.wait(ECHO, |_| None::<()>)),
             Err(error) => {
-                tracing::debug!("rank {} left a store that is gone: {error}", self.shared.member.rank)
+                crate::log::debug!("rank {} left a store that is gone: {error}", self.shared.member.rank)
             }
         }
     }
@@ -213,7 +221,7 @@ impl Shared {
             if let Err(error) = end
                 && error.kind() != io::ErrorKind::UnexpectedEof
             {
-                tracing::info!("rank {} lost its watch: {error}", self.member.rank);
+                crate::log::info!("rank {} lost its watch: {error}", self.member.rank);
                 if protocol::is_silence(&error) {
                     lost = &self.silent;
                 }
@@ -288,7 +296,7 @@ impl Drop for Watch {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the watch's thread panicked");
+            crate::log::error!("the watch's thread panicked");
         }
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn begin_on(processor: usize) {
         sched_setaffinity(None, &all)
     });
     if let Err(error) = moved {
-        tracing::debug!(processor, %error, "cannot move this thread to a processor of its own");
+        crate::log::debug!(processor, %error, "cannot move this thread to a processor of its own");
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn defer() {
         .find(|priority| priority.to_posix(batch).ok() == nice.ok());
     let done = priority.map(|priority| set_thread_priority_and_policy(thread_native_id(), priority, batch));
     if !matches!(done, Some(Ok(()))) {
-        tracing::debug!(?done, "cannot give the progress thread the policy SCHED_BATCH");
+        crate::log::debug!(?done, "cannot give the progress thread the policy SCHED_BATCH");
     }
 }
 

@@ -51,7 +51,7 @@ impl Runtime {
             // After a panic too, completion actions run.
             while here && catch_unwind(AssertUnwindSafe(|| runtime.background())).is_err() {
                 // The log's subscriber may panic too.
-                let told = || tracing::error!(rank = runtime.rank, "the progress thread has panicked");
+                let told = || crate::log::error!(rank = runtime.rank, "the progress thread has panicked");
                 catch_unwind(AssertUnwindSafe(told)).unwrap_or_else(std::mem::forget);
             }
         };

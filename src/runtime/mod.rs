@@ -28,8 +28,10 @@ mod position;
 pub(crate) mod roster;
 mod submission;
 mod supervisor;
+mod told;
 pub(crate) mod watchdog;
 
+pub use self::told::late_failure;
 use self::{affinity::Affinity, callers::Callers, monitor::Monitor, roster::Roster, submission::Submission};
 use crate::{
     buffer::Registry,
@@ -90,6 +92,8 @@ pub(crate) struct Runtime {
     closed: AtomicBool,
     /// The number of operations that have not ended.
     open: AtomicUsize,
+    /// Whether a call has returned the failure of the world.
+    knows: AtomicBool,
     /// The next tag for messages that belong to another message.
     inner: AtomicU32,
     /// The progress thread, once an asynchronous call was made.
@@ -173,6 +177,7 @@ impl Runtime {
             leaves: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             open: AtomicUsize::new(0),
+            knows: AtomicBool::new(false),
             inner: AtomicU32::new(0),
             thread: Mutex::default(),
             store,
@@ -227,25 +232,8 @@ impl Runtime {
         self.wait(&outcome)
     }
 
-    /// Runs a collective of a communicator, and returns its number: as [`call`](Self::call), with less work while nothing else
-    /// is active.
-    pub(crate) fn collective(
-        &self,
-        comm_id: CommId,
-        planned: Planned,
-        timeout: Duration,
-    ) -> Result<Option<u64>> {
-        match self.start(comm_id, planned, timeout, &mut || None)? {
-            (Called::Ended(number), _) => Ok(Some(number)),
-            (Called::UnderWay(outcome), lock) => {
-                self.advance(lock, &outcome, None);
-                self.wait(&outcome).map(|done| done.number)
-            }
-        }
-    }
-
-    /// Begins a collective of a communicator: if nothing else is active, on this thread, which runs it as long as the peers answer
-    /// at once and then still has the driver lock. If it has not ended then, it returns the memory that `memory` gives at its end.
+    /// Begins a collective of a communicator, with less work than [`call`](Self::call) has: if nothing else is active, on this thread, which
+    /// runs it as long as the peers answer at once and then still has the driver lock. If it has not ended then, it returns the memory that `memory` gives at its end.
     pub(crate) fn start(
         &self,
         comm_id: CommId,
@@ -288,14 +276,14 @@ impl Runtime {
             self.wait_until(outcome, None);
         }
         match outcome.take() {
-            Some(end) => end.map_err(Error::Failed),
+            Some(end) => end.map_err(|failure| self.told(Error::Failed(failure))),
             None => Err(self.no_more()),
         }
     }
 
     /// The error of a call after the world has ended.
     fn no_more(&self) -> Error {
-        Error::Failed(Driver::failed(self).unwrap_or(Failure::Closed))
+        self.told(Error::Failed(Driver::failed(self).unwrap_or(Failure::Closed)))
     }
 
     /// Waits for the end of an operation, and drives if no other waiting thread does. Returns `false` if the time is over first;
@@ -460,7 +448,7 @@ impl Runtime {
         let left = self.abandon();
         let failure = self.end(left, self.monitor.tell(failure));
         // The call returns the failure too; how to report it is the program's choice.
-        tracing::info!(rank = self.rank, %failure, "the group has failed");
+        crate::log::info!(rank = self.rank, %failure, "the group has failed");
     }
 
     /// Closes the endpoint. Returns the completions of the operations that were active.
@@ -553,7 +541,7 @@ impl Runtime {
         if roles.left && roles.failed.is_none() {
             return Err(Error::Left { call });
         }
-        self.check_roles(roles)
+        self.check_roles(roles).map_err(|error| self.told(error))
     }
 
     /// Ends all groups on all ranks, by telling the store. The driver stops, because the latch is raised.

@@ -10,7 +10,7 @@ use unisono_schedule::Rank;
 use super::Runtime;
 use crate::{
     engine::{Call, CommId, Completion, Operation, Outcome, Request, Supervisor},
-    error::{Failure, Result},
+    error::{Error, Failure, Result},
     work::Driver,
 };
 
@@ -87,6 +87,10 @@ impl Driver for Runtime {
     fn failed(&self) -> Option<Failure> {
         let roles = self.roles();
         roles.failed.clone().filter(|_| roles.gone)
+    }
+
+    fn told(&self, error: Error) -> Error {
+        Self::told(self, error)
     }
 
     fn check_process(&self) -> Result<()> {

@@ -89,7 +89,7 @@ impl Drop for Watchdog {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the watchdog's thread panicked");
+            crate::log::error!("the watchdog's thread panicked");
         }
     }
 }
@@ -165,7 +165,7 @@ impl Subject {
             // The thread may hold the log's lock, and the message is written.
             process::abort();
         }
-        tracing::error!(rank = self.rank, %host, %doing, %reason, "the provider does not return; aborting");
+        crate::log::error!(rank = self.rank, %host, %doing, %reason, "the provider does not return; aborting");
         process::abort();
     }
 }

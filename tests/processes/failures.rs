@@ -240,7 +240,7 @@ fn join_and_tarry() -> Result<unisono::ProcessGroup, Box<dyn std::error::Error>>
 fn leaves(provider: &str) -> Outcome {
     let (ends, verdict) = odd_one(provider, "leaves")?;
     let words = same(&victim_and_others(&ends, 1)?.1, "failure")?;
-    ensure!(words.contains("rank 1 calls leave()"), "{words}");
+    ensure!(words.contains("rank 1 has left before it"), "{words}");
     Ok(verdict)
 }
 

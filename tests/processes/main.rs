@@ -13,6 +13,7 @@ mod arguments;
 mod blocks;
 mod chaos;
 mod collectives;
+mod drops;
 mod ending;
 mod erased;
 mod failures;
@@ -59,6 +60,7 @@ const ROLES: &[&[Role]] = &[
     mismatch::ROLES,
     joining::ROLES,
     again::ROLES,
+    drops::ROLES,
     ending::ROLES,
     leaving::ROLES,
     machine::ROLES,
@@ -72,7 +74,11 @@ const ROLES: &[&[Role]] = &[
 
 fn cases(provider: &str) -> Cases {
     let ranks = std::env::var("UNISONO_TEST_RANKS").unwrap_or_else(|_| "1,2,3,4,8".into());
-    let mut cases = Cases::new();
+    let mut cases = suite::of(&[drops::CASES]);
+    if provider == rank::DEFAULT {
+        cases.extend(suite::of(&[chaos::CASES]));
+        return cases;
+    }
     for ranks in ranks.split(',').map(|ranks| ranks.parse().expect("UNISONO_TEST_RANKS holds numbers")) {
         let case: Case = Box::new(move |provider| collectives::case(provider, ranks));
         cases.push((format!("collectives, {ranks} ranks"), case));
@@ -109,10 +115,13 @@ fn cases(provider: &str) -> Cases {
 
 /// Cases that mostly wait; they run concurrently with the others.
 fn waiting(provider: &str) -> Cases {
+    if provider == rank::DEFAULT {
+        return Cases::new();
+    }
     let stuck = if provider == rank::MUX { &[][..] } else { stuck::WAITING };
     suite::of(&[forking::CASES, leaving::CASES, stuck])
 }
 
 fn main() -> ExitCode {
-    suite::main(("processes", "tcp,shm,mux"), cases, waiting, ROLES)
+    suite::main(("processes", "tcp,shm,mux,default"), cases, waiting, ROLES)
 }

@@ -153,7 +153,7 @@ const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
         |group, data| {
             group.all_gather(&data.floats[..LARGE / 4], &mut data.output[..LARGE / 4 * group.size()])
         },
-        &["calls all_gather(f32)", "LAST calls leave()"],
+        &["calls all_gather(f32)", "LAST has left before it"],
     ),
 ];
 

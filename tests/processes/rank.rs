@@ -26,6 +26,9 @@ pub(crate) const STORES: &str = "PROCESSES_STORES";
 /// The name of shared memory and TCP together in `UNISONO_TEST_PROVIDERS`.
 pub(crate) const MUX: &str = "mux";
 
+/// What is taken if none is named.
+pub(crate) const DEFAULT: &str = "default";
+
 /// How a role ends.
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 

@@ -1,7 +1,7 @@
 //! A suite of real ranks as real processes: starts itself again as the ranks, and runs its cases over each provider.
 //!
 //! The suite names its providers, which must run. If `UNISONO_TEST_PROVIDERS` names providers (separated by commas, for instance
-//! `verbs`; `mux` is memory shared between ranks of even numbers and between those of odd ones, and TCP between both), only these
+//! `verbs`; `default` is what is taken if none is named; `mux` is memory shared between ranks of even numbers and between those of odd ones, and TCP between both), only these
 //! run, and must. An argument that is no option selects cases whose name contains it, as in any test; if providers are named, at
 //! least one case must run.
 
@@ -72,12 +72,12 @@ pub(crate) fn main(
         let options =
             Options { provider: Some(provider.into()), towards, arrivals: 1024, ..Options::default() };
         let name = format!("{suite} over {provider}");
-        let opened = if provider == rank::MUX {
-            &Options { provider: Some("shm,tcp".into()), ..options }
-        } else {
-            &options
+        let opened = match provider {
+            rank::MUX => Options { provider: Some("shm,tcp".into()), ..options },
+            rank::DEFAULT => Options { provider: None, ..options },
+            _ => options,
         };
-        match ProcessGroup::open_transport(opened) {
+        match ProcessGroup::open_transport(&opened) {
             Err(error) => {
                 println!("FAILED   {name}: it does not open: {error}");
                 failed = true;

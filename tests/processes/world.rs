@@ -16,7 +16,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use unisono::rendezvous::StoreServer;
+use unisono::{Failure, rendezvous::StoreServer};
 
 use crate::{ensure, ports, rank};
 
@@ -140,7 +140,7 @@ impl TestJob {
             .env("UNISONO_WORLD_SIZE", self.ranks.to_string())
             .env("UNISONO_STORE", stores.split(' ').next().unwrap_or_default())
             .env("UNISONO_TOKEN", &self.token)
-            .env("UNISONO_PROVIDER", &self.provider)
+            .envs((self.provider != rank::DEFAULT).then_some(("UNISONO_PROVIDER", &self.provider)))
             .env("UNISONO_TIMEOUT", "60s")
             .env("UNISONO_JOIN_TIMEOUT", "60s")
             // A library that comes with Debian's libfabric would catch signals that are to kill.
@@ -215,6 +215,11 @@ impl TestJob {
             ends.push(end);
         }
         Ok(ends)
+    }
+
+    /// Ends the store of the first group. Returns the rank, and the failure, that left without its program knowing of it.
+    pub(crate) fn late(&mut self) -> Option<(usize, Failure)> {
+        self.servers.pop().and_then(StoreServer::end)
     }
 
     /// Waits for all processes.

@@ -53,7 +53,7 @@ pub(crate) fn map(
     let mapping = MmapOptions::new().offset(offset).len(len).map_raw(&file);
     let mapping = mapping.map_err(|error| refused(format!("mmap: {error}")))?;
     let for_peers = reopen(file).inspect_err(|error| {
-        tracing::debug!(%error, "a memfd is not for peers: it cannot be opened for reading by /proc/self/fd");
+        crate::log::debug!(%error, "a memfd is not for peers: it cannot be opened for reading by /proc/self/fd");
     });
     Ok((mapping, for_peers.ok().map(|file| ReadOnly { file, offset })))
 }

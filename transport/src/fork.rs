@@ -87,12 +87,15 @@ impl Process {
         PREPARED.call_once(|| {
             match std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
                 Ok(null) => NULL.store(null.into_raw_fd(), Ordering::Relaxed),
-                Err(error) => tracing::warn!(%error, "children will keep connections: no /dev/null"),
+                Err(error) => crate::log::warn!(%error, "children will keep connections: no /dev/null"),
             }
             // SAFETY: the handlers touch what is static, and call what may be called after a fork.
             let result = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
             if result != 0 {
-                tracing::warn!(result, "children will not know that they were forked: pthread_atfork failed");
+                crate::log::warn!(
+                    result,
+                    "children will not know that they were forked: pthread_atfork failed"
+                );
             }
         });
         Self(FORKS.load(Ordering::Relaxed))

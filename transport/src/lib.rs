@@ -26,6 +26,8 @@ pub mod fuzz;
 mod guarded;
 pub mod inproc;
 mod local;
+#[doc(hidden)]
+pub mod log;
 pub mod mux;
 pub mod ofi;
 mod region;

@@ -173,7 +173,17 @@ impl Job {
                 return Err(io::Error::new(error.kind(), format!("cannot start rank {number}: {error}")));
             }
         }
-        Ok(ranks.supervise(&events, None))
+        let end = ranks.supervise(&events, None);
+        Ok(match (store.end(), end) {
+            (Some((rank, failure)), End::Status(0)) => {
+                crate::complain!(
+                    "unisono run: all ranks ended with status 0, but rank {rank} left its world with a failure that no call had \
+                     returned: {failure}"
+                );
+                End::Status(1)
+            }
+            (_, end) => end,
+        })
     }
 
     /// Raises the limit on file descriptors to what the ranks need: two connections of each to the store, and its two outputs if they

@@ -24,7 +24,8 @@ Examples:
 ///
 /// The environment of each rank has its rank, the world size and the address of the store (UNISONO_*, and torchrun's RANK,
 /// WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE). The first rank that fails ends the job, and the exit status is that of this
-/// rank: 128 + n if signal n killed it, 126 or 127 if the program could not be started. Ctrl-C ends all ranks; Ctrl-Z stops
+/// rank: 128 + n if signal n killed it, 126 or 127 if the program could not be started; 1 if all ended with 0, but one left its
+/// world with a failure of which its program did not know. Ctrl-C ends all ranks; Ctrl-Z stops
 /// them, and fg or bg continues them. The standard input of ranks is empty. If processes that ranks started outlive them, their
 /// output is forwarded until there is none for half a second.
 #[derive(clap::Args)]

@@ -30,7 +30,7 @@ impl Marker {
         let there = directory.is_dir();
         fs::create_dir_all(directory).map_err(|error| Problem::io("making the directory", &error))?;
         if !there {
-            tracing::info!(directory = %directory.display(), "made the directory");
+            unisono::log::info!(directory = %directory.display(), "made the directory");
         }
         let path = name(directory, transfer, rank);
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
@@ -63,7 +63,7 @@ impl Marker {
 impl Drop for Marker {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(file = %self.path.display(), %error, "a marker stays behind");
+            unisono::log::warn!(file = %self.path.display(), %error, "a marker stays behind");
         }
     }
 }

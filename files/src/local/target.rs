@@ -95,7 +95,7 @@ impl Target {
             match Self::open_at(directory, plan, paths)? {
                 Ok(opened) => return Ok(opened),
                 Err((path, why)) => {
-                    tracing::warn!(file = %path.display(), %why, "not ours, and left alone");
+                    unisono::log::warn!(file = %path.display(), %why, "not ours, and left alone");
                     foreign.push(format!("{} ({why})", path.display()));
                 }
             }
@@ -303,7 +303,7 @@ impl Target {
         // Some file systems cannot sync a directory.
         let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
         if let Err(error) = synced {
-            tracing::debug!(directory = %self.directory.display(), %error, "the directory was not synced");
+            unisono::log::debug!(directory = %self.directory.display(), %error, "the directory was not synced");
         }
         Ok(())
     }
@@ -319,7 +319,7 @@ impl Target {
         });
         // Some file systems have no permissions.
         if let Err(error) = protected.and_then(|()| self.partial.sync_all()) {
-            tracing::debug!(directory = %self.directory.display(), %error, "the file stays writable");
+            unisono::log::debug!(directory = %self.directory.display(), %error, "the file stays writable");
         }
     }
 }
@@ -343,7 +343,7 @@ fn narrow(file: &File, about: &Metadata, plan: &Plan) -> FileResult<()> {
     match file.set_permissions(Permissions::from_mode(has & may)) {
         // Some file systems have no permissions; and this process's own user made the file.
         Err(error) if about.uid() == geteuid().as_raw() => {
-            tracing::debug!(%error, "the partial file keeps its permissions");
+            unisono::log::debug!(%error, "the partial file keeps its permissions");
             Ok(())
         }
         narrowed => narrowed.map_err(|error| {
@@ -362,7 +362,7 @@ fn is_at(file: &File, path: &Path) -> bool {
 
 fn remove(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
-        tracing::warn!(file = %path.display(), %error, "a file stays behind");
+        unisono::log::warn!(file = %path.display(), %error, "a file stays behind");
     }
 }
 

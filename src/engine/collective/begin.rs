@@ -133,7 +133,7 @@ fn expose(
         Err(error) if operation.long => Err(error.into()),
         Err(error) => {
             let len = operation.output.len();
-            tracing::debug!(%error, len, "an output that cannot be registered comes through slots");
+            crate::log::debug!(%error, len, "an output that cannot be registered comes through slots");
             Ok(SmallVec::new())
         }
         Ok(parts) => Ok(parts),

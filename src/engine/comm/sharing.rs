@@ -67,7 +67,7 @@ impl Core<'_> {
         }
         let Some(own) = comm.shared.own.clone() else { return Ok(Sharing::No) };
         if refused {
-            tracing::warn!(
+            crate::log::warn!(
                 rank = port.me,
                 "memory of other ranks cannot be mapped: small collectives take messages"
             );
@@ -99,7 +99,8 @@ impl Core<'_> {
     fn offer_slots(&mut self) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let made = port.transport.share(slots::LEN);
-        let made = made.map_err(|error| tracing::warn!(rank = port.me, %error, "no memory for shared slots"));
+        let made =
+            made.map_err(|error| crate::log::warn!(rank = port.me, %error, "no memory for shared slots"));
         comm.shared.own = made.ok().filter(|own| own.remote().is_some_and(|remote| remote.mappable));
         // A region of no length says that there are none.
         let none = RemoteRegion { base: 1, ..RemoteRegion::default() };

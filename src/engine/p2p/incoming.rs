@@ -326,7 +326,7 @@ impl Core<'_> {
         let exposed = match writes {
             true => self.expose(&landing.into, registered.as_ref()).unwrap_or_else(|error| {
                 let len = landing.kind.bytes();
-                tracing::debug!(%error, len, "a message to memory that cannot be registered comes in parts");
+                crate::log::debug!(%error, len, "a message to memory that cannot be registered comes in parts");
                 None
             }),
             false => None,

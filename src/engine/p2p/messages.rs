@@ -234,7 +234,7 @@ impl Messages {
             receiving.completion.is_forsaken() && so(&receiving.completion, want.from)
         };
         for Receiving { mut completion, inbound } in self.matching.take_back(so) {
-            tracing::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
+            crate::log::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
             completion.cancel();
             self.ended.push_back((completion, None));
         }

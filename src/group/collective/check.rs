@@ -24,7 +24,7 @@ pub(crate) struct Checked {
 impl ProcessGroup {
     /// Runs a collective on borrowed memory; a failure ends the group.
     pub(crate) fn run(&self, dtype: Dtype, spec: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
-        self.shared.run(&mut *self.shared.state()?, dtype, spec, borrowed, &self.options)
+        self.shared.run(self.shared.state()?, dtype, spec, borrowed, &self.options).map(drop)
     }
 
     /// Begins a collective on memory that `held` owns; the work returns it.

@@ -3,7 +3,7 @@
 
 use std::{
     net::{IpAddr, ToSocketAddrs},
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -25,6 +25,7 @@ use crate::{
             reach,
             spread::spread,
         },
+        order::Order,
         plan::{
             Planner,
             spec::{CallOptions, PlanOptions},
@@ -219,7 +220,7 @@ impl ProcessGroup {
         let (wanted, limits) = (settings.arrivals_among(ranks - 1), transport.limits());
         if wanted > limits.arrivals {
             let (provider, most, more) = (&limits.provider, limits.arrivals, limits.more_arrivals);
-            tracing::warn!(
+            crate::log::warn!(
                 rank, %provider, wanted, most, more,
                 "some calls among all ranks may fail: more puts to one rank may be in flight than its provider holds"
             );
@@ -263,7 +264,7 @@ impl ProcessGroup {
         let shares = peers.get(rank).and_then(|me| me.shares);
         let with = |&other: &Rank| other != rank && shares.is_some() && peers[other].shares == shares;
         let with: Vec<Rank> = (0..peers.len()).filter(with).collect();
-        tracing::info!(
+        crate::log::info!(
             rank,
             ranks,
             provider = %limits.provider,
@@ -340,7 +341,8 @@ impl ProcessGroup {
             name: "world".to_owned(),
             label: None,
             id: 0,
-            state: Mutex::default(),
+            order: Order::default(),
+            latest: AtomicU64::new(0),
         };
         Ok(Self::of(shared, options, None))
     }
@@ -363,12 +365,12 @@ pub(super) fn report(config: &Config, problem: Error) -> Error {
     let Some(address) = config.store.as_ref().filter(|_| config.validate_meeting().is_ok()) else {
         return problem;
     };
-    tracing::error!(rank = config.rank, %problem, "this rank cannot join");
+    crate::log::error!(rank = config.rank, %problem, "this rank cannot join");
     let store = Store::open(address, &config.member(), Instant::now() + LINGER);
     match store.and_then(|store| Monitor::begin(config, Some(&store)).map(|monitor| (store, monitor))) {
         Ok((_store, monitor)) => monitor.give_up(problem),
         Err(error) => {
-            tracing::warn!(rank = config.rank, %error, "cannot tell the other ranks");
+            crate::log::warn!(rank = config.rank, %error, "cannot tell the other ranks");
             problem
         }
     }
@@ -454,7 +456,7 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
         match transport.allocate(bytes, settings.huge_pages) {
             Ok(_) => break,
             Err(error @ unisono_transport::Error::Register { .. }) if chunk / 2 >= LEAST => {
-                tracing::warn!(bytes, chunk, %error, "windows do not fit the limit on locked memory; smaller ones serve");
+                crate::log::warn!(bytes, chunk, %error, "windows do not fit the limit on locked memory; smaller ones serve");
                 chunk /= 2;
             }
             Err(error) => return Err(error.into()),

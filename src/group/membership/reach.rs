@@ -107,7 +107,7 @@ pub(super) fn open(
     let (ways, scope) = near::find(store, (rank, config.ranks), &mine, deadline)?;
     let (shared, why) = match ways {
         Ways::Memory => {
-            tracing::info!(rank, "{}", describe_transport(SHM));
+            crate::log::info!(rank, "{}", describe_transport(SHM));
             // A rank that cannot share memory has said so.
             return match endpoint {
                 Some(endpoint) => Ok(Box::new(endpoint)),
@@ -122,7 +122,7 @@ pub(super) fn open(
         true => beside(scope.zip(endpoint), fabric),
         false => Box::new(fabric),
     };
-    tracing::info!(rank, why, "{}", describe_transport(&transport.limits().provider));
+    crate::log::info!(rank, why, "{}", describe_transport(&transport.limits().provider));
     Ok(transport)
 }
 

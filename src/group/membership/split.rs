@@ -5,7 +5,7 @@
 //! the address of its mailbox. Ranks that become no member take part too. If another thread of a member has taken the id
 //! meanwhile, all ranks repeat both steps.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, atomic::AtomicU64};
 
 use unisono_schedule::{Collective, Rank};
 use unisono_transport::RemoteRegion;
@@ -19,8 +19,9 @@ use crate::{
     error::{Error, Failure, Result, list},
     group::{
         ProcessGroup,
+        order::{Engaged, Order},
         plan::{Planner, spec::CallSpec},
-        shared::{Shared, State},
+        shared::Shared,
     },
     runtime::peer,
 };
@@ -118,8 +119,8 @@ impl ProcessGroup {
     /// memory for the group, [`Error::Transport`] there, and [`Error::Argument`], which names that rank, on the other members;
     /// other ranks get no error. [`Error::Failed`] if the ranks disagree on the call, or the group has failed.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
-        let mut state = self.shared.state()?;
-        let proposals = self.proposals(&mut state, Cargo::Split, color, ordered(key))?;
+        let mut state = self.shared.engage()?;
+        let proposals = self.proposals(Cargo::Split, color, ordered(key))?;
         let mut members: Vec<(u64, Rank)> = proposals
             .iter()
             .enumerate()
@@ -139,17 +140,17 @@ impl ProcessGroup {
     /// As [`split`](Self::split), and [`Error::Argument`] if the list is empty, or has a rank twice or one that does not exist.
     pub fn new_group(&self, ranks: &[Rank]) -> Result<Option<Self>> {
         self.check_members("new_group", ranks)?;
-        let mut state = self.shared.state()?;
+        let mut state = self.shared.engage()?;
         // A hash of the list, which ranks compare.
         let bytes: Vec<u8> = ranks.iter().flat_map(|&rank| (rank as u64).to_le_bytes()).collect();
         let which = fnv(&bytes);
-        let proposals = self.proposals(&mut state, Cargo::NewGroup, Some(which), 0)?;
+        let proposals = self.proposals(Cargo::NewGroup, Some(which), 0)?;
         if let Some(other) = proposals.iter().position(|proposal| proposal.color != Some(which)) {
             let (me, them) = (self.global_rank(), self.global(other));
             let mut sides = [(me, format!("has the ranks {}", list(ranks))), (them, "has others".to_owned())];
             sides.sort();
             let [left, right] = sides;
-            let op = state.op();
+            let op = self.shared.op();
             return Err(self.shared.fail(Failure::Mismatch {
                 group: self.shared.group_name(),
                 op,
@@ -213,30 +214,24 @@ impl ProcessGroup {
     }
 
     /// Gathers the proposals of all ranks.
-    fn proposals(
-        &self,
-        state: &mut State,
-        cargo: Cargo,
-        color: Option<u64>,
-        key: u64,
-    ) -> Result<Vec<Proposal>> {
+    fn proposals(&self, cargo: Cargo, color: Option<u64>, key: u64) -> Result<Vec<Proposal>> {
         let words = Proposal { color, key, free: self.free_comm_ids()? }.words();
-        let all = self.gathered(state, cargo, &words)?;
+        let all = self.gathered(cargo, &words)?;
         Ok(all.as_chunks().0.iter().map(Proposal::of).collect())
     }
 
     /// Gathers words of all ranks, by rank.
-    fn gathered(&self, state: &mut State, cargo: Cargo, words: &[u64]) -> Result<Vec<u64>> {
+    fn gathered(&self, cargo: Cargo, words: &[u64]) -> Result<Vec<u64>> {
         let mut all = vec![0; words.len() * self.size()];
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::AllGather, words.len()) };
-        self.shared.run(state, Dtype::U64, &spec, Borrowed::apart(words, &mut all), &self.options)?;
+        self.shared.run((), Dtype::U64, &spec, Borrowed::apart(words, &mut all), &self.options)?;
         Ok(all)
     }
 
     /// Makes the group of these ranks; a rank that is not a member only takes part in the exchange.
     fn found(
         &self,
-        state: &mut State,
+        state: &mut Engaged<'_>,
         (call, cargo): (&'static str, Cargo),
         proposals: &[Proposal],
         members: &[Rank],
@@ -253,7 +248,7 @@ impl ProcessGroup {
         };
         let members = members.iter().filter_map(|&member| proposals.get(member));
         let free = common(members.map(|proposal| &proposal.free));
-        self.make(new, free, &mut |words| self.gathered(state, cargo, words))
+        self.make(new, free, &mut |words| self.gathered(cargo, words))
     }
 
     /// The communicator ids that are free in this process.
@@ -348,7 +343,8 @@ impl ProcessGroup {
             id,
             name,
             members: global,
-            state: Mutex::default(),
+            order: Order::default(),
+            latest: AtomicU64::new(0),
         };
         Ok(Some(Self::of(shared, self.options, Some(self))))
     }

@@ -74,7 +74,7 @@ impl Server {
                 Err(error) => {
                     // Out of descriptors: connections that are not authenticated may hold them.
                     if !self.make_way(now) {
-                        tracing::warn!("the store cannot accept a connection: {error}");
+                        crate::log::warn!("the store cannot accept a connection: {error}");
                         self.accept_after = Some(now + Duration::from_millis(100));
                         return;
                     }

@@ -174,8 +174,8 @@ impl Members {
                 }
                 self.doubt(now);
             }
-            // The server handles it: it concerns connections.
-            ToServer::Patience { .. } => {}
+            // The server handles these: they concern connections, and the launcher.
+            ToServer::Patience { .. } | ToServer::Late(_) => {}
             ToServer::Leave => {
                 if let Some(state @ RankState::Taken { .. }) = self.states.get_mut(role.rank) {
                     *state = RankState::Left;
@@ -224,7 +224,7 @@ impl Members {
         if self.failure.is_some() {
             return None;
         }
-        tracing::info!("the group failed: {failure}");
+        crate::log::info!("the group failed: {failure}");
         if let Some(told) = frame(&ToWatch::Failure(failure.clone())) {
             outbox.extend(self.watches().map(|(_, id)| (id, told.clone())));
         }
@@ -355,7 +355,7 @@ impl Members {
 
 /// The frame of a message to a watch. Encoding fails only for a message longer than 4 GiB.
 fn frame(told: &ToWatch) -> Option<Frame> {
-    Frame::new(told).inspect_err(|error| tracing::error!("cannot encode {told:?}: {error}")).ok()
+    Frame::new(told).inspect_err(|error| crate::log::error!("cannot encode {told:?}: {error}")).ok()
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
     os::unix::net::UnixStream,
+    sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -60,8 +61,12 @@ pub struct StoreServer {
     /// Its closing tells the thread to end.
     control: Option<Unshared<UnixStream>>,
     thread: Option<JoinHandle<()>>,
+    late: Late,
     process: Process,
 }
+
+/// The first rank that left with a failure of which its program did not know, and the failure.
+type Late = Arc<Mutex<Option<(Rank, Failure)>>>;
 
 impl StoreServer {
     /// Serves at `address`; port 0 takes a free one. `ranks` is the world size. `host` is the rank in whose process
@@ -95,6 +100,15 @@ impl StoreServer {
         Self::start(listener, ranks, job.into(), host).map_err(|error| refused("tcp", &error))
     }
 
+    /// Ends as by dropping it. Returns the rank that first left with a failure that no call of its program had returned before, and that
+    /// failure: its process may end with status 0.
+    #[must_use]
+    pub fn end(self) -> Option<(Rank, Failure)> {
+        let late = Arc::clone(&self.late);
+        drop(self);
+        late.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// The address at which it serves.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -111,12 +125,13 @@ impl StoreServer {
         let strangers = Strangers::among(ranks);
         raise_file_limit(2 * ranks as u64 + strangers.most() as u64 + 64);
         if job.token.is_empty() && ranks > 1 && !address.ip().is_loopback() {
-            tracing::warn!(
+            crate::log::warn!(
                 "the store at {address} serves a job without a token: any process that reaches that port can become a rank; \
                  set UNISONO_TOKEN to a secret, the same on all ranks, or UNISONO_TOKEN_FILE"
             );
         }
         let (control, theirs) = UnixStream::pair()?;
+        let late = Late::default();
         let server = Server {
             listener: Some(listener.into()),
             accept_after: None,
@@ -127,6 +142,7 @@ impl StoreServer {
             last: 0,
             values: Values::default(),
             members: Members::new(ranks),
+            late: Arc::clone(&late),
             job,
             timers: BinaryHeap::new(),
             outbox: Vec::new(),
@@ -136,7 +152,7 @@ impl StoreServer {
         };
         let thread = std::thread::Builder::new().name("unisono-store".into()).spawn(move || server.run())?;
         let (control, thread) = (Some(control.into()), Some(thread));
-        Ok(Self { address, control, thread, process: Process::this() })
+        Ok(Self { address, control, thread, late, process: Process::this() })
     }
 }
 
@@ -151,7 +167,7 @@ impl Drop for StoreServer {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the store's thread panicked");
+            crate::log::error!("the store's thread panicked");
         }
     }
 }
@@ -178,7 +194,7 @@ fn raise_file_limit(wanted: u64) {
     }
     limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
     if rustix::process::setrlimit(Resource::Nofile, limit).is_err() || limit.current < Some(wanted) {
-        tracing::warn!("the store needs {wanted} file descriptors for this world size; raise `ulimit -n`");
+        crate::log::warn!("the store needs {wanted} file descriptors for this world size; raise `ulimit -n`");
     }
 }
 
@@ -205,6 +221,7 @@ struct Server {
     last: Id,
     values: Values,
     members: Members,
+    late: Late,
     timers: BinaryHeap<Reverse<(Instant, Id)>>,
     outbox: Outbox,
     scratch: Vec<u8>,
@@ -223,7 +240,7 @@ impl Server {
             let events = match self.poll(now) {
                 Ok(events) => events,
                 Err(error) => {
-                    tracing::error!("the store ends: poll: {error}");
+                    crate::log::error!("the store ends: poll: {error}");
                     return;
                 }
             };
@@ -235,7 +252,7 @@ impl Server {
             self.warnings.expire(now);
             let failure = self.members.answer(now, &mut self.outbox);
             if let Err(error) = self.spread(failure) {
-                tracing::error!("the store cannot tell of the failure: {error}");
+                crate::log::error!("the store cannot tell of the failure: {error}");
             }
             self.deliver();
         }
@@ -254,7 +271,7 @@ impl Server {
                     // Ranks may leave at any time, and those that stay need the store.
                     Some(rank) if self.members.has_left(rank) => {
                         let here = list(&self.members.here());
-                        tracing::warn!(
+                        crate::log::warn!(
                             rank,
                             "this process continues to serve the store: rank {here} has not left yet"
                         );
@@ -421,6 +438,10 @@ impl Server {
                     let patience = Duration::from_millis(millis);
                     self.connections.values_mut().filter(of_it).try_for_each(|it| it.be_patient(patience))?;
                 }
+                if let ToServer::Late(failure) = &tell {
+                    let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+                    late.get_or_insert_with(|| (role.rank, failure.clone().cleaned()));
+                }
                 let failure = self.members.tell(id, role, tell, now, &mut self.outbox);
                 self.spread(failure)?;
             } else if !self.members.is_here(role) {
@@ -437,7 +458,7 @@ impl Server {
     fn fail(&mut self, failure: Failure) {
         let first = self.members.fail(failure, &mut self.outbox);
         if let Err(error) = self.spread(first) {
-            tracing::error!("the store cannot tell of the failure: {error}");
+            crate::log::error!("the store cannot tell of the failure: {error}");
         }
     }
 
@@ -454,7 +475,7 @@ impl Server {
             Some(role) => {
                 let failure = self.members.closed(role, silence, now, &mut self.outbox);
                 if let Err(error) = self.spread(failure) {
-                    tracing::error!("the store cannot tell of the failure: {error}");
+                    crate::log::error!("the store cannot tell of the failure: {error}");
                 }
             }
         }
@@ -469,7 +490,7 @@ impl Server {
             self.timers.pop();
             match self.values.expire(id, now) {
                 Ok(reply) => self.outbox.extend(reply.map(|reply| (id, reply))),
-                Err(error) => tracing::error!("the store cannot answer: {error}"),
+                Err(error) => crate::log::error!("the store cannot answer: {error}"),
             }
         }
     }
@@ -508,7 +529,7 @@ impl Server {
             let peer = connection.peer;
             match connection.role {
                 Some(role) if error.kind() != io::ErrorKind::InvalidData => {
-                    tracing::debug!(%peer, rank = role.rank, "the store drops a connection: {error}");
+                    crate::log::debug!(%peer, rank = role.rank, "the store drops a connection: {error}");
                 }
                 _ => self.warnings.tell(now, peer, || format!("drops a connection: {error}")),
             }

@@ -29,7 +29,7 @@ impl Warnings {
         self.until.get_or_insert(now + INTERVAL);
         if self.told < SINGLY {
             self.told += 1;
-            tracing::warn!(%peer, "the store {}", what());
+            crate::log::warn!(%peer, "the store {}", what());
         } else {
             let (more, last) = self.more.get_or_insert((0, peer));
             *more += 1;
@@ -54,7 +54,7 @@ impl Warnings {
     /// Logs the number of warnings that were not logged, if any.
     fn sum_up(&mut self) -> bool {
         let Some((more, last)) = self.more.take() else { return false };
-        tracing::warn!(
+        crate::log::warn!(
             "the store dropped or refused {more} more connections within {INTERVAL:?}, the last from {last}"
         );
         true

@@ -35,7 +35,7 @@ unsafe fn close(what: &'static str, object: *mut sys::fid) {
     let result = unsafe { sys::fi_close(object) };
     if result != 0 {
         let reason = call::reason(i64::from(result).saturating_neg());
-        tracing::warn!(what, result, reason, "libfabric refuses to close");
+        crate::log::warn!(what, result, reason, "libfabric refuses to close");
     }
 }
 
@@ -263,7 +263,7 @@ impl Cq {
             }
             // Whatever the reason, a queue without a descriptor may work.
             Err(error) => {
-                tracing::debug!(%error, "no completion queue with a file descriptor; waiting by timer");
+                crate::log::debug!(%error, "no completion queue with a file descriptor; waiting by timer");
                 Self::open_with(domain, size, sys::FI_WAIT_NONE).map(Arc::new)
             }
         }

@@ -57,7 +57,7 @@ impl KeepAlive {
         let theirs = Arc::clone(&shared);
         let spawned = thread::Builder::new().name("unisono-alive".into()).spawn(move || theirs.run());
         if let Err(error) = spawned {
-            tracing::warn!(%error, "no thread keeps idle TCP connections alive: a firewall may forget them");
+            crate::log::warn!(%error, "no thread keeps idle TCP connections alive: a firewall may forget them");
         }
         Self(shared, Process::this())
     }

@@ -42,7 +42,7 @@ impl Mr {
         let result = unsafe { sys::fi_close(&raw mut (*object).fid) };
         if result != 0 {
             let reason = call::reason(i64::from(result).saturating_neg());
-            tracing::warn!(result, reason, "libfabric refuses to take a registration back");
+            crate::log::warn!(result, reason, "libfabric refuses to take a registration back");
         }
     }
 }

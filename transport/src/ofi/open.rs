@@ -56,7 +56,7 @@ impl Ofi {
             let from = from.map_or_else(|| "an address of its own kind".to_owned(), |ip| ip.to_string());
             match Self::open_info(&info, options, patience, activity).map_err(call::opening) {
                 Ok(ofi) => {
-                    tracing::info!(
+                    crate::log::info!(
                         provider,
                         device,
                         from,
@@ -68,7 +68,7 @@ impl Ofi {
                 }
                 Err(error) if only => return Err(error),
                 Err(error) => {
-                    tracing::warn!(provider, device, %error, "a provider that fits does not work; trying the next");
+                    crate::log::warn!(provider, device, %error, "a provider that fits does not work; trying the next");
                     refusals.push(format!("{provider} (device {device}, from {from}): {error}"));
                 }
             }
@@ -93,7 +93,7 @@ impl Ofi {
         let (cq, arrivals) = match queue(options.arrivals) {
             // The device may not have a queue of this length; the usual length is enough for all but large groups.
             Err(error) if options.arrivals > select::ARRIVALS => {
-                tracing::debug!(%error, wanted = options.arrivals, "a shorter completion queue serves");
+                crate::log::debug!(%error, wanted = options.arrivals, "a shorter completion queue serves");
                 (queue(select::ARRIVALS)?, select::ARRIVALS)
             }
             cq => (cq?, options.arrivals),

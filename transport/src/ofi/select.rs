@@ -143,7 +143,7 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     let flaw = |info: &Info| lost_writes::flaw((name, &info.model()), info.version(), variables::switch);
     if let Some(why) = infos.first().and_then(flaw) {
         // What comes next is slower, and works.
-        tracing::warn!(provider = name, %why, "a provider that fits is not taken");
+        crate::log::warn!(provider = name, %why, "a provider that fits is not taken");
         return Ok(Err(why));
     }
     let place = |info: &Info| match &options.interface {

@@ -54,7 +54,7 @@ impl Endpoint {
                 Greeting::Refused(why) => {
                     self.refused += 1;
                     if self.refused == 1 {
-                        tracing::warn!(?why, "a greeting is refused, and those that follow are counted");
+                        crate::log::warn!(?why, "a greeting is refused, and those that follow are counted");
                     }
                     continue;
                 }
@@ -86,7 +86,7 @@ impl Endpoint {
         match stop {
             Stop::Error(error) => return Err(error),
             Stop::Peer(failure) => {
-                tracing::debug!(?failure, "a connection is dropped");
+                crate::log::debug!(?failure, "a connection is dropped");
                 latch(&mut self.failing, &self.peers, from, Some(failure));
             }
         }

@@ -146,6 +146,8 @@ fn map(file: &OwnedFd, given: &Given) -> Result<Option<Segment>, Stop> {
 /// Says that a peer's memory cannot be mapped: aloud once, since there are many when this process may map no more.
 fn tell_unmapped(error: &Error) {
     static TOLD: Once = Once::new();
-    TOLD.call_once(|| tracing::warn!(%error, "memory of peers is written through rings, which copies twice"));
-    tracing::debug!(%error, "a peer's memory is not mapped");
+    TOLD.call_once(
+        || crate::log::warn!(%error, "memory of peers is written through rings, which copies twice"),
+    );
+    crate::log::debug!(%error, "a peer's memory is not mapped");
 }

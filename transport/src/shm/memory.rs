@@ -242,7 +242,7 @@ impl Table {
             return None;
         }
         let made = make().inspect_err(|error| {
-            tracing::debug!(bytes = len, %error, "memory that peers cannot map serves");
+            crate::log::debug!(bytes = len, %error, "memory that peers cannot map serves");
         });
         let own = Arc::new(made.ok()?);
         let base = own.segment.base();
@@ -336,7 +336,7 @@ impl Table {
         for Entry { shared, written, .. } in entries.into_values().flatten() {
             let Some((Shared::Own(own), _)) = shared.filter(|_| written) else { continue };
             if let Err(error) = own.segment.make_private(&own.file) {
-                tracing::error!(%error, "memory that outlives its endpoint can still be written by peers");
+                crate::log::error!(%error, "memory that outlives its endpoint can still be written by peers");
             }
         }
     }

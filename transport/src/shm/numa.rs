@@ -15,7 +15,10 @@ pub(super) fn keep_here(segment: &Segment) {
     if let Some(nodes) = &*nodes::NODES
         && let Err(reason) = nodes.bind(segment)
     {
-        tracing::debug!(reason, "memory that is shared lies on the node of the thread that touches it first");
+        crate::log::debug!(
+            reason,
+            "memory that is shared lies on the node of the thread that touches it first"
+        );
     }
     #[cfg(not(feature = "hwloc"))]
     let _ = segment;
@@ -45,7 +48,7 @@ mod nodes {
         }
         Nodes::load()
             .inspect_err(|reason| {
-                tracing::debug!(reason, "hwloc does not describe the NUMA nodes of this host")
+                crate::log::debug!(reason, "hwloc does not describe the NUMA nodes of this host")
             })
             .ok()
     });

@@ -123,7 +123,7 @@ fn seal_for_readers(file: &OwnedFd, len: usize) -> Result<(), Error> {
     let sealed = fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW);
     sealed.map_err(|error| no_memory(len, "sealing", error))?;
     if let Err(error) = fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
-        tracing::debug!(%error, "what peers only read is not sealed against their writing");
+        crate::log::debug!(%error, "what peers only read is not sealed against their writing");
     }
     Ok(())
 }
@@ -220,7 +220,7 @@ impl Segment {
     pub(super) fn ask_for_huge_pages(&self) {
         // SAFETY: changes no byte.
         if let Err(error) = unsafe { madvise(self.base().cast(), self.len(), Advice::LinuxHugepage) } {
-            tracing::debug!(%error, "no huge pages for memory that is shared");
+            crate::log::debug!(%error, "no huge pages for memory that is shared");
         }
     }
 

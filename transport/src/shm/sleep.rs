@@ -100,7 +100,7 @@ impl Poller {
 
     pub(super) fn remove(&self, fd: impl AsFd) {
         if let Err(error) = epoll::delete(self.0.as_fd(), fd) {
-            tracing::debug!(%error, "a descriptor is no longer waited for, and was not");
+            crate::log::debug!(%error, "a descriptor is no longer waited for, and was not");
         }
     }
 

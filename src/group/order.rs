@@ -1,0 +1,136 @@
+//! The order of a group's collective calls, where several threads make them. A call of one operation has the group's state until the
+//! operation has begun, since the engine keeps their order; a call of several has it to its end ([`Engaged`]). What another thread begins
+//! asynchronously meanwhile waits here, and that thread does not.
+
+use std::{
+    mem,
+    ops::{Deref, DerefMut},
+    sync::{
+        Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::{
+    engine::{CommId, Task},
+    error::{Error, Result},
+    runtime::Runtime,
+};
+
+/// What calls of a group change.
+#[derive(Default)]
+pub(crate) struct State {
+    /// The number of groups that were made from this one.
+    pub made: u64,
+    /// Whether the shutdown of the world has begun.
+    pub shutdown: bool,
+}
+
+/// The state of a group, and the operations that follow a call of several.
+#[derive(Default)]
+pub(crate) struct Order {
+    state: Mutex<State>,
+    /// Whether such a call has the state; it begins what waits after it has cleared this.
+    engaged: AtomicBool,
+    /// Whether this rank is leaving with the state.
+    leaving: AtomicBool,
+    waiting: Mutex<Vec<Task>>,
+}
+
+/// The state of a group for a call of several operations.
+pub(crate) struct Engaged<'o> {
+    order: &'o Order,
+    group: (&'o Runtime, CommId),
+    state: MutexGuard<'o, State>,
+}
+
+impl Deref for Engaged<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Engaged<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Engaged<'_> {
+    fn drop(&mut self) {
+        self.order.engaged.store(false, Ordering::Release);
+        self.order.begin_waiting(self.group);
+    }
+}
+
+impl Order {
+    /// The state, once no other thread has it.
+    pub(crate) fn state(&self, runtime: &Runtime) -> Result<MutexGuard<'_, State>> {
+        runtime.check_process()?;
+        Ok(match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // Until another thread's call has ended.
+                let _waiting = runtime.callers.wait();
+                self.state.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        })
+    }
+
+    /// The state for a call of several operations.
+    pub(crate) fn engage<'o>(&'o self, group: (&'o Runtime, CommId)) -> Result<Engaged<'o>> {
+        let state = self.state(group.0)?;
+        self.engaged.store(true, Ordering::Release);
+        Ok(Engaged { order: self, group, state })
+    }
+
+    /// The state to leave with: an asynchronous call of another thread does not wait for the end of that.
+    pub(crate) fn leaving(&self, runtime: &Runtime) -> Result<MutexGuard<'_, State>> {
+        let state = self.state(runtime)?;
+        self.leaving.store(true, Ordering::Release);
+        Ok(state)
+    }
+
+    /// Begins a collective that nobody waits for yet, after those that other threads have begun.
+    pub(crate) fn begin(&self, call: &'static str, task: Task, group: (&Runtime, CommId)) -> Result<()> {
+        let (runtime, comm_id) = group;
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) if self.leaving.load(Ordering::Acquire) => {
+                runtime.check_calls(call)?;
+                return Err(Error::Left { call });
+            }
+            Err(TryLockError::WouldBlock) if self.engaged.load(Ordering::Acquire) => {
+                runtime.check_calls(call)?;
+                self.waiting().push(task);
+                // Either the call that was engaged sees it, or that has ended.
+                if !self.engaged.load(Ordering::Acquire) {
+                    let _state = self.state(runtime)?;
+                    self.begin_waiting(group);
+                }
+                return Ok(());
+            }
+            Err(TryLockError::WouldBlock) => self.state(runtime)?,
+        };
+        runtime.check_calls(call)?;
+        runtime.begin(comm_id, task);
+        drop(state);
+        Ok(())
+    }
+
+    /// Begins what has waited. The caller has the state.
+    fn begin_waiting(&self, (runtime, comm_id): (&Runtime, CommId)) {
+        for mut task in mem::take(&mut *self.waiting()) {
+            task.completion.restart();
+            runtime.begin(comm_id, task);
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<Task>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,49 @@
+//! Whether the program knows of the failure of its world: a call has returned it. Otherwise the last that it may do is to drop its group, which
+//! tells of the failure: a line on standard error, the store for a launcher that serves it, and [`late_failure`].
+
+use std::sync::{Mutex, PoisonError, atomic::Ordering};
+
+use super::Runtime;
+use crate::error::{Error, Failure};
+
+/// The first that this process had.
+static LATE: Mutex<Option<Failure>> = Mutex::new(None);
+
+/// The first failure of a world that this process found when it left that world, by
+/// [`leave`](crate::ProcessGroup::leave) or by dropping the last handle, and that no call had returned before. So a program that
+/// ignores what `leave` returns, or drops its group, may end with a status that says so, as [`main`](crate::main) does.
+///
+/// Under `unisono run` the status of the job says so in any case.
+#[must_use]
+pub fn late_failure() -> Option<Failure> {
+    LATE.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+impl Runtime {
+    /// The error, which a call returns to the program.
+    pub(crate) fn told(&self, error: Error) -> Error {
+        if matches!(error, Error::Failed(_)) {
+            self.knows.store(true, Ordering::Relaxed);
+        }
+        error
+    }
+
+    /// Whether a call has returned the failure of the world.
+    pub(crate) fn knows(&self) -> bool {
+        self.knows.load(Ordering::Relaxed)
+    }
+
+    /// The failure that has ended the world.
+    pub(crate) fn ended_by(&self) -> Option<Failure> {
+        self.roles().failed.clone().or_else(|| self.monitor.latch.failure())
+    }
+
+    /// This rank leaves with a failure that no call had returned before.
+    pub(crate) fn late(&self, failure: &Failure) {
+        LATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| failure.clone());
+        self.knows.store(true, Ordering::Relaxed);
+        if let Some(watch) = &self.monitor.watch {
+            watch.late(failure);
+        }
+    }
+}

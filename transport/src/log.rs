@@ -1,0 +1,182 @@
+//! Events for the people who run a program: they go to its subscriber of `tracing`, and where it has set none, warnings and errors go
+//! to standard error.
+//!
+//! `RUST_LOG` says which events these are, as it does for `tracing-subscriber`: levels, and `target=level` for the targets that begin so.
+//! A program may set its subscriber at any time, because nothing here is set as the default.
+
+use std::{
+    fmt::{self, Write as _},
+    io::{self, Write as _},
+    sync::OnceLock,
+};
+
+#[doc(hidden)]
+pub use tracing;
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    dispatcher::{self, Dispatch},
+    field::{Field, Visit},
+    level_filters::LevelFilter,
+    span,
+    subscriber::NoSubscriber,
+};
+
+/// Where nothing else is asked for: the failure of a group is returned by a call, or told by the group's drop.
+const UNASKED: &str = "warn,unisono::failure=off";
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __error {
+    ($($event:tt)*) => {
+        $crate::log::event($crate::log::tracing::Level::ERROR, || $crate::log::tracing::error!($($event)*))
+    };
+}
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __warn {
+    ($($event:tt)*) => {
+        $crate::log::event($crate::log::tracing::Level::WARN, || $crate::log::tracing::warn!($($event)*))
+    };
+}
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __info {
+    ($($event:tt)*) => {
+        $crate::log::event($crate::log::tracing::Level::INFO, || $crate::log::tracing::info!($($event)*))
+    };
+}
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __debug {
+    ($($event:tt)*) => {
+        $crate::log::event($crate::log::tracing::Level::DEBUG, || $crate::log::tracing::debug!($($event)*))
+    };
+}
+/// As the macros of `tracing` of these names, which this library does not call otherwise.
+pub use crate::{__debug as debug, __error as error, __info as info, __warn as warn};
+
+/// Gives an event to the program's subscriber, or to this file's if it has none.
+#[doc(hidden)]
+pub fn event(level: Level, event: impl FnOnce()) {
+    static LINES: OnceLock<Dispatch> = OnceLock::new();
+    let lines = LINES.get_or_init(|| Dispatch::new(Lines::asked(std::env::var("RUST_LOG").ok().as_deref())));
+    if level > LevelFilter::current() {
+        return;
+    }
+    if dispatcher::get_default(|current| current.is::<NoSubscriber>()) {
+        dispatcher::with_default(lines, event);
+    } else {
+        event();
+    }
+}
+
+/// Writes events to standard error, each by one call, so that the lines of several ranks do not mix.
+struct Lines {
+    /// The level of the targets that begin so: the longest first, and one of all targets last.
+    levels: Vec<(String, LevelFilter)>,
+}
+
+impl Lines {
+    /// As `RUST_LOG` asks. A directive that says nothing here, such as one of spans, is for others.
+    fn asked(text: Option<&str>) -> Self {
+        let text = text.filter(|text| !text.trim().is_empty()).unwrap_or(UNASKED);
+        let directives = text.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+        let level = |directive: &str| match directive.rsplit_once('=') {
+            Some((target, level)) => Some((target.trim().to_owned(), level.trim().parse().ok()?)),
+            None => Some(match directive.parse() {
+                Ok(level) => (String::new(), level),
+                Err(_) => (directive.to_owned(), LevelFilter::TRACE),
+            }),
+        };
+        let mut levels: Vec<_> = [(String::new(), LevelFilter::WARN)].into_iter().collect();
+        levels.extend(directives.filter_map(level));
+        // The last of those for one target holds.
+        levels.reverse();
+        levels.sort_by_key(|(target, _)| std::cmp::Reverse(target.len()));
+        Self { levels }
+    }
+
+    fn level(&self, target: &str) -> LevelFilter {
+        let first = self.levels.iter().find(|(prefix, _)| target.starts_with(prefix.as_str()));
+        first.map_or(LevelFilter::WARN, |(_, level)| *level)
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.level(metadata.target())
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        self.levels.iter().map(|(_, level)| *level).max()
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        let line = format!("{} unisono: {}{}\n", event.metadata().level(), text.message, text.fields);
+        // If standard error is closed, there is no reader.
+        let _ = io::stderr().write_all(line.as_bytes());
+    }
+
+    // There are no spans.
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// The message of an event, and its other fields: ` rank=3 error=...`.
+#[derive(Default)]
+struct Text {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a string cannot fail.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rust_log_says_which_events_are_lines() {
+        let of = |asked: Option<&str>, target: &str| Lines::asked(asked).level(target);
+        let asked = [
+            (None, "unisono::launch", LevelFilter::WARN),
+            (None, "unisono::failure", LevelFilter::OFF),
+            (Some(""), "unisono::failure", LevelFilter::OFF),
+            (Some("off"), "unisono::launch", LevelFilter::OFF),
+            (Some("error"), "unisono::failure", LevelFilter::ERROR),
+            (Some("info,unisono=debug"), "unisono_transport::shm", LevelFilter::DEBUG),
+            (Some("unisono=debug,unisono::launch=off"), "unisono::launch::slurm", LevelFilter::OFF),
+            (Some("info,error"), "unisono::launch", LevelFilter::ERROR),
+            // What says nothing of this library silences nothing.
+            (Some("hyper=debug,my_program"), "unisono::launch", LevelFilter::WARN),
+            (Some("a[b{c=1}]=trace, =, ,x=loud"), "unisono::launch", LevelFilter::WARN),
+            (Some("unisono_transport"), "unisono_transport::shm", LevelFilter::TRACE),
+        ];
+        for (asked, target, level) in asked {
+            assert_eq!(of(asked, target), level, "RUST_LOG={asked:?} {target}");
+        }
+    }
+}
