@@ -60,6 +60,12 @@ pub(crate) fn text(error: &Cause) -> String {
     }
 }
 
+/// The sentence of the first failure with which this process left a world and that no call had raised before, or `None`.
+#[pyfunction]
+pub(crate) fn late_failure() -> Option<String> {
+    unisono::late_failure().map(|failure| text(&Cause::Failed(failure)))
+}
+
 /// The beginning of a sentence about a deadline.
 pub(crate) fn timed_out(waited: Duration) -> String {
     format!("unisono: Timed out waiting {}ms:", waited.as_millis())

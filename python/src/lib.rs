@@ -28,7 +28,7 @@ mod _native {
     #[pymodule_export]
     use super::{
         buffer::Buffer,
-        errors::Error,
+        errors::{Error, late_failure},
         files::{broadcast_file, recv_file, send_file},
         group::Group,
         join::{Store, init_world, join},
