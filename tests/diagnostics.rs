@@ -6,6 +6,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
     time::SystemTime,
 };
 
@@ -27,7 +28,10 @@ fn library() -> (PathBuf, PathBuf) {
 /// What the compiler says of this function's body.
 fn said(body: &str) -> String {
     let (directory, library) = library();
-    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("diagnostics-{}", std::process::id()));
+    static PROGRAMS: AtomicUsize = AtomicUsize::new(0);
+    let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("diagnostics-{}-{number}", std::process::id());
+    let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&scratch).expect("a directory for the program");
     let source = scratch.join("program.rs");
     let text = format!(

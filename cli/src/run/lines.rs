@@ -8,6 +8,10 @@
 /// memory.
 const LONGEST: usize = 1 << 20;
 
+/// A part of a line is shown only up to this length, in bytes: prompts and progress bars are short, and a longer part belongs to a line
+/// that its rank is still writing.
+const SHORT: usize = 1 << 10;
+
 /// Whose line is open on a terminal, pipe or file: the number of the source that has written a part of a line last.
 pub(super) type Open = Option<usize>;
 
@@ -29,9 +33,9 @@ impl<'a> Lines<'a> {
         Self { source, prefix, begun: Vec::new(), shown: 0, returned: false }
     }
 
-    /// Whether there is a part of a line that was not written.
+    /// Whether there is a part of a line that was not written, and is to be shown if nothing follows it.
     pub(super) fn has_begun(&self) -> bool {
-        self.begun.len() > self.shown
+        (self.shown + 1..=SHORT).contains(&self.begun.len())
     }
 
     /// Appends to `out` the lines that `bytes` completes. A text that a carriage return ends counts as complete; the next one is to be
@@ -52,7 +56,7 @@ impl<'a> Lines<'a> {
     pub(super) fn show_begun(&mut self, open: &mut Open, out: &mut Vec<u8>) {
         if self.begun.ends_with(b"\r") {
             self.turn_back(open, out);
-        } else if self.has_begun() {
+        } else if self.begun.len() > self.shown {
             self.show(open, out);
         }
     }

@@ -19,7 +19,7 @@ use super::lines::{Lines, Open};
 
 /// A part of a line is shown if nothing follows it for this time: a line that is written in several pieces is not torn, and nobody
 /// sees a delay.
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The stream of this process to which a rank's stream goes.
 #[derive(Clone, Copy, Debug)]
