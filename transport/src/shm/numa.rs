@@ -30,12 +30,14 @@ mod nodes {
 
     use hwlocality::{
         Topology,
+        bitmap::BitmapIndex,
         cpu::binding::CpuBindingFlags,
         memory::{
             binding::{MemoryBindingFlags, MemoryBindingPolicy},
             nodeset::NodeSet,
         },
-        topology::builder::TypeFilter,
+        object::types::ObjectType,
+        topology::builder::{TopologyBuilder, TypeFilter},
     };
 
     use super::Segment;
@@ -56,18 +58,22 @@ mod nodes {
     pub(super) struct Nodes(Topology);
 
     impl Nodes {
-        /// Nodes and processors alone, which takes a fraction of the time that all objects take.
         pub(super) fn load() -> Result<Self, String> {
-            let builder = Topology::builder().without_component("x86").map_err(|error| error.to_string())?;
-            let builder =
-                builder.with_common_type_filter(TypeFilter::KeepNone).map_err(|error| error.to_string())?;
-            let topology = builder.build().map_err(|error| error.to_string())?;
+            let nodes = Self::of(Topology::builder())?;
             // Its variables may describe another host.
-            if topology.is_this_system() {
-                Ok(Self(topology))
-            } else {
-                Err("it describes another host".into())
-            }
+            if nodes.0.is_this_system() { Ok(nodes) } else { Err("it describes another host".into()) }
+        }
+
+        /// Nodes and processors, which take a fraction of the time that all objects take, and the groups by which hwloc keeps the
+        /// processors of each node apart.
+        pub(super) fn of(builder: TopologyBuilder) -> Result<Self, String> {
+            let builder = builder.without_component("x86").map_err(|error| error.to_string())?;
+            let builder = builder
+                .with_common_type_filter(TypeFilter::KeepNone)
+                .map_err(|error| error.to_string())?
+                .with_type_filter(ObjectType::Group, TypeFilter::KeepStructure)
+                .map_err(|error| error.to_string())?;
+            builder.build().map(Self).map_err(|error| error.to_string())
         }
 
         pub(super) fn bind(&self, segment: &Segment) -> Result<(), String> {
@@ -87,11 +93,13 @@ mod nodes {
         fn here(&self) -> Result<NodeSet, String> {
             let location = self.0.last_cpu_location(CpuBindingFlags::THREAD);
             let location = location.map_err(|error| error.to_string())?;
-            let processor = location.first_set().map(usize::from);
-            let processor = processor.and_then(|processor| self.0.pu_with_os_index(processor));
-            // A processor may have several: memory of another kind has a higher number.
-            let node = processor.and_then(|processor| processor.nodeset()?.first_set());
+            let node = location.first_set().and_then(|processor| self.of_processor(processor.into()));
             node.map(|node| NodeSet::from_iter([node])).ok_or_else(|| "this processor has no node".to_owned())
+        }
+
+        /// The node of a processor. It may have several: memory of another kind has a higher number.
+        pub(super) fn of_processor(&self, processor: usize) -> Option<BitmapIndex> {
+            self.0.pu_with_os_index(processor)?.nodeset()?.first_set()
         }
     }
 }
@@ -99,6 +107,8 @@ mod nodes {
 #[cfg(all(test, feature = "hwloc"))]
 mod tests {
     use std::{fs, sync::atomic::Ordering};
+
+    use hwlocality::Topology;
 
     use super::{
         super::segment::{self, Access},
@@ -111,6 +121,20 @@ mod tests {
         let maps = fs::read_to_string("/proc/self/numa_maps").ok()?;
         let address = format!("{:08x} ", segment.base().addr());
         maps.lines().find(|line| line.starts_with(&address)).map(str::to_owned)
+    }
+
+    #[test]
+    fn each_processor_has_its_own_node() {
+        for (text, nodes) in [
+            ("pack:2 [numa] core:2 pu:2", [0, 0, 0, 0, 1, 1, 1, 1]),
+            ("pack:1 [numa] core:4 pu:2", [0; 8]),
+            ("pack:2 die:2 [numa] pu:2", [0, 0, 1, 1, 2, 2, 3, 3]),
+            ("pack:2 [numa(indexes=0,2)] [numa(indexes=1,3)] pu:4", [0, 0, 0, 0, 2, 2, 2, 2]),
+        ] {
+            let told = Nodes::of(Topology::builder().from_synthetic(text).unwrap()).unwrap();
+            let told = (0..8).map(|processor| told.of_processor(processor).map(usize::from));
+            assert!(told.clone().eq(nodes.map(Some)), "{text}: {:?}", told.collect::<Vec<_>>());
+        }
     }
 
     /// Whether there are other nodes, peers' threads run here: that the policy is the file's is what can be seen.
