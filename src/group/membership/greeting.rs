@@ -12,6 +12,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
+use unisono_transport::{Limits, shm::PROVIDER as SHM};
 
 use super::cards;
 use crate::{
@@ -41,12 +42,17 @@ pub(super) struct EndpointInfo {
     host: String,
     /// Whether the endpoint accepts TCP connections at its address.
     by_tcp: bool,
+    /// Whether this rank shares memory with it.
+    memory: bool,
 }
 
 impl EndpointInfo {
-    /// Of what a rank told of itself.
-    pub(super) fn of(entry: Option<Entry>, by_tcp: bool) -> Self {
-        entry.map_or_else(Self::default, |entry| Self { nic: entry.nic, host: entry.host.name, by_tcp })
+    /// Of what a rank told of itself; `limits` are this rank's.
+    pub(super) fn of(entry: Option<Entry>, limits: &Limits) -> Self {
+        entry.map_or_else(Self::default, |Entry { nic, host, shares, .. }| {
+            let memory = limits.provider == SHM || shares.is_some() && shares == limits.shares;
+            Self { nic, host: host.name, by_tcp: limits.sockets && !memory, memory }
+        })
     }
 
     fn is_at(&self, address: IpAddr) -> bool {
@@ -103,8 +109,8 @@ impl Check<'_> {
             Some(_) => engine.learn(contacts, patience),
         };
         met.map_err(|stop| self.failed(stop, StalledOperation::default()))?;
-        let by_tcp = engine.limits().sockets;
-        self.greet(engine, &|rank| EndpointInfo::of(roster.entry(rank), by_tcp), &neighbours, &far)?;
+        let limits = engine.limits().clone();
+        self.greet(engine, &|rank| EndpointInfo::of(roster.entry(rank), &limits), &neighbours, &far)?;
         let Some(store) = self.store.filter(|_| self.ranks > 1) else { return Ok(()) };
         store.set(&findings_key(rank), &postcard::to_allocvec(&Findings::default()).unwrap_or_default())?;
         let (begun, provider) = (Instant::now(), engine.limits().provider.clone());
@@ -126,21 +132,22 @@ impl Check<'_> {
         let begun = Instant::now();
         let mut greeted = engine.greet(neighbours, far);
         while greeted.is_ok() {
-            greeted =
-                match engine.greeted(monitor, PATIENCE, deadline) {
-                    Ok(()) => break,
-                    Err(Stop::Deadline) if Instant::now() < deadline => {
-                        diagnose(engine, rank, store, endpoints).map_or(Ok(()), |failure| Err(failure.into()))
-                    }
-                    Err(Stop::Transport(error)) if error.error.is_own() => Err(Stop::Transport(error)),
-                    // The death of a peer breaks the transport too; then the store names the dead rank.
-                    Err(Stop::Transport(error)) => match monitor.dead() {
-                        None => Err(diagnose(engine, rank, store, endpoints)
-                            .map_or(Stop::Transport(error), Stop::from)),
-                        Some(_) => Err(Stop::Failed),
-                    },
-                    Err(stop) => Err(stop),
-                };
+            greeted = match engine.greeted(monitor, PATIENCE, deadline) {
+                Ok(()) => break,
+                Err(Stop::Deadline) if Instant::now() < deadline => {
+                    diagnose(engine, rank, store, endpoints, true)
+                        .map_or(Ok(()), |failure| Err(failure.into()))
+                }
+                Err(Stop::Transport(error)) if error.error.is_own() => Err(Stop::Transport(error)),
+                // The death of a peer breaks the transport too; then the store names the dead rank.
+                Err(Stop::Transport(error)) => match monitor.dead() {
+                    // Greetings that have not come yet are no sign of anything: nobody has waited for them.
+                    None => Err(diagnose(engine, rank, store, endpoints, false)
+                        .map_or(Stop::Transport(error), Stop::from)),
+                    Some(_) => Err(Stop::Failed),
+                },
+                Err(stop) => Err(stop),
+            };
         }
         let call = format!("greeting {} over {}", rank_list(neighbours), engine.limits().provider);
         greeted.map_err(|stop| self.failed(stop, stalled(call, begun)))
@@ -192,12 +199,14 @@ fn findings_key(rank: Rank) -> String {
     format!("greetings/{rank}")
 }
 
-/// Finds out why greetings are missing. `None` if the network is not the cause: then a rank is late or stopped.
+/// Finds out why greetings are missing, for which this rank has `waited` or not. `None` if the network is not the cause: then a rank
+/// is late or stopped.
 fn diagnose(
     engine: &mut Engine,
     rank: Rank,
     store: Option<&Store>,
     endpoints: &dyn Fn(Rank) -> EndpointInfo,
+    waited: bool,
 ) -> Option<Failure> {
     let mine = Findings(thread::scope(|scope| {
         let threads: Vec<_> = engine
@@ -225,7 +234,7 @@ fn diagnose(
     mine.0.iter().find_map(|finding| {
         let theirs = store.get(&findings_key(finding.rank), until).ok().flatten();
         let theirs: Option<Findings> = theirs.and_then(|bytes| postcard::from_bytes(&bytes).ok());
-        verdict(rank, finding, theirs.as_ref(), [rank, finding.rank].map(endpoints))
+        verdict(rank, finding, theirs.as_ref(), [rank, finding.rank].map(endpoints), waited)
     })
 }
 
@@ -244,6 +253,7 @@ fn verdict(
     finding: &Finding,
     theirs: Option<&Findings>,
     [my, its]: [EndpointInfo; 2],
+    waited: bool,
 ) -> Option<Failure> {
     let peer = finding.rank;
     let back = theirs.and_then(|theirs| theirs.0.iter().find(|finding| finding.rank == me));
@@ -257,6 +267,11 @@ fn verdict(
     };
     let advice = "set UNISONO_INTERFACE to the interfaces or the network that connect the two hosts, and let firewalls pass TCP \
                   at all ports between these addresses";
+    let by_fabric = if my.nic.at.is_some() && its.nic.at.is_some() {
+        advice
+    } else {
+        "set UNISONO_INTERFACE to NICs of one fabric, and let its partition (P_Key), VLAN, VNI or security group hold both hosts"
+    };
     let fails = |from: Rank, to: Rank, why: &str, other: Option<&std::result::Result<(), String>>| {
         let (source, target) = if from == me { (&my, &its) } else { (&its, &my) };
         let port = target.nic.at.map_or(0, |at| at.port());
@@ -272,6 +287,14 @@ fn verdict(
         );
         Some(Failure::NoPath { from, to, how })
     };
+    if its.memory && waited && finding.connects.is_none() && theirs.is_some() {
+        let how = format!(
+            "nothing arrived within {PATIENCE:.0?} in the memory that they share on {}; look at what rank {peer} says, and whether its \
+             process runs and may open files and lock memory (ulimit -n, ulimit -l)",
+            its.host
+        );
+        return Some(Failure::NoPath { from: peer, to: me, how });
+    }
     let lost = |what: &str, advice: &str| {
         let how = format!("from {} to {} {what}{by_store}; {advice}", its.words(), my.words());
         Some(Failure::NoPath { from: peer, to: me, how })
@@ -280,7 +303,7 @@ fn verdict(
         (Some(Err(why)), back, _) => fails(me, peer, why, back),
         (there, Some(Err(why)), _) => fails(peer, me, why, there.as_ref()),
         // The peer lives, and has sent both greetings.
-        (_, _, Some(_)) if finding.heard => lost(
+        (_, _, Some(_)) if finding.heard && waited => lost(
             &format!(
                 "small messages arrive, but none as large as a chunk: the network loses large packets (the MTU is {} and {})",
                 its.nic.mtu, my.nic.mtu
@@ -289,7 +312,7 @@ fn verdict(
              mtu 1500`, or raise the MTU of the network",
         ),
         // If a TCP connection succeeded, the network is not the cause; if none could be tried, it is.
-        (None, _, Some(_)) => lost(&format!("nothing arrived within {PATIENCE:.0?}"), advice),
+        (None, _, Some(_)) if waited => lost(&format!("nothing arrived within {PATIENCE:.0?}"), by_fabric),
         _ => None,
     }
 }
@@ -393,7 +416,7 @@ mod tests {
         let endpoint = |at: &str, device: &str, host: &str, store: &str| {
             let (at, store) = (at.parse().ok(), store.parse().ok());
             let nic = Nic { device: device.into(), megabits: 0, mtu: 9000, at, store };
-            EndpointInfo { nic, host: host.into(), by_tcp: true }
+            EndpointInfo { nic, host: host.into(), by_tcp: true, memory: false }
         };
         [
             endpoint("10.88.0.1:4001", "eth0", "alpha", "10.77.0.1"),
@@ -402,7 +425,7 @@ mod tests {
     }
 
     fn words(finding: &Finding, theirs: Option<&Findings>) -> String {
-        verdict(0, finding, theirs, endpoints()).map(|failure| failure.to_string()).unwrap_or_default()
+        verdict(0, finding, theirs, endpoints(), true).map(|failure| failure.to_string()).unwrap_or_default()
     }
 
     #[test]
@@ -444,5 +467,35 @@ mod tests {
         let nic = Finding { rank: 1, heard: false, connects: None };
         assert_eq!(words(&nic, None), "");
         assert!(words(&nic, Some(&Findings::default())).contains("nothing arrived within 8s"));
+    }
+
+    #[test]
+    fn the_advice_fits_what_connects_the_ranks() {
+        let nothing = Finding { rank: 1, heard: false, connects: None };
+        let theirs = Findings::default();
+        let told = |change: fn(&mut EndpointInfo)| {
+            let mut endpoints = endpoints();
+            endpoints.iter_mut().for_each(change);
+            verdict(0, &nothing, Some(&theirs), endpoints, true).unwrap().to_string()
+        };
+        let by_memory = told(|it| (it.memory, it.nic.at) = (true, None));
+        assert!(by_memory.contains("in the memory that they share on beta"), "{by_memory}");
+        let by_nic = told(|it| it.nic.at = None);
+        assert!(by_nic.contains("P_Key"), "{by_nic}");
+        for told in [by_memory, by_nic] {
+            assert!(!told.contains("TCP") && !told.contains("firewall"), "{told}");
+        }
+        assert!(told(|_| ()).contains("firewalls"));
+    }
+
+    #[test]
+    fn a_greeting_that_nobody_has_waited_for_is_not_lost() {
+        let theirs = Findings::default();
+        for heard in [false, true] {
+            let finding = Finding { rank: 1, heard, connects: None };
+            assert_eq!(verdict(0, &finding, Some(&theirs), endpoints(), false), None);
+        }
+        let blocked = Finding { rank: 1, heard: false, connects: Some(Err("it was refused".into())) };
+        assert!(verdict(0, &blocked, Some(&theirs), endpoints(), false).is_some(), "that was seen");
     }
 }

@@ -101,8 +101,8 @@ pub(super) fn spread(
     let patience = Patience { spin: none, give_way: none, alone: none };
     let met = engine.meet(Arc::clone(&known) as Arc<dyn Contacts>, chunk_bytes, patience);
     met.map_err(|stop| check.failed(stop, StalledOperation::default()))?;
-    let by_tcp = engine.limits().sockets;
-    let endpoint = |rank: Rank| EndpointInfo::of(known.entries.get(&rank).cloned(), by_tcp);
+    let limits = engine.limits().clone();
+    let endpoint = |rank: Rank| EndpointInfo::of(known.entries.get(&rank).cloned(), &limits);
     check.greet(engine, &endpoint, &next, &far)?;
 
     let bytes = roster.as_ref().map_or_else(|| vec![0; len], |roster| roster.bytes());
