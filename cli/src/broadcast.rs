@@ -10,7 +10,7 @@ use std::{
 
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
-use unisono::{Config, ProcessGroup};
+use unisono::ProcessGroup;
 use unisono_files::{Delivered, Error, Options, PIECE, Progress};
 
 use crate::progress::Bar;
@@ -67,9 +67,9 @@ impl Broadcast {
 
     /// Runs one rank. An error that this returns concerns this rank alone.
     fn broadcast(&self) -> Result<ExitCode> {
-        let mut config = Config::from_env()?;
-        config.provider = self.provider.clone().or(config.provider);
-        let group = ProcessGroup::join(config)?;
+        let group = ProcessGroup::from_env_with(|config| {
+            config.provider = self.provider.clone().or_else(|| config.provider.take());
+        })?;
         let reports = group.rank() == 0;
         let template = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
         let bar = Bar::new(template, reports, AFTER, EVERY);

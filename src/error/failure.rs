@@ -213,6 +213,12 @@ pub enum Failure {
         /// The rank of the receive.
         rank: Rank,
     },
+    /// A process that belongs to the job and does not know its rank could not join.
+    #[error("a process of this job that does not know its rank could not join: {why}")]
+    NoRank {
+        /// The process, and the error that it returns itself.
+        why: String,
+    },
 }
 
 impl Failure {
@@ -246,6 +252,7 @@ impl Failure {
             Self::Settings { name, problem } => [Some(name), Some(problem)],
             Self::Died { how: text, .. }
             | Self::Joining { why: text, .. }
+            | Self::NoRank { why: text }
             | Self::Ended { signal: text, .. }
             | Self::Unreachable { how: text, .. }
             | Self::NoPath { how: text, .. }

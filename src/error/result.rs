@@ -84,8 +84,8 @@ pub enum Error {
         problem: String,
     },
     /// Some ranks did not come to the rendezvous in time.
-    #[error("rendezvous at {store}: after {waited:.1?} rank {rank} still waits for {} of {ranks} ranks: {}; \
-        start them with the same address, or give them longer by UNISONO_JOIN_TIMEOUT", .missing.len(), list(.missing))]
+    #[error("rendezvous at {store}: after {waited:.1?} rank {rank} still waits for {} of {ranks} ranks: {}; {}",
+        .missing.len(), list(.missing), advice(.refused))]
     Missing {
         /// The store.
         store: String,
@@ -97,6 +97,8 @@ pub enum Error {
         missing: Vec<Rank>,
         /// How long it waited.
         waited: Duration,
+        /// The processes that the store has refused meanwhile, with the reasons; empty if there are none.
+        refused: String,
     },
     /// The store does not admit this process.
     #[error("the store at {store} refuses rank {rank}: {refusal}")]
@@ -126,6 +128,12 @@ pub enum Error {
         /// What is wrong with it.
         problem: ObjectError,
     },
+}
+
+/// What to do about ranks that have not come.
+fn advice(refused: &str) -> String {
+    let longer = "start them with the same address, or give them longer by UNISONO_JOIN_TIMEOUT";
+    if refused.is_empty() { longer.to_owned() } else { format!("the store has refused {}", shown(refused)) }
 }
 
 impl From<unisono_transport::Error> for Error {

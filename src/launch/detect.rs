@@ -91,7 +91,7 @@ fn local(
 }
 
 /// The launcher's id of this job: the same on all its ranks, and not a secret.
-fn job(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> String {
+pub(super) fn job(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> String {
     let step = || Some(format!("slurm-{}.{}", variable("SLURM_JOB_ID")?, variable("SLURM_STEP_ID")?));
     let job = match family.name {
         "torchrun" => variable("TORCHELASTIC_RUN_ID"),

@@ -6,7 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{detect, meeting::Meeting, private_directory, variables::wrong};
+use super::{
+    detect,
+    meeting::Meeting,
+    partial::{Partial, partial},
+    private_directory,
+    variables::wrong,
+};
 use crate::{
     config::{Config, StoreAddress},
     error::{Error, Result},
@@ -81,6 +87,11 @@ impl Config {
         };
         let problem = config.set_from(&variable).and_then(|()| config.validate_from(&variable)).err();
         Ok((config, problem))
+    }
+
+    /// Reads what [`read_env`](Self::read_env) could not because of an error in other variables; `None` if the store is not known.
+    pub(crate) fn partial_env() -> Option<Partial> {
+        partial(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Family {
 /// variables. MPI launchers start their daemons by `srun`, and their ranks inherit the daemons' task numbers (with Open MPI 5.0.11 and
 /// Slurm 22.05: 4 ranks in a step of 2 tasks). PALS and Flux precede MPICH because they set its
 /// variables as well, and PALS has no size of its own.
-const FAMILIES: [Family; 8] = [
+pub(super) const FAMILIES: [Family; 8] = [
     Family {
         name: "unisono",
         rank: "UNISONO_RANK",

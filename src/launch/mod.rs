@@ -7,6 +7,7 @@ mod environment;
 mod families;
 mod meeting;
 mod nearest;
+mod partial;
 mod secret;
 mod slurm;
 mod variables;

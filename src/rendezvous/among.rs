@@ -53,7 +53,7 @@ impl Store {
             let at = name(&host_name(), store.reached().1.port());
             return Ok(store.named(at));
         }
-        let search = RefCell::new(Search { hosts, ports, next: 0, known: HashMap::new() });
+        let search = RefCell::new(Search::new(hosts, ports));
         let tries = Tries {
             advice: "is rank 0 running on one of these hosts, and are these ports open between them? MASTER_ADDR and MASTER_PORT \
                      name another place",
@@ -104,7 +104,7 @@ fn listen(ports: &[u16]) -> std::result::Result<TcpListener, String> {
 }
 
 /// The hosts among which a rank looks for the store.
-struct Search<'a> {
+pub(super) struct Search<'a> {
     hosts: &'a [String],
     ports: &'a [u16],
     /// The host after the first with which the next attempt begins.
@@ -113,8 +113,12 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
+    pub(super) fn new(hosts: &'a [String], ports: &'a [u16]) -> Self {
+        Self { hosts, ports, next: 0, known: HashMap::new() }
+    }
+
     /// Who accepts a connection at the likeliest host and the next of the others.
-    fn attempt(&mut self) -> std::result::Result<Vec<SocketAddr>, String> {
+    pub(super) fn attempt(&mut self) -> std::result::Result<Vec<SocketAddr>, String> {
         let Some((first, others)) = self.hosts.split_first() else { return Err("no host is known".into()) };
         let (now, later) = others.split_at(self.next.min(others.len()));
         let of_this: Vec<&'a str> =

@@ -10,6 +10,7 @@ use std::{
 use unisono_schedule::Rank;
 
 use super::{
+    FIRST_REPORT, NEXT_REPORT,
     protocol::{self, Answer, Challenge, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Purpose, Verdict},
     seal::{self, Seal, SealedStream},
 };
@@ -35,6 +36,8 @@ pub(super) struct Tries<'a> {
     /// What to look at if all fail.
     pub(super) advice: &'static str,
     pub(super) place: Place,
+    /// Why this process cannot join, for [`Purpose::CannotJoin`].
+    pub(super) why: String,
 }
 
 /// How a process knows where the store is, and so how it takes an answer that is not that of its job's store.
@@ -96,7 +99,7 @@ enum Greeting {
 impl<'a> Tries<'a> {
     pub(super) fn new(name: &'a str, member: &Member, deadline: Instant) -> Self {
         let advice = "is rank 0 running, and are the address and the port the same on all ranks and open between their hosts?";
-        Self { name, member: member.clone(), deadline, advice, place: Place::Given }
+        Self { name, member: member.clone(), deadline, advice, place: Place::Given, why: String::new() }
     }
 
     /// Tries the addresses that `resolve` gives until the store admits this process; gives the connection, its session, and the
@@ -109,7 +112,7 @@ impl<'a> Tries<'a> {
     ) -> Result<(SealedStream, u64, Option<Rank>)> {
         let begun = Instant::now();
         let mut pause = PAUSE;
-        let mut said = false;
+        let mut report = begun + FIRST_REPORT;
         loop {
             let (mut why, mut refused) = (String::new(), None);
             let addresses = resolve(&mut self.member).unwrap_or_else(|problem| {
@@ -142,9 +145,14 @@ impl<'a> Tries<'a> {
                 );
                 return Err(self.problem(problem));
             }
-            if !said && begun.elapsed() > Duration::from_secs(5) {
-                said = true;
-                crate::log::warn!("rank {} still tries to reach {}: {why}", self.member.rank, self.name);
+            if Instant::now() >= report && purpose == Purpose::Requests {
+                report += NEXT_REPORT;
+                crate::log::warn!(
+                    "rank {} has tried {:.0?} to reach the store at {}: {why}; it tries {left:.0?} more (UNISONO_JOIN_TIMEOUT)",
+                    self.member.rank,
+                    begun.elapsed(),
+                    self.name
+                );
             }
             thread::sleep(pause.min(left));
             pause = (pause * 2).min(Duration::from_millis(250));
@@ -238,7 +246,10 @@ impl<'a> Tries<'a> {
         }
         let challenge = [&preamble[..], &prefix, &bytes].concat();
         let [mut outgoing, mut incoming] = Seal::pair(&self.member.job.token, &opening, &challenge);
-        protocol::write(stream, &(), &mut outgoing)?;
+        match purpose {
+            Purpose::CannotJoin => protocol::write(stream, &self.why, &mut outgoing)?,
+            _ => protocol::write(stream, &(), &mut outgoing)?,
+        }
         protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
         if let Verdict::Unproved { ending } = protocol::decode(&bytes)? {
             return Ok(Greeting::Refused { refusal: Refusal::Token, ending });

@@ -1,12 +1,18 @@
 //! Before ranks are connected: gives every rank, through a store, the bytes of every other rank, or what rank 0 makes of them.
 
-use std::{collections::HashMap, time::Instant};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Instant,
+};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use unisono_schedule::Rank;
 
-use super::Store;
-use crate::error::{Error, Failure, Result};
+use super::{FIRST_REPORT, NEXT_REPORT, Store};
+use crate::error::{Error, Failure, Result, clean, list};
+
+/// The most characters about refused processes in a line of the log.
+const MAX_SHOWN: usize = 1000;
 
 /// What ranks need of a store to exchange values.
 pub(crate) trait Board {
@@ -18,6 +24,8 @@ pub(crate) trait Board {
     fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>>;
     /// As [`Store::collect`].
     fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>>;
+    /// The numbers that follow this prefix in keys that are set, and the processes that the store has refused, in words.
+    fn present(&self, prefix: &str) -> Result<(Vec<Rank>, String)>;
 }
 
 impl Board for Store {
@@ -35,6 +43,10 @@ impl Board for Store {
 
     fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
         self.collect(prefix, count, deadline)
+    }
+
+    fn present(&self, prefix: &str) -> Result<(Vec<Rank>, String)> {
+        self.present(prefix)
     }
 }
 
@@ -82,16 +94,16 @@ pub(crate) fn decide<T: Serialize + DeserializeOwned>(
     match verdict {
         Verdict::Made(made) => Ok(made),
         Verdict::Failed(failure) => Err(Error::Failed(failure.cleaned())),
-        Verdict::Missing(missing) if missing.contains(&rank) => Err(broken(
+        Verdict::Missing(missing, _) if missing.contains(&rank) => Err(broken(
             board,
             format!(
                 "rank {rank} came too late: the other ranks had stopped waiting for it; start all ranks closer together or \
                  set a longer UNISONO_JOIN_TIMEOUT"
             ),
         )),
-        Verdict::Missing(missing) => {
+        Verdict::Missing(missing, refused) => {
             let (store, waited) = (board.name().to_owned(), begun.elapsed());
-            Err(Error::Missing { store, rank, ranks, missing, waited })
+            Err(Error::Missing { store, rank, ranks, missing, waited, refused })
         }
     }
 }
@@ -120,9 +132,15 @@ pub(crate) fn conclude<T: Serialize + DeserializeOwned>(
     deadline: Instant,
     make: impl FnOnce(Vec<Vec<u8>>) -> std::result::Result<T, Failure>,
 ) -> Result<Verdict<T>> {
-    let verdict = match all_of(key, ranks, board.collect(&entries(key), ranks, deadline)?) {
+    let wait = Wait { board, key, rank: 0, ranks, deadline };
+    let prefix = entries(key);
+    let all = wait.in_parts(|until| {
+        let all = board.collect(&prefix, ranks, until)?;
+        Ok((all.len() >= ranks || until >= deadline).then_some(all))
+    })?;
+    let verdict = match all_of(key, ranks, all.unwrap_or_default()) {
         Ok(all) => make(all).map_or_else(Verdict::Failed, Verdict::Made),
-        Err(missing) => Verdict::Missing(missing),
+        Err(missing) => Verdict::Missing(missing, board.present(&prefix)?.1),
     };
     publish(board, key, &verdict)?;
     Ok(verdict)
@@ -136,7 +154,8 @@ pub(crate) fn hear<T: Serialize + DeserializeOwned>(
     deadline: Instant,
 ) -> Result<Verdict<T>> {
     let table = table(key);
-    if let Some(encoded) = board.get(&table, deadline)? {
+    let wait = Wait { board, key, rank, ranks, deadline };
+    if let Some(encoded) = wait.in_parts(|until| board.get(&table, until))? {
         return postcard::from_bytes(&encoded)
             .map_err(|error| broken(board, format!("{table} cannot be read: {error}")));
     }
@@ -147,12 +166,64 @@ pub(crate) fn hear<T: Serialize + DeserializeOwned>(
     };
     // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit, and a rank
     // that still waited would take them for dead. The store may end with rank 0, and then nobody is left to tell.
-    let verdict = Verdict::<T>::Missing(missing.clone());
+    let refused = board.present(&entries(key)).map_or_else(|_| String::new(), |(_, refused)| refused);
+    let verdict = Verdict::<T>::Missing(missing.clone(), refused);
     let told = missing.iter().try_for_each(|&rank| board.set(&entry(key, rank), ABSENT));
     if let Err(error) = told.and_then(|()| publish(board, key, &verdict)) {
         crate::log::debug!(rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
     }
     Ok(verdict)
+}
+
+/// A rank's wait for the others.
+struct Wait<'a> {
+    board: &'a dyn Board,
+    key: &'a str,
+    rank: Rank,
+    ranks: usize,
+    deadline: Instant,
+}
+
+impl Wait<'_> {
+    /// Waits until `attempt`, which waits until the time that it is given, returns something, or until the deadline. Says meanwhile
+    /// what this rank waits for.
+    fn in_parts<T>(&self, mut attempt: impl FnMut(Instant) -> Result<Option<T>>) -> Result<Option<T>> {
+        let begun = Instant::now();
+        let mut next = begun + FIRST_REPORT;
+        loop {
+            if let Some(found) = attempt(next.min(self.deadline))? {
+                return Ok(Some(found));
+            }
+            if next >= self.deadline {
+                return Ok(None);
+            }
+            self.report(begun)?;
+            next += NEXT_REPORT;
+        }
+    }
+
+    fn report(&self, begun: Instant) -> Result<()> {
+        let &Self { board, key, rank, ranks, deadline } = self;
+        let (numbers, refused) = board.present(&entries(key))?;
+        let present: BTreeSet<Rank> = numbers.into_iter().collect();
+        let missing: Vec<Rank> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
+        let whom = match &missing[..] {
+            [] => "rank 0, which has not concluded yet".to_owned(),
+            missing => format!("{} of {ranks} ranks: {}", missing.len(), list(missing)),
+        };
+        let refused = if refused.is_empty() {
+            refused
+        } else {
+            format!("; the store has refused {}", clean(&refused, MAX_SHOWN))
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        crate::log::warn!(
+            "rank {rank} has waited {:.0?} at {} for {whom}; it waits {left:.0?} more (UNISONO_JOIN_TIMEOUT){refused}",
+            begun.elapsed(),
+            board.name()
+        );
+        Ok(())
+    }
 }
 
 fn publish<T: Serialize>(board: &dyn Board, key: &str, verdict: &Verdict<T>) -> Result<()> {
@@ -175,7 +246,8 @@ const ABSENT: &[u8] = &[0];
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Verdict<T> {
     Made(T),
-    Missing(Vec<Rank>),
+    /// The ranks that have not come, and the processes that the store has refused, in words.
+    Missing(Vec<Rank>, String),
     Failed(Failure),
 }
 

@@ -16,6 +16,7 @@
 //! notices the death of the rank while the child lives on. Dropping the rank's objects in the child does nothing.
 
 mod among;
+mod cannot_join;
 mod connect;
 mod directory;
 mod exchange;
@@ -61,6 +62,10 @@ const LATECOMERS: Duration = Duration::from_secs(2);
 
 /// How long [`Watch::report`] waits for the store to say which failure came first.
 const ECHO: Duration = Duration::from_secs(1);
+
+/// After how long a rank says for the first time what it waits for while it joins, and after how much longer again.
+const FIRST_REPORT: Duration = Duration::from_secs(5);
+const NEXT_REPORT: Duration = Duration::from_secs(15);
 
 /// The longest key.
 pub const MAX_KEY: usize = 1024;

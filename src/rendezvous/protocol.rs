@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`MAGIC`], [`VERSION`], [`Hello`] | |
 //! | | [`MAGIC`], [`VERSION`], [`Challenge`] |
-//! | an empty frame, the first with a tag | |
+//! | the first frame with a tag: empty, or why this process cannot join | |
 //! | | [`Verdict`], then the first frame with a tag: [`Answer`] |
 //! | [`Request`] or [`ToServer`] ... | [`Reply`] or [`ToWatch`] ... |
 //!
@@ -52,6 +52,9 @@ pub(super) const MAX_FRAME: usize = MAX_VALUE + MAX_KEY + 64;
 /// The longest description of a process, in characters.
 pub(super) const MAX_WHO: usize = 200;
 
+/// The longest reason of a process that cannot join, in bytes.
+pub(super) const MAX_WHY: usize = 1200;
+
 /// The longest job id in a message, in characters.
 const MAX_JOB: usize = 128;
 
@@ -76,8 +79,12 @@ pub(super) struct Hello {
 pub(super) enum Purpose {
     /// [`Request`]s and their replies; the first connection of a member.
     Requests,
-    /// [`ToServer`] and [`ToWatch`]; the member's second connection, with the session that its first one was given.
+    /// [`ToServer`] and [`ToWatch`]; the member's second connection, with the session that its first one was given. A watch whose
+    /// connection broke comes again so.
     Watch { session: u64 },
+    /// Says in its first frame with a tag why this process cannot join, and nothing else. Its rank is `u64::MAX` if it does not know
+    /// its rank, and its world size does not matter.
+    CannotJoin,
 }
 
 /// The server's answer to [`Hello`], before the client has proved anything.
@@ -110,10 +117,27 @@ pub(super) enum Answer {
 /// A request of a member. Waits are in milliseconds.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request<'a> {
-    Set { key: &'a str, value: &'a [u8] },
-    Get { key: &'a str, wait: u64 },
-    Collect { prefix: &'a str, count: u64, wait: u64 },
-    Add { key: &'a str, delta: i64 },
+    Set {
+        key: &'a str,
+        value: &'a [u8],
+    },
+    Get {
+        key: &'a str,
+        wait: u64,
+    },
+    Collect {
+        prefix: &'a str,
+        count: u64,
+        wait: u64,
+    },
+    Add {
+        key: &'a str,
+        delta: i64,
+    },
+    /// Which numbers follow this prefix in keys that are set.
+    Present {
+        prefix: &'a str,
+    },
 }
 
 /// The reply to a request; one for each, in order.
@@ -126,6 +150,11 @@ pub(super) enum Reply<'a> {
     Count(i64),
     Failed(Failure),
     Impossible(String),
+    /// These numbers, in order, and which processes the store has refused, in words.
+    Present {
+        numbers: Vec<u64>,
+        refused: &'a str,
+    },
 }
 
 /// From a watch to the server.
@@ -172,6 +201,8 @@ pub(super) enum ToWatch {
     SomeoneLeaving,
     /// The server has noted that this rank has left.
     LeaveSeen,
+    /// The store has refused a process while ranks are missing.
+    Refused(String),
 }
 
 /// A frame without its tag. All connections on which it is sent share its bytes and its hash.
@@ -217,10 +248,18 @@ pub(super) fn encode(mut bytes: Vec<u8>, message: &impl Serialize) -> io::Result
 
 /// Sends a message with its tag.
 pub(super) fn write(mut stream: &TcpStream, message: &impl Serialize, seal: &mut Seal) -> io::Result<()> {
-    let mut bytes = encode(Vec::new(), message)?;
-    let tag = seal.tag(&seal::digest(&[&bytes]));
-    bytes.extend(tag);
+    let mut bytes = Vec::new();
+    append(&mut bytes, message, seal)?;
     stream.write_all(&bytes)
+}
+
+/// Appends the frame of a message and its tag to `bytes`.
+pub(super) fn append(bytes: &mut Vec<u8>, message: &impl Serialize, seal: &mut Seal) -> io::Result<()> {
+    let frame = encode(Vec::new(), message)?;
+    let tag = seal.tag(&seal::digest(&[&frame]));
+    bytes.extend(frame);
+    bytes.extend(tag);
+    Ok(())
 }
 
 /// Decodes a message, whose length was checked.
@@ -346,6 +385,13 @@ pub(super) fn host_name() -> String {
 /// Converts a rank number of a message.
 pub(super) fn rank(number: u64) -> io::Result<Rank> {
     usize::try_from(number).map_err(invalid)
+}
+
+/// Of a reply to [`Request::Present`], the ranks and the words.
+pub(super) fn present(reply: Reply<'_>) -> Option<(Vec<Rank>, String)> {
+    let Reply::Present { numbers, refused } = reply else { return None };
+    let ranks = numbers.into_iter().map(rank).collect::<io::Result<_>>().ok()?;
+    Some((ranks, refused.to_owned()))
 }
 
 /// The error for data that does not follow the protocol.

@@ -4,7 +4,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, ToSocketAddrs},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
     thread,
     time::{Duration, Instant},
 };
@@ -26,8 +26,11 @@ use crate::{
     error::{Error, Failure, Refusal, Result},
 };
 
-/// How long the rank that serves the store tries to resolve its own host; other ranks try until the deadline.
-const RESOLVE: Duration = Duration::from_secs(1);
+/// After how long the rank that serves the store says that its own host's name is not known there.
+const UNKNOWN: Duration = Duration::from_secs(2);
+
+/// How long to wait before a name is looked up again.
+const AGAIN: Duration = Duration::from_millis(250);
 
 /// A key-value service that all ranks of a job reach. Keys are at most [`MAX_KEY`](super::MAX_KEY) bytes long, values at most
 /// [`MAX_VALUE`](super::MAX_VALUE). After a failure of the group, whatever would have to wait fails with it.
@@ -70,23 +73,17 @@ impl Store {
     }
 
     /// Serves the store in this process and joins it; for rank 0. Serves on all interfaces, unless `host`
-    /// is `localhost` or a loopback address.
+    /// is `localhost` or a loopback address; so the name need not be known here yet.
     ///
     /// # Errors
-    /// [`Error::Rendezvous`] if the host is unknown or the port is in use.
+    /// [`Error::Rendezvous`] if the port is in use.
     pub fn host(host: &str, port: u16, member: &Member, deadline: Instant) -> Result<Self> {
-        let name = name(host, port);
-        let addresses = resolve(host, deadline.min(Instant::now() + RESOLVE)).map_err(|error| {
-            let problem = format!(
-                "rank {} is to serve the store there and cannot resolve {host:?}: {error}; wanted (MASTER_ADDR or \
-                 UNISONO_STORE) a name or address of its host that all hosts know",
-                member.rank
-            );
-            Error::Rendezvous { store: name.clone(), problem }
-        })?;
-        let listener = listen(host, port, &addresses).map_err(|error| server::refused(&name, &error))?;
+        let listener = listen(host, port).map_err(|error| server::refused(&name(host, port), &error))?;
         let store = Self::host_on(listener, member, deadline)?;
-        Ok(Self { name: self::name(host, store.at.port()), ..store })
+        if let Some(served) = store.server.as_ref().filter(|_| !names_loopback(host)) {
+            check_name(host, Arc::downgrade(served), deadline);
+        }
+        Ok(Self { name: name(host, store.at.port()), ..store })
     }
 
     /// As [`host`](Self::host), at a listener that is bound already, so that no other process can take its port.
@@ -245,6 +242,12 @@ impl Store {
         })
     }
 
+    /// The numbers that follow this prefix in keys that are set, and the processes that the store has refused, in words.
+    pub(super) fn present(&self, prefix: &str) -> Result<(Vec<Rank>, String)> {
+        limits(&self.name, prefix, 0)?;
+        self.request(&Request::Present { prefix }, Duration::ZERO, protocol::present)
+    }
+
     /// Adds to a counter, which begins at 0, and returns its new value. A counter and a value may have the same key.
     ///
     /// # Errors
@@ -358,30 +361,50 @@ fn until(deadline: Instant) -> (Duration, u64) {
     (left, u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX))
 }
 
-/// The addresses of a host, with port 0. The name of a new container may take a moment to be known.
-fn resolve(host: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
-    loop {
-        match (host, 0).to_socket_addrs() {
-            Ok(addresses) => return Ok(addresses.collect()),
-            Err(error) if Instant::now() >= until => return Err(error),
-            Err(_) => thread::sleep(RESOLVE / 10),
-        }
-    }
+/// Whether this is `localhost` or a loopback address.
+fn names_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 /// Binds where ranks on other machines can reach it. Not to what the host's name resolves to: Debian's
 /// /etc/hosts gives 127.0.1.1 for the machine's own name.
-fn listen(host: &str, port: u16, addresses: &[SocketAddr]) -> io::Result<TcpListener> {
-    let literal: Option<IpAddr> = host.parse().ok();
-    if host == "localhost" || literal.is_some_and(|ip| ip.is_loopback()) {
-        return TcpListener::bind((host, port));
+fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
+    if names_loopback(host) { TcpListener::bind((host, port)) } else { listen_to_all(port) }
+}
+
+/// Looks up, in a thread of its own, whether the name by which the other ranks find this host is one of it, and warns if it is not.
+/// The name of a new container may take a while to be known.
+fn check_name(host: &str, served: Weak<Served>, deadline: Instant) {
+    let host = host.to_owned();
+    let check = move || {
+        let begun = Instant::now();
+        let mut said = false;
+        while served.strong_count() > 0 && Instant::now() < deadline {
+            match (host.as_str(), 0).to_socket_addrs().map(Vec::from_iter) {
+                Ok(addresses) => {
+                    if addresses.iter().all(|address| TcpListener::bind(address).is_err()) {
+                        crate::log::warn!(
+                            "{host} is no address of this host, and rank 0, which runs here, is to serve the store there"
+                        );
+                    }
+                    return;
+                }
+                Err(error) => {
+                    if !said && begun.elapsed() > UNKNOWN {
+                        said = true;
+                        crate::log::warn!(
+                            "rank 0 serves the store at all addresses of its host, and cannot resolve {host:?} yet, by which the \
+                             other ranks find it: {error}"
+                        );
+                    }
+                }
+            }
+            thread::sleep(AGAIN);
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("unisono-name".into()).spawn(check) {
+        crate::log::debug!("cannot check whether this host has the store's name: {error}");
     }
-    if addresses.iter().all(|address| TcpListener::bind(address).is_err()) {
-        crate::log::warn!(
-            "{host} is no address of this host, and rank 0, which runs here, is to serve the store there"
-        );
-    }
-    listen_to_all(port)
 }
 
 /// Binds for IPv6 and IPv4 at once, also where the system would take the first alone (net.ipv6.bindv6only); for IPv4 alone
@@ -409,7 +432,7 @@ mod tests {
 
     #[test]
     fn ranks_reach_it_by_ipv4_and_ipv6() {
-        let listener = listen("0.0.0.0", 0, &[]).unwrap();
+        let listener = listen("0.0.0.0", 0).unwrap();
         let at = listener.local_addr().unwrap();
         TcpStream::connect((Ipv4Addr::LOCALHOST, at.port())).unwrap();
         if at.is_ipv6() {

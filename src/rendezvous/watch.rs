@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io,
+    io::{self, Write},
     net::{Shutdown, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
@@ -17,10 +17,19 @@ use super::{
     protocol::{self, MAX_FRAME, ToServer, ToWatch},
     seal::{Seal, SealedStream},
 };
-use crate::{config::Member, error::Failure};
+use crate::{
+    config::Member,
+    error::{Failure, clean},
+};
+
+/// The most characters about a refused process.
+const MAX_REFUSED: usize = 1000;
 
 /// How long writing a message to the server may take; the kernel buffers it as a rule.
 const WRITE: Duration = Duration::from_secs(1);
+
+/// The most bytes that are kept for a server that does not read, before messages are dropped.
+const MAX_UNSENT: usize = 1 << 20;
 
 /// How much longer than the ranks have to answer this rank waits for the server's answer, which comes after their time.
 const OWN: Duration = Duration::from_millis(1500);
@@ -38,8 +47,8 @@ pub struct Watch {
 struct Shared {
     /// The connection. While it is open this rank lives; forked children do not keep it open.
     stream: Unshared<TcpStream>,
-    /// Seals the messages of this rank.
-    outgoing: Mutex<Seal>,
+    /// The messages of this rank that are on their way out.
+    outgoing: Mutex<Outgoing>,
     member: Member,
     /// The failure if the connection closes.
     lost: Failure,
@@ -49,6 +58,39 @@ struct Shared {
     position: Arc<PositionSource>,
     state: Mutex<State>,
     changed: Condvar,
+}
+
+/// Seals messages, and keeps what a server that does not read could not yet be sent: the rest of a frame must follow its beginning.
+struct Outgoing {
+    seal: Seal,
+    unsent: Vec<u8>,
+}
+
+impl Outgoing {
+    /// Sends a message, or keeps it if the connection takes no more now.
+    fn say(&mut self, stream: &TcpStream, tell: &ToServer) -> io::Result<()> {
+        if self.unsent.len() > MAX_UNSENT {
+            return self.flush(stream);
+        }
+        protocol::append(&mut self.unsent, tell, &mut self.seal)?;
+        self.flush(stream).or_else(|error| match error.kind() {
+            // The server does not read; the watch finds out whether it still lives.
+            io::ErrorKind::WouldBlock => Ok(()),
+            _ => Err(error),
+        })
+    }
+
+    fn flush(&mut self, mut stream: &TcpStream) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match stream.write(&self.unsent) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => drop(self.unsent.drain(..n)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -78,7 +120,7 @@ impl Watch {
         stream.set_write_timeout(Some(WRITE))?;
         let shared = Arc::new(Shared {
             stream,
-            outgoing: Mutex::new(outgoing),
+            outgoing: Mutex::new(Outgoing { seal: outgoing, unsent: Vec::new() }),
             member,
             lost,
             silent,
@@ -247,7 +289,10 @@ impl Shared {
                     self.changed.notify_all();
                 }
                 ToWatch::WhereAreYou { query } => {
-                    self.say(&ToServer::Position { query, position: self.position.position() })?;
+                    match self.say(&ToServer::Position { query, position: self.position.position() }) {
+                        Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                        _ => {}
+                    }
                 }
                 ToWatch::Positions { number, positions } => {
                     if let Some(slot) = self.state().positions.get_mut(&number) {
@@ -255,6 +300,11 @@ impl Shared {
                     }
                     self.changed.notify_all();
                 }
+                ToWatch::Refused(process) => crate::log::warn!(
+                    "rank {} waits for others, and the store has refused {}",
+                    self.member.rank,
+                    clean(&process, MAX_REFUSED)
+                ),
                 ToWatch::SomeoneLeaving => self.latch.leave(),
                 ToWatch::LeaveSeen => return Ok(()),
             }
@@ -262,8 +312,7 @@ impl Shared {
     }
 
     fn say(&self, tell: &ToServer) -> io::Result<()> {
-        let mut one_at_a_time = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-        protocol::write(&self.stream, tell, &mut one_at_a_time)
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner).say(&self.stream, tell)
     }
 
     /// Waits until `done` gives something, the thread has ended, or the time is over.
@@ -298,5 +347,50 @@ impl Drop for Watch {
         {
             crate::log::error!("the watch's thread panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_read_for_a_while_gets_every_message_whole() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        client.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
+        let [seal, _] = Seal::pair(&"token".into(), b"hello", b"challenge");
+        let [mut opens, _] = Seal::pair(&"token".into(), b"hello", b"challenge");
+        let mut outgoing = Outgoing { seal, unsent: Vec::new() };
+        let tell =
+            |n: u64| ToServer::Failure(Failure::StoreLost { how: format!("{n} {}", "x".repeat(50_000)) });
+        let mut said = 0;
+        while outgoing.unsent.is_empty() {
+            outgoing.say(&client, &tell(said)).unwrap();
+            said += 1;
+        }
+        assert!(outgoing.unsent.len() % 50_000 > 100, "a part of a frame has been sent");
+        for _ in 0..3 {
+            outgoing.say(&client, &tell(said)).unwrap();
+            said += 1;
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..said {
+                    let heard: ToServer = protocol::read(&server, MAX_FRAME, &mut opens).unwrap();
+                    let ToServer::Failure(Failure::StoreLost { how }) = heard else { panic!("{heard:?}") };
+                    assert!(how.starts_with(&format!("{n} ")), "{n}: {}", &how[..20]);
+                }
+            });
+            while !outgoing.unsent.is_empty() {
+                match outgoing.flush(&client) {
+                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("{error}"),
+                    _ => {}
+                }
+            }
+        });
     }
 }

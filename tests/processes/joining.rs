@@ -1,7 +1,7 @@
 //! Processes that cannot form a group: each is told why, and none waits longer than necessary.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use unisono::Error;
+use unisono::{Error, ProcessGroup};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -12,6 +12,7 @@ use crate::{
 /// What is tried.
 pub(crate) const CASES: Table = &[
     ("two processes with one rank", twins),
+    ("a wrong variable on one rank", wrong_variable),
     ("another job's token", token),
     ("another world size", size),
     ("an unknown provider", unknown),
@@ -23,12 +24,24 @@ pub(crate) const CASES: Table = &[
     ("too few file descriptors", descriptors),
 ];
 
-pub(crate) const ROLES: &[Role] = &[("joins", play), ("joins-with-few-descriptors", play_few)];
+pub(crate) const ROLES: &[Role] = &[
+    ("joins", play),
+    ("joins-by-environment", play_by_environment),
+    ("joins-with-few-descriptors", play_few),
+];
 
 /// Joins and leaves, or says the kind of the error and its message, which is one line.
 fn play(_: &str) -> rank::Outcome {
+    joins(|| config(0).and_then(|config| Ok(rank::join_with(config)?)))
+}
+
+fn play_by_environment(_: &str) -> rank::Outcome {
+    joins(|| Ok(ProcessGroup::from_env()?))
+}
+
+fn joins(join: impl FnOnce() -> Result<ProcessGroup, Box<dyn std::error::Error>>) -> rank::Outcome {
     let begun = now();
-    let result = config(0).and_then(|config| Ok(rank::join_with(config)?));
+    let result = join();
     say("time", now() - begun);
     match result {
         Ok(group) => {
@@ -70,18 +83,51 @@ fn joined(end: &End) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn twins(provider: &str) -> Outcome {
-    let mut world = TestJob::new(provider, 2, 1)?;
-    // Whichever is second is refused; the other waits for rank 0.
+    let mut world = TestJob::new(provider, 3, 1)?;
+    // Whichever is second is refused; the others are told, and wait no longer.
     world.start(1, "joins", &[])?;
     world.start(1, "joins", &[])?;
-    let refused = world.end_first()?;
-    told(
-        &refused,
-        "refused",
-        &["refuses rank 1", "that rank is taken by", "give every process a rank of its own"],
-    )?;
     world.start(0, "joins", &[])?;
-    world.end_all()?.iter().try_for_each(joined)?;
+    let ends = world.end_all()?;
+    let words = ["that rank is taken by", "give every process a rank of its own"];
+    let refused = |end: &&End| end.said("error").is_ok_and(|error| error == "refused");
+    ensure!(ends.iter().filter(refused).count() == 1, "not one is refused: {ends:?}");
+    ends.iter().filter(refused).try_for_each(|end| told(end, "refused", &words))?;
+    ends.iter().filter(|end| !refused(end)).try_for_each(|end| told(end, "failed", &words))?;
+    Ok(Verdict::Passed)
+}
+
+/// Ranks 0 and 2 are told what is wrong with rank 1.
+fn wrong_variable(provider: &str) -> Outcome {
+    let wrong: [(&[(&str, &str)], &[&str]); 5] = [
+        (
+            &[("UNISONO_CHUNK", "abc")],
+            &["rank 1 could not join: pid ", "from 127.0.0.1", "UNISONO_CHUNK=abc: wanted"],
+        ),
+        (
+            &[("UNISONO_LOCAL_RANK", "9"), ("UNISONO_LOCAL_WORLD_SIZE", "3")],
+            &["rank 1 could not", "UNISONO_LOCAL_RANK=9: must be less than 3"],
+        ),
+        (&[("UNISONO_RANK", "x")], &["does not know its rank", "pid ", "UNISONO_RANK=x: wanted a number"]),
+        (&[("UNISONO_TOKEN_FILE", "/nowhere")], &["rank 1 could not", "UNISONO_TOKEN_FILE=/nowhere"]),
+        (&[("UNISONO_WORLD_SIZE", "4")], &["rank 1 could not join: pid ", "world size 4, the store 3"]),
+    ];
+    for (variables, words) in wrong {
+        let mut world = TestJob::new(provider, 3, 1)?;
+        for rank in 0..3 {
+            world.start(rank, "joins-by-environment", if rank == 1 { variables } else { &[] })?;
+        }
+        for end in world.end_all()? {
+            let (kind, words) = match end.rank {
+                1 if words.iter().any(|word| word.contains("world size")) => ("refused", &words[1..]),
+                1 => ("configuration", &words[words.len()..]),
+                _ => ("failed", words),
+            };
+            told(&end, kind, words)?;
+            let took = end.number("time")?;
+            ensure!(took < 10_000_000, "rank {} waited {took} µs", end.rank);
+        }
+    }
     Ok(Verdict::Passed)
 }
 

@@ -10,9 +10,9 @@ use std::{
     process::Command,
 };
 
-use unisono::{Error, config::StoreAddress, error::Refusal, rendezvous::Store};
+use unisono::{Error, Failure, config::StoreAddress, error::Refusal, rendezvous::Store};
 
-use crate::world::{One, after, member, soon, together};
+use crate::world::{One, SOON, after, member, soon, together};
 
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
@@ -160,11 +160,13 @@ fn of_two_that_take_themselves_for_rank_0_at_once_one_is_told() {
             matches!(refused[..], [Error::Refused { rank: 0, refusal: Refusal::Duplicate { .. }, .. }]),
             "round {round}: {refused:?}"
         );
-        // Who is there knows nothing of it.
+        // Who is there learns of it: it waits for a rank that may be the one that was refused.
         let one = One::new(both.into_iter().find_map(Result::ok).unwrap());
-        let other = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
-        assert!(!one.latch.raised() && !other.latch.raised());
-        other.leave();
+        let failure = one.latch.wait(SOON).unwrap();
+        assert!(
+            matches!(&failure, Failure::Joining { rank: 0, why } if why.contains("taken by")),
+            "{failure}"
+        );
         one.leave();
     }
 }

@@ -9,9 +9,11 @@ mod death;
 mod directory;
 mod flood;
 mod hostile;
+mod names;
 #[path = "../ports/mod.rs"]
 mod ports;
 mod raw;
+mod refused;
 mod secret;
 mod stores;
 mod words;

@@ -12,7 +12,7 @@ use unisono::{config::StoreAddress, rendezvous::StoreServer};
 
 use crate::world::SOON;
 
-pub(crate) const PREAMBLE: &[u8] = b"unisono\x1a\x05\x00";
+pub(crate) const PREAMBLE: &[u8] = b"unisono\x1a\x06\x00";
 
 /// A challenge, behind the preamble: its length, that it is one, and the server's number.
 pub(crate) const CHALLENGE: usize = 4 + 1 + 32;
@@ -61,13 +61,24 @@ pub(crate) struct Raw {
 impl Raw {
     /// Has answered the server's challenge, and read nothing since.
     pub(crate) fn proving(address: SocketAddr, opening: &[u8], token: &str) -> Self {
+        let mut raw = Self::challenged(address, opening, token);
+        raw.send(&());
+        raw
+    }
+
+    /// The same of a process that cannot join and says why.
+    pub(crate) fn cannot_join(address: SocketAddr, opening: &[u8], token: &str, why: &str) -> Self {
+        let mut raw = Self::challenged(address, opening, token);
+        raw.send(&why);
+        raw
+    }
+
+    fn challenged(address: SocketAddr, opening: &[u8], token: &str) -> Self {
         let mut stream = connect(address);
         stream.write_all(opening).unwrap();
         let mut challenge = vec![0; PREAMBLE.len() + CHALLENGE];
         stream.read_exact(&mut challenge).unwrap();
-        let mut raw = Self { stream, session: 0, keys: keys(token, opening, &challenge) };
-        raw.send(&());
-        raw
+        Self { stream, session: 0, keys: keys(token, opening, &challenge) }
     }
 
     /// Is let in as this rank; the server's verdict where it is not.

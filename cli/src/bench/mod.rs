@@ -278,18 +278,20 @@ impl Bench {
 
     /// Runs one rank of the bench.
     fn measure(&self) -> Result<ExitCode> {
-        let mut config = Config::from_env()?;
-        config.provider = self.provider.clone().or(config.provider);
-        // For this collective alone: another algorithm of the barrier would change when the ranks begin.
-        if let (Some(algorithm), What::Collective(collective)) = (&self.algorithm, self.what) {
-            config.algorithm = Some(format!("{}:{algorithm}", collective.name()));
-        }
-        if self.reproducible {
-            config.reduction = Reduction::Reproducible;
-        }
-        let options = ProcessGroup::transport_options(&config);
-        let reduction = config.reduction;
-        let group = ProcessGroup::join(config)?;
+        let mut with = Config::default();
+        let group = ProcessGroup::from_env_with(|config| {
+            config.provider = self.provider.clone().or_else(|| config.provider.take());
+            // For this collective alone: another algorithm of the barrier would change when the ranks begin.
+            if let (Some(algorithm), What::Collective(collective)) = (&self.algorithm, self.what) {
+                config.algorithm = Some(format!("{}:{algorithm}", collective.name()));
+            }
+            if self.reproducible {
+                config.reduction = Reduction::Reproducible;
+            }
+            with = config.clone();
+        })?;
+        let options = ProcessGroup::transport_options(&with);
+        let reduction = with.reduction;
         let measured = self.measure_in(&group, &options, reduction);
         // The other ranks report an error of one rank alone too, such as a full disk.
         let wrong = measured.inspect_err(|error| drop(group.abort(&error.to_string())))?;

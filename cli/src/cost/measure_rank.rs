@@ -82,15 +82,17 @@ impl OneRank {
 
     fn measure(&self) -> Result<()> {
         let usual = Config::default();
-        let mut config = Config::from_env()?;
-        config.provider = self.provider.clone().or(config.provider);
-        // The settings that the predictions assume.
-        config.tuning = None;
-        config.reduction = Reduction::Fastest;
-        (config.chunk, config.lanes, config.eager) = (usual.chunk, usual.lanes, usual.eager);
-        (config.bulk_slots, config.eager_slots) = (usual.bulk_slots, usual.eager_slots);
-        let options = ProcessGroup::transport_options(&config);
-        let group = ProcessGroup::join(config)?;
+        let mut with = Config::default();
+        let group = ProcessGroup::from_env_with(|config| {
+            config.provider = self.provider.clone().or_else(|| config.provider.take());
+            // The settings that the predictions assume.
+            config.tuning = None;
+            config.reduction = Reduction::Fastest;
+            (config.chunk, config.lanes, config.eager) = (usual.chunk, usual.lanes, usual.eager);
+            (config.bulk_slots, config.eager_slots) = (usual.bulk_slots, usual.eager_slots);
+            with = config.clone();
+        })?;
+        let options = ProcessGroup::transport_options(&with);
         let found = self.find(&group, &options).inspect_err(|error| drop(group.abort(&error.to_string())))?;
         if group.rank() == 0 {
             writeln!(io::stdout(), "{}", serde_json::to_string(&found)?)?;

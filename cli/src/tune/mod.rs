@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::builder::NonEmptyStringValueParser;
-use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype};
+use unisono::{ProcessGroup, Reduction, dtype::Dtype};
 use unisono_schedule::{
     Collective,
     select::table::{Row, Table},
@@ -101,12 +101,12 @@ impl Tune {
 
     /// Runs one rank.
     fn tune(&self) -> Result<()> {
-        let mut config = Config::from_env()?;
-        config.provider = self.provider.clone().or(config.provider);
-        // Not the file of an earlier run, which may be the one to be replaced.
-        config.tuning = None;
-        config.reduction = Reduction::Fastest;
-        let group = ProcessGroup::join(config)?;
+        let group = ProcessGroup::from_env_with(|config| {
+            config.provider = self.provider.clone().or_else(|| config.provider.take());
+            // Not the file of an earlier run, which may be the one to be replaced.
+            config.tuning = None;
+            config.reduction = Reduction::Fastest;
+        })?;
         self.tune_in(&group).inspect_err(|error| drop(group.abort(&error.to_string())))
     }
 

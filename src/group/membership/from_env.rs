@@ -8,7 +8,8 @@ impl ProcessGroup {
     /// [`crate::launch`]), and the settings of [`Config`].
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) if variables are missing or invalid, otherwise as [`Self::join`].
+    /// [`Error::Config`](crate::Error::Config) if variables are missing or invalid, otherwise as [`Self::join`]. As far as the variables
+    /// say where the store is, the other ranks are told of the error and do not wait for this rank.
     pub fn from_env() -> Result<Self> {
         Self::from_env_with(|_| ())
     }
@@ -27,11 +28,14 @@ impl ProcessGroup {
     /// # Errors
     /// As [`from_env`](Self::from_env).
     pub fn from_env_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
-        let (mut config, problem) = Config::read_env()?;
+        let (mut config, problem) = Config::read_env().map_err(|problem| match Config::partial_env() {
+            Some(known) => report(&known.config, &known.jobs, problem),
+            None => problem,
+        })?;
         change(&mut config);
         match problem {
             None => Self::join(config),
-            Some(problem) => Err(report(&config, problem)),
+            Some(problem) => Err(report(&config, &[], problem)),
         }
     }
 }

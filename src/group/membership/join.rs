@@ -67,7 +67,7 @@ impl ProcessGroup {
     /// while they join, if their settings differ, or if the connection check fails.
     pub fn join(config: Config) -> Result<Self> {
         if let Err(problem) = config.validate() {
-            return Err(report(&config, problem));
+            return Err(report(&config, &[], problem));
         }
         let deadline = Instant::now() + config.join_timeout;
         let store = config
@@ -99,7 +99,7 @@ impl ProcessGroup {
     /// As [`join`](Self::join).
     pub fn join_at(config: Config, store: Store) -> Result<Self> {
         if let Err(problem) = config.validate() {
-            return Err(report(&config, problem));
+            return Err(report(&config, &[], problem));
         }
         Self::join_before(Instant::now() + config.join_timeout, config, Some(store))
     }
@@ -361,19 +361,24 @@ struct Joined {
 
 /// Reports to the other ranks, if the store can be reached, that this rank cannot join because of its configuration. Returns
 /// `problem`.
-pub(super) fn report(config: &Config, problem: Error) -> Error {
-    let Some(address) = config.store.as_ref().filter(|_| config.validate_meeting().is_ok()) else {
-        return problem;
+pub(super) fn report(config: &Config, jobs: &[String], problem: Error) -> Error {
+    let Some(address) = config.store.as_ref().filter(|_| config.ranks != 1) else { return problem };
+    let deadline = Instant::now() + LINGER.min(config.join_timeout);
+    let elsewhere = matches!(address, StoreAddress::Tcp { served: true, .. } | StoreAddress::Pmi { .. });
+    let serves = config.rank == 0 && !elsewhere;
+    let told = if serves {
+        // The others learn it at the store that this rank serves for them.
+        let config = Config { ranks: config.ranks.max(2), ..config.clone() };
+        let store = Store::open(address, &config.member(), deadline);
+        let monitor = store.and_then(|store| Ok((Monitor::begin(&config, Some(&store))?, store)));
+        monitor.map(|(monitor, _store)| drop(monitor.give_up(problem.clone())))
+    } else {
+        Store::cannot_join(address, &config.member(), jobs, &problem.to_string(), deadline).map(drop)
     };
-    crate::log::error!(rank = config.rank, %problem, "this rank cannot join");
-    let store = Store::open(address, &config.member(), Instant::now() + LINGER);
-    match store.and_then(|store| Monitor::begin(config, Some(&store)).map(|monitor| (store, monitor))) {
-        Ok((_store, monitor)) => monitor.give_up(problem),
-        Err(error) => {
-            crate::log::warn!(rank = config.rank, %error, "cannot tell the other ranks");
-            problem
-        }
+    if let Err(error) = told {
+        crate::log::info!(rank = config.rank, %error, "cannot tell the other ranks that this rank cannot join");
     }
+    problem
 }
 
 /// The watchdog over calls of libfabric; `None` in a world of one rank, which waits for no peer.

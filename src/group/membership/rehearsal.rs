@@ -122,7 +122,7 @@ fn exchange<T: Serialize, R: Serialize + DeserializeOwned>(
     match verdict {
         Verdict::Made(made) => Ok(made),
         Verdict::Failed(failure) => Err(Error::Failed(failure)),
-        Verdict::Missing(_) => Err(Error::Failed(Failure::Closed)),
+        Verdict::Missing(..) => Err(Error::Failed(Failure::Closed)),
     }
 }
 

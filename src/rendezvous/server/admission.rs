@@ -4,19 +4,19 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
 use super::{
     super::{
-        protocol::{self, Answer, Challenge, Frame, Verdict},
+        protocol::{self, Answer, Challenge, Frame, Hello, Purpose, Verdict},
         seal::{self, Seal},
     },
     Connection, Id, Phase, Server,
     connection::Opening,
 };
-use crate::error::{Refusal, clean};
+use crate::error::{Failure, Refusal, clean};
 
 /// How long a new connection may take to authenticate.
 const HELLO: Duration = Duration::from_secs(10);
@@ -140,11 +140,17 @@ impl Server {
         match connection.opening()? {
             Opening::More => Ok(false),
             Opening::Version(ours) => {
+                let peer = connection.peer;
                 let what =
                     || format!("refuses version {ours} of the protocol; it speaks {}", protocol::VERSION);
-                self.warnings.tell(now, connection.peer, what);
+                self.warnings.tell(now, peer, what);
                 connection.send_plain(Frame::of(protocol::preamble().to_vec()));
                 connection.ending = true;
+                self.note(format!(
+                    "a process at {} that speaks version {ours} of the protocol, not {}; run the same build on all ranks",
+                    peer.ip().to_canonical(),
+                    protocol::VERSION
+                ));
                 Ok(true)
             }
             Opening::Hello => self.challenge(id, now).map(|()| true),
@@ -180,13 +186,18 @@ impl Server {
         };
         match refusal {
             Some(refusal) => {
-                if !ending {
-                    self.warnings.tell(now, connection.peer, || format!("refuses a process: {refusal}"));
+                let process = (!ending).then(|| process(&hello, connection.peer));
+                if let Some(process) = &process {
+                    self.warnings.tell(now, connection.peer, || format!("refuses {process}: {refusal}"));
                 }
+                let why = refusal.to_string();
                 let no =
                     protocol::encode(protocol::preamble().to_vec(), &Challenge::Refused { refusal, ending })?;
                 connection.send_plain(Frame::of(no));
                 connection.ending = true;
+                if let Some(process) = process {
+                    self.note(format!("{process}: {why}"));
+                }
             }
             None => {
                 let prove =
@@ -203,23 +214,40 @@ impl Server {
     fn judge(&mut self, id: Id, now: Instant) -> io::Result<bool> {
         let (hears, mut ending) = (self.hears(), self.ending());
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
-        let Some((_, genuine)) = connection.next_frame(0)? else { return Ok(false) };
+        let cannot_join = connection.hello.as_ref().is_some_and(|hello| hello.purpose == Purpose::CannotJoin);
+        let limit = if cannot_join { protocol::MAX_WHY } else { 0 };
+        let Some((frame, genuine)) = connection.next_frame(limit)? else { return Ok(false) };
         let Some(hello) = connection.hello.take() else { return Ok(false) };
-        let named = || format!("rank {} ({})", hello.rank, clean(&hello.who, protocol::MAX_WHO));
+        let peer = connection.peer;
         if !genuine {
-            if !ending {
-                let what = || format!("refuses {}: it does not know the token", named());
-                self.warnings.tell(now, connection.peer, what);
-            }
             connection.send_plain(Frame::new(&Verdict::Unproved { ending })?);
             connection.ending = true;
+            if !ending {
+                let process = process(&hello, peer);
+                self.warnings.tell(now, peer, || format!("refuses {process}: it does not know the token"));
+                // A stranger must not end the job.
+                self.note(format!("{process}: {}", Refusal::Token));
+            }
             return Ok(true);
         }
         connection.send_plain(Frame::new(&Verdict::Genuine)?);
         // A rank that has not learned why this group failed belongs to this group, not to a later one.
         ending &= !self.members.owes_news_to(hello.rank);
         let mut outbox = Vec::new();
-        let judged = if hears { self.members.hello(id, &hello, &mut outbox) } else { Err(Refusal::Left) };
+        let judged = if !hears {
+            Err(Refusal::Left)
+        } else if cannot_join {
+            let why = clean(&protocol::decode::<String>(&frame)?, protocol::MAX_WHY);
+            Err(self.cannot_join(&hello, peer, &why))
+        } else {
+            self.members.hello(id, &hello, &mut outbox)
+        };
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
+        let refused = match &judged {
+            // A process that is early for the next group tries again.
+            Err(refusal) if *refusal != Refusal::Left && !ending && !cannot_join => Some(refusal.clone()),
+            _ => None,
+        };
         let answer = match judged {
             Ok(role) => {
                 connection.role = Some(role);
@@ -227,18 +255,59 @@ impl Server {
                 Answer::Welcome { session: role.session, host: self.host.map(|rank| rank as u64) }
             }
             Err(refusal) => {
-                // A process that is early for the next group tries again.
-                if refusal != Refusal::Left && !ending {
-                    self.warnings.tell(now, connection.peer, || format!("refuses {}: {refusal}", named()));
-                }
                 connection.ending = true;
                 Answer::Refused { refusal, ending }
             }
         };
         connection.send(Frame::new(&answer)?);
         self.outbox.append(&mut outbox);
+        if let Some(refusal) = refused {
+            self.warnings.tell(now, peer, || format!("refuses {}: {refusal}", process(&hello, peer)));
+            if hello.purpose == Purpose::Requests && !matches!(refusal, Refusal::Failed(_)) {
+                // It belongs to the job, and without it a rank is missing.
+                let why = format!("{}: {refusal}", from(&hello, peer));
+                self.fail_without(&hello, why);
+            }
+        }
         Ok(true)
     }
+
+    /// Notes that a process was refused which has proved nothing, and tells the ranks that wait.
+    fn note(&mut self, process: String) {
+        if !self.members.all_have_come() && !self.members.has_failed() {
+            self.members.refuse(process, self.host, &mut self.outbox);
+            self.values.refused = self.members.refused();
+        }
+    }
+
+    /// Fails the group because of a process that cannot join.
+    fn cannot_join(&mut self, hello: &Hello, peer: SocketAddr, why: &str) -> Refusal {
+        self.fail_without(hello, format!("{}: {why}", from(hello, peer)));
+        self.members.failure().map_or(Refusal::Left, |failure| Refusal::Failed(Box::new(failure)))
+    }
+
+    /// Fails the group, unless all its ranks have come: then this process is not one of them.
+    fn fail_without(&mut self, hello: &Hello, why: String) {
+        if self.members.all_have_come() {
+            return;
+        }
+        self.members.is_unfit();
+        let why = clean(&why, 2 * protocol::MAX_WHY);
+        self.fail(match usize::try_from(hello.rank) {
+            Ok(rank) if hello.rank != u64::MAX => Failure::Joining { rank, why },
+            _ => Failure::NoRank { why },
+        });
+    }
+}
+
+/// A process, in words: `rank 1 (pid 17 on node03, from 10.0.0.7)`.
+fn process(hello: &Hello, peer: SocketAddr) -> String {
+    let from = from(hello, peer);
+    if hello.rank == u64::MAX { from } else { format!("rank {} ({from})", hello.rank) }
+}
+
+fn from(hello: &Hello, peer: SocketAddr) -> String {
+    format!("{}, from {}", clean(&hello.who, protocol::MAX_WHO), peer.ip().to_canonical())
 }
 
 #[cfg(test)]

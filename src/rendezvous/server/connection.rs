@@ -11,7 +11,7 @@ use unisono_transport::fork::Unshared;
 
 use super::{
     super::{
-        protocol::{self, Frame, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE},
+        protocol::{self, Frame, Hello, MAX_FRAME, MAX_HELLO, MAX_WHY, PREAMBLE},
         seal::{Seal, TAG, digest},
     },
     members::Role,
@@ -24,7 +24,7 @@ const MAX_QUEUED: usize = 1 << 20;
 const TURN: usize = 256 << 10;
 
 /// The same for a connection that is not authenticated: more than a client sends before.
-const MAX_STRANGE: usize = 2048;
+const MAX_STRANGE: usize = MAX_HELLO + MAX_WHY + 256;
 
 /// A connection, with its input and output.
 #[derive(Debug)]

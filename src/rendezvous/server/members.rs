@@ -41,7 +41,22 @@ pub(super) struct Members {
     spaced: Option<Instant>,
     /// Whether a rank is leaving or has left.
     leaving: bool,
+    refused: RefusedProcesses,
+    /// How many processes were refused that belong to the job. They know why the group failed, and the ranks that are missing are
+    /// theirs.
+    unfit: usize,
 }
+
+/// The processes that the store has refused while ranks were missing.
+#[derive(Debug, Default)]
+struct RefusedProcesses {
+    /// The first few, in words.
+    told: Vec<String>,
+    more: u64,
+}
+
+/// The number of refused processes that all ranks are told of: strangers can come as often as they like.
+const TOLD: usize = 3;
 
 /// The state of a rank.
 #[derive(Debug)]
@@ -90,6 +105,8 @@ impl Members {
             doubted: None,
             spaced: None,
             leaving: false,
+            refused: RefusedProcesses::default(),
+            unfit: 0,
         }
     }
 
@@ -97,6 +114,9 @@ impl Members {
     pub(super) fn hello(&mut self, id: Id, hello: &Hello, outbox: &mut Outbox) -> Result<Role, Refusal> {
         let ranks = self.states.len();
         let ours = usize::try_from(hello.ranks).unwrap_or(usize::MAX);
+        if let Some(failure) = self.failure.as_ref().filter(|_| ours != ranks || hello.rank >= ranks as u64) {
+            return Err(Refusal::Failed(Box::new(failure.clone())));
+        }
         if ours != ranks {
             return Err(Refusal::WorldSize { store: ranks, ours });
         }
@@ -109,10 +129,10 @@ impl Members {
                 if session == *held =>
             {
                 *watch = Some(id);
-                if let Some(told) = self.failure.clone().and_then(|failure| frame(&ToWatch::Failure(failure)))
-                {
-                    outbox.push((id, told));
-                }
+                let refused = self.refused.told.iter().cloned().map(ToWatch::Refused);
+                let failure = self.failure.clone().map(ToWatch::Failure);
+                let told = refused.chain(failure).filter_map(|told| frame(&told));
+                outbox.extend(told.map(|told| (id, told)));
                 Ok(Role { rank, session, watch: true })
             }
             (_, RankState::Taken { who, .. }) => Err(Refusal::Duplicate { holder: who.clone() }),
@@ -146,7 +166,13 @@ impl Members {
             return None;
         }
         match tell {
-            ToServer::Failure(failure) => {
+            ToServer::Failure(mut failure) => {
+                if let Failure::Joining { rank, why } = &mut failure
+                    && *rank == role.rank
+                    && let Some(RankState::Taken { who, .. }) = self.states.get(role.rank)
+                {
+                    *why = format!("{who}: {why}");
+                }
                 let Some(first) = &self.failure else { return self.fail(failure.cleaned(), outbox) };
                 // The rank has been sent it before, but may have reported before it read that.
                 outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|told| (id, told)));
@@ -232,13 +258,48 @@ impl Members {
         Some(failure)
     }
 
+    /// Notes that a process was refused, and tells all watches but that of `host`, whose process has logged it.
+    pub(super) fn refuse(&mut self, process: String, host: Option<Rank>, outbox: &mut Outbox) {
+        if self.refused.told.len() == TOLD {
+            self.refused.more += 1;
+            return;
+        }
+        if let Some(told) = frame(&ToWatch::Refused(process.clone())) {
+            let others = self.watches().filter(|&(rank, _)| Some(rank) != host);
+            outbox.extend(others.map(|(_, id)| (id, told.clone())));
+        }
+        self.refused.told.push(process);
+    }
+
+    /// The processes that were refused, in words.
+    pub(super) fn refused(&self) -> String {
+        let RefusedProcesses { told, more } = &self.refused;
+        let more = (*more > 0).then(|| format!("{more} others"));
+        told.iter().cloned().chain(more).collect::<Vec<_>>().join("; and ")
+    }
+
+    /// Whether all ranks have come.
+    pub(super) fn all_have_come(&self) -> bool {
+        !self.states.iter().any(|state| matches!(state, RankState::Empty))
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
 
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.failure.clone()
+    }
+
     /// Whether the group has failed and some ranks have not come to learn it.
     pub(super) fn owes_news(&self) -> bool {
-        self.failure.is_some() && self.states.iter().any(RankState::is_unheard)
+        let unheard = self.states.iter().filter(|state| state.is_unheard()).count();
+        self.failure.is_some() && unheard > self.unfit
+    }
+
+    /// Notes that a process which belongs to the job was refused and knows why.
+    pub(super) fn is_unfit(&mut self) {
+        self.unfit += 1;
     }
 
     /// The same for one rank.
@@ -281,6 +342,7 @@ impl Members {
         self.renewed = true;
         self.failure = None;
         (self.query, self.doubted, self.spaced, self.leaving) = (None, None, None, false);
+        (self.refused, self.unfit) = (RefusedProcesses::default(), 0);
     }
 
     /// Whether this connection's rank is alive.

@@ -14,6 +14,8 @@ use super::{
     Outbox,
     values::Values,
 };
+use unisono_schedule::Rank;
+
 use crate::error::{Error, Result};
 
 /// What has been sent.
@@ -86,5 +88,9 @@ impl Board for MemoryStore {
             }
             _ => None,
         })
+    }
+
+    fn present(&self, prefix: &str) -> Result<(Vec<Rank>, String)> {
+        self.ask(&Request::Present { prefix }, protocol::present)
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Values {
     gets: HashMap<String, Vec<Id>>,
     collects: Vec<Collect>,
     failure: Option<Failure>,
+    /// The processes that the store has refused, in words.
+    pub(super) refused: String,
 }
 
 /// A value, kept as the reply that holds it: one copy in memory for any number of requests.
@@ -83,12 +85,18 @@ impl Values {
             | Request::Add { key, .. }
             | Request::Get { key, .. }
             | Request::Collect { prefix: key, .. }
+            | Request::Present { prefix: key }
                 if key.len() > MAX_KEY =>
             {
                 frame(&Reply::Impossible(too_long(key)))?
             }
             Request::Set { key, value } => self.set(key, value, outbox)?,
             Request::Add { key, delta } => self.add(key, delta)?,
+            Request::Present { prefix } => {
+                let number = |(key, _): (&str, _)| key.strip_prefix(prefix)?.parse().ok();
+                let numbers = self.with(prefix).filter_map(number).collect();
+                frame(&Reply::Present { numbers, refused: &self.refused })?
+            }
             Request::Get { key, wait } => match self.values.get(key) {
                 Some(value) => value.reply.clone(),
                 None if wait == 0 => frame(&Reply::NotInTime)?,
