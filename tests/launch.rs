@@ -303,6 +303,14 @@ fn the_nearer_launcher_wins() {
         (format!("{by_hand} {TORCHRUN}"), "unisono", 2, 3),
         (format!("{in_run} {TORCHRUN}"), "torchrun", 3, 4),
         (format!("{in_run} RANK=0 WORLD_SIZE=3 MASTER_ADDR=h MASTER_PORT=7"), "torchrun", 0, 3),
+        // A script that sets no more than it must.
+        (
+            run.replace(" RANK=1 WORLD_SIZE=2", " RANK=2 WORLD_SIZE=3 MASTER_ADDR=h MASTER_PORT=7"),
+            "torchrun",
+            2,
+            3,
+        ),
+        (run.replace(" RANK=1 WORLD_SIZE=2", " RANK=0 WORLD_SIZE=1"), "torchrun", 0, 1),
         (format!("{run} TORCHELASTIC_RUN_ID=inner MASTER_ADDR=h MASTER_PORT=7"), "torchrun", 1, 2),
         (format!("{TORCHRUN} {SLURM}"), "torchrun", 3, 4),
         (format!("{TORCHRUN} {OPEN_MPI}"), "torchrun", 3, 4),

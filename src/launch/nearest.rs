@@ -13,8 +13,10 @@ use crate::error::{Error, Result};
 /// The variables by which a pod or another outer job says where its own ranks meet.
 const MASTER: &[&str] = &["MASTER_ADDR", "MASTER_PORT"];
 
-/// What `unisono run` sets for its ranks, and what a process that these start must not read.
+/// What `unisono run` sets for its ranks, and a process that these start must not read: torchrun sets the last two anew, a script may
+/// not.
 const STORE: &[&str] = &["UNISONO_STORE"];
+const RUN: &[&str] = &["UNISONO_STORE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
 
 /// The launcher that started this process, and the variables that must not be read because they describe another process: those of a
 /// launcher that started this one.
@@ -40,7 +42,8 @@ fn nearest(
             // `near` was there first, and what started this process since is among the others.
             Some(far) if is_outer(variable, near, far) => {
                 hidden = match near.family.name {
-                    "unisono" => STORE,
+                    "unisono" if is_torchrun(variable) => STORE,
+                    "unisono" => RUN,
                     "torchrun" => MASTER,
                     _ => hidden,
                 };
