@@ -35,11 +35,13 @@ impl FailureLatch {
         if slot.is_some() {
             return false;
         }
-        // A target of its own, so that a program that prints its errors itself can filter it.
-        crate::log::error!(target: "unisono::failure", "the group has failed: {failure}");
-        *slot = Some(failure);
+        *slot = Some(failure.clone());
         self.raised.store(true, Ordering::Release);
         self.changed.notify_all();
+        drop(slot);
+        // Without the lock: logging may wait for the dynamic linker, which a thread that loads libfabric's providers may hold for ever.
+        // A target of its own, so that a program that prints its errors itself can filter it.
+        crate::log::error!(target: "unisono::failure", "the group has failed: {failure}");
         true
     }
 
