@@ -12,7 +12,7 @@ use std::{
     net::SocketAddr,
     os::fd::{BorrowedFd, RawFd},
     sync::{Arc, Condvar, Mutex, PoisonError},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -34,7 +34,12 @@ const WITHOUT_PROC: RawFd = 4096;
 
 /// Keeps the connections of one endpoint alive until it is dropped.
 #[derive(Debug)]
-pub(super) struct KeepAlive(Arc<Shared>, Process);
+pub(super) struct KeepAlive {
+    shared: Arc<Shared>,
+    /// `None` if it could not be started.
+    thread: Option<JoinHandle<()>>,
+    process: Process,
+}
 
 #[derive(Debug)]
 struct Shared {
@@ -56,17 +61,17 @@ impl KeepAlive {
         let shared = Arc::new(Shared { own: plain(own), state: Mutex::default(), changed: Condvar::new() });
         let theirs = Arc::clone(&shared);
         let spawned = thread::Builder::new().name("unisono-alive".into()).spawn(move || theirs.run());
-        if let Err(error) = spawned {
+        let thread = spawned.inspect_err(|error| {
             crate::log::warn!(%error, "no thread keeps idle TCP connections alive: a firewall may forget them");
-        }
-        Self(shared, Process::this())
+        });
+        Self { shared, thread: thread.ok(), process: Process::this() }
     }
 
     /// Another rank listens there, to which there will be a connection.
     pub(super) fn add(&self, peer: SocketAddr) {
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.peers.insert(plain(peer)) {
-            self.0.changed.notify_one();
+            self.shared.changed.notify_one();
         }
     }
 }
@@ -74,11 +79,17 @@ impl KeepAlive {
 impl Drop for KeepAlive {
     fn drop(&mut self) {
         // A forked child has no such thread, which may have held the lock.
-        if !self.1.is_this() {
+        if !self.process.is_this() {
             return;
         }
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
-        self.0.changed.notify_one();
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        self.shared.changed.notify_one();
+        // A look takes a few system calls for each descriptor.
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            crate::log::error!("the thread that keeps TCP connections alive panicked");
+        }
     }
 }
 
