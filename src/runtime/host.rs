@@ -142,7 +142,7 @@ mod tests {
         let (network, user) = (here.network + 1, (here.user.0 + 1, here.user.1));
         let told = apart("beta", HostId { boot: here.boot ^ 1, processes: 2, network, user }).unwrap();
         assert!(told.starts_with("shared memory reaches ranks of one host only, and there are "), "{told}");
-        assert!(told.contains("ranks 0, 2 on alpha") && told.contains("ranks 1 on beta"), "{told}");
+        assert!(told.contains("ranks 0, 2 on alpha") && told.contains("rank 1 on beta"), "{told}");
         let told = apart("alpha", HostId { network, user, ..here }).unwrap();
         assert!(told.contains("network namespace") && told.contains("--network=host"), "{told}");
         for user in [user, (here.user.0, here.user.1 + 1)] {

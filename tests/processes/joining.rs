@@ -172,7 +172,7 @@ fn unknown_on_one(provider: &str) -> Outcome {
     }
     let ends = world.end_all()?;
     for end in &ends {
-        told(end, "failed", &["must be alike on all ranks", "carrier-pigeon on ranks 1"])?;
+        told(end, "failed", &["must be alike on all ranks", "carrier-pigeon on rank 1"])?;
         let took = end.number("time")?;
         ensure!(took < 5_000_000, "rank {} waited {took} µs", end.rank);
     }
@@ -196,7 +196,11 @@ fn chunks(provider: &str) -> Outcome {
     world.start(2, "joins", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(|end| {
-        told(end, "failed", &["chunk: must be alike", "262144 on ranks 0, 2", "32768 on ranks 1"])
+        told(
+            end,
+            "failed",
+            &["chunk (UNISONO_CHUNK): must be alike", "262144 on ranks 0, 2", "32768 on rank 1"],
+        )
     })?;
     Ok(Verdict::Measured(same(&ends.iter().collect::<Vec<_>>(), "words")?.to_owned()))
 }

@@ -130,8 +130,7 @@ fn differ(name: &str) -> Outcome {
     for end in &ends {
         end.well()?;
         let error = end.said("error")?;
-        for part in ["the provider (UNISONO_PROVIDER)", "shm on ranks 0", "tcp on ranks 1", "auto on ranks 2"]
-        {
+        for part in ["the provider (UNISONO_PROVIDER)", "shm on rank 0", "tcp on rank 1", "auto on rank 2"] {
             ensure!(error.contains(part), "rank {}: {error}", end.rank);
         }
     }
@@ -193,7 +192,7 @@ fn users(name: &str) -> Outcome {
     for end in &refused {
         end.well()?;
         let error = end.said("error")?;
-        ensure!(error.contains("must run as one user") && error.contains("ranks 1 on"), "{error}");
+        ensure!(error.contains("must run as one user") && error.contains("rank 1 on"), "{error}");
     }
     ensure!(begun.elapsed() < Duration::from_secs(5), "it took {:?}", begun.elapsed());
     Ok(Verdict::Measured(refused[0].said("error")?.to_owned()))
