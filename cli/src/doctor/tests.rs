@@ -17,6 +17,8 @@ use super::{
 
 mod machine;
 mod providers;
+#[cfg(feature = "hwloc")]
+mod topology;
 
 /// Compares what is said with what should be, where `|` stands for the margin.
 #[track_caller]
