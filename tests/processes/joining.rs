@@ -97,9 +97,12 @@ fn twins(provider: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
+/// Names and values.
+type Variables = &'static [(&'static str, &'static str)];
+
 /// Ranks 0 and 2 are told what is wrong with rank 1.
 fn wrong_variable(provider: &str) -> Outcome {
-    let wrong: [(&[(&str, &str)], &[&str]); 5] = [
+    let wrong: [(Variables, &[&str]); 5] = [
         (
             &[("UNISONO_CHUNK", "abc")],
             &["rank 1 could not join: pid ", "from 127.0.0.1", "UNISONO_CHUNK=abc: wanted"],
