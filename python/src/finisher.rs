@@ -1,5 +1,7 @@
 //! The one thread that takes the GIL for the library: it drops the Python objects of operations that nobody waited for, and calls
 //! back who asked to be told of an end. The threads that drive operations only leave it a note, and never wait for the GIL.
+//!
+//! It ends before the interpreter does: a thread that comes back to Python code while the interpreter ends aborts the process.
 
 use std::{
     cell::Cell,
@@ -8,28 +10,49 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread,
+    time::Duration,
 };
 
 use pyo3::prelude::*;
 
-/// What the thread is to do with the GIL.
-type Task = Box<dyn FnOnce(Python<'_>) + Send>;
+/// How long the end of the interpreter waits for the thread: a callback may be in a wait of its own.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-static TASKS: LazyLock<Sender<Task>> = LazyLock::new(|| {
+/// What the thread is to do.
+enum Note {
+    /// With the GIL.
+    Task(Box<dyn FnOnce(Python<'_>) + Send>),
+    /// To end, and to say so when it does not come back to Python.
+    End(Sender<()>),
+}
+
+/// Where notes are left, and the process that has the thread: a forked child has none.
+static NOTES: LazyLock<(Sender<Note>, u32)> = LazyLock::new(|| {
     let (sender, receiver) = channel();
     // Without the thread the tasks wait for ever: objects are not dropped, and nobody is called back.
     if let Err(error) = thread::Builder::new().name("unisono-python".to_owned()).spawn(|| run(receiver)) {
         unisono::log::error!(%error, "cannot start the thread that completes futures");
     }
-    sender
+    (sender, std::process::id())
 });
 
-fn run(tasks: Receiver<Task>) {
-    while let Ok(first) = tasks.recv() {
+fn run(notes: Receiver<Note>) {
+    while let Ok(first) = notes.recv() {
+        let mut ends = None;
         // `None` while the interpreter ends: it frees nothing more.
         let done = Python::try_attach(|py| {
-            std::iter::once(first).chain(tasks.try_iter()).for_each(|task| task(py));
+            for note in std::iter::once(first).chain(notes.try_iter()) {
+                match note {
+                    Note::Task(task) => task(py),
+                    Note::End(ended) => ends = Some(ended),
+                }
+            }
         });
+        if let Some(ended) = ends {
+            // The process may not wait any more.
+            let _ = ended.send(());
+            return;
+        }
         if done.is_none() {
             return;
         }
@@ -38,9 +61,19 @@ fn run(tasks: Receiver<Task>) {
 
 /// Has the thread do this soon.
 pub(crate) fn soon(task: impl FnOnce(Python<'_>) + Send + 'static) {
-    if let Err(task) = TASKS.send(Box::new(task)) {
+    if let Err(note) = NOTES.0.send(Note::Task(Box::new(task))) {
         // The interpreter ends: without the GIL its objects must not be touched.
-        std::mem::forget(task);
+        std::mem::forget(note);
+    }
+}
+
+/// Has the thread do what is left to do, and end.
+#[pyfunction]
+pub(crate) fn end_thread(py: Python<'_>) {
+    let (ended, end) = channel();
+    if NOTES.1 == std::process::id() && NOTES.0.send(Note::End(ended)).is_ok() {
+        // An error: the thread has ended, or is in a callback that does not return.
+        let _ = py.detach(move || end.recv_timeout(PATIENCE));
     }
 }
 

@@ -30,6 +30,7 @@ mod _native {
         buffer::Buffer,
         errors::{Error, late_failure},
         files::{broadcast_file, recv_file, send_file},
+        finisher::end_thread,
         group::Group,
         join::{Store, init_world, join},
         objects::{

@@ -62,7 +62,10 @@ def _leave() -> None:
 
 def _set_status() -> None:
     """Has the process end with a status other than 0 if it left a world with a failure that no call had raised."""
-    if _process != os.getpid() or _native.late_failure() is None:
+    if _process != os.getpid():
+        return
+    _native.end_thread()
+    if _native.late_failure() is None:
         return
     if multiprocessing.parent_process() is not None:
         raise SystemExit(1)

@@ -169,6 +169,9 @@ class Group:
     def failure(self) -> str | None: ...
 
 def late_failure() -> str | None: ...
+def end_thread() -> None:
+    """Has the library's thread do what it is to do with the GIL, and end: called last, when the interpreter ends."""
+
 def join(meeting: Meeting, port: int, errors: type[BaseException] | None = None) -> Group:
     """Joins the world whose rank 0 serves a store at this port."""
 
