@@ -49,15 +49,14 @@ impl Job {
         all.filter(marked).collect()
     }
 
-    /// Waits until each rank has a socket and has accepted a peer's connection there. Gives the ranks' processes and sockets' names.
+    /// Waits until each rank has a socket and shared memory. Gives the ranks' processes and sockets' names.
     fn met(&mut self) -> (Vec<Pid>, Vec<String>) {
         let begun = Instant::now();
         loop {
             let (mut ranks, mut names) = (Vec::new(), Vec::new());
             for process in self.processes() {
                 let own = names_of(process);
-                // What is accepted has the listener's name.
-                if own.len() > 1 {
+                if !own.is_empty() && shares_memory(process) {
                     ranks.push(process);
                     names.extend(own);
                 }
@@ -103,6 +102,12 @@ fn files_of(process: Pid) -> Vec<String> {
     let maps = fs::read_to_string(format!("/proc/{}/maps", process.as_raw_pid())).unwrap_or_default();
     let mapped = maps.lines().filter_map(|line| Some(line[line.find('/')?..].to_owned()));
     mapped.chain(open(process)).filter(|file| file.starts_with("/dev/shm/")).collect()
+}
+
+/// Whether a process has mapped memory that it can share.
+fn shares_memory(process: Pid) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", process.as_raw_pid())).unwrap_or_default();
+    maps.contains("/memfd:")
 }
 
 /// The sockets on this host with names of unisono's: the number of each, and its name.
