@@ -82,7 +82,11 @@ impl Lines {
         let text = text.filter(|text| !text.trim().is_empty()).unwrap_or(UNASKED);
         let directives = text.split(',').map(str::trim).filter(|directive| !directive.is_empty());
         let level = |directive: &str| match directive.rsplit_once('=') {
-            Some((target, level)) => Some((target.trim().to_owned(), level.trim().parse().ok()?)),
+            // An empty level would be read as that of errors.
+            Some((target, level)) if !level.trim().is_empty() => {
+                Some((target.trim().to_owned(), level.trim().parse().ok()?))
+            }
+            Some(_) => None,
             None => Some(match directive.parse() {
                 Ok(level) => (String::new(), level),
                 Err(_) => (directive.to_owned(), LevelFilter::TRACE),
