@@ -30,7 +30,7 @@
 //! `within_size` or `always`; unless somebody has set it, it is `never`.
 //!
 //! ```
-//! use unisono_transport::{Event, Notify, Put, Source, Target, Transport, shm::Endpoint};
+//! use unisono_transport::{Event, Notify, Posted, Put, Source, Target, Transport, shm::Endpoint};
 //! # fn main() -> Result<(), unisono_transport::Error> {
 //! let (mut here, mut there) = (Endpoint::open()?, Endpoint::open()?);
 //! let (source, window) = (here.allocate(5, false)?, there.allocate(1 << 20, false)?);
@@ -40,9 +40,12 @@
 //! let peer = here.connect(there.address())?;
 //! let (sources, target) = ([Source::new(&source, 0, 5)?], Target { region, offset: 8 });
 //! let put = Put { to: peer, sources: &sources, target, immediate: 7, token: 0, notify: Notify::IfNotInjected };
-//! // SAFETY: the window is read when the put has arrived, and the source is not written again.
-//! let _ = unsafe { here.put(&put)? };
 //! let mut events = Vec::new();
+//! // SAFETY: the window is read when the put has arrived, and the source is not written again.
+//! while unsafe { here.put(&put)? } == Posted::Full {
+//!     here.poll(&mut events)?;
+//!     there.poll(&mut events)?; // which answers
+//! }
 //! while events.is_empty() {
 //!     there.poll(&mut events)?;
 //! }
