@@ -44,6 +44,7 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
+    /// Tells the ranks that meet at the store, if it is served already, of a setting that is not valid.
     fn config(&self, py: Python<'_>, class: &Class, port: u16) -> PyResult<Config> {
         log::begin();
         let mut config = Config {
@@ -53,8 +54,12 @@ impl Meeting {
             token: Token::from(self.token.as_str()),
             ..Config::default()
         };
-        let set = config.set_from_env();
-        set.map_err(|error| exception(py, class.as_ref(), &error))?;
+        if let Err(error) = config.set_from_env() {
+            if port != 0 {
+                py.detach(|| ProcessGroup::cannot_join(&config, &error));
+            }
+            return Err(exception(py, class.as_ref(), &error));
+        }
         if let Some(timeout) = self.timeout {
             config.timeout = seconds(timeout)?;
         }
@@ -148,9 +153,16 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Sets what is said; the error names the argument.
+    /// Sets what is said, first where ranks meet; the error names the argument.
     fn apply(&self, config: &mut Config) -> PyResult<()> {
         let wrong = |name: &str, problem: String| PyValueError::new_err(format!("init: {name}: {problem}"));
+        if let Some(token) = &self.token {
+            config.token = Token::from(token.as_str());
+        }
+        if let Some(store) = &self.store {
+            let address = StoreAddress::parse(store).map_err(|problem| wrong("store", problem))?;
+            config.store = Some(address);
+        }
         let text = |name: &str| match name {
             "UNISONO_PROVIDER" => self.provider.clone(),
             "UNISONO_INTERFACE" => self.interface.clone(),
@@ -163,13 +175,6 @@ impl Settings {
             }
             other => PyValueError::new_err(other.to_string()),
         })?;
-        if let Some(store) = &self.store {
-            let address = StoreAddress::parse(store).map_err(|problem| wrong("store", problem))?;
-            config.store = Some(address);
-        }
-        if let Some(token) = &self.token {
-            config.token = Token::from(token.as_str());
-        }
         if let Some(timeout) = self.timeout {
             config.timeout = seconds(timeout)?;
         }
@@ -180,12 +185,31 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// Tells the other ranks, as far as it is known where they meet, that an argument is wrong.
+    fn refuse(&self, why: &str) {
+        let known = match (self.rank, self.size) {
+            (Some(rank), Some(ranks)) if rank < ranks => Ok(Config { rank, ranks, ..Config::default() }),
+            _ => Config::from_env(),
+        };
+        if let Ok(mut config) = known {
+            // It fails here too.
+            drop(self.apply(&mut config));
+            ProcessGroup::cannot_join(&config, why);
+        }
+    }
+}
+
 /// Joins a world: the one that a launcher's environment describes, unless `settings` say rank and size.
 #[pyfunction]
 pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> {
     log::begin();
     // Wrong arguments are found before anything is joined.
-    settings.apply(&mut Config::default())?;
+    if let Err(error) = settings.apply(&mut Config::default()) {
+        let why = error.to_string();
+        py.detach(|| settings.refuse(&why));
+        return Err(error);
+    }
     match (settings.rank, settings.size) {
         (None, None) => joined(py, None, move || {
             // It cannot fail: it has not above.
@@ -193,9 +217,12 @@ pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> 
         }),
         (Some(rank), Some(ranks)) if rank < ranks => {
             let mut config = Config { rank, ranks, ..Config::default() };
-            config.set_from_env().map_err(|error| exception(py, None, &error))?;
+            let set = config.set_from_env();
             settings.apply(&mut config)?;
-            joined(py, None, move || ProcessGroup::join(config))
+            joined(py, None, move || match set {
+                Ok(()) => ProcessGroup::join(config),
+                Err(error) => Err(ProcessGroup::cannot_join(&config, error)),
+            })
         }
         (rank, size) => {
             let said =

@@ -23,16 +23,6 @@ use crate::{
 const MAX_STAT: u64 = 4 << 10;
 
 impl Config {
-    /// Reads all settings from the environment: rank, world size, store and job as the launcher set them, the others from the
-    /// `UNISONO_` variables.
-    ///
-    /// # Errors
-    /// [`Error::Config`] if a variable is missing or not valid. If no variable names a rank, that is an error, not a world of one
-    /// rank.
-    pub fn from_env() -> Result<Self> {
-        Self::read_env().and_then(|(config, problem)| problem.map_or(Ok(config), Err))
-    }
-
     /// Sets the fields whose `UNISONO_` variables are set in the environment; not rank, world size, store and token. For a process
     /// whose launcher is another program.
     ///
@@ -42,7 +32,7 @@ impl Config {
         self.set_from(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// As [`from_env`](Self::from_env), but returns the first error among the settings beside the settings that precede it, with
+    /// What [`from_env`](Self::from_env) gives, but returns the first error among the settings beside the settings that precede it, with
     /// defaults for the rest. With these the rank can meet the others and tell them of the error.
     pub(crate) fn read_env() -> Result<(Self, Option<Error>)> {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());

@@ -51,21 +51,16 @@ pub(super) enum Place {
     Sought,
 }
 
-/// How long a process that seeks its store goes on when one of its job refuses its token: the store of its rank 0 may be at a later
-/// port.
-const REFUSED: Duration = Duration::from_secs(1);
-
 impl Place {
-    /// Whether to go on after this error, so long after the first attempt.
-    fn goes_on_after(self, error: &Error, tried: Duration) -> bool {
-        match self {
-            Self::Given => false,
-            Self::Published => is_strangers(error),
-            Self::Sought => {
-                let token = matches!(error, Error::Refused { refusal: Refusal::Token, .. });
-                is_strangers(error) && (!token || tried < REFUSED)
-            }
-        }
+    /// Whether the next address may be that of the job's store after this error.
+    fn goes_on_after(self, error: &Error) -> bool {
+        self != Self::Given && is_strangers(error)
+    }
+
+    /// Whether this error is the last word if no address leads to the store: the store has the id of this job, and refuses the token.
+    /// What another job has published before may be read still.
+    fn ends_with(self, error: &Error) -> bool {
+        self == Self::Sought && matches!(error, Error::Refused { refusal: Refusal::Token, .. })
     }
 }
 
@@ -114,7 +109,7 @@ impl<'a> Tries<'a> {
         let mut pause = PAUSE;
         let mut report = begun + FIRST_REPORT;
         loop {
-            let (mut why, mut refused) = (String::new(), None);
+            let (mut why, mut refused, mut last) = (String::new(), None, None);
             let addresses = resolve(&mut self.member).unwrap_or_else(|problem| {
                 why = problem;
                 Vec::new()
@@ -123,11 +118,15 @@ impl<'a> Tries<'a> {
                 match self.once(at, purpose) {
                     Outcome::In(sealed, session, host) => return Ok((sealed, session, host)),
                     Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
-                    Outcome::Never(error) if self.place.goes_on_after(&error, begun.elapsed()) => {
-                        why = error.to_string()
+                    Outcome::Never(error) if self.place.goes_on_after(&error) => {
+                        why = error.to_string();
+                        last = last.or(self.place.ends_with(&error).then_some(error));
                     }
                     Outcome::Never(error) => return Err(error),
                 }
+            }
+            if let Some(error) = last {
+                return Err(error);
             }
             if let Some(failure) = gone() {
                 return Err(Error::Failed(failure));

@@ -1,7 +1,7 @@
 //! Processes that cannot form a group: each is told why, and none waits longer than necessary.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use unisono::{Error, ProcessGroup};
+use unisono::{Config, Error, ProcessGroup};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -13,6 +13,7 @@ use crate::{
 pub(crate) const CASES: Table = &[
     ("two processes with one rank", twins),
     ("a wrong variable on one rank", wrong_variable),
+    ("two processes that take themselves for rank 0", two_hosts),
     ("another job's token", token),
     ("another world size", size),
     ("an unknown provider", unknown),
@@ -27,6 +28,7 @@ pub(crate) const CASES: Table = &[
 pub(crate) const ROLES: &[Role] = &[
     ("joins", play),
     ("joins-by-environment", play_by_environment),
+    ("joins-by-config", play_by_config),
     ("joins-with-few-descriptors", play_few),
 ];
 
@@ -37,6 +39,11 @@ fn play(_: &str) -> rank::Outcome {
 
 fn play_by_environment(_: &str) -> rank::Outcome {
     joins(|| Ok(ProcessGroup::from_env()?))
+}
+
+/// As a program that looks at its configuration before it joins.
+fn play_by_config(_: &str) -> rank::Outcome {
+    joins(|| Ok(ProcessGroup::join(Config::from_env()?)?))
 }
 
 fn joins(join: impl FnOnce() -> Result<ProcessGroup, Box<dyn std::error::Error>>) -> rank::Outcome {
@@ -97,12 +104,32 @@ fn twins(provider: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
+/// One of them cannot serve the store, and says so to the other.
+fn two_hosts(provider: &str) -> Outcome {
+    let mut world = TestJob::served_by_rank_0(provider, 3)?;
+    for rank in [0, 0, 2] {
+        world.start(rank, "joins", &[])?;
+    }
+    let ends = world.end_all()?;
+    let serves = |end: &&End| end.said("error").is_ok_and(|error| error == "rendezvous");
+    ensure!(ends.iter().filter(serves).count() == 1, "not one cannot serve: {ends:?}");
+    for end in &ends {
+        let own = serves(&end);
+        let words = ["cannot serve the store", "give each process its own rank"];
+        told(end, if own { "rendezvous" } else { "failed" }, &words)?;
+        ensure!(own || end.said("words")?.starts_with("rank 0 could not join: pid "), "{end:?}");
+        let took = end.number("time")?;
+        ensure!(took < 10_000_000, "rank {} waited {took} µs", end.rank);
+    }
+    Ok(Verdict::Passed)
+}
+
 /// Names and values.
 type Variables = &'static [(&'static str, &'static str)];
 
 /// Ranks 0 and 2 are told what is wrong with rank 1.
 fn wrong_variable(provider: &str) -> Outcome {
-    let wrong: [(Variables, &[&str]); 5] = [
+    let wrong: [(Variables, &[&str]); 7] = [
         (
             &[("UNISONO_CHUNK", "abc")],
             &["rank 1 could not join: pid ", "from 127.0.0.1", "UNISONO_CHUNK=abc: wanted"],
@@ -114,15 +141,19 @@ fn wrong_variable(provider: &str) -> Outcome {
         (&[("UNISONO_RANK", "x")], &["does not know its rank", "pid ", "UNISONO_RANK=x: wanted a number"]),
         (&[("UNISONO_TOKEN_FILE", "/nowhere")], &["rank 1 could not", "UNISONO_TOKEN_FILE=/nowhere"]),
         (&[("UNISONO_WORLD_SIZE", "4")], &["rank 1 could not join: pid ", "world size 4, the store 3"]),
+        (&[("UNISONO_TOKEN", "x")], &["rank 1 could not join: pid ", "the tokens differ", "UNISONO_TOKEN"]),
+        (&[("UNISONO_TOKEN", "")], &["rank 1 could not join: pid ", "the tokens differ", "UNISONO_TOKEN"]),
     ];
-    for (variables, words) in wrong {
+    let roles = ["joins-by-environment", "joins-by-config"].into_iter().cycle();
+    for ((variables, words), role) in wrong.into_iter().flat_map(|case| [case; 2]).zip(roles) {
         let mut world = TestJob::new(provider, 3, 1)?;
         for rank in 0..3 {
-            world.start(rank, "joins-by-environment", if rank == 1 { variables } else { &[] })?;
+            world.start(rank, role, if rank == 1 { variables } else { &[] })?;
         }
         for end in world.end_all()? {
+            let refused = |word: &&str| word.contains("world size") || word.contains("tokens");
             let (kind, words) = match end.rank {
-                1 if words.iter().any(|word| word.contains("world size")) => ("refused", &words[1..]),
+                1 if words.iter().any(refused) => ("refused", &words[1..]),
                 1 => ("configuration", &words[words.len()..]),
                 _ => ("failed", words),
             };
@@ -138,7 +169,10 @@ fn token(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start(1, "joins", &[("UNISONO_TOKEN", "another job")])?;
     told(&world.end_first()?, "refused", &["belongs to another job", "UNISONO_TOKEN"])?;
-    // It left nothing behind that would be in the way.
+    // All ranks hear of it once, and then nothing of it is in the way.
+    world.start_all("joins", &[])?;
+    let words = ["rank 1 could not join: pid ", "the tokens differ"];
+    world.end(|_| true)?.iter().try_for_each(|end| told(end, "failed", &words))?;
     world.start_all("joins", &[])?;
     world.end_all()?.iter().try_for_each(joined)?;
     Ok(Verdict::Passed)

@@ -8,12 +8,12 @@ use std::{
 
 use unisono::{
     Error,
-    config::{Job, Member, StoreAddress},
+    config::{Job, Member},
     error::Refusal,
-    rendezvous::{Store, StoreServer, exchange},
+    rendezvous::{Store, exchange},
 };
 
-use crate::world::{One, SOON, after, member, soon};
+use crate::world::{One, SOON, after, member, server, soon, stranger, tcp};
 
 /// How long the rank that serves the old store stays in it after the others have left.
 const LATE: Duration = Duration::from_millis(400);
@@ -25,14 +25,10 @@ fn who_goes_on_to_the_next_job_waits_until_the_last_ones_store_has_ended() {
         [(Job::from("another"), 2), (with_id("next"), 2), ("test".into(), 3), ("test".into(), 2)]
     {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = StoreAddress::Tcp {
-            host: "127.0.0.1".into(),
-            port: listener.local_addr().unwrap().port(),
-            served: false,
-        };
+        let address = tcp(listener.local_addr().unwrap().port(), false);
         let next = |rank| Member { rank, ranks, job: job.clone() };
         let zero = One::new(Store::host_on(listener, &member(0, 2), soon()).unwrap());
-        let one = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
+        let one = One::at(&address, 1, 2);
         one.leave();
         thread::scope(|scope| {
             let rejoin = |rank: usize, pause: Duration| {
@@ -61,11 +57,11 @@ fn the_port_is_free_as_soon_as_the_rank_that_serves_has_left() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let zero = One::new(Store::host_on(listener, &member(0, 2), soon()).unwrap());
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
-    let one = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
+    let address = tcp(port, false);
+    let one = One::at(&address, 1, 2);
     zero.watch.leave();
     // Something of the old group is still held, and another rank has yet to leave.
-    let next = Member { job: "another".into(), ..member(0, 1) };
+    let next = stranger(0, 1);
     Store::host("127.0.0.1", port, &next, soon()).unwrap();
     one.store.set("k", b"v").unwrap();
     assert_eq!(zero.store.name(), one.store.name());
@@ -75,11 +71,10 @@ fn the_port_is_free_as_soon_as_the_rank_that_serves_has_left() {
 
 #[test]
 fn a_store_that_stays_refuses_another_job_at_once() {
-    let server = StoreServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
-    let one = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
+    let (_server, address) = server(2);
+    let one = One::at(&address, 1, 2);
     one.leave();
-    let (begun, other) = (Instant::now(), Member { job: "another".into(), ..member(1, 2) });
+    let (begun, other) = (Instant::now(), stranger(1, 2));
     let error = Store::open(&address, &other, soon()).err().unwrap();
     assert!(matches!(error, Error::Refused { refusal: Refusal::Token, .. }), "{error}");
     assert!(begun.elapsed() < SOON / 2, "{:?}", begun.elapsed());
@@ -90,9 +85,9 @@ fn a_job_that_does_not_end_is_named_when_the_time_is_over() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let zero = One::new(Store::host_on(listener, &member(0, 2), soon()).unwrap());
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
-    One::new(Store::open(&address, &member(1, 2), soon()).unwrap()).leave();
-    let other = Member { job: "another".into(), ..member(1, 2) };
+    let address = tcp(port, false);
+    One::at(&address, 1, 2).leave();
+    let other = stranger(1, 2);
     let error = Store::open(&address, &other, after(300)).err().unwrap();
     assert!(matches!(error, Error::Refused { refusal: Refusal::Token, .. }), "{error}");
     zero.leave();

@@ -2,21 +2,22 @@
 
 use std::{
     io::{BufRead, BufReader, Read},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use tracing_subscriber::EnvFilter;
 use unisono::{
     Error, Failure,
     config::StoreAddress,
-    rendezvous::{LINGER, Store, StoreServer, exchange, report},
+    rendezvous::{LINGER, Store, exchange, report},
 };
 
-use crate::world::{KINDS, Kind, One, Place, SOON, member, part, soon, together, world};
+use crate::world::{
+    KINDS, Kind, One, Place, SOON, itself, log_to_stderr, member, part, server, soon, together, world,
+};
 
 /// A rank in a process of its own, which ends with this one at the latest.
 struct Process {
@@ -30,8 +31,7 @@ struct Process {
 impl Process {
     /// Starts it and waits until it has joined; `how` is `watch` or `join`.
     fn start(address: &StoreAddress, rank: usize, ranks: usize, how: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "death::a_rank_of_its_own", "--ignored", "--nocapture"])
+        let mut child = itself("death::a_rank_of_its_own")
             .env("UNISONO_TEST_RANK", format!("{address} {rank} {ranks} {how}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -133,7 +133,7 @@ fn the_death_of_the_one_that_serves_is_named_too() {
             Kind::Tcp => StoreAddress::parse(&format!("tcp://{}", process.said)).unwrap(),
             Kind::File => at,
         };
-        let all = [1, 2].map(|rank| One::new(Store::open(&address, &member(rank, 3), soon()).unwrap()));
+        let all = [1, 2].map(|rank| One::at(&address, rank, 3));
         let begun = Instant::now();
         process.signal(Signal::KILL);
         let failure = told(kind, &all, begun);
@@ -196,7 +196,7 @@ fn what_dead_processes_left_behind_confuses_no_later_job() {
         }
         let (address, ranks) = (&place.address, [0, 1]);
         let tables = together(&ranks, |rank, _| {
-            let one = One::new(Store::open(address, &member(rank, 2), soon()).unwrap());
+            let one = One::at(address, rank, 2);
             let table = exchange(&one.store, "x", rank, 2, &[7], soon()).unwrap();
             assert!(!one.latch.raised());
             one.leave();
@@ -228,9 +228,8 @@ fn rank_0_may_leave_long_before_the_others() {
 
 #[test]
 fn a_launcher_that_ends_before_its_ranks_is_reported() {
-    let server = StoreServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
-    let all = [0, 1].map(|rank| One::new(Store::open(&address, &member(rank, 2), soon()).unwrap()));
+    let (server, address) = server(2);
+    let all = [0, 1].map(|rank| One::at(&address, rank, 2));
     let begun = Instant::now();
     drop(server);
     assert!(begun.elapsed() >= LINGER, "{:?}", begun.elapsed());
@@ -243,18 +242,17 @@ fn a_launcher_that_ends_before_its_ranks_is_reported() {
 
 #[test]
 fn a_launcher_may_serve_several_rounds_and_its_end_is_told() {
-    let server = StoreServer::bind("127.0.0.1:0", 2, "test", None).unwrap();
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
+    let (server, address) = server(2);
     for round in 0_u8..3 {
         let tables = together(&[0, 1], |_, &rank| {
-            let one = One::new(Store::open(&address, &member(rank, 2), soon()).unwrap());
+            let one = One::at(&address, rank, 2);
             let table = exchange(&one.store, "x", rank, 2, &[round], soon()).unwrap();
             one.leave();
             table
         });
         assert_eq!(tables, [[[round], [round]], [[round], [round]]], "no round sees the values of another");
     }
-    let all = [0, 1].map(|rank| One::new(Store::open(&address, &member(rank, 2), soon()).unwrap()));
+    let all = [0, 1].map(|rank| One::at(&address, rank, 2));
     let failure = Failure::Aborted { rank: 1, why: "enough".into() };
     assert_eq!(all[1].watch.report(&failure), failure);
     let begun = Instant::now();
@@ -267,11 +265,7 @@ fn a_launcher_may_serve_several_rounds_and_its_end_is_told() {
 #[test]
 #[ignore = "what the next test starts as a process of its own"]
 fn a_process_that_learns_of_a_death() {
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::from_default_env())
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     for kind in KINDS {
         let (_place, mut all) = world(kind, 2);
         drop(all.pop());
@@ -281,11 +275,7 @@ fn a_process_that_learns_of_a_death() {
 
 #[test]
 fn a_death_is_an_error_in_the_log() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "death::a_process_that_learns_of_a_death", "--ignored", "--nocapture"])
-        .env("RUST_LOG", "warn")
-        .output()
-        .unwrap();
+    let output = itself("death::a_process_that_learns_of_a_death").env("RUST_LOG", "warn").output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     let told = log.lines().filter(|line| line.contains("ERROR") && line.contains("rank 1 died"));
     assert_eq!(told.count(), KINDS.len(), "{log}");

@@ -3,21 +3,17 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use rustix::net::sockopt::set_socket_linger;
-use tracing_subscriber::EnvFilter;
-use unisono::{
-    config::{Job, StoreAddress},
-    rendezvous::{Store, StoreServer},
-};
+use unisono::{config::Job, rendezvous::StoreServer};
 
 use crate::{
     raw::{PREAMBLE, connect, hello},
-    world::{One, member, part, soon},
+    world::{One, itself, log_to_stderr, part, soon, tcp},
 };
 
 /// How many connections may be there in a world of two that have not proved who they are, and more than that.
@@ -31,8 +27,7 @@ struct Served {
 
 impl Served {
     fn start(at: &str, token: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "flood::a_store_of_its_own", "--ignored", "--nocapture"])
+        let mut process = itself("flood::a_store_of_its_own")
             .env("UNISONO_TEST_STORE", format!("{at} {token}"))
             .env("RUST_LOG", "warn")
             .stdin(Stdio::piped())
@@ -64,11 +59,7 @@ impl Served {
 #[ignore = "what the other tests start as a process of its own"]
 fn a_store_of_its_own() {
     let Ok(told) = std::env::var("UNISONO_TEST_STORE") else { return };
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::from_default_env())
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     let (at, token) = told.split_once(' ').unwrap();
     let listener = TcpListener::bind(at).unwrap();
     let server = StoreServer::serve(listener, 2, Job::from(token), None).unwrap();
@@ -80,7 +71,7 @@ fn a_store_of_its_own() {
 fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
     let store = Served::start("127.0.0.1:0", "test");
     let at = store.address;
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: at.port(), served: true };
+    let address = tcp(at.port(), true);
     // More than may be there: some say nothing, some begin, some say who they are and prove nothing.
     let openings = [&b""[..], &PREAMBLE[..5], &hello(1, 2)];
     let silent: Vec<TcpStream> = (0..MANY)
@@ -91,7 +82,7 @@ fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
         })
         .collect();
     let begun = Instant::now();
-    let zero = One::new(Store::open(&address, &member(0, 2), soon()).unwrap());
+    let zero = One::at(&address, 0, 2);
     let joined = begun.elapsed();
     // And some come and go.
     let flood = thread::spawn(move || {
@@ -103,7 +94,7 @@ fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
         }
     });
     let begun = Instant::now();
-    let one = One::new(Store::open(&address, &member(1, 2), soon()).unwrap());
+    let one = One::at(&address, 1, 2);
     one.store.set("k", b"v").unwrap();
     assert_eq!(zero.store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     let took = begun.elapsed();

@@ -9,14 +9,14 @@ use std::{
 
 use unisono::{
     Error,
-    config::{Job, Member, StoreAddress},
+    config::{Job, Member},
     error::Refusal,
     rendezvous::{MAX_KEY, Store, StoreServer},
 };
 
 use crate::{
-    raw::{PREAMBLE, Raw, connect, hello, server},
-    world::{Kind, One, SOON, after, member, part, soon, stores, world},
+    raw::{PREAMBLE, Raw, connect, hello},
+    world::{Kind, One, SOON, after, member, part, server, soon, stores, stranger, tcp, world},
 };
 
 /// Sends bytes and gives what comes back until the server closes.
@@ -75,8 +75,7 @@ fn those_that_say_nothing_keep_nobody_out() {
 #[test]
 fn other_jobs_and_other_versions_are_refused() {
     let (server, address) = server(2);
-    let error =
-        Store::open(&address, &Member { job: "another".into(), ..member(1, 2) }, soon()).err().unwrap();
+    let error = Store::open(&address, &stranger(1, 2), soon()).err().unwrap();
     assert!(matches!(error, Error::Refused { rank: 1, refusal: Refusal::Token, .. }), "{error}");
     let other = Job { id: "slurm-7.0".into(), ..Job::from("test") };
     let error = Store::open(&address, &Member { job: other, ..member(1, 2) }, soon()).err().unwrap();
@@ -154,7 +153,7 @@ fn the_master_may_come_late() {
 #[test]
 fn a_member_that_misbehaves_is_dead_to_the_others() {
     let (server, address) = server(2);
-    let one = One::new(Store::open(&address, &member(0, 2), soon()).unwrap());
+    let one = One::at(&address, 0, 2);
     let mut raw = Raw::enter(server.address(), 1, 2, "test").unwrap();
     raw.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     let failure = one.latch.wait(SOON).unwrap();
@@ -169,8 +168,8 @@ fn one_that_gave_up_before_it_was_let_in_may_come_again() {
     // Delayed until both the hello and the end of the connection are there.
     connect(at).write_all(&hello(1, 2)).unwrap();
     let _server = StoreServer::serve(listener, 2, "test", None).unwrap();
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: at.port(), served: true };
-    let all = [0, 1].map(|rank| One::new(Store::open(&address, &member(rank, 2), soon()).unwrap()));
+    let address = tcp(at.port(), true);
+    let all = [0, 1].map(|rank| One::at(&address, rank, 2));
     assert!(all.iter().all(|one| !one.latch.raised()));
     part(all.into());
 }

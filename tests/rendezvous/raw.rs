@@ -8,7 +8,6 @@ use std::{
 };
 
 use serde::Serialize;
-use unisono::{config::StoreAddress, rendezvous::StoreServer};
 
 use crate::world::SOON;
 
@@ -21,12 +20,6 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(SOON)).unwrap();
     stream
-}
-
-pub(crate) fn server(ranks: usize) -> (StoreServer, StoreAddress) {
-    let server = StoreServer::bind("127.0.0.1:0", ranks, "test", None).unwrap();
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port: server.address().port(), served: true };
-    (server, address)
 }
 
 /// A length and what it counts.

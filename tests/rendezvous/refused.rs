@@ -1,8 +1,12 @@
 //! Processes that the store refuses while ranks are missing: those that wait for them are told at once.
 
-use std::{process::Command, thread};
+use std::thread;
 
-use tracing_subscriber::EnvFilter;
+use rustix::{
+    process::{Uid, geteuid},
+    thread::set_thread_res_uid,
+};
+
 use unisono::{
     Error, Failure,
     config::Member,
@@ -11,8 +15,8 @@ use unisono::{
 };
 
 use crate::{
-    raw::{PREAMBLE, Raw, frame, server},
-    world::{One, SOON, after, member, part, soon, together},
+    raw::{PREAMBLE, Raw, frame},
+    world::{One, SOON, after, itself, log_to_stderr, member, part, server, soon, stranger, together},
 };
 
 /// An opening of a process that cannot join: purpose 2.
@@ -39,7 +43,7 @@ fn a_process_of_the_job_that_does_not_fit_ends_the_wait_of_all() {
     ];
     for (unfit, is, words) in unfit {
         let (_server, address) = server(3);
-        let all = [0, 2].map(|rank| One::new(Store::open(&address, &member(rank, 3), soon()).unwrap()));
+        let all = [0, 2].map(|rank| One::at(&address, rank, 3));
         let error = Store::open(&address, &unfit, soon()).err().unwrap();
         assert!(matches!(&error, Error::Refused { refusal, .. } if is(refusal)), "{error}");
         for one in &all {
@@ -62,9 +66,8 @@ fn a_process_of_the_job_that_does_not_fit_ends_the_wait_of_all() {
 #[test]
 fn once_all_ranks_have_come_nobody_else_ends_their_group() {
     let (server, address) = server(2);
-    let all = [0, 1].map(|rank| One::new(Store::open(&address, &member(rank, 2), soon()).unwrap()));
-    for other in [member(1, 4), member(1, 2), member(7, 2), Member { job: "another".into(), ..member(1, 2) }]
-    {
+    let all = [0, 1].map(|rank| One::at(&address, rank, 2));
+    for other in [member(1, 4), member(1, 2), member(7, 2), stranger(1, 2)] {
         Store::open(&address, &other, soon()).err().unwrap();
     }
     let mut raw = Raw::cannot_join(server.address(), &opening(1), "test", "late");
@@ -78,25 +81,68 @@ fn once_all_ranks_have_come_nobody_else_ends_their_group() {
 #[test]
 fn a_process_without_the_token_ends_nothing_and_is_named_in_the_end() {
     let (server, address) = server(3);
-    let all = [0, 2].map(|rank| One::new(Store::open(&address, &member(rank, 3), soon()).unwrap()));
-    let other = Member { job: "another".into(), ..member(1, 3) };
+    let all = [0, 2].map(|rank| One::at(&address, rank, 3));
+    let other = stranger(1, 3);
     Store::open(&address, &other, soon()).err().unwrap();
-    // Nor does one that claims that it cannot join, however often.
-    for rank in [1, u64::MAX, 0, 2, 1] {
-        let mut raw = Raw::proving(server.address(), &opening(rank), "guess");
-        assert_eq!(raw.plain().unwrap(), [1, 0], "unproved");
-    }
+    // Nor does one of another user that claims that it cannot join, however often.
+    let claims = || {
+        for rank in [1, u64::MAX, 0, 2, 1] {
+            let mut raw = Raw::cannot_join(server.address(), &opening(rank), "guess", "it says so");
+            assert_eq!(raw.plain().unwrap(), [1, 0], "unproved");
+        }
+    };
+    let others = if as_another_user(claims) { "and 3 others" } else { "the tokens differ" };
     let errors = together(&all, |i, one| exchange(&one.store, "x", i * 2, 3, b"", after(300)).unwrap_err());
     for error in errors {
         let Error::Missing { missing, refused, .. } = &error else { panic!("{error}") };
         assert_eq!(missing[..], [1]);
         let who = format!("rank 1 (pid {} ", std::process::id());
-        for word in [&*who, "from 127.0.0.1", "the tokens differ", "and 3 others"] {
+        for word in [&*who, "from 127.0.0.1", "the tokens differ", others] {
             assert!(refused.contains(word) && error.to_string().contains(word), "{word}: {error}");
         }
     }
     assert!(all.iter().all(|one| !one.latch.raised()), "{:?}", all[0].latch.failure());
     part(all.into());
+}
+
+/// Runs this in a thread of another user, if this user may; `false` if not.
+fn as_another_user(body: impl FnOnce() + Send) -> bool {
+    if !geteuid().is_root() {
+        println!("SKIPPED: a stranger of another user: only root can take another user's id");
+        return false;
+    }
+    let run = || {
+        set_thread_res_uid(Uid::ROOT, Uid::from_raw(12_345), Uid::ROOT).unwrap();
+        body();
+    };
+    thread::scope(|scope| scope.spawn(run).join().unwrap());
+    true
+}
+
+#[test]
+fn a_process_of_this_user_is_believed_without_the_token_that_a_missing_rank_cannot_join() {
+    for (claims, named) in
+        [(1, Some("rank 1 could not")), (u64::MAX, Some("does not know its rank")), (0, None)]
+    {
+        let (server, address) = server(2);
+        let zero = One::at(&address, 0, 2);
+        let mut raw = Raw::cannot_join(server.address(), &opening(claims), "guess", "no \u{1b}[2J\nway");
+        // It learns nothing.
+        assert_eq!(raw.plain().unwrap(), [1, 0], "unproved");
+        match named {
+            Some(words) => {
+                let failure = zero.latch.wait(SOON).unwrap().to_string();
+                assert!(failure.contains(words), "{failure}");
+                assert!(failure.ends_with(": raw, from 127.0.0.1: no ?[2J way"), "{failure}");
+            }
+            None => {
+                let one = One::at(&address, 1, 2);
+                assert!(!zero.latch.raised() && !one.latch.raised(), "{:?}", zero.latch.failure());
+                one.leave();
+            }
+        }
+        zero.leave();
+    }
 }
 
 #[test]
@@ -105,7 +151,7 @@ fn a_process_that_cannot_join_says_so_with_the_token_alone() {
         [(1, "rank 1 could not join: raw, from 127.0.0.1: no"), (u64::MAX, "does not know its rank")]
     {
         let (server, address) = server(2);
-        let zero = One::new(Store::open(&address, &member(0, 2), soon()).unwrap());
+        let zero = One::at(&address, 0, 2);
         let mut raw = Raw::cannot_join(server.address(), &opening(rank), "test", "no \u{1b}[2J\nway");
         assert_eq!(raw.plain().unwrap(), [0], "genuine");
         let failure = zero.latch.wait(SOON).unwrap().to_string();
@@ -119,14 +165,10 @@ fn a_process_that_cannot_join_says_so_with_the_token_alone() {
 #[test]
 #[ignore = "what the next test starts as a process of its own"]
 fn two_ranks_that_wait() {
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::from_default_env())
-        .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .init();
+    log_to_stderr();
     let (_server, address) = server(6);
-    let all = [0, 3].map(|rank| One::new(Store::open(&address, &member(rank, 6), soon()).unwrap()));
-    let other = Member { job: "another".into(), ..member(1, 6) };
+    let all = [0, 3].map(|rank| One::at(&address, rank, 6));
+    let other = stranger(1, 6);
     Store::open(&address, &other, soon()).err().unwrap();
     thread::scope(|scope| {
         // A third that does not find its store.
@@ -139,11 +181,7 @@ fn two_ranks_that_wait() {
 
 #[test]
 fn a_rank_that_waits_says_for_whom_and_for_how_long() {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "refused::two_ranks_that_wait", "--ignored", "--nocapture"])
-        .env("RUST_LOG", "warn")
-        .output()
-        .unwrap();
+    let output = itself("refused::two_ranks_that_wait").env("RUST_LOG", "warn").output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     let one = |words: &[&str]| {
         let told =

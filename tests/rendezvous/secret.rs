@@ -15,8 +15,8 @@ use unisono::{
 };
 
 use crate::{
-    raw::{CHALLENGE, PREAMBLE, Raw, between, connect, frame, hello, keys, server, tag, watch},
-    world::{One, SOON, after, member, part, soon},
+    raw::{CHALLENGE, PREAMBLE, Raw, between, connect, frame, hello, keys, tag, watch},
+    world::{One, SOON, after, member, part, server, soon},
 };
 
 /// `Verdict::Unproved { ending: false }`.
@@ -25,7 +25,7 @@ const UNPROVED: [u8; 2] = [1, 0];
 #[test]
 fn a_stranger_without_the_token_becomes_no_rank_and_ends_no_group() {
     let (server, address) = server(3);
-    let all = [0, 1].map(|rank| One::new(Store::open(&address, &member(rank, 3), soon()).unwrap()));
+    let all = [0, 1].map(|rank| One::at(&address, rank, 3));
     all[0].store.set("k", b"v").unwrap();
     for guess in ["", "Test", "test ", "password"] {
         // As the rank that has not come, as one that is there, and as the watch of each session.
@@ -56,7 +56,7 @@ fn a_stranger_without_the_token_becomes_no_rank_and_ends_no_group() {
     assert!(all.iter().all(|one| !one.latch.raised()), "{:?}", all[0].latch.failure());
     assert_eq!(all[1].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     // The rank itself still comes.
-    let last = One::new(Store::open(&address, &member(2, 3), soon()).unwrap());
+    let last = One::at(&address, 2, 3);
     assert_eq!(last.store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     part(all.into_iter().chain([last]).collect());
 }
@@ -100,7 +100,7 @@ fn a_recorded_handshake_opens_nothing() {
 #[test]
 fn what_is_changed_on_the_way_is_not_taken() {
     let (server, address) = server(2);
-    let other = One::new(Store::open(&address, &member(0, 2), soon()).unwrap());
+    let other = One::at(&address, 0, 2);
     // Long after the handshake a byte of a value is another one.
     let (way, _) = between(server.address(), |at, bytes| {
         let begin = 4096_usize.saturating_sub(at);

@@ -9,7 +9,6 @@ use std::{
 
 use unisono::{
     Error, Failure,
-    config::StoreAddress,
     error::Refusal,
     rendezvous::{
         CallRecord, FailureLatch, GroupPosition, MAX_KEY, MAX_VALUE, Position, PositionSource, Running,
@@ -19,7 +18,7 @@ use unisono::{
 
 use crate::{
     raw::between,
-    world::{KINDS, Kind, One, Place, SOON, after, member, part, soon, stores, together, world},
+    world::{KINDS, Kind, One, Place, SOON, after, member, part, soon, stores, tcp, together, world},
 };
 
 #[test]
@@ -182,7 +181,7 @@ fn those_that_go_at_once_are_not_taken_for_the_missing() {
 #[test]
 fn without_rank_0_the_others_say_so() {
     let (_held, port) = crate::ports::held().unwrap();
-    let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
+    let address = tcp(port, false);
     let error = Store::open(&address, &member(1, 2), after(100)).err().unwrap();
     assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
     assert!(error.to_string().contains("is rank 0 running"), "{error}");

@@ -6,8 +6,8 @@ use unisono::{
 };
 
 use crate::{
-    raw::{Raw, server, watch},
-    world::{KINDS, One, SOON, member, part, soon, stores, world},
+    raw::{Raw, watch},
+    world::{KINDS, One, SOON, member, part, server, soon, stores, world},
 };
 
 /// A screen wiped, a line of a log made up, the direction of writing turned, and more than anybody reads.

@@ -2,15 +2,17 @@
 
 use std::{
     net::TcpListener,
+    process::Command,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
+use tracing_subscriber::EnvFilter;
 use unisono::{
     config::{Member, StoreAddress},
-    rendezvous::{FailureLatch, Position, PositionSource, Stage, Store, Watch},
+    rendezvous::{FailureLatch, Position, PositionSource, Stage, Store, StoreServer, Watch},
 };
 
 /// Longer than anything here takes on a busy machine.
@@ -37,7 +39,7 @@ impl Place {
             Kind::Tcp => {
                 let listener = TcpListener::bind("127.0.0.1:0").unwrap();
                 let port = listener.local_addr().unwrap().port();
-                let address = StoreAddress::Tcp { host: "127.0.0.1".into(), port, served: false };
+                let address = tcp(port, false);
                 Self { address, listener: Some(listener), directory: None }
             }
             Kind::File => {
@@ -60,6 +62,36 @@ impl Place {
 
 pub(crate) fn member(rank: usize, ranks: usize) -> Member {
     Member { rank, ranks, job: "test".into() }
+}
+
+/// A process with the token of another job.
+pub(crate) fn stranger(rank: usize, ranks: usize) -> Member {
+    Member { job: "another".into(), ..member(rank, ranks) }
+}
+
+/// A store at a port of this host.
+pub(crate) fn tcp(port: u16, served: bool) -> StoreAddress {
+    StoreAddress::Tcp { host: "127.0.0.1".into(), port, served }
+}
+
+/// A store that no rank serves.
+pub(crate) fn server(ranks: usize) -> (StoreServer, StoreAddress) {
+    let server = StoreServer::bind("127.0.0.1:0", ranks, "test", None).unwrap();
+    let address = tcp(server.address().port(), true);
+    (server, address)
+}
+
+/// This program, to run one of its tests that are ignored as a process of its own.
+pub(crate) fn itself(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command
+}
+
+/// In such a process: writes what the library logs to stderr.
+pub(crate) fn log_to_stderr() {
+    let lines = tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env());
+    lines.with_ansi(false).with_writer(std::io::stderr).init();
 }
 
 pub(crate) fn soon() -> Instant {
@@ -85,6 +117,11 @@ impl One {
         position.set(|| Position::of(Stage::Calls));
         let watch = store.watch(Arc::clone(&latch), Arc::clone(&position)).unwrap();
         Self { watch, store: Arc::new(store), latch, position }
+    }
+
+    /// Opens the store at this address.
+    pub(crate) fn at(address: &StoreAddress, rank: usize, ranks: usize) -> Self {
+        Self::new(Store::open(address, &member(rank, ranks), soon()).unwrap())
     }
 
     /// Leaves in good order and is gone.

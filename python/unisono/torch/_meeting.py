@@ -34,7 +34,11 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> _native
     }
     if rank == 0:
         meeting.update(host=_address(store), token=secrets.token_hex(16))
-        served = _native.Store.serve(meeting, dist.DistBackendError)
+        try:
+            served = _native.Store.serve(meeting, dist.DistBackendError)
+        except Exception as error:
+            store.set(_KEY, json.dumps({"problem": str(error)}))
+            raise
         store.set(_KEY, json.dumps({"host": meeting["host"], "port": served.port, "token": meeting["token"]}))
         try:
             group = served.join()
@@ -56,7 +60,7 @@ def _told(store: dist.Store, rank: int, timeout: timedelta) -> dict[str, Any]:
     begin = time.monotonic()
     try:
         store.wait([_KEY], timeout)
-        return dict(json.loads(store.get(_KEY)))
+        told = dict(json.loads(store.get(_KEY)))
     except RuntimeError as error:
         # Stores raise different errors if the time is over, and others if they are gone.
         waited = timedelta(seconds=time.monotonic() - begin)
@@ -65,6 +69,9 @@ def _told(store: dist.Store, rank: int, timeout: timedelta) -> dict[str, Any]:
             f"unisono: {over}rank {rank} waits for rank 0 to say in torch's store where to meet: {error}. Has rank 0 started, and "
             "does the process that serves torch's store still run?"
         ) from error
+    if "problem" in told:
+        raise dist.DistBackendError(f"rank 0 could not join: {told['problem']}")
+    return told
 
 
 def _forget(store: dist.Store) -> None:

@@ -1,7 +1,24 @@
-//! Joining the world that a launcher's environment describes.
+//! What a process is told by its environment: the world that it joins, and whom it tells if it cannot.
 
 use super::join::report;
-use crate::{config::Config, error::Result, group::ProcessGroup};
+use crate::{
+    config::Config,
+    error::{Error, Result},
+    group::ProcessGroup,
+};
+
+impl Config {
+    /// Reads all settings from the environment: rank, world size, store and job as the launcher set them, the others from the
+    /// `UNISONO_` variables.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if a variable is missing or not valid. If no variable names a rank, that is an error, not a world of one
+    /// rank. As far as the variables say where the store is, the other ranks are told of the error, for at most five seconds.
+    pub fn from_env() -> Result<Self> {
+        let (config, problem) = read()?;
+        problem.map_or(Ok(()), |problem| Err(ProcessGroup::cannot_join(&config, problem))).map(|()| config)
+    }
+}
 
 impl ProcessGroup {
     /// Joins the world that the environment describes: the variables of torchrun, Slurm, Open MPI, MPICH or `unisono run` (see
@@ -28,14 +45,38 @@ impl ProcessGroup {
     /// # Errors
     /// As [`from_env`](Self::from_env).
     pub fn from_env_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
-        let (mut config, problem) = Config::read_env().map_err(|problem| match Config::partial_env() {
-            Some(known) => report(&known.config, &known.jobs, problem),
-            None => problem,
-        })?;
+        let (mut config, problem) = read()?;
         change(&mut config);
         match problem {
             None => Self::join(config),
-            Some(problem) => Err(report(&config, &[], problem)),
+            Some(problem) => Err(Self::cannot_join(&config, problem)),
         }
     }
+
+    /// Tells the other ranks of this world, which has not begun, that this process cannot join for this reason, so that they fail at once
+    /// and do not wait for it. Returns the reason. Where the store is not reached, it gives up after five seconds.
+    ///
+    /// ```no_run
+    /// # use unisono::{Config, ProcessGroup};
+    /// # fn main() -> unisono::Result<()> {
+    /// let config = Config::from_env()?;
+    /// if !std::path::Path::new("shard").exists() {
+    ///     eprintln!("{}", ProcessGroup::cannot_join(&config, "its host has no file shard"));
+    ///     std::process::exit(1);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn cannot_join<E: std::fmt::Display>(config: &Config, reason: E) -> E {
+        report(config, &[], &reason.to_string());
+        reason
+    }
+}
+
+/// The configuration, and what is wrong in it. If it cannot be read, the other ranks are told.
+fn read() -> Result<(Config, Option<Error>)> {
+    Config::read_env().inspect_err(|problem| {
+        if let Some(known) = Config::partial_env() {
+            report(&known.config, &known.jobs, &problem.to_string());
+        }
+    })
 }

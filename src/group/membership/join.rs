@@ -16,7 +16,7 @@ use unisono_transport::{Activity, Limits, Transport, ofi::Options};
 use crate::{
     config::{Config, StoreAddress, fnv},
     engine::{Bounds, Engine, MAX_RANKS, Patience, Settings, WORLD},
-    error::{Error, Failure, Result, list},
+    error::{Error, Failure, Refusal, Result, list},
     group::{
         ProcessGroup,
         membership::{
@@ -66,15 +66,10 @@ impl ProcessGroup {
     /// reports this to the store, and the other ranks get [`Error::Failed`]. All ranks get [`Error::Failed`] if a rank dies
     /// while they join, if their settings differ, or if the connection check fails.
     pub fn join(config: Config) -> Result<Self> {
-        if let Err(problem) = config.validate() {
-            return Err(report(&config, &[], problem));
-        }
+        config.validate().map_err(|problem| Self::cannot_join(&config, problem))?;
         let deadline = Instant::now() + config.join_timeout;
-        let store = config
-            .store
-            .as_ref()
-            .map(|address| Store::open(address, &config.member(), deadline))
-            .transpose()?;
+        let open = |address| Store::open(address, &config.member(), deadline);
+        let store = config.store.as_ref().map(open).transpose().map_err(|error| unopened(&config, error))?;
         Self::join_before(deadline, config, store)
     }
 
@@ -98,9 +93,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`join`](Self::join).
     pub fn join_at(config: Config, store: Store) -> Result<Self> {
-        if let Err(problem) = config.validate() {
-            return Err(report(&config, &[], problem));
-        }
+        config.validate().map_err(|problem| Self::cannot_join(&config, problem))?;
         Self::join_before(Instant::now() + config.join_timeout, config, Some(store))
     }
 
@@ -359,26 +352,55 @@ struct Joined {
     options: CallOptions,
 }
 
-/// Reports to the other ranks, if the store can be reached, that this rank cannot join because of its configuration. Returns
-/// `problem`.
-pub(super) fn report(config: &Config, jobs: &[String], problem: Error) -> Error {
-    let Some(address) = config.store.as_ref().filter(|_| config.ranks != 1) else { return problem };
-    let deadline = Instant::now() + LINGER.min(config.join_timeout);
-    let elsewhere = matches!(address, StoreAddress::Tcp { served: true, .. } | StoreAddress::Pmi { .. });
-    let serves = config.rank == 0 && !elsewhere;
-    let told = if serves {
-        // The others learn it at the store that this rank serves for them.
-        let config = Config { ranks: config.ranks.max(2), ..config.clone() };
-        let store = Store::open(address, &config.member(), deadline);
-        let monitor = store.and_then(|store| Ok((Monitor::begin(&config, Some(&store))?, store)));
-        monitor.map(|(monitor, _store)| drop(monitor.give_up(problem.clone())))
-    } else {
-        Store::cannot_join(address, &config.member(), jobs, &problem.to_string(), deadline).map(drop)
+/// How long a rank that has no store tries to tell another rank's that it cannot join.
+const TELL: Duration = Duration::from_secs(1);
+
+/// Tells the store that this rank could not open it, if one is there that it may belong to. Returns `error`.
+fn unopened(config: &Config, error: Error) -> Error {
+    let Some(address) = &config.store else { return error };
+    let why = match &error {
+        Error::Refused { refusal: refusal @ Refusal::Token, .. } => refusal.to_string(),
+        // Another process that takes itself for rank 0 may serve there.
+        Error::Rendezvous { problem, .. } if serves(config, address) => problem.clone(),
+        _ => return error,
     };
-    if let Err(error) = told {
-        crate::log::info!(rank = config.rank, %error, "cannot tell the other ranks that this rank cannot join");
+    tell(config, address, &[], &why, Instant::now() + TELL);
+    error
+}
+
+/// Whether this process serves the store.
+fn serves(config: &Config, address: &StoreAddress) -> bool {
+    let elsewhere = matches!(address, StoreAddress::Tcp { served: true, .. } | StoreAddress::Pmi { .. });
+    config.rank == 0 && !elsewhere
+}
+
+/// Tells the store of others that this process cannot join.
+fn tell(config: &Config, address: &StoreAddress, jobs: &[String], why: &str, deadline: Instant) {
+    if let Err(error) = Store::cannot_join(address, &config.member(), jobs, why, deadline) {
+        untold(config, &error);
     }
-    problem
+}
+
+fn untold(config: &Config, error: &Error) {
+    crate::log::info!(rank = config.rank, %error, "cannot tell the other ranks that this rank cannot join");
+}
+
+/// Reports to the other ranks, if the store can be reached, that this process cannot join. It may belong to one of `jobs`.
+pub(super) fn report(config: &Config, jobs: &[String], why: &str) {
+    let Some(address) = config.store.as_ref().filter(|_| config.ranks != 1) else { return };
+    let deadline = Instant::now() + LINGER.min(config.join_timeout);
+    if !serves(config, address) {
+        return tell(config, address, jobs, why, deadline);
+    }
+    // The others learn it at the store that this rank serves for them.
+    let config = Config { ranks: config.ranks.max(2), ..config.clone() };
+    let failure = Failure::Joining { rank: config.rank, why: why.to_owned() };
+    let store = Store::open(address, &config.member(), deadline);
+    let monitor = store.and_then(|store| Ok((Monitor::begin(&config, Some(&store))?, store)));
+    match monitor {
+        Ok((monitor, _store)) => drop(monitor.give_up(Error::Failed(failure))),
+        Err(error) => untold(&config, &error),
+    }
 }
 
 /// The watchdog over calls of libfabric; `None` in a world of one rank, which waits for no peer.

@@ -15,6 +15,7 @@ use super::{
     },
     Connection, Id, Phase, Server,
     connection::Opening,
+    same_user,
 };
 use crate::error::{Failure, Refusal, clean};
 
@@ -26,6 +27,9 @@ const SPARE: usize = 256;
 
 /// The most connections that are accepted at a time.
 const TURN: usize = 64;
+
+/// The least time between two looks at who has the other end of a connection: strangers can come as often as they like.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Connections that are not authenticated, each with its address, the oldest first.
 #[derive(Debug)]
@@ -222,11 +226,18 @@ impl Server {
         if !genuine {
             connection.send_plain(Frame::new(&Verdict::Unproved { ending })?);
             connection.ending = true;
-            if !ending {
-                let process = process(&hello, peer);
-                self.warnings.tell(now, peer, || format!("refuses {process}: it does not know the token"));
-                // A stranger must not end the job.
-                self.note(format!("{process}: {}", Refusal::Token));
+            let here = connection.stream.local_addr()?;
+            if ending {
+                return Ok(true);
+            }
+            // A stranger must not end the job.
+            if cannot_join && self.members.lacks(hello.rank) && self.is_of_this_user(peer, here, now) {
+                let why = clean(&protocol::decode::<String>(&frame)?, protocol::MAX_WHY);
+                self.fail_without(&hello, format!("{}: {why}", from(&hello, peer)));
+            } else {
+                let named = process(&hello, peer);
+                self.warnings.tell(now, peer, || format!("refuses {named}: it does not know the token"));
+                self.note(format!("{named}: {}", Refusal::Token));
             }
             return Ok(true);
         }
@@ -278,6 +289,15 @@ impl Server {
             self.members.refuse(process, self.host, &mut self.outbox);
             self.values.refused = self.members.refused();
         }
+    }
+
+    /// Whether a process of this user on this host has the other end of a connection; `false` if it was asked shortly before.
+    fn is_of_this_user(&mut self, peer: SocketAddr, here: SocketAddr, now: Instant) -> bool {
+        if !same_user::is_here(peer, here) || self.looked.is_some_and(|looked| now < looked + LOOK) {
+            return false;
+        }
+        self.looked = Some(now);
+        same_user::has(peer, here)
     }
 
     /// Fails the group because of a process that cannot join.

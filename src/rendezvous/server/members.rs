@@ -283,6 +283,12 @@ impl Members {
         !self.states.iter().any(|state| matches!(state, RankState::Empty))
     }
 
+    /// Whether this rank has not come, or there is no such rank.
+    pub(super) fn lacks(&self, rank: u64) -> bool {
+        let state = usize::try_from(rank).ok().and_then(|rank| self.states.get(rank));
+        state.is_none_or(|state| matches!(state, RankState::Empty))
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.failure.is_some()
     }

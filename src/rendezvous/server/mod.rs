@@ -6,6 +6,7 @@ mod connection;
 pub(super) mod fuzz;
 mod members;
 pub(super) mod rehearsal;
+mod same_user;
 mod values;
 mod warnings;
 
@@ -149,6 +150,7 @@ impl StoreServer {
             scratch: vec![0; 64 << 10],
             strangers,
             warnings: Warnings::default(),
+            looked: None,
         };
         let thread = std::thread::Builder::new().name("unisono-store".into()).spawn(move || server.run())?;
         let (control, thread) = (Some(control.into()), Some(thread));
@@ -227,6 +229,8 @@ struct Server {
     scratch: Vec<u8>,
     strangers: Strangers,
     warnings: Warnings,
+    /// When this last looked at who has the other end of a connection.
+    looked: Option<Instant>,
 }
 
 impl Server {

@@ -1,0 +1,59 @@
+"""A rank that cannot join, for whatever reason, is told to the others at once."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+JOIN = """
+import sys, unisono
+rank, size, store = int(sys.argv[1]), 3, sys.argv[2]
+arguments = {"rank": rank, "size": size, "store": store, "token": "t", "join_timeout": 60}
+print("begin", flush=True)
+try:
+    unisono.init(**arguments | (eval(sys.argv[3]) if rank == 1 else {}))
+    print("joined")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def outcome(folder: Path, change: str = "{}", **variables: str) -> list[str]:
+    """What each of three ranks says, of which rank 1 has these arguments and variables."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOIN, str(rank), f"file://{folder}", change],
+            env=os.environ | (variables if rank == 1 else {}),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    for rank in ranks:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "begin\n"
+    begin = time.monotonic()
+    said = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+    assert time.monotonic() - begin < 20, said
+    return said
+
+
+@pytest.mark.parametrize(
+    ("change", "variables", "own", "others"),
+    [
+        ("{}", {"UNISONO_CHUNK": "abc"}, "UNISONO_CHUNK=abc: wanted", "UNISONO_CHUNK=abc: wanted"),
+        ("{'reduction': 'some'}", {}, "ValueError init: reduction: ", "init: reduction: "),
+        ("{'size': 4}", {}, "this process has world size 4, the store 3", "this process has world size 4, the store 3"),
+    ],
+)
+def test_a_rank_that_cannot_join_tells_the_others(
+    tmp_path: Path, change: str, variables: dict[str, str], own: str, others: str
+) -> None:
+    said = outcome(tmp_path, change, **variables)
+    assert own in said[1]
+    for rank in (0, 2):
+        assert "rank 1 could not join: " in said[rank], said
+        assert others in said[rank], said
