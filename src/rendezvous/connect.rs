@@ -120,7 +120,7 @@ impl<'a> Tries<'a> {
                     Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
                     Outcome::Never(error) if self.place.goes_on_after(&error) => {
                         why = error.to_string();
-                        last = last.or(self.place.ends_with(&error).then_some(error));
+                        last = last.or_else(|| self.place.ends_with(&error).then_some(error));
                     }
                     Outcome::Never(error) => return Err(error),
                 }
