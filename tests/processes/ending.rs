@@ -13,6 +13,7 @@ use unisono::{Error, ProcessGroup};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
+    failures::SOON,
     random::Random,
     rank::{self, Role, failure, now, say, signal_myself},
     world::{End, TestJob, same},
@@ -22,9 +23,6 @@ use crate::{
 pub(crate) const CASES: Table = &[("ranks end while they join", campaign)];
 
 pub(crate) const ROLES: &[Role] = &[("ends-joining", play_victim), ("sees-an-end", play_witness)];
-
-/// The time within which all must know, in microseconds: 2 s, and as much again for a loaded machine.
-const SOON: i64 = 4_000_000;
 
 /// How ranks end, and what the others report.
 const ENDS: &[(&str, &str)] = &[

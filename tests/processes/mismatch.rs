@@ -4,6 +4,7 @@ use unisono::{ProcessGroup, ReduceOp, TensorViewMut};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
+    failures::SOON,
     rank::{self, Role, config, failure, now, say},
     world::{End, TestJob, same},
 };
@@ -174,7 +175,7 @@ fn mismatches(provider: &str, ranks: usize) -> Outcome {
         }
         for end in hearers {
             let took = end.number(&format!("time of {name}:"))?;
-            ensure!(took < 1_000_000, "{name}: rank {} knew after {took} µs", end.rank);
+            ensure!(took < SOON, "{name}: rank {} knew after {took} µs", end.rank);
             slowest = slowest.max(took);
         }
     }

@@ -18,13 +18,12 @@ use unisono::ReduceOp;
 
 use crate::{
     Outcome, Table, Verdict, ensure,
+    failures::SOON,
     rank::{self, Role, join, signal_myself, until_failure},
     world::{self, TestJob, same},
 };
 
 const RANKS: usize = 3;
-/// The time within which the others must know, in microseconds.
-const SOON: i64 = 2_000_000;
 
 /// What is tried.
 pub(crate) const CASES: Table = &[
