@@ -25,7 +25,7 @@ fn run<T: Send + 'static>(
     transfer: impl FnOnce(&ProcessGroup) -> Result<T> + Send + 'static,
 ) -> PyResult<T> {
     let (py, handle) = (group.py(), group.get().handle(group.py(), call)?);
-    let (sender, receiver) = channel();
+    let (sender, mut receiver) = channel();
     let run = move || {
         let ended = transfer(&handle);
         // Before the caller goes on, who may leave with the last handle.
@@ -35,7 +35,7 @@ fn run<T: Send + 'static>(
     };
     // Without the GIL, since the handle is dropped here if no thread can be started.
     py.detach(|| thread::Builder::new().name("unisono-file".to_owned()).spawn(run))?;
-    let ended = received(py, receiver)?
+    let ended = received(py, &mut receiver)?
         .ok_or_else(|| group.get().failed(py, format!("{call}: its thread has ended")))?;
     ended.map_err(|error| match error {
         Error::Group(cause) => group.get().error(py, &cause),

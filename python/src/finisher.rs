@@ -1,80 +1,112 @@
-//! The one thread that takes the GIL for the library: it drops the Python objects of operations that nobody waited for, and calls
-//! back who asked to be told of an end. The threads that drive operations only leave it a note, and never wait for the GIL.
+//! What is left for the one thread that runs Python code for the library: to drop the Python objects of operations that nobody waited
+//! for, to call back who asked to be told of an end, to log. The threads that drive operations only leave it a note, and never wait
+//! for the GIL.
 //!
-//! It ends before the interpreter does: a thread that comes back to Python code while the interpreter ends aborts the process.
+//! The thread is one of Python's, and takes from here what it calls and drops itself: `unisono/_finisher.py` says why.
 
 use std::{
     cell::Cell,
     sync::{
-        LazyLock,
+        Mutex, OnceLock, PoisonError,
         mpsc::{Receiver, Sender, channel},
     },
-    thread,
-    time::Duration,
 };
 
-use pyo3::prelude::*;
+use pyo3::{IntoPyObjectExt, prelude::*, types::PyTuple};
 
-/// How long the end of the interpreter waits for the thread: a callback may be in a wait of its own.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::view::View;
 
-/// What the thread is to do.
-enum Note {
-    /// With the GIL.
-    Task(Box<dyn FnOnce(Python<'_>) + Send>),
-    /// To end, and to say so when it does not come back to Python.
-    End(Sender<()>),
+/// What the thread calls, or `None`, and with what; then it drops both.
+type Call = (Py<PyAny>, Py<PyAny>);
+
+/// Makes a call, with the GIL.
+type Note = Box<dyn FnOnce(Python<'_>) -> PyResult<Call> + Send>;
+
+/// Where a process leaves notes.
+struct Notes {
+    process: u32,
+    /// `None` tells the thread to end.
+    sender: Sender<Option<Note>>,
+    /// Those of a forked child, which has no thread of its parent's. No lock is held while a process forks.
+    child: OnceLock<Box<Self>>,
 }
 
-/// Where notes are left, and the process that has the thread: a forked child has none.
-static NOTES: LazyLock<(Sender<Note>, u32)> = LazyLock::new(|| {
-    let (sender, receiver) = channel();
-    // Without the thread the tasks wait for ever: objects are not dropped, and nobody is called back.
-    if let Err(error) = thread::Builder::new().name("unisono-python".to_owned()).spawn(|| run(receiver)) {
-        unisono::log::error!(%error, "cannot start the thread that completes futures");
-    }
-    (sender, std::process::id())
-});
+static NOTES: OnceLock<Box<Notes>> = OnceLock::new();
 
-fn run(notes: Receiver<Note>) {
-    while let Ok(first) = notes.recv() {
-        let mut ends = None;
-        // `None` while the interpreter ends: it frees nothing more.
-        let done = Python::try_attach(|py| {
-            for note in std::iter::once(first).chain(notes.try_iter()) {
-                match note {
-                    Note::Task(task) => task(py),
-                    Note::End(ended) => ends = Some(ended),
-                }
+/// Where the notes of this process belong.
+fn place() -> &'static OnceLock<Box<Notes>> {
+    let mut place = &NOTES;
+    while let Some(notes) = place.get()
+        && notes.process != std::process::id()
+    {
+        place = &notes.child;
+    }
+    place
+}
+
+/// The calls, in the order of their notes.
+#[pyclass(frozen, module = "unisono._native")]
+pub(crate) struct Calls(Mutex<Receiver<Option<Note>>>);
+
+#[pymethods]
+impl Calls {
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    /// Waits for the next one; `None` at the end.
+    fn __next__(&self, py: Python<'_>) -> Option<Call> {
+        // One thread iterates.
+        let next = || self.0.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        loop {
+            match py.detach(next).ok()??(py) {
+                Ok(call) => return Some(call),
+                Err(error) => error.write_unraisable(py, None),
             }
-        });
-        if let Some(ended) = ends {
-            // The process may not wait any more.
-            let _ = ended.send(());
-            return;
-        }
-        if done.is_none() {
-            return;
         }
     }
 }
 
-/// Has the thread do this soon.
-pub(crate) fn soon(task: impl FnOnce(Python<'_>) + Send + 'static) {
-    if let Err(note) = NOTES.0.send(Note::Task(Box::new(task))) {
-        // The interpreter ends: without the GIL its objects must not be touched.
+/// Starts the thread, unless this process has it.
+pub(crate) fn begin(py: Python<'_>) -> PyResult<()> {
+    let place = place();
+    if place.get().is_some() {
+        return Ok(());
+    }
+    let (sender, receiver) = channel();
+    py.import("unisono._finisher")?.call_method1("start", (Calls(Mutex::new(receiver)),))?;
+    let notes = Notes { process: std::process::id(), sender, child: OnceLock::new() };
+    // If another thread has set it meanwhile, the thread of these notes ends with them.
+    drop(place.set(Box::new(notes)));
+    Ok(())
+}
+
+/// Has the thread make a call soon.
+pub(crate) fn soon(note: impl FnOnce(Python<'_>) -> PyResult<Call> + Send + 'static) {
+    let note: Note = Box::new(note);
+    let left = match place().get() {
+        Some(notes) => notes.sender.send(Some(note)).map_err(|unsent| unsent.0),
+        None => Err(Some(note)),
+    };
+    if let Err(note) = left {
+        // The interpreter ends, or was forked: without the GIL its objects must not be touched.
         std::mem::forget(note);
     }
 }
 
 /// Has the thread do what is left to do, and end.
 #[pyfunction]
-pub(crate) fn end_thread(py: Python<'_>) {
-    let (ended, end) = channel();
-    if NOTES.1 == std::process::id() && NOTES.0.send(Note::End(ended)).is_ok() {
-        // An error: the thread has ended, or is in a callback that does not return.
-        let _ = py.detach(move || end.recv_timeout(PATIENCE));
+pub(crate) fn end_calls() {
+    if let Some(notes) = place().get() {
+        // An error: it has ended.
+        let _ = notes.sender.send(None);
     }
+}
+
+/// Reports an exception of what the thread has called.
+#[pyfunction]
+pub(crate) fn unraisable(py: Python<'_>, error: Bound<'_, PyAny>, call: &Bound<'_, PyAny>) {
+    PyErr::from_value(error).write_unraisable(py, Some(call));
 }
 
 /// Keeps an object alive; any thread may drop it, and none waits for the GIL.
@@ -98,11 +130,22 @@ pub(crate) fn dropped<T>(_: Python<'_>, owner: T) {
     ATTACHED.set(before);
 }
 
+/// What owns the memory of views, since a view that is dropped last frees it under a native frame; of another object, itself.
+fn owners(object: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    if let Ok(view) = object.cast::<View>() {
+        Ok(view.get().object().clone_ref(object.py()))
+    } else if let Ok(several) = object.cast::<PyTuple>() {
+        several.iter().map(|each| owners(&each)).collect::<PyResult<Vec<_>>>()?.into_py_any(object.py())
+    } else {
+        Ok(object.clone().unbind())
+    }
+}
+
 impl Drop for Keep {
     fn drop(&mut self) {
         match self.0.take() {
             Some(object) if ATTACHED.get() => drop(object),
-            Some(object) => soon(move |_| drop(object)),
+            Some(object) => soon(move |py| Ok((py.None(), owners(object.bind(py))?))),
             None => {}
         }
     }

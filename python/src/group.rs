@@ -2,7 +2,14 @@
 
 #![expect(clippy::too_many_arguments, reason = "what Python gives, one by one, since that is cheapest")]
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        mpsc::{Receiver, channel},
+    },
+    thread,
+    time::Duration,
+};
 
 use pyo3::{IntoPyObjectExt, prelude::*, types::PyDict};
 use unisono::{Error as Cause, Foreign, MessageRequest, ProcessGroup, Request, Source, schedule::Uneven};
@@ -13,7 +20,7 @@ use crate::{
     finisher::{self, Keep},
     operands::{self, Operand, seconds},
     plain::Plain,
-    work::{Operation, Pending, SIGNALS, Work},
+    work::{Operation, Pending, SIGNALS, Work, received},
 };
 
 /// Lengths of blocks in elements: of the input and of the output.
@@ -27,13 +34,46 @@ const MESSAGE: &str = "a message";
 pub(crate) struct Group {
     /// `None` after `leave`.
     handle: RwLock<Option<Arc<ProcessGroup>>>,
+    /// A `leave` that Ctrl-C has interrupted.
+    leaving: Mutex<Option<Leaving>>,
     /// The class of the exceptions of failures.
     class: Class,
 }
 
+/// A thread that leaves the world.
+struct Leaving {
+    left: Receiver<Result<(), Cause>>,
+    /// To end the world meanwhile.
+    world: Arc<ProcessGroup>,
+}
+
+impl Leaving {
+    /// Without the GIL.
+    fn begin(group: Arc<ProcessGroup>) -> Result<Option<Self>, Cause> {
+        // Otherwise another thread is in a call: it drops the last handle.
+        let Ok(group) = Arc::try_unwrap(group) else { return Ok(None) };
+        // The timeout of a handle whose calls have none.
+        let world = Arc::new(group.with_timeout(Duration::from_secs(1))?);
+        let (tell, left) = channel();
+        // Nobody may wait for it any more.
+        let leave = move || drop(tell.send(group.leave()));
+        let thread = thread::Builder::new().name("unisono-leave".to_owned()).spawn(leave);
+        thread.map_err(|error| Cause::Argument {
+            call: "leave",
+            problem: format!("no thread can be started: {error}"),
+        })?;
+        Ok(Some(Self { left, world }))
+    }
+}
+
 impl Group {
     pub(crate) fn new(group: ProcessGroup, class: Class) -> Self {
-        Self { handle: RwLock::new(Some(Arc::new(group))), class }
+        Self { handle: RwLock::new(Some(Arc::new(group))), leaving: Mutex::default(), class }
+    }
+
+    /// Never held while code of Python's or the library's runs.
+    fn leaving(&self) -> MutexGuard<'_, Option<Leaving>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Another handle, which must not be dropped by a thread that has the GIL: the last one leaves the world, and waits for all ranks.
@@ -385,19 +425,42 @@ impl Group {
 
     /// Ends the world, with this reason for all ranks. Returns the sentence that every later call raises.
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<String> {
-        Ok(self.detached(py, "abort", |group| group.abort(why))?.to_string())
+        let leaving = self.leaving().as_ref().map(|leaving| Arc::clone(&leaving.world));
+        let world = leaving.map_or_else(|| self.handle(py, "abort"), Ok)?;
+        let aborted = py.detach(move || {
+            let aborted = world.abort(why);
+            drop(world);
+            aborted
+        });
+        Ok(aborted.to_string())
     }
 
-    /// Leaves the world with all other ranks; on another group: drops this handle.
+    /// Leaves the world with all other ranks, and lets Python handle signals meanwhile: Ctrl-C ends the wait, and the next call goes on
+    /// with it. On another group: drops this handle.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let handle = self.handle.write().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(group) = handle else { return Ok(()) };
-        let left = py.detach(|| match Arc::try_unwrap(group) {
-            Ok(group) => group.leave(),
-            // Another thread is in a call: it drops the last handle.
-            Err(_) => Ok(()),
-        });
-        left.map_err(|error| self.error(py, &error))
+        let interrupted = self.leaving().take();
+        let leaving = match interrupted {
+            Some(leaving) => Some(leaving),
+            None => {
+                let handle = self.handle.write().unwrap_or_else(PoisonError::into_inner).take();
+                let Some(group) = handle else { return Ok(()) };
+                py.detach(|| Leaving::begin(group)).map_err(|error| self.error(py, &error))?
+            }
+        };
+        let Some(mut leaving) = leaving else { return Ok(()) };
+        match received(py, &mut leaving.left) {
+            Ok(left) => {
+                py.detach(|| drop(leaving));
+                match left {
+                    Some(left) => left.map_err(|error| self.error(py, &error)),
+                    None => Err(self.failed(py, "leave: its thread has ended".to_owned())),
+                }
+            }
+            Err(signal) => {
+                *self.leaving() = Some(leaving);
+                Err(signal)
+            }
+        }
     }
 
     /// Drops this handle; the last handle of a world leaves it.
@@ -406,10 +469,11 @@ impl Group {
         py.detach(|| drop(handle));
     }
 
-    /// Whether `leave` or `close` was called.
+    /// Whether `leave` has returned, or `close` was called.
     #[getter]
     fn left(&self) -> bool {
-        self.handle.read().unwrap_or_else(PoisonError::into_inner).is_none()
+        let closed = self.handle.read().unwrap_or_else(PoisonError::into_inner).is_none();
+        closed && self.leaving().is_none()
     }
 
     /// The failure that has ended the world, as its sentence, or `None`.
@@ -448,8 +512,9 @@ impl Drop for Group {
     /// The last handle of a world waits for the other ranks.
     fn drop(&mut self) {
         let handle = self.handle.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(group) = handle {
-            Python::attach(|py| py.detach(|| drop(group)));
+        let leaving = self.leaving().take();
+        if handle.is_some() || leaving.is_some() {
+            Python::attach(|py| py.detach(|| drop((handle, leaving))));
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) struct Meeting {
 impl Meeting {
     /// Tells the ranks that meet at the store, if it is served already, of a setting that is not valid.
     fn config(&self, py: Python<'_>, class: &Class, port: u16) -> PyResult<Config> {
-        log::begin();
+        log::begin(py)?;
         let mut config = Config {
             rank: self.rank,
             ranks: self.size,
@@ -203,7 +203,7 @@ impl Settings {
 /// Joins a world: the one that a launcher's environment describes, unless `settings` say rank and size.
 #[pyfunction]
 pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> {
-    log::begin();
+    log::begin(py)?;
     // Wrong arguments are found before anything is joined.
     if let Err(error) = settings.apply(&mut Config::default()) {
         let why = error.to_string();
@@ -243,7 +243,7 @@ fn joined(
     class: Class,
     join: impl FnOnce() -> Result<ProcessGroup, Cause> + Send + 'static,
 ) -> PyResult<Group> {
-    let (tell, told) = channel();
+    let (tell, mut told) = channel();
     let run = move || {
         if let Err(unheard) = tell.send(join())
             && let Ok(group) = unheard.0
@@ -253,7 +253,7 @@ fn joined(
     };
     let thread = thread::Builder::new().name("unisono-join".to_owned()).spawn(run);
     thread.map_err(|error| PyRuntimeError::new_err(format!("no thread can be started to join: {error}")))?;
-    match received(py, told)? {
+    match received(py, &mut told)? {
         Some(Ok(group)) => Ok(Group::new(group, class)),
         Some(Err(error)) => Err(exception(py, class.as_ref(), &error)),
         None => Err(PyRuntimeError::new_err("the thread that joins has panicked")),

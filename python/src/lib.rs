@@ -30,7 +30,7 @@ mod _native {
         buffer::Buffer,
         errors::{Error, late_failure},
         files::{broadcast_file, recv_file, send_file},
-        finisher::end_thread,
+        finisher::{Calls, end_calls, unraisable},
         group::Group,
         join::{Store, init_world, join},
         objects::{
@@ -41,7 +41,7 @@ mod _native {
             all_gather_tensor, all_gather_tensors, broadcast_tensors, gather_tensor, gather_tensors,
             recv_tensors, scatter_tensor, send_tensors,
         },
-        value::Unsendable,
+        value::{Pickled, Unsendable},
         view::View,
         work::Work,
     };

@@ -13,6 +13,8 @@ pub(crate) enum Mark {
     Integer,
     /// Two floats.
     Complex,
+    /// The bytes of a pickle.
+    Pickle,
     /// The scalar type of numpy's at this place in [`NUMPY`]: what its `item` returns.
     Numpy(u8),
 }
@@ -45,8 +47,15 @@ const COMPLEX_TOO: u8 = 13;
 const FIRST: u8 = 64;
 
 impl Mark {
-    const PLAIN: [Self; 6] =
-        [Self::Tuple, Self::Set, Self::FrozenSet, Self::ByteArray, Self::Integer, Self::Complex];
+    const PLAIN: [Self; 7] = [
+        Self::Tuple,
+        Self::Set,
+        Self::FrozenSet,
+        Self::ByteArray,
+        Self::Integer,
+        Self::Complex,
+        Self::Pickle,
+    ];
 
     /// Its byte.
     pub(crate) fn code(self) -> u8 {
@@ -57,6 +66,7 @@ impl Mark {
             Self::ByteArray => 4,
             Self::Integer => 5,
             Self::Complex => 6,
+            Self::Pickle => 7,
             Self::Numpy(place) => FIRST + place,
         }
     }

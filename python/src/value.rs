@@ -31,6 +31,20 @@ impl Unsendable {
     }
 }
 
+/// The bytes of a pickle, so that a rank that does not ask for one does not take them for the value.
+#[pyclass(frozen, get_all, module = "unisono._native")]
+pub(crate) struct Pickled {
+    data: Py<PyBytes>,
+}
+
+#[pymethods]
+impl Pickled {
+    #[new]
+    fn new(data: Py<PyBytes>) -> Self {
+        Self { data }
+    }
+}
+
 /// A value of Python's. It travels as any Rust value of the same structure does, some with a mark.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
@@ -107,6 +121,8 @@ impl Value {
                 Self::Marked(_, value) => marked(mark, *value),
                 value => marked(mark, value),
             })
+        } else if let Ok(pickled) = object.cast::<Pickled>() {
+            Ok(marked(Mark::Pickle, Self::Bytes(pickled.get().data.as_bytes(object.py()).to_vec())))
         } else if let Ok(unsendable) = object.cast::<Unsendable>() {
             Err(unsendable.get().0.clone())
         } else {
@@ -161,7 +177,8 @@ fn objects(py: Python<'_>, values: Vec<Value>) -> PyResult<Vec<Py<PyAny>>> {
 /// Whether a value may have this mark.
 fn fits(mark: Mark, value: &Value) -> bool {
     match (mark, value) {
-        (Mark::Tuple, Value::List(_)) | (Mark::ByteArray | Mark::Integer, Value::Bytes(_)) => true,
+        (Mark::Tuple, Value::List(_)) => true,
+        (Mark::ByteArray | Mark::Integer | Mark::Pickle, Value::Bytes(_)) => true,
         (Mark::Set | Mark::FrozenSet, Value::List(values)) => values.iter().all(Value::is_hashable),
         (mark, Value::List(parts)) => {
             mark.is_complex() && matches!(parts[..], [Value::Float(_), Value::Float(_)])
@@ -178,6 +195,9 @@ fn marked(py: Python<'_>, mark: Mark, value: Value) -> PyResult<Py<PyAny>> {
         (Mark::Set, Value::List(values)) => PySet::new(py, objects(py, values)?)?.into_py_any(py),
         (Mark::FrozenSet, Value::List(values)) => PyFrozenSet::new(py, objects(py, values)?)?.into_py_any(py),
         (Mark::ByteArray, Value::Bytes(bytes)) => PyByteArray::new(py, &bytes).into_py_any(py),
+        (Mark::Pickle, Value::Bytes(bytes)) => {
+            Pickled { data: PyBytes::new(py, &bytes).unbind() }.into_py_any(py)
+        }
         (Mark::Integer, Value::Bytes(bytes)) => {
             let signed = PyDict::new(py);
             signed.set_item("signed", true)?;

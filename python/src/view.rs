@@ -5,12 +5,21 @@ use pyo3::{buffer::PyUntypedBuffer, exceptions::PyValueError, prelude::*};
 /// The memory of an object with the buffer protocol: contiguous, in row-major order. As long as the view lives, the memory stays
 /// where it is.
 #[pyclass(frozen, module = "unisono._native")]
-pub(crate) struct View(PyUntypedBuffer);
+pub(crate) struct View {
+    // Dropped first.
+    buffer: PyUntypedBuffer,
+    object: Py<PyAny>,
+}
 
 impl View {
     /// Address and bytes.
     pub(crate) fn memory(&self) -> (usize, usize) {
-        (self.0.buf_ptr().expose_provenance(), self.0.len_bytes())
+        (self.buffer.buf_ptr().expose_provenance(), self.buffer.len_bytes())
+    }
+
+    /// Whose memory it is.
+    pub(crate) fn object(&self) -> &Py<PyAny> {
+        &self.object
     }
 }
 
@@ -26,13 +35,13 @@ impl View {
         if writable && buffer.readonly() {
             return Err(wrong(object, "read-only"));
         }
-        Ok(Self(buffer))
+        Ok(Self { buffer, object: object.clone().unbind() })
     }
 
     /// The number of bytes.
     #[getter]
     fn nbytes(&self) -> usize {
-        self.0.len_bytes()
+        self.buffer.len_bytes()
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pyo3::prelude::*;
+use pyo3::{IntoPyObjectExt, prelude::*};
 use unisono::Error as Cause;
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
 pub(crate) const SIGNALS: Duration = Duration::from_millis(50);
 
 /// What another thread sends, while this one lets Python handle signals; `None` if it has ended without.
-pub(crate) fn received<T: Send>(py: Python<'_>, receiver: Receiver<T>) -> PyResult<Option<T>> {
+pub(crate) fn received<T: Send>(py: Python<'_>, receiver: &mut Receiver<T>) -> PyResult<Option<T>> {
     py.detach(move || {
         loop {
             match receiver.recv_timeout(SIGNALS) {
@@ -232,11 +232,7 @@ impl Wake for Operation {
         let callbacks = std::mem::take(&mut *self.callbacks());
         for callback in callbacks {
             let work = Work(Arc::clone(&self));
-            finisher::soon(move |py| {
-                if let Err(error) = callback.call1(py, (work,)) {
-                    error.write_unraisable(py, Some(callback.bind(py)));
-                }
-            });
+            finisher::soon(move |py| Ok((callback, (work,).into_py_any(py)?)));
         }
     }
 }

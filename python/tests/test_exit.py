@@ -67,6 +67,96 @@ def test_good_ends_are_silent(tmp_path: Path) -> None:
         assert (status, out, errors) == (0, "the end\n", "")
 
 
+def test_an_exception_in_a_child_of_multiprocessing_is_told(tmp_path: Path) -> None:
+    program = """
+group.close()
+def child(rank, raised, told):
+    part = unisono.init(rank=rank, size=2, store=sys.argv[0], token="t" * 32, timeout=30)
+    part.barrier()
+    if rank == 1:
+        try:
+            raise ValueError("bad batch 17")
+        except ValueError:
+            if raised == "ValueError":
+                raise
+            sys.exit(0 if raised == "good" else 3)
+    try:
+        part.all_reduce(data)
+    except unisono.Error as error:
+        told.put(str(error))
+sys.argv[0] = STORE
+fork = multiprocessing.get_context("fork")
+for raised in ("ValueError", "SystemExit", "good"):
+    told = fork.Queue()
+    children = [fork.Process(target=child, args=(rank, raised, told)) for rank in range(2)]
+    for each in children: each.start()
+    print(told.get(timeout=60))
+    for each in children: each.join()
+    print(children[1].exitcode)
+"""
+    stores = []
+    for rank in range(2):
+        stores.append(tmp_path / f"inner-{rank}")
+        stores[-1].mkdir()
+    store = f"f'file://{tmp_path}/inner-{{group.rank}}'"
+    for status, out, errors in ended(tmp_path, program.replace("STORE", store)):
+        assert status == 0, errors
+        uncaught, exited, good = zip(*[iter(out.splitlines()[:6])] * 2, strict=True)
+        assert uncaught == ("rank 1 aborted the group: ValueError: bad batch 17", "1")
+        assert exited == ("rank 1 aborted the group: ValueError: bad batch 17", "3")
+        assert "rank 1 has left" in good[0]
+
+
+def test_ctrl_c_ends_the_wait_for_others_to_leave(tmp_path: Path) -> None:
+    program = """
+import os, signal, threading, time
+if group.rank == 0:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        group.close()
+    except KeyboardInterrupt:
+        print("interrupted")
+    AGAIN
+else:
+    time.sleep(1)
+    while WAIT and group.failure is None:
+        time.sleep(0.01)
+    group.close()
+"""
+    # Whoever goes on leaves well, later.
+    for rank, (status, out, errors) in enumerate(
+        ended(tmp_path, program.replace("AGAIN", "").replace("WAIT", "False"))
+    ):
+        assert (status, out, errors) == (0, "interrupted\n" * (1 - rank) + "the end\n", ""), errors
+    # Whoever does not tells the others, although they would never leave.
+    program = program.replace("AGAIN", "raise KeyboardInterrupt").replace("WAIT", "True")
+    for status, _, errors in ended(tmp_path, program):
+        assert status != 0 and "KeyboardInterrupt" in errors, errors
+
+
+def test_the_interpreter_ends_although_a_finalizer_does_not(tmp_path: Path) -> None:
+    program = """
+import time, unisono._finisher
+unisono._finisher._PATIENCE = 0.1
+class Endless(bytearray):
+    def __del__(self):
+        while True:
+            time.sleep(0.0002)
+memory = Endless(800)
+array = numpy.frombuffer(memory)
+if group.rank == 1:
+    time.sleep(0.3)
+work = group.all_reduce_async(array) if CALL else group.send_async(array, 1 - group.rank)
+del memory, array, work
+if not CALL:
+    group.recv(numpy.empty(100), 1 - group.rank)
+time.sleep(0.3)
+"""
+    for call in ("True", "False"):
+        for ending in ended(tmp_path, program.replace("CALL", call)):
+            assert ending == (0, "the end\n", "")
+
+
 def test_the_status_of_a_child_of_multiprocessing_says_so(tmp_path: Path) -> None:
     program = """
 group.close()

@@ -9,12 +9,13 @@ import math
 import pickle
 import random
 import struct
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import unisono
-from ranks import Ranks
+from ranks import Ranks, alone
 from unisono import Group
 
 DEEP: list[Any] = []
@@ -257,11 +258,6 @@ def what_cannot_be_sent(group: Group) -> None:
     with pytest.raises(unisono.Error if rank else ValueError, match="values|did not send"):
         group.scatter_object([1] * (size + 1) if rank == 0 else None)
     if size > 1:
-        for sent, why in [(5, "not pickled"), (b"no pickle", "cannot be unpickled")]:
-            if at_zero:
-                group.send_object(sent, 1)
-            elif rank == 1:
-                raises(why, group.recv_object, 0, pickle=True)
         if at_zero:
             group.send_object(Explosive(), 1, pickle=True)
         elif rank == 1:
@@ -296,6 +292,36 @@ def test_what_cannot_be_sent_is_told_to_all(world: Ranks) -> None:
     world.run(what_cannot_be_sent)
 
 
+def pickled_on_some(group: Group, call: str, some: int) -> str:
+    """What ends a world whose rank `some` alone asks for pickle."""
+    ask = {"pickle": group.rank == some}
+    with pytest.raises(unisono.Error) as told:
+        match call:
+            case "broadcast":
+                group.broadcast_object({1} if group.rank == 0 else None, **ask)
+            case "gather":
+                group.gather_object(b"1", 0, **ask)
+            case "all_gather":
+                group.all_gather_object(b"1", **ask)
+            case "scatter":
+                group.scatter_object([b"1"] * group.size if group.rank == 0 else None, **ask)
+            case "send" if group.rank == 0:
+                group.send_object(b"1", 1, **ask)
+            case "send" if group.rank == 1:
+                group.recv_object(0, **ask)
+        # What ranks that saw nothing of it are told next.
+        group.barrier()
+    return str(told.value)
+
+
+@pytest.mark.parametrize("call", ["broadcast", "gather", "all_gather", "scatter", "send"])
+@pytest.mark.parametrize("some", [0, 1])
+def test_ranks_that_ask_for_pickle_apart_are_told(call: str, some: int) -> None:
+    one, other = alone(3 if call == "gather" else 2, partial(pickled_on_some, call=call, some=some))[:2]
+    assert one == other
+    assert "with pickle" in one and "without pickle" in one and "must ask for pickle alike" in one
+
+
 def test_a_world_can_pickle() -> None:
     with unisono.init(rank=0, size=1, pickle=True) as group:
         half = group.split(0)
@@ -307,7 +333,7 @@ def test_a_world_can_pickle() -> None:
 
 def test_a_work_whose_object_cannot_be_unpickled_is_done() -> None:
     with unisono.init(rank=0, size=1) as group:
-        sending = group.send_object_async(b"no pickle", 0)
+        sending = group.send_object_async(Explosive(), 0, pickle=True)
         work = group.recv_object_async(0, pickle=True)
         raises("cannot be unpickled", work.wait)
         assert work.done()

@@ -13,6 +13,8 @@ from unisono import _native
 # The worlds of this process.
 _worlds: "weakref.WeakSet[_native.Group]" = weakref.WeakSet()
 _process = 0
+# Whether leaving has failed in a way that only this file has told.
+_interrupted = False
 
 
 def watch(world: _native.Group) -> None:
@@ -26,7 +28,7 @@ def watch(world: _native.Group) -> None:
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if _process == os.getpid():
-            abort(told(kind, error))
+            abort(told(error))
         hook(kind, error, trace)
 
     sys.excepthook = tell
@@ -36,9 +38,17 @@ def watch(world: _native.Group) -> None:
     multiprocessing.util.Finalize(None, _set_status, exitpriority=-1000)
 
 
-def told(kind: type[BaseException], error: BaseException | None) -> str:
+def told(error: BaseException) -> str:
     """What the other ranks are told of an exception."""
-    return "".join(traceback.format_exception_only(kind, error)).strip()
+    if isinstance(error, SystemExit) and error.__context__ is not None:
+        # It was caught and told, and ends the process by its status.
+        error = error.__context__
+    return "".join(traceback.format_exception_only(error)).strip()
+
+
+def is_good(error: BaseException) -> bool:
+    """Whether an exception that nobody catches ends a process well."""
+    return isinstance(error, SystemExit) and not error.code
 
 
 def abort(why: str) -> None:
@@ -49,11 +59,19 @@ def abort(why: str) -> None:
 
 
 def _leave() -> None:
+    global _interrupted
     if _process != os.getpid():
         return
+    # A child of multiprocessing comes here while an exception ends it, and tells that later, without a hook.
+    ending = sys.exc_info()[1]
+    if ending is not None and not is_good(ending) and multiprocessing.parent_process() is not None:
+        abort(told(ending))
     for world in list(_worlds):
         try:
             world.leave()
+        except KeyboardInterrupt as error:
+            print(f"unisono: {world.abort(told(error))}", file=sys.stderr)
+            _interrupted = True
         except RuntimeError as error:
             # With a class of its own, a failure that a call has raised before is known.
             if isinstance(error, _native.Error) or _native.late_failure() is not None:
@@ -64,8 +82,7 @@ def _set_status() -> None:
     """Has the process end with a status other than 0 if it left a world with a failure that no call had raised."""
     if _process != os.getpid():
         return
-    _native.end_thread()
-    if _native.late_failure() is None:
+    if _native.late_failure() is None and not _interrupted:
         return
     if multiprocessing.parent_process() is not None:
         raise SystemExit(1)

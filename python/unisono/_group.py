@@ -197,10 +197,10 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or not self._world or isinstance(error, SystemExit) and not error.code:
+        if error is None or not self._world or _exit.is_good(error):
             self.close()
         elif not self._native.left:
-            _exit.abort(_exit.told(kind, error))
+            _exit.abort(_exit.told(error))
             self._native.close()
 
 

@@ -32,6 +32,13 @@ class Unsendable:
 
     def __new__(cls, why: str) -> Self: ...
 
+class Pickled:
+    """The bytes of a pickle."""
+
+    data: bytes
+
+    def __new__(cls, data: bytes) -> Self: ...
+
 class Meeting(TypedDict):
     """Where and as whom a process meets the others of a world."""
 
@@ -169,8 +176,18 @@ class Group:
     def failure(self) -> str | None: ...
 
 def late_failure() -> str | None: ...
-def end_thread() -> None:
-    """Has the library's thread do what it is to do with the GIL, and end: called last, when the interpreter ends."""
+
+class Calls:
+    """What the library leaves for the thread that runs code of Python's: what to call, if anything, and with what."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> tuple[Callable[..., Any] | None, Any]: ...
+
+def end_calls() -> None:
+    """Has `Calls` end after those that there are."""
+
+def unraisable(error: BaseException, call: object) -> None:
+    """Reports the exception of a call that nobody waits for."""
 
 def join(meeting: Meeting, port: int, errors: type[BaseException] | None = None) -> Group:
     """Joins the world whose rank 0 serves a store at this port."""

@@ -50,7 +50,7 @@ class Objects:
         given = _packed(value, pickled) if self.rank == root else None
         native = _native.broadcast_object(self._native, given, root, timeout)
         # The root gets what arrives at the others, which a change of its own value meanwhile would not change.
-        return Work(native, lambda got: _unpacked(call, got, root, pickled))
+        return Work(native, lambda got: self._unpacked(call, got, root, pickled))
 
     def gather_object(
         self, value: Any, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
@@ -68,7 +68,7 @@ class Objects:
         timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
         native = _native.gather_object(self._native, _packed(value, pickled), root, timeout)
-        return Work(native, _lister(call, pickled))
+        return Work(native, self._lister(call, pickled))
 
     def all_gather_object(
         self, value: Any, *, pickle: bool | None = None, timeout: float | None = None
@@ -84,7 +84,7 @@ class Objects:
         timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
         native = _native.all_gather_object(self._native, _packed(value, pickled), timeout)
-        return Work(native, _lister(call, pickled))
+        return Work(native, self._lister(call, pickled))
 
     def scatter_object(
         self,
@@ -114,7 +114,7 @@ class Objects:
         if self.rank == root and values is not None:
             given = [_packed(value, pickled) for value in values]
         native = _native.scatter_object(self._native, given, root, timeout)
-        return Work(native, lambda got: _unpacked(call, got, root, pickled))
+        return Work(native, lambda got: self._unpacked(call, got, root, pickled))
 
     def send_object(
         self, value: Any, to: int, tag: int = 0, *, pickle: bool | None = None, timeout: float | None = None
@@ -159,10 +159,37 @@ class Objects:
         timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
         native = _native.recv_object(self._native, source, tag, timeout)
-        return Work(native, lambda got: (_unpacked(call, got[0], got[1], pickled), got[1]))
+        return Work(native, lambda got: (self._unpacked(call, got[0], got[1], pickled), got[1]))
 
     def _pickled(self, pickle: bool | None) -> bool:
         return self._pickle if pickle is None else pickle
+
+    def _unpacked(self, call: str, got: Any, rank: int, pickled: bool) -> Any:
+        """The value of what has arrived. Ranks that do not ask for pickle alike differ in their calls: that ends the world."""
+        if isinstance(got, _native.Pickled) != pickled:
+            how = ("without pickle", "with pickle")
+            raise _native.Error(
+                self._native.abort(
+                    f"{call}: rank {rank} calls it {how[not pickled]}, rank {self.rank} {how[pickled]}; all ranks must ask "
+                    "for pickle alike"
+                )
+            )
+        if not pickled:
+            return got
+        try:
+            return _pickle.loads(got.data)
+        except Exception as error:
+            raise _native.Error(
+                f"{call}: the object of rank {rank} cannot be unpickled: {type(error).__name__}: {error}"
+            ) from error
+
+    def _lister(self, call: str, pickled: bool) -> Callable[[Any], Any]:
+        def opened(got: list[Any] | None) -> list[Any] | None:
+            if got is None:
+                return got
+            return [self._unpacked(call, each, rank, pickled) for rank, each in enumerate(got)]
+
+        return opened
 
 
 def _packed(value: Any, pickled: bool) -> Any:
@@ -170,30 +197,6 @@ def _packed(value: Any, pickled: bool) -> Any:
     if not pickled:
         return value
     try:
-        return _pickle.dumps(value, _pickle.HIGHEST_PROTOCOL)
+        return _native.Pickled(_pickle.dumps(value, _pickle.HIGHEST_PROTOCOL))
     except Exception as error:  # noqa: BLE001
         return _native.Unsendable(f"it cannot be pickled: {type(error).__name__}: {error}")
-
-
-def _unpacked(call: str, got: Any, rank: int, pickled: bool) -> Any:
-    if not pickled:
-        return got
-    if not isinstance(got, bytes):
-        raise _native.Error(
-            f"{call}: the object of rank {rank} is not pickled; all ranks must ask for pickle alike"
-        )
-    try:
-        return _pickle.loads(got)
-    except Exception as error:
-        raise _native.Error(
-            f"{call}: the object of rank {rank} cannot be unpickled: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _lister(call: str, pickled: bool) -> Callable[[Any], Any]:
-    def opened(got: list[Any] | None) -> list[Any] | None:
-        if got is None or not pickled:
-            return got
-        return [_unpacked(call, each, rank, pickled) for rank, each in enumerate(got)]
-
-    return opened

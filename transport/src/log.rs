@@ -5,7 +5,7 @@
 //! A program may set its subscriber at any time, because nothing here is set as the default.
 
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     io::{self, Write as _},
     sync::OnceLock,
 };
@@ -59,7 +59,7 @@ pub use crate::{__debug as debug, __error as error, __info as info, __warn as wa
 #[doc(hidden)]
 pub fn event(level: Level, event: impl FnOnce()) {
     static LINES: OnceLock<Dispatch> = OnceLock::new();
-    let lines = LINES.get_or_init(|| Dispatch::new(Lines::asked(std::env::var("RUST_LOG").ok().as_deref())));
+    let lines = LINES.get_or_init(|| Levels::asked(std::env::var("RUST_LOG").ok().as_deref()).lines());
     if level > LevelFilter::current() {
         return;
     }
@@ -70,13 +70,72 @@ pub fn event(level: Level, event: impl FnOnce()) {
     }
 }
 
-/// Writes events to standard error, each by one call, so that the lines of several ranks do not mix.
-struct Lines {
-    /// The level of the targets that begin so: the longest first, and one of all targets last.
-    levels: Vec<(String, LevelFilter)>,
+/// The message of an event, and its other fields by name.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct Text {
+    pub message: String,
+    pub fields: Vec<(&'static str, String)>,
 }
 
-impl Lines {
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            name => self.fields.push((name, format!("{value:?}"))),
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
+
+/// A subscriber of the events, up to a level, that `wants` takes; `tell` gets where each comes from and what it says.
+#[doc(hidden)]
+pub struct Events<W, T> {
+    pub most: LevelFilter,
+    pub wants: W,
+    pub tell: T,
+}
+
+impl<W, T> Subscriber for Events<W, T>
+where
+    W: Fn(&Metadata<'_>) -> bool + 'static,
+    T: Fn(&'static Metadata<'static>, Text) + 'static,
+{
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= self.most && (self.wants)(metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.most)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        (self.tell)(event.metadata(), text);
+    }
+
+    // Spans are not enabled.
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// Which events are lines on standard error: the level of the targets that begin so, the longest first, and one of all targets last.
+struct Levels(Vec<(String, LevelFilter)>);
+
+impl Levels {
     /// As `RUST_LOG` asks. A directive that says nothing here, such as one of spans, is for others.
     fn asked(text: Option<&str>) -> Self {
         let text = text.filter(|text| !text.trim().is_empty()).unwrap_or(UNASKED);
@@ -97,64 +156,25 @@ impl Lines {
         // The last of those for one target holds.
         levels.reverse();
         levels.sort_by_key(|(target, _)| std::cmp::Reverse(target.len()));
-        Self { levels }
+        Self(levels)
     }
 
     fn level(&self, target: &str) -> LevelFilter {
-        let first = self.levels.iter().find(|(prefix, _)| target.starts_with(prefix.as_str()));
+        let first = self.0.iter().find(|(prefix, _)| target.starts_with(prefix.as_str()));
         first.map_or(LevelFilter::WARN, |(_, level)| *level)
     }
-}
 
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level(metadata.target())
-    }
-
-    fn max_level_hint(&self) -> Option<LevelFilter> {
-        self.levels.iter().map(|(_, level)| *level).max()
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text::default();
-        event.record(&mut text);
-        let line = format!("{} unisono: {}{}\n", event.metadata().level(), text.message, text.fields);
-        // If standard error is closed, there is no reader.
-        let _ = io::stderr().write_all(line.as_bytes());
-    }
-
-    // There are no spans.
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
-/// The message of an event, and its other fields: ` rank=3 error=...`.
-#[derive(Default)]
-struct Text {
-    message: String,
-    fields: String,
-}
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing to a string cannot fail.
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
+    /// Writes each event by one call, so that the lines of several ranks do not mix.
+    fn lines(self) -> Dispatch {
+        let most = self.0.iter().map(|(_, level)| *level).max().unwrap_or(LevelFilter::OFF);
+        let wants = move |metadata: &Metadata<'_>| *metadata.level() <= self.level(metadata.target());
+        let tell = |metadata: &Metadata<'_>, text: Text| {
+            let fields: String = text.fields.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+            let line = format!("{} unisono: {}{fields}\n", metadata.level(), text.message);
+            // If standard error is closed, there is no reader.
+            let _ = io::stderr().write_all(line.as_bytes());
         };
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.record_debug(field, &format_args!("{value}"));
+        Dispatch::new(Events { most, wants, tell })
     }
 }
 
@@ -164,7 +184,7 @@ mod tests {
 
     #[test]
     fn rust_log_says_which_events_are_lines() {
-        let of = |asked: Option<&str>, target: &str| Lines::asked(asked).level(target);
+        let of = |asked: Option<&str>, target: &str| Levels::asked(asked).level(target);
         let asked = [
             (None, "unisono::launch", LevelFilter::WARN),
             (None, "unisono::failure", LevelFilter::OFF),
