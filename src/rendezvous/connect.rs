@@ -72,6 +72,16 @@ enum Outcome {
     Never(Error),
 }
 
+/// Why a watch cannot connect again.
+pub(super) enum Unwatched {
+    /// Nobody listens at the store's address any more.
+    Gone,
+    /// The store is not reached, or does not admit it.
+    Unreached,
+    /// The group has failed.
+    Failed(Failure),
+}
+
 /// Whether it was not the job's store that answered.
 fn is_strangers(error: &Error) -> bool {
     let strange = |refusal: &Refusal| matches!(refusal, Refusal::Token | Refusal::Job { .. });
@@ -158,6 +168,26 @@ impl<'a> Tries<'a> {
         }
     }
 
+    /// Connects a watch of this session again.
+    pub(super) fn again(&self, at: SocketAddr, session: u64) -> std::result::Result<SealedStream, Unwatched> {
+        loop {
+            let left = self.left();
+            let outcome = match connect(at, left) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    return Err(Unwatched::Gone);
+                }
+                Err(error) => Outcome::Later(error.to_string(), None),
+                Ok(stream) => self.over(stream, at, Purpose::Watch { session }, left),
+            };
+            match outcome {
+                Outcome::In(sealed, ..) => return Ok(sealed),
+                Outcome::Never(Error::Failed(failure)) => return Err(Unwatched::Failed(failure)),
+                Outcome::Later(..) if Instant::now() < self.deadline => thread::sleep(PAUSE),
+                _ => return Err(Unwatched::Unreached),
+            }
+        }
+    }
+
     fn problem(&self, problem: String) -> Error {
         Error::Rendezvous { store: self.name.to_owned(), problem }
     }
@@ -167,16 +197,20 @@ impl<'a> Tries<'a> {
     }
 
     fn once(&self, at: SocketAddr, purpose: Purpose) -> Outcome {
-        let left =
-            self.deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(50), ATTEMPT);
-        let stream = match TcpStream::connect_timeout(&at, left) {
-            Ok(stream) => stream,
-            Err(error) => return Outcome::Later(format!("{at}: {error}"), None),
-        };
-        // If nobody listens on a port of this host's ephemeral range, TCP may connect to itself.
-        if stream.local_addr().ok() == Some(at) {
-            return Outcome::Later(format!("{at}: nobody listens there yet"), None);
+        let left = self.left();
+        match connect(at, left) {
+            Ok(stream) => self.over(stream, at, purpose, left),
+            Err(error) => Outcome::Later(format!("{at}: {error}"), None),
         }
+    }
+
+    /// How long an attempt may take.
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(50), ATTEMPT)
+    }
+
+    /// Greets the store over a new connection.
+    fn over(&self, stream: TcpStream, at: SocketAddr, purpose: Purpose, left: Duration) -> Outcome {
         match self.greet(&stream, purpose, left) {
             Ok(Greeting::Answer(Answer::Welcome { session, host }, [outgoing, incoming])) => {
                 match host.map(protocol::rank).transpose() {
@@ -261,7 +295,19 @@ impl<'a> Tries<'a> {
     }
 }
 
+fn connect(at: SocketAddr, left: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&at, left)?;
+    // If nobody listens on a port of this host's ephemeral range, TCP may connect to itself.
+    if stream.local_addr()? == at {
+        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nobody listens there yet"));
+    }
+    Ok(stream)
+}
+
 /// The error after the connection to the store `name` broke.
 pub(super) fn lost(name: &str, error: &io::Error) -> Error {
-    Error::Rendezvous { store: name.to_owned(), problem: format!("the connection broke: {error}") }
+    let problem = format!(
+        "the connection broke ({error}): the process that serves the store died, or something between, such as a firewall, ended it"
+    );
+    Error::Rendezvous { store: name.to_owned(), problem }
 }

@@ -15,7 +15,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     ops::Deref,
     sync::Arc,
     time::Duration,
@@ -380,6 +380,12 @@ pub(super) fn who() -> String {
 /// The name of this host.
 pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Whether the two ends of a connection are on one host.
+pub(super) fn on_one_host(one: SocketAddr, other: SocketAddr) -> bool {
+    let [one, other] = [one, other].map(|end| end.ip().to_canonical());
+    one == other || one.is_loopback() && other.is_loopback()
 }
 
 /// Converts a rank number of a message.

@@ -20,6 +20,7 @@ use super::{
     protocol::{self, FORGED, MAX_FRAME, Purpose, Reply, Request},
     seal::SealedStream,
     server::{self, StoreServer},
+    watch::{At, Failures},
 };
 use crate::{
     config::{Member, StoreAddress},
@@ -268,10 +269,14 @@ impl Store {
         let mut tries = Tries::new(&self.name, &self.member, Instant::now() + GRACE);
         let purpose = Purpose::Watch { session: self.session };
         // While there is a connection for requests, there is a store that lets this rank watch.
-        let gone = || (!self.is_connected()).then(|| self.lost());
+        let gone = || (!self.is_connected()).then(|| self.cut());
         let (sealed, ..) = tries.until_deadline(purpose, |_| Ok(vec![self.at]), gone)?;
         let (member, server) = (self.member.clone(), self.server.clone());
-        let watch = Watch::begin(sealed, member, (self.lost(), self.silent()), latch, position, server);
+        let place = At { name: self.name.clone(), at: self.at, session: self.session };
+        // On another host a firewall may refuse connections, too.
+        let lost = if protocol::on_one_host(self.from, self.at) { self.lost() } else { self.cut() };
+        let failures = Failures { lost, silent: self.silent(), cut: self.cut() };
+        let watch = Watch::begin(sealed, (member, place), failures, latch, position, server);
         watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))
     }
 
@@ -308,11 +313,10 @@ impl Store {
             Ok(reply) => take(reply).ok_or_else(|| self.problem("its reply does not fit the request".into())),
             Err(error) => {
                 *slot = None;
-                // The watch, if there is one, reports the same in the words that all ranks use.
-                Err(match (error.kind(), self.host) {
-                    (io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut, _) => Error::Failed(self.silent()),
-                    (io::ErrorKind::InvalidData, _) => lost(&self.name, &error),
-                    (_, Some(rank)) if rank != self.member.rank => Error::Failed(self.lost()),
+                // The watch, if there is one, finds out whether the store is gone, in the words that all ranks use.
+                Err(match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Failed(self.silent()),
+                    io::ErrorKind::InvalidData => self.problem(error.to_string()),
                     _ => lost(&self.name, &error),
                 })
             }
@@ -323,7 +327,7 @@ impl Store {
         Error::Rendezvous { store: self.name.clone(), problem }
     }
 
-    /// The failure if the store closes the connection, in the same words on every rank.
+    /// The failure if nobody serves the store any more, in the same words on every rank.
     fn lost(&self) -> Failure {
         match self.host {
             Some(rank) => {
@@ -333,6 +337,21 @@ impl Store {
             None => Failure::StoreLost {
                 how: format!("the connection to {}, which the launcher serves, closed", self.name),
             },
+        }
+    }
+
+    /// The failure if the connection to the store ends and cannot be made again, for all that is known.
+    fn cut(&self) -> Failure {
+        let how = |server: &str| {
+            format!(
+                "the connection to the store at {}, which {server} serves, has ended and cannot be made again: {server} died, or \
+                 something between, such as a firewall, ended it",
+                self.name
+            )
+        };
+        match self.host {
+            Some(rank) => Failure::Unreachable { rank, how: how("its process") },
+            None => Failure::StoreLost { how: how("the launcher") },
         }
     }
 

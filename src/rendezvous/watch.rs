@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     io::{self, Write},
-    net::{Shutdown, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -13,6 +13,7 @@ use unisono_transport::fork::{Process, Unshared};
 
 use super::{
     ECHO, FailureLatch, Position, PositionSource,
+    connect::{Tries, Unwatched},
     directory::Served,
     protocol::{self, MAX_FRAME, ToServer, ToWatch},
     seal::{Seal, SealedStream},
@@ -27,6 +28,12 @@ const MAX_REFUSED: usize = 1000;
 
 /// How long writing a message to the server may take; the kernel buffers it as a rule.
 const WRITE: Duration = Duration::from_secs(1);
+
+/// How long this rank tries to connect again: not longer than the store waits for it.
+const RETURN: Duration = Duration::from_secs(2);
+
+/// How many milliseconds the ranks have to answer a question that is asked again.
+const ASK_AGAIN: u64 = 500;
 
 /// The most bytes that are kept for a server that does not read, before messages are dropped.
 const MAX_UNSENT: usize = 1 << 20;
@@ -44,16 +51,29 @@ pub struct Watch {
     _server: Option<Arc<Served>>,
 }
 
+/// Where a watch connects again.
+pub(super) struct At {
+    pub(super) name: String,
+    pub(super) at: SocketAddr,
+    pub(super) session: u64,
+}
+
+/// What the end of the connection means.
+pub(super) struct Failures {
+    /// Nobody listens at its address any more.
+    pub(super) lost: Failure,
+    /// The server does not answer.
+    pub(super) silent: Failure,
+    /// It has ended, and cannot be made again.
+    pub(super) cut: Failure,
+}
+
 struct Shared {
-    /// The connection. While it is open this rank lives; forked children do not keep it open.
-    stream: Unshared<TcpStream>,
-    /// The messages of this rank that are on their way out.
+    /// The connection and the messages of this rank that are on their way out.
     outgoing: Mutex<Outgoing>,
     member: Member,
-    /// The failure if the connection closes.
-    lost: Failure,
-    /// The failure if the server does not answer.
-    silent: Failure,
+    place: At,
+    failures: Failures,
     latch: Arc<FailureLatch>,
     position: Arc<PositionSource>,
     state: Mutex<State>,
@@ -62,25 +82,28 @@ struct Shared {
 
 /// Seals messages, and keeps what a server that does not read could not yet be sent: the rest of a frame must follow its beginning.
 struct Outgoing {
+    /// While it is open this rank lives; forked children do not keep it open.
+    stream: Arc<Unshared<TcpStream>>,
     seal: Seal,
     unsent: Vec<u8>,
 }
 
 impl Outgoing {
     /// Sends a message, or keeps it if the connection takes no more now.
-    fn say(&mut self, stream: &TcpStream, tell: &ToServer) -> io::Result<()> {
+    fn say(&mut self, tell: &ToServer) -> io::Result<()> {
         if self.unsent.len() > MAX_UNSENT {
-            return self.flush(stream);
+            return self.flush();
         }
         protocol::append(&mut self.unsent, tell, &mut self.seal)?;
-        self.flush(stream).or_else(|error| match error.kind() {
+        self.flush().or_else(|error| match error.kind() {
             // The server does not read; the watch finds out whether it still lives.
             io::ErrorKind::WouldBlock => Ok(()),
             _ => Err(error),
         })
     }
 
-    fn flush(&mut self, mut stream: &TcpStream) -> io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
+        let mut stream: &TcpStream = &self.stream;
         while !self.unsent.is_empty() {
             match stream.write(&self.unsent) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -105,25 +128,30 @@ struct State {
     last: u64,
     /// Answers that this rank waits for, by the number of the question.
     positions: HashMap<u64, Option<Vec<Option<Position>>>>,
+    /// What is said again on another connection: the time that the store is to wait, that this rank leaves, and its failure.
+    patience: Option<Duration>,
+    leaves: bool,
+    reported: Option<Failure>,
 }
 
 impl Watch {
     pub(super) fn begin(
         sealed: SealedStream,
-        member: Member,
-        (lost, silent): (Failure, Failure),
+        (member, place): (Member, At),
+        failures: Failures,
         latch: Arc<FailureLatch>,
         position: Arc<PositionSource>,
         server: Option<Arc<Served>>,
     ) -> io::Result<Self> {
         let SealedStream { stream, outgoing, incoming } = sealed;
         stream.set_write_timeout(Some(WRITE))?;
+        let stream = Arc::new(stream);
+        let outgoing = Outgoing { stream: Arc::clone(&stream), seal: outgoing, unsent: Vec::new() };
         let shared = Arc::new(Shared {
-            stream,
-            outgoing: Mutex::new(Outgoing { seal: outgoing, unsent: Vec::new() }),
+            outgoing: Mutex::new(outgoing),
             member,
-            lost,
-            silent,
+            place,
+            failures,
             latch,
             position,
             state: Mutex::default(),
@@ -131,7 +159,7 @@ impl Watch {
         });
         let thread = thread::Builder::new().name("unisono-watch".into()).spawn({
             let shared = Arc::clone(&shared);
-            move || shared.listen(incoming)
+            move || shared.listen(stream, incoming)
         })?;
         Ok(Self { shared, thread: Some(thread), process: Process::this(), _server: server })
     }
@@ -139,6 +167,7 @@ impl Watch {
     /// `failure` itself if the store does not answer within a second. Raises the latch.
     pub fn report(&self, failure: &Failure) -> Failure {
         let failure = &failure.clone().cleaned();
+        self.shared.state().reported = Some(failure.clone());
         if let Err(error) = self.shared.say(&ToServer::Failure(failure.clone())) {
             crate::log::info!("rank {} cannot report {failure}: {error}", self.shared.member.rank);
         }
@@ -170,7 +199,7 @@ impl Watch {
             .and_then(|()| self.shared.wait(wait + OWN, |state| state.positions.get_mut(&number)?.take()));
         self.shared.state().positions.remove(&number);
         if answer.is_none() {
-            return Err(self.shared.latch.failure().unwrap_or_else(|| self.shared.silent.clone()));
+            return Err(self.shared.latch.failure().unwrap_or_else(|| self.shared.failures.silent.clone()));
         }
         let mut positions = answer.unwrap_or_default();
         positions.resize(self.shared.member.ranks, None);
@@ -195,9 +224,8 @@ impl Watch {
     /// Sets how long nothing may arrive from the store, and at the store from this rank, before the connection counts as lost.
     /// A process that is known to have ended is lost at once.
     pub fn be_patient(&self, patience: Duration) {
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let tuned = protocol::be_patient(&self.shared.stream, patience);
-        if let Err(error) = tuned.and_then(|()| self.shared.say(&ToServer::Patience { millis })) {
+        self.shared.state().patience = Some(patience);
+        if let Err(error) = self.shared.be_patient(patience) {
             crate::log::info!(
                 "rank {} cannot set the limit for silent connections: {error}",
                 self.shared.member.rank
@@ -222,6 +250,7 @@ impl Watch {
     /// Tells the store that this rank is leaving and makes no other call, so that a rank that waits for one fails. Returns at
     /// once.
     pub fn leaves(&self) {
+        self.shared.state().leaves = true;
         if let Err(error) = self.shared.say(&ToServer::Leaving) {
             crate::log::debug!("rank {} cannot say that it leaves: {error}", self.shared.member.rank);
         }
@@ -255,31 +284,88 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn listen(&self, incoming: Seal) {
-        let end = self.hear_all(incoming);
-        let mut state = self.state();
-        if !state.going {
-            let mut lost = &self.lost;
-            if let Err(error) = end
-                && error.kind() != io::ErrorKind::UnexpectedEof
-            {
-                crate::log::info!("rank {} lost its watch: {error}", self.member.rank);
-                if protocol::is_silence(&error) {
-                    lost = &self.silent;
-                }
+    fn outgoing(&self) -> MutexGuard<'_, Outgoing> {
+        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn be_patient(&self, patience: Duration) -> io::Result<()> {
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        protocol::be_patient(&self.outgoing().stream, patience)?;
+        self.say(&ToServer::Patience { millis })
+    }
+
+    fn listen(&self, mut stream: Arc<Unshared<TcpStream>>, mut incoming: Seal) {
+        let lost = loop {
+            let end = self.hear_all(&stream, &mut incoming);
+            // An error means that the connection is closed already. The server may wait for this before it ends.
+            let _ = stream.shutdown(Shutdown::Both);
+            if self.state().going || self.latch.raised() || end.is_ok() {
+                break None;
             }
-            self.latch.raise(lost.clone());
+            match self.again(end) {
+                Ok(Some(next)) => (stream, incoming) = next,
+                Ok(None) => break None,
+                Err(failure) => break Some(failure),
+            }
+        };
+        let mut state = self.state();
+        if let Some(lost) = lost.filter(|_| !state.going) {
+            self.latch.raise(lost);
         }
         state.ended = true;
         self.changed.notify_all();
         drop(state);
-        // The server may wait for this before it ends. If it has ended, the error does not matter.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        let _ = stream.shutdown(Shutdown::Both);
     }
 
-    fn hear_all(&self, mut incoming: Seal) -> io::Result<()> {
+    /// Connects again after the connection has ended, and says again what the server may not have heard. `None` if this rank is going.
+    fn again(&self, end: io::Result<()>) -> Result<Option<(Arc<Unshared<TcpStream>>, Seal)>, Failure> {
+        let Failures { lost, silent, cut } = &self.failures;
+        if let Err(error) = end {
+            if protocol::is_silence(&error) {
+                return Err(silent.clone());
+            }
+            crate::log::info!("rank {} lost its connection to the store: {error}", self.member.rank);
+        }
+        let At { name, at, session } = &self.place;
+        let tries = Tries::new(name, &self.member, Instant::now() + RETURN);
+        let SealedStream { stream, outgoing, incoming } = match tries.again(*at, *session) {
+            Ok(sealed) => sealed,
+            Err(Unwatched::Failed(failure)) => return Err(failure),
+            Err(Unwatched::Gone) => return Err(lost.clone()),
+            Err(Unwatched::Unreached) => return Err(cut.clone()),
+        };
+        if stream.set_write_timeout(Some(WRITE)).is_err() {
+            return Err(cut.clone());
+        }
+        let stream = Arc::new(stream);
+        let state = self.state();
+        if state.going {
+            return Ok(None);
+        }
+        *self.outgoing() = Outgoing { stream: Arc::clone(&stream), seal: outgoing, unsent: Vec::new() };
+        let (patience, leaves, reported) = (state.patience, state.leaves, state.reported.clone());
+        let asked = state.positions.iter().filter(|(_, answer)| answer.is_none()).map(|(&number, _)| number);
+        let asked: Vec<u64> = asked.collect();
+        drop(state);
+        crate::log::warn!(
+            "rank {} lost its connection to the store at {name}, and has connected again",
+            self.member.rank
+        );
+        let mut again: Vec<ToServer> = reported.map(ToServer::Failure).into_iter().collect();
+        again.extend(leaves.then_some(ToServer::Leaving));
+        again.extend(asked.into_iter().map(|number| ToServer::WhereIsEveryone { number, wait: ASK_AGAIN }));
+        let patient = patience.map_or(Ok(()), |patience| self.be_patient(patience));
+        if let Err(error) = patient.and_then(|()| again.iter().try_for_each(|tell| self.say(tell))) {
+            // The next read finds that this connection has ended, too.
+            crate::log::debug!("rank {} cannot say again what it has said: {error}", self.member.rank);
+        }
+        Ok(Some((stream, incoming)))
+    }
+
+    fn hear_all(&self, stream: &TcpStream, incoming: &mut Seal) -> io::Result<()> {
         loop {
-            match protocol::read(&self.stream, MAX_FRAME, &mut incoming)? {
+            match protocol::read(stream, MAX_FRAME, incoming)? {
                 ToWatch::Failure(failure) => {
                     let mut state = self.state();
                     if !state.dying {
@@ -312,7 +398,7 @@ impl Shared {
     }
 
     fn say(&self, tell: &ToServer) -> io::Result<()> {
-        self.outgoing.lock().unwrap_or_else(PoisonError::into_inner).say(&self.stream, tell)
+        self.outgoing().say(tell)
     }
 
     /// Waits until `done` gives something, the thread has ended, or the time is over.
@@ -339,9 +425,19 @@ impl Drop for Watch {
             std::mem::forget(self.thread.take());
             return;
         }
-        self.shared.state().going = true;
-        // An error means that the connection is closed already.
-        let _ = self.shared.stream.shutdown(Shutdown::Both);
+        let shared = &self.shared;
+        let mut state = shared.state();
+        let stays = !std::mem::replace(&mut state.going, true) && !shared.latch.raised();
+        // What it says now is no news to this rank.
+        state.dying = true;
+        drop(state);
+        if stays {
+            let how = format!("{}: it dropped its group without leaving", protocol::who());
+            let died = ToServer::Failure(Failure::Died { rank: shared.member.rank, how });
+            // An error, here and below, means that the connection is closed already.
+            let _ = shared.say(&died);
+        }
+        let _ = shared.outgoing().stream.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -364,17 +460,18 @@ mod tests {
         client.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
         let [seal, _] = Seal::pair(&"token".into(), b"hello", b"challenge");
         let [mut opens, _] = Seal::pair(&"token".into(), b"hello", b"challenge");
-        let mut outgoing = Outgoing { seal, unsent: Vec::new() };
+        let stream = Arc::new(Unshared::from(client));
+        let mut outgoing = Outgoing { stream, seal, unsent: Vec::new() };
         let tell =
             |n: u64| ToServer::Failure(Failure::StoreLost { how: format!("{n} {}", "x".repeat(50_000)) });
         let mut said = 0;
         while outgoing.unsent.is_empty() {
-            outgoing.say(&client, &tell(said)).unwrap();
+            outgoing.say(&tell(said)).unwrap();
             said += 1;
         }
         assert!(outgoing.unsent.len() % 50_000 > 100, "a part of a frame has been sent");
         for _ in 0..3 {
-            outgoing.say(&client, &tell(said)).unwrap();
+            outgoing.say(&tell(said)).unwrap();
             said += 1;
         }
         thread::scope(|scope| {
@@ -386,7 +483,7 @@ mod tests {
                 }
             });
             while !outgoing.unsent.is_empty() {
-                match outgoing.flush(&client) {
+                match outgoing.flush() {
                     Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("{error}"),
                     _ => {}
                 }

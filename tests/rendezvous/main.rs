@@ -5,6 +5,7 @@
 
 mod again;
 mod among;
+mod cut;
 mod death;
 mod directory;
 mod flood;

@@ -112,7 +112,7 @@ fn what_is_changed_on_the_way_is_not_taken() {
     let error = store.set("k", &[7; 8192]).unwrap_err();
     assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
     let failure = other.latch.wait(SOON).unwrap();
-    assert!(matches!(failure, Failure::Died { rank: 1, .. }), "{failure}");
+    assert!(matches!(failure, Failure::Unreachable { rank: 1, .. }), "{failure}");
     assert_eq!(other.store.get("k", after(0)).unwrap(), None);
     other.leave();
 }

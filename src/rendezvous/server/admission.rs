@@ -15,6 +15,7 @@ use super::{
     },
     Connection, Id, Phase, Server,
     connection::Opening,
+    members::Ending,
     same_user,
 };
 use crate::error::{Failure, Refusal, clean};
@@ -110,7 +111,7 @@ impl Server {
                 format!("drops a connection: {others} others are not authenticated, and one more has come")
             });
         }
-        self.close(id, None, now);
+        self.close(id, Ending::Dropped, now);
         true
     }
 
@@ -128,7 +129,7 @@ impl Server {
                 Some(connection) => {
                     let what = || "drops a connection: it did not authenticate in time".to_owned();
                     self.warnings.tell(now, connection.peer, what);
-                    self.close(id, None, now);
+                    self.close(id, Ending::Dropped, now);
                 }
                 None => self.strangers.gone(id),
             }
@@ -293,7 +294,7 @@ impl Server {
 
     /// Whether a process of this user on this host has the other end of a connection; `false` if it was asked shortly before.
     fn is_of_this_user(&mut self, peer: SocketAddr, here: SocketAddr, now: Instant) -> bool {
-        if !same_user::is_here(peer, here) || self.looked.is_some_and(|looked| now < looked + LOOK) {
+        if !protocol::on_one_host(peer, here) || self.looked.is_some_and(|looked| now < looked + LOOK) {
             return false;
         }
         self.looked = Some(now);

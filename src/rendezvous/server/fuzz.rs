@@ -8,7 +8,7 @@ use std::{
 use super::{
     super::protocol::{self, Hello, Purpose, Reply, ToWatch},
     Id, Outbox,
-    members::{Members, Role},
+    members::{Ending, Members, Role},
     values::Values,
 };
 
@@ -46,10 +46,11 @@ pub(crate) fn frames(bytes: &[u8]) {
             (2, Some(role)) => {
                 roles.remove(&id);
                 values.gone(id);
-                failure = members.closed(role, None, now, &mut outbox);
+                failure = members.closed(id, role, Ending::Closed, now, &mut outbox);
             }
             (3, _) => {
                 let late = now + Duration::from_secs(1 << 32);
+                failure = members.expire(late, &mut outbox);
                 members.answer(late, &mut outbox);
                 if let Ok(Some(reply)) = values.expire(id, late) {
                     outbox.push((id, reply));

@@ -13,6 +13,7 @@ use super::{
         protocol::{Frame, Hello, MAX_WHO, Purpose, ToServer, ToWatch},
     },
     Id, Outbox,
+    process::Process,
 };
 use crate::{
     error::{Failure, Refusal, clean},
@@ -62,15 +63,54 @@ const TOLD: usize = 3;
 #[derive(Debug)]
 enum RankState {
     Empty,
-    Taken { session: u64, who: String, watch: Option<Id> },
+    Taken {
+        session: u64,
+        who: String,
+        watch: Watching,
+        /// If it is of this host.
+        process: Option<Process>,
+    },
     Left,
     Dead,
 }
 
+/// The watch of a rank.
+#[derive(Clone, Copy, Debug)]
+enum Watching {
+    NotYet,
+    By(Id),
+    /// The connection has ended. A rank that lives connects again before `until`; it is looked at again at `next`.
+    Lost {
+        reset: bool,
+        until: Instant,
+        next: Instant,
+    },
+}
+
+/// How long a rank has to connect its watch again. One that lives notices the end of its connection when the server does; ranks whose
+/// transport breaks with the death of another wait for its name for longer (`NAMED_WITHIN` of the monitor).
+const RETURN: Duration = Duration::from_millis(400);
+
+/// How long to wait before it is looked again whether a process has ended: it closes its connections shortly before.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// By its process, the kernel of its host, or something between.
+    Closed,
+    /// By a reset, from its host or from something between.
+    Reset,
+    /// After so long in which nothing arrived.
+    Silent(Duration),
+    /// The server drops it: what it brings makes no sense.
+    Dropped,
+}
+
 impl RankState {
-    /// Whether the rank has not come, or has no watch yet.
+    /// Whether the rank has not come, or has no watch now.
     fn is_unheard(&self) -> bool {
-        matches!(self, Self::Empty | Self::Taken { watch: None, .. })
+        matches!(self, Self::Empty | Self::Taken { watch: Watching::NotYet | Watching::Lost { .. }, .. })
     }
 }
 
@@ -125,22 +165,28 @@ impl Members {
             return Err(Refusal::NoSuchRank { ranks });
         };
         match (hello.purpose, &mut *state) {
-            (Purpose::Watch { session }, RankState::Taken { session: held, watch: watch @ None, .. })
+            // Also while an earlier watch is there: its end may not have come through.
+            (Purpose::Watch { session }, RankState::Taken { session: held, watch, .. })
                 if session == *held =>
             {
-                *watch = Some(id);
+                *watch = Watching::By(id);
                 let refused = self.refused.told.iter().cloned().map(ToWatch::Refused);
                 let failure = self.failure.clone().map(ToWatch::Failure);
-                let told = refused.chain(failure).filter_map(|told| frame(&told));
+                let leaving = self.leaving.then_some(ToWatch::SomeoneLeaving);
+                let query = self.query.as_ref().map(|query| ToWatch::WhereAreYou { query: query.number });
+                let told = refused.chain(failure).chain(leaving).chain(query).filter_map(|told| frame(&told));
                 outbox.extend(told.map(|told| (id, told)));
                 Ok(Role { rank, session, watch: true })
             }
+            // Its death is about to be told.
+            (_, RankState::Taken { watch: Watching::Lost { .. }, .. }) => Err(Refusal::Left),
             (_, RankState::Taken { who, .. }) => Err(Refusal::Duplicate { holder: who.clone() }),
             (_, RankState::Left) => Err(Refusal::Left),
             (Purpose::Requests, RankState::Empty) if self.failure.is_none() => {
                 self.sessions += 1;
                 let who = clean(&hello.who, MAX_WHO);
-                *state = RankState::Taken { session: self.sessions, who, watch: None };
+                let process = Process::find(&who);
+                *state = RankState::Taken { session: self.sessions, who, watch: Watching::NotYet, process };
                 Ok(Role { rank, session: self.sessions, watch: false })
             }
             (_, RankState::Empty | RankState::Dead) => Err(match &self.failure {
@@ -212,37 +258,92 @@ impl Members {
         self.answer(now, outbox)
     }
 
-    /// Notes that a connection has closed, or counts as lost after `silence`. Returns the group's failure if this is its first
-    /// sign.
+    /// Notes that a connection has ended. Returns the group's failure if this is its first sign. A watch may come again.
     pub(super) fn closed(
         &mut self,
+        id: Id,
         role: Role,
-        silence: Option<Duration>,
+        ending: Ending,
         now: Instant,
         outbox: &mut Outbox,
     ) -> Option<Failure> {
         let state = self.states.get_mut(role.rank)?;
-        let RankState::Taken { session, who, watch } = state else { return None };
-        // Once there is a watch, it alone says whether the rank lives.
-        if *session != role.session || (watch.is_some() && !role.watch) {
+        let RankState::Taken { session, watch, .. } = state else { return None };
+        // Once there has been a watch, it alone says whether the rank lives.
+        let current = match watch {
+            Watching::NotYet => !role.watch,
+            Watching::By(current) => *current == id,
+            Watching::Lost { .. } => false,
+        };
+        if *session != role.session || !current {
             return None;
         }
-        let rank = role.rank;
-        let failure = match silence {
-            None => {
-                let how = format!("{who}: its connection to the store closed before it left the group");
-                Failure::Died { rank, how }
+        if let Ending::Closed | Ending::Reset = ending {
+            *watch = Watching::Lost { reset: ending == Ending::Reset, until: now + RETURN, next: now };
+            let failure = self.expire(now, outbox);
+            return failure.or_else(|| self.answer(now, outbox));
+        }
+        let failure = self.lose(role.rank, ending, outbox);
+        failure.or_else(|| self.answer(now, outbox))
+    }
+
+    /// When ranks whose watch has ended are looked at next.
+    pub(super) fn lost_until(&self) -> Option<Instant> {
+        let lost = self.states.iter().filter_map(|state| match state {
+            RankState::Taken { watch: Watching::Lost { until, next, .. }, .. } => Some(*until.min(next)),
+            _ => None,
+        });
+        lost.min()
+    }
+
+    /// Gives up ranks whose process has ended, or whose watch has not come again in time. Returns the group's failure if this is its
+    /// first sign.
+    pub(super) fn expire(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Failure> {
+        let mut first = None;
+        for rank in 0..self.states.len() {
+            let Some(RankState::Taken { watch: Watching::Lost { reset, until, next }, process, .. }) =
+                self.states.get_mut(rank)
+            else {
+                continue;
+            };
+            let ended = process.as_ref().is_some_and(Process::has_ended);
+            if ended || *until <= now {
+                let ending = if *reset { Ending::Reset } else { Ending::Closed };
+                let failure = self.lose(rank, ending, outbox);
+                first = first.or(failure);
+            } else {
+                *next = if process.is_some() { now + AGAIN } else { *until };
             }
-            Some(silence) => {
-                let how = format!(
-                    "{who}: nothing has come from it for {silence:.0?}, its host or the network is down"
-                );
-                Failure::Unreachable { rank, how }
+        }
+        first
+    }
+
+    /// Gives up a rank.
+    fn lose(&mut self, rank: Rank, ending: Ending, outbox: &mut Outbox) -> Option<Failure> {
+        let state = self.states.get_mut(rank)?;
+        let RankState::Taken { who, process, .. } = std::mem::replace(state, RankState::Dead) else {
+            return None;
+        };
+        if process.is_some_and(|process| process.has_ended()) {
+            let how = format!("{who}: its process ended before it left the group");
+            return self.fail(Failure::Died { rank, how }, outbox);
+        }
+        let what = match ending {
+            Ending::Silent(silence) => {
+                format!("nothing has come from it for {silence:.0?}, its host or the network is down")
+            }
+            Ending::Dropped => {
+                "the store has closed its connection, which brought what no rank sends".to_owned()
+            }
+            Ending::Closed | Ending::Reset => {
+                let how = if ending == Ending::Reset { "reset" } else { "closed" };
+                format!(
+                    "its connection to the store was {how} before it left the group, and did not come again: it died, or something \
+                     between, such as a firewall, ended the connection"
+                )
             }
         };
-        *state = RankState::Dead;
-        let failure = self.fail(failure, outbox);
-        failure.or_else(|| self.answer(now, outbox))
+        self.fail(Failure::Unreachable { rank, how: format!("{who}: {what}") }, outbox)
     }
 
     /// Keeps the first failure and sends it to every watch.
@@ -415,7 +516,7 @@ impl Members {
 
     fn watches(&self) -> impl Iterator<Item = (Rank, Id)> {
         self.states.iter().enumerate().filter_map(|(rank, state)| match state {
-            RankState::Taken { watch: Some(id), .. } => Some((rank, *id)),
+            RankState::Taken { watch: Watching::By(id), .. } => Some((rank, *id)),
             _ => None,
         })
     }

@@ -5,6 +5,7 @@ mod connection;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod members;
+mod process;
 pub(super) mod rehearsal;
 mod same_user;
 mod values;
@@ -30,7 +31,11 @@ use unisono_schedule::Rank;
 use unisono_transport::fork::{Process, Unshared};
 
 use self::{
-    admission::Strangers, connection::Connection, members::Members, values::Values, warnings::Warnings,
+    admission::Strangers,
+    connection::Connection,
+    members::{Ending, Members},
+    values::Values,
+    warnings::Warnings,
 };
 use super::{
     LATECOMERS, LINGER,
@@ -124,7 +129,7 @@ impl StoreServer {
         // Both ends of all connections take the listener's.
         SockRef::from(&listener).set_tcp_mss(SEGMENT)?;
         let strangers = Strangers::among(ranks);
-        raise_file_limit(2 * ranks as u64 + strangers.most() as u64 + 64);
+        raise_file_limit(3 * ranks as u64 + strangers.most() as u64 + 64);
         if job.token.is_empty() && ranks > 1 && !address.ip().is_loopback() {
             crate::log::warn!(
                 "the store at {address} serves a job without a token: any process that reaches that port can become a rank; \
@@ -254,7 +259,8 @@ impl Server {
             }
             self.expire(now);
             self.warnings.expire(now);
-            let failure = self.members.answer(now, &mut self.outbox);
+            let lost = self.members.expire(now, &mut self.outbox);
+            let failure = lost.or_else(|| self.members.answer(now, &mut self.outbox));
             if let Err(error) = self.spread(failure) {
                 crate::log::error!("the store cannot tell of the failure: {error}");
             }
@@ -327,8 +333,9 @@ impl Server {
             Phase::Flushing(until) => Some(until),
         };
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let until = [phase, timer, self.members.query_until(), self.accept_after, self.warnings.until()];
-        let until = until.into_iter().flatten().chain(self.strangers_until()).min();
+        let members = [self.members.query_until(), self.members.lost_until()];
+        let until = [phase, timer, self.accept_after, self.warnings.until()].into_iter().chain(members);
+        let until = until.flatten().chain(self.strangers_until()).min();
         // A millisecond more, so as not to wake just before the time.
         let timeout = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
         let timeout = timeout.map(Timespec::try_from).transpose().map_err(protocol::invalid)?;
@@ -391,7 +398,7 @@ impl Server {
         }
         match open {
             Ok(true) => {}
-            Ok(false) => self.close(id, None, now),
+            Ok(false) => self.close(id, Ending::Closed, now),
             Err(error) => self.drop_broken(id, &error, now),
         }
     }
@@ -471,13 +478,13 @@ impl Server {
         failure.map_or(Ok(()), |failure| self.values.fail(&failure, &mut self.outbox))
     }
 
-    fn close(&mut self, id: Id, silence: Option<Duration>, now: Instant) {
+    fn close(&mut self, id: Id, ending: Ending, now: Instant) {
         let Some(connection) = self.connections.remove(&id) else { return };
         self.values.gone(id);
         match connection.role {
             None => self.strangers.gone(id),
             Some(role) => {
-                let failure = self.members.closed(role, silence, now, &mut self.outbox);
+                let failure = self.members.closed(id, role, ending, now, &mut self.outbox);
                 if let Err(error) = self.spread(failure) {
                     crate::log::error!("the store cannot tell of the failure: {error}");
                 }
@@ -527,9 +534,14 @@ impl Server {
 
     /// Closes a connection that broke. For a member's no warning is logged: its death is told to all ranks.
     fn drop_broken(&mut self, id: Id, error: &io::Error, now: Instant) {
-        let mut silence = None;
+        let mut ending = match error.kind() {
+            io::ErrorKind::InvalidData => Ending::Dropped,
+            _ => Ending::Reset,
+        };
         if let Some(connection) = self.connections.get(&id) {
-            silence = connection.silence(error);
+            if let Some(silence) = connection.silence(error) {
+                ending = Ending::Silent(silence);
+            }
             let peer = connection.peer;
             match connection.role {
                 Some(role) if error.kind() != io::ErrorKind::InvalidData => {
@@ -538,6 +550,6 @@ impl Server {
                 _ => self.warnings.tell(now, peer, || format!("drops a connection: {error}")),
             }
         }
-        self.close(id, silence, now);
+        self.close(id, ending, now);
     }
 }

@@ -14,12 +14,6 @@ const MAX_TABLE: u64 = 16 << 20;
 /// What a user namespace shows for users that it does not have (/proc/sys/kernel/overflowuid).
 const UNKNOWN: u32 = 65534;
 
-/// Whether the two ends of a connection can be on one host.
-pub(super) fn is_here(peer: SocketAddr, here: SocketAddr) -> bool {
-    let [peer, here] = [peer, here].map(|end| end.ip().to_canonical());
-    peer == here || peer.is_loopback() && here.is_loopback()
-}
-
 /// Whether a process of this user has the other end of the connection, which is at `peer`. `false` if that cannot be found out.
 pub(super) fn has(peer: SocketAddr, here: SocketAddr) -> bool {
     let user = rustix::process::geteuid().as_raw();
@@ -70,6 +64,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::rendezvous::protocol;
 
     #[test]
     fn the_owner_of_a_connection_is_known_while_it_is_open() {
@@ -85,13 +80,12 @@ mod tests {
             let client = TcpStream::connect((to, port)).unwrap();
             let (server, peer) = listener.accept().unwrap();
             let here = server.local_addr().unwrap();
-            assert!(is_here(peer, here) && has(peer, here), "{at}");
+            assert!(protocol::on_one_host(peer, here) && has(peer, here), "{at}");
             let other = SocketAddr::new(peer.ip(), peer.port() ^ 1);
             assert!(!has(other, here), "{at}: another port");
             drop(client);
             assert!(!has(peer, here), "{at}: nobody's");
         }
-        assert!(!is_here("10.0.0.1:5".parse().unwrap(), "10.0.0.2:5".parse().unwrap()));
     }
 
     #[test]
