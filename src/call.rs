@@ -287,6 +287,15 @@ impl Signature {
         [u64::from(u32::from_le_bytes(self.codes)) | u64::from(more) << 32, self.count]
     }
 
+    /// Whether the call that [`Self::bits`] has encoded makes a group.
+    pub(crate) fn makes_group([bits, _]: [u64; 2]) -> bool {
+        let codes = ((bits & 0xffff_ffff) as u32).to_le_bytes();
+        match codes[0] {
+            SEND | RECV => matches!(Form::from_code(codes[2]), Some(Form::Pair | Form::Answer | Form::Group)),
+            _ => matches!(Self { codes, ..Self::default() }.cargo(), Cargo::Split | Cargo::NewGroup),
+        }
+    }
+
     /// The text of a call that [`Self::bits`] has encoded.
     pub(crate) fn call_of([bits, count]: [u64; 2]) -> String {
         let (codes, root) = ((bits & 0xffff_ffff) as u32, (bits >> 32) as u32);

@@ -63,9 +63,9 @@ const LATECOMERS: Duration = Duration::from_secs(2);
 /// How long [`Watch::report`] waits for the store to say which failure came first.
 const ECHO: Duration = Duration::from_secs(1);
 
-/// After how long a rank says for the first time what it waits for while it joins, and after how much longer again.
-const FIRST_REPORT: Duration = Duration::from_secs(5);
-const NEXT_REPORT: Duration = Duration::from_secs(15);
+/// After how long a rank says for the first time what it waits for while it joins or makes a group, and after how much longer again.
+pub(crate) const FIRST_REPORT: Duration = Duration::from_secs(5);
+pub(crate) const NEXT_REPORT: Duration = Duration::from_secs(15);
 
 /// The longest key.
 pub const MAX_KEY: usize = 1024;

@@ -4,7 +4,7 @@
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering, fence},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use unisono_schedule::Rank;
@@ -82,6 +82,17 @@ impl CurrentOperation {
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         let due = self.due.load(Ordering::Relaxed);
         due > 0 && now.saturating_duration_since(self.since).as_millis() >= u128::from(due)
+    }
+
+    /// How long this rank still waits; `None` if it has no deadline.
+    pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
+        let due = self.due.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(Duration::from_millis(due).saturating_sub(now.saturating_duration_since(self.since)))
+    }
+
+    /// The call, as the engine encodes it; for the engine's own thread.
+    pub(crate) fn call(&self) -> [u64; 2] {
+        [self.call[0].load(Ordering::Relaxed), self.call[1].load(Ordering::Relaxed)]
     }
 
     /// The operation waits for `rank`.
@@ -165,7 +176,7 @@ impl fmt::Display for Snapshot {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, thread, time::Duration};
+    use std::{sync::Arc, thread};
 
     use super::*;
 

@@ -14,7 +14,10 @@ use crate::{
     config::Config,
     engine::{Call, StalledOperation, Stop, Supervisor},
     error::{Error, Failure, Result},
-    rendezvous::{FailureLatch, Position, PositionSource, Stage, Store, Watch, report, whereabouts},
+    rendezvous::{
+        FIRST_REPORT, FailureLatch, NEXT_REPORT, Position, PositionSource, Stage, Store, Watch, report,
+        whereabouts,
+    },
     signals::LastWords,
 };
 
@@ -44,6 +47,8 @@ pub(crate) struct Monitor {
     pub watch: Option<Arc<Watch>>,
     /// How long this rank had made no progress when it last asked the store to compare the calls.
     asked: Mutex<Duration>,
+    /// How long this rank had waited when it last said so.
+    said: Mutex<Duration>,
 }
 
 impl Supervisor for Monitor {
@@ -76,6 +81,8 @@ impl Supervisor for Monitor {
                 watch.doubt();
             }
         }
+        drop(asked);
+        self.report_wait(vainly);
     }
 
     fn until(&self, deadline: Instant) {
@@ -96,8 +103,28 @@ impl Monitor {
             watch.be_patient(config.timeout.max(config.join_timeout));
         }
         let _last_words = watch.as_ref().map(|watch| LastWords::of(rank, watch));
-        let asked = Mutex::default();
-        Ok(Self { watchdog: None, _last_words, rank, latch, position, current, watch, asked })
+        let (asked, said) = Default::default();
+        Ok(Self { watchdog: None, _last_words, rank, latch, position, current, watch, asked, said })
+    }
+
+    /// Says for whom this rank waits while it makes a group, which takes long only if a rank does not call.
+    fn report_wait(&self, vainly: Duration) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if vainly < *said {
+            // The wait for something else.
+            *said = Duration::ZERO;
+        }
+        let next = if said.is_zero() { FIRST_REPORT } else { *said + NEXT_REPORT };
+        if vainly < next || !Signature::makes_group(self.current.call()) {
+            return;
+        }
+        *said = vainly;
+        let left = self.current.left(Instant::now()).unwrap_or_default();
+        crate::log::warn!(
+            "rank {} has waited {vainly:.0?} {}; it waits {left:.0?} more (UNISONO_TIMEOUT)",
+            self.rank,
+            self.current.snapshot()
+        );
     }
 
     /// Ends an attempt to join that failed: tells the other ranks why, and leaves. Returns the error to return: an error of this

@@ -11,7 +11,11 @@ use crate::{
 pub(crate) const CASES: Table =
     &[("10,000 groups come and go", come_and_go), ("24 groups of 8 ranks, with all windows", many)];
 
-pub(crate) const ROLES: &[Role] = &[("groups", play), ("many-groups", many_groups)];
+/// What mostly waits.
+pub(crate) const WAITING: Table = &[("a group that one rank makes late", late)];
+
+pub(crate) const ROLES: &[Role] =
+    &[("groups", play), ("many-groups", many_groups), ("makes-a-group-late", play_late)];
 
 /// The number of groups after which everything has been allocated once.
 const EARLY: usize = 1000;
@@ -105,4 +109,46 @@ fn come_and_go(provider: &str) -> Outcome {
         most = most.max(bytes);
     }
     Ok(Verdict::Measured(format!("at most {} KiB more than after {EARLY}", most >> 10)))
+}
+
+/// Rank 0 says once for whom it waits, whichever call makes the group.
+fn late(provider: &str) -> Outcome {
+    let start = |call: &&'static str| {
+        let mut world = TestJob::new(provider, 2, 1)?;
+        world.start_all(&format!("makes-a-group-late {call}"), &[])?;
+        Ok::<_, Box<dyn std::error::Error>>((*call, world))
+    };
+    let worlds: Vec<_> =
+        ["split", "new_group", "create_group"].iter().map(start).collect::<Result<_, _>>()?;
+    for (call, world) in worlds {
+        for end in world.end_all()? {
+            end.well()?;
+            let told: Vec<_> = end.errors.lines().filter(|line| line.contains("has waited")).collect();
+            if end.rank == 1 {
+                ensure!(told.is_empty(), "{call}: {told:?}");
+                continue;
+            }
+            ensure!(told.len() == 1, "{call}: {:?}", end.errors);
+            for part in
+                ["rank 0 has waited 5s in ", call, ", waiting for rank 1; it waits ", "(UNISONO_TIMEOUT)"]
+            {
+                ensure!(told[0].contains(part), "{call}: {part} is not in {told:?}");
+            }
+        }
+    }
+    Ok(Verdict::Passed)
+}
+
+fn play_late(call: &str) -> rank::Outcome {
+    let world = join()?;
+    if world.rank() == 1 {
+        std::thread::sleep(std::time::Duration::from_millis(6500));
+    }
+    let made = match call {
+        "split" => world.split(Some(0), 0)?,
+        "new_group" => world.new_group(&[0, 1])?,
+        _ => Some(world.create_group(&[0, 1], 7)?),
+    };
+    ensure!(made.is_some_and(|group| group.size() == 2), "no group");
+    Ok(world.leave()?)
 }

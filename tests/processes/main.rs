@@ -119,7 +119,7 @@ fn waiting(provider: &str) -> Cases {
         return Cases::new();
     }
     let stuck = if provider == rank::MUX { &[][..] } else { stuck::WAITING };
-    suite::of(&[forking::CASES, leaving::CASES, stuck])
+    suite::of(&[forking::CASES, leaving::CASES, groups::WAITING, stuck])
 }
 
 fn main() -> ExitCode {
