@@ -37,6 +37,9 @@ const HOSTS: usize = 15;
 const ATTEMPT: Duration = Duration::from_secs(1);
 const OTHERS: Duration = Duration::from_millis(20);
 
+/// How long the addresses of a host are used before they are looked up again: a name may lead to an earlier host at first.
+const KNOWN: Duration = Duration::from_secs(5);
+
 impl Store {
     /// Serves the store at one of `ports`, or looks for it at these ports of `hosts`.
     ///
@@ -109,7 +112,8 @@ pub(super) struct Search<'a> {
     ports: &'a [u16],
     /// The host after the first with which the next attempt begins.
     next: usize,
-    known: HashMap<&'a str, Vec<IpAddr>>,
+    /// The addresses of hosts, and when they were looked up.
+    known: HashMap<&'a str, (Instant, Vec<IpAddr>)>,
 }
 
 impl<'a> Search<'a> {
@@ -150,11 +154,14 @@ impl<'a> Search<'a> {
     }
 
     fn resolve(&mut self, host: &'a str) -> io::Result<Vec<IpAddr>> {
-        if let Some(known) = self.known.get(host) {
+        let now = Instant::now();
+        if let Some((at, known)) = self.known.get(host)
+            && now < *at + KNOWN
+        {
             return Ok(known.clone());
         }
         let addresses: Vec<IpAddr> = (host, 0).to_socket_addrs()?.map(|at| at.ip()).collect();
-        self.known.insert(host, addresses.clone());
+        self.known.insert(host, (now, addresses.clone()));
         Ok(addresses)
     }
 }
@@ -211,5 +218,24 @@ fn begin(at: &SocketAddr) -> std::result::Result<(OwnedFd, bool), Errno> {
         Ok(()) => Ok((socket, true)),
         Err(Errno::INPROGRESS) => Ok((socket, false)),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_led_elsewhere_is_looked_up_again() {
+        let hosts = ["localhost".to_owned()];
+        let mut search = Search::new(&hosts, &[1]);
+        let elsewhere = IpAddr::from([192, 0, 2, 1]);
+        let Some(long_ago) = Instant::now().checked_sub(KNOWN) else { return };
+        search.known.insert("localhost", (Instant::now(), vec![elsewhere]));
+        assert_eq!(search.resolve("localhost").unwrap(), [elsewhere]);
+        search.known.insert("localhost", (long_ago, vec![elsewhere]));
+        for _ in 0..2 {
+            assert!(search.resolve("localhost").unwrap().iter().all(IpAddr::is_loopback));
+        }
     }
 }

@@ -35,11 +35,23 @@ fn a_name_that_becomes_known_late_holds_up_no_rank_for_longer() {
         println!("SKIPPED: a mount namespace needs root");
         return;
     }
+    // What the ranks' hosts files say at first of the name: nothing, or the address of another host (RFC 5737). Then, on the ranks that
+    // come to know it, the right one.
+    let elsewhere = "192.0.2.1 late-name.unisono.invalid\n";
+    thread::scope(|scope| {
+        for (first, learn) in [("", &[1][..]), ("", &[0, 1]), (elsewhere, &[0, 1])] {
+            scope.spawn(|| meet(first, learn));
+        }
+    });
+}
+
+fn meet(first: &str, learn: &[usize]) {
     let (_held, port) = ports::held().unwrap();
     let directory = tempfile::tempdir().unwrap();
+    let known = "127.0.0.1 localhost\n";
     let hosts = [0, 1].map(|rank| {
         let path = directory.path().join(format!("hosts-{rank}"));
-        fs::write(&path, "127.0.0.1 localhost\n").unwrap();
+        fs::write(&path, format!("{known}{first}")).unwrap();
         path
     });
     let mut ranks = [0, 1].map(|rank| start(&hosts[rank], rank, port));
@@ -48,11 +60,13 @@ fn a_name_that_becomes_known_late_holds_up_no_rank_for_longer() {
         lines.map_while(Result::ok).any(|line| line.contains("joined "))
     };
     // Rank 0 needs no name to serve, and rank 1 waits for it.
-    assert!(joined(&mut ranks[0]));
+    assert!(joined(&mut ranks[0]), "{first:?}");
     thread::sleep(Duration::from_millis(1500));
-    assert_eq!(ranks[1].try_wait().unwrap(), None);
-    fs::write(&hosts[1], format!("127.0.0.1 localhost {NAME}\n")).unwrap();
-    assert!(joined(&mut ranks[1]));
+    assert_eq!(ranks[1].try_wait().unwrap(), None, "{first:?}");
+    for &rank in learn {
+        fs::write(&hosts[rank], format!("127.0.0.1 localhost {NAME}\n")).unwrap();
+    }
+    assert!(joined(&mut ranks[1]), "{first:?}");
     for rank in &mut ranks {
         // It ends when its input does.
         drop(rank.stdin.take());
