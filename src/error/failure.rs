@@ -27,12 +27,12 @@ pub enum Failure {
         /// The higher rank and its side.
         right: (Rank, String),
     },
-    /// A rank's process ended, or dropped its group, without leaving.
+    /// A rank's process is known to have ended, or it dropped its group, without leaving.
     #[error("rank {rank} died ({how})")]
     Died {
         /// The rank.
         rank: Rank,
-        /// How it was noticed, for instance `its connection to the store closed before it left the group`.
+        /// How it was noticed, for instance `pid 17 on node03: its process ended before it left the group`.
         how: String,
     },
     /// A rank reached the store but could not join.
@@ -51,12 +51,13 @@ pub enum Failure {
         /// Which ranks have what, and what to do.
         problem: String,
     },
-    /// Nothing arrived from a rank for longer than the group waits. Its process may live, but cannot be reached.
+    /// The connection between a rank and the store has ended and was not made again, or nothing arrived from the rank for longer than the
+    /// group waits. Its process may live.
     #[error("rank {rank} is not reachable ({how})")]
     Unreachable {
         /// The rank.
         rank: Rank,
-        /// The process, and for how long nothing arrived from it.
+        /// The process, and what was seen of its connection.
         how: String,
     },
     /// A signal ended a rank's process, which reported it.
