@@ -80,6 +80,9 @@ struct Shared {
     changed: Condvar,
 }
 
+/// A connection, and what checks the messages that come by it.
+type Incoming = (Arc<Unshared<TcpStream>>, Seal);
+
 /// Seals messages, and keeps what a server that does not read could not yet be sent: the rest of a frame must follow its beginning.
 struct Outgoing {
     /// While it is open this rank lives; forked children do not keep it open.
@@ -319,7 +322,7 @@ impl Shared {
     }
 
     /// Connects again after the connection has ended, and says again what the server may not have heard. `None` if this rank is going.
-    fn again(&self, end: io::Result<()>) -> Result<Option<(Arc<Unshared<TcpStream>>, Seal)>, Failure> {
+    fn again(&self, end: io::Result<()>) -> Result<Option<Incoming>, Failure> {
         let Failures { lost, silent, cut } = &self.failures;
         if let Err(error) = end {
             if protocol::is_silence(&error) {
