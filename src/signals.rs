@@ -3,6 +3,10 @@
 //! of the program is not replaced. One that is installed later, and may call this one, decides whether the process ends.
 //!
 //! The handler only writes to a pipe; a thread does the rest. In a forked child it does what the default action does.
+//!
+//! Debian's libfabric loads libinfinipath, which installs a handler in every process as it is loaded: on a signal that ends the process
+//! it prints addresses, writes a file `PROGRAM.80s-PID,HOST.btr` into the working directory, and exits with status 1. Each signal that still
+//! has it gets its default action back before a rank joins ([`restore_defaults`]).
 
 #![allow(unsafe_code, reason = "a signal handler is installed by C, and runs where little is allowed")]
 
@@ -14,7 +18,7 @@ use std::{
         unix::net::UnixStream,
     },
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Once, PoisonError, Weak,
         atomic::{AtomicI32, Ordering},
     },
     thread,
@@ -27,6 +31,10 @@ use crate::{error::Failure, rendezvous::Watch};
 /// The signals that ask a process to end, and their names.
 const ENDING: [(c_int, &str); 3] =
     [(libc::SIGTERM, "SIGTERM"), (libc::SIGINT, "SIGINT"), (libc::SIGHUP, "SIGHUP")];
+
+/// The signals for which libinfinipath installs its handler.
+const FOREIGN: [c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGABRT, libc::SIGINT, libc::SIGTERM];
 
 /// The pipe that the handler writes to, and the process that has its thread.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
@@ -120,6 +128,18 @@ fn listen(mut pipe: UnixStream) {
     }
 }
 
+/// Gives each signal its default action that has libinfinipath's handler: nothing but loading the library chose that one.
+pub(crate) fn restore_defaults() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for signal in FOREIGN {
+            if is_foreign(&current(signal)) {
+                replace(signal, &default());
+            }
+        }
+    });
+}
+
 fn pid() -> i32 {
     rustix::process::getpid().as_raw_pid()
 }
@@ -143,11 +163,15 @@ extern "C" fn handle(signal: c_int) {
 
 /// Ends the process by a signal, as its default action does.
 fn end_by(signal: c_int) {
-    // SAFETY: all zeros is a valid `sigaction`: the default action, no flags, no signals blocked.
-    let default: libc::sigaction = unsafe { std::mem::zeroed() };
-    replace(signal, &default);
+    replace(signal, &default());
     // SAFETY: `getpid` and `kill` take numbers, and are async-signal-safe.
     unsafe { libc::kill(libc::getpid(), signal) };
+}
+
+/// The default action.
+fn default() -> libc::sigaction {
+    // SAFETY: all zeros is a valid `sigaction`: the default action, no flags, no signals blocked.
+    unsafe { std::mem::zeroed() }
 }
 
 /// The action that calls the handler of this file; system calls that it interrupts are restarted.
@@ -177,21 +201,21 @@ fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == ours().sa_sigaction
 }
 
-/// Whether the signal has its default action. A handler of libinfinipath counts as none: Debian's libfabric loads it, and it installs
-/// a handler in every process that prints addresses and exits with status 1.
 fn is_default(action: &libc::sigaction) -> bool {
-    match action.sa_sigaction {
-        libc::SIG_DFL => true,
-        libc::SIG_IGN => false,
-        handler => {
-            // SAFETY: the call only looks the address up, and writes to this frame; the name lives as long as the library,
-            // which is not unloaded while its handler is installed.
-            unsafe {
-                let mut found: libc::Dl_info = std::mem::zeroed();
-                libc::dladdr(handler as *const _, &raw mut found) != 0
-                    && !found.dli_fname.is_null()
-                    && CStr::from_ptr(found.dli_fname).to_string_lossy().contains("libinfinipath")
-            }
-        }
+    action.sa_sigaction == libc::SIG_DFL
+}
+
+/// Whether the handler is libinfinipath's.
+fn is_foreign(action: &libc::sigaction) -> bool {
+    if [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction) {
+        return false;
+    }
+    // SAFETY: the call only looks the address up, and writes to this frame; the name lives as long as the library, which is not
+    // unloaded while its handler is installed.
+    unsafe {
+        let mut found: libc::Dl_info = std::mem::zeroed();
+        libc::dladdr(action.sa_sigaction as *const _, &raw mut found) != 0
+            && !found.dli_fname.is_null()
+            && CStr::from_ptr(found.dli_fname).to_string_lossy().contains("libinfinipath")
     }
 }

@@ -4,6 +4,7 @@ use std::{
     fs,
     os::unix::process::ExitStatusExt,
     path::Path,
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::Signal;
+use rustix::process::{Resource, Rlimit, Signal};
 use signal_hook::consts::SIGTERM;
 use unisono::ReduceOp;
 
@@ -31,12 +32,17 @@ pub(crate) const CASES: Table = &[
     ("a rank is ended by SIGINT", |provider| one(provider, "SIGINT")),
     ("a rank is ended by SIGHUP", |provider| one(provider, "SIGHUP")),
     ("all ranks are ended by SIGTERM", all),
+    ("a rank crashes by itself, where libinfinipath would write a file", crashed),
     ("a program handles SIGTERM itself", |provider| handled(provider, "before")),
     ("a program handles SIGTERM itself, since it has joined", |provider| handled(provider, "after")),
 ];
 
-pub(crate) const ROLES: &[Role] =
-    &[("signalled", play), ("waits-for-signal", play_waits), ("handles", play_handles)];
+pub(crate) const ROLES: &[Role] = &[
+    ("signalled", play),
+    ("waits-for-signal", play_waits),
+    ("handles", play_handles),
+    ("crashes", play_crashes),
+];
 
 fn signal(name: &str) -> Signal {
     match name {
@@ -127,6 +133,38 @@ fn play_waits(here: &str) -> rank::Outcome {
     fs::write(Path::new(here).join(group.rank().to_string()), b"")?;
     let from = (group.rank() + 1) % RANKS;
     until_failure(&group, |group| group.recv(&mut [0_u8], from, 0).map(drop)).map(drop)
+}
+
+/// What Debian's libfabric loads would write a file into the working directory, and exit with status 1.
+fn crashed(provider: &str) -> Outcome {
+    let here = tempfile::tempdir()?;
+    for (name, signal) in [("SEGV", Signal::SEGV), ("ABRT", Signal::ABORT), ("TERM", Signal::TERM)] {
+        let mut world = TestJob::new(provider, 1, 1)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        // As a rank that `unisono run` has not started.
+        command.current_dir(here.path());
+        world.start_by(command, 0, &format!("crashes {name}"), &[])?;
+        let ends = world.end_all()?;
+        let status = ends.first().ok_or("it did not end")?.status;
+        ensure!(status.signal() == Some(signal.as_raw()), "after SIG{name} it ended with {status}");
+        let left: Vec<_> = fs::read_dir(here.path())?.flatten().map(|file| file.file_name()).collect();
+        ensure!(left.is_empty(), "after SIG{name} it left {left:?}");
+    }
+    Ok(Verdict::Passed)
+}
+
+/// After the last group is gone, too, nothing of the library's is called.
+fn play_crashes(name: &str) -> rank::Outcome {
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    let group = join()?;
+    if name == "TERM" {
+        group.leave()?;
+        signal_myself(Signal::TERM)?;
+    } else {
+        signal_myself(if name == "SEGV" { Signal::SEGV } else { Signal::ABORT })?;
+    }
+    thread::sleep(Duration::from_secs(30));
+    Err("the signal did not end it".into())
 }
 
 fn handled(provider: &str, when: &str) -> Outcome {

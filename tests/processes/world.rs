@@ -143,8 +143,6 @@ impl TestJob {
             .envs((self.provider != rank::DEFAULT).then_some(("UNISONO_PROVIDER", &self.provider)))
             .env("UNISONO_TIMEOUT", "60s")
             .env("UNISONO_JOIN_TIMEOUT", "60s")
-            // A library that comes with Debian's libfabric would catch signals that are to kill.
-            .env("IPATH_NO_BACKTRACE", "1")
             .envs(more.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
