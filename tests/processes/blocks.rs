@@ -7,7 +7,7 @@ use unisono_schedule::Collective;
 
 use crate::{
     collectives::{Check, expect},
-    numbers::{Number, small},
+    numbers::{Number, numbers, small},
     rank,
 };
 
@@ -49,13 +49,18 @@ impl Blocks<'_> {
     /// `len` elements that one rank has for another.
     fn of<T: Number>(&self, from: usize, to: usize, len: usize) -> Vec<T> {
         let seed = self.seed + 1000 * to as u64;
-        (0..len).map(|index| small(seed, ReduceOp::Sum, from, index)).collect()
+        numbers(0..len, |index| small(seed, ReduceOp::Sum, from, index))
+    }
+
+    /// Together what `of` gives for each rank.
+    fn all<T: Number>(&self, of: impl Fn(usize) -> Vec<T>) -> Vec<T> {
+        (0..self.check.group.size()).map(of).collect::<Vec<_>>().concat()
     }
 
     fn gather<T: Number>(&self) -> rank::Outcome {
         let (group, root, count) = (&self.check.group, self.root(), self.count);
         let (rank, ranks) = (group.rank(), group.size());
-        let wanted: Vec<T> = (0..ranks).flat_map(|from| self.of(from, 0, count)).collect();
+        let wanted = self.all(|from| self.of(from, 0, count));
         let mine = wanted[rank * count..(rank + 1) * count].to_vec();
         let input = self.check.room(mine.clone(), self.registered)?;
         let mut output = self.check.room(vec![T::of(99); ranks * count], self.registered)?;
@@ -71,8 +76,8 @@ impl Blocks<'_> {
 
     fn scatter<T: Number>(&self) -> rank::Outcome {
         let (group, root, count) = (&self.check.group, self.root(), self.count);
-        let (rank, ranks) = (group.rank(), group.size());
-        let whole: Vec<T> = (0..ranks).flat_map(|to| self.of(root, to, count)).collect();
+        let rank = group.rank();
+        let whole = self.all(|to| self.of(root, to, count));
         let wanted = &whole[rank * count..(rank + 1) * count];
         let input =
             self.check.room(if rank == root { whole.clone() } else { Vec::new() }, self.registered)?;
@@ -94,8 +99,8 @@ impl Blocks<'_> {
     fn all_to_all<T: Number>(&self) -> rank::Outcome {
         let (group, count) = (&self.check.group, self.count);
         let (rank, ranks) = (group.rank(), group.size());
-        let mine: Vec<T> = (0..ranks).flat_map(|to| self.of(rank, to, count)).collect();
-        let wanted: Vec<T> = (0..ranks).flat_map(|from| self.of(from, rank, count)).collect();
+        let mine = self.all(|to| self.of(rank, to, count));
+        let wanted = self.all(|from| self.of(from, rank, count));
         let input = self.check.room(mine.clone(), self.registered)?;
         let mut output = self.check.room(vec![T::of(99); ranks * count], self.registered)?;
         group.all_to_all(&input, &mut output)?;
@@ -118,7 +123,7 @@ impl Blocks<'_> {
         let (rank, ranks, root) = (group.rank(), group.size(), self.root());
         let own = |rank: usize| self.length(rank, rank);
         let lengths: Vec<usize> = (0..ranks).map(own).collect();
-        let together: Vec<T> = (0..ranks).flat_map(|from| self.of(from, 0, own(from))).collect();
+        let together = self.all(|from| self.of(from, 0, own(from)));
         let mine: Vec<T> = self.of(rank, 0, own(rank));
         let (whole, known): (&[T], &[usize]) = if rank == root { (&together, &lengths) } else { (&[], &[]) };
         // All at once, while the blocking calls below are made.
@@ -159,9 +164,8 @@ impl Blocks<'_> {
         self.uneven_sums::<T>(&lengths, block)?;
 
         let gives: Vec<usize> = (0..ranks).map(|to| self.length(rank, to)).collect();
-        let input: Vec<T> = (0..ranks).flat_map(|to| self.of(rank, to, gives[to])).collect();
-        let wanted: Vec<T> =
-            (0..ranks).flat_map(|from| self.of(from, rank, self.length(from, rank))).collect();
+        let input: Vec<T> = self.all(|to| self.of(rank, to, gives[to]));
+        let wanted = self.all(|from| self.of(from, rank, self.length(from, rank)));
         let turned = group.all_to_all_v_async(input.clone(), &gives)?;
         let (output, _) = group.all_to_all_v(&input, &gives)?;
         expect(&self.what::<T>("all_to_all_v"), &output, &wanted)?;
@@ -170,8 +174,8 @@ impl Blocks<'_> {
         // In place any two have equally much for each other.
         let pair = |one: usize, other: usize| self.length(one.min(other), one.max(other));
         let lengths: Vec<usize> = (0..ranks).map(|other| pair(rank, other)).collect();
-        let mine: Vec<T> = (0..ranks).flat_map(|to| self.of(rank, to, lengths[to])).collect();
-        let wanted: Vec<T> = (0..ranks).flat_map(|from| self.of(from, rank, lengths[from])).collect();
+        let mine: Vec<T> = self.all(|to| self.of(rank, to, lengths[to]));
+        let wanted = self.all(|from| self.of(from, rank, lengths[from]));
         let mut data = self.check.room(mine, self.registered)?;
         group.all_to_all_v_in_place(&mut data, &lengths)?;
         expect(&self.what::<T>("all_to_all_v in place"), &data, &wanted)
@@ -184,8 +188,8 @@ impl Blocks<'_> {
         let op = ops[usize::try_from(seed)? % ops.len()];
         let given = |rank: usize, at: usize| small::<T>(seed, op, rank, at);
         let sum = |at| T::reduce(op, &(0..group.size()).map(|rank| given(rank, at)).collect::<Vec<_>>());
-        let wanted: Vec<T> = block.clone().map(sum).collect();
-        let mine: Vec<T> = (0..lengths.iter().sum()).map(|at| given(group.rank(), at)).collect();
+        let wanted: Vec<T> = numbers(block.clone(), sum);
+        let mine: Vec<T> = numbers(0..lengths.iter().sum(), |at| given(group.rank(), at));
         let what = |call: &str| self.what::<T>(&format!("{call}, {op},"));
 
         let input = self.check.room(mine.clone(), self.registered)?;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers; integers wrap as the reductions do")]
 
-use std::fmt::Debug;
+use std::{fmt::Debug, ops::Range};
 
 use half::{bf16, f16};
 use unisono::{ReduceOp, dtype::Element};
@@ -133,6 +133,24 @@ pub(crate) fn small<T: Number>(seed: u64, op: ReduceOp, rank: usize, index: usiz
         ReduceOp::Product => [1, -1, 2, -2][random as usize % 4],
         _ => random as i64 % 9,
     })
+}
+
+/// After so many elements [`numbers`] repeats itself: a prime number, so that no two places of blocks, slots and chunks have the same.
+const PERIOD: usize = 1009;
+
+/// The elements of a range of an endless row, of which `of` gives the first ones. What is right is the larger part of what a test
+/// computes, without optimization: it computes a period, and copies the rest.
+pub(crate) fn numbers<T: Copy>(range: Range<usize>, of: impl FnMut(usize) -> T) -> Vec<T> {
+    let first = range.start % PERIOD;
+    let period: Vec<T> = (0..if first == 0 { range.len().min(PERIOD) } else { PERIOD }).map(of).collect();
+    let mut all = Vec::with_capacity(range.len());
+    let mut from = first;
+    while all.len() < range.len() {
+        let end = period.len().min(from + range.len() - all.len());
+        all.extend_from_slice(&period[from..end]);
+        from = 0;
+    }
+    all
 }
 
 /// A contribution that causes rounding: numbers of very different sizes.
