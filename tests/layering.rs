@@ -65,6 +65,7 @@ const LIBRARY: &[(&str, &[&str])] = &[
             "reduce",
             "rendezvous",
             "runtime",
+            "signals",
             "tensor",
             "work",
         ],
@@ -165,11 +166,12 @@ const UNSAFE: &[&str] = &[
     "tests/hosts/forgetful.rs",
     "cli/src/bench/put_pair.rs",
 ];
-/// Where the environment may be read: settings in one place, launchers' variables in one, libfabric's in one and where a
+/// Where the environment may be read: settings in one place, launchers' variables in one, hwloc's in one, libfabric's in one and where a
 /// job sets one of them, `RUST_LOG` in one, PATH in one, all names that are set in one (doctor looks for typing mistakes); and what is not
 /// part of the library or the program.
 const ENVIRONMENT: &[&str] = &[
     "src/launch/environment.rs",
+    "src/hardware/hwloc.rs",
     "transport/src/ofi/variables.rs",
     "transport/src/log.rs",
     "cli/src/run/job.rs",

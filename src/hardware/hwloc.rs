@@ -1,6 +1,6 @@
 //! Reads the hardware by hwloc: of this host, of one that was recorded, or of one that a text describes.
 
-use std::{cmp::Reverse, io, path::Path};
+use std::{cmp::Reverse, env, io, path::Path};
 
 use hwlocality::{
     Topology,
@@ -15,11 +15,14 @@ use hwlocality::{
 };
 
 use super::{Cache, Device, Hardware, MOST, NumaNode, Processors};
+use crate::outside;
 
 /// Where the system describes processors. Without it hwloc has nothing to read, and says so on stderr.
 const SYSTEM: &str = "/sys/devices/system/cpu";
 /// The deepest nesting in XML that is read: hwloc's own parser takes some stack for each level, and topologies have a dozen.
 const DEEPEST: usize = 100;
+/// The largest XML that is read, in bytes: a host of 1,000 processors takes some MiB.
+const LARGEST: u64 = 64 << 20;
 const CACHES: [ObjectType; 5] =
     [ObjectType::L5Cache, ObjectType::L4Cache, ObjectType::L3Cache, ObjectType::L2Cache, ObjectType::L1Cache];
 
@@ -54,6 +57,15 @@ impl Hardware {
             }
         }
         Ok(found)
+    }
+
+    /// This host's, whatever hwloc's variables say, and why they leave its cores unknown: as long as they do not claim to describe this host
+    /// (`HWLOC_THISSYSTEM=1`), they describe another. Each processor then counts as a core.
+    pub(crate) fn own() -> io::Result<(Self, Option<String>)> {
+        match doubt(&|name| env::var(name).ok()) {
+            Some(doubt) => Ok((Self::undescribed()?, Some(doubt))),
+            None => Ok((Self::here()?, None)),
+        }
     }
 
     /// The hardware in XML that hwloc has written (`lstopo --of xml`). hwloc ends the process on some files that were changed by hand:
@@ -113,6 +125,25 @@ impl Hardware {
         found.model = above.filter_map(|object| object.info("CPUModel")).map(text).next();
         found
     }
+}
+
+/// Why hwloc's variables do not describe this host. As for hwloc, a file counts before a description.
+fn doubt(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    let set = |name| variable(name).filter(|value| !value.is_empty()).map(|value| (name, value));
+    let (name, value) = set("HWLOC_XMLFILE").or_else(|| set("HWLOC_SYNTHETIC"))?;
+    if set("HWLOC_THISSYSTEM").is_none_or(|(_, claims)| claims.trim() == "0") {
+        return Some(format!(
+            "{name}={value} describes another host; unset it, or set HWLOC_THISSYSTEM=1 too if it describes this one"
+        ));
+    }
+    // hwloc would take what the system says in its place, without a word.
+    let read = match name {
+        "HWLOC_XMLFILE" => {
+            outside::read_text(Path::new(&value), LARGEST).and_then(|text| Hardware::from_xml(&text))
+        }
+        _ => Hardware::from_synthetic(&value),
+    };
+    read.err().map(|error| format!("{name}={value}: {error}; mend it or unset it"))
 }
 
 fn invalid(problem: String) -> io::Error {
@@ -280,6 +311,37 @@ mod tests {
         #[test]
         fn any_text_is_read_or_refused(text in ".{0,20}|(</?[a-z]{1,3}/?>){0,9}") {
             let _ = (Hardware::from_synthetic(&text), Hardware::from_xml(&text));
+        }
+    }
+
+    #[test]
+    fn what_describes_another_host_or_is_wrong_is_told() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/cli/src/doctor/tests/epyc.xml");
+        let told = |set: &[(&str, &str)]| {
+            let value =
+                |name: &str| set.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned());
+            doubt(&value)
+        };
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[("HWLOC_XMLFILE", ""), ("HWLOC_THISSYSTEM", "1")]), None);
+        for wrong in [file, "/nowhere.xml"] {
+            let words = told(&[("HWLOC_XMLFILE", wrong)]).unwrap();
+            assert!(words.starts_with(&format!("HWLOC_XMLFILE={wrong} describes another host")), "{words}");
+        }
+        assert!(told(&[("HWLOC_SYNTHETIC", "pu:2"), ("HWLOC_THISSYSTEM", "0")]).is_some());
+        let claimed = |name, value| told(&[(name, value), ("HWLOC_THISSYSTEM", "1")]);
+        assert_eq!(claimed("HWLOC_XMLFILE", file), None);
+        assert_eq!(claimed("HWLOC_SYNTHETIC", "pack:1 pu:2"), None);
+        for (name, value) in [
+            ("HWLOC_XMLFILE", "/nowhere.xml"),
+            ("HWLOC_XMLFILE", "/dev/zero"),
+            ("HWLOC_SYNTHETIC", "nonsense"),
+        ] {
+            let words = claimed(name, value).unwrap();
+            assert!(
+                words.starts_with(&format!("{name}={value}: ")) && words.ends_with("unset it"),
+                "{words}"
+            );
         }
     }
 

@@ -19,6 +19,11 @@ impl Hardware {
         Self::undescribed()
     }
 
+    /// This host's, and why its cores are not known.
+    pub(crate) fn own() -> io::Result<(Self, Option<String>)> {
+        Ok((Self::undescribed()?, Some("unisono was built without hwloc".to_owned())))
+    }
+
     /// The hardware in XML that hwloc has written (`lstopo --of xml`). hwloc ends the process on some files that were changed by hand:
     /// it is for files that are trusted, or for a process of its own, as `unisono doctor` has.
     ///

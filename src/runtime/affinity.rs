@@ -125,7 +125,11 @@ fn from_the_last(mut cores: Vec<Vec<usize>>, local: usize) -> Vec<usize> {
 
 /// The processors of each core, without those on which this process may not run.
 fn own_cores(allowed: &Processors) -> std::io::Result<Vec<Vec<usize>>> {
-    let cores = Hardware::here()?.cores.into_iter().map(|core| core.and(allowed).iter().collect::<Vec<_>>());
+    let (hardware, doubt) = Hardware::own()?;
+    if let Some(doubt) = doubt {
+        crate::log::warn!("UNISONO_THREAD_CORES=auto takes each processor for a core of its own: {doubt}");
+    }
+    let cores = hardware.cores.into_iter().map(|core| core.and(allowed).iter().collect::<Vec<_>>());
     Ok(cores.filter(|core| !core.is_empty()).collect())
 }
 

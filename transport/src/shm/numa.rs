@@ -50,7 +50,10 @@ mod nodes {
         }
         Nodes::load()
             .inspect_err(|reason| {
-                crate::log::debug!(reason, "hwloc does not describe the NUMA nodes of this host")
+                crate::log::warn!(
+                    reason,
+                    "shared memory is not bound to NUMA nodes, which hwloc does not describe"
+                );
             })
             .ok()
     });
@@ -61,7 +64,11 @@ mod nodes {
         pub(super) fn load() -> Result<Self, String> {
             let nodes = Self::of(Topology::builder())?;
             // Its variables may describe another host.
-            if nodes.0.is_this_system() { Ok(nodes) } else { Err("it describes another host".into()) }
+            if nodes.0.is_this_system() {
+                Ok(nodes)
+            } else {
+                Err("HWLOC_XMLFILE or HWLOC_SYNTHETIC describes another host".into())
+            }
         }
 
         /// Nodes and processors, which take a fraction of the time that all objects take, and the groups by which hwloc keeps the
