@@ -13,7 +13,7 @@ row() { # ROW
   local begun=$SECONDS said
   read -ra how <<<"$how"
   said=$(case ${how[0]} in
-    vm) ci/machines/vm.sh "${how[@]:1}" . "${suite[@]}" ;;
+    vm) ci/machines/vm.sh -s "${how[@]:1}" . "${suite[@]}" ;;
     debian) ci/fresh.sh -s "${how[1]}" -p "${suite[@]}" ;;
     wheel) ci/fresh.sh -s "${how[1]}" -w "$wheel" python/tests/test_collectives.py ;;
     *) echo "the table has no kind '${how[0]}'"; exit 1 ;;

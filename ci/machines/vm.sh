@@ -10,6 +10,7 @@
 #   -k ARGUMENTS  more of the kernel's command line: numa=off
 #   -H PAGES      huge pages of 2 MiB, at /dev/hugepages
 #   -r NODES      RDMA devices rxe0, rxe1, ..., each over a NIC of its own on the PCI bus of one of these NUMA nodes: 0,1
+#   -s            one thread emulates all processors: quicker where several machines run at once, and ranks run in turn
 #   -t SECONDS    how long the command may take, 600
 #   -v            shows the console
 #
@@ -24,8 +25,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/unisono-machines
 export PATH=$PATH:/sbin:/usr/sbin
 
-cpus=2 memory=3072 topology='' nodes='' arguments='' huge=0 rails='' limit=600 verbose=0
-while getopts c:m:T:N:k:H:r:t:v option; do
+cpus=2 memory=3072 topology='' nodes='' arguments='' huge=0 rails='' accelerator=multi limit=600 verbose=0
+while getopts c:m:T:N:k:H:r:st:v option; do
   case $option in
     c) cpus=$OPTARG ;;
     m) memory=$OPTARG ;;
@@ -34,6 +35,7 @@ while getopts c:m:T:N:k:H:r:t:v option; do
     k) arguments=$OPTARG ;;
     H) huge=$OPTARG ;;
     r) rails=$OPTARG ;;
+    s) accelerator=single ;;
     t) limit=$OPTARG ;;
     v) verbose=1 ;;
     *) exit 2 ;;
@@ -122,7 +124,8 @@ printf '%s=%q\n' WORK "$dir" HUGE "$huge" RAILS "${rails//,/ }" >"$root/settings
 # The emulation has hyper-threads only where the processor says that it is one of Intel's. `pc` boots sooner, `q35` has several PCI buses.
 chips=pc bus=pci.0
 [ -z "$rails" ] || { chips=q35 bus=pcie.0; }
-machine=(-machine "$chips" -accel "tcg,thread=multi" -cpu "max,vendor=GenuineIntel")
+# String instructions go byte by byte here, and are not offered.
+machine=(-machine "$chips" -accel "tcg,thread=$accelerator" -cpu "max,vendor=GenuineIntel,erms=off,fsrm=off")
 if [ -n "$topology" ]; then
   IFS=x read -r sockets cores threads <<<"$topology"
   each=$((cores * threads)) cpus=$((sockets * cores * threads))

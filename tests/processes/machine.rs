@@ -61,12 +61,14 @@ fn play(_: &str) -> rank::Outcome {
     let world = join()?;
     let rank_here = world.rank() as u64;
     let mut calls = 0;
-    // Over `mux` one kind of pairs is within a host, and the other between hosts; over others they are alike.
-    let mux = std::env::var("UNISONO_PROVIDER").is_ok_and(|provider| provider == rank::MUX);
-    for color in [Some(0), Some(rank_here / 2), mux.then_some(rank_here % 2)].into_iter().flatten() {
+    let provider = std::env::var("UNISONO_PROVIDER").unwrap_or_default();
+    // What a machine differs in is seen by shared memory, which has all kinds of data. Over `mux` one kind of pairs is within a host, and
+    // the other between hosts; over others they are alike.
+    let (all, pair) = if provider == "shm" { (4, 2) } else { (2, 1) };
+    let mux = (provider == rank::MUX).then_some((rank_here % 2, pair));
+    for (color, kinds) in [Some((0, all)), Some((rank_here / 2, pair)), mux].into_iter().flatten() {
         let part = world.split(Some(color), 0)?.ok_or("no group")?;
-        let all = part.size() == RANKS;
-        calls += collectives::short(part, all)?;
+        calls += collectives::short(part, kinds)?;
     }
     say("calls", calls);
     if std::path::Path::new("/proc/self/task").exists() {
