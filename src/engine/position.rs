@@ -33,7 +33,7 @@ impl Engine {
                 cut |= waits.len() > PEERS;
                 Running { steps, waits: waits.into_iter().take(PEERS).collect() }
             });
-            let mut messages = comm.messages.positions(world, comm.members.len(), leaves);
+            let mut messages = comm.messages.positions(world, comm.members.len(), leaves, PEERS + 1);
             cut |= messages.len() > PEERS || messages.iter().any(|message| message.waits.len() > PEERS);
             messages.truncate(PEERS);
             messages.iter_mut().for_each(|message| message.waits.truncate(PEERS));

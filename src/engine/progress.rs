@@ -2,7 +2,6 @@
 //! can be done. One thread at a time runs it, the driver.
 
 use std::{
-    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -11,7 +10,7 @@ use crate::{
     call::Signature,
     engine::{
         collective::{Pass, Run},
-        comm::{Comm, Core, Greetings, Member, Net},
+        comm::{Comm, Core, Greetings, Leaving, Member, Net},
         completion::{Completion, Done},
         contact::{Contact, Contacts},
         endpoint::Port,
@@ -87,8 +86,7 @@ impl Engine {
         let mut port = Port::new(transport, me, &settings)?;
         let world = Comm::new(&mut *port.transport, me, ranks, settings)?;
         let comms = vec![Some(Box::new(world))];
-        let (leaving, vacant) = (Vec::new(), VecDeque::new());
-        let net = Net { port, comms, leaving, vacant, leaves_all: false, unpolled: 0 };
+        let net = Net { port, comms, leaving: Leaving::default(), leaves_all: false, unpolled: 0 };
         Ok(Self {
             net,
             running: Vec::new(),
@@ -403,6 +401,7 @@ impl Engine {
                 port.mark_active(comm_id);
             }
             self.messaging.swap_remove(index);
+            self.net.mark_changed(comm_id);
             self.net.continue_leaving()?;
         }
         Ok(moved)
@@ -452,7 +451,7 @@ impl Engine {
     }
 
     pub(super) fn send_control(&mut self) -> Result<bool, Stop> {
-        Ok(self.net.continue_leaving()? | self.net.send_control()?)
+        Ok(self.net.continue_leaving_all()? | self.net.send_control()?)
     }
 
     /// Reports the call that was submitted first of those that have not ended, the rank that it waits for, and its deadline.

@@ -1,5 +1,7 @@
 //! Groups that are made and dropped ten thousand times leave nothing behind in their process.
 
+use std::{thread, time::Duration};
+
 use unisono::ReduceOp;
 
 use crate::{
@@ -8,14 +10,21 @@ use crate::{
     world::{End, TestJob, same},
 };
 
-pub(crate) const CASES: Table =
-    &[("10,000 groups come and go", come_and_go), ("24 groups of 8 ranks, with all windows", many)];
+pub(crate) const CASES: Table = &[
+    ("10,000 groups come and go", come_and_go),
+    ("24 groups of 8 ranks, with all windows", many),
+    ("500 groups at once", at_once),
+];
 
 /// What mostly waits.
 pub(crate) const WAITING: Table = &[("a group that one rank makes late", late)];
 
-pub(crate) const ROLES: &[Role] =
-    &[("groups", play), ("many-groups", many_groups), ("makes-a-group-late", play_late)];
+pub(crate) const ROLES: &[Role] = &[
+    ("groups", play),
+    ("many-groups", many_groups),
+    ("groups-at-once", groups_at_once),
+    ("makes-a-group-late", play_late),
+];
 
 /// The number of groups after which everything has been allocated once.
 const EARLY: usize = 1000;
@@ -83,6 +92,51 @@ fn many_groups(groups: &str) -> rank::Outcome {
     say("registered", world.memory());
     world.leave()?;
     Ok(())
+}
+
+/// Makes so many groups, uses them, and drops them together; and again. What the second time leaves is compared with what the first has
+/// left: allocators keep what is freed, and use it again.
+fn groups_at_once(groups: &str) -> rank::Outcome {
+    let (world, groups) = (join()?, groups.parse::<usize>()?);
+    let all: Vec<usize> = (0..world.size()).collect();
+    let mut left = Vec::new();
+    for _ in 0..2 {
+        let made = (0..groups).map(|_| Ok(world.new_group(&all)?.ok_or("no group")?));
+        let made = made.collect::<Result<Vec<_>, Box<dyn std::error::Error>>>()?;
+        for part in &made {
+            part.all_reduce(&mut [1_u32; 10], ReduceOp::Sum)?;
+        }
+        drop(made);
+        // The other has left the groups before its last barrier, and its word of that is handled in one of these.
+        for _ in 0..20 {
+            world.barrier()?;
+            thread::sleep(Duration::from_millis(5));
+        }
+        left.push((taken()?, world.memory()));
+    }
+    let [(first, registered), (second, again)] = left[..] else { return Err("two rounds are wanted".into()) };
+    say("registered", again.abs_diff(registered));
+    say("threads and files", first.1 == second.1 && second.2 <= first.2 + FILES);
+    say("bytes", second.0 - first.0);
+    world.leave()?;
+    Ok(())
+}
+
+fn at_once(provider: &str) -> Outcome {
+    let mut world = TestJob::new(provider, 2, 1)?;
+    world.start_all("groups-at-once 500", &[])?;
+    let ends = world.end_all()?;
+    ends.iter().try_for_each(End::well)?;
+    let ends: Vec<&End> = ends.iter().collect();
+    ensure!(same(&ends, "threads and files")? == "true", "threads or open files are left");
+    let mut most = 0;
+    for end in ends {
+        let (bytes, registered) = (end.number("bytes")?, end.number("registered")?);
+        ensure!(bytes <= MORE, "rank {} takes {bytes} bytes more than after the first 500", end.rank);
+        ensure!(registered == 0, "rank {} has {registered} other bytes of registered memory", end.rank);
+        most = most.max(bytes);
+    }
+    Ok(Verdict::Measured(format!("at most {} KiB more than after the first 500", most >> 10)))
 }
 
 fn many(provider: &str) -> Outcome {

@@ -207,7 +207,10 @@ impl Engine {
                 self.begin(comm_id, (operation, schedule, completion), supervisor)
             }
             // This may have been the last one of a communicator that this rank leaves.
-            None => Ok(self.net.continue_leaving().map(drop)?),
+            None => {
+                self.net.mark_changed(comm_id);
+                Ok(self.net.continue_leaving().map(drop)?)
+            }
         }
     }
 

@@ -131,6 +131,10 @@ pub(crate) struct Comm {
     pub(crate) shutting_down: bool,
     /// Whether the members' mailboxes are known.
     pub(crate) introduced: bool,
+    /// Whether this rank leaves the group, or has left it before other members; and whether something has happened since this was
+    /// looked at.
+    pub(crate) leaves: bool,
+    pub(crate) changed: bool,
     /// Whether this rank has left the group.
     pub(crate) left: bool,
     /// Whether it has, and only members are left with which it has exchanged nothing.
@@ -186,6 +190,8 @@ impl Comm {
             messages: Messages::default(),
             shutting_down: false,
             introduced: false,
+            leaves: false,
+            changed: false,
             left: false,
             vacant: None,
             end_told: false,
@@ -259,7 +265,7 @@ impl Comm {
             rank == self.me || self.members.get(rank).is_some_and(|member| member.ended.is_some())
         };
         let others = self.members.len();
-        self.messages.give_up(|_, from| from.map_or_else(|| (0..others).all(gone), gone));
+        self.messages.give_up_first(|from| from.map_or_else(|| (0..others).all(gone), gone));
         if self.messages.open() {
             return Ok(());
         }

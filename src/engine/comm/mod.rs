@@ -5,6 +5,7 @@ mod control;
 mod core;
 mod flow;
 mod greetings;
+mod leaving;
 mod leftover;
 mod member;
 mod net;
@@ -21,7 +22,7 @@ pub(crate) use self::{
     core::{Core, expose_part},
     greetings::{Awaited, Greetings},
     member::Member,
-    net::{CommIds, Net},
+    net::{CommIds, Leaving, Net},
     put::{Origin, Ready, Whose},
     shared::Sharing,
 };

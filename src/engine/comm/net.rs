@@ -16,15 +16,35 @@ use crate::engine::{
     wire::{CommId, Immediate, MAX_COMMS, Way},
 };
 
+/// The communicators that this rank is leaving, or has left before other members.
+#[derive(Default)]
+pub(crate) struct Leaving {
+    /// Those in which something has happened since they were looked at.
+    pub(super) changed: Vec<CommId>,
+    /// Those in which something may change that nobody tells of.
+    pub(super) watched: Vec<CommId>,
+    /// Those that became [vacant](Vacant), the oldest first; some may not be vacant any more.
+    pub(super) vacant: VecDeque<CommId>,
+    /// How often a communicator was looked at.
+    #[cfg(test)]
+    pub looks: usize,
+}
+
+#[cfg(test)]
+impl Leaving {
+    /// The number of communicators that are to be looked at.
+    pub(crate) fn len(&self) -> usize {
+        self.changed.len() + self.watched.len()
+    }
+}
+
 /// The port and all communicators, without the operations.
 pub(crate) struct Net {
     pub port: Port,
     /// The communicators, by id.
     pub comms: Vec<Option<Box<Comm>>>,
     /// The communicators that this rank is leaving, or has left before other members.
-    pub leaving: Vec<CommId>,
-    /// Those that became [vacant](Vacant), the oldest first; some may not be vacant any more.
-    pub vacant: VecDeque<CommId>,
+    pub leaving: Leaving,
     /// Whether this rank leaves all groups: then it waits for no receive, and memory of communicators stays, since members that have
     /// not left may still send.
     pub leaves_all: bool,
@@ -34,9 +54,6 @@ pub(crate) struct Net {
 
 /// So many operations may end without a poll: those through shared slots need none, and messages of others must not wait for ever.
 const MAX_UNPOLLED: u32 = 16;
-
-/// The most communicators that stay vacant.
-const MOST_VACANT: usize = 64;
 
 /// A bit for each communicator id.
 pub(crate) type CommIds = [u64; MAX_COMMS / 64];
@@ -97,65 +114,6 @@ impl Net {
         Ok(Some(mailbox))
     }
 
-    /// This rank leaves a communicator as soon as nothing is under way in it. Its memory is freed when the others have left too.
-    pub(crate) fn leave(&mut self, comm_id: CommId) -> Result<(), Stop> {
-        if self.comm(comm_id).is_some() && !self.leaving.contains(&comm_id) {
-            self.leaving.push(comm_id);
-        }
-        self.continue_leaving().map(drop)
-    }
-
-    /// Continues to leave communicators. True if a control message was sent.
-    pub(crate) fn continue_leaving(&mut self) -> Result<bool, Stop> {
-        let mut any = false;
-        // In the last barrier members need not hear of it, and may be gone.
-        if self.port.shutting_down {
-            return Ok(any);
-        }
-        let mut index = 0;
-        while let Some(&comm_id) = self.leaving.get(index) {
-            let mut core = self.core(comm_id)?;
-            let left = core.comm.left;
-            core.comm.leave()?;
-            if core.comm.left && !left {
-                core.expect_none();
-            }
-            any |= core.comm.has_control() && core.send_control()?;
-            if core.comm.left
-                && let Some(left_over) = core.left_over()?
-            {
-                return Err(left_over.into());
-            }
-            let over = core.comm.is_over();
-            if self.leaves_all || !over {
-                index += 1;
-                continue;
-            }
-            self.leaving.swap_remove(index);
-            let mut core = self.core(comm_id)?;
-            if !core.comm.has_strangers() {
-                self.free(comm_id);
-                continue;
-            }
-            core.vacate();
-            self.vacant.push_back(comm_id);
-            if self.vacant.len() > MOST_VACANT
-                && let Some(oldest) = self.vacant.pop_front()
-                && self.comm(oldest).is_some_and(|comm| comm.vacant.is_some())
-            {
-                self.free(oldest);
-            }
-        }
-        Ok(any)
-    }
-
-    fn free(&mut self, comm_id: CommId) {
-        if let Some(mut comm) = self.comms[usize::from(comm_id)].take() {
-            Core { port: &mut self.port, comm: &mut comm }.take_back();
-            self.port.active_comms.retain(|&it| it != comm_id);
-        }
-    }
-
     /// Whether control messages of any communicator are queued or in flight, including those that tell its members that this rank has
     /// left.
     pub(crate) fn has_control(&self) -> bool {
@@ -202,6 +160,7 @@ impl Net {
             let under_way =
                 if copied { &mut comm.control_copies_in_flight } else { &mut comm.control_in_flight };
             *under_way = under_way.saturating_sub(1);
+            self.mark_changed(comm_id);
             return Ok(());
         }
         let Some(record) = self.port.posts.end(token) else {
@@ -209,6 +168,7 @@ impl Net {
             return Err(self.port.stop(what));
         };
         self.core(record.comm_id)?.sent(&record);
+        self.mark_changed(record.comm_id);
         Ok(())
     }
 
@@ -222,9 +182,11 @@ impl Net {
                 let mut core = self.core(comm_id)?;
                 core.port.arrived(core.comm.world(core.comm.receivers[receiver].from));
                 match way {
-                    Way::Slots => core.message_arrived(receiver, number, len),
-                    Way::Direct => core.write_arrived(receiver, number),
+                    Way::Slots => core.message_arrived(receiver, number, len)?,
+                    Way::Direct => core.write_arrived(receiver, number)?,
                 }
+                self.mark_changed(comm_id);
+                Ok(())
             }
             Immediate::Credit { flow, way, freed } => {
                 let Some((comm_id, sender)) = self.port.outgoing.find(flow) else {
@@ -250,9 +212,11 @@ impl Net {
                 };
                 self.port.arrived(comm.world(from));
                 if comm.vacant.take().is_some() {
-                    self.leaving.push(comm_id);
+                    comm.leaves = true;
                 }
-                Core { port: &mut self.port, comm }.control_arrived(from, about)
+                Core { port: &mut self.port, comm }.control_arrived(from, about)?;
+                self.mark_changed(comm_id);
+                Ok(())
             }
         }
     }

@@ -59,6 +59,11 @@ impl Shared {
         self.sharing != Sharing::No
     }
 
+    /// Whether the latest operation is still to be compared with what others publish.
+    pub(crate) fn is_unchecked(&self) -> bool {
+        self.unchecked.is_some()
+    }
+
     /// Whether slots are shared.
     pub(crate) fn is_open(&self) -> bool {
         self.sharing == Sharing::Yes

@@ -3,8 +3,10 @@
 use std::time::Instant;
 
 use super::{
+    landings::{Landing, Receiving},
     matching::Want,
-    messages::{Early, Item, LONG, Landing, Messages, Receiving, SendStage, Sending, wait_for},
+    messages::{Early, LONG, Messages, SendStage, Sending},
+    queue::look,
 };
 use crate::{
     buffer::Fresh,
@@ -36,7 +38,7 @@ impl Core<'_> {
         let id = messages.asked;
         messages.asked += 1;
         messages.wait_until(sending.completion.deadline);
-        messages.queues.entry(sending.outbound.to).or_default().push_back(Item::Message(id));
+        messages.queues.entry(sending.outbound.to).or_default().push_back(id);
         messages.sendings.insert(id, sending);
     }
 
@@ -77,24 +79,29 @@ impl Core<'_> {
         if !sends && !receives && !waits || self.comm.left {
             return Ok(false);
         }
-        let Messages { sendings, matching, unexpected, requested, .. } = &mut self.comm.messages;
+        let messages = &self.comm.messages;
+        let left = bounds.unexpected_bytes.saturating_sub(messages.unexpected);
+        let one_at_least = sends && messages.unexpected == 0;
+        if left <= self.comm.settings.eager_bytes && !one_at_least && !messages.waits_for_any(now) {
+            // There is no room for any large message.
+            return Ok(false);
+        }
         // The peer of a call that waits may only be late. But if sends wait for each other, nothing else helps.
-        let fits = |from: Rank, kind: &Kind| {
-            unexpected.saturating_add(kind.kept()) <= bounds.unexpected_bytes
-                || sends && *unexpected == 0
-                || wait_for(sendings, from, now)
-        };
-        let mut candidates = requested.iter().filter_map(|&kept| match *matching.kept(kept)? {
+        let fits =
+            |from: Rank, kind: &Kind| kind.kept() <= left || one_at_least || messages.waits_for(from, now);
+        let in_order = messages.requested.iter().inspect(|_| look());
+        let requests = in_order.filter_map(|&kept| match *messages.matching.look_at(kept)? {
             (envelope, Early::Requested { kind, number, writes, since }) => {
-                // Its receive may follow right after the one that waits.
-                let may = (sends || waits || now >= since + LONG) && fits(envelope.from, &kind);
-                may.then_some((kept, envelope.from, kind, number, writes))
+                Some((since, (kept, envelope.from, kind, number, writes)))
             }
             _ => None,
         });
-        let Some((kept, from, kind, number, writes)) = candidates.next() else { return Ok(false) };
-        drop(candidates);
+        // Its receive may follow right after the one that waits. They are in the order of their arrival.
+        let mut may = requests.take_while(|&(since, _)| sends || waits || now >= since + LONG);
+        let found = may.find(|(_, (_, from, kind, ..))| fits(*from, kind));
+        let Some((_, (kept, from, kind, number, writes))) = found else { return Ok(false) };
         let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
+        let Messages { matching, unexpected, requested, .. } = &mut self.comm.messages;
         requested.remove(&kept);
         if let Some((_, early)) = matching.kept(kept) {
             *early = Early::Coming { kind, number };

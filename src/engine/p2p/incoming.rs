@@ -6,8 +6,9 @@ use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion};
 
 use super::{
+    landings::{Landing, PIECE, Receiving},
     matching::{Envelope, Found},
-    messages::{Early, Item, Landing, Messages, PIECE, Receiving, SendStage, wait_for},
+    messages::{Answer, Early, Messages, SendStage},
 };
 use crate::{
     buffer::{self, Bytes, Fresh},
@@ -158,13 +159,12 @@ impl Core<'_> {
             self.comm.messages.received(receiving.completion, envelope.from, fresh);
             return Ok(true);
         }
-        let Messages { unexpected, sendings, landings, .. } = &self.comm.messages;
-        let full = *unexpected > 0 && unexpected + kind.kept() > self.comm.settings.bounds.unexpected_bytes;
+        let messages = &self.comm.messages;
+        let room = self.comm.settings.bounds.unexpected_bytes;
+        let full = messages.unexpected > 0 && messages.unexpected + kind.kept() > room;
         // The parts of a message with a receive may be behind this message. Parts are sent before later messages, so this is little.
-        let mut landing = landings.range((envelope.from, 0)..=(envelope.from, u32::MAX));
-        let mut parts =
-            || landing.any(|(_, landing)| landing.receiving.is_some() && landing.exposed.is_none());
-        if full && !parts() && !wait_for(sendings, envelope.from, Instant::now()) {
+        let parts = || messages.landings.come_in_parts(envelope.from);
+        if full && !parts() && !messages.waits_for(envelope.from, Instant::now()) {
             return Ok(false);
         }
         let mut fresh = self.room(kind.dtype, kind.count)?;
@@ -246,9 +246,7 @@ impl Core<'_> {
             }
             Early::Coming { kind, number } => {
                 let receiving = self.agree((number, kind), envelope, receiving)?;
-                if let Some(landing) = self.comm.messages.landings.get_mut(&(envelope.from, number)) {
-                    landing.receiving = Some(receiving);
-                }
+                self.comm.messages.landings.receive((envelope.from, number), receiving);
                 Ok(())
             }
         }
@@ -340,14 +338,14 @@ impl Core<'_> {
             messages.clear_to_send.entry(from).or_default().push_back(number);
         }
         landing.exposed = exposed.map(|(_, region)| region);
-        messages.queues.entry(from).or_default().push_back(Item::ClearToSend { number, place, piece });
+        messages.answers.entry(from).or_default().push_back(Answer::ClearToSend { number, place, piece });
         messages.landings.insert((from, number), landing);
         Ok(())
     }
 
     /// Handles a part of a large message.
     fn part(&mut self, flow: usize, slot: usize, key: (Rank, u32), len: u64) -> Result<(), Stop> {
-        let Some(landing) = self.comm.messages.landings.get(&key) else {
+        let Some(landing) = self.comm.messages.landings.get(key) else {
             return Err(self.violation(key.0, "a part of a message that has no clear to send".to_owned()));
         };
         let (size, at) = (landing.kind.dtype.size(), landing.arrived);
@@ -361,7 +359,7 @@ impl Core<'_> {
         self.copy(self.landed(flow, slot, len * size)?, into)?;
         let arrived = at + len;
         let whole = arrived == landing.kind.count;
-        if let Some(landing) = self.comm.messages.landings.get_mut(&key) {
+        if let Some(landing) = self.comm.messages.landings.get_mut(key) {
             landing.arrived = arrived;
         }
         if whole { self.arrived(key) } else { Ok(()) }
@@ -381,7 +379,7 @@ impl Core<'_> {
                     let what = "a message written where nobody was allowed to write".to_owned();
                     return Err(self.port.forged(what));
                 };
-                let Some(landing) = self.comm.messages.landings.get_mut(&(from, number)) else {
+                let Some(landing) = self.comm.messages.landings.get_mut((from, number)) else {
                     return Err(self.stop("a message that was cleared to send is unknown".to_owned()));
                 };
                 landing.arrived += 1;
@@ -403,7 +401,7 @@ impl Core<'_> {
 
     /// A large message has arrived completely.
     fn arrived(&mut self, key: (Rank, u32)) -> Result<(), Stop> {
-        let Some(landing) = self.comm.messages.landings.remove(&key) else { return Ok(()) };
+        let Some(landing) = self.comm.messages.landings.remove(key) else { return Ok(()) };
         let Landing { kind, receiving, into, fresh, unexpected, exposed, kept, .. } = landing;
         drop((into, exposed));
         let bytes = kind.bytes();
@@ -459,10 +457,7 @@ impl Core<'_> {
             messages.writes.entry(from).or_default().push_back(id);
         } else {
             sending.stage = SendStage::InParts;
-            // Before later messages, for which the receiver may have no room.
-            let queue = messages.queues.entry(from).or_default();
-            let later = queue.iter().position(|item| matches!(item, Item::Message(_)));
-            queue.insert(later.unwrap_or(queue.len()), Item::Parts(id));
+            messages.answers.entry(from).or_default().push_back(Answer::Parts(id));
         }
         Ok(())
     }

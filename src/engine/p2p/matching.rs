@@ -90,6 +90,11 @@ impl<R, M> Matching<R, M> {
         self.messages.get_mut(number)
     }
 
+    /// As [`kept`](Self::kept), to look at.
+    pub(crate) fn look_at(&self, number: u64) -> Option<&(Envelope, M)> {
+        self.messages.get(number)
+    }
+
     /// The messages without a receive, in the order of arrival.
     pub(crate) fn messages(&self) -> impl Iterator<Item = (Envelope, &M)> {
         self.messages.iter().map(|(_, (envelope, message))| (*envelope, message))
@@ -104,6 +109,13 @@ impl<R, M> Matching<R, M> {
     pub(crate) fn take_back(&mut self, so: impl Fn(Want, &R) -> bool) -> Vec<R> {
         let taken = self.receives.take_if(|(want, receive)| so(*want, receive));
         taken.into_iter().map(|(_, receive)| receive).collect()
+    }
+
+    /// Removes the earliest receive without a message if this is true of it.
+    pub(crate) fn take_first_if(&mut self, so: impl Fn(Want, &R) -> bool) -> Option<R> {
+        let (number, (want, receive)) = self.receives.iter().next()?;
+        let it = so(*want, receive).then_some(number);
+        self.receives.take(it?).map(|(_, receive)| receive)
     }
 
     /// Removes all receives.

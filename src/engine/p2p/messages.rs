@@ -1,7 +1,7 @@
 //! The sends and receives of a communicator that have not ended ([`Messages`]).
 //!
-//! All messages to one rank go through one flow of slots, in the order of their sends, except that parts of large messages go before
-//! later messages. A small message is whole in its slot. For a large one the sender first sends a request to send. When the receive
+//! All messages to one rank go through one flow of slots, in the order of their sends, except that clears to send, and parts of large
+//! messages, go before messages that wait. A small message is whole in its slot. For a large one the sender first sends a request to send. When the receive
 //! has begun, the receiver answers with a clear to send, and the sender writes straight into the receiver's memory, or sends the
 //! message in parts through slots if either memory cannot be registered. A small message without a receive is unexpected: it is
 //! copied out of its slot, so that it does not block the flow.
@@ -12,22 +12,22 @@ use std::{
 };
 
 use unisono_schedule::Rank;
-use unisono_transport::{Region, RemoteRegion};
+use unisono_transport::RemoteRegion;
 
-use super::matching::{Matching, Want};
+use super::{
+    landings::{Landings, Receiving},
+    matching::Matching,
+    queue::look,
+};
 use crate::{
     buffer::Fresh,
     call::{Kind, Signature, Space},
     engine::{
         completion::{Completion, Received},
-        request::{Inbound, Outbound},
-        settings::Bounds,
+        request::Outbound,
         wire::MessageInfo,
     },
 };
-
-/// The bytes of the largest piece of a message that is written at once, as a power of two: less than every provider's limit.
-pub(super) const PIECE: u8 = 26;
 
 /// If large messages have waited for each other for this time, one of them is received unexpected: far longer than it takes to begin
 /// a receive right after a send.
@@ -36,6 +36,9 @@ pub(super) const STALE: Duration = Duration::from_millis(1);
 /// If a collective or a receive has waited for this time, it may wait for a rank whose large message waits to be received. That is
 /// far longer than they usually take, since a message that is received unexpected is copied once more.
 pub(crate) const LONG: Duration = Duration::from_millis(100);
+
+/// Deadlines are looked for no more often than this: all calls that wait must be looked at.
+const TICK: Duration = Duration::from_millis(10);
 
 /// A send that has begun.
 pub(super) struct Sending {
@@ -51,14 +54,9 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// Whether nothing of it was sent.
-    fn waits(&self) -> bool {
-        matches!(self.stage, SendStage::Queued | SendStage::Requested)
-    }
-
-    /// Whether it has waited for so long, and nothing of it was sent.
-    pub(super) fn stuck(&self, now: Instant, how_long: Duration) -> bool {
-        self.waits() && now >= self.completion.submitted + how_long
+    /// Whether it was submitted so long ago.
+    fn is_older(&self, now: Instant, than: Duration) -> bool {
+        now >= self.completion.submitted + than
     }
 
     /// The description of the message. `writes`: whether this rank can write its elements from where they lie.
@@ -85,11 +83,9 @@ pub(super) enum SendStage {
     Gone,
 }
 
-/// An item of the queue for a rank's slots.
+/// What goes to a rank's slots before the messages that wait for them.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Item {
-    /// The message of this send, or its request to send.
-    Message(u64),
+pub(super) enum Answer {
     /// The next parts of this send's message.
     Parts(u64),
     /// A clear to send for the message of that number: its memory if it may be written, and the bytes of a piece as a power of two.
@@ -117,56 +113,6 @@ impl Early {
     }
 }
 
-/// A receive that has begun.
-pub(super) struct Receiving {
-    pub(super) inbound: Inbound,
-    pub(super) completion: Completion,
-}
-
-/// A large message that was cleared to send.
-pub(super) struct Landing {
-    pub(super) kind: Kind,
-    /// Its receive; `None` as long as it is received unexpected.
-    pub(super) receiving: Option<Receiving>,
-    /// The memory that it is received into.
-    pub(super) into: Region,
-    /// The owner of that memory, if it is new.
-    pub(super) fresh: Option<Fresh>,
-    /// Whether the memory counts among unexpected messages.
-    pub(super) unexpected: bool,
-    /// The region that the sender writes to, kept registered until the message has arrived.
-    pub(super) exposed: Option<Region>,
-    /// The number under which [`Matching`] keeps the message, if it is received unexpected.
-    pub(super) kept: Option<u64>,
-    /// The bytes of the pieces that the sender writes, as a power of two.
-    pub(super) piece: u8,
-    /// The number of elements that have arrived in parts, or of pieces that were written.
-    pub(super) arrived: usize,
-}
-
-impl Landing {
-    /// A message of which nothing has arrived.
-    pub(super) fn new(
-        kind: Kind,
-        receiving: Option<Receiving>,
-        into: Region,
-        fresh: Option<Fresh>,
-        bounds: Bounds,
-    ) -> Self {
-        let (unexpected, piece) =
-            (receiving.is_none(), if fresh.is_some() { bounds.fresh_piece } else { PIECE });
-        Self { kind, receiving, into, fresh, unexpected, exposed: None, kept: None, piece, arrived: 0 }
-    }
-
-    /// Provides new memory: for `ahead` pieces after those that have arrived, or for the whole message.
-    pub(super) fn provide(&mut self, ahead: Option<usize>) {
-        if let Some(fresh) = &mut self.fresh {
-            let pieces = ahead.map_or(usize::MAX, |ahead| self.arrived + ahead);
-            fresh.provide(pieces.saturating_mul(1 << self.piece));
-        }
-    }
-}
-
 /// The sends and receives of a communicator that have not ended, and its unexpected messages.
 #[derive(Default)]
 pub(crate) struct Messages {
@@ -176,8 +122,10 @@ pub(crate) struct Messages {
     pub(super) asked: u64,
     /// The number of messages that were sent to each rank.
     pub(super) numbers: BTreeMap<Rank, u32>,
-    /// For each rank, what waits for its slots.
-    pub(super) queues: BTreeMap<Rank, VecDeque<Item>>,
+    /// For each rank, what goes to its slots before messages: the receiver may have no room for these.
+    pub(super) answers: BTreeMap<Rank, VecDeque<Answer>>,
+    /// For each rank, the sends whose message, or whose request to send, waits for a slot.
+    pub(super) queues: BTreeMap<Rank, VecDeque<u64>>,
     /// For each rank, the sends whose messages are written, in the order of their clears to send.
     pub(super) writes: BTreeMap<Rank, VecDeque<u64>>,
     pub(super) matching: Matching<Receiving, Early>,
@@ -185,8 +133,8 @@ pub(crate) struct Messages {
     pub(super) requested: BTreeSet<u64>,
     /// The sends that wait for a clear to send, by receiver and number.
     pub(super) requests: BTreeMap<(Rank, u32), u64>,
-    /// The large messages that were cleared to send, by sender and number.
-    pub(super) landings: BTreeMap<(Rank, u32), Landing>,
+    /// The large messages that were cleared to send.
+    pub(super) landings: Landings,
     /// For each rank, the numbers of those that it writes, in the order of the clears to send.
     pub(super) clear_to_send: BTreeMap<Rank, VecDeque<u32>>,
     /// Flows with messages in slots that were not handled.
@@ -208,8 +156,7 @@ pub(crate) struct Messages {
 impl Messages {
     /// Whether a send or a receive whose message is known has not ended, or has ended and was not reported.
     pub(super) fn busy(&self) -> bool {
-        let landing = self.landings.values().any(|landing| landing.receiving.is_some());
-        !self.sendings.is_empty() || landing || !self.ended.is_empty()
+        !self.sendings.is_empty() || self.landings.oldest().is_some() || !self.ended.is_empty()
     }
 
     /// Whether a send or a receive has not ended, or was not reported.
@@ -219,7 +166,7 @@ impl Messages {
 
     /// Whether anything waits to be sent or written.
     pub(crate) fn has_more(&self) -> bool {
-        !self.queues.is_empty() || !self.writes.is_empty()
+        !self.answers.is_empty() || !self.queues.is_empty() || !self.writes.is_empty()
     }
 
     /// Whether only receives whose message has not arrived are under way, and none for a message that belongs to an earlier one, which
@@ -228,12 +175,19 @@ impl Messages {
         !self.busy() && !self.matching.receives().any(|(want, _)| want.space == Space::Inner)
     }
 
-    /// Gives up receives without a message whose caller does not wait any more, if `so` is true of their completion and sender.
-    pub(crate) fn give_up(&mut self, so: impl Fn(&Completion, Option<Rank>) -> bool) {
-        let so = |want: Want, receiving: &Receiving| {
-            receiving.completion.is_forsaken() && so(&receiving.completion, want.from)
+    /// Gives up receives without a message whose caller does not wait any more and whose sender is `gone`: from the earliest on, up to
+    /// the first that is kept, since the rank cannot leave before that has ended.
+    pub(crate) fn give_up_first(&mut self, gone: impl Fn(Option<Rank>) -> bool) {
+        let mut earliest = || {
+            self.matching.take_first_if(|want, it: &Receiving| it.completion.is_forsaken() && gone(want.from))
         };
-        for Receiving { mut completion, inbound } in self.matching.take_back(so) {
+        let given_up: Vec<_> = std::iter::from_fn(&mut earliest).collect();
+        self.cancel(given_up);
+    }
+
+    /// Ends receives whose caller does not wait any more.
+    fn cancel(&mut self, receives: Vec<Receiving>) {
+        for Receiving { mut completion, inbound } in receives {
             crate::log::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
             completion.cancel();
             self.ended.push_back((completion, None));
@@ -242,7 +196,8 @@ impl Messages {
 
     /// Whether nothing is under way.
     pub(crate) fn is_over(&self) -> bool {
-        !self.open() && self.landings.is_empty() && self.queues.is_empty() && self.under_way == 0
+        let sent = self.answers.is_empty() && self.queues.is_empty() && self.under_way == 0;
+        sent && !self.open() && self.landings.is_empty()
     }
 
     /// The call whose deadline has passed, if there is one: when it was submitted, and the call.
@@ -250,11 +205,13 @@ impl Messages {
         if self.soonest.is_none_or(|soonest| now < soonest) {
             return None;
         }
-        self.give_up(|completion, _| completion.deadline <= now);
+        let over = |_, it: &Receiving| it.completion.is_forsaken() && it.completion.deadline <= now;
+        let given_up = self.matching.take_back(over);
+        self.cancel(given_up);
         let first = self.waits().min_by_key(|waits| waits.completion().deadline);
         let found =
             first.map(|first| (first.completion().deadline, first.completion().submitted, first.signature()));
-        self.soonest = found.map(|(deadline, ..)| deadline);
+        self.soonest = found.map(|(deadline, ..)| deadline.max(now + TICK));
         found.filter(|(deadline, ..)| *deadline <= now).map(|(_, at, signature)| (at, signature))
     }
 
@@ -276,30 +233,47 @@ impl Messages {
         self.oldest_send().map(|oldest| oldest.completion.submitted + STALE)
     }
 
-    /// The first send of which nothing was sent: sends are in the order in which they began.
+    /// The first send of which nothing was sent: one that waits for a slot or for a clear to send. There is one look at each rank.
     fn oldest_send(&self) -> Option<&Sending> {
-        self.sendings.values().find(|sending| sending.waits())
+        let queued = self.queues.values().filter_map(|queue| queue.front().copied());
+        let mut from = 0;
+        let requested = std::iter::from_fn(|| {
+            let (&(to, _), &id) = self.requests.range((from, 0)..).next()?;
+            from = to + 1;
+            Some(id)
+        });
+        // Ids are in the order in which sends began.
+        let oldest = queued.chain(requested).inspect(|_| look()).min();
+        oldest.and_then(|id| self.sendings.get(&id))
+    }
+
+    /// Whether a send to this rank has waited so long that the rank may wait for one of its own messages to be received here.
+    pub(super) fn waits_for(&self, to: Rank, now: Instant) -> bool {
+        let queued = self.queues.get(&to).and_then(|queue| queue.front());
+        let requested = self.requests.range((to, 0)..=(to, u32::MAX)).next().map(|(_, id)| id);
+        let both = queued.into_iter().chain(requested).filter_map(|id| self.sendings.get(id));
+        both.inspect(|_| look()).any(|sending| sending.is_older(now, LONG))
+    }
+
+    /// Whether any send has waited so long.
+    pub(super) fn waits_for_any(&self, now: Instant) -> bool {
+        self.oldest_send().is_some_and(|oldest| oldest.is_older(now, LONG))
     }
 
     /// Whether a send has waited so long that large messages may wait for each other; and whether a receive has.
     pub(super) fn stuck(&self, now: Instant) -> (bool, bool) {
         let first = self.matching.receives().next();
         let receives = first.is_some_and(|(_, first)| now >= first.completion.submitted + LONG);
-        (self.oldest_send().is_some_and(|oldest| oldest.stuck(now, STALE)), receives)
+        (self.oldest_send().is_some_and(|oldest| oldest.is_older(now, STALE)), receives)
     }
 
     /// Gives everything up. Returns the completions.
     pub(crate) fn abandon(&mut self) -> Vec<Completion> {
         let sendings = std::mem::take(&mut self.sendings).into_values().map(|sending| sending.completion);
-        let landings = std::mem::take(&mut self.landings).into_values();
-        let landings = landings.filter_map(|landing| landing.receiving.map(|receiving| receiving.completion));
+        let landings =
+            std::mem::take(&mut self.landings).into_receives().map(|receiving| receiving.completion);
         let receives = self.matching.give_up().map(|receiving| receiving.completion);
         let ended = self.ended.drain(..).map(|(completion, _)| completion);
         sendings.chain(landings).chain(receives).chain(self.lost.drain(..)).chain(ended).collect()
     }
-}
-
-/// Whether a send to this rank has waited so long that the rank may wait for one of its own messages to be received here.
-pub(super) fn wait_for(sendings: &BTreeMap<u64, Sending>, to: Rank, now: Instant) -> bool {
-    sendings.values().any(|sending| sending.outbound.to == to && sending.stuck(now, LONG))
 }

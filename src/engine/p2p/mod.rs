@@ -2,6 +2,7 @@
 
 mod advance;
 mod incoming;
+mod landings;
 mod matching;
 mod messages;
 mod outgoing;
@@ -9,3 +10,5 @@ mod queue;
 mod waits;
 
 pub(crate) use self::messages::{LONG, Messages};
+#[cfg(test)]
+pub(crate) use self::queue::LOOKS;

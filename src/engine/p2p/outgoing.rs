@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion, Target};
 
-use super::messages::{Item, Messages, SendStage, Sending};
+use super::messages::{Answer, Messages, SendStage, Sending};
 use crate::{
     buffer::{self, Bytes},
     engine::{
@@ -41,7 +41,8 @@ enum Sent {
 impl Core<'_> {
     /// Sends what waits for slots, as far as possible. True if anything was sent.
     pub(crate) fn send_items(&mut self) -> Result<bool, Stop> {
-        self.send_queues(|messages| &mut messages.queues, Self::send_item)
+        let answered = self.send_queues(|messages| &mut messages.answers, Self::send_answer)?;
+        Ok(self.send_queues(|messages| &mut messages.queues, Self::send_message)? || answered)
     }
 
     /// Writes large messages straight into their receivers' memory, as far as possible. True if anything was written.
@@ -73,10 +74,9 @@ impl Core<'_> {
         Ok(moved)
     }
 
-    /// Sends one item: whether it was sent completely, and whether anything of it was.
-    fn send_item(&mut self, to: Rank, item: Item) -> Result<(bool, bool), Stop> {
-        match item {
-            Item::ClearToSend { number, place, piece } => {
+    fn send_answer(&mut self, to: Rank, answer: Answer) -> Result<(bool, bool), Stop> {
+        match answer {
+            Answer::ClearToSend { number, place, piece } => {
                 let RemoteRegion { base, key, mappable, .. } = place.unwrap_or_default();
                 let (writable, mappable) = (place.is_some().into(), mappable.into());
                 let clear = MessageClearToSend { base, key, writable, piece, mappable, reserved: [0; 5] };
@@ -85,13 +85,15 @@ impl Core<'_> {
                 let sent = !matches!(self.send_to_slot(to, &put)?, Sent::No);
                 Ok((sent, sent))
             }
-            Item::Message(id) => self.send_message(to, id).map(|sent| (sent, sent)),
-            Item::Parts(id) => self.send_parts(to, id),
+            Answer::Parts(id) => self.send_parts(to, id),
         }
     }
 
-    fn send_message(&mut self, to: Rank, id: u64) -> Result<bool, Stop> {
-        let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok(true) };
+    fn send_message(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {
+        if self.comm.messages.answers.contains_key(&to) {
+            return Ok((false, false));
+        }
+        let Some(sending) = self.comm.messages.sendings.get(&id) else { return Ok((true, false)) };
         let outbound = &sending.outbound;
         let kind = outbound.kind;
         let whole = kind.bytes() <= self.comm.settings.eager_bytes;
@@ -108,9 +110,9 @@ impl Core<'_> {
         let source = whole.then_some((&source, at, kind.bytes()));
         let put = SlotPut { message, number, source, registered, id: whole.then_some(id) };
         let sent = self.send_to_slot(to, &put)?;
-        let Some(sending) = self.comm.messages.sendings.get_mut(&id) else { return Ok(true) };
+        let Some(sending) = self.comm.messages.sendings.get_mut(&id) else { return Ok((true, true)) };
         match sent {
-            Sent::No => return Ok(false),
+            Sent::No => return Ok((false, false)),
             Sent::Gone => {}
             Sent::UnderWay => sending.under_way += 1,
         }
@@ -119,7 +121,7 @@ impl Core<'_> {
             self.comm.messages.requests.insert((to, number), id);
         }
         self.comm.messages.left(id);
-        Ok(true)
+        Ok((true, true))
     }
 
     fn send_parts(&mut self, to: Rank, id: u64) -> Result<(bool, bool), Stop> {

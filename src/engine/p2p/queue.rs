@@ -5,6 +5,18 @@ use std::collections::{BTreeSet, VecDeque};
 /// Up to so many entries are searched one by one, which costs less than an index; more of them have an index.
 const FEW: usize = 32;
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has looked at a message, send or receive, but for those that it has found by their keys.
+    pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts a look at a message, send or receive, for tests of how much work there is when many wait.
+pub(super) fn look() {
+    #[cfg(test)]
+    LOOKS.set(LOOKS.get() + 1);
+}
+
 /// Entries in the order in which they came. Each has one key, or two.
 #[derive(Debug)]
 pub(super) struct Queue<K, T> {
@@ -67,6 +79,11 @@ impl<K: Copy + Ord, T> Queue<K, T> {
     }
 
     /// The entry with this number, if it was not taken.
+    pub(super) fn get(&self, number: u64) -> Option<&T> {
+        self.entries.get(self.place(number)?)?.value.as_ref()
+    }
+
+    /// As [`get`](Self::get).
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         let place = self.place(number)?;
         self.entries.get_mut(place)?.value.as_mut()
@@ -107,7 +124,8 @@ impl<K: Copy + Ord, T> Queue<K, T> {
 
     /// The entries in their order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        self.entries.iter().filter_map(|entry| Some((entry.number, entry.value.as_ref()?)))
+        let entries = self.entries.iter().inspect(|_| look());
+        entries.filter_map(|entry| Some((entry.number, entry.value.as_ref()?)))
     }
 
     /// All entries in their order.

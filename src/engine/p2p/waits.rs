@@ -5,8 +5,10 @@ use std::time::Instant;
 use unisono_schedule::Rank;
 
 use super::{
+    landings::Receiving,
     matching::Want,
-    messages::{Messages, Receiving, SendStage, Sending},
+    messages::{Messages, SendStage, Sending},
+    queue::look,
 };
 use crate::{
     call::{Kind, Signature, Space},
@@ -57,26 +59,29 @@ impl Messages {
 
     /// Sends, and receives whose message is known.
     fn begun(&self) -> impl Iterator<Item = Waits<'_>> {
-        let sends = self.sendings.values().map(Waits::Send);
-        let landings = self.landings.iter().filter_map(|(&(from, _), landing)| {
-            landing.receiving.as_ref().map(|receiving| Waits::Receive(receiving, Some(from)))
-        });
-        sends.chain(landings)
+        let sends = self.sendings.values().inspect(|_| look()).map(Waits::Send);
+        sends.chain(self.landings.receives().map(|(from, receiving)| Waits::Receive(receiving, Some(from))))
     }
 
     /// The send or receive that was submitted first, if there is any: when, its call, and the rank that it waits for.
     pub(crate) fn longest_wait(&self) -> Option<(Instant, Signature, Option<Rank>)> {
-        let oldest = self.waits().min_by_key(|waits| waits.completion().submitted);
+        // Each of the three is in the order in which calls began.
+        let sends = self.sendings.values().map(Waits::Send).next();
+        let landing = self.landings.oldest().map(|(from, it)| Waits::Receive(it, Some(from)));
+        let receives = self.matching.receives().map(|(want, it)| Waits::Receive(it, want.from)).next();
+        let first = [sends, landing, receives].into_iter().flatten();
+        let oldest = first.min_by_key(|waits| waits.completion().submitted);
         oldest.map(|waits| (waits.completion().submitted, waits.signature(), waits.peer()))
     }
 
-    /// The positions of the calls that the caller waits for, in a group of so many ranks, with ranks of the world. If the rank
-    /// `leaves`, it does not wait for receives without a message.
+    /// The positions of at most so many calls that the caller waits for, in a group of so many ranks, with ranks of the world. If the
+    /// rank `leaves`, it does not wait for receives without a message.
     pub(crate) fn positions(
         &self,
         world: impl Fn(Rank) -> Rank,
         ranks: usize,
         leaves: bool,
+        most: usize,
     ) -> Vec<MessagePosition> {
         // A message that was not handled may be the one that a receive waits for.
         let news = !(self.arrived.is_empty() && self.written.is_empty() && self.ended.is_empty());
@@ -96,7 +101,7 @@ impl Messages {
         };
         let receives = self.matching.receives().filter(|receive| !unasked(receive));
         let receives = receives.map(|(want, it)| Waits::Receive(it, want.from));
-        self.begun().chain(receives).map(position).collect()
+        self.begun().chain(receives).take(most).map(position).collect()
     }
 
     /// Gives up all receives whose message has not arrived. Returns their calls, with ranks of the world, and their completions.

@@ -393,3 +393,37 @@ fn threads_that_make_groups_in_the_same_place_do_not_get_in_each_others_way() {
         assert_eq!(sum(&others[999]), 7);
     });
 }
+
+/// Groups that are dropped together are each looked at when something happens in them, not whenever another one is dropped.
+#[test]
+fn a_group_is_as_much_work_to_leave_however_many_are_left() {
+    const GROUPS: usize = 400;
+    let looks = world(2, small, |group| {
+        let parts: Vec<_> = (0..GROUPS).map(|_| group.new_group(&[0, 1]).unwrap().unwrap()).collect();
+        parts.iter().for_each(|part| part.barrier().unwrap());
+        let looks =
+            |group: &ProcessGroup| group.shared.runtime.with(|engine| engine.net().leaving.looks).unwrap();
+        let before = looks(&group);
+        if group.rank() == 1 {
+            // All ends of the other come first.
+            group.recv(&mut [0_u8], 0, 0).unwrap();
+        }
+        drop(parts);
+        if group.rank() == 0 {
+            group.send(&[0_u8], 1, 0).unwrap();
+        }
+        for _ in 0..20 {
+            group.barrier().unwrap();
+        }
+        let each = (looks(&group) - before) as f64 / GROUPS as f64;
+        let left = group
+            .shared
+            .runtime
+            .with(|engine| (engine.net().comms.iter().flatten().count(), engine.net().leaving.len()));
+        assert_eq!(left.unwrap(), (1, 0), "communicators of the engine, and those that it leaves");
+        group.leave().unwrap();
+        each
+    });
+    println!("{looks:?} looks for each group");
+    assert!(looks.iter().all(|&each| (1.0..20.0).contains(&each)), "{looks:?} looks for each group");
+}
