@@ -53,8 +53,10 @@ chaos: ## more of the random campaign of deaths and disagreements: UNISONO_TEST_
 	UNISONO_TEST_CASES=$${UNISONO_TEST_CASES:-2000} UNISONO_TEST_SEED=$${UNISONO_TEST_SEED:-$$(date +%s)} \
 	  cargo test -p unisono --test processes -- campaign
 
-soak: chaos ## what is long: chaos, and PyTorch's tests with 3 and 8 ranks (an hour)
+soak: chaos ## what is long: chaos, UNISONO_TEST_SOAK (a million) mixed operations at 8 ranks, and PyTorch's tests with 3 and 8 ranks (hours)
 	@ci/setup.sh build python
+	UNISONO_TEST_SOAK=$${UNISONO_TEST_SOAK:-1000000} UNISONO_TEST_SEED=$${UNISONO_TEST_SEED:-$$(date +%s)} \
+	  UNISONO_TEST_PROVIDERS=default,shm,tcp cargo test --release -p unisono --test processes -- "mixed operations"
 	@ci/torch.sh --suite 3 8
 
 test-hosts: ## ranks on several hosts, made of network namespaces, over libfabric 1 and 2 (needs root)

@@ -196,7 +196,7 @@ fn late(provider: &str) -> Outcome {
 fn play_late(call: &str) -> rank::Outcome {
     let world = join()?;
     if world.rank() == 1 {
-        std::thread::sleep(std::time::Duration::from_millis(6500));
+        thread::sleep(Duration::from_millis(6500));
     }
     let made = match call {
         "split" => world.split(Some(0), 0)?,

@@ -3,7 +3,7 @@
 //! The suite starts itself again as the ranks, which meet at stores that it serves; `suite.rs` says over which providers.
 //! `UNISONO_TEST_RANKS` sets the numbers of ranks of the collectives, 1,2,3,4,8 by default; with `UNISONO_TEST_BRIEF` they are
 //! checked with fewer types and counts. `UNISONO_TEST_GAP` sets how many seconds apart ranks leave, 6 by default.
-//! `UNISONO_TEST_CASES` and `UNISONO_TEST_SEED` are those of the random campaign.
+//! `UNISONO_TEST_CASES` and `UNISONO_TEST_SEED` are those of the random campaign, `UNISONO_TEST_SOAK` is the number of mixed operations.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
 
@@ -36,6 +36,7 @@ mod random;
 mod rank;
 mod reach;
 mod signals;
+mod soak;
 mod strangers;
 mod stuck;
 mod suite;
@@ -70,13 +71,14 @@ const ROLES: &[&[Role]] = &[
     chaos::ROLES,
     stuck::ROLES,
     reach::ROLES,
+    soak::ROLES,
 ];
 
 fn cases(provider: &str) -> Cases {
     let ranks = std::env::var("UNISONO_TEST_RANKS").unwrap_or_else(|_| "1,2,3,4,8".into());
     let mut cases = suite::of(&[drops::CASES]);
     if provider == rank::DEFAULT {
-        cases.extend(suite::of(&[chaos::CASES]));
+        cases.extend(suite::of(&[chaos::CASES, soak::CASES]));
         return cases;
     }
     for ranks in ranks.split(',').map(|ranks| ranks.parse().expect("UNISONO_TEST_RANKS holds numbers")) {
@@ -107,6 +109,7 @@ fn cases(provider: &str) -> Cases {
             strangers::CASES,
             stuck::CASES,
             reach::CASES,
+            soak::CASES,
         ];
         cases.extend(suite::of(&rest));
     }

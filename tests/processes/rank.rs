@@ -18,6 +18,9 @@ use unisono_transport::{mux::Mux, ofi::Options, shm};
 
 use crate::world::PATIENCE;
 
+/// The variable with the seconds after which a rank ends itself, if these are not [`PATIENCE`].
+pub(crate) const LIMIT: &str = "PROCESSES_LIMIT";
+
 /// The variable that makes a process a rank: its role, and the role's arguments.
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
 /// The stores of the groups it joins, one after the other.
@@ -29,8 +32,11 @@ pub(crate) const MUX: &str = "mux";
 /// What is taken if none is named.
 pub(crate) const DEFAULT: &str = "default";
 
+/// What a rank does, or its error.
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
 /// How a role ends.
-pub(crate) type Outcome = Result<(), Box<dyn Error>>;
+pub(crate) type Outcome = Result<()>;
 
 /// A role's name, and its function, which gets the arguments.
 pub(crate) type Role = (&'static str, fn(&str) -> Outcome);
@@ -40,7 +46,8 @@ pub(crate) fn run(told: &str, roles: &[&[Role]]) -> ExitCode {
     // Neither an end of the suite nor a call that hangs leaves it running.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
     thread::spawn(|| {
-        thread::sleep(PATIENCE);
+        let limit = std::env::var(LIMIT).ok().and_then(|limit| limit.parse().ok());
+        thread::sleep(limit.map_or(PATIENCE, Duration::from_secs));
         eprintln!("the watchdog ends this rank");
         std::process::exit(99);
     });
@@ -61,14 +68,14 @@ pub(crate) fn run(told: &str, roles: &[&[Role]]) -> ExitCode {
 }
 
 /// The configuration with which this process joins the `number`-th of its groups.
-pub(crate) fn config(number: usize) -> Result<Config, Box<dyn Error>> {
+pub(crate) fn config(number: usize) -> Result<Config> {
     let stores = std::env::var(STORES)?;
     let store = stores.split(' ').nth(number).ok_or("more groups than stores")?;
     Ok(Config { store: Some(StoreAddress::parse(store)?), ..Config::from_env()? })
 }
 
 /// Joins the only group of this process.
-pub(crate) fn join() -> Result<ProcessGroup, Box<dyn Error>> {
+pub(crate) fn join() -> Result<ProcessGroup> {
     Ok(join_with(config(0)?)?)
 }
 
@@ -107,7 +114,7 @@ pub(crate) fn signal_myself(signal: Signal) -> Outcome {
 }
 
 /// The failure of a call that had to fail.
-pub(crate) fn failure(result: unisono::Result<()>) -> Result<Failure, Box<dyn Error>> {
+pub(crate) fn failure(result: unisono::Result<()>) -> Result<Failure> {
     match result {
         Err(unisono::Error::Failed(failure)) => Ok(failure),
         Err(error) => Err(format!("not a failure of the group: {error}").into()),
@@ -119,7 +126,7 @@ pub(crate) fn failure(result: unisono::Result<()>) -> Result<Failure, Box<dyn Er
 pub(crate) fn until_failure(
     group: &ProcessGroup,
     mut call: impl FnMut(&ProcessGroup) -> unisono::Result<()>,
-) -> Result<Failure, Box<dyn Error>> {
+) -> Result<Failure> {
     let begun = Instant::now();
     let result = loop {
         let result = call(group);

@@ -39,6 +39,7 @@ pub(crate) struct TestJob {
     /// The token, which keeps the worlds of other tests apart.
     token: String,
     processes: Vec<Process>,
+    patience: Duration,
 }
 
 struct Process {
@@ -113,7 +114,13 @@ impl TestJob {
             _directory: None,
             token: format!("tests/processes, {}, {number}", std::process::id()),
             processes: Vec::new(),
+            patience: PATIENCE,
         }
+    }
+
+    /// Lets processes take longer than [`PATIENCE`], if this is longer.
+    pub(crate) fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience.max(PATIENCE);
     }
 
     /// Starts a rank in its role, with these variables besides those of every rank.
@@ -143,6 +150,7 @@ impl TestJob {
             .envs((self.provider != rank::DEFAULT).then_some(("UNISONO_PROVIDER", &self.provider)))
             .env("UNISONO_TIMEOUT", "60s")
             .env("UNISONO_JOIN_TIMEOUT", "60s")
+            .env(rank::LIMIT, self.patience.as_secs().to_string())
             .envs(more.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -199,7 +207,8 @@ impl TestJob {
         self.processes = rest;
         // Whoever is left when this returns early must not be left behind.
         let mut ending = Ending(ending);
-        let deadline = Instant::now() + PATIENCE;
+        let patience = self.patience;
+        let deadline = Instant::now() + patience;
         let mut ends = Vec::new();
         while !ending.0.is_empty() {
             let late =
@@ -209,7 +218,7 @@ impl TestJob {
                 process.child.kill()?;
             }
             let end = finish(process)?;
-            ensure!(!late, "rank {} is not done after {PATIENCE:?}: {}{}", end.rank, end.said, end.errors);
+            ensure!(!late, "rank {} is not done after {patience:?}: {}{}", end.rank, end.said, end.errors);
             ends.push(end);
         }
         Ok(ends)
