@@ -336,7 +336,8 @@ impl ProcessGroup {
     }
 
     /// On the world: leaves it and all groups in good order; no calls are possible afterwards. Every rank must call it, as any
-    /// collective. It returns when all ranks have called it, however late, or as soon as a rank dies or fails; from when all have called it,
+    /// collective. It returns when all ranks have called it, however late, or as soon as a rank dies, fails or cannot be reached. A rank
+    /// that lives and has not called it is waited for without a limit: it may have to write a checkpoint alone. From when all have called it,
     /// the timeout counts. A rank cannot
     /// leave earlier, because closing an endpoint may discard messages that the network has not delivered, and because a mismatch
     /// is detected only by ranks that are still members. After 30 s it logs a warning with the positions of the other ranks.

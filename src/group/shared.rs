@@ -400,7 +400,10 @@ impl Shared {
             if !noticed && begun.elapsed() >= NOTICE {
                 noticed = true;
                 let (rank, others) = (self.runtime.rank, monitor.whereabouts());
-                crate::log::warn!(rank, "this rank leaves and waits for the others to leave too: {others}");
+                crate::log::warn!(
+                    rank,
+                    "this rank leaves, and waits for the ranks that live and have not begun to leave, without a limit: {others}"
+                );
             }
             if !monitor.all_leave() {
                 all_since = None;
