@@ -276,7 +276,8 @@ impl Group {
         keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
         let request = request(collective, dtype, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
-        self.run(py, &request, input.memory(()), output.memory(Keep::new(keep)))
+        let (input, output) = operands::kept(&input, &output, Keep::new(keep));
+        self.run(py, &request, input, output)
     }
 
     /// Runs or begins a collective of tensors as torch's options describe it, if it is a plain one: its tensors are contiguous and in main
@@ -320,7 +321,8 @@ impl Group {
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
         let request = request(collective, dtype, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
-        self.begin_collective(py, &request, input.memory(()), output.memory(Keep::new(keep)))
+        let (input, output) = operands::kept(&input, &output, Keep::new(keep));
+        self.begin_collective(py, &request, input, output)
     }
 
     /// Begins to send memory to a rank.

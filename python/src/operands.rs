@@ -53,6 +53,14 @@ impl Operand {
     }
 }
 
+/// The memory of a call's input and output, kept alive by `owner` as long as the library has them: a rank that gets nothing has no output.
+pub(crate) fn kept(input: &Operand, output: &Operand, owner: impl Send + 'static) -> (Foreign, Foreign) {
+    match output {
+        Operand::None => (input.memory(owner), Foreign::none()),
+        output => (input.memory(()), output.memory(owner)),
+    }
+}
+
 /// The collective of this code, as in `_native.COLLECTIVES`.
 pub(crate) fn collective(code: usize) -> PyResult<Collective> {
     let unknown = || PyValueError::new_err(format!("there is no collective {code}"));

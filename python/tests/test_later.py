@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,34 @@ def dropped_works_end(group: Group) -> None:
         group.all_reduce_async(np.ones(10_000))
     gc.collect()
     assert group.all_reduce(1) == group.size
+
+
+class Memory(bytearray):
+    """What can be asked whether it lives."""
+
+
+def what_only_sends_is_kept(group: Group) -> None:
+    size, rank = group.size, group.rank
+    calls = [
+        lambda array: group.gather_async(array, 0),
+        lambda array: group.reduce_async(array, "max", 0),
+    ]
+    for call in calls:
+        memory = Memory(100_000)
+        array = np.frombuffer(memory, "u1")
+        array[:] = rank
+        lives = weakref.ref(memory)
+        if rank == 0:
+            # The others have begun it long before.
+            time.sleep(0.2)
+        work = call(array)
+        del array, memory
+        if rank != 0:
+            time.sleep(0.1)
+            assert lives() is not None
+        got = work.wait()
+        if rank == 0:
+            assert (got.reshape(-1, 100_000) == np.arange(size)[:, None]).all() or (got == size - 1).all()
 
 
 async def many(group: Group) -> None:
@@ -143,6 +172,10 @@ def test_staged_results_are_there_when_done(world: Ranks) -> None:
 
 def test_works_that_are_dropped_end(world: Ranks) -> None:
     world.run(dropped_works_end)
+
+
+def test_an_array_that_is_only_sent_lives_until_the_end(world: Ranks) -> None:
+    world.run(what_only_sends_is_kept)
 
 
 def test_asyncio_awaits_works(world: Ranks) -> None:
