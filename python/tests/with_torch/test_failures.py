@@ -186,6 +186,24 @@ def test_a_rank_that_never_comes_is_named():
     assert first.split("waits for")[1] == third.split("waits for")[1], (first, third)
 
 
+def cannot_join(one):
+    """A rank that cannot read its settings tells the others, which do not wait for it."""
+    if os.environ["RANK"] == one:
+        os.environ["UNISONO_CHUNK"] = "abc"
+    begun = time.monotonic()
+    with pytest.raises(dist.DistBackendError) as told:
+        join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store", timeout=60)
+    assert time.monotonic() - begun < 30
+    return str(told.value)
+
+
+@pytest.mark.parametrize("one", ["0", "1"])
+def test_a_rank_that_cannot_join_tells_the_others(one):
+    for rank, told in enumerate(run(3, cannot_join, one, init=False)):
+        assert "UNISONO_CHUNK=abc: wanted" in told, told
+        assert (f"rank {one} could not join: " in told) == (str(rank) != one), told
+
+
 def rank_0_never_comes():
     if os.environ["RANK"] == "0":
         return None
