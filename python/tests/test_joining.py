@@ -46,7 +46,12 @@ def outcome(folder: Path, change: str = "{}", **variables: str) -> list[str]:
     [
         ("{}", {"UNISONO_CHUNK": "abc"}, "UNISONO_CHUNK=abc: wanted", "UNISONO_CHUNK=abc: wanted"),
         ("{'reduction': 'some'}", {}, "ValueError init: reduction: ", "init: reduction: "),
-        ("{'size': 4}", {}, "this process has world size 4, the store 3", "this process has world size 4, the store 3"),
+        (
+            "{'size': 4}",
+            {},
+            "this process has world size 4, the store 3",
+            "this process has world size 4, the store 3",
+        ),
     ],
 )
 def test_a_rank_that_cannot_join_tells_the_others(
