@@ -165,3 +165,70 @@ fn scripts_are_well_formed() {
         assert!(text.starts_with("#!/bin/bash\n#SBATCH ") && text.contains("\nsrun "), "{text}");
     }
 }
+
+/// The instructions of a Dockerfile, with lines that go on as one.
+fn instructions(text: &str) -> Vec<(String, String)> {
+    let text = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect::<Vec<_>>()
+        .join("\n")
+        .replace("\\\n", " ");
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines
+        .map(|line| {
+            line.split_once(' ').map(|(name, rest)| (name.to_owned(), rest.trim().to_owned())).unwrap()
+        })
+        .collect()
+}
+
+#[test]
+fn the_image_has_what_programs_need() {
+    let file = read("deploy/Dockerfile");
+    let all = instructions(&file);
+    let of = |name: &str| {
+        let mut found = all.iter().filter(|(it, _)| it == name);
+        let one = found.next().unwrap_or_else(|| panic!("there is no {name}"));
+        assert!(found.next().is_none(), "there are several {name}");
+        one.1.clone()
+    };
+    let known = ["ARG", "FROM", "RUN", "COPY", "ENTRYPOINT", "CMD"];
+    assert!(all.iter().all(|(name, _)| known.contains(&name.as_str())), "{all:?}");
+    // The base is the one that is told, and may be another.
+    let base = of("ARG");
+    assert!(base.starts_with("BASE=") && of("FROM") == "${BASE}", "{base}");
+
+    // `make test-machines` runs programs in a root with these packages and no others.
+    let fresh = read("ci/fresh.sh");
+    let needed = fresh.lines().find_map(|line| line.split_once("include=libfabric1")).unwrap().1;
+    let needed: Vec<_> = format!("libfabric1{needed}").split(',').map(str::to_owned).collect();
+    let run = of("RUN");
+    let installed = run.split("--no-install-recommends ").nth(1).unwrap().split(" && ").next().unwrap();
+    let installed: Vec<_> = installed.split_whitespace().collect();
+    for package in &needed {
+        assert!(installed.contains(&package.as_str()), "the image lacks {package}: {installed:?}");
+    }
+    match Command::new("apt-cache").arg("show").args(&installed).output() {
+        Ok(shown) => {
+            let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+            for package in installed {
+                assert!(shown.contains(&format!("Package: {package}\n")), "there is no package {package}");
+            }
+        }
+        Err(error) => println!("SKIPPED: names of the image's packages: there is no apt-cache: {error}"),
+    }
+
+    // The commands at its head make the context, of which it copies all, and start the program that is in it.
+    let head: Vec<_> = file.lines().map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
+    let built = head.iter().find(|line| line.starts_with("cargo build")).unwrap();
+    let package = built.rsplit(' ').next().unwrap();
+    let manifest = read("cli/Cargo.toml");
+    assert!(
+        manifest.contains(&format!("name = \"{package}\"")) && manifest.contains("name = \"unisono\""),
+        "{built}"
+    );
+    assert!(head.contains(&"mkdir -p target/image && cp target/release/unisono target/image"), "{head:?}");
+    assert!(head.iter().any(|line| line.ends_with("-f deploy/Dockerfile target/image")), "{head:?}");
+    assert_eq!(of("COPY"), ". /usr/local/bin/");
+    assert_eq!([of("ENTRYPOINT"), of("CMD")], ["[\"unisono\"]", "[\"doctor\"]"]);
+}

@@ -32,7 +32,7 @@ fn start(hosts: &Path, rank: usize, port: u16) -> Child {
 #[test]
 fn a_name_that_becomes_known_late_holds_up_no_rank_for_longer() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED: a mount namespace needs root");
+        println!("SKIPPED: a name that becomes known late: only root can have a mount namespace");
         return;
     }
     // What the ranks' hosts files say at first of the name: nothing, or the address of another host (RFC 5737). Then, on the ranks that
