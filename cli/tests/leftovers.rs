@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::Read,
     process::{self, Child, Command, Stdio},
@@ -49,21 +50,21 @@ impl Job {
         all.filter(marked).collect()
     }
 
-    /// Waits until each rank has a socket and shared memory. Gives the ranks' processes and sockets' names.
+    /// Waits until each rank has a socket, and each reads memory that each other one writes. Gives the ranks' processes and sockets' names.
     fn met(&mut self) -> (Vec<Pid>, Vec<String>) {
         let begun = Instant::now();
         loop {
             let (mut ranks, mut names) = (Vec::new(), Vec::new());
             for process in self.processes() {
                 let own = names_of(process);
-                if !own.is_empty() && shares_memory(process) {
+                if !own.is_empty() {
                     ranks.push(process);
                     names.extend(own);
                 }
             }
             names.sort();
             names.dedup();
-            if ranks.len() == RANKS {
+            if ranks.len() == RANKS && all_share(&ranks) {
                 assert_eq!(names.len(), RANKS, "{names:?}");
                 return (ranks, names);
             }
@@ -104,10 +105,21 @@ fn files_of(process: Pid) -> Vec<String> {
     mapped.chain(open(process)).filter(|file| file.starts_with("/dev/shm/")).collect()
 }
 
-/// Whether a process has mapped memory that it can share.
-fn shares_memory(process: Pid) -> bool {
+/// The memory that a process shares, by the numbers of its files: what it only reads, and what it writes.
+fn shared(process: Pid) -> [BTreeSet<String>; 2] {
     let maps = fs::read_to_string(format!("/proc/{}/maps", process.as_raw_pid())).unwrap_or_default();
-    maps.contains("/memfd:")
+    // An address, rights, an offset, a device, a number and a name.
+    let rows = maps.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let memory: Vec<_> = rows.filter(|row| row.len() > 5 && row[5].starts_with("/memfd:")).collect();
+    ["r--s", "rw-s"]
+        .map(|rights| memory.iter().filter(|row| row[1] == rights).map(|row| row[4].to_owned()).collect())
+}
+
+/// Whether each of these processes reads memory that each other one writes.
+fn all_share(ranks: &[Pid]) -> bool {
+    let all: Vec<_> = ranks.iter().copied().map(shared).collect();
+    let reads = |one: usize, other: usize| one == other || !all[one][0].is_disjoint(&all[other][1]);
+    (0..all.len()).all(|one| (0..all.len()).all(|other| reads(one, other)))
 }
 
 /// The sockets on this host with names of unisono's: the number of each, and its name.

@@ -31,9 +31,11 @@ use crate::{
 /// Among more ranks than this, less is simulated: many ranks take long.
 const MANY: usize = 2000;
 
-/// A prediction that takes longer than this shows how far it is, and how often.
+/// A prediction that takes longer than this shows how far it is on a terminal, and how often.
 const AFTER: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(200);
+/// Elsewhere one that takes longer than this says it once: a line among others' output should be worth it.
+const LONG: Duration = Duration::from_secs(5);
 
 /// Examples in the help.
 const EXAMPLES: &str = "\
@@ -218,6 +220,7 @@ struct Watch {
     done: usize,
     all: usize,
     ranks: usize,
+    /// Whether the line has been printed, or is not wanted.
     said: bool,
 }
 
@@ -237,16 +240,25 @@ impl Watch {
     }
 
     fn show(&mut self) {
-        let Self { done, all, ranks, .. } = *self;
+        let Self { done, all, .. } = *self;
         self.bar.draw(|bar| {
             bar.set_length(all as u64);
             bar.set_position(done as u64);
         });
-        if !self.said && self.begun.elapsed() > AFTER && done < all {
-            self.said = true;
-            let ranks = words::some(ranks, "rank");
-            crate::complain!("unisono simulate: {all} schedules of {ranks} are simulated; {done} are done");
+        if let Some(line) = self.line(self.begun.elapsed()) {
+            crate::complain!("{line}");
         }
+    }
+
+    /// The line that is due after this time.
+    fn line(&mut self, elapsed: Duration) -> Option<String> {
+        let Self { done, all, ranks, .. } = *self;
+        if self.said || elapsed <= LONG || done >= all {
+            return None;
+        }
+        self.said = true;
+        let ranks = words::some(ranks, "rank");
+        Some(format!("unisono simulate: {all} schedules of {ranks} are simulated; {done} are done"))
     }
 
     /// Removes the bar, before results are printed; what follows has a new one.
@@ -298,4 +310,32 @@ fn table(
         writeln!(out, "~ extrapolated from smaller sizes")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch(said: bool) -> Watch {
+        Watch { bar: Watch::bar(), begun: Instant::now(), done: 0, all: 8, ranks: 10_000, said }
+    }
+
+    #[test]
+    fn a_long_prediction_says_once_how_far_it_is() {
+        let mut watch = watch(false);
+        assert_eq!(watch.line(LONG), None, "too soon");
+        watch.done();
+        let told = watch.line(LONG + EVERY).unwrap();
+        assert_eq!(told, "unisono simulate: 8 schedules of 10000 ranks are simulated; 1 are done");
+        watch.done();
+        assert_eq!(watch.line(3 * LONG), None, "it has been said");
+    }
+
+    #[test]
+    fn what_has_ended_or_has_a_bar_says_nothing() {
+        let mut ended = watch(false);
+        (0..8).for_each(|_| ended.done());
+        assert_eq!(ended.line(2 * LONG), None);
+        assert_eq!(watch(true).line(2 * LONG), None, "on a terminal");
+    }
 }
