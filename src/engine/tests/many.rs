@@ -57,7 +57,7 @@ impl Engine {
 fn looks(many: usize, bytes: usize, first: bool) -> f64 {
     let (hub, one) = (Hub::new(), AtomicBool::new(false));
     let each = |rank: Rank, engine: &mut Engine| {
-        let mut data = vec![rank as u8; bytes * many];
+        let mut data = vec![u8::from(rank == 1); bytes * many];
         let mut outcomes = Vec::new();
         let sends = rank == 0;
         let begins_first = sends == first;

@@ -48,7 +48,8 @@ struct Group {
 fn taken() -> rank::Result<[i64; 4]> {
     let status = fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| -> rank::Result<i64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or(format!("no {name}"))?;
+        let line =
+            status.lines().find_map(|line| line.strip_prefix(name)).ok_or_else(|| format!("no {name}"))?;
         Ok(line.trim().trim_end_matches(" kB").parse()?)
     };
     let count = |of: &str| -> rank::Result<i64> { Ok(i64::try_from(fs::read_dir(of)?.count())?) };
