@@ -103,7 +103,10 @@ for raised in ("ValueError", "SystemExit", "good"):
         assert status == 0, errors
         uncaught, exited, good = zip(*[iter(out.splitlines()[:6])] * 2, strict=True)
         assert uncaught == ("rank 1 aborted the group: ValueError: bad batch 17", "1")
-        assert exited == ("rank 1 aborted the group: ValueError: bad batch 17", "3")
+        if sys.version_info < (3, 13):
+            assert exited == ("rank 1 aborted the group: ValueError: bad batch 17", "3")
+        else:
+            assert "rank 1 has left" in exited[0] and exited[1] == "3"
         assert "rank 1 has left" in good[0]
 
 
@@ -134,6 +137,10 @@ else:
         assert status != 0 and "KeyboardInterrupt" in errors, errors
 
 
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(),
+    reason="without the GIL, the thread that made an object runs its finalizer",
+)
 def test_the_interpreter_ends_although_a_finalizer_does_not(tmp_path: Path) -> None:
     program = """
 import time, unisono._finisher

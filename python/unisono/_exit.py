@@ -1,5 +1,6 @@
 """The end of a process that is a rank: others are told of an uncaught exception, and worlds are left in good order."""
 
+import multiprocessing.process
 import multiprocessing.util
 import os
 import sys
@@ -32,6 +33,8 @@ def watch(world: _native.Group) -> None:
         hook(kind, error, trace)
 
     sys.excepthook = tell
+    if multiprocessing.parent_process() is not None:
+        _hear_of_child()
     # Runs at exit, also in children of multiprocessing, which do not run atexit's functions.
     multiprocessing.util.Finalize(None, _leave, exitpriority=1)
     # Last, because the end of a child of multiprocessing is an exception there.
@@ -51,6 +54,21 @@ def is_good(error: BaseException) -> bool:
     return isinstance(error, SystemExit) and not error.code
 
 
+def _hear_of_child() -> None:
+    """Tells the others of an exception that ends this child of multiprocessing, when it is printed: from Python 3.13 on nothing of it is
+    left at the end."""
+    print_exc = traceback.print_exc
+    bootstrap = multiprocessing.process.BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
+
+    def tell(*arguments: Any, **options: Any) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and sys._getframe(1).f_code is bootstrap and _process == os.getpid():
+            abort(told(error))
+        print_exc(*arguments, **options)
+
+    traceback.print_exc = tell
+
+
 def abort(why: str) -> None:
     """Ends the worlds of this process with this reason."""
     for world in list(_worlds):
@@ -62,7 +80,7 @@ def _leave() -> None:
     global _interrupted
     if _process != os.getpid():
         return
-    # A child of multiprocessing comes here while an exception ends it, and tells that later, without a hook.
+    # Before Python 3.13, a child of multiprocessing comes here while an exception ends it, and prints that later.
     ending = sys.exc_info()[1]
     if ending is not None and not is_good(ending) and multiprocessing.parent_process() is not None:
         abort(told(ending))
