@@ -49,10 +49,11 @@ pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
             format!("{} {} in it", rank_list(&inside), if inside.len() == 1 { "is" } else { "are" });
         for (i, &rank) in inside.iter().take(DETAILS).enumerate() {
             let Some(running) = waits(rank) else { continue };
-            let whom = if running.waits.is_empty() { "nobody".to_owned() } else { rank_list(&running.waits) };
+            let waited =
+                if running.waits.is_empty() { "nobody".to_owned() } else { rank_list(&running.waits) };
             let comma = if i == 0 { ":" } else { "," };
             let steps = if running.steps == 1 { "step" } else { "steps" };
-            let _ = write!(part, "{comma} rank {rank} waits for {whom} ({} {steps} done)", running.steps);
+            let _ = write!(part, "{comma} rank {rank} waits for {waited} ({} {steps} done)", running.steps);
         }
         if inside.len() > DETAILS {
             let _ = write!(part, ", and {} more", inside.len() - DETAILS);
@@ -90,10 +91,10 @@ fn lost(positions: &[Option<Position>]) -> Vec<String> {
     for (to, waiting) in
         positions.iter().enumerate().filter_map(|(to, position)| Some((to, position.as_ref()?)))
     {
-        let mut whom: Vec<Rank> = waiting.waits().flat_map(|wait| wait.ranks).copied().collect();
-        whom.sort_unstable();
-        whom.dedup();
-        for from in whom.into_iter().filter(|&from| from != to) {
+        let mut ranks: Vec<Rank> = waiting.waits().flat_map(|wait| wait.ranks).copied().collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        for from in ranks.into_iter().filter(|&from| from != to) {
             let Some(Some(sender)) = positions.get(from) else { continue };
             let sent = sender.traffic(to).map_or(0, |it| it.sent);
             let missing = sent.saturating_sub(waiting.traffic(from).map_or(0, |it| it.arrived));
@@ -122,12 +123,12 @@ fn activity(position: &Position) -> String {
         Stage::Calls | Stage::Leaves => {}
     }
     let waits = position.waits().map(|wait| {
-        let whom = if wait.ranks.is_empty() {
+        let waited = if wait.ranks.is_empty() {
             String::new()
         } else {
             format!(", waits for {}", rank_list(wait.ranks))
         };
-        format!("called {}{whom}", wait.group.says(wait.call, None))
+        format!("called {}{waited}", wait.group.says(wait.call, None))
     });
     let waits: Vec<_> = waits.take(DETAILS).collect();
     if !waits.is_empty() {

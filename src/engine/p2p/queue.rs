@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Up to so many entries are searched one by one, which costs less than an index; more of them have an index.
+/// Up to this number of entries, they are searched one by one, which costs less than an index; more of them have an index.
 const FEW: usize = 32;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ fn described(topology: Topology, ranks: Ranks) -> Section {
     Machine::described(topology, hardware, ranks).judge()
 }
 
-/// What is said of the machine recorded in a file of this folder, with so many ranks.
+/// What is said of the machine recorded in a file of this folder, with this number of ranks.
 fn recorded(name: &str, ranks: usize) -> Section {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/doctor/tests").join(name);
     let ranks = Ranks { count: Some(ranks), ..Ranks::default() };
