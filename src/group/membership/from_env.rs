@@ -25,7 +25,7 @@ impl ProcessGroup {
     /// [`crate::launch`]), and the settings of [`Config`].
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config) if variables are missing or invalid, otherwise as [`Self::join`]. As far as the variables
+    /// [`Error::Config`] if variables are missing or invalid, otherwise as [`Self::join`]. As far as the variables
     /// say where the store is, the other ranks are told of the error and do not wait for this rank.
     pub fn from_env() -> Result<Self> {
         Self::from_env_with(|_| ())
