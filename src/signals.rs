@@ -5,8 +5,8 @@
 //! The handler only writes to a pipe; a thread does the rest. In a forked child it does what the default action does.
 //!
 //! Debian's libfabric loads libinfinipath, which installs a handler in every process as it is loaded: on a signal that ends the process
-//! it prints addresses, writes a file `PROGRAM.80s-PID,HOST.btr` into the working directory, and exits with status 1. Each signal that still
-//! has it gets its default action back before a rank joins ([`restore_defaults`]).
+//! it prints addresses, writes a file `PROGRAM.80s-PID,HOST.btr` into the working directory, and exits with status 1. Each signal that
+//! has it gets its default action back when this library has been loaded ([`RESTORE`]), before a program's handler could call it.
 
 #![allow(unsafe_code, reason = "a signal handler is installed by C, and runs where little is allowed")]
 
@@ -18,7 +18,7 @@ use std::{
         unix::net::UnixStream,
     },
     sync::{
-        Arc, Mutex, MutexGuard, Once, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicI32, Ordering},
     },
     thread,
@@ -128,16 +128,20 @@ fn listen(mut pipe: UnixStream) {
     }
 }
 
+/// The loader calls this after it has initialized the libraries that this one needs, and before `main`.
+#[used]
+// SAFETY: the section holds the addresses of functions that the loader calls (System V ABI, "Initialization and Termination Functions"),
+// and `restore_defaults` uses nothing that has to be initialized before.
+#[unsafe(link_section = ".init_array")]
+static RESTORE: extern "C" fn() = restore_defaults;
+
 /// Gives each signal its default action that has libinfinipath's handler: nothing but loading the library chose that one.
-pub(crate) fn restore_defaults() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        for signal in FOREIGN {
-            if is_foreign(&current(signal)) {
-                replace(signal, &default());
-            }
+extern "C" fn restore_defaults() {
+    for signal in FOREIGN {
+        if is_foreign(&current(signal)) {
+            replace(signal, &default());
         }
-    });
+    }
 }
 
 fn pid() -> i32 {

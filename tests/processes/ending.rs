@@ -93,6 +93,11 @@ fn one(provider: &str, case: usize, random: &mut Random) -> Result<i64, Box<dyn 
         let said = same(&others, "told")?;
         ensure!(said.contains(&format!("rank {victim} ")) || ["chunk", "provider"].contains(&how), "{said}");
         ensure!(said.contains(words), "{said}, and not {words}");
+        // What only this rank finds wrong.
+        ensure!(
+            !words.starts_with(": ") || said.contains(&format!("rank {victim} could not join: ")),
+            "{said}"
+        );
         let since = dead.first().ok_or("it did not end")?.number("signalled")?;
         let mut slowest = 0;
         for end in &others {

@@ -42,7 +42,6 @@ use crate::{
         roster::{Entry, Roster},
         watchdog::{Subject, Watchdog},
     },
-    signals,
 };
 
 /// How long to poll without yielding if every rank has a core of its own: a few times the time of a message over TCP on the
@@ -67,7 +66,6 @@ impl ProcessGroup {
     /// reports this to the store, and the other ranks get [`Error::Failed`]. All ranks get [`Error::Failed`] if a rank dies
     /// while they join, if their settings differ, or if the connection check fails.
     pub fn join(config: Config) -> Result<Self> {
-        signals::restore_defaults();
         config.validate().map_err(|problem| Self::cannot_join(&config, problem))?;
         let deadline = Instant::now() + config.join_timeout;
         let open = |address| Store::open(address, &config.member(), deadline);
@@ -95,7 +93,6 @@ impl ProcessGroup {
     /// # Errors
     /// As [`join`](Self::join).
     pub fn join_at(config: Config, store: Store) -> Result<Self> {
-        signals::restore_defaults();
         config.validate().map_err(|problem| Self::cannot_join(&config, problem))?;
         Self::join_before(Instant::now() + config.join_timeout, config, Some(store))
     }
