@@ -439,19 +439,19 @@ fn more_ranks_than_there_may_be_descriptors_are_refused_in_words() {
         let mut shell = Command::new("sh");
         shell.args(["-c", &script, env!("CARGO_BIN_EXE_unisono")]).stdin(Stdio::null()).output().unwrap()
     };
-    // Both limits; 4 descriptors for each rank, and 64.
-    let output = limited("-n 103", "10");
+    // Both limits; 5 descriptors for each rank, and 64.
+    let output = limited("-n 113", "10");
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""), "{output:?}");
     let said = text(&output.stderr);
     assert!(
-        said.contains("10 ranks take 104 file descriptors here") && said.contains("103 at most"),
+        said.contains("10 ranks take 114 file descriptors here") && said.contains("113 at most"),
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");
     // The soft limit alone is raised, also for 256 connections of strangers.
     let output = limited("-Sn 32", "10");
     assert!(output.status.success(), "{output:?}");
-    assert!(sorted(&output.stdout).contains(&"[7] 360".to_owned()), "{output:?}");
+    assert!(sorted(&output.stdout).contains(&"[7] 370".to_owned()), "{output:?}");
 }
 
 #[test]

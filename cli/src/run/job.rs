@@ -186,10 +186,10 @@ impl Job {
         })
     }
 
-    /// Raises the limit on file descriptors to what the ranks need: two connections of each to the store, and its two outputs if they
-    /// are forwarded.
+    /// Raises the limit on file descriptors to what the ranks need: two connections of each to the store, which watches its process
+    /// by a third descriptor, and its two outputs if they are forwarded.
     fn make_room(&self) -> io::Result<()> {
-        let each = if self.output == Output::Prefixed { 4 } else { 2 };
+        let each = if self.output == Output::Prefixed { 5 } else { 3 };
         let needed = each * u64::from(self.ranks) + OWN_DESCRIPTORS;
         let mut limit = getrlimit(Resource::Nofile);
         if let Some(most) = limit.maximum
