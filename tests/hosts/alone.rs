@@ -51,7 +51,7 @@ fn no_shared_memory(_: &str) -> Outcome {
     let ends = world.end_all()?;
     for end in &ends {
         let error = end.said("error")?;
-        for part in ["one network namespace", "ranks 0, 2 on host0", "ranks 1 on host1", "--network=host"] {
+        for part in ["one network namespace", "ranks 0, 2 on host0", "rank 1 on host1", "--network=host"] {
             ensure!(error.contains(part), "rank {}: {part:?} is not in {error:?}", end.rank);
         }
     }
