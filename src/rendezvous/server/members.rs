@@ -1,7 +1,7 @@
 //! The members of a group: which are alive, have left or are dead, and the messages that tell them. Knows no sockets.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -30,6 +30,8 @@ const MAX_QUERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Members {
     states: Vec<RankState>,
+    /// The ranks whose watch has ended and may come again; some may have come.
+    lost: BTreeSet<Rank>,
     sessions: u64,
     /// Whether this is not the first group at this store.
     renewed: bool,
@@ -137,6 +139,7 @@ impl Members {
     pub(super) fn new(ranks: usize) -> Self {
         Self {
             states: (0..ranks).map(|_| RankState::Empty).collect(),
+            lost: BTreeSet::new(),
             sessions: 0,
             renewed: false,
             failure: None,
@@ -280,6 +283,7 @@ impl Members {
         }
         if let Ending::Closed | Ending::Reset = ending {
             *watch = Watching::Lost { reset: ending == Ending::Reset, until: now + RETURN, next: now };
+            self.lost.insert(role.rank);
             let failure = self.expire(now, outbox);
             return failure.or_else(|| self.answer(now, outbox));
         }
@@ -289,7 +293,7 @@ impl Members {
 
     /// When ranks whose watch has ended are looked at next.
     pub(super) fn lost_until(&self) -> Option<Instant> {
-        let lost = self.states.iter().filter_map(|state| match state {
+        let lost = self.lost.iter().filter_map(|&rank| match self.states.get(rank)? {
             RankState::Taken { watch: Watching::Lost { until, next, .. }, .. } => Some(*until.min(next)),
             _ => None,
         });
@@ -300,7 +304,7 @@ impl Members {
     /// first sign.
     pub(super) fn expire(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Failure> {
         let mut first = None;
-        for rank in 0..self.states.len() {
+        for rank in std::mem::take(&mut self.lost) {
             let Some(RankState::Taken { watch: Watching::Lost { reset, until, next }, process, .. }) =
                 self.states.get_mut(rank)
             else {
@@ -313,6 +317,7 @@ impl Members {
                 first = first.or(failure);
             } else {
                 *next = if process.is_some() { now + AGAIN } else { *until };
+                self.lost.insert(rank);
             }
         }
         first
