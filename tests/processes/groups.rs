@@ -127,16 +127,24 @@ fn at_once(provider: &str) -> Outcome {
     world.start_all("groups-at-once 500", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;
+    for end in &ends {
+        let registered = end.number("registered")?;
+        ensure!(registered == 0, "rank {} has {registered} other bytes of registered memory", end.rank);
+    }
+    given_back(&ends, "the first 500")
+}
+
+/// No rank has more threads or files, or more than `MORE` bytes more, than `after` earlier groups.
+fn given_back(ends: &[End], after: &str) -> Outcome {
     let ends: Vec<&End> = ends.iter().collect();
     ensure!(same(&ends, "threads and files")? == "true", "threads or open files are left");
     let mut most = 0;
     for end in ends {
-        let (bytes, registered) = (end.number("bytes")?, end.number("registered")?);
-        ensure!(bytes <= MORE, "rank {} takes {bytes} bytes more than after the first 500", end.rank);
-        ensure!(registered == 0, "rank {} has {registered} other bytes of registered memory", end.rank);
+        let bytes = end.number("bytes")?;
+        ensure!(bytes <= MORE, "rank {} takes {bytes} bytes more than after {after}", end.rank);
         most = most.max(bytes);
     }
-    Ok(Verdict::Measured(format!("at most {} KiB more than after the first 500", most >> 10)))
+    Ok(Verdict::Measured(format!("at most {} KiB more than after {after}", most >> 10)))
 }
 
 fn many(provider: &str) -> Outcome {
@@ -154,15 +162,7 @@ fn come_and_go(provider: &str) -> Outcome {
     world.start_all("groups", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(End::well)?;
-    let ends: Vec<&End> = ends.iter().collect();
-    ensure!(same(&ends, "threads and files")? == "true", "threads or open files are left");
-    let mut most = 0;
-    for end in ends {
-        let bytes = end.number("bytes")?;
-        ensure!(bytes <= MORE, "rank {} takes {bytes} bytes more than after {EARLY} groups", end.rank);
-        most = most.max(bytes);
-    }
-    Ok(Verdict::Measured(format!("at most {} KiB more than after {EARLY}", most >> 10)))
+    given_back(&ends, &format!("{EARLY} groups"))
 }
 
 /// Rank 0 says once for whom it waits, whichever call makes the group.
