@@ -29,7 +29,7 @@ const MAX_REFUSED: usize = 1000;
 /// How long writing a message to the server may take; the kernel buffers it as a rule.
 const WRITE: Duration = Duration::from_secs(1);
 
-/// How long this rank tries to connect again: not longer than the store waits for it.
+/// How long this rank tries to connect again. The store waits less once it has noticed the end of the connection, which may be later.
 const RETURN: Duration = Duration::from_secs(2);
 
 /// How many milliseconds the ranks have to answer a question that is asked again.

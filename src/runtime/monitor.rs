@@ -107,7 +107,7 @@ impl Monitor {
         Ok(Self { watchdog: None, _last_words, rank, latch, position, current, watch, asked, said })
     }
 
-    /// Says for whom this rank waits while it makes a group, which takes long only if a rank does not call.
+    /// Warns which rank this one waits for while it makes a group, which takes long only if a rank does not call.
     fn report_wait(&self, vainly: Duration) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if vainly < *said {

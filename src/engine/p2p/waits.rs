@@ -74,7 +74,7 @@ impl Messages {
         oldest.map(|waits| (waits.completion().submitted, waits.signature(), waits.peer()))
     }
 
-    /// The positions of at most so many calls that the caller waits for, in a group of so many ranks, with ranks of the world. If the
+    /// The positions of at most `most` calls that the caller waits for, in a group of `ranks` ranks, with ranks of the world. If the
     /// rank `leaves`, it does not wait for receives without a message.
     pub(crate) fn positions(
         &self,

@@ -52,8 +52,9 @@ impl Engine {
     }
 }
 
-/// One rank begins so many receives and the other so many sends of so many bytes; the sleeps of the engine come in between. The sends
-/// begin when all receives have, or, if sends are `first`, the other way round. Returns the looks of the busier rank for a message.
+/// Rank 0 begins `many` sends of `bytes` bytes, and rank 1 as many receives. After each the engine is driven until it would sleep. If
+/// `first`, all sends begin before the first receive, otherwise all receives before the first send. Returns the looks for each message
+/// at the rank that has more.
 fn looks(many: usize, bytes: usize, first: bool) -> f64 {
     let (hub, one) = (Hub::new(), AtomicBool::new(false));
     let each = |rank: Rank, engine: &mut Engine| {

@@ -1,4 +1,4 @@
-//! What a process is told by its environment: the world that it joins, and whom it tells if it cannot.
+//! Joins the world that the environment describes, and tells the other ranks if this process cannot join.
 
 use super::join::report;
 use crate::{
@@ -15,8 +15,10 @@ impl Config {
     /// [`Error::Config`] if a variable is missing or not valid. If no variable names a rank, that is an error, not a world of one
     /// rank. As far as the variables say where the store is, the other ranks are told of the error, for at most five seconds.
     pub fn from_env() -> Result<Self> {
-        let (config, problem) = read()?;
-        problem.map_or(Ok(()), |problem| Err(ProcessGroup::cannot_join(&config, problem))).map(|()| config)
+        match read()? {
+            (config, None) => Ok(config),
+            (config, Some(problem)) => Err(ProcessGroup::cannot_join(&config, problem)),
+        }
     }
 }
 
