@@ -17,7 +17,7 @@ pub(super) struct Family {
 
 /// All launchers, the nearest to the process first: each may be started by those that follow it, and its ranks then inherit their
 /// variables. MPI launchers start their daemons by `srun`, and their ranks inherit the daemons' task numbers (with Open MPI 5.0.11 and
-/// Slurm 22.05: 4 ranks in a step of 2 tasks). PALS and Flux precede MPICH because they set its
+/// Slurm 22.05: 4 ranks in a step of 2 tasks). Flux and PALS precede MPICH because they set its
 /// variables as well, and PALS has no size of its own.
 pub(super) const FAMILIES: [Family; 8] = [
     Family {
@@ -42,19 +42,19 @@ pub(super) const FAMILIES: [Family; 8] = [
         local_ranks: "OMPI_COMM_WORLD_LOCAL_SIZE",
     },
     Family {
-        name: "PALS",
-        rank: "PALS_RANKID",
-        ranks: "PMI_SIZE",
-        local_rank: "PALS_LOCAL_RANKID",
-        local_ranks: "PALS_LOCAL_SIZE",
-    },
-    Family {
         name: "Flux",
         rank: "FLUX_TASK_RANK",
         ranks: "FLUX_JOB_SIZE",
         local_rank: "FLUX_TASK_LOCAL_ID",
         // Flux tells how many hosts a job has, not how many ranks each has.
         local_ranks: "FLUX_JOB_NNODES",
+    },
+    Family {
+        name: "PALS",
+        rank: "PALS_RANKID",
+        ranks: "PMI_SIZE",
+        local_rank: "PALS_LOCAL_RANKID",
+        local_ranks: "PALS_LOCAL_SIZE",
     },
     Family {
         name: "MPICH",

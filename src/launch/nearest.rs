@@ -37,32 +37,35 @@ fn nearest(
 ) -> Result<Option<(Found, &'static [&'static str])>> {
     let (mut all, mut hidden) = (found, &[] as &[&str]);
     while let [near, farther @ ..] = all {
-        match farther.iter().find(|far| !fits(variable, near, far)) {
-            None => return Ok(Some((*near, hidden))),
+        if farther.iter().any(|far| is_outer(variable, near, far)) {
             // `near` was there first, and what started this process since is among the others.
-            Some(far) if is_outer(variable, near, far) => {
-                hidden = match near.family.name {
-                    "unisono" if is_torchrun(variable) => STORE,
-                    "unisono" => RUN,
-                    "torchrun" => MASTER,
-                    _ => hidden,
-                };
-                all = farther;
-            }
+            hidden = match near.family.name {
+                "unisono" if is_torchrun(variable) => STORE,
+                "unisono" => RUN,
+                "torchrun" => MASTER,
+                _ => hidden,
+            };
+            all = farther;
+            continue;
+        }
+        // PALS, Flux and srun set MPICH's variables too: who may start `near` is told by theirs.
+        let own = |far: &&Found| {
+            let sets =
+                |other: &Found| ["PALS", "Flux", "Slurm"].contains(&other.family.name) && agree(other, far);
+            far.family.name != "MPICH" || near.family.name == "Flux" || !found.iter().any(sets)
+        };
+        let fits = |far: &&Found| agree(near, far) || starts(variable, far, near);
+        match farther.iter().filter(own).find(|far| !fits(far)) {
+            None => return Ok(Some((*near, hidden))),
             Some(far) => return Err(contradiction(variable, near, far)),
         }
     }
     Ok(None)
 }
 
-/// Whether `near` can be what started this process, although `far` has set its variables too.
-fn fits(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Found) -> bool {
-    let agree = (near.rank, near.ranks) == (far.rank, far.ranks);
-    if near.family.name == "unisono" && far.family.name == "torchrun" && is_run(variable) {
-        // `unisono run` sets RANK and WORLD_SIZE as well, and removes what torchrun has set: what differs has been set since.
-        return agree && !is_torchrun(variable);
-    }
-    agree || starts(variable, far, near)
+/// Whether both tell the same rank and world size.
+fn agree(one: &Found, other: &Found) -> bool {
+    (one.rank, one.ranks) == (other.rank, other.ranks)
 }
 
 /// Whether torchrun itself has set its variables, and not a user, a script or a pod that sets some of the same.
@@ -79,18 +82,28 @@ fn is_run(variable: &impl Fn(&str) -> Option<String>) -> bool {
 fn starts(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found) -> bool {
     let outside = |names: &[&str]| names.contains(&far.family.name);
     let has = |name: &str| variable(name).is_some();
+    let is = |name: &str, number: usize| variable(name).is_some_and(|text| text.trim() == number.to_string());
     match near.family.name {
         // Set by hand they decide, but for a world of one rank, for which nobody needs them.
         "unisono" => is_run(variable) || near.ranks > 1,
+        // A step, a job or a pod of one rank is as a shell, in which somebody may start ranks by hand.
+        "torchrun" if far.ranks == 1 && near.ranks > 1 && outside(&["Slurm", "Flux", "LeaderWorkerSet"]) => {
+            true
+        }
         "torchrun" => is_torchrun(variable) || spawned(variable, far, near),
         // The daemons of mpirun and mpiexec are a step with one task on each host.
         "Open MPI" | "MPICH" if far.family.name == "Slurm" => {
             has(near.family.local_rank)
-                && variable("SLURM_STEP_NUM_NODES").is_none_or(|nodes| nodes.trim() == far.ranks.to_string())
+                && (!has("SLURM_STEP_NUM_NODES") || is("SLURM_STEP_NUM_NODES", far.ranks))
         }
+        // Those of mpirun on a system with PALS likewise.
+        "Open MPI" if far.family.name == "PALS" => has(near.family.local_rank) && is("PALS_LOCAL_SIZE", 1),
+        // Flux, if it was started by mpirun itself, removes only this one of mpirun's variables.
+        "Open MPI" if far.family.name == "Flux" => has(near.family.local_rank) && has("PMIX_RANK"),
         "Open MPI" | "MPICH" => has(near.family.local_rank) && outside(&["Flux", "LeaderWorkerSet"]),
         "PALS" => outside(&["LeaderWorkerSet"]),
-        "Flux" => outside(&["Slurm", "LeaderWorkerSet"]),
+        // Its brokers may be ranks of PALS, whose world size it has replaced by its own.
+        "Flux" => outside(&["Slurm", "LeaderWorkerSet"]) || outside(&["PALS"]) && far.ranks == near.ranks,
         _ => outside(&["LeaderWorkerSet"]),
     }
 }
@@ -102,17 +115,31 @@ fn spawned(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found
     near.ranks.is_multiple_of(far.ranks) && local < each && near.rank == far.rank * each + local
 }
 
-/// Whether the process that `near` describes has, further down, started the ranks of `far`.
+/// Whether the process that `near` describes has, further down, started the ranks of `far`. All ranks of `far` must find the same, also
+/// those whose numbers are those of `near` by chance.
 fn is_outer(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Found) -> bool {
+    let has = |name: &str| variable(name).is_some();
     match near.family.name {
-        "unisono" => far.family.name == "torchrun" && is_run(variable),
-        // A pod whose manifest has RANK and WORLD_SIZE, in which somebody calls mpirun or srun.
-        "torchrun" => {
-            let pod = ["KUBERNETES_SERVICE_HOST", "PET_NNODES"].iter().any(|name| variable(name).is_some());
-            pod && !is_torchrun(variable) && far.family.name != "LeaderWorkerSet"
+        // `unisono run` sets RANK and WORLD_SIZE as well, and removes what torchrun has set: what differs has been set since.
+        "unisono" => {
+            far.family.name == "torchrun" && is_run(variable) && (is_torchrun(variable) || !agree(near, far))
         }
-        // It sets MPICH's variables, too, but for these of the host.
-        "Flux" => far.family.name == "MPICH" && variable(far.family.local_rank).is_some(),
+        // A pod whose manifest has RANK and WORLD_SIZE, in which somebody calls mpirun or srun; or these have started a script that
+        // sets both from what they tell, and the place of the store if there are several hosts.
+        "torchrun" => {
+            let pod = has("KUBERNETES_SERVICE_HOST") || has("PET_NNODES");
+            let alone =
+                variable(far.family.local_ranks).is_some_and(|text| text.trim() == far.ranks.to_string());
+            pod && !is_torchrun(variable)
+                && far.family.name != "LeaderWorkerSet"
+                && (alone || !agree(near, far))
+        }
+        // It sets MPICH's variables, too, but for these of the host, which remain if MPICH's launcher started Flux itself.
+        "Flux" => {
+            far.family.name == "MPICH"
+                && has(far.family.local_rank)
+                && (has("PMI_HOSTNAME") || !agree(near, far))
+        }
         _ => false,
     }
 }

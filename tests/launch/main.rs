@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod pairs;
+
 use std::{
     ffi::OsStr,
     fs,
