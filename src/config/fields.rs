@@ -39,6 +39,9 @@ pub struct Config {
     pub timeout: Duration,
     /// The longest that joining may take, until the last rank has come: 60 s by default.
     pub join_timeout: Duration,
+    /// The longest that leaving the world waits for ranks that live and have not begun to leave; it is an error on all ranks then.
+    /// `None`: as long as they live, for one may have more to do alone than the others, such as writing a checkpoint.
+    pub leave_timeout: Option<Duration>,
     /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. 256 KiB by default. If the limit on locked memory
     /// of one rank is too small for the windows, that rank logs a warning and all ranks use a smaller chunk.
     pub chunk: usize,
@@ -86,6 +89,7 @@ impl Default for Config {
             interface: None,
             timeout: Duration::from_secs(300),
             join_timeout: Duration::from_secs(60),
+            leave_timeout: None,
             chunk: windows::CHUNK_BYTES,
             lanes: windows::LANES,
             bulk_slots: windows::BULK_SLOTS,

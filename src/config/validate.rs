@@ -33,7 +33,8 @@ impl Config {
         )?;
         within("eager", self.eager, 128, 1 << 20)?;
         within("eager_slots", self.eager_slots, 2, 64)?;
-        for (name, time) in [("timeout", self.timeout), ("join_timeout", self.join_timeout)] {
+        let times = [("timeout", self.timeout), ("join_timeout", self.join_timeout)].into_iter();
+        for (name, time) in times.chain(self.leave_timeout.map(|time| ("leave_timeout", time))) {
             let sensible = !time.is_zero() && time <= YEAR;
             check(name, &format!("{time:?}"), sensible, || {
                 "must be longer than 0 and at most a year".into()

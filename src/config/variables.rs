@@ -80,6 +80,12 @@ const VARIABLES: &[Variable] = &[
         |config, text| parse_duration(text).map(|time| config.join_timeout = time),
     ),
     knob(
+        "UNISONO_LEAVE_TIMEOUT",
+        "how long a rank that leaves waits for ranks that live and have not begun to leave; longer than 0",
+        "as long as they live",
+        |config, text| parse_duration(text).map(|time| config.leave_timeout = Some(time)),
+    ),
+    knob(
         "UNISONO_CHUNK",
         "the unit of pipelining in bytes: 131072, 256K, 4M; from 16 to 64M",
         "256K",
@@ -212,7 +218,9 @@ mod tests {
         for row in VARIABLES.iter().filter(|row| row.set.is_some()) {
             let value = match row.name {
                 "UNISONO_PROVIDER" | "UNISONO_INTERFACE" | "UNISONO_ALGORITHM" | "UNISONO_TUNING" => "tcp",
-                "UNISONO_TIMEOUT" | "UNISONO_JOIN_TIMEOUT" | "UNISONO_SPIN" => "7ms",
+                "UNISONO_TIMEOUT" | "UNISONO_JOIN_TIMEOUT" | "UNISONO_LEAVE_TIMEOUT" | "UNISONO_SPIN" => {
+                    "7ms"
+                }
                 "UNISONO_CHUNK" | "UNISONO_EAGER" | "UNISONO_OBJECT_LIMIT" => "4K",
                 "UNISONO_REDUCTION" => "reproducible",
                 "UNISONO_LANES" | "UNISONO_BULK_SLOTS" | "UNISONO_EAGER_SLOTS" => "3",
@@ -263,7 +271,7 @@ mod tests {
         let wanted =
             ["CHUNK", "LANES", "BULK_SLOTS", "EAGER", "EAGER_SLOTS"].map(|it| format!("UNISONO_{it}"));
         assert_eq!(ranges, wanted);
-        for name in ["UNISONO_TIMEOUT", "UNISONO_JOIN_TIMEOUT"] {
+        for name in ["UNISONO_TIMEOUT", "UNISONO_JOIN_TIMEOUT", "UNISONO_LEAVE_TIMEOUT"] {
             assert!(set(name, "1us").is_ok() && set(name, "0").is_err());
         }
         let store = StoreAddress::Tcp { host: "h".into(), port: 1, served: false };

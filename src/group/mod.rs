@@ -336,11 +336,12 @@ impl ProcessGroup {
     }
 
     /// On the world: leaves it and all groups in good order; no calls are possible afterwards. Every rank must call it, as any
-    /// collective. It returns when all ranks have called it, however late, or as soon as a rank dies, fails or cannot be reached. A rank
-    /// that lives and has not called it is waited for without a limit: it may have to write a checkpoint alone. From when all have called it,
-    /// the timeout counts. A rank cannot
+    /// collective. It returns when all ranks have called it, or as soon as a rank dies, fails or cannot be reached. A rank that lives and
+    /// has not called it is waited for however late it is, for it may have to write a checkpoint alone, or as long as
+    /// [`Config::leave_timeout`](crate::Config::leave_timeout) says. From when all have called it, the timeout counts. A rank cannot
     /// leave earlier, because closing an endpoint may discard messages that the network has not delivered, and because a mismatch
-    /// is detected only by ranks that are still members. After 30 s it logs a warning with the positions of the other ranks.
+    /// is detected only by ranks that are still members. After 30 s, 60 s and so on it logs a warning with the positions of the other
+    /// ranks.
     /// Dropping the last handle of the world and of its groups does the same, but cannot return an error: a failure that no call has
     /// returned is then an error in the log, which is written to standard error unless the program has a subscriber of `tracing`, and
     /// [`late_failure`](crate::late_failure). If `unisono run` started the ranks, its status is 1.

@@ -32,7 +32,7 @@ use crate::{
     work::{Driver, Work},
 };
 
-/// How long a rank that leaves waits before it logs where the other ranks are.
+/// How long a rank that leaves waits before it logs where the other ranks are; the next times it waits twice as long.
 const NOTICE: Duration = Duration::from_secs(30);
 
 /// The timeout of an operation that has none: longer than any that can be configured.
@@ -394,21 +394,26 @@ impl Shared {
             self.runtime.leaves();
         }
         let (begun, timeout) = (Instant::now(), self.runtime.config.timeout);
-        let (mut noticed, mut all_since) = (false, None);
-        while !self.runtime.wait_until(&outcome, Some(Instant::now() + NOTICE.min(timeout))) {
-            let monitor = &self.runtime.monitor;
-            if !noticed && begun.elapsed() >= NOTICE {
-                noticed = true;
-                let (rank, others) = (self.runtime.rank, monitor.whereabouts());
-                crate::log::warn!(
-                    rank,
-                    "this rank leaves, and waits for the ranks that live and have not begun to leave, without a limit: {others}"
-                );
-            }
-            if !monitor.all_leave() {
+        let limit = self.runtime.config.leave_timeout.unwrap_or(NEVER);
+        let (mut notice, mut all_since) = (NOTICE, None);
+        let step = || match limit.saturating_sub(begun.elapsed()) {
+            Duration::ZERO => NOTICE.min(timeout),
+            left => NOTICE.min(timeout).min(left),
+        };
+        while !self.runtime.wait_until(&outcome, Some(Instant::now() + step())) {
+            let (monitor, waited) = (&self.runtime.monitor, begun.elapsed());
+            let late = if monitor.all_leave() {
+                all_since.get_or_insert_with(Instant::now).elapsed() >= timeout
+            } else {
                 all_since = None;
-            } else if all_since.get_or_insert_with(Instant::now).elapsed() >= timeout {
-                return Err(self.stopped(Stop::Deadline, "leave()", begun.elapsed()));
+                waited >= limit
+            };
+            if late {
+                return Err(self.stopped(Stop::Deadline, "leave()", waited));
+            }
+            if waited >= notice {
+                notice *= 2;
+                monitor.warn_leaving(waited, self.runtime.config.leave_timeout);
             }
         }
         self.ended(self.runtime.wait(&outcome)?.number);

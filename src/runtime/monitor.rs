@@ -181,6 +181,19 @@ impl Monitor {
         self.positions().map_or_else(|silent| silent.to_string(), |positions| whereabouts(&positions))
     }
 
+    /// Logs for which ranks this one, which leaves, has waited so long, and how long it will.
+    pub(crate) fn warn_leaving(&self, waited: Duration, limit: Option<Duration>) {
+        let others = self.whereabouts();
+        let left = match limit {
+            Some(limit) => format!("{:.0?} more (UNISONO_LEAVE_TIMEOUT)", limit.saturating_sub(waited)),
+            None => "as long as they live (UNISONO_LEAVE_TIMEOUT sets a limit)".to_owned(),
+        };
+        crate::log::warn!(
+            self.rank,
+            "this rank has waited {waited:.0?} to leave with the ranks that have not begun to; it waits {left}: {others}"
+        );
+    }
+
     /// Whether all ranks are leaving or have left, as far as the store can tell.
     pub(crate) fn all_leave(&self) -> bool {
         let leaves = |position: &Option<Position>| {

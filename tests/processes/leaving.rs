@@ -10,9 +10,12 @@ use crate::{
     world::{self, End, TestJob},
 };
 
-pub(crate) const CASES: Table = &[("ranks leave far apart", far_apart)];
+pub(crate) const CASES: Table = &[
+    ("ranks leave far apart", far_apart),
+    ("a rank that does not leave is waited for as long as is set", limited),
+];
 
-pub(crate) const ROLES: &[Role] = &[("parts", play)];
+pub(crate) const ROLES: &[Role] = &[("parts", play), ("stays", play_stays)];
 
 /// The default of the time between the first rank that leaves and the last, in seconds: longer than the ranks' timeout, and than the
 /// time that the store waits for a rank that does not say that it is leaving.
@@ -64,4 +67,43 @@ fn far_apart(provider: &str) -> Outcome {
         longest = longest.max(last);
     }
     Ok(Verdict::Measured(format!("the last to leave takes at most {:.1} ms", longest as f64 / 1e3)))
+}
+
+/// Rank 0 leaves; the others live, and make their next call when it has failed.
+fn play_stays(_: &str) -> rank::Outcome {
+    let group = join()?;
+    group.barrier()?;
+    let begun = now();
+    let told = if group.rank() == 0 {
+        group.leave().err()
+    } else {
+        while group.failure().is_none() && now() - begun < 20_000_000 {
+            thread::sleep(Duration::from_millis(10));
+        }
+        group.barrier().err()
+    };
+    say("waited", now() - begun);
+    say("told", told.ok_or("no failure")?.to_string());
+    Ok(())
+}
+
+fn limited(provider: &str) -> Outcome {
+    let mut world = TestJob::served_by_rank_0(provider, 3)?;
+    world.start_all("stays", &[("UNISONO_LEAVE_TIMEOUT", "1s")])?;
+    let ends = world.end_all()?;
+    let mut longest = 0;
+    for end in &ends {
+        end.well()?;
+        let told = end.said("told")?;
+        let words = [
+            "leave() did not finish within 1",
+            "on rank 0",
+            "ranks 1, 2 finished barrier() and called nothing since",
+        ];
+        ensure!(words.iter().all(|word| told.contains(word)), "{told}");
+        ensure!(told == ends[0].said("told")?, "{told}");
+        longest = longest.max(end.number("waited")?);
+    }
+    ensure!((1_000_000..6_000_000).contains(&longest), "after {longest} µs");
+    Ok(Verdict::Measured(format!("told after {:.1} s", longest as f64 / 1e6)))
 }
