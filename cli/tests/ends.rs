@@ -23,9 +23,16 @@ struct Job {
     errors: String,
 }
 
+/// Starts a program that does not leave, and then another until it can join, which it cannot while another rank is in the first world.
+const AGAIN: &str = "ENDS_ROLE=exit \"$0\" \"$@\"; for i in $(seq 100); do ENDS_ROLE=agree \"$0\" \"$@\" && exit; sleep 0.1; done; exit 1";
+
 fn job(ranks: u32, role: &str) -> Job {
     let mut run = Command::new(env!("CARGO_BIN_EXE_unisono"));
-    run.args(["run", "-n", &ranks.to_string(), "--timeout", "60s", "--"]).arg(env::current_exe().unwrap());
+    run.args(["run", "-n", &ranks.to_string(), "--timeout", "60s", "--"]);
+    if role == "exit, then agree" {
+        run.args(["sh", "-c", AGAIN]);
+    }
+    run.arg(env::current_exe().unwrap());
     run.args(["--exact", "rank", "--nocapture", "--test-threads", "1"]);
     run.env(ROLE, role).env_remove("RUST_LOG").stdin(Stdio::null());
     let output = run.output().unwrap();
@@ -61,6 +68,21 @@ fn play(role: &str) -> ExitCode {
         // After the first call, a small one that needs nothing of others returns before these know of it.
         "roots" => group.barrier().and_then(|()| group.broadcast(&mut data, rank)).unwrap(),
         "agree" => group.broadcast(&mut data, 0).unwrap(),
+        "unreceived" => group.send(&data, (rank + 1) % group.size(), 3).unwrap(),
+        // These end the process and do not drop the group.
+        "exit" => group.barrier().map(|()| exit(0)).unwrap(),
+        "exit roots" | "exit of one roots" => {
+            group.barrier().and_then(|()| group.broadcast(&mut data, rank)).unwrap();
+            if role == "exit roots" || rank == 0 {
+                exit(0);
+            }
+        }
+        "exit unreceived" | "exit of one unreceived" => {
+            group.barrier().and_then(|()| group.send(&data, (rank + 1) % group.size(), 3)).unwrap();
+            if role == "exit unreceived" || rank == 0 {
+                exit(0);
+            }
+        }
         "handled" => {
             let len = data.len() - rank;
             group.all_reduce(&mut data[..len], ReduceOp::Sum).unwrap_err();
@@ -122,6 +144,40 @@ fn what_only_a_drop_finds_is_in_the_status() {
     }
     let told = "unisono run: all ranks ended with status 0, but rank ";
     assert_eq!((job.lines(told), job.out.matches("ended").count()), (1, 2), "{}", job.errors);
+}
+
+/// Also of a message to a rank itself, in a world of one.
+#[test]
+fn a_message_that_nobody_takes_is_in_the_status() {
+    for ranks in [1, 2] {
+        let job = job(ranks, "unreceived");
+        let sends =
+            |rank| format!("rank {rank} sends 5 f32 elements, rank {} receives nothing", (rank + 1) % ranks);
+        let lines: usize = (0..ranks).map(|rank| job.lines(&sends(rank))).sum();
+        assert_eq!((job.status, lines), (Some(1), 1 + ranks as usize), "{ranks}: {}{}", job.out, job.errors);
+    }
+}
+
+/// What such a rank would have found on leaving nobody knows, so that it is no success.
+#[test]
+fn a_process_that_ends_without_leaving_is_in_the_status() {
+    let told = "unisono run: all ranks ended with status 0, but rank ";
+    for (role, ranks) in
+        [("exit", 1), ("exit", 2), ("exit roots", 2), ("exit unreceived", 1), ("exit unreceived", 2)]
+    {
+        let job = job(ranks, role);
+        assert_eq!((job.status, job.lines(told)), (Some(1), 1), "{role}, {ranks}: {}{}", job.out, job.errors);
+        assert_eq!(job.lines("did not leave its world, by leave() or"), 1, "{}", job.errors);
+    }
+    for role in ["exit of one roots", "exit of one unreceived"] {
+        let job = job(2, role);
+        assert_eq!((job.status, job.lines(told)), (Some(1), 1), "{role}: {}{}", job.out, job.errors);
+        let line = "[1] ERROR unisono: rank 1 did not leave its world in good order";
+        assert_eq!(job.lines(line), 1, "{role}: {}", job.errors);
+    }
+    // Another program has joined since, in the same job.
+    let job = job(2, "exit, then agree");
+    assert_eq!((job.status, job.lines(told)), (Some(0), 0), "{}{}", job.out, job.errors);
 }
 
 #[test]

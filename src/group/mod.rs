@@ -346,6 +346,10 @@ impl ProcessGroup {
     /// returned is then an error in the log, which is written to standard error unless the program has a subscriber of `tracing`, and
     /// [`late_failure`](crate::late_failure). If `unisono run` started the ranks, its status is 1.
     ///
+    /// A process that ends before it has left, by [`std::process::exit`] or with the group in a `static`, is a rank that died: the ranks that
+    /// are still there fail, and the status of `unisono run` is 1. Another launcher does not know it, so that if all ranks end so,
+    /// what leaving would have found is lost.
+    ///
     /// On another group: drops this handle, waits for no rank, and returns `Ok`.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use rustix::{
     },
     rand::{GetRandomFlags, getrandom},
 };
-use unisono::rendezvous::StoreServer;
+use unisono::{Failure, rendezvous::StoreServer};
 use unisono_transport::ofi;
 
 use super::{
@@ -176,9 +176,16 @@ impl Job {
         let end = ranks.supervise(&events, None);
         Ok(match (store.end(), end) {
             (Some((rank, failure)), End::Status(0)) => {
+                let how = match failure {
+                    Failure::Died { rank: dead, .. } | Failure::Unreachable { rank: dead, .. }
+                        if dead == rank =>
+                    {
+                        "did not leave its world, by leave() or by dropping its group, before its process ended"
+                    }
+                    _ => "left its world with a failure that no call had returned",
+                };
                 crate::complain!(
-                    "unisono run: all ranks ended with status 0, but rank {rank} left its world with a failure that no call had \
-                     returned: {failure}"
+                    "unisono run: all ranks ended with status 0, but rank {rank} {how}: {failure}"
                 );
                 End::Status(1)
             }

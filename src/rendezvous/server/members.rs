@@ -36,6 +36,8 @@ pub(super) struct Members {
     /// Whether this is not the first group at this store.
     renewed: bool,
     failure: Option<Failure>,
+    /// The rank that did not leave the latest group, if that was its failure.
+    pub(super) stayed: Option<(Rank, Failure)>,
     query: Option<Query>,
     queries: u64,
     /// When the comparison begins that ranks have asked for.
@@ -143,6 +145,7 @@ impl Members {
             sessions: 0,
             renewed: false,
             failure: None,
+            stayed: None,
             query: None,
             queries: 0,
             doubted: None,
@@ -187,6 +190,7 @@ impl Members {
             (_, RankState::Left) => Err(Refusal::Left),
             (Purpose::Requests, RankState::Empty) if self.failure.is_none() => {
                 self.sessions += 1;
+                self.stayed = None;
                 let who = clean(&hello.who, MAX_WHO);
                 let process = Process::find(&who);
                 *state = RankState::Taken { session: self.sessions, who, watch: Watching::NotYet, process };
@@ -329,11 +333,11 @@ impl Members {
         let RankState::Taken { who, process, .. } = std::mem::replace(state, RankState::Dead) else {
             return None;
         };
-        if process.is_some_and(|process| process.has_ended()) {
-            let how = format!("{who}: its process ended before it left the group");
-            return self.fail(Failure::Died { rank, how }, outbox);
-        }
         let what = match ending {
+            _ if process.is_some_and(|process| process.has_ended()) => {
+                let how = format!("{who}: its process ended before it left the group");
+                return self.keep(rank, Failure::Died { rank, how }, outbox);
+            }
             Ending::Silent(silence) => {
                 format!("nothing has come from it for {silence:.0?}, its host or the network is down")
             }
@@ -348,7 +352,14 @@ impl Members {
                 )
             }
         };
-        self.fail(Failure::Unreachable { rank, how: format!("{who}: {what}") }, outbox)
+        self.keep(rank, Failure::Unreachable { rank, how: format!("{who}: {what}") }, outbox)
+    }
+
+    /// As [`fail`](Self::fail), for a rank that did not leave.
+    fn keep(&mut self, rank: Rank, failure: Failure, outbox: &mut Outbox) -> Option<Failure> {
+        let first = self.fail(failure, outbox)?;
+        self.stayed = Some((rank, first.clone()));
+        Some(first)
     }
 
     /// Keeps the first failure and sends it to every watch.

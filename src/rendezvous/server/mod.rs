@@ -71,7 +71,7 @@ pub struct StoreServer {
     process: Process,
 }
 
-/// The first rank that left with a failure of which its program did not know, and the failure.
+/// The first rank that left with a failure of which its program did not know, or that did not leave, and the failure.
 type Late = Arc<Mutex<Option<(Rank, Failure)>>>;
 
 impl StoreServer {
@@ -107,7 +107,8 @@ impl StoreServer {
     }
 
     /// Ends as by dropping it. Returns the rank that first left with a failure that no call of its program had returned before, and that
-    /// failure: its process may end with status 0.
+    /// failure; otherwise the rank whose process ended without leaving its world, as that failure says, if no world was made
+    /// afterwards. The processes of both may end with status 0.
     #[must_use]
     pub fn end(self) -> Option<(Rank, Failure)> {
         let late = Arc::clone(&self.late);
@@ -240,6 +241,13 @@ struct Server {
 
 impl Server {
     fn run(mut self) {
+        self.serve_all();
+        if let Some(stayed) = self.members.stayed.take() {
+            self.late.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(stayed);
+        }
+    }
+
+    fn serve_all(&mut self) {
         loop {
             let now = Instant::now();
             self.advance(now);
