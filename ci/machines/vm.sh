@@ -161,19 +161,24 @@ for node in ${rails//,/ }; do
 done
 
 # Output and exit status come back through two virtio ports; the serial console is kept for failures.
-status=0
-timeout --foreground "$limit" qemu-system-x86_64 \
-  "${machine[@]}" \
-  -nodefaults -display none -no-reboot \
-  -kernel "$cache/boot/vmlinuz-$version" -initrd "$tmp/initrd" \
-  -append "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check $arguments" -serial "file:$tmp/console" \
-  -device "virtio-serial-pci,bus=$bus" \
-  -chardev file,id=out,path=/dev/stdout,append=on -device virtserialport,chardev=out,nr=1 \
-  -chardev "file,id=status,path=$tmp/status" -device virtserialport,chardev=status,nr=2 \
-  -fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap \
-  -device "virtio-9p-pci,bus=$bus,fsdev=root,mount_tag=root" \
-  -fsdev "local,id=work,path=$dir,security_model=none,multidevs=remap" \
-  -device "virtio-9p-pci,bus=$bus,fsdev=work,mount_tag=work" </dev/null | cat || status=$?
+# QEMU 7.2 itself ends by SIGSEGV now and then, which says nothing about what runs inside: it is started once more then.
+for attempt in 1 2; do
+  status=0
+  timeout --foreground "$limit" qemu-system-x86_64 \
+    "${machine[@]}" \
+    -nodefaults -display none -no-reboot \
+    -kernel "$cache/boot/vmlinuz-$version" -initrd "$tmp/initrd" \
+    -append "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check $arguments" -serial "file:$tmp/console" \
+    -device "virtio-serial-pci,bus=$bus" \
+    -chardev file,id=out,path=/dev/stdout,append=on -device virtserialport,chardev=out,nr=1 \
+    -chardev "file,id=status,path=$tmp/status" -device virtserialport,chardev=status,nr=2 \
+    -fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap \
+    -device "virtio-9p-pci,bus=$bus,fsdev=root,mount_tag=root" \
+    -fsdev "local,id=work,path=$dir,security_model=none,multidevs=remap" \
+    -device "virtio-9p-pci,bus=$bus,fsdev=work,mount_tag=work" </dev/null | cat || status=$?
+  { [ $status = 139 ] && [ $attempt = 1 ] && [ ! -s "$tmp/status" ]; } || break
+  echo "vm: QEMU ended by SIGSEGV; it is started once more" >&2
+done
 if [ $status = 124 ]; then
   echo "vm: not done within $limit s" >&2
 elif [ $status = 0 ]; then
