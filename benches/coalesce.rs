@@ -14,7 +14,7 @@ const TENSORS: usize = 1000;
 const ELEMENTS: usize = 1024;
 const BYTES: u64 = 4 * (TENSORS * ELEMENTS) as u64;
 
-/// A way to reduce them all, so many times; tells how long that took.
+/// A way to reduce them all, this many times; tells how long that took.
 type Way = fn(&ProcessGroup, u64) -> Duration;
 
 fn timed(group: &ProcessGroup, iters: u64, mut call: impl FnMut()) -> Duration {

@@ -1,5 +1,5 @@
 //! The engine's own cost, without a wire: a rank sends messages to itself over the in-process transport and receives them,
-//! behind so many earlier messages that no receive has taken.
+//! behind many earlier messages that no receive has taken.
 #![allow(clippy::expect_used, missing_docs, reason = "a bench that cannot run may say so and end")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

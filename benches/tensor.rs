@@ -10,7 +10,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use unisono::{TensorView, TensorViewMut, dtype::Element, tensor::TensorError};
 
-/// The elements that are packed: so many rows and columns.
+/// The elements that are packed: this many rows and columns.
 const ROWS: usize = 512;
 const COLUMNS: usize = 1024;
 

@@ -1,7 +1,7 @@
 """Puts libfabric and its plug-ins and hwloc into a wheel, checks what it needs of a system, and gives it the tag that says so.
 
 bundle_wheel.py WHEEL ENVIRONMENT HWLOC DIRECTORY BYTES: ENVIRONMENT is a virtual environment with the package mpich, whose libfabric
-is taken, HWLOC what ci/hwloc.sh built; the wheel, of at most so many bytes, is written to DIRECTORY. Needs readelf.
+is taken, HWLOC what ci/hwloc.sh built; the wheel, of at most this many bytes, is written to DIRECTORY. Needs readelf.
 """
 
 import base64

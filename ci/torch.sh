@@ -3,7 +3,7 @@
 # newest torch, then with the oldest that is supported.
 #
 #   ci/torch.sh                    all of them, PyTorch's with 2 and 4 ranks, and with 2 with the oldest torch
-#   ci/torch.sh --suite RANKS...   PyTorch's tests with so many ranks alone, with the newest torch
+#   ci/torch.sh --suite RANKS...   PyTorch's tests with this many ranks alone, with the newest torch
 #
 # Torch goes once into virtual environments in the user's cache directory. SKIPPED if it cannot be had.
 set -euo pipefail

@@ -1,4 +1,4 @@
-//! Messages between two ranks: forwarded around a ring, collected from whoever is ready, and many at once.
+//! Messages between two ranks: forwarded around a ring, collected from any rank that is ready, and many at once.
 //!
 //! ```text
 //! $ cargo build --examples && unisono run -n 4 target/debug/examples/send_recv

@@ -129,7 +129,7 @@ const USES_TRANSPORT: &[&str] =
 const PURE: &[&str] = &["schedule/src/", "src/dtype", "src/object/", "src/position/", "src/tensor/"];
 const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::thread", "std::env", "std::process", "std::io", "Instant", "SystemTime"];
-/// Where `unsafe` may stand: where memory is touched that puts read and write, by whoever says why that is at rest. The trait
+/// Where `unsafe` may stand: where memory is touched that puts read and write, by code that says why that is at rest. The trait
 /// declares it; each user of a transport has one file for it.
 const UNSAFE: &[&str] = &[
     "python/src/buffer.rs",

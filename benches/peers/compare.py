@@ -3,7 +3,7 @@
 Per collective, number of ranks, size and round every contestant runs once, one right after the other, so that what
 else the machine does hits all alike. A time is the median over the rounds of each run's p50: the slowest rank's time
 of one call after a barrier, of float32, reduced by sums. The ratio to another is the median over the rounds of our time
-by its time in the same round, and the one printed that to whom it is highest: where a run comes out in one of two ways,
+by its time in the same round, and the one printed for which it is highest: where a run comes out in one of two ways,
 as large broadcasts do, the medians of two contestants with the same two ways can be far apart by chance. A round counts
 only where the cores were as far apart after each of its runs as before all (cores.c): a virtual machine's are moved
 about, and all times with them. Every contestant checks its result; where one fails there is no ratio, and the exit
@@ -193,7 +193,7 @@ def p50(who, options, name, ranks, count):
         try:
             said, complaint = running.communicate(timeout=LIMIT_S)
         except BaseException as error:
-            # With all its ranks: one that went on would disturb whoever is next.
+            # With all its ranks: one that went on would disturb the next.
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
             if isinstance(error, subprocess.TimeoutExpired):
@@ -261,7 +261,7 @@ def record(options, name, ranks, count, median):
 
 
 def taking_part(options):
-    """Who is compared: unisono, and whoever is there and can be started. Says who is not, and why."""
+    """Who is compared: unisono, and those that are there and can be started. Says who is not, and why."""
     there = ["unisono"]
     for who in filter(None, options.contestants.split(",")):
         result = tried(who, options, "all_reduce", 2, 8)
@@ -303,7 +303,7 @@ def compare(options, cores, name, ranks, contestants):
                 else:
                     times[who].append(result)
         median = {who: statistics.median(runs) for who, runs in times.items() if who not in notes}
-        # Whoever failed might have been the best.
+        # The one that failed might have been the best.
         failed = any(who not in refused for who in notes)
         others = [] if failed else [who for who in median if who != "unisono"]
         ratio = max((in_turn(times["unisono"], times[who]) for who in others), default=None)
@@ -332,7 +332,7 @@ def main():
     parser.add_argument("--sizes", type=list_of(size), help=f"bytes, default {SIZES}")
     parser.add_argument("--rounds", type=int, help="how often each contestant runs, default 3")
     parser.add_argument("--over", choices=list(WAYS), default="tcp", help="TCP on the loopback (default), or shared memory")
-    parser.add_argument("--within", type=int, metavar="S", help="begin nothing after so many seconds")
+    parser.add_argument("--within", type=int, metavar="S", help="begin nothing after this many seconds")
     parser.add_argument("--quick", action="store_true", help=f"one round of {QUICK_SIZES}")
     parser.add_argument("--json", metavar="DIR", help="write results to NAME.json there for each contestant, too;"
                         " what such a file held before is lost")

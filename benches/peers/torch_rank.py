@@ -34,7 +34,7 @@ def world(ranks, backend, provider, body, *args):
         except EOFError:
             result = Failed("no rank gave a result")
         for process in processes:
-            # One that went on would disturb whoever is next.
+            # One that went on would disturb the next.
             process.join(LIMIT_S if not isinstance(result, Exception) else 1)
             process.kill()
             process.join()

@@ -467,7 +467,7 @@ fn a_terminal_gets_a_bar_even_within_one_size() {
         println!("SKIPPED: a terminal that is closed: there is no script(1), which makes a terminal");
         return;
     };
-    // So many calls take minutes: what is seen is seen while they run.
+    // This many calls take minutes: what is seen is seen while they run.
     let mut seen = Vec::new();
     let mut output = terminal.stdout.take().unwrap();
     let begun = Instant::now();

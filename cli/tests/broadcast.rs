@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::Value;
 
-/// Runs it as so many ranks over tcp, each with these arguments as a shell reads them; if 0, without a launcher as a world of one.
+/// Runs it as this many ranks over tcp, each with these arguments as a shell reads them; if 0, without a launcher as a world of one.
 fn broadcast(ranks: u32, directory: &Path, words: &str) -> Output {
     let unisono = env!("CARGO_BIN_EXE_unisono");
     let mut command = match ranks {

@@ -523,7 +523,7 @@ fn where_the_ends_of_ranks_are_not_told_it_refuses() {
 
 #[test]
 fn where_processes_and_threads_run_out_it_ends() {
-    // A user of whom nothing else runs, so that it can be said how many processes and threads there may be.
+    // A user that runs nothing else, so that it can be said how many processes and threads there may be.
     const USER: &str = "54321";
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();

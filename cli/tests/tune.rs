@@ -106,7 +106,7 @@ fn tuning(collectives: &str, output: &str) -> Command {
 }
 
 #[test]
-fn what_was_measured_is_written_whoever_listens() {
+fn what_was_measured_is_written_also_if_nobody_listens() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("table");
     let mut child = tuning("barrier", file.to_str().unwrap()).spawn().unwrap();

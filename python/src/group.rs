@@ -485,7 +485,7 @@ impl Group {
     }
 }
 
-/// From whom to receive: from this rank, or from any.
+/// The rank to receive from: this one, or any.
 pub(crate) fn source(rank: Option<usize>) -> Source {
     rank.map_or(Source::Any, Source::Rank)
 }

@@ -24,7 +24,7 @@ use crate::{
     work::received,
 };
 
-/// Where and as whom a process meets the others of a world.
+/// Where and as which rank a process meets the others of a world.
 #[derive(FromPyObject)]
 pub(crate) struct Meeting {
     #[pyo3(item)]

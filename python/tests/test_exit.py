@@ -126,12 +126,12 @@ else:
         time.sleep(0.01)
     group.close()
 """
-    # Whoever goes on leaves well, later.
+    # A rank that goes on leaves well, later.
     for rank, (status, out, errors) in enumerate(
         ended(tmp_path, program.replace("AGAIN", "").replace("WAIT", "False"))
     ):
         assert (status, out, errors) == (0, "interrupted\n" * (1 - rank) + "the end\n", ""), errors
-    # Whoever does not tells the others, although they would never leave.
+    # One that does not tells the others, although they would never leave.
     program = program.replace("AGAIN", "raise KeyboardInterrupt").replace("WAIT", "True")
     for status, _, errors in ended(tmp_path, program):
         assert status != 0 and "KeyboardInterrupt" in errors, errors

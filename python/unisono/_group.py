@@ -166,7 +166,7 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
         self, file: int | HasFileno, shape: int | Sequence[int], dtype: Any = "float64", offset: int = 0
     ) -> Array:
         """An array in memory that is there already: the part of a memfd (``os.memfd_create`` with ``os.MFD_ALLOW_SEALING``) from ``offset`` on,
-        a multiple of the size of a page. It serves as one of `buffer`, and whoever has mapped the file sees the results; ``file`` may be
+        a multiple of the size of a page. It serves as one of `buffer`, and every process that maps the file sees the results; ``file`` may be
         closed. While a call works on the array, nobody else writes to it. Needs numpy.
         """
         descriptor = file.fileno() if hasattr(file, "fileno") else file

@@ -40,7 +40,7 @@ class Pickled:
     def __new__(cls, data: bytes) -> Self: ...
 
 class Meeting(TypedDict):
-    """Where and as whom a process meets the others of a world."""
+    """Where and as which rank a process meets the others of a world."""
 
     rank: int
     size: int

@@ -69,7 +69,7 @@ def reduction(dtype: str, op: str) -> Reduction | None:
 
 
 def moved(dtype: str, itemsize: int) -> Moved:
-    """How elements of this type, of so many bytes, are moved: those that the library does not know as bytes."""
+    """How elements of this type, of this many bytes, are moved: those that the library does not know as bytes."""
     if dtype in REDUCED:
         return Moved(DTYPES[REDUCED[dtype]], 1)
     if dtype in _PAIRS:

@@ -120,7 +120,7 @@ fn alike(plan: &Plan, ranks: usize, fabric: &Fabric) -> Option<Alike> {
     plan.alike(ranks).filter(|_| fabric.is_even(ranks) && (ranks > CROWD || fabric.crowd(ranks) <= 1.0))
 }
 
-/// The fabric on which so many ranks are simulated. With a port each, and schedules that are alike, they reach the ranks of their own host
+/// The fabric on which this many ranks are simulated. With a port each, and schedules that are alike, they reach the ranks of their own host
 /// through it, too: then one can be simulated for all. It has to send between hosts in any case.
 fn evened(plan: &Plan, ranks: usize, fabric: &Fabric) -> Fabric {
     let one = ranks > CROWD && fabric.has_port_each(ranks) && plan.alike(ranks).is_some();

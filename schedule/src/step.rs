@@ -127,7 +127,7 @@ pub enum Step {
 }
 
 /// The bytes that the engine reduces or copies between two polls: few enough that the wire does not become idle and the data stays in
-/// the inner caches, and so many that a poll (a system call over TCP) takes little time in comparison.
+/// the inner caches, and enough that a poll (a system call over TCP) takes little time in comparison.
 pub const SLICE: usize = 64 << 10;
 
 impl Step {

@@ -64,7 +64,7 @@ impl Topology {
         Self { hosts: 1, ..Self::new(ranks) }
     }
 
-    /// Whether so many ranks share so few cores that the time of a collective of small messages is the processor time of all its
+    /// Whether this many ranks share so few cores that the time of a collective of small messages is the processor time of all its
     /// messages, and not the time of the longest chain of them.
     ///
     /// In a star one rank handles each of 2(n-1) messages, which takes it about half of the time for sending and taking one. All
@@ -81,7 +81,7 @@ pub enum Spread<'a> {
     /// All on one host, or it is not known.
     #[default]
     Unknown,
-    /// So many consecutive ranks on each host, and what is left on the last.
+    /// This many consecutive ranks on each host, and what is left on the last.
     Even(usize),
     /// The number of each rank's host. If a rank has none, the hosts are not known.
     Of(&'a [u32]),

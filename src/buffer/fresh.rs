@@ -19,7 +19,7 @@ pub(crate) struct Fresh {
 }
 
 impl Fresh {
-    /// Memory for so many elements, of which none is provided; `None` if it cannot be allocated.
+    /// Memory for this many elements, of which none is provided; `None` if it cannot be allocated.
     pub(crate) fn new(dtype: Dtype, count: usize) -> Option<Self> {
         let mut elements = Tensor::room(dtype, count)?;
         let (start, bytes) = (elements.start(), count * dtype.size());
@@ -39,7 +39,7 @@ impl Fresh {
         self.elements.dtype()
     }
 
-    /// Provides the first so many bytes, or all if there are fewer: zeroes those that were not provided before.
+    /// Provides the first this many bytes, or all if there are fewer: zeroes those that were not provided before.
     pub(crate) fn provide(&mut self, bytes: usize) {
         let count = bytes.min(self.region.len()).div_ceil(self.dtype().size());
         if count > self.elements.len() {
@@ -54,7 +54,7 @@ impl Fresh {
     }
 }
 
-/// Memory of at least so many bytes is worth huge pages: it holds a whole one wherever it begins.
+/// Memory of at least this many bytes is worth huge pages: it holds a whole one wherever it begins.
 const HUGE: usize = 4 << 20;
 
 /// Asks for huge pages for much memory that was not accessed: with small pages the first access costs more than twice as much as a

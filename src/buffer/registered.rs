@@ -111,7 +111,7 @@ impl<T: Element> Deref for Buffer<T> {
         // SAFETY: `new` checked length and alignment; the region is a mapping that lives as long as `self`; any bits are a `T`
         // (`Element: Pod`). It is written only through `deref_mut` and in calls that borrow this buffer exclusively: only these let
         // peers write to the region, and such a call ends only when all their writes have landed, or with the endpoint. If others have
-        // the memory too, whoever made the `Memory` has promised that they keep to that.
+        // the memory too, the code that made the `Memory` has promised that they keep to that.
         unsafe { slice::from_raw_parts(self.region.base().cast::<T>(), self.len) }
     }
 }

@@ -1,4 +1,4 @@
-//! The end of an operation. It has two halves: the engine holds the [`Completion`], and whoever waits holds the [`Outcome`].
+//! The end of an operation. It has two halves: the engine holds the [`Completion`], and the one that waits holds the [`Outcome`].
 
 use std::{
     any::Any,
@@ -116,7 +116,7 @@ impl Completion {
         }
     }
 
-    /// Completions for so many operations that end as one.
+    /// Completions for this many operations that end as one.
     pub(crate) fn split(self, parts: usize) -> Vec<Self> {
         let Self { submitted, deadline, .. } = self;
         let joint = Arc::new(Mutex::new((self, Vec::new())));
@@ -144,7 +144,7 @@ impl Completion {
     }
 
     /// The operation, and all that are [joined](Self::join) with it, have ended, and nothing accesses their memory any more.
-    /// Returns what follows. If nothing follows, whoever waits can now see the outcome, and the returned completion is to be
+    /// Returns what follows. If nothing follows, the one that waits can now see the outcome, and the returned completion is to be
     /// [finished](Self::finish).
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Completion {
         self.join(&mut Done::default())?.tell(Err(failure))
     }
 
-    /// Lets whoever waits see the outcome. Returns the completion if something remains to be woken or dropped.
+    /// Lets the one that waits see the outcome. Returns the completion if something remains to be woken or dropped.
     fn tell(mut self, end: End) -> Option<Self> {
         let outcome = self.outcome.take()?;
         self.waker = outcome.set(end);

@@ -15,7 +15,7 @@ use unisono_schedule::Rank;
 use unisono_transport::{Error, Notify, Posted, Put, RemoteRegion, Source, Target};
 
 impl Engine {
-    /// Registers memory for large greetings of so many bytes. If it cannot be registered, this rank exchanges none.
+    /// Registers memory for large greetings of this many bytes. If it cannot be registered, this rank exchanges none.
     pub(crate) fn take_large_greetings(&mut self, bytes: usize) -> Result<(), Error> {
         let bytes = bytes.min(self.net.port.limits.max_put);
         match self.net.port.transport.allocate(2 * bytes, false) {
@@ -70,7 +70,7 @@ impl Engine {
         self.join_or_leave(&mut done, Some(deadline), supervisor).map_err(|halt| halt.stop)
     }
 
-    /// Sends what neighbours may be waiting for until `done` is true. Whoever makes it true wakes the transport.
+    /// Sends what neighbours may be waiting for until `done` is true. The thread that makes it true wakes the transport.
     pub(crate) fn attend_until(
         &mut self,
         done: &dyn Fn() -> bool,

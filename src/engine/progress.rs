@@ -29,8 +29,8 @@ use unisono_transport::{Error, Transport, Wake};
 /// The communicator of all ranks.
 pub(crate) const WORLD: CommId = 0;
 
-/// The engine checks stalled operations, deadlines and the failure latch after so many rounds in a row that moved something, and
-/// after so many that moved nothing.
+/// The engine checks stalled operations, deadlines and the failure latch after this many rounds in a row that moved something, and
+/// after this many that moved nothing.
 pub(super) const OFTEN: u32 = 1024;
 
 /// Whether [`Engine::progress`] is to return: asked before every round, and told whether the latest one moved anything (before the

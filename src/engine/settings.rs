@@ -54,7 +54,7 @@ impl Settings {
         }
     }
 
-    /// The bytes to register for staging and for windows through which so many ranks send, in classes eager and bulk.
+    /// The bytes to register for staging and for windows through which this many ranks send, in classes eager and bulk.
     pub(crate) fn estimate(&self, eager: usize, bulk: usize) -> usize {
         let windows = |class, sources: usize| {
             let (lanes, slots, bytes) = self.window(class);
@@ -77,7 +77,7 @@ impl Settings {
         lanes * slots + 2 * lanes + 3 + writes
     }
 
-    /// The most puts in flight to a rank if so many ranks send to it in every class.
+    /// The most puts in flight to a rank if this many ranks send to it in every class.
     pub(crate) fn arrivals_among(&self, ranks: usize) -> usize {
         let each: usize = Class::ALL.iter().map(|&class| self.arrivals(class)).sum();
         each.saturating_mul(ranks)
@@ -90,7 +90,7 @@ impl Settings {
         messages + 2 * (3 + 2 * self.lanes) + 3 * Class::ALL.len() + 3
     }
 
-    /// The most writes straight into an output in flight on a lane. They take no memory, so there may be so many that credit is
+    /// The most writes straight into an output in flight on a lane. They take no memory, so there may be enough that credit is
     /// rarely needed, but each takes room in completion queues.
     pub(crate) fn writes(&self) -> usize {
         windows::writes_in_flight(self.lanes)

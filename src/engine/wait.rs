@@ -29,7 +29,7 @@ const NAP: Duration = Duration::from_millis(20);
 /// How often a duration may be halved.
 const HALVINGS: u32 = 6;
 
-/// One wait in so many uses the full durations.
+/// One wait in this many uses the full durations.
 const RETRY: u32 = 32;
 
 /// What to do after a poll that brought nothing.
@@ -203,7 +203,7 @@ mod tests {
         polls(0);
         polls(0);
         assert_eq!(polls(1000), 4 + 16);
-        // One wait in so many uses the full durations.
+        // One wait in this many uses the full durations.
         assert_eq!((0..RETRY).filter(|_| polls(1000) == 192).count(), 1);
     }
 

@@ -19,9 +19,9 @@
 //! | `8a`–`8e` | a signed number of as many, below 0 |
 //! | `8f` f32, `90` f64 | its bits |
 //! | `91` char | 4 bytes |
-//! | `92` text, `93` bytes | the length, so many bytes |
-//! | `94` sequence, tuple | the length, so many values |
-//! | `95` map, struct | the length, so many pairs of values; the fields of a struct by their names |
+//! | `92` text, `93` bytes | the length, this many bytes |
+//! | `94` sequence, tuple | the length, this many values |
+//! | `95` map, struct | the length, this many pairs of values; the fields of a struct by their names |
 //! | `96` mark | a byte that says what the next value is in another language, that value |
 //!
 //! A variant is its name if it has no data, and otherwise a map of its name to its data. A [`Marked`] value that is decoded as any

@@ -131,12 +131,12 @@ fn cycle(positions: &[Option<Position>], first: Rank) -> Vec<(Rank, String, Rank
         // A rank outside the operation is preferred to one inside it.
         let others = |wait: Wait<'_>| {
             let says = wait.says();
-            let whom = wait.ranks.iter().map(move |&other| {
+            let ranks = wait.ranks.iter().map(move |&other| {
                 let elsewhere =
                     positions.get(other).and_then(Option::as_ref).is_none_or(|it| wait.is_without(it));
                 (!elsewhere, other)
             });
-            whom.min().map(|(here, other)| (here, other, says))
+            ranks.min().map(|(here, other)| (here, other, says))
         };
         let Some((_, other, says)) = position.waits().filter_map(others).min() else { break };
         waits.push((at, says, other));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_may_move_is_no_deadlock() {
+    fn a_rank_that_may_move_is_no_deadlock() {
         let changes: [fn(&mut [Position; 2]); 6] = [
             // It computes, or a thread of it does; it has moved just now; it does not answer.
             |positions| positions[0].blocked = None,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_is_not_waited_for() {
+    fn a_rank_that_leaves_is_not_waited_for() {
         let leaves =
             Position { stage: Stage::Leaves, ..blocked(vec![inside(0, 4, "leave()", &[1]), outside(1, 3)]) };
         let waits = Position { blocked: None, ..blocked(vec![inside(1, 3, "barrier()", &[0])]) };
@@ -303,7 +303,7 @@ mod tests {
         let receive = blocked(vec![receives("recv(u8, from 0, tag 1)", &[0])]);
         let wanted = "rank 0 has left, and rank 1 waits for it in recv(u8, from 0, tag 1)";
         assert_eq!(words(&[leaves.clone(), receive.clone()]).as_deref(), Some(wanted));
-        // Whoever is not blocked in it may be about to leave too, for a while.
+        // A rank that is not blocked in it may be about to leave too, for a while.
         let begun = Position { blocked: None, ..receive.clone() };
         assert_eq!(words(&[leaves.clone(), begun.clone()]), None);
         let late = Position { blocked: Some(LATE), ..leaves.clone() };

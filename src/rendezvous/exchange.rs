@@ -207,7 +207,7 @@ impl Wait<'_> {
         let (numbers, refused) = board.present(&entries(key))?;
         let present: BTreeSet<Rank> = numbers.into_iter().collect();
         let missing: Vec<Rank> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
-        let whom = match &missing[..] {
+        let ranks = match &missing[..] {
             [] => "rank 0, which has not concluded yet".to_owned(),
             missing => format!("{} of {ranks} ranks: {}", missing.len(), list(missing)),
         };
@@ -218,7 +218,7 @@ impl Wait<'_> {
         };
         let left = deadline.saturating_duration_since(Instant::now());
         crate::log::warn!(
-            "rank {rank} has waited {:.0?} at {} for {whom}; it waits {left:.0?} more (UNISONO_JOIN_TIMEOUT){refused}",
+            "rank {rank} has waited {:.0?} at {} for {ranks}; it waits {left:.0?} more (UNISONO_JOIN_TIMEOUT){refused}",
             begun.elapsed(),
             board.name()
         );

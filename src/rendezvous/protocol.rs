@@ -177,7 +177,7 @@ pub(super) enum ToServer {
     Leaving,
     /// This rank has left.
     Leave,
-    /// This member counts as lost after so many milliseconds in which nothing arrives from it, on each of its connections.
+    /// This member counts as lost after this many milliseconds in which nothing arrives from it, on each of its connections.
     Patience {
         millis: u64,
     },

@@ -90,7 +90,7 @@ impl Host {
         })
     }
 
-    /// Why it is not known with whom this process can share memory, if it is not.
+    /// Why it is not known with which ranks this process can share memory, if it is not.
     pub(crate) fn unknown(&self) -> Option<String> {
         let HostId { boot, network, user, .. } = self.id;
         let known = boot != hash(&self.name) && network != 0 && user.1 != 0;

@@ -41,7 +41,7 @@ pub(crate) fn sharing<'p>(boot: u64, all: impl Iterator<Item = &'p PeerInfo<'p>>
 }
 
 /// The processor on which a rank begins, so that no two ranks of its machine begin on one. `None` if they may not all run on the same
-/// processors, or there are fewer than ranks; or so many that the system finds idle ones itself. Where two ranks wait in turns on one
+/// processors, or there are fewer than ranks; or enough that the system finds idle ones itself. Where two ranks wait in turns on one
 /// processor, the system takes up to 0.1 s to move one to a processor that idles, and calls take 20 µs until then (16 ranks with a
 /// core each, 2026-11-27).
 pub(crate) fn begins_on(rank: Rank, all: &[PeerInfo<'_>]) -> Option<usize> {
@@ -125,7 +125,7 @@ mod tests {
         chosen(peers, "tcp")
     }
 
-    /// With whom a rank shares its machine.
+    /// The ranks with which a rank shares its machine.
     fn shared(peers: &[Peer], rank: usize) -> (usize, usize) {
         sharing(peers[rank].host.boot, infos(peers).iter())
     }

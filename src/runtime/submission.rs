@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// Whoever pushes when all is over, or just before, has the request taken: by itself or by who ends all.
+    /// A thread that pushes when all is over, or just before, has the request taken: by itself or by who ends all.
     #[test]
     fn no_request_is_left_when_all_is_over() {
         for _ in 0..500 {

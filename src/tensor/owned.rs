@@ -35,7 +35,7 @@ macro_rules! storage {
         }
 
         impl Storage {
-            /// `None` if there is no memory for so many elements.
+            /// `None` if there is no memory for this many elements.
             fn zeros(dtype: Dtype, len: usize) -> Option<Self> {
                 Some(match dtype {
                     $(Dtype::$dtype => Self::$dtype(try_zeroed_vec(len).ok()?),)*

@@ -81,7 +81,7 @@ impl<'a> TensorView<'a> {
     }
 }
 
-/// An empty vector with room for so many views. Their number may come from another rank.
+/// An empty vector with room for this many views. Their number may come from another rank.
 fn room<'a>(views: usize) -> Result<Vec<TensorView<'a>>, TensorError> {
     let mut room = Vec::new();
     let bytes = views.saturating_mul(size_of::<TensorView<'a>>());

@@ -59,7 +59,7 @@ fn tensor(dtype: Dtype, shape: &[usize]) -> Tensor {
 enum Change {
     /// Exchanges two dimensions.
     Transpose(usize, usize),
-    /// Rotates the dimensions by so many places.
+    /// Rotates the dimensions by this many places.
     Rotate(usize),
     /// Narrows a dimension.
     Narrow(usize, usize, usize),

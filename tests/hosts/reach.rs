@@ -48,7 +48,7 @@ fn wrong_interface(provider: &str, routed: bool) -> Outcome {
         ("host1", &[("eth0", &["10.77.0.2/24"]), ("eth1", &["10.88.0.2/24"])]),
     ])?;
     if routed {
-        // Whoever the router is, it does not know that network.
+        // The router, whatever it is, does not know that network.
         hosts.sh(
             "host0",
             "ip route add default via 10.77.0.9 && ip neigh add 10.77.0.9 dev eth0 lladdr 02:00:00:00:00:09",
@@ -90,6 +90,6 @@ fn large_packets(provider: &str) -> Outcome {
         "10.77.0.2 (eth0 of host1)",
         "MTU is 9000 and 9000",
     ];
-    // What so many tell each other at the store is more than a packet.
+    // What this many tell each other at the store is more than a packet.
     refused(provider, &hosts, 12, [&[], &[]], &words)
 }

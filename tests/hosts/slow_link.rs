@@ -24,7 +24,7 @@ pub(crate) const ROLES: &[Role] = &[("measures-all-reduce", play_measures)];
 /// The algorithms that are measured beside the default.
 const ALGORITHMS: [&str; 7] =
     ["direct", "star", "recursive_doubling", "two_shot", "rabenseifner", "ring", "tree"];
-/// Bytes, and how long an algorithm is measured with so many.
+/// Bytes, and how long an algorithm is measured with this many.
 const SIZES: [(usize, Duration); 4] = [
     (8, Duration::from_millis(50)),
     (64 << 10, Duration::from_millis(100)),

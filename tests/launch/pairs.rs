@@ -1,4 +1,4 @@
-//! Who may start whom: every launcher in a rank of every other one, with all small numbers, against a table in a user's words.
+//! Which launcher may start which: every launcher in a rank of every other one, with all small numbers, against a table in a user's words.
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use crate::{
     rank,
 };
 
-/// `gather`, `scatter` and `all_to_all` of blocks of `count` elements, and all that may be uneven of about so many.
+/// `gather`, `scatter` and `all_to_all` of blocks of `count` elements, and all that may be uneven of about this many.
 pub(crate) fn check<T: Number>(check: &Check, count: usize, seed: u64, registered: bool) -> rank::Outcome {
     let blocks = Blocks { check, count: check.block(count), seed, registered };
     if check.does(Collective::Gather) {

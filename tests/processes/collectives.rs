@@ -83,7 +83,7 @@ fn play(_: &str) -> rank::Outcome {
 /// Elements of 4 bytes that take several slots.
 const LARGE: usize = 10_007;
 
-/// Every collective once as it comes, with the first so many `kinds` of data: little in plain memory, much in registered buffers, and the
+/// Every collective once as it comes, with the first this many `kinds` of data: little in plain memory, much in registered buffers, and the
 /// other way round. Returns the number of calls.
 pub(crate) fn short(group: ProcessGroup, kinds: usize) -> Result<u64, Box<dyn std::error::Error>> {
     let round = Round { name: "defaults", algorithm: None, small: false };
@@ -336,7 +336,7 @@ impl Check {
             for (index, got) in data.iter().enumerate() {
                 let all = (0..ranks).map(|rank| wild::<T>(seed, rank, index).value());
                 let wanted = all.clone().sum::<f64>() / share;
-                // Each of so many roundings is off by at most half a last place of the largest sum there can be;
+                // Each of this many roundings is off by at most half a last place of the largest sum there can be;
                 // the last term is for what is so small that f16 has no more places.
                 let off = (size + 1.0) * T::ROUNDING * all.map(f64::abs).sum::<f64>() / share + 1e-7;
                 let near = (got.value() - wanted).abs() <= off;

@@ -94,7 +94,7 @@ fn many_groups(groups: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// Makes so many groups, uses them, and drops them together; and again. What the second time leaves is compared with what the first has
+/// Makes this many groups, uses them, and drops them together; and again. What the second time leaves is compared with what the first has
 /// left: allocators keep what is freed, and use it again.
 fn groups_at_once(groups: &str) -> rank::Outcome {
     let (world, groups) = (join()?, groups.parse::<usize>()?);
@@ -165,7 +165,7 @@ fn come_and_go(provider: &str) -> Outcome {
     given_back(&ends, &format!("{EARLY} groups"))
 }
 
-/// Rank 0 says once for whom it waits, whichever call makes the group.
+/// Rank 0 says once which rank it waits for, whichever call makes the group.
 fn late(provider: &str) -> Outcome {
     let start = |call: &&'static str| {
         let mut world = TestJob::new(provider, 2, 1)?;

@@ -190,7 +190,7 @@ fn unknown(provider: &str) -> Outcome {
     world.start_all("joins", &[("UNISONO_PROVIDER", "carrier-pigeon")])?;
     let ends = world.end_all()?;
     for end in &ends {
-        // Whoever comes when the other has given up already hears of that.
+        // A rank that comes when the other has given up already hears of that.
         let kind = end.said("error")?;
         ensure!(["transport", "failed", "refused"].contains(&kind), "rank {}: {kind}", end.rank);
         told(end, kind, &["no libfabric provider fits", "carrier-pigeon"])?;

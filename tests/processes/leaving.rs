@@ -22,7 +22,7 @@ pub(crate) const ROLES: &[Role] = &[("parts", play), ("stays", play_stays)];
 const GAP: u64 = 6;
 const TIMEOUT: (&str, &str) = ("UNISONO_TIMEOUT", "2s");
 
-/// Leaves so many milliseconds after the others.
+/// Leaves this many milliseconds after the others.
 fn play(late: &str) -> rank::Outcome {
     let group = join()?;
     let mut data = [1_u32; 10];

@@ -31,7 +31,7 @@ const MORE: i64 = 2 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Makes so many groups, one after the other.
+/// Makes this many groups, one after the other.
 fn make(world: &ProcessGroup, ranks: &[usize]) -> Result<Vec<ProcessGroup>> {
     let made: unisono::Result<_> = (0..GROUPS).map(|_| world.create_group(ranks, 0)).collect();
     Ok(made?)
@@ -147,7 +147,7 @@ fn at_once(provider: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
-/// The last rank makes so many groups with the others, and then dies instead of making another.
+/// The last rank makes this many groups with the others, and then dies instead of making another.
 fn dies(groups: &str) -> rank::Outcome {
     let world = join()?;
     let ranks: Vec<usize> = (0..world.size()).collect();

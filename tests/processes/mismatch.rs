@@ -26,7 +26,7 @@ struct Data {
     output: Vec<f32>,
 }
 
-/// So many elements that results are written straight into outputs.
+/// Enough elements for results to be written straight into outputs.
 const LARGE: usize = 600_000;
 
 impl Data {
@@ -38,7 +38,7 @@ impl Data {
     }
 }
 
-/// An all_reduce of so many elements by an algorithm, in messages of 1 KiB on so many lanes: one lane uses the windows of small
+/// An all_reduce of this many elements by an algorithm, in messages of 1 KiB on this many lanes: one lane uses the windows of small
 /// messages, several use those of large ones.
 fn by(algorithm: &str, lanes: usize, group: &ProcessGroup, data: &mut [f32]) -> unisono::Result<()> {
     group.with_algorithms(algorithm)?.with_pipeline(1024, lanes)?.all_reduce(data, ReduceOp::Sum)

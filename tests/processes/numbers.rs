@@ -135,7 +135,7 @@ pub(crate) fn small<T: Number>(seed: u64, op: ReduceOp, rank: usize, index: usiz
     })
 }
 
-/// After so many elements [`numbers`] repeats itself: a prime number, so that no two places of blocks, slots and chunks have the same.
+/// After this many elements [`numbers`] repeats itself: a prime number, so that no two places of blocks, slots and chunks have the same.
 const PERIOD: usize = 1009;
 
 /// The elements of a range of an endless row, of which `of` gives the first ones. What is right is the larger part of what a test

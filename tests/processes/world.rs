@@ -205,7 +205,7 @@ impl TestJob {
     pub(crate) fn end(&mut self, which: impl Fn(usize) -> bool) -> Result<Vec<End>> {
         let (ending, rest) = self.processes.drain(..).partition(|process| which(process.rank));
         self.processes = rest;
-        // Whoever is left when this returns early must not be left behind.
+        // A process that is left when this returns early must not be left behind.
         let mut ending = Ending(ending);
         let patience = self.patience;
         let deadline = Instant::now() + patience;
@@ -251,7 +251,7 @@ impl Drop for Ending {
 impl Drop for TestJob {
     fn drop(&mut self) {
         drop(Ending(std::mem::take(&mut self.processes)));
-        // Nobody is left for whom the stores could stay.
+        // No rank is left that needs the stores.
         self.servers.clear();
     }
 }

@@ -263,7 +263,7 @@ fn who_has_left_is_not_heard_any_more() {
 }
 
 #[test]
-fn whoever_drops_its_watch_without_leaving_is_dead() {
+fn a_rank_that_drops_its_watch_without_leaving_is_dead() {
     for kind in KINDS {
         let (_place, mut all) = world(kind, 3);
         let begun = Instant::now();

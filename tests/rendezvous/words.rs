@@ -20,7 +20,7 @@ fn is_clean(text: &str) -> bool {
 }
 
 #[test]
-fn a_failure_is_one_line_of_text_whoever_reports_it() {
+fn a_failure_is_one_line_of_text_by_whatever_way_it_comes() {
     let failures = [
         Failure::Aborted { rank: 1, why: nasty() },
         Failure::Mismatch {

@@ -1,6 +1,6 @@
 //! Memory that somebody else has made: a part of a memfd, mapped here.
 //!
-//! Whoever touches a page beyond the end of a file, or one that the system cannot give, is killed (SIGBUS). So a memfd is taken only
+//! A process that touches a page beyond the end of a file, or one that the system cannot give, is killed (SIGBUS). So a memfd is taken only
 //! if it is sealed against shrinking, or can be; and all pages of the part are there before it is used. No file in a directory has
 //! seals, /dev/shm included. Pages of hugetlbfs can be taken away again, and then there may be no others.
 
@@ -78,7 +78,7 @@ fn check_file(file: BorrowedFd<'_>) -> Result<(), String> {
         return Err("it is sealed against writing".into());
     }
     if seals.contains(SealFlags::SEAL) && !seals.contains(SealFlags::SHRINK) {
-        return Err("it can shrink, which would kill whoever uses it (SIGBUS), and takes no seal against that; shm_open makes \
+        return Err("it can shrink, which would kill a process that uses it (SIGBUS), and takes no seal against that; shm_open makes \
                     such files: create it by memfd_create with MFD_ALLOW_SEALING, or seal it with F_SEAL_SHRINK"
             .into());
     }

@@ -216,7 +216,7 @@ impl Endpoint {
                 self.inbox.waker.get_or_init(|| made)
             }
         };
-        // Whoever takes the lock after this finds the waker, and sees that it must end the sleep.
+        // The thread that takes the lock after this finds the waker, and sees that it must end the sleep.
         let mut state = self.inbox.lock();
         state.parked = state.events.is_empty() && !state.woken;
         let timeout = if state.parked { timeout } else { Duration::ZERO };

@@ -21,7 +21,7 @@ const TRIES: usize = 3;
 /// The number of rounds of the first attempt: some tens of microseconds.
 const FIRST: f64 = 300.0;
 
-/// The threads that compute on this rank: its own, and so many others that all ranks of the host together use every processor. They
+/// The threads that compute on this rank: its own, and enough others for all ranks of the host to use every processor together. They
 /// sleep between computations.
 pub(super) struct Crew {
     others: Vec<Other>,
@@ -48,7 +48,7 @@ impl Crew {
         self.others.len() + 1
     }
 
-    /// Computes so many rounds on every thread.
+    /// Computes this many rounds on every thread.
     fn compute(&self, rounds: u64) {
         // A thread ends only by a panic, which is reported.
         for other in &self.others {
@@ -100,9 +100,9 @@ fn work(rounds: u64) {
 
 /// A computation that lasts a given time.
 pub(super) enum Computation<'c> {
-    /// The thread sleeps for so many seconds.
+    /// The thread sleeps for this many seconds.
     Idle(f64),
-    /// All threads of the crew compute so many rounds.
+    /// All threads of the crew compute this many rounds.
     Busy(&'c Crew, f64),
 }
 

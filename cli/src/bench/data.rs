@@ -40,7 +40,7 @@ pub(crate) trait Sample: Element {
     /// The sum of small whole numbers times a factor; integers wrap.
     fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self;
 
-    /// Whether it is `wanted`: integers exactly, floats within so many roundings of their type.
+    /// Whether it is `wanted`: integers exactly, floats within this many roundings of their type.
     fn passes_for(self, wanted: Self, roundings: usize) -> bool;
 }
 
@@ -129,7 +129,7 @@ fn number(rank: usize, index: usize) -> usize {
 struct Terms {
     op: ReduceOp,
     ranks: usize,
-    /// In a sum, one in so many ranks has a term and the others 0: so few that no partial sum is rounded or, if the operation itself
+    /// In a sum, one in this many ranks has a term and the others 0: so few that no partial sum is rounded or, if the operation itself
     /// rounds, that all roundings together are less than the smallest term.
     sparse: usize,
 }
@@ -255,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// What ranks give, each a vector of so many elements.
+    /// What ranks give, each a vector of this many elements.
     fn given<T: Sample>(op: ReduceOp, ranks: usize, len: usize) -> Vec<Vec<T>> {
         let mut given = vec![vec![T::SPOILT; len]; ranks];
         given.iter_mut().enumerate().for_each(|(rank, into)| fill_reduced(op, rank, ranks, into));

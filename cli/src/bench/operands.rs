@@ -22,7 +22,7 @@ pub(super) enum Operands<M> {
 }
 
 impl<M> Operands<M> {
-    /// Takes memory for so many elements of input and of output from `zeros`.
+    /// Takes memory for this many elements of input and of output from `zeros`.
     pub(super) fn new<T: Sample>(
         part: &Part,
         in_place: bool,

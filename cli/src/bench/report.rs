@@ -105,7 +105,7 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// The rates of `count` messages of `bytes` bytes in so many seconds.
+    /// The rates of `count` messages of `bytes` bytes in this many seconds.
     pub(super) fn new(count: usize, bytes: usize, seconds: f64) -> Self {
         let rate = count as f64 / seconds.max(1e-9);
         Self { gigabytes: rate * bytes as f64 / 1e9, millions: rate / 1e6 }

@@ -354,7 +354,7 @@ mod tests {
     fn files_of_rdma_devices_are_opened() {
         let directory = tempfile::tempdir().unwrap();
         let devices = directory.path().join("dev/infiniband");
-        // A directory cannot be written to, whoever tries.
+        // A directory cannot be written to, by root either.
         fs::create_dir_all(devices.join("uverbs1")).unwrap();
         for name in ["rdma_cm", "uverbs0"] {
             fs::write(devices.join(name), "").unwrap();

@@ -5,7 +5,7 @@ use unisono_schedule::{
     select::{Choice, table::Row},
 };
 
-/// Another choice must be so many times faster than that of the size before to replace it. A smaller difference may be noise, and
+/// Another choice must be this many times faster than that of the size before to replace it. A smaller difference may be noise, and
 /// would make the table alternate.
 const BETTER: f64 = 1.03;
 

@@ -25,7 +25,7 @@ use crate::{
 const SECONDS: f64 = 0.8;
 /// The fewest and the most rounds.
 const ROUNDS: (usize, usize) = (7, 100);
-/// Up to so many bytes, each way is called several times in a round, because its first call may find other data in the caches.
+/// Up to this many bytes, each way is called several times in a round, because its first call may find other data in the caches.
 const SMALL: usize = 64 << 10;
 const CALLS: usize = 4;
 

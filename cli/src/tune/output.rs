@@ -93,7 +93,7 @@ mod tests {
         symlink("table", &link).unwrap();
         let mut reader = File::open(&file).unwrap();
         write(&link, "two").unwrap();
-        assert_eq!(io::read_to_string(&mut reader).unwrap(), "one", "whoever reads it goes on");
+        assert_eq!(io::read_to_string(&mut reader).unwrap(), "one", "its reader goes on");
         assert_eq!(fs::read_to_string(&file).unwrap(), "two");
         assert!(link.is_symlink());
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_a_pipe_does_not_see_the_check() {
+    fn the_reader_of_a_pipe_does_not_see_the_check() {
         use rustix::{
             event::{PollFd, PollFlags, poll},
             fs::{CWD, FileType, Mode, OFlags, mknodat, open},

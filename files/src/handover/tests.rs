@@ -21,7 +21,7 @@ mod pair;
 mod tensors;
 mod world;
 
-/// A directory with a source of so many bytes.
+/// A directory with a source of this many bytes.
 fn source(len: usize) -> (TempDir, PathBuf, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     let bytes: Vec<u8> = (0..len).map(|at| u8::try_from((at / 3 + at % 127) % 256).unwrap()).collect();

@@ -47,7 +47,7 @@ impl Flusher {
         Some(Self { stride, written: AtomicU64::new(0), due })
     }
 
-    /// Notes that so many bytes more have been written.
+    /// Notes that this many bytes more have been written.
     pub(super) fn wrote(&self, bytes: u64) {
         let before = self.written.fetch_add(bytes, Ordering::Relaxed);
         if before / self.stride != (before + bytes) / self.stride {

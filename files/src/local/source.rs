@@ -114,7 +114,7 @@ impl Source {
         read(&self.file, from, into)
     }
 
-    /// The plan of its transfer, in pieces of so many bytes.
+    /// The plan of its transfer, in pieces of this many bytes.
     pub(crate) fn plan(&self, piece: u64) -> FileResult<Plan> {
         let name = self.path.file_name().unwrap_or_default().to_owned();
         let len = self.parts.last().map_or(self.head.len() as u64, |part| part.to + part.len);

@@ -103,7 +103,7 @@ fn permissions_are_those_of_the_source() {
     let (target, _) = Target::open(directory.path(), &plan).unwrap();
     target.write(0, &bytes(10), 1).unwrap();
     drop(target);
-    // Whatever the umask of whoever runs this.
+    // Whatever the umask of this process.
     let partial = directory.path().join(".model.unisono-part");
     fs::set_permissions(&partial, fs::Permissions::from_mode(0o640)).unwrap();
     // Meanwhile the source has been closed to others, and protected.
@@ -240,7 +240,7 @@ fn a_source_of_another_length_than_the_system_tells_is_refused() {
     }
 }
 
-/// A file of so many bytes with data in these places alone, if the file system has holes.
+/// A file of this many bytes with data in these places alone, if the file system has holes.
 fn sparse(path: &std::path::Path, len: u64, data: &[(u64, usize)]) -> bool {
     use std::os::unix::fs::{FileExt, MetadataExt};
     let file = fs::File::create(path).unwrap();
@@ -363,7 +363,7 @@ mod tensors {
     use super::*;
     use crate::{error::FileResult, local::select::fits};
 
-    /// A file of these tensors, each of so many bytes of its own.
+    /// A file of these tensors, each of this many bytes of its own.
     fn file(directory: &Path, tensors: &[(&str, usize)]) -> PathBuf {
         let data: Vec<_> = (1..).zip(tensors).map(|(byte, &(name, len))| (name, vec![byte; len])).collect();
         let views = data

@@ -1,7 +1,7 @@
 """A device made of main memory, whose copies run as late as they may: only when somebody waits for them.
 
 Streams are lists of what is to be done, in order. Nothing runs before a thread waits for an event; then runs what
-that event needs, and no more. So whoever uses memory without having waited for its copy sees what was there before. A copy to or from
+that event needs, and no more. So a program that did not wait for a copy sees what was there before. A copy to or from
 memory that was freed meanwhile is noted in `FAULTS`.
 """
 
@@ -38,7 +38,7 @@ class Stream:
         self.to_do.append(do)
 
     def run(self, until: int) -> None:
-        """Does the first so many."""
+        """Does the first this many."""
         while self.done < until:
             # Not for ever: another thread may have it and wait for a stream of this one's, after the step that this one waits for.
             if not self._lock.acquire(timeout=0.001):

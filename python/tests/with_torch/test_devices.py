@@ -43,7 +43,7 @@ class Cuda:
 
 
 def on(name, chunk, body, *args):
-    """Runs a body with a device, in chunks of so many bytes."""
+    """Runs a body with a device, in chunks of this many bytes."""
     device = late if name == "late" else Cuda()
     _chunks.CHUNK = chunk
     result = body(device, *args)

@@ -218,7 +218,7 @@ def test_rank_0_that_never_comes_is_named():
 
 
 class Gone:
-    """A store whose server ends after so many answers."""
+    """A store whose server ends after this many answers."""
 
     def __init__(self, answers):
         self.answers = answers

@@ -124,7 +124,7 @@ def test_tensors_of_inference_mode():
 
 
 def futures_are_completed_while_a_thread_holds_the_interpreter():
-    """Whoever computes in Python keeps neither the driver nor other ranks from going on."""
+    """A rank that computes in Python keeps neither the driver nor other ranks from going on."""
     from concurrent.futures import ThreadPoolExecutor
 
     done = threading.Event()

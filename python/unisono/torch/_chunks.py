@@ -140,7 +140,7 @@ def of_message(
 
 
 def _blocks(views: list[Tensor], count: int, lengths: list[int] | tuple[()], size: int) -> list[list[Tensor]]:
-    """Memory that lies one after the other, as so many blocks: of these lengths in elements, or all of one length."""
+    """Memory that lies one after the other, as this many blocks: of these lengths in elements, or all of one length."""
     total = sum(map(len, views))
     rest = deque(views)
     blocks = []

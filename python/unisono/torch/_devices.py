@@ -63,7 +63,7 @@ class Device(Protocol):
         """A future of tensors on this device."""
 
     def resolve(self, future: torch.futures.Future, value: Any, events: Sequence[Any]) -> None:
-        """Completes a future; whoever waits for it has their current stream wait for these events."""
+        """Completes a future; a thread that waits for it has its current stream wait for these events."""
 
 
 class Cuda:

@@ -58,7 +58,7 @@ class Memory:
         self.keep: list[Tensor] = []
         # Outputs that are not contiguous, with their copies.
         self.back: list[tuple[Tensor, Tensor]] = []
-        # The device on which so many of them are.
+        # The device on which this many of them are.
         self.device: Device | None = None
         self.away = 0
 

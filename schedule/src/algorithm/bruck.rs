@@ -105,7 +105,7 @@ impl AllGather {
         messages(one) + other.map_or(0, messages)
     }
 
-    /// The elements of the message of this index, if there are so many.
+    /// The elements of the message of this index, if there are this many.
     fn message(&self, chunk: usize, owner: Rank, blocks: usize, index: usize) -> Option<Range<usize>> {
         if self.chunks > 1 {
             let owner = wrapped(owner + index, self.ranks);

@@ -108,7 +108,7 @@ impl At {
         Self { place: Place::Scratch, offset }
     }
 
-    /// So many elements after it.
+    /// This many elements after it.
     pub(super) const fn plus(self, elements: usize) -> Self {
         Self { offset: self.offset + elements, ..self }
     }

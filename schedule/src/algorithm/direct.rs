@@ -158,7 +158,7 @@ impl Direct {
         self.speaks(self.rank, to).then(|| self.share(to))
     }
 
-    /// One chunk of the elements that one rank has for another, if they have so many chunks.
+    /// One chunk of the elements that one rank has for another, if they have this many chunks.
     fn chunk_of(&self, whole: &Range<usize>, chunk: usize) -> Option<Range<usize>> {
         if let Some(rest) = chunk.checked_sub(self.heads) {
             let start = whole.start + self.ahead();

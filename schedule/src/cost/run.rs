@@ -400,7 +400,7 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// Bytes of so many elements.
+    /// Bytes of this many elements.
     fn bytes(&self, len: usize) -> f64 {
         len as f64 * self.setup.element as f64
     }

@@ -263,7 +263,7 @@ fn traffic_is_that_of_the_schedules() {
     }
 }
 
-/// Rank r's puts are rank 0's with the ranks renamed, and so are those from whom it takes.
+/// Rank r's puts are rank 0's with the ranks renamed, and so are those from which it takes.
 #[test]
 fn plans_that_are_alike_are() {
     let mut seen = 0;

@@ -55,7 +55,7 @@ impl fmt::Display for Ranks {
     }
 }
 
-/// A row: the choice for a collective, some numbers of ranks, and at most so many bytes.
+/// A row: the choice for a collective, some numbers of ranks, and at most this many bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The collective.

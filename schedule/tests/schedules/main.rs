@@ -125,7 +125,7 @@ impl Draw {
         self.below(2) == 1
     }
 
-    /// One of so many ranks, but not this one.
+    /// One of this many ranks, but not this one.
     pub(crate) fn other(&mut self, rank: usize, ranks: usize) -> usize {
         (rank + 1 + self.below(ranks - 1)) % ranks
     }

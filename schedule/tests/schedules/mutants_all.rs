@@ -151,7 +151,7 @@ fn a_step_left_out_or_done_twice_or_with_another_rank() {
             judge(&whole, &setup).expect("whole before it is broken");
             for (kind, way) in (0..KINDS.len()).flat_map(|kind| [0, 1, 2].map(|way| (kind, way))) {
                 let is = KINDS[kind];
-                // With whom is drawn below.
+                // With which rank is drawn below.
                 let how = [Break::Drop, Break::Double, Break::Redirect(usize::MAX)][way];
                 let mut places = Vec::new();
                 for (rank, script) in whole.iter().enumerate() {

@@ -47,7 +47,7 @@ impl Round {
         }
     }
 
-    /// Cuts the operation into rounds in which a rank gives at most so many bytes, since some rank's memory is plain; this is the first one.
+    /// Cuts the operation into rounds in which a rank gives at most this many bytes, since some rank's memory is plain; this is the first one.
     pub(super) fn cut(&mut self, most: usize) {
         let most = most.min(STAGED_BYTES) / self.blocks() / LINE * LINE;
         if (1..self.block).contains(&most) {

@@ -52,7 +52,7 @@ impl Core<'_> {
         comm.used = port.operations;
     }
 
-    /// Provides scratch memory of at least so many bytes. Only between operations, while no put reads from it.
+    /// Provides scratch memory of at least this many bytes. Only between operations, while no put reads from it.
     pub(crate) fn provide_scratch(&mut self, bytes: usize) -> Result<(), Stop> {
         let comm = &mut *self.comm;
         if comm.scratch.as_ref().map_or(0, |scratch| scratch.len()) < bytes {
@@ -63,7 +63,7 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// Memory of at least so many bytes for the input of an operation that is put aside. Only between operations, as above.
+    /// Memory of at least this many bytes for the input of an operation that is put aside. Only between operations, as above.
     pub(crate) fn provide_aside(&mut self, bytes: usize) -> Result<Region, Stop> {
         let Self { port, comm } = self;
         let fits = |aside: &Region| aside.len() >= bytes;

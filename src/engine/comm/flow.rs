@@ -70,7 +70,7 @@ impl Outgoing {
         self.sent
     }
 
-    /// At most so many bytes are in flight to the receiver.
+    /// At most this many bytes are in flight to the receiver.
     pub(crate) fn bytes(&self) -> usize {
         usize::try_from(self.pending()).unwrap_or(usize::MAX).saturating_mul(self.longest)
     }
@@ -80,7 +80,7 @@ impl Outgoing {
         number % self.slots
     }
 
-    /// The transport has taken the next message, of so many bytes.
+    /// The transport has taken the next message, of this many bytes.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.longest = if self.pending() == 0 { bytes } else { self.longest.max(bytes) };
         self.sent += 1;

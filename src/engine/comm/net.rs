@@ -52,7 +52,7 @@ pub(crate) struct Net {
     pub unpolled: u32,
 }
 
-/// So many operations may end without a poll: those through shared slots need none, and messages of others must not wait for ever.
+/// This many operations may end without a poll: those through shared slots need none, and messages of others must not wait for ever.
 const MAX_UNPOLLED: u32 = 16;
 
 /// A bit for each communicator id.

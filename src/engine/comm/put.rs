@@ -21,7 +21,7 @@ pub(crate) struct Origin {
     pub staging: Option<usize>,
 }
 
-/// libfabric's providers copy a put of at most so many bytes: a header and few elements.
+/// libfabric's providers copy a put of at most this many bytes: a header and few elements.
 const FEW: usize = 128;
 
 /// The owner of a put.

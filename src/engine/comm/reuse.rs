@@ -252,7 +252,7 @@ impl Net {
         Ok(())
     }
 
-    /// Asks to close those of these windows that were used longest ago, until so many arrivals will be free. True if any will.
+    /// Asks to close those of these windows that were used longest ago, until this many arrivals will be free. True if any will.
     fn close_some(&mut self, windows: Vec<(CommId, usize)>, arrivals: usize) -> Result<bool, Stop> {
         let (mut closing, mut idle) = (0, Vec::new());
         for (comm_id, index) in windows {

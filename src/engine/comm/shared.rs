@@ -79,7 +79,7 @@ impl Shared {
         self.own.as_ref().map_or(0, |_| slots::used(self.staged))
     }
 
-    /// This rank stages so many bytes in a slot.
+    /// This rank stages this many bytes in a slot.
     pub(crate) fn stages(&mut self, bytes: usize) {
         self.staged = self.staged.max(bytes);
     }
@@ -102,7 +102,7 @@ impl Shared {
     /// The ranks that keep this one from entering its next operation.
     pub(crate) fn behind(&self) -> impl Iterator<Item = Rank> {
         let latest = self.number;
-        // The first operation is entered by whoever comes.
+        // The first operation is entered by any rank that comes.
         let late =
             move |(rank, view): (Rank, &Region)| (latest > 0 && !published(view, latest)).then_some(rank);
         self.others().filter_map(late)

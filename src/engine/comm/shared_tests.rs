@@ -266,7 +266,7 @@ impl<'p> Model<'p> {
     }
 }
 
-/// All programs of so many operations of these kinds.
+/// All programs of this many operations of these kinds.
 fn programs(kinds: &[Kind], len: usize) -> Vec<Vec<Kind>> {
     (0..len).fold(vec![Vec::new()], |shorter, _| {
         let longer = |before: Vec<Kind>| kinds.iter().map(move |&kind| [&before[..], &[kind]].concat());

@@ -1,7 +1,7 @@
 //! Opens the shared slots of a communicator, enters operations that share them, and compares what ranks call there.
 //!
 //! In the first operation that would share slots, each rank makes its slots, tells the others of them ([`Hello`]) and maps theirs. All
-//! must agree on whether slots are shared, though any rank may fail, for want of memory. If a rank has no memory that can be mapped, it
+//! must agree on whether slots are shared, though any rank may fail, because memory is short. If a rank has no memory that can be mapped, it
 //! says so to all. If it cannot map that of another, it says so in its own slots; a rank that can map all says that there too. Slots
 //! are shared if all ranks can map all.
 

@@ -19,7 +19,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// At most so many bytes are in flight.
+    /// At most this many bytes are in flight.
     pub(crate) fn bytes(&self) -> usize {
         self.flow.bytes() + self.writes.bytes()
     }

@@ -27,7 +27,7 @@ const LITTLE: usize = 16 << 10;
 struct Link {
     /// Once it is connected: its handle, and the mask of immediates to it.
     peer: Option<(Peer, u32)>,
-    /// At most so many bytes are in flight to it, of all communicators, which share a connection.
+    /// At most this many bytes are in flight to it, of all communicators, which share a connection.
     bytes: usize,
     /// The number of puts to it.
     sent: u64,
@@ -190,18 +190,18 @@ impl Port {
         self.links.get(world).is_some_and(|link| link.bytes <= LITTLE)
     }
 
-    /// Whether a header and so many bytes after it must be contiguous to be one put.
+    /// Whether a header and this many bytes after it must be contiguous to be one put.
     pub(crate) fn joins(&self, bytes: usize) -> bool {
         bytes > 0 && self.limits.max_sources == 1
     }
 
-    /// Whether there is room for so many more arrivals at once.
+    /// Whether there is room for this many more arrivals at once.
     pub(crate) fn has_room(&self, arrivals: usize) -> bool {
         // In the last barrier no other window is used any more.
         self.shutting_down || self.expected + arrivals <= self.limits.arrivals
     }
 
-    /// A window opens: a process may have so many more arrivals in flight.
+    /// A window opens: a process may have this many more arrivals in flight.
     pub(crate) fn expect(&mut self, world: Rank, window: (CommId, usize), arrivals: usize) {
         self.expected += arrivals;
         let Some(link) = self.links.get_mut(world) else { return };

@@ -383,7 +383,7 @@ impl Core<'_> {
                     return Err(self.stop("a message that was cleared to send is unknown".to_owned()));
                 };
                 landing.arrived += 1;
-                // With the credit for this piece the sender may write so many more.
+                // With the credit for this piece the sender may write this many more.
                 landing.provide(Some(self.comm.settings.writes()));
                 let whole = landing.arrived == landing.kind.bytes().div_ceil(1 << landing.piece);
                 if whole {

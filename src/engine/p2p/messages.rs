@@ -75,7 +75,7 @@ pub(super) enum SendStage {
     Queued,
     /// The send waits for a clear to send.
     Requested,
-    /// The message is written to this region, in pieces of so many bytes.
+    /// The message is written to this region, in pieces of this many bytes.
     Writing(RemoteRegion, usize),
     /// The message is sent in parts.
     InParts,

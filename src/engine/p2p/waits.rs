@@ -86,7 +86,7 @@ impl Messages {
         // A message that was not handled may be the one that a receive waits for.
         let news = !(self.arrived.is_empty() && self.written.is_empty() && self.ended.is_empty());
         let position = |waits: Waits<'_>| {
-            let whom = match (&waits, waits.peer()) {
+            let ranks = match (&waits, waits.peer()) {
                 // The send ends without its receiver.
                 (Waits::Send(Sending { stage: SendStage::Gone, .. }), _) => Vec::new(),
                 (Waits::Receive(..), _) if news => Vec::new(),
@@ -94,7 +94,7 @@ impl Messages {
                 (_, None) => (0..ranks).map(&world).collect(),
             };
             let receives = matches!(waits, Waits::Receive(..));
-            MessagePosition { call: waits.signature().worldwide(&world).call(), receives, waits: whom }
+            MessagePosition { call: waits.signature().worldwide(&world).call(), receives, waits: ranks }
         };
         let unasked = |(want, it): &(Want, &Receiving)| {
             it.completion.is_forsaken() || leaves && want.space != Space::Inner

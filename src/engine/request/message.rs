@@ -44,6 +44,6 @@ pub(crate) enum Place {
     There { output: Region, count: usize, registered: Option<(Region, usize)> },
     /// New memory, for a message of up to `most` bytes.
     Fresh { most: usize },
-    /// New memory for so many elements of this type, which the message must fill.
+    /// New memory for this many elements of this type, which the message must fill.
     New { dtype: Dtype, count: usize },
 }

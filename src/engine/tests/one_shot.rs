@@ -18,7 +18,7 @@ type Planned = (Collective, usize, Rank, Way);
 #[derive(Clone, Copy, Debug)]
 enum Way {
     OneShot,
-    /// In place. The memory of these ranks, a bit for each, is plain: so many bytes of it are copied to slots at once, or all run
+    /// In place. The memory of these ranks, a bit for each, is plain: this many bytes of it are copied to slots at once, or all run
     /// the schedule.
     InPlace {
         plain: usize,
@@ -108,7 +108,7 @@ impl Player {
         (self.begun, self.current) = (self.begun + 1, Some((output, outcome)));
     }
 
-    /// Registered memory for so many elements, which may have served before.
+    /// Registered memory for this many elements, which may have served before.
     fn registered(&mut self, count: usize) -> Operand {
         let fits = |region: &Region| region.len() == (count * 8).max(1);
         let old = self.mapped.iter().position(fits).filter(|at| at % 3 != self.begun % 3);
@@ -225,7 +225,7 @@ fn play(ranks: usize, seed: u64, stops: bool, memory: Memory) {
     players.into_iter().for_each(|player| drop(player.engine.abandon()));
 }
 
-/// Whoever has not ended waits, directly or not, for the one that has stopped.
+/// A rank that has not ended waits, directly or not, for the one that has stopped.
 fn assert_waits(players: &[Player], stopped: Rank, ranks: usize, seed: u64) {
     let waits = |player: &Player| {
         let running = player.engine.position().groups[0].running.clone();
@@ -250,7 +250,7 @@ fn results_are_right_in_every_order_of_steps() {
 }
 
 #[test]
-fn whoever_stops_is_waited_for_and_no_result_is_wrong() {
+fn a_rank_that_stops_is_waited_for_and_no_result_is_wrong() {
     for (ranks, memory) in [2, 3, 4].into_iter().flat_map(|ranks| Memory::ALL.map(|it| (ranks, it))) {
         (0..60).for_each(|seed| play(ranks, seed << 8 | ranks as u64, true, memory));
     }

@@ -15,7 +15,7 @@ pub(crate) struct FlowHeader {
 }
 
 impl FlowHeader {
-    /// For so many freed messages and the flow of that number. A number that does not fit becomes an invalid one.
+    /// For this many freed messages and the flow of that number. A number that does not fit becomes an invalid one.
     pub(crate) fn new(freed: u64, reply: usize) -> Self {
         Self { freed: (freed & 0xffff) as u16, reply: u16::try_from(reply).unwrap_or(u16::MAX) }
     }

@@ -22,7 +22,7 @@ pub(crate) const MAX_MEMBERS: usize = 1 << 14;
 pub(crate) enum Immediate {
     /// A message landed on the flow with this number at the receiver.
     Data { flow: u32, way: Way, number: u16 },
-    /// The receiver of a flow has freed so many of its messages; `flow` is its number at the sender.
+    /// The receiver of a flow has freed this many of its messages; `flow` is its number at the sender.
     Credit { flow: u32, way: Way, freed: u16 },
     /// Rank `from` of the communicator has written to its entry in that communicator's mailbox.
     ControlMessage { comm_id: CommId, from: Rank, about: ControlKind },

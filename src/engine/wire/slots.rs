@@ -101,7 +101,7 @@ pub(crate) const fn slot(number: u64) -> usize {
     LINES + index * STRIDE
 }
 
-/// From the beginning of a slot to the bytes in it, if there are so many.
+/// From the beginning of a slot to the bytes in it, if there are this many.
 pub(crate) const fn payload(bytes: usize) -> usize {
     if size_of::<Front>() + bytes <= APART { size_of::<Front>() } else { APART }
 }

@@ -71,7 +71,7 @@ impl Published {
 pub(super) enum Meeting {
     /// All ranks fit together. They take the smallest of their chunks.
     Fits { chunk_bytes: u64, roster: Roster },
-    /// The same of so many ranks that the roster is spread among them.
+    /// The same of ranks among which the roster is spread.
     Spreads(Published),
     /// Their settings differ.
     Differs,

@@ -1,5 +1,5 @@
 //! Finds out which ranks share memory. Those that say they are on one host try it, since machines that were restored from one snapshot
-//! say so too: rank 0 names the first of them, and whoever does not reach that tries the first of those that did not.
+//! say so too: rank 0 names the first of them, and a rank that does not reach that tries the first of those that did not.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -126,7 +126,7 @@ fn try_them(own: &[u8], named: &[Vec<u8>]) -> Tried {
     Ok(None)
 }
 
-/// What rank 0 knows of who shares memory with whom.
+/// What rank 0 knows of which ranks share memory.
 #[derive(Default)]
 pub(super) struct Camps {
     all: Vec<Reach>,
@@ -273,7 +273,7 @@ mod tests {
         all.iter().map(|value| postcard::to_allocvec(value).unwrap()).collect()
     }
 
-    /// What rank 0 knows in the end, and says, and the number of rounds, where ranks try those of whom `tries` says what they find.
+    /// What rank 0 knows in the end, and says, and the number of rounds, where ranks try those of which `tries` says what they find.
     fn found(
         all: &[Reach],
         tries: impl Fn(Rank, &[Vec<u8>]) -> Tried,
@@ -305,7 +305,7 @@ mod tests {
         (camps, ways.unwrap())
     }
 
-    /// Ranks of machines of so many ranks each, which all say that they are on one host.
+    /// Ranks of machines of this many ranks each, which all say that they are on one host.
     fn cloned(all: &[Reach], each: usize) -> (Camps, std::result::Result<Ways, Failure>, u32) {
         let machine = |address: &Vec<u8>| all.iter().position(|it| it.address == *address).unwrap() / each;
         found(all, |rank, named| Ok(named.iter().position(|address| machine(address) == rank / each)))

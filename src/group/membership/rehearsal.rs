@@ -23,7 +23,7 @@ use crate::{
     runtime::roster::{Entry, Roster, imagined},
 };
 
-/// What it takes that so many ranks join.
+/// What it takes that this many ranks join.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct JoinCost {

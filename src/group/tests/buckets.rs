@@ -68,7 +68,7 @@ fn wild_floats(rank: Rank, which: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| wild(which as u64, rank, i) as f32).collect()
 }
 
-/// Averages tensors of three columns and so many rows, with a different layout on every rank: the bits are those of a loop over the
+/// Averages tensors of three columns and this many rows, with a different layout on every rank: the bits are those of a loop over the
 /// ranks.
 fn reduces_where_they_lie(group: &ProcessGroup, rows: &[usize], given: fn(Rank, usize, usize) -> Vec<f32>) {
     let (rank, ranks) = (group.rank(), group.size());

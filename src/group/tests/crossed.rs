@@ -61,7 +61,7 @@ fn different_roots_without_a_message_are_a_mismatch() {
         let input = if group.rank() == root { vec![1_u8; 40] } else { Vec::new() };
         one.scatter(&input, &mut [0; 10], root)
     });
-    // Whoever sees it first tells it.
+    // The rank that sees it first tells it.
     let sides = ["rank 0 calls scatter(u8, root 1), rank ", " calls scatter(u8, root 0)"];
     assert!(sides.iter().all(|side| told.contains(side)), "{told}");
 }

@@ -327,7 +327,7 @@ fn lengths_that_do_not_fit_are_a_mismatch_as_of_the_blocking_call() {
 }
 
 #[test]
-fn room_that_does_not_fit_is_a_mismatch_whoever_waits() {
+fn room_that_does_not_fit_is_a_mismatch_on_whichever_rank() {
     for blocking in [0, 1, 2, 3] {
         let failures = world(3, small, |group| {
             let mut data = vec![0_u8; [4, 3, 2][group.rank()]];

@@ -93,7 +93,7 @@ fn a_message_for_a_receive_that_was_kept_comes_however_late_though_its_rank_leav
 }
 
 #[test]
-fn whoever_leaves_keeps_nobody_from_going_on_with_others() {
+fn a_rank_that_leaves_keeps_nobody_from_going_on_with_others() {
     let slow = Duration::from_millis(300);
     world(3, small, |group| {
         let pair = group.new_group(&[1, 2]).unwrap();
@@ -142,7 +142,7 @@ fn a_rank_that_comes_late_may_leave_with_receives_that_nobody_answers() {
 }
 
 #[test]
-fn whoever_awaits_a_message_of_a_rank_that_has_left_is_told() {
+fn a_rank_that_awaits_a_message_of_a_rank_that_has_left_is_told() {
     let begun = Instant::now();
     let told = world(2, small, |group| {
         if group.rank() == 0 {

@@ -255,7 +255,7 @@ fn disagree(
 ) -> String {
     let told = world(2, small, |group| {
         let done = if group.rank() == 0 { zero(&group) } else { one(&group) };
-        // Whoever sent a small one may learn of it at its next call.
+        // A rank that sent a small one may learn of it at its next call.
         let error = done.and_then(|()| group.barrier()).unwrap_err();
         error.to_string()
     });
@@ -420,7 +420,7 @@ fn what_comes_for_a_group_that_was_left_is_an_error_of_all() {
 }
 
 #[test]
-fn whoever_waits_in_a_collective_takes_in_what_comes() {
+fn a_rank_that_waits_in_a_collective_takes_in_what_comes() {
     for elsewhere in [false, true] {
         worlds(2, |group| {
             let part = group.new_group(&[0, 1]).unwrap().unwrap();
@@ -481,7 +481,7 @@ fn a_large_message_gets_past_small_ones_that_nobody_receives() {
             assert_eq!(large.wait().unwrap(), message(0, 0, 5000));
             small.into_iter().for_each(|small| drop(small.wait().unwrap()));
         } else {
-            // When so many have come that no more are taken.
+            // When enough have come that no more are taken.
             std::thread::sleep(Duration::from_millis(200));
             assert_eq!(group.recv_vec::<u64>(0, 1).unwrap().0, message(0, 0, 5000));
             for number in 1..=SMALL {

@@ -176,7 +176,7 @@ fn another_type_is_an_error_where_it_is_wanted() {
         } else {
             assert_eq!(group.broadcast_object(given, 0).unwrap(), -1);
         }
-        // Whoever did not notice goes on like the others.
+        // A rank that did not notice goes on like the others.
         assert_eq!(group.all_gather_object(&me).unwrap(), [0, 1, 2]);
     });
 }

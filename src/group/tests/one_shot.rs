@@ -23,7 +23,7 @@ pub(super) fn in_one_shot<R>(group: &ProcessGroup, act: impl FnOnce() -> R) -> (
     (group.keep_trace().is_empty(), result)
 }
 
-/// Whether plain memory of so many bytes is read in shared slots, where it does not fit one shot, by ranks that share cores.
+/// Whether plain memory of this many bytes is read in shared slots, where it does not fit one shot, by ranks that share cores.
 pub(super) fn is_staged(what: &str, ranks: usize, gives: usize) -> bool {
     let most = match what {
         _ if ranks == 2 && what != "all_gather" => 16 << 10,
@@ -297,7 +297,7 @@ fn parts_of_other_calls_are_done_in_one_shot() {
     }
 }
 
-/// An operation of a random program, the same on all ranks, with its result checked by whoever waits for it.
+/// An operation of a random program, the same on all ranks, with its result checked by each that waits for it.
 fn begin(group: &ProcessGroup, random: &mut Random) -> Box<dyn FnOnce()> {
     fn checked<T: Send + PartialEq + fmt::Debug + 'static>(work: Work<T>, wanted: T) -> Box<dyn FnOnce()> {
         Box::new(move || assert_eq!(work.wait().unwrap(), wanted))
@@ -403,7 +403,7 @@ fn a_rank_that_cannot_share_memory_makes_all_take_messages() {
 }
 
 #[test]
-fn whoever_needs_nothing_of_a_late_rank_goes_on() {
+fn a_rank_that_needs_nothing_of_a_late_rank_goes_on() {
     let went_on = Barrier::new(3);
     world(
         3,

@@ -48,7 +48,7 @@ enum Place {
     Part,
 }
 
-/// What all ranks are told if the last one calls `theirs` and the others `ours`, after so many calls that are alike.
+/// What all ranks are told if the last one calls `theirs` and the others `ours`, after this many calls that are alike.
 fn told(ranks: usize, place: Place, before: usize, ours: Call, theirs: Call) -> String {
     told_alike(ranks, |group| {
         let all: Vec<Rank> = (0..ranks).collect();
@@ -92,7 +92,7 @@ fn whatever_is_called_beside_a_call_in_one_shot_all_are_told() {
                 let (ours, theirs) =
                     if (first + second + case).is_multiple_of(2) { (one, other) } else { (other, one) };
                 let told = told(ranks, place, before, ours.1, theirs.1);
-                // Whoever waits for nobody may be in its next call when that is found out.
+                // A rank that waits for nobody may be in its next call when that is found out.
                 let [ours_told, theirs_told] = [ours.0, theirs.0].map(|words| told.contains(words));
                 let right = if told.contains("is at op") {
                     ours_told || theirs_told

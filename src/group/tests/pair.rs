@@ -63,7 +63,7 @@ fn all_make_pairs_with_each_other_at_once() {
 }
 
 #[test]
-fn whoever_invites_first_is_joined() {
+fn the_rank_that_invites_first_is_joined() {
     world(4, small, |group| {
         if group.rank() > 0 {
             // What a handle asks for is about its own collectives.

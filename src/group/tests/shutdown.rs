@@ -96,7 +96,7 @@ fn no_barrier_sends_twice_to_the_same_rank() {
 }
 
 #[test]
-fn whoever_panics_with_something_under_way_is_heard_of_at_once() {
+fn a_rank_that_panics_with_something_under_way_is_heard_of_at_once() {
     for waits in [false, true] {
         let begun = Instant::now();
         world(

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{messages::worlds, *};
 use crate::{Source, Tensor};
 
-/// So many elements that they are sent after a clear to send.
+/// Enough elements that they are sent after a clear to send.
 fn large(rank: Rank) -> Vec<u64> {
     vec![rank as u64; 5000]
 }
@@ -181,7 +181,7 @@ fn ranks_may_both_send_more_first_than_is_kept_aside() {
 
 /// A chain: each but the last sends a large message before what another waits for.
 #[test]
-fn whoever_waits_in_a_receive_takes_in_what_others_must_send_before() {
+fn a_rank_that_waits_in_a_receive_takes_in_what_others_must_send_before() {
     worlds(3, |group| {
         match group.rank() {
             0 => {
@@ -203,7 +203,7 @@ fn whoever_waits_in_a_receive_takes_in_what_others_must_send_before() {
 
 /// A message is sent before the barrier, and received after it, while other threads do one fast collective after the other.
 #[test]
-fn whoever_waits_beside_fast_collectives_takes_in_what_comes() {
+fn a_rank_that_waits_beside_fast_collectives_takes_in_what_comes() {
     worlds(2, |group| {
         let twin = group.new_group(&[0, 1]).unwrap().unwrap();
         let done = AtomicBool::new(false);

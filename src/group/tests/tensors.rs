@@ -104,7 +104,7 @@ fn lists_of_all_types_and_shapes_arrive() {
     );
 }
 
-/// The ways to split a tensor among so many ranks.
+/// The ways to split a tensor among this many ranks.
 fn ways(ranks: usize) -> Vec<Parts<'static>> {
     let mut ways = vec![Parts::Split(0), Parts::Chunk(0), Parts::Split(1), Parts::Chunk(1)];
     let cuts: [&[isize]; 2] = [&[1, 1, 6, 90], &[-90, -4, -3, -1]];

@@ -471,7 +471,7 @@ fn a_wait_can_be_given_up_and_the_operation_goes_on() {
 }
 
 #[test]
-fn whoever_waits_and_may_give_up_counts_as_blocked() {
+fn a_thread_that_waits_and_may_give_up_counts_as_blocked() {
     world(2, small, |group| {
         assert_eq!(group.failure(), None);
         let work = group.irecv(vec![0_u8; 5], 1 - group.rank(), 7).unwrap();

@@ -13,7 +13,7 @@ use super::{
         protocol::{Frame, Hello, MAX_WHO, Purpose, ToServer, ToWatch},
     },
     Id, Outbox,
-    process::Process,
+    process::RankProcess,
 };
 use crate::{
     error::{Failure, Refusal, clean},
@@ -72,7 +72,7 @@ enum RankState {
         who: String,
         watch: Watching,
         /// If it is of this host.
-        process: Option<Process>,
+        process: Option<RankProcess>,
     },
     Left,
     Dead,
@@ -192,7 +192,7 @@ impl Members {
                 self.sessions += 1;
                 self.stayed = None;
                 let who = clean(&hello.who, MAX_WHO);
-                let process = Process::find(&who);
+                let process = RankProcess::find(&who);
                 *state = RankState::Taken { session: self.sessions, who, watch: Watching::NotYet, process };
                 Ok(Role { rank, session: self.sessions, watch: false })
             }
@@ -314,7 +314,7 @@ impl Members {
             else {
                 continue;
             };
-            let ended = process.as_ref().is_some_and(Process::has_ended);
+            let ended = process.as_ref().is_some_and(RankProcess::has_ended);
             if ended || *until <= now {
                 let ending = if *reset { Ending::Reset } else { Ending::Closed };
                 let failure = self.lose(rank, ending, outbox);

@@ -11,13 +11,13 @@ use super::super::protocol::host_name;
 
 /// A process of this host.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct RankProcess {
     id: Pid,
     /// `None` where the kernel has no such descriptors, or none is left.
     descriptor: Option<OwnedFd>,
 }
 
-impl Process {
+impl RankProcess {
     /// The process that describes itself so, as `pid 17 on node03`; `None` if it is on another host or in another namespace.
     pub(super) fn find(who: &str) -> Option<Self> {
         let id = who.strip_prefix("pid ")?.strip_suffix(&host_name())?.strip_suffix(" on ")?;
@@ -50,10 +50,10 @@ mod tests {
 
     #[test]
     fn a_process_that_has_ended_is_told_from_one_that_lives() {
-        assert!(!Process::find(&who()).unwrap().has_ended());
+        assert!(!RankProcess::find(&who()).unwrap().has_ended());
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let named = format!("pid {} on {}", child.id(), host_name());
-        let found = Process::find(&named).unwrap();
+        let found = RankProcess::find(&named).unwrap();
         assert!(!found.has_ended());
         child.kill().unwrap();
         while found.descriptor.is_some() && !found.has_ended() {
@@ -62,7 +62,7 @@ mod tests {
         child.wait().unwrap();
         assert!(found.has_ended());
         for who in [&*named, &format!("pid {} on another-host", std::process::id()), "raw", "pid x on ", ""] {
-            assert!(Process::find(who).is_none(), "{who}");
+            assert!(RankProcess::find(who).is_none(), "{who}");
         }
     }
 }

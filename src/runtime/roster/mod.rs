@@ -89,7 +89,7 @@ impl Roster {
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// Of bytes that are to hold so many ranks.
+    /// Of bytes that are to hold this many ranks.
     ///
     /// # Errors
     /// What is wrong with them.
@@ -98,7 +98,7 @@ impl Roster {
         roster.checked(ranks)
     }
 
-    /// The same if it holds so many ranks, and all that they refer to.
+    /// The same if it holds this many ranks, and all that they refer to.
     ///
     /// # Errors
     /// What is wrong with it.

@@ -163,7 +163,7 @@ impl Typed<'_> {
         format!("{:?}", self.call)
     }
 
-    /// So many elements, of all ranks' blocks together if there is a block for each.
+    /// This many elements, of all ranks' blocks together if there is a block for each.
     fn count<T: Number>(&self, blocks: usize) -> usize {
         self.call.bytes / T::DTYPE.size() / blocks
     }

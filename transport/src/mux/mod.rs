@@ -41,9 +41,9 @@ use crate::{
     RemoteRegion, Transport, Wake, check, shm,
 };
 
-/// A fabric of sockets that has brought nothing in so many polls is idle: as many as may pass while an answer is under way.
+/// A fabric of sockets that has brought nothing in this many polls is idle: as many as may pass while an answer is under way.
 const IDLE_AFTER: u32 = 64;
-/// One of so many polls of an idle one is made. A poll of shared memory takes a tenth of the system call.
+/// One of this many polls of an idle one is made. A poll of shared memory takes a tenth of the system call.
 const IDLE_EVERY: u32 = 4;
 
 /// The fabric's name in the name of such a provider (`tcp` in `shm,tcp`); `None` if it is the name of another.

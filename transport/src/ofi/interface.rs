@@ -25,7 +25,7 @@ pub struct Interfaces {
 enum Interface {
     /// The interface that has this address.
     Address(IpAddr),
-    /// The interfaces that have an address in this network, whose prefix has so many bits.
+    /// The interfaces that have an address in this network, whose prefix has this many bits.
     Network(IpAddr, u8),
     /// The device of this name, as libfabric names the domain.
     Name(String),

@@ -80,7 +80,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// Keys of so many bytes.
+    /// Keys of this many bytes.
     fn new(size: usize) -> Self {
         let mask = if size < 8 { (1 << (8 * size.max(1))) - 1 } else { u64::MAX };
         Self { bytes: [0; 256], used: 256, mask, latest: None }

@@ -1,7 +1,7 @@
 //! The page of an endpoint that its peers only read: a word that says whether it sleeps (`sleep.rs`), and a word for each region that
 //! peers can map, which says whether that region is still there (`memory.rs`).
 //!
-//! A key may be another region's as soon as a region is gone. Whoever was told of the later one sees that the earlier is gone, because
+//! A key may be another region's as soon as a region is gone. A peer that was told of the later one sees that the earlier is gone, because
 //! its owner took it off the board before.
 
 use std::{

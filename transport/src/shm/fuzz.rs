@@ -44,7 +44,7 @@ pub(crate) fn control(bytes: &[u8]) {
 /// - 0: publishes a record, of a kind, a choice of key, a byte of the immediate, a length, what is missing to the total, an offset;
 /// - 1: changes any word of the ring's memory: its number, and the word;
 /// - 2: changes a word of the last record's header: its number, and the word;
-/// - 3: so many records are read at most.
+/// - 3: this many records are read at most.
 pub(crate) fn ring(bytes: &[u8]) {
     play(bytes);
 }
@@ -189,7 +189,7 @@ impl Pair {
         [&self.registered, &self.allocated].map(|region| region.remote().unwrap().key)
     }
 
-    /// Reads at most so many records, and compares what comes of it: whether none is left, or nothing if the peer is disconnected.
+    /// Reads at most this many records, and compares what comes of it: whether none is left, or nothing if the peer is disconnected.
     fn read(&mut self, most: usize) -> Option<bool> {
         let (head, mut events, mut refused) = (self.model.head, Vec::new(), Vec::new());
         let wanted = self.model.read(&self.ring, self.keys(), most);

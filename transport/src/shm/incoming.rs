@@ -15,7 +15,7 @@ use super::{
 };
 use crate::Event;
 
-/// After so many bytes the writer is told that there is room again.
+/// After this many bytes the writer is told that there is room again.
 const TELL_AFTER: u64 = 32 << 10;
 /// The most regions whose memory a writer may want at once.
 const MOST_WANTED: usize = 4096;
@@ -160,7 +160,7 @@ impl Incoming {
     }
 }
 
-/// Gives room back, and wakes the writer if it sleeps for want of it.
+/// Gives room back, and wakes the writer if it sleeps because there was none.
 fn tell(reader: &mut Reader, link: &Link) {
     if reader.give_back() {
         let _ = link.send(&Message::Wake, None);
@@ -175,6 +175,6 @@ fn land(reader: &Reader, record: &Record, entries: &Entries) -> Result<(), Refus
     let bytes = reader.bytes(record);
     let len = bytes.iter().map(|(_, len)| len).sum();
     // SAFETY: the bytes lie in the ring, where the writer may change them but not take them away. Nobody accesses the target before
-    // the arrival, as whoever gave the writer its key has promised.
+    // the arrival, as the one that gave the writer its key has promised.
     unsafe { entries.write(record.key, record.offset, bytes.into_iter(), len) }
 }

@@ -2,7 +2,7 @@
 //!
 //! Its keys are the endpoint's own, or those of another transport that has registered the same memory. That one may give a key to
 //! several registrations at once (libfabric caches registrations of overlapping memory), which the address of a put tells apart, and
-//! may give it again as soon as a registration is closed. So before that, whoever has mapped the memory is told on the board.
+//! may give it again as soon as a registration is closed. So before that, each peer that has mapped the memory is told on the board.
 #![allow(unsafe_code)]
 
 use std::{
@@ -107,7 +107,7 @@ impl Entries {
         unsafe { entry.span.write(offset, sources, len) }.map_err(|_| Refusal::Outside)
     }
 
-    /// Whether a peer that has mapped a region may say that it has written so many bytes to it.
+    /// Whether a peer that has mapped a region may say that it has written this many bytes to it.
     pub(super) fn check(&self, key: u64, offset: u64, len: u64) -> Result<(), Refusal> {
         let entries = self.entries.get(&key).into_iter().flatten();
         let writable = |entry: &&Entry| matches!(entry.shared, Some((Shared::Own(_), _)));

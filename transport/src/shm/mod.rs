@@ -13,7 +13,7 @@
 //!   reader copies to the target while the writer fills the next. So it is where that lies in a [memfd](crate::Memory::of_memfd) or was
 //!   [shared](crate::Transport::share), which peers map to read it in place, and cannot write.
 //!
-//! An endpoint that sleeps says so in a word that its peers map for reading (`sleep.rs`), and whoever writes to it then wakes it by a
+//! An endpoint that sleeps says so in a word that its peers map for reading (`sleep.rs`), and a peer that writes to it then wakes it by a
 //! message on the socket. The socket also shows that a peer has ended: an endpoint that closes says so first, so the end of a
 //! connection without that is a failure of that peer, reported after everything it had written.
 //!
@@ -107,9 +107,9 @@ use crate::{
 const BATCH: usize = 64;
 /// At least as many as a ring holds.
 const ALL: usize = ring::SEGMENT / 64;
-/// Sockets are looked at, by a system call, in every so many polls that found nothing: ever more rarely while there is nothing in them.
+/// Sockets are looked at, by a system call, once in this many polls that found nothing: ever more rarely while there is nothing in them.
 const LOOK_IDLE: [u32; 2] = [16, 256];
-/// And in every so many of all polls.
+/// And once in this many of all polls.
 const LOOK: u32 = 256;
 /// How often sockets are looked at for what a peer that has failed has left.
 const LOOKS: usize = 16;

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{Error, Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
 
-/// Puts of at most so many bytes are copied into the ring, all in one record.
+/// Puts of at most this many bytes are copied into the ring, all in one record.
 pub(super) const INLINE: usize = 4 << 10;
 /// Longer puts than this are written straight into memory that the peer has shared.
 const DIRECT_FROM: usize = 1 << 10;
@@ -345,7 +345,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether puts wait for room, or were turned down for want of it.
+    /// Whether puts wait for room, or were turned down because there was none.
     pub(super) fn is_waiting(&self) -> bool {
         self.starved || !self.pending.is_empty()
     }

@@ -23,7 +23,7 @@ pub(super) const DATA: usize = 4 << 10;
 pub(super) const SEGMENT: usize = DATA + CAPACITY;
 /// The bytes of a header: five words.
 const HEADER: usize = 40;
-/// Records begin at multiples of so many bytes, a cache line.
+/// Records begin at multiples of this many bytes, a cache line.
 const LINE: usize = 64;
 /// The most bytes in a record.
 pub(super) const MOST: usize = 16 << 10;
@@ -69,7 +69,7 @@ impl Record {
     }
 }
 
-/// The room in a ring that a record with so many bytes takes.
+/// The room in a ring that a record with this many bytes takes.
 fn room(inline: usize) -> u64 {
     (HEADER + inline).next_multiple_of(LINE) as u64
 }
@@ -117,7 +117,7 @@ impl Writer {
         Self { segment, tail: 0, head: 0, number: 0 }
     }
 
-    /// Whether there is room for a record with so many bytes.
+    /// Whether there is room for a record with this many bytes.
     pub(super) fn has_room(&mut self, inline: usize) -> Result<bool, Nonsense> {
         let fits = |writer: &Self| writer.tail - writer.head + room(inline) <= CAPACITY as u64;
         if fits(self) {

@@ -128,12 +128,12 @@ fn seal_for_readers(file: &OwnedFd, len: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The length of a memfd for so many bytes.
+/// The length of a memfd for this many bytes.
 pub(super) fn whole(len: usize) -> Option<usize> {
     len.max(1).checked_next_multiple_of(PAGE)
 }
 
-/// An error if this process may have no memfd of so many bytes: the system would not refuse it, but kill the process (SIGXFSZ).
+/// An error if this process may have no memfd of this many bytes: the system would not refuse it, but kill the process (SIGXFSZ).
 pub(super) fn check_limit(len: usize) -> Result<(), Error> {
     within(len, getrlimit(Resource::Fsize).current)
 }

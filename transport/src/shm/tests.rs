@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{Notify, Registration, RemoteRegion, Source, Target};
 
-/// A put from a hostile peer is judged after so many polls at the latest.
+/// A put from a hostile peer is judged after this many polls at the latest.
 const ENOUGH: u32 = 4 * LOOK_IDLE[1];
 
 /// Puts all of `source`.

@@ -154,9 +154,9 @@ impl State {
                 (port.arrivals, config.arrivals, "all peers"),
                 (*waiting, config.arrivals_per_peer, "one peer"),
             ];
-            for (waiting, limit, whom) in limits {
+            for (waiting, limit, which) in limits {
                 if waiting > limit {
-                    let reason = format!("{waiting} puts of {whom} have landed unread, {limit} are allowed");
+                    let reason = format!("{waiting} puts of {which} have landed unread, {limit} are allowed");
                     port.broken.get_or_insert_with(|| Failure::new(OVERRUN, reason));
                 }
             }

@@ -265,7 +265,7 @@ pub(crate) fn flood(opener: &mut Opener) -> Outcome {
         let wanted = bytes.get(number as usize % 16).and_then(|bytes| bytes.get(..len));
         ensure!(wanted == Some(&landed[..]), "message {number} of the flood is not as it was sent");
     }
-    // Where so many may arrive, room must have run out before. It need not where the arrivals are fewer than the puts an
+    // Where this many may arrive, room must have run out before. It need not where the arrivals are fewer than the puts an
     // endpoint has room for: over memory, which has no other bound, and over verbs with its 128 of a peer.
     ensure!(was_full || count as usize == most, "{count} puts at once and never full");
     Ok(())

@@ -91,7 +91,7 @@ fn all_send_each_other_files_at_once() {
 }
 
 #[test]
-fn whoever_sends_first_is_told() {
+fn a_rank_that_sends_first_is_told() {
     let (directory, path, bytes) = source(300);
     world(4, small, |group| {
         if group.rank() > 0 {

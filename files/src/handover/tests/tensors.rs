@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use super::*;
 use crate::{recv, send};
 
-/// A directory with a .safetensors file of these tensors, with so many bytes for all of them.
+/// A directory with a .safetensors file of these tensors, with this many bytes for all of them.
 fn checkpoint(tensors: &[String], len: usize) -> (TempDir, PathBuf, Vec<u8>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("model");

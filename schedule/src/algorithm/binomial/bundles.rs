@@ -108,7 +108,7 @@ impl Bundles {
         (power / 2).max(self.tree.ranks - power).min(1 << self.level)
     }
 
-    /// The shape of a pattern with so many turns, and so much scratch, on this rank.
+    /// The shape of a pattern with this many turns, and so much scratch, on this rank.
     pub(super) fn shape(&self, turns: usize, scratch: usize) -> Shape {
         Shape { chunks: self.chunks, turns, max_message: self.longest(), direct: false, scratch }
     }

@@ -50,7 +50,7 @@ impl Vector {
         partition::block(self.count, self.chunks, chunk)
     }
 
-    /// The shape of a pattern with so many turns on this rank.
+    /// The shape of a pattern with this many turns on this rank.
     fn shape(&self, turns: usize) -> Shape {
         let max_message = partition::longest(self.count, self.chunks);
         Shape { chunks: self.chunks, turns, max_message, ..Shape::default() }
@@ -71,7 +71,7 @@ impl Tree {
     fn new(job: &Job<'_>) -> Self {
         let (root, ranks) = (job.root, job.ranks);
         let place = wrapped(job.rank + ranks - root, ranks);
-        // One for each zero below its lowest set bit, if there are so many ranks.
+        // One for each zero below its lowest set bit, if there are this many ranks.
         let children = doublings(ranks - place).min(place.trailing_zeros() as usize);
         Self { root, ranks, place, children }
     }

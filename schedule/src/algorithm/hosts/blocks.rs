@@ -49,7 +49,7 @@ pub(super) struct Blocks {
     by_host: Arc<[Rank]>,
 }
 
-/// The number of places of a class on a host of so many ranks.
+/// The number of places of a class on a host of this many ranks.
 const fn members(ranks: usize, classes: usize, class: usize) -> usize {
     (ranks + classes - 1 - class) / classes
 }
@@ -169,7 +169,7 @@ impl Blocks {
         })
     }
 
-    /// A stage among the ranks of this class in this host, with a block of so many elements each.
+    /// A stage among the ranks of this class in this host, with a block of this many elements each.
     fn in_class(&self, plan: &'static Plan, len: usize, input: At, output: At) -> Option<Part> {
         let (members, rank) = (self.mates.clone(), self.index);
         let lengths = Lengths::Blocks(vec![len; members.len()]);
