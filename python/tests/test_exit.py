@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -26,8 +27,8 @@ def ended(folder: Path, program: str) -> list[tuple[int, str, str]]:
                 "UNISONO_WORLD_SIZE": "2",
                 "UNISONO_STORE": f"file://{folder}",
             },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
             text=True,
         )
         for rank in range(2)
@@ -164,21 +165,39 @@ time.sleep(0.3)
             assert ending == (0, "the end\n", "")
 
 
-def test_the_status_of_a_child_of_multiprocessing_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_the_status_of_a_child_of_multiprocessing_says_so(tmp_path: Path, method: str) -> None:
     program = """
-group.close()
-def child():
-    part = unisono.init(timeout=30, store=sys.argv[0])
-    part.reduce(numpy.ones(5), root=1 - part.rank)
-process = multiprocessing.get_context("fork").Process(target=child)
-sys.argv[0] = STORE
-process.start()
-process.join()
-print(process.exitcode)
+import multiprocessing, os, sys, unisono
+
+def child(store):
+    print("begun", flush=True)
+    os.environ["UNISONO_STORE"] = store
+    part = unisono.init(timeout=30)
+    part.reduce(bytearray(5), root=1 - part.rank)
+    sys.stdout.write("child\\n")
+
+if __name__ == "__main__":
+    unisono.init(rank=0, size=1).close()
+    process = multiprocessing.get_context(METHOD).Process(target=child, args=(WHERE,))
+    process.start()
+    process.join()
+    print("status", process.exitcode)
 """
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    outer = tmp_path / "outer"
-    outer.mkdir()
-    for status, out, errors in ended(outer, program.replace("STORE", repr(f"file://{inner}"))):
-        assert (status, out) == (0, "1\nthe end\n"), errors
+    told = tmp_path / "store"
+    told.mkdir()
+    path = tmp_path / "program.py"
+    path.write_text(program.replace("WHERE", repr(f"file://{told}")).replace("METHOD", repr(method)))
+    processes = []
+    for rank in range(2):
+        environment = os.environ | {"UNISONO_RANK": str(rank), "UNISONO_WORLD_SIZE": "2"}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(path)], env=environment, stdout=PIPE, stderr=PIPE, text=True
+            )
+        )
+    status = 120 if method == "spawn" and sys.version_info >= (3, 13) else 1
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert (process.returncode, out) == (0, f"begun\nchild\nstatus {status}\n"), errors
+        assert "rank 0 calls reduce(u8, sum, root 1), rank 1 calls reduce(u8, sum, root 0)" in errors

@@ -1,12 +1,13 @@
 """The end of a process that is a rank: others are told of an uncaught exception, and worlds are left in good order."""
 
+import contextlib
 import multiprocessing.process
 import multiprocessing.util
 import os
 import sys
 import traceback
 import weakref
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 from unisono import _native
@@ -37,7 +38,7 @@ def watch(world: _native.Group) -> None:
         _hear_of_child()
     # Runs at exit, also in children of multiprocessing, which do not run atexit's functions.
     multiprocessing.util.Finalize(None, _leave, exitpriority=1)
-    # Last, because the end of a child of multiprocessing is an exception there.
+    # Last, because a child of multiprocessing ends there.
     multiprocessing.util.Finalize(None, _set_status, exitpriority=-1000)
 
 
@@ -102,9 +103,21 @@ def _set_status() -> None:
         return
     if _native.late_failure() is None and not _interrupted:
         return
-    if multiprocessing.parent_process() is not None:
+    # Who ends the process: nobody but the interpreter, or a function of multiprocessing.
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not multiprocessing.util._exit_function.__code__:  # type: ignore[attr-defined]
+        frame = frame.f_back
+    ends = None if frame is None else frame.f_back
+    if ends is None:
+        sys.stderr = _Failing(sys.stderr)
+    elif sys.version_info < (3, 13):
         raise SystemExit(1)
-    sys.stderr = _Failing(sys.stderr)
+    else:
+        # It takes no other status any more, and calls `os._exit` next.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, ValueError, OSError):
+                stream.flush()
+        os._exit(ends.f_locals.get("code") or 1)
 
 
 class _Failing:
