@@ -18,7 +18,7 @@ fn main() -> std::process::ExitCode {
 fn program(group: &ProcessGroup) -> unisono::Result<()> {
     let (rank, ranks) = (group.rank(), group.size());
 
-    // Any slice of f16, bf16, f32, f64 or an integer of 8 to 64 bits. Every rank gets the average over all ranks.
+    // Any slice of f16, bf16, f32, f64, i8 to i64 or u8 to u64. Every rank gets the average over all ranks.
     let mut gradients = vec![rank as f32; 60_000 * ranks];
     group.all_reduce(&mut gradients, ReduceOp::Avg)?;
     let average = gradients[0];

@@ -10,7 +10,7 @@
 //!
 //! # fn main() -> unisono::Result<()> {
 //! let group = ProcessGroup::from_env()?;
-//! // Any slice of `half::f16`, `half::bf16`, f32, f64 or an integer of 8 to 64 bits. Every rank gets the average over all ranks.
+//! // Any slice of `half::f16`, `half::bf16`, f32, f64, i8 to i64 or u8 to u64. Every rank gets the average over all ranks.
 //! let mut gradients = vec![group.rank() as f32; 1_000_000];
 //! group.all_reduce(&mut gradients, ReduceOp::Avg)?;
 //! # Ok(()) }

@@ -5,7 +5,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command, Output, Stdio},
@@ -91,7 +91,7 @@ fn ranks_know_their_numbers() {
 #[test]
 fn ranks_get_the_address_of_the_store() {
     let (mut launcher, mut output, pids) =
-        start(2, "echo $$; echo $UNISONO_STORE $UNISONO_TOKEN; exec sleep 60");
+        start(2, "echo $$; echo $UNISONO_STORE $UNISONO_TOKEN $MASTER_ADDR $MASTER_PORT; exec sleep 60");
     let mut line = String::new();
     while !line.contains("tcp+served://") {
         line.clear();
@@ -100,6 +100,8 @@ fn ranks_get_the_address_of_the_store() {
     let words: Vec<_> = line.split_whitespace().collect();
     assert_eq!(words[2].len(), 32);
     TcpStream::connect(words[1].strip_prefix("tcp+served://").unwrap()).unwrap();
+    // Another one, at which a program may serve a store of its own.
+    drop(TcpListener::bind((words[3], words[4].parse::<u16>().unwrap())).unwrap());
     kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
     launcher.wait().unwrap();
     gone(&pids);

@@ -26,6 +26,7 @@ use unisono_transport::ofi;
 
 use super::{
     guard::Hold,
+    port::Port,
     rank, signals,
     sink::{Sink, Stream},
 };
@@ -150,7 +151,14 @@ impl Job {
         let count = usize::try_from(self.ranks).map_err(io::Error::other)?;
         let store =
             StoreServer::bind("127.0.0.1:0", count, token.as_str(), None).map_err(io::Error::other)?;
-        let meet = [("UNISONO_STORE", format!("tcp+served://{}", store.address())), ("UNISONO_TOKEN", token)];
+        // For what else the ranks may be: torch's meet at a store of their own first.
+        let port = Port::keep()?;
+        let meet = [
+            ("UNISONO_STORE", format!("tcp+served://{}", store.address())),
+            ("UNISONO_TOKEN", token),
+            ("MASTER_ADDR", "127.0.0.1".to_owned()),
+            ("MASTER_PORT", port.number.to_string()),
+        ];
         // Without /proc nothing can be started.
         let guard = Hold::start().map_err(|error| {
             io::Error::new(
@@ -216,7 +224,7 @@ impl Job {
         Ok(())
     }
 
-    /// The command that becomes rank `number`; `meet` has the variables of the store.
+    /// The command that becomes rank `number`; `meet` has the variables of the stores.
     fn command(&self, number: u32, meet: &[(&str, String)]) -> Command {
         let mut command = invocation::command();
         command.arg(rank::NAME).arg(getpid().as_raw_pid().to_string());

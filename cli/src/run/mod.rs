@@ -5,6 +5,7 @@ use std::{ffi::OsString, process::ExitCode};
 pub(crate) mod guard;
 pub(crate) mod job;
 mod lines;
+mod port;
 mod program;
 pub(crate) mod rank;
 mod signals;
@@ -22,10 +23,10 @@ Examples:
 
 /// Starts a program as ranks 0 to N-1 on this machine.
 ///
-/// The environment of each rank has its rank, the world size and the address of the store (UNISONO_*, and torchrun's RANK,
-/// WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE). The first rank that fails ends the job, and the exit status is that of this
-/// rank: 128 + n if signal n killed it, 126 or 127 if the program could not be started; 1 if all ended with 0, but one left its
-/// world with a failure of which its program did not know. Ctrl-C ends all ranks; Ctrl-Z stops
+/// The environment of each rank has its rank, the world size and the address of the store (UNISONO_*), and what torchrun sets (RANK,
+/// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT). The first rank that fails ends the job, and the exit
+/// status is that of this rank: 128 + n if signal n killed it, 126 or 127 if the program could not be started; 1 if all ended
+/// with 0, but one left its world with a failure of which its program did not know. Ctrl-C ends all ranks; Ctrl-Z stops
 /// them, and fg or bg continues them. The standard input of ranks is empty. If processes that ranks started outlive them, their
 /// output is forwarded until there is none for half a second.
 #[derive(clap::Args)]

@@ -115,3 +115,15 @@ def test_the_batch_script_with_torchrun():
     # Agents number themselves in the order in which they come.
     assert sorted(done) == [f"done.{rank}" for rank in range(4)]
     assert sorted(done.values()) == ["4 0", "4 0", "4 1", "4 1"]
+
+
+def test_unisono_run():
+    """It says where torch's ranks meet, whatever a pod or a shell says of that."""
+    environment = os.environ | {"MASTER_ADDR": "nowhere.invalid", "MASTER_PORT": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run(
+            [sys.executable, "-m", "unisono", "run", "-n", "2", sys.executable, "-c", TRAIN],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stderr
+        assert sorted(os.listdir(folder)) == ["done.0", "done.1"]
