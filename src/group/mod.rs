@@ -146,7 +146,7 @@ impl ProcessGroup {
 
     /// Makes a buffer of memory that is there already, such as a part of a memfd that another library or process has made
     /// ([`Memory::of_memfd`]). It serves as one that [`buffer`](Self::buffer) allocates: the ranks of the host map the same memfd and read it
-    /// in place, but they write to it through this process. Its elements are what the memory holds, and results are seen by all that
+    /// in place, but they write to it through this process. Its elements are what the memory holds, and results are seen by each process that
     /// has mapped the memfd.
     ///
     /// ```

@@ -128,8 +128,9 @@ fn is_outer(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Foun
         // sets both from what they tell, and the place of the store if there are several hosts.
         "torchrun" => {
             let pod = has("KUBERNETES_SERVICE_HOST") || has("PET_NNODES");
-            let alone =
-                variable(far.family.local_ranks).is_some_and(|text| text.trim() == far.ranks.to_string());
+            // Flux tells the number of hosts instead.
+            let here = if far.family.name == "Flux" { 1 } else { far.ranks };
+            let alone = variable(far.family.local_ranks).is_some_and(|text| text.trim() == here.to_string());
             pod && !is_torchrun(variable)
                 && far.family.name != "LeaderWorkerSet"
                 && (alone || !agree(near, far))

@@ -79,8 +79,9 @@ impl Who {
             }
             Srun => format!(
                 "SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_LOCALID={local} SLURM_NODEID={} SLURM_STEP_NUM_NODES={hosts} \
-                 SLURM_STEP_TASKS_PER_NODE={each}(x{hosts}) SLURM_STEP_NODELIST=n[1-{hosts}]",
-                rank / each
+                 SLURM_STEP_TASKS_PER_NODE={each}{} SLURM_STEP_NODELIST=n[1-{hosts}]",
+                rank / each,
+                if hosts > 1 { format!("(x{hosts})") } else { String::new() },
             ),
             Rank => "MASTER_ADDR=h MASTER_PORT=7".to_owned(),
             Ours => "UNISONO_STORE=tcp://h:7".to_owned(),
@@ -239,4 +240,21 @@ fn the_last_of_three_is_the_nearest() {
     }
     assert!(failed.is_empty(), "{} of {cases} cases:\n{}", failed.len(), failed.join("\n"));
     assert!(cases > 100, "{cases}");
+}
+
+/// A rank that has the numbers of its pod by chance meets where the others do.
+#[test]
+fn all_that_one_launcher_starts_in_a_pod_meet_in_one_place() {
+    for inner in COLUMNS.into_iter().filter(|who| *who != Rank) {
+        for (rank, ranks) in numbers([1, 3]) {
+            let pod = Pod.start(&Variables::new(), rank, ranks, 1);
+            let all = (0..ranks).map(|own| found(&inner.start(&pod, own, ranks, ranks)).unwrap());
+            let all: Vec<_> = all.map(|it| (it.launcher, it.meeting)).collect();
+            assert!(
+                all.windows(2).all(|pair| pair[0] == pair[1]),
+                "{inner:?} in pod {rank} of {ranks}: {all:?}"
+            );
+            assert_eq!(all[0].0, inner.family()[0]);
+        }
+    }
 }
