@@ -189,6 +189,18 @@ fn explain_says_what_why_and_how() {
     assert!(!told.contains("others"), "{told}");
 }
 
+/// The tour through the code follows the call that its command explains.
+#[test]
+fn the_tour_follows_what_is_explained() {
+    let tour = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tour.md")).unwrap();
+    let between = |before: &str| tour.split_once(before).unwrap().1.split_once('`').unwrap().0;
+    let (command, algorithm) = (between("`unisono explain "), between("Here it picks `"));
+    let told = said(&format!("explain {command}"));
+    assert!(told.contains(&format!("takes {algorithm}: ")), "{algorithm}: {told}");
+    assert!(tour.contains(&format!("schedule/src/algorithm/{algorithm}.rs")), "{algorithm}");
+    assert!(told.contains("take a message") && !told.contains("await rank"), "not through slots: {told}");
+}
+
 #[test]
 fn long_schedules_are_cut() {
     let cut = said("explain all_gather --ranks 64 --bytes 64M");
