@@ -134,7 +134,8 @@ impl ProcessGroup {
     }
 
     /// Joins over a given transport and store, for instance to run the ranks of a test as threads of one process. A world of
-    /// one rank needs no store.
+    /// one rank needs no store. A program that cannot open the store or the transport tells the other ranks by
+    /// [`cannot_join`](Self::cannot_join).
     ///
     /// ```
     /// # use std::time::Instant;
@@ -145,7 +146,9 @@ impl ProcessGroup {
     /// let address = StoreAddress::File(directory.path().into());
     /// let join = |rank: usize| -> unisono::Result<()> {
     ///     let config = Config { rank, ranks: 2, store: Some(address.clone()), ..Config::default() };
-    ///     let store = Store::open(&address, &config.member(), Instant::now() + config.join_timeout)?;
+    ///     let within = Instant::now() + config.join_timeout;
+    ///     let store = Store::open(&address, &config.member(), within)
+    ///         .map_err(|error| ProcessGroup::cannot_join(&config, error))?;
     ///     let group = ProcessGroup::with(config, Box::new(hub.open()), Some(store))?;
     ///     assert_eq!(group.all_gather_object(&rank)?, [0, 1]);
     ///     group.leave()

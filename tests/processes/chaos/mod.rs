@@ -1,4 +1,4 @@
-//! A random campaign: one rank's call differs from the others' in some field, or one rank dies, ends, aborts or stops at some
+//! A random campaign: one rank's call differs from the others' in some field, or ranks die, end, abort or stop at some
 //! moment. Every survivor must end in time, with the right result or with the same sentence as the others.
 //!
 //! Case number N of seed S is case 0 of seed S + N: `UNISONO_TEST_SEED=SEED UNISONO_TEST_CASES=1` runs it again.
@@ -129,14 +129,16 @@ fn judge(provider: &str, plan: &Plan) -> Result<Came> {
     let join = if matches!(plan.kind, Kind::Dies(_, Moment::Joining(_))) { JOIN_TIMEOUT } else { "60s" };
     let waits = matches!(plan.kind, Kind::Dies(Fate::Stops, _));
     let more = [("UNISONO_TIMEOUT", if waits { TIMEOUT } else { "60s" }), ("UNISONO_JOIN_TIMEOUT", join)];
-    world.start_all(&format!("chaos {}", plan.seed), &more)?;
+    for rank in 0..plan.ranks {
+        let wrong = if rank == plan.victim { plan.wrong() } else { None };
+        world.start(rank, &format!("chaos {}", plan.seed), &[&more[..], wrong.as_slice()].concat())?;
+    }
     let ends = world.end(|rank| !(waits && rank == plan.victim))?;
     if waits {
         world.signal(plan.victim, Signal::KILL)?;
     }
-    let survives = matches!(plan.kind, Kind::Differs(_) | Kind::Dies(Fate::Aborts, _));
     let (mut said, mut took) = (Vec::new(), Duration::ZERO);
-    for end in ends.iter().filter(|end| survives || end.rank != plan.victim) {
+    for end in ends.iter().filter(|end| plan.survives(end.rank)) {
         let ended = end.said("ended").map_err(|error| format!("it hangs or died: {error}"))?;
         let (outcome, text) = ended.split_once(": ").unwrap_or((ended, ""));
         said.push(Said { rank: end.rank, outcome, text });
@@ -164,7 +166,7 @@ fn verdict<'s>(plan: &Plan, said: &[Said<'s>]) -> Result<(&'s str, &'s str)> {
     ensure!(due.contains(&outcome), "{outcome} where {} was due: {}", due.join(" or "), all());
     let victim = plan.victim;
     let blamed = match outcome {
-        "died" | "ended" | "aborted" => text.starts_with(&format!("rank {victim} ")),
+        "died" | "ended" | "aborted" => plan.blames(text),
         "missing" => text.contains(&format!("still waits for 1 of {} ranks: {victim};", plan.ranks)),
         "deadline" => text.contains(&format!("rank {victim}")) || text.contains(&format!("ranks {victim}")),
         _ => true,
@@ -206,6 +208,7 @@ fn name(failure: &Failure) -> &'static str {
         Failure::Settings { .. } => "settings",
         Failure::Deadline { .. } | Failure::Undelivered { .. } => "deadline",
         Failure::Died { .. } => "died",
+        Failure::Joining { .. } | Failure::NoRank { .. } => "could not join",
         Failure::Ended { .. } => "ended",
         Failure::Aborted { .. } => "aborted",
         _ => "other",
@@ -215,10 +218,7 @@ fn name(failure: &Failure) -> &'static str {
 fn run(plan: &Plan, since: &mut Instant) -> rank::Outcome {
     let mut config = config(0)?;
     let mine = config.rank == plan.victim;
-    let fate = match plan.kind {
-        Kind::Dies(fate, moment) if mine => Some((fate, moment)),
-        _ => None,
-    };
+    let fate = plan.fate(config.rank);
     if let Some((fate, Moment::Joining(delay))) = fate {
         meet_fate(fate, delay, None);
     }
@@ -228,7 +228,7 @@ fn run(plan: &Plan, since: &mut Instant) -> rank::Outcome {
     };
     let world = rank::join_with(config)?;
     let some = world.new_group(&plan.members)?;
-    let rounds = if matches!(plan.kind, Kind::Dies(..)) { 2000 } else { 1 };
+    let rounds = if matches!(plan.kind, Kind::Dies(..) | Kind::ThreeDie) { 2000 } else { 1 };
     for round in 0..rounds {
         for (at, call) in plan.calls(world.rank()).iter().enumerate() {
             *since = Instant::now();
@@ -237,11 +237,16 @@ fn run(plan: &Plan, since: &mut Instant) -> rank::Outcome {
             {
                 meet_fate(fate, delay, Some(&world));
             }
+            thread::sleep(plan.idle(world.rank(), at));
             call.run(&world, some.as_ref())?;
         }
     }
     *since = Instant::now();
     drop(some);
+    if matches!(plan.kind, Kind::Ends(_)) {
+        drop(world);
+        return unisono::late_failure().map_or(Ok(()), |failure| Err(Error::Failed(failure).into()));
+    }
     Ok(world.leave()?)
 }
 

@@ -24,12 +24,41 @@ pub(super) struct Plan {
     at: usize,
     /// The seed of what the victim does instead.
     chance: Random,
+    /// The ranks that die or stop, how and when.
+    deaths: Vec<(usize, Fate, Moment)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
     Differs(Field),
     Dies(Fate, Moment),
+    /// Three ranks die in one run.
+    ThreeDie,
+    /// The victim cannot join.
+    Refused(Wrong),
+    /// All ranks are idle for different times before they call.
+    Idle,
+    /// The ranks differ in a small call, which is their last: they drop their groups after it.
+    Ends(Last),
+}
+
+/// Why a rank cannot join.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Wrong {
+    WorldSize,
+    RankThatIsTaken,
+    Token,
+    /// A setting that makes no sense.
+    Setting,
+}
+
+/// What the ranks differ in when they end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Last {
+    /// The victim has another root than the others.
+    Root,
+    /// The victim sends a message that nobody takes.
+    Message,
 }
 
 /// How one rank's calls differ from the others'.
@@ -90,17 +119,58 @@ const FIELDS: [Field; 15] = [
     Field::Peer,
     Field::Setting(0),
 ];
+/// Those that end a process at once.
+const FATAL: [Fate; 3] = [Fate::Killed, Fate::AbortsProcess, Fate::Exits];
 const FATES: [Fate; 6] =
     [Fate::Killed, Fate::Terminated, Fate::AbortsProcess, Fate::Exits, Fate::Aborts, Fate::Stops];
 
 impl Kind {
+    /// A death or a difference; what happens in a call happens in this one.
+    fn any(chance: &mut Random, at: usize) -> Self {
+        if chance.below(3) > 0 {
+            return Self::Differs(match one(chance, &FIELDS) {
+                Field::Setting(_) => Field::Setting(chance.below(settings::ALL.len())),
+                field => field,
+            });
+        }
+        let fate = one(chance, &FATES);
+        // Nobody can abort a group that there is not yet.
+        let joining = fate != Fate::Aborts && chance.below(3) == 0;
+        let moment = match joining {
+            true => Moment::Joining(Duration::from_millis(chance.below(120) as u64)),
+            false => Moment::call(chance, at),
+        };
+        Self::Dies(fate, moment)
+    }
+
+    fn any_other(chance: &mut Random) -> Self {
+        let wrong = [Wrong::WorldSize, Wrong::RankThatIsTaken, Wrong::Token, Wrong::Setting];
+        match chance.below(4) {
+            0 => Self::ThreeDie,
+            1 => Self::Refused(one(chance, &wrong)),
+            2 => Self::Idle,
+            _ => Self::Ends(one(chance, &[Last::Root, Last::Message])),
+        }
+    }
+
     pub(super) fn name(self) -> String {
         match self {
             Self::Differs(Field::Setting(_)) => "differs: Setting".to_owned(),
             Self::Differs(field) => format!("differs: {field:?}"),
             Self::Dies(fate, Moment::Joining(_)) => format!("joining: {fate:?}"),
             Self::Dies(fate, Moment::Call { .. }) => format!("calling: {fate:?}"),
+            Self::ThreeDie => "calling: three die".to_owned(),
+            Self::Refused(wrong) => format!("refused: {wrong:?}"),
+            Self::Idle => "idle".to_owned(),
+            Self::Ends(last) => format!("ends: {last:?}"),
         }
+    }
+}
+
+impl Moment {
+    fn call(chance: &mut Random, at: usize) -> Self {
+        let delay = Duration::from_micros(chance.below(4000) as u64);
+        Self::Call { round: chance.below(3), at, delay: one(chance, &[Duration::ZERO, delay]) }
     }
 }
 
@@ -116,29 +186,21 @@ impl Plan {
     pub(super) fn new(seed: u64) -> Self {
         // Neighbouring seeds are to have nothing in common.
         let mut chance = Random(seed.wrapping_mul(0xd134_2543_de82_ef95));
-        let ranks = 2 + chance.below(3);
+        let third = chance.below(4) == 0;
+        // Of those that die in one run one is left at least.
+        let ranks = if third { 4 } else { 2 } + chance.below(3);
         let victim = chance.below(ranks);
         let at = chance.below(CALLS);
-        let delay = Duration::from_micros(chance.below(4000) as u64);
-        let kind = match chance.below(3) {
-            0 => {
-                let fate = one(&mut chance, &FATES);
-                // Nobody can abort a group that there is not yet.
-                let joining = fate != Fate::Aborts && chance.below(3) == 0;
-                let moment = match joining {
-                    true => Moment::Joining(Duration::from_millis(chance.below(120) as u64)),
-                    false => Moment::Call {
-                        round: chance.below(3),
-                        at,
-                        delay: one(&mut chance, &[Duration::ZERO, delay]),
-                    },
-                };
-                Kind::Dies(fate, moment)
-            }
-            _ => Kind::Differs(match one(&mut chance, &FIELDS) {
-                Field::Setting(_) => Field::Setting(chance.below(settings::ALL.len())),
-                field => field,
-            }),
+        let kind = if third { Kind::any_other(&mut chance) } else { Kind::any(&mut chance, at) };
+        let deaths = match kind {
+            Kind::Dies(fate, moment) => vec![(victim, fate, moment)],
+            Kind::ThreeDie => (0..3)
+                .map(|number| {
+                    let at = chance.below(CALLS);
+                    ((victim + number) % ranks, one(&mut chance, &FATAL), Moment::call(&mut chance, at))
+                })
+                .collect(),
+            _ => Vec::new(),
         };
         let left_out = chance.below(ranks);
         let mut members: Vec<usize> = (0..ranks).filter(|&rank| rank == victim || rank != left_out).collect();
@@ -164,14 +226,82 @@ impl Plan {
             Kind::Differs(Field::Group) if matches!(call.what, What::Message { .. }) => {
                 call.what = What::Barrier
             }
+            Kind::Ends(last) => {
+                call.count = one(&mut chance, &[1, 2, 9]);
+                call.some = false;
+                call.what = match last {
+                    Last::Root => {
+                        one(&mut chance, &[What::Reduce, What::Broadcast, What::Gather, What::Scatter])
+                    }
+                    Last::Message => What::Message { from: victim, to: other },
+                };
+                calls.truncate(at + 1);
+            }
             _ => {}
         }
-        Self { seed, ranks, victim, kind, members, calls, at, chance }
+        Self { seed, ranks, victim, kind, members, calls, at, chance, deaths }
+    }
+
+    /// What happens to a rank, and when.
+    pub(super) fn fate(&self, rank: usize) -> Option<(Fate, Moment)> {
+        self.deaths.iter().find(|(whose, ..)| *whose == rank).map(|&(_, fate, moment)| (fate, moment))
+    }
+
+    /// The variable by which the victim cannot join.
+    pub(super) fn wrong(&self) -> Option<(&'static str, &'static str)> {
+        let Kind::Refused(wrong) = self.kind else { return None };
+        Some(match wrong {
+            Wrong::WorldSize => ("UNISONO_WORLD_SIZE", "9"),
+            Wrong::RankThatIsTaken => ("UNISONO_RANK", ["0", "1"][self.taken()]),
+            Wrong::Token => ("UNISONO_TOKEN", "another"),
+            Wrong::Setting => ("UNISONO_CHUNK", "abc"),
+        })
+    }
+
+    /// The rank that the victim says it is where that one is taken.
+    fn taken(&self) -> usize {
+        usize::from(self.victim == 0)
+    }
+
+    /// Whether a rank is to say how its calls ended.
+    pub(super) fn survives(&self, rank: usize) -> bool {
+        match self.kind {
+            // Which of two processes of one rank comes first is chance.
+            Kind::Refused(Wrong::RankThatIsTaken) => rank != self.victim && rank != self.taken(),
+            Kind::Refused(_) => rank != self.victim,
+            _ => self.fate(rank).is_none_or(|(fate, _)| fate == Fate::Aborts),
+        }
+    }
+
+    /// Whether one of the ranks whose fault it is is named first.
+    pub(super) fn blames(&self, text: &str) -> bool {
+        let named = |rank: usize| text.starts_with(&format!("rank {rank} "));
+        named(self.victim) || self.deaths.iter().any(|&(rank, ..)| named(rank))
+    }
+
+    /// How long a rank is idle before a call.
+    pub(super) fn idle(&self, rank: usize, at: usize) -> Duration {
+        let mut chance = Random(self.seed ^ (rank * CALLS + at + 1) as u64);
+        match (self.kind, chance.below(3)) {
+            (Kind::Idle, 0) => Duration::from_millis(chance.below(700) as u64),
+            _ => Duration::ZERO,
+        }
     }
 
     /// The calls of a rank.
     pub(super) fn calls(&self, rank: usize) -> Vec<Call> {
         let mut calls = self.calls.clone();
+        if let Kind::Ends(last) = self.kind
+            && let Some(call) = calls.last_mut()
+        {
+            match last {
+                Last::Root if rank == self.victim => {
+                    call.root += 1 + self.chance.clone().below(self.ranks - 1)
+                }
+                Last::Message if rank != self.victim => drop(calls.pop()),
+                _ => {}
+            }
+        }
         let Kind::Differs(field) = self.kind else { return calls };
         if rank != self.victim {
             return calls;
@@ -229,7 +359,10 @@ impl Plan {
             Kind::Dies(Fate::Terminated, Moment::Joining(_)) => &["ended", "died", "missing"],
             Kind::Dies(Fate::Terminated, _) => &["ended"],
             Kind::Dies(_, Moment::Joining(_)) => &["died", "missing"],
-            Kind::Dies(..) => &["died"],
+            Kind::Dies(..) | Kind::ThreeDie => &["died"],
+            Kind::Refused(_) => &["could not join"],
+            Kind::Idle => &["right"],
+            Kind::Ends(_) => &["mismatch", "deadlock", "left"],
         }
     }
 
