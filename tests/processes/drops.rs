@@ -161,7 +161,9 @@ fn one(provider: &str, ranks: usize, number: usize) -> Result<()> {
             word[verb(word)..].trim_end_matches(|it: char| it == ')' || it.is_ascii_digit())
         };
         let said = |word: &&'static str| told.contains(if ranks > 2 { part(word) } else { word });
-        ensure!(words.iter().all(said), "rank {}: {told:?}", end.rank);
+        // A rank that waits for nobody may be in its next call when that is found out.
+        let leaves = told.contains(" is at op ") && told.contains(" leave()");
+        ensure!(leaves || words.iter().all(said), "rank {}: {told:?}", end.rank);
         ensure!((call == "Ok") == (of_process != "none"), "rank {}: {call:?}, {of_process:?}", end.rank);
         late += usize::from(call == "Ok");
     }
