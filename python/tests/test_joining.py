@@ -36,7 +36,9 @@ def outcome(folder: Path, change: str = "{}", **variables: str) -> list[str]:
         assert rank.stdout is not None
         assert rank.stdout.readline() == "begin\n"
     begin = time.monotonic()
-    said = [rank.communicate(timeout=120)[0].strip() for rank in ranks]
+    # Not `communicate`, which does not see what came with the first line. Joining ends after a minute.
+    said = [rank.stdout.read().strip() for rank in ranks if rank.stdout is not None]
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0, 0], said
     assert time.monotonic() - begin < 20, said
     return said
 
