@@ -64,3 +64,36 @@ def test_a_rank_that_cannot_join_tells_the_others(
     for rank in (0, 2):
         assert "rank 1 could not join: " in said[rank], said
         assert others in said[rank], said
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["UNISONO_RANK", "UNISONO_WORLD_SIZE"],
+        ["RANK", "WORLD_SIZE"],
+        # On several hosts.
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
+        ["PMI_RANK", "PMI_SIZE"],
+    ],
+)
+def test_the_program_may_say_where_ranks_meet(tmp_path: Path, launcher: list[str]) -> None:
+    program = """
+import sys, unisono
+try:
+    unisono.init()
+except unisono.Error as error:
+    print("need a place to meet" in str(error) or "does not say where rank 0 is" in str(error))
+with unisono.init(store=sys.argv[1], token="t") as group:
+    print(group.rank, group.all_reduce(1))
+"""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, f"file://{tmp_path}"],
+            env=os.environ | dict(zip(launcher, (str(rank), "2"), strict=True)),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert said == ["True\n0 2\n", "True\n1 2\n"]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    detect,
+    Launch, detect,
     meeting::Meeting,
     partial::{Partial, partial},
     private_directory,
@@ -33,7 +33,8 @@ impl Config {
     }
 
     /// What [`from_env`](Self::from_env) gives, but returns the first error among the settings beside the settings that precede it, with
-    /// defaults for the rest. With these the rank can meet the others and tell them of the error.
+    /// defaults for the rest. With these the rank can meet the others and tell them of the error. Where only the place to meet is not
+    /// known, that is the error, and the store is `None` though there are several ranks.
     pub(crate) fn read_env() -> Result<(Self, Option<Error>)> {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         for row in Self::variables() {
@@ -41,7 +42,10 @@ impl Config {
                 return Err(wrong(&variable, row.name, "is not UTF-8; wanted text in UTF-8".into()));
             }
         }
-        let launch = detect(&variable)?;
+        let (launch, nowhere) = match detect(&variable) {
+            Ok(launch) => (launch, None),
+            Err(problem) => (elsewhere(&variable).ok_or_else(|| problem.clone())?, Some(problem)),
+        };
         // One rank warns for all.
         for (name, _) in env::vars_os().filter(|_| launch.rank == 0) {
             let name = name.to_string_lossy();
@@ -76,13 +80,27 @@ impl Config {
             ..Self::default()
         };
         let problem = config.set_from(&variable).and_then(|()| config.validate_from(&variable)).err();
-        Ok((config, problem))
+        match (nowhere, problem) {
+            (Some(nowhere), None) => Ok((Self { store: None, ..config }, Some(nowhere))),
+            (Some(nowhere), Some(_)) => Err(nowhere),
+            (None, problem) => Ok((config, problem)),
+        }
     }
 
     /// Reads what [`read_env`](Self::read_env) could not because of an error in other variables; `None` if the store is not known.
     pub(crate) fn partial_env() -> Option<Partial> {
         partial(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
+}
+
+/// Who this process is where variables say all but where ranks meet, which the program may say; with a place that stands for that.
+fn elsewhere(variable: &impl Fn(&str) -> Option<String>) -> Option<Launch> {
+    if variable("UNISONO_STORE").is_some() || variable("MASTER_ADDR").is_some() {
+        return None;
+    }
+    let place =
+        |name: &str| if name == "UNISONO_STORE" { Some("file:///".to_owned()) } else { variable(name) };
+    detect(&place).ok()
 }
 
 /// The directory for jobs whose ranks are all on this host; only this user has access. It is below /tmp where that is possible, because

@@ -33,7 +33,8 @@ impl ProcessGroup {
         Self::from_env_with(|_| ())
     }
 
-    /// As [`from_env`](Self::from_env), with settings that the program changes before it joins.
+    /// As [`from_env`](Self::from_env), with settings that the program changes before it joins. A store that it sets is taken also where
+    /// no variable says where ranks meet.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -48,10 +49,11 @@ impl ProcessGroup {
     /// As [`from_env`](Self::from_env).
     pub fn from_env_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
         let (mut config, problem) = read()?;
+        let nowhere = config.store.is_none() && config.ranks > 1;
         change(&mut config);
         match problem {
-            None => Self::join(config),
-            Some(problem) => Err(Self::cannot_join(&config, problem)),
+            Some(problem) if !nowhere || config.store.is_none() => Err(Self::cannot_join(&config, problem)),
+            _ => Self::join(config),
         }
     }
 
