@@ -1,8 +1,9 @@
-//! What is left for the one thread that runs Python code for the library: to drop the Python objects of operations that nobody waited
-//! for, to call back who asked to be told of an end, to log. The threads that drive operations only leave it a note, and never wait
+//! What is left for the threads that run Python code for the library: to drop the Python objects of operations that nobody waited
+//! for, to call back who asked to be told of an end, to log. The threads that drive operations only leave a note, and never wait
 //! for the GIL.
 //!
-//! The thread is one of Python's, and takes from here what it calls and drops itself: `unisono/_finisher.py` says why.
+//! The threads are Python's, and take from here what they call and drop themselves: `unisono/_finisher.py` says why. One of them takes
+//! the notes, in their order; for a call that may wait for another one, it leaves that to the next thread.
 
 use std::{
     cell::Cell,
@@ -16,16 +17,19 @@ use pyo3::{IntoPyObjectExt, prelude::*, types::PyTuple};
 
 use crate::view::View;
 
-/// What the thread calls, or `None`, and with what; then it drops both.
+/// What a thread calls, or `None`, and with what; then it drops both.
 type Call = (Py<PyAny>, Py<PyAny>);
 
-/// Makes a call, with the GIL.
-type Note = Box<dyn FnOnce(Python<'_>) -> PyResult<Call> + Send>;
+/// Makes a call, with the GIL; and which of the kinds of `unisono/_finisher.py` it is.
+type Note = (Box<dyn FnOnce(Python<'_>) -> PyResult<Call> + Send>, u8);
+
+/// A call that waits for no other, in `unisono/_finisher.py`.
+pub(crate) const SOON: u8 = 0;
 
 /// Where a process leaves notes.
 struct Notes {
     process: u32,
-    /// `None` tells the thread to end.
+    /// `None` tells the thread that takes it to end.
     sender: Sender<Option<Note>>,
     /// Those of a forked child, which has no thread of its parent's. No lock is held while a process forks.
     child: OnceLock<Box<Self>>,
@@ -55,19 +59,20 @@ impl Calls {
     }
 
     /// Waits for the next one; `None` at the end.
-    fn __next__(&self, py: Python<'_>) -> Option<Call> {
-        // One thread iterates.
+    fn __next__(&self, py: Python<'_>) -> Option<(Py<PyAny>, Py<PyAny>, u8)> {
+        // One thread at a time iterates.
         let next = || self.0.lock().unwrap_or_else(PoisonError::into_inner).recv();
         loop {
-            match py.detach(next).ok()??(py) {
-                Ok(call) => return Some(call),
+            let (make, kind) = py.detach(next).ok()??;
+            match make(py) {
+                Ok((call, arguments)) => return Some((call, arguments, kind)),
                 Err(error) => error.write_unraisable(py, None),
             }
         }
     }
 }
 
-/// Starts the thread, unless this process has it.
+/// Starts the threads, unless this process has them.
 pub(crate) fn begin(py: Python<'_>) -> PyResult<()> {
     let place = place();
     if place.get().is_some() {
@@ -81,9 +86,14 @@ pub(crate) fn begin(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Has the thread make a call soon.
-pub(crate) fn soon(note: impl FnOnce(Python<'_>) -> PyResult<Call> + Send + 'static) {
-    let note: Note = Box::new(note);
+/// Has a thread make a call soon, after those of this kind that it was asked for before.
+pub(crate) fn soon(make: impl FnOnce(Python<'_>) -> PyResult<Call> + Send + 'static) {
+    leave(SOON, make);
+}
+
+/// The same for a call of another kind.
+pub(crate) fn leave(kind: u8, make: impl FnOnce(Python<'_>) -> PyResult<Call> + Send + 'static) {
+    let note: Note = (Box::new(make), kind);
     let left = match place().get() {
         Some(notes) => notes.sender.send(Some(note)).map_err(|unsent| unsent.0),
         None => Err(Some(note)),
@@ -94,7 +104,13 @@ pub(crate) fn soon(note: impl FnOnce(Python<'_>) -> PyResult<Call> + Send + 'sta
     }
 }
 
-/// Has the thread do what is left to do, and end.
+/// Has a thread make a call of this kind.
+#[pyfunction]
+pub(crate) fn call_soon(call: Py<PyAny>, arguments: Py<PyAny>, kind: u8) {
+    leave(kind, move |_| Ok((call, arguments)));
+}
+
+/// Has the thread that takes the notes do what is left to do, and end.
 #[pyfunction]
 pub(crate) fn end_calls() {
     if let Some(notes) = place().get() {
@@ -103,7 +119,7 @@ pub(crate) fn end_calls() {
     }
 }
 
-/// Reports an exception of what the thread has called.
+/// Reports an exception of what a thread has called.
 #[pyfunction]
 pub(crate) fn unraisable(py: Python<'_>, error: Bound<'_, PyAny>, call: &Bound<'_, PyAny>) {
     PyErr::from_value(error).write_unraisable(py, Some(call));

@@ -30,7 +30,7 @@ mod _native {
         buffer::Buffer,
         errors::{Error, late_failure},
         files::{broadcast_file, recv_file, send_file},
-        finisher::{Calls, end_calls, unraisable},
+        finisher::{Calls, call_soon, end_calls, unraisable},
         group::Group,
         join::{Store, init_world, join},
         objects::{

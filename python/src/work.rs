@@ -100,8 +100,8 @@ pub(crate) struct Operation {
     /// The thread that makes the result. That runs code of Python's, so nobody waits for it with the GIL.
     maker: Mutex<Option<ThreadId>>,
     made: Condvar,
-    /// Who asked to be called at the end.
-    callbacks: Mutex<Vec<Py<PyAny>>>,
+    /// Who asked to be called at the end, and the kind of that call.
+    callbacks: Mutex<Vec<(Py<PyAny>, u8)>>,
 }
 
 impl Operation {
@@ -200,8 +200,8 @@ impl Operation {
     }
 
     /// Has `callback` called when the operation has ended.
-    fn on_end(self: &Arc<Self>, py: Python<'_>, callback: Py<PyAny>) {
-        self.callbacks().push(callback);
+    fn on_end(self: &Arc<Self>, py: Python<'_>, callback: Py<PyAny>, kind: u8) {
+        self.callbacks().push((callback, kind));
         py.detach(|| {
             let waker = Waker::from(Arc::clone(self));
             let mut context = Context::from_waker(&waker);
@@ -212,7 +212,7 @@ impl Operation {
     }
 
     /// Never held while code of Python's runs.
-    fn callbacks(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
+    fn callbacks(&self) -> MutexGuard<'_, Vec<(Py<PyAny>, u8)>> {
         self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -230,9 +230,9 @@ impl Drop for Made<'_> {
 impl Wake for Operation {
     fn wake(self: Arc<Self>) {
         let callbacks = std::mem::take(&mut *self.callbacks());
-        for callback in callbacks {
+        for (callback, kind) in callbacks {
             let work = Work(Arc::clone(&self));
-            finisher::soon(move |py| Ok((callback, (work,).into_py_any(py)?)));
+            finisher::leave(kind, move |py| Ok((callback, (work,).into_py_any(py)?)));
         }
     }
 }
@@ -262,8 +262,10 @@ impl Work {
         if self.is_done(py) { self.0.result(py).err() } else { None }
     }
 
-    /// Calls `callback` with this work when the operation has ended, on a thread of this package.
-    fn on_end(&self, py: Python<'_>, callback: Py<PyAny>) {
-        self.0.on_end(py, callback);
+    /// Calls `callback` with this work when the operation has ended, on a thread of this package. The
+    /// kind of call is one of those of `unisono/_finisher.py`.
+    #[pyo3(signature = (callback, kind=finisher::SOON))]
+    fn on_end(&self, py: Python<'_>, callback: Py<PyAny>, kind: u8) {
+        self.0.on_end(py, callback, kind);
     }
 }

@@ -198,7 +198,7 @@ class Calls(Runs):
         sizes = [each * output.numel() for output in outputs]
         lengths = None if sizes.count(sizes[0]) == len(sizes) else ([], sizes)
         return self._run(
-            "all_gather", ALL_GATHER, (dtype, 0, 1.0, 0), pieces, memory, [list(outputs)], opts, lengths
+            "all_gather", ALL_GATHER, (dtype, 0, 1.0, 0), pieces, memory, list(outputs), opts, lengths
         )
 
     def all_gather_single(self, output, input, opts=None, timeout=None) -> Work:
@@ -265,7 +265,7 @@ class Calls(Runs):
             self._alike("gather", tensor, outputs)
             wanted = memory.write_all(outputs)
         described = (moved(tensor.dtype).dtype, 0, 1.0, opts.rootRank)
-        return self._run("gather", GATHER, described, (piece, wanted), memory, [list(outputs)], opts)
+        return self._run("gather", GATHER, described, (piece, wanted), memory, list(outputs), opts)
 
     def gather_single(self, output, input, opts=None) -> Work:
         """The root gets all ranks' tensors, one after the other in one tensor."""

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from unisono import _native
+from unisono._finisher import SOON
 from unisono.torch import _chunks
 from unisono.torch._chunks import Chunks, Cut
 from unisono.torch._devices import Device
@@ -87,8 +88,14 @@ class Operation:
         """The error of a call that has ended."""
         return self._error
 
-    def on_end(self, call: Callable[[Any], None]) -> None:
-        """Calls `call` when the library's part has ended."""
+    def on_end(self, call: Callable[[Any], None], kind: int = SOON) -> None:
+        """Calls `call` when the library's part has ended, as a call of this kind."""
+        if kind != SOON:
+            wanted = call
+
+            def call(operation: Operation) -> None:
+                _native.call_soon(wanted, (operation,), kind)
+
         with self._staging.lock:
             if self._callbacks is not None:
                 self._callbacks.append(call)

@@ -1,5 +1,6 @@
 """Operations under way, as PyTorch knows them."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work as _Work
 
+from unisono._finisher import SOON, callback
 from unisono._work import Once
 
 # How torch says "the default timeout".
@@ -19,6 +21,9 @@ class Work(_Work):
     # Called after the operations have ended and before anybody sees the results; and the error that it has raised.
     _finish: Once | None = None
     _raised: BaseException | None = None
+    # The future that was asked for, and what completes it, once.
+    _future: torch.futures.Future | None = None
+    _resolve: Callable[[], None] | None = None
 
     def __init__(
         self, natives: Sequence[Any], outputs: Any, finish: Callable[[], None] | None = None
@@ -34,10 +39,14 @@ class Work(_Work):
     def wait(self, timeout: timedelta = _DEFAULT) -> bool:
         """Waits until the operation has ended; `timeout` bounds this wait, not the operation."""
         seconds = timeout.total_seconds() if timeout else None
-        for native in self._natives:
-            native.wait(seconds if seconds is None or seconds > 0 else None)
-        if self._finish is not None:
-            self._complete()
+        try:
+            for native in self._natives:
+                native.wait(seconds if seconds is None or seconds > 0 else None)
+            if self._finish is not None:
+                self._complete()
+        finally:
+            if self._future is not None:
+                self._settle()
         if self._raised is not None:
             raise self._raised
         return True
@@ -55,14 +64,14 @@ class Work(_Work):
 
         return guarded
 
-    def _on_end(self, call: Callable[[], None]) -> None:
-        """Calls `call` when all operations have ended and results are in their places."""
+    def _on_end(self, call: Callable[[], None], kind: int = SOON) -> None:
+        """Calls `call`, a call of this kind, when all operations have ended and results are in their places."""
         waiting = iter(self._natives)
 
         def go_on(_: Any = None) -> None:
             native = next(waiting, None)
             if native is not None:
-                native.on_end(go_on)
+                native.on_end(go_on, kind)
                 return
             if self._finish is not None and self.exception() is None:
                 self._complete()
@@ -94,18 +103,32 @@ class Work(_Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        """A future of the outputs. A thread of the library completes it."""
+        """A future of the outputs, the same for all who ask. It is done when `wait` has returned; if nobody waits, a thread of the library
+        completes it, and calls what was given to `then`."""
+        if self._future is None:
+            self._promise()
+        return self._future  # type: ignore[return-value]
+
+    def _promise(self) -> None:
+        """Makes the future."""
         staged = [native for native in self._natives if getattr(native, "device", None) is not None]
         device = staged[0].device if staged else None
         ended: torch.futures.Future = torch.futures.Future() if device is None else device.future()
+        # The thread that takes this completes the future.
+        due = [ended]
 
         def resolve() -> None:
+            try:
+                due.pop()
+            except IndexError:
+                return
             if self.exception() is not None:
                 ended.set_result([])
             elif device is None:
                 ended.set_result(self._outputs)
             else:
                 device.resolve(ended, self._outputs, [native.event for native in staged if native.event])
+            self._resolve = None
 
         def outputs(_: torch.futures.Future) -> list[torch.Tensor]:
             error = self.exception()
@@ -113,9 +136,22 @@ class Work(_Work):
                 raise error
             return self._outputs
 
-        self._on_end(resolve)
         # What raises in `then` is an error for C++ too; an exception that is set on a future is a value there.
-        return ended.then(outputs)
+        future = ended.then(outputs)
+        self._resolve, self._future = resolve, future
+        if self.is_completed():
+            resolve()
+        else:
+            self._on_end(*callback(resolve))
+
+    def _settle(self) -> None:
+        """Completes the future of an operation that has ended, or waits for the thread that does."""
+        resolve, future = self._resolve, self._future
+        if resolve is not None and future is not None and self.is_completed():
+            resolve()
+            # Its error is that of the work.
+            with contextlib.suppress(Exception):
+                future.wait()
 
     def source_rank(self) -> int:
         """The sender of a received message."""
