@@ -53,9 +53,11 @@ impl Plain {
             },
         };
         let root = match collective.has_root() {
-            true => opts.getattr(intern!(py, "rootRank"))?.extract()?,
+            true => opts.getattr(intern!(py, "rootRank"))?.extract::<i64>()?,
             false => 0,
         };
+        // Python's code says what is wrong with a negative one.
+        let Ok(root) = usize::try_from(root) else { return Ok(None) };
         let op = operands::operation(op, 1.0)?;
         let request = Request { op, root, ..Request::new(collective, operands::dtype(dtype)?) };
         let waits = !opts.getattr(intern!(py, "asyncOp"))?.is_truthy()?;

@@ -362,3 +362,60 @@ def copies():
 @pytest.mark.parametrize("provider", ["tcp", "shm"])
 def test_no_contiguous_tensor_is_copied(provider):
     run(2, copies, env={"UNISONO_PROVIDER": provider})
+
+
+def numbers_that_are_none():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    one, each = torch.ones(1), [torch.ones(1) for _ in range(ranks)]
+    for root in (-1, ranks):
+        calls = {
+            "broadcast": lambda root=root: dist.broadcast(one, root),
+            "reduce": lambda root=root: dist.reduce(one, root),
+            "gather": lambda root=root: dist.gather(one, None, root),
+            "scatter": lambda root=root: dist.scatter(one, None, root),
+            "send": lambda root=root: dist.group.WORLD.send([one], root, 0),
+            "recv": lambda root=root: dist.group.WORLD.recv([one], root, 0),
+        }
+        for name, call in calls.items():
+            with pytest.raises(ValueError, match=f"{name}: th.* rank {root}[;,].* ranks 0 to {ranks - 1}"):
+                call()
+    for tag in (-1, 1 << 32):
+        with pytest.raises(ValueError, match=f"send: tag is {tag}; wanted a number from 0 to"):
+            dist.send(one, (rank + 1) % ranks, tag=tag)
+        with pytest.raises(ValueError, match=f"recv: tag is {tag}; wanted a number from 0 to"):
+            dist.recv(one, (rank + 1) % ranks, tag=tag)
+    # Nothing of all that has begun.
+    dist.all_gather(each, torch.full((1,), float(rank)))
+    assert [part.item() for part in each] == list(range(ranks))
+
+
+def test_ranks_and_tags_that_are_none_are_refused_by_name():
+    run(2, numbers_that_are_none, env={"UNISONO_TORCH_CLASS": "process-group"})
+
+
+def outputs_that_share_memory():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    mine, last = torch.full((2,), float(rank + 1)), [float(ranks)] * 2
+    for to in (torch.zeros(2), strided(torch.zeros(2))):
+        dist.all_gather([to] * ranks, mine)
+        assert to.tolist() == last
+        to.zero_()
+        dist.gather(mine, [to] * ranks if rank == 0 else None, 0)
+        assert to.tolist() == (last if rank == 0 else [0.0, 0.0])
+        work = dist.all_to_all(
+            [to.zero_()] * ranks, [mine * (each + 1) for each in range(ranks)], async_op=True
+        )
+        work.wait()
+        assert to.tolist() == [ranks * (rank + 1.0)] * 2
+    # Parts of one another: the last written stays.
+    whole = torch.zeros(ranks + 1)
+    dist.all_gather([whole[each : each + 2] for each in range(ranks)], mine)
+    assert whole.tolist() == [*(each + 1.0 for each in range(ranks)), float(ranks)]
+    one = torch.ones(1)
+    dist.all_reduce_coalesced([one, one, torch.ones(3)])
+    assert one.tolist() == [ranks]
+
+
+def test_outputs_that_share_memory_are_written_in_their_order():
+    for kind in CLASSES:
+        run(3, outputs_that_share_memory, env={"UNISONO_TORCH_CLASS": kind})

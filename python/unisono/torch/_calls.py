@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from unisono import _native
+from unisono import _checks, _native
 from unisono._codes import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -88,6 +88,12 @@ class Calls(Runs):
         except KeyError:
             raise no_reduction(call, op, dtype) from None
         return element, operation, _factor(op) if code == PREMUL_SUM else 1.0, root
+
+    def _root(self, call: str, opts: Any) -> int:
+        root = opts.rootRank
+        if not 0 <= root < self._ranks:
+            raise ValueError(f"{call}: the root is rank {root}; there are ranks 0 to {self._ranks - 1}")
+        return root
 
     # One tensor for all ranks.
 
@@ -156,7 +162,7 @@ class Calls(Runs):
         if not isinstance(opts, ReduceOptions):
             root = opts if opts is not None else root
             opts = _options(ReduceOptions, timeout, reduceOp=op, rootRank=root)
-        tensor, root, memory = _only("reduce", tensors), opts.rootRank, Memory("reduce")
+        tensor, root, memory = _only("reduce", tensors), self._root("reduce", opts), Memory("reduce")
         described = self._reduction("reduce", opts, tensor.dtype, root)
         if root == self._rank:
             piece = memory.write(tensor)
@@ -173,7 +179,7 @@ class Calls(Runs):
         work = self._plain(BROADCAST, None, tensor, opts)
         if work is not None:
             return work
-        root, memory = opts.rootRank, Memory("broadcast")
+        root, memory = self._root("broadcast", opts), Memory("broadcast")
         piece = memory.read(tensor) if root == self._rank else memory.write(tensor)
         described = (moved(tensor.dtype).dtype, 0, 1.0, root)
         return self._run("broadcast", BROADCAST, described, (None, piece), memory, [tensor], opts)
@@ -259,23 +265,24 @@ class Calls(Runs):
         if not isinstance(opts, GatherOptions):
             opts = _options(GatherOptions, timeout, rootRank=opts if opts is not None else root)
         tensor, memory = _only("gather", input_tensors), Memory("gather")
+        root = self._root("gather", opts)
         piece, wanted, outputs = memory.read(tensor), None, []
-        if opts.rootRank == self._rank:
+        if root == self._rank:
             outputs = self._one_each("gather", "outputs", _list("gather", output_tensors))
             self._alike("gather", tensor, outputs)
             wanted = memory.write_all(outputs)
-        described = (moved(tensor.dtype).dtype, 0, 1.0, opts.rootRank)
+        described = (moved(tensor.dtype).dtype, 0, 1.0, root)
         return self._run("gather", GATHER, described, (piece, wanted), memory, list(outputs), opts)
 
     def gather_single(self, output, input, opts=None) -> Work:
         """The root gets all ranks' tensors, one after the other in one tensor."""
         opts = opts if opts is not None else GatherOptions()
-        memory = Memory("gather_single")
+        memory, root = Memory("gather_single"), self._root("gather_single", opts)
         piece, wanted = memory.read(input), None
-        if opts.rootRank == self._rank:
+        if root == self._rank:
             self._whole("gather_single", output, "output", input, "input")
             wanted = memory.write(output)
-        described = (moved(input.dtype).dtype, 0, 1.0, opts.rootRank)
+        described = (moved(input.dtype).dtype, 0, 1.0, root)
         return self._run("gather_single", GATHER, described, (piece, wanted), memory, [output], opts)
 
     # A tensor for each rank.
@@ -285,12 +292,13 @@ class Calls(Runs):
         if not isinstance(opts, ScatterOptions):
             opts = _options(ScatterOptions, timeout, rootRank=opts if opts is not None else root)
         tensor, memory = _only("scatter", output_tensors), Memory("scatter")
+        root = self._root("scatter", opts)
         given = None
-        if opts.rootRank == self._rank:
+        if root == self._rank:
             inputs = self._one_each("scatter", "inputs", _list("scatter", input_tensors))
             self._alike("scatter", tensor, inputs)
             given = memory.read_all(inputs)
-        described = (moved(tensor.dtype).dtype, 0, 1.0, opts.rootRank)
+        described = (moved(tensor.dtype).dtype, 0, 1.0, root)
         return self._run("scatter", SCATTER, described, (given, memory.write(tensor)), memory, [tensor], opts)
 
     def reduce_scatter(self, output_tensors, input_tensors, opts=None, op=None, timeout=None) -> Work:
@@ -402,6 +410,8 @@ class Calls(Runs):
     def send(self, tensors, dst, tag=0) -> Work:
         """Begins to send a tensor to a rank."""
         tensor, memory = _only("send", tensors), Memory("send")
+        dst = _checks.rank("send", "dst", dst, self._ranks)
+        tag = _checks.whole("send", "tag", tag, 0, _checks.TAG)
         piece, dtype, group = memory.read(tensor), moved(tensor.dtype).dtype, self._group
 
         def begin() -> Work:
@@ -426,6 +436,9 @@ class Calls(Runs):
 
     def _receive(self, call: str, tensors: Any, source: int | None, tag: int) -> Work:
         tensor, memory = _only(call, tensors), Memory(call)
+        tag = _checks.whole(call, "tag", tag, 0, _checks.TAG)
+        if source is not None:
+            source = _checks.rank(call, "src", source, self._ranks)
         piece, dtype, group = memory.write(tensor), moved(tensor.dtype).dtype, self._group
         first: list[_native.Work] = []
 

@@ -6,6 +6,7 @@ is copied back; a tensor is never reinterpreted. Those of a device go through `_
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -101,8 +102,18 @@ class Memory:
         return [self.read(tensor) for tensor in tensors]
 
     def write_all(self, tensors: Iterable[Tensor]) -> list[Piece]:
-        """The memory of several tensors that are written."""
-        return [self.write(tensor) for tensor in tensors]
+        """The memory of several tensors that are written. Those that share memory are written one after the other, as Gloo does."""
+        tensors, kept, copied = list(tensors), len(self.keep), len(self.back)
+        pieces = [self.write(tensor) for tensor in tensors]
+        if self.device is not None or not _share_memory(pieces):
+            return pieces
+        del self.keep[kept:], self.back[copied:]
+        parts = [tensor.detach() for tensor in tensors]
+        apart = [
+            part.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for part in parts
+        ]
+        self.back.extend(zip(parts, apart, strict=True))
+        return [self.write(each) for each in apart]
 
     def copy_back(self) -> None:
         """Copies results to where they belong."""
@@ -127,6 +138,11 @@ class Memory:
             return tensors[index].view(-1).view(torch.uint8)[start : start + size]
 
         return [view(*piece) for piece in ([operand] if isinstance(operand, tuple) else operand)]
+
+
+def _share_memory(pieces: Sequence[Piece]) -> bool:
+    ordered = sorted(piece for piece in pieces if piece[1] > 0)
+    return any(address + size > after for (address, size), (after, _) in pairwise(ordered))
 
 
 def blocks(pieces: Sequence[Piece], ranks: int) -> list[Piece]:
