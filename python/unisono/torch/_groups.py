@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import ProcessGroup as _ProcessGroup
 from unisono import _native
 from unisono.torch import _meeting
 from unisono.torch._calls import Calls
+from unisono.torch._compiled import leave_as_it_is
 from unisono.torch._devices import DEVICES
 from unisono.torch._monitored import MonitoredBarrier
 from unisono.torch._older import HAS_BACKENDS, ItsOwnBackend, refuse_others
@@ -270,6 +271,7 @@ def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | B
     """What torch calls to make a group: `opts` are its `_DistributedBackendOptions`."""
     if not HAS_BACKENDS:
         refuse_others()
+    leave_as_it_is()
     rank, size, store = opts.group_rank, opts.group_size, opts.store
     timeout = opts.timeout
     if not isinstance(timeout, timedelta):

@@ -1,0 +1,44 @@
+"""`torch.compile` and this package: its compiler leaves the package's code as it is, as it does with torch's own code of collectives.
+
+A call of a collective that is no graph's is a graph break: torch's Python runs it, and what that calls would be compiled.
+"""
+
+import sys
+import types
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from torch._C._dynamo import eval_frame
+
+
+@cache
+def leave_as_it_is() -> None:
+    """Marks all functions of the package that are loaded: neither they nor what they call are compiled."""
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == __name__.partition(".")[0]:
+            for code in _codes(vars(module)):
+                eval_frame.set_code_exec_strategy(code, strategy)
+
+
+def _codes(names: Any) -> Iterator[types.CodeType]:
+    """The code of the functions and classes in a namespace that are this package's."""
+    for value in list(names.values()):
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        if isinstance(value, property):
+            yield from _codes({"get": value.fget, "set": value.fset})
+        elif isinstance(value, types.FunctionType):
+            yield from _nested(value.__code__)
+        elif isinstance(value, type) and value.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            yield from _codes(vars(value))
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    """This code, and that of the functions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
