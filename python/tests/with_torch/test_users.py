@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from test_traps import both
 from torch import nn
-from world import HAS_BACKENDS, join, newer, run
+from world import CLASSES, HAS_BACKENDS, join, newer, run
 
 SIZE = 40
 
@@ -157,6 +157,24 @@ def functional():
 
 def test_functional_collectives():
     both(3, functional)
+
+
+def sharded_tensors():
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    places = [f"rank:{each}/cpu" for each in range(ranks)]
+    sharded = sharded_tensor.full(ChunkShardingSpec(dim=0, placements=places), (4 * ranks, 3), 5.0)
+    # It takes the backend's device for one that there is.
+    whole = torch.zeros(4 * ranks, 3) if rank == 0 else None
+    sharded.gather(out=whole)
+    assert whole is None or bool((whole == 5).all())
+
+
+def test_sharded_tensors_are_gathered_where_there_is_no_gpu():
+    for kind in CLASSES:
+        run(2, sharded_tensors, env={"UNISONO_TORCH_CLASS": kind, "CUDA_VISIBLE_DEVICES": ""})
 
 
 def checkpoints(folder):

@@ -124,6 +124,12 @@ class Cuda:
 DEVICES: dict[str, Callable[[torch.device], Device]] = {"cuda": Cuda}
 
 
+def types() -> list[str]:
+    """The types of devices that this process has and that are served. Torch takes a backend's device for one that there is."""
+    # Asks without making a context, so that the process may fork.
+    return ["cpu", *(kind for kind in DEVICES if kind != "cuda" or torch.cuda.device_count() > 0)]
+
+
 @cache
 def device_of(device: torch.device) -> Device | None:
     """The device of this name, or `None` if its type is not served."""

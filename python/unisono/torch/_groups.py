@@ -21,10 +21,9 @@ from torch._C._distributed_c10d import ErrorType
 from torch._C._distributed_c10d import ProcessGroup as _ProcessGroup
 
 from unisono import _native
-from unisono.torch import _meeting
+from unisono.torch import _devices, _meeting
 from unisono.torch._calls import Calls
 from unisono.torch._compiled import leave_as_it_is
-from unisono.torch._devices import DEVICES
 from unisono.torch._monitored import MonitoredBarrier
 from unisono.torch._older import HAS_BACKENDS, ItsOwnBackend, refuse_others
 
@@ -175,7 +174,7 @@ class ProcessGroup(*(() if HAS_BACKENDS else (ItsOwnBackend,)), Common, _Process
         if HAS_BACKENDS:
             # For what asks the group for its backend, its devices or its name.
             self._backend = Backend(membership._replace(is_world=False))
-            for device in ("cpu", *DEVICES):
+            for device in _devices.types():
                 self._register_backend(torch.device(device), _ProcessGroup.BackendType.CUSTOM, self._backend)
         self._set_default_backend(_ProcessGroup.BackendType.CUSTOM)
 
@@ -308,4 +307,4 @@ def _class(opts: Any) -> type[ProcessGroup | Backend]:
 def register() -> None:
     """Makes `unisono` known to torch as a backend."""
     if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", *DEVICES])
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=_devices.types())

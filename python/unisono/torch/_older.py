@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Backend
 
-from unisono.torch._devices import DEVICES
+from unisono.torch import _devices
 
 # Whether torch lets backends be written in Python.
 HAS_BACKENDS = not isinstance(Backend.__init__, WrapperDescriptorType)
@@ -33,7 +33,7 @@ class ItsOwnBackend:
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device(device) for device in ("cpu", *DEVICES)]
+        return [torch.device(device) for device in _devices.types()]
 
     def setGroupName(self, name: str) -> None:
         """Called by C++."""
