@@ -26,6 +26,7 @@ from unisono.torch._calls import Calls
 from unisono.torch._compiled import leave_as_it_is
 from unisono.torch._monitored import MonitoredBarrier
 from unisono.torch._older import HAS_BACKENDS, ItsOwnBackend, refuse_others
+from unisono.torch._watched import let_tools_watch
 
 NAME = "unisono"
 
@@ -238,6 +239,10 @@ class ProcessGroup(*(() if HAS_BACKENDS else (ItsOwnBackend,)), Common, _Process
         return group
 
     splitGroup = split_group
+
+
+if HAS_BACKENDS:
+    let_tools_watch(ProcessGroup)
 
 
 class Backend(Common, _Backend):
