@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from test_traps import both
 from torch import nn
+from unisono.torch import _devices
 from world import CLASSES, HAS_BACKENDS, join, newer, run
 
 SIZE = 40
@@ -163,6 +164,9 @@ def sharded_tensors():
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 
+    # Other tests of this process may have a device of their own.
+    dist.Backend.backend_capability["unisono"] = _devices.types()
+    join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     places = [f"rank:{each}/cpu" for each in range(ranks)]
     sharded = sharded_tensor.full(ChunkShardingSpec(dim=0, placements=places), (4 * ranks, 3), 5.0)
@@ -170,11 +174,14 @@ def sharded_tensors():
     whole = torch.zeros(4 * ranks, 3) if rank == 0 else None
     sharded.gather(out=whole)
     assert whole is None or bool((whole == 5).all())
+    dist.destroy_process_group()
 
 
-def test_sharded_tensors_are_gathered_where_there_is_no_gpu():
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_sharded_tensors_are_gathered_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(_devices, "DEVICES", {"cuda": _devices.Cuda})
     for kind in CLASSES:
-        run(2, sharded_tensors, env={"UNISONO_TORCH_CLASS": kind, "CUDA_VISIBLE_DEVICES": ""})
+        run(2, sharded_tensors, init=False, env={"UNISONO_TORCH_CLASS": kind})
 
 
 def checkpoints(folder):
