@@ -181,7 +181,7 @@ impl Monitor {
         self.positions().map_or_else(|silent| silent.to_string(), |positions| whereabouts(&positions))
     }
 
-    /// Logs for which ranks this one, which leaves, has waited so long, and how long it will.
+    /// Logs which ranks this one, which leaves, has waited for, how long, and how long it goes on.
     pub(crate) fn warn_leaving(&self, waited: Duration, limit: Option<Duration>) {
         let others = self.whereabouts();
         let left = match limit {

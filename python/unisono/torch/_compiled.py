@@ -18,9 +18,13 @@ def leave_as_it_is() -> None:
     skip = eval_frame._FrameAction.SKIP
     strategy = eval_frame._FrameExecStrategy(skip, skip)
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == __name__.partition(".")[0]:
+        if _is_ours(name):
             for code in _codes(vars(module)):
                 eval_frame.set_code_exec_strategy(code, strategy)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "unisono"
 
 
 def _codes(names: Any) -> Iterator[types.CodeType]:
@@ -32,7 +36,7 @@ def _codes(names: Any) -> Iterator[types.CodeType]:
             yield from _codes({"get": value.fget, "set": value.fset})
         elif isinstance(value, types.FunctionType):
             yield from _nested(value.__code__)
-        elif isinstance(value, type) and value.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        elif isinstance(value, type) and _is_ours(value.__module__):
             yield from _codes(vars(value))
 
 

@@ -126,8 +126,13 @@ DEVICES: dict[str, Callable[[torch.device], Device]] = {"cuda": Cuda}
 
 def types() -> list[str]:
     """The types of devices that this process has and that are served. Torch takes a backend's device for one that there is."""
-    # Asks without making a context, so that the process may fork.
-    return ["cpu", *(kind for kind in DEVICES if kind != "cuda" or torch.cuda.device_count() > 0)]
+    return ["cpu", *(kind for kind in DEVICES if kind != "cuda" or _has_gpu())]
+
+
+@cache
+def _has_gpu() -> bool:
+    # Asks without making a context, so that the process may fork; every group would ask again.
+    return torch.cuda.device_count() > 0
 
 
 @cache
