@@ -14,8 +14,9 @@ use rustix::net::{
 /// open; who asks for this one may listen there nevertheless.
 pub(crate) fn held() -> Result<(OwnedFd, u16)> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
+    // Only now: sockets that set it before may be given a port that another one has.
+    set_socket_reuseaddr(&socket, true)?;
     let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
     Ok((socket, port))
 }
