@@ -37,17 +37,14 @@ def ended(folder: Path, program: str) -> list[tuple[int, str, str]]:
     return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("program", "told"),
-    [
-        ("group.reduce(data, root=1 - group.rank)", "rank 0 calls reduce(f32, sum, root 1)"),
-        ("group.reduce(data, root=1 - group.rank); del group", "rank 0 calls reduce(f32, sum, root 1)"),
-        ("if group.rank == 0: group.send(data, 1, tag=3)", "message 0 from rank 0 to rank 1, tag 3"),
-    ],
-)
-def test_a_failure_that_no_call_raised_is_told_at_the_end(tmp_path: Path, program: str, told: str) -> None:
+SENT = "if group.rank == 0: group.send(data, 1, tag=3)"
+
+
+@pytest.mark.parametrize("program", [SENT, SENT + "\ndel group"])
+def test_a_failure_that_no_call_raised_is_told_at_the_end(tmp_path: Path, program: str) -> None:
     for status, out, errors in ended(tmp_path, program):
         assert (status, out) == (120, "the end\n"), errors
+        told = "message 0 from rank 0 to rank 1, tag 3"
         assert [line for line in errors.splitlines() if told in line], errors
         assert "Traceback" not in errors and "Exception ignored" not in errors, errors
 
@@ -174,7 +171,8 @@ def child(store):
     print("begun", flush=True)
     os.environ["UNISONO_STORE"] = store
     part = unisono.init(timeout=30)
-    part.reduce(bytearray(5), root=1 - part.rank)
+    if part.rank == 0:
+        part.send(bytearray(5), 1, tag=3)
     sys.stdout.write("child\\n")
 
 if __name__ == "__main__":
@@ -200,4 +198,4 @@ if __name__ == "__main__":
     for process in processes:
         out, errors = process.communicate(timeout=120)
         assert (process.returncode, out) == (0, f"begun\nchild\nstatus {status}\n"), errors
-        assert "rank 0 calls reduce(u8, sum, root 1), rank 1 calls reduce(u8, sum, root 0)" in errors
+        assert "message 0 from rank 0 to rank 1, tag 3" in errors
