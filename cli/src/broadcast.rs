@@ -53,7 +53,7 @@ pub(crate) struct Broadcast {
     #[arg(long, value_name = "BYTES", value_parser = unisono::config::parse_size)]
     piece: Option<usize>,
     /// The provider: tcp, shm, verbs or an exact name of libfabric's (as UNISONO_PROVIDER)
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = crate::meant::parse_provider)]
     provider: Option<String>,
     /// Also write the result to this file, as one line of JSON
     #[arg(long, value_name = "FILE")]

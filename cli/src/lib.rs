@@ -28,6 +28,7 @@ mod cost;
 mod doctor;
 mod generate;
 mod invocation;
+mod meant;
 mod progress;
 mod run;
 mod tune;
@@ -41,7 +42,7 @@ pub use invocation::Invocation;
     name = "unisono",
     version,
     after_help = "\
-Start with `unisono doctor`, which checks this machine, and `unisono bench all_reduce --ranks 4`.
+Start with `unisono doctor`, which checks this machine, and `unisono bench all_reduce`, which measures it.
 With RUST_LOG=info, every subcommand logs its choices and their reasons to standard error."
 )]
 struct Unisono {

@@ -1,4 +1,6 @@
-//! Numbers as people read them.
+//! Numbers as people read them, and the words that they may write.
+
+use crate::meant;
 
 /// A time in seconds: `850 ns`, `12.3 µs`, `4.56 ms`, `7.89 s`.
 pub(crate) fn time(seconds: f64) -> String {
@@ -42,14 +44,21 @@ fn three(value: f64) -> String {
     }
 }
 
-/// What a word of the command line means, or an error that lists the valid words.
+/// What a word of the command line means, or an error that says what the user may have meant and lists the valid words.
 pub(crate) fn known<T>(
+    word: &str,
     found: Option<T>,
     what: &str,
     names: impl IntoIterator<Item = &'static str>,
 ) -> Result<T, String> {
-    let names = || names.into_iter().collect::<Vec<_>>().join(", ");
-    found.ok_or_else(|| format!("there is no such {what}; there are {}", names()))
+    found.ok_or_else(|| {
+        let names: Vec<_> = names.into_iter().collect();
+        let meant = meant::question(word, names.iter().copied());
+        match meant.is_empty() {
+            true => format!("there is no such {what}; there are {}", names.join(", ")),
+            false => format!("there is no such {what}; {meant}There are {}", names.join(", ")),
+        }
+    })
 }
 
 /// `1 core`, `2 cores`.

@@ -285,6 +285,28 @@ fn a_missing_interpreter_is_named() {
 }
 
 #[test]
+fn without_a_number_there_is_a_rank_for_each_core() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let first = (0..1024).find(|&cpu| allowed.is_set(cpu)).unwrap().to_string();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    for (within, wanted) in [(&["taskset", "-c", &first][..], 1), (&["env"], cores)] {
+        let mut command = Command::new(within[0]);
+        command.args(&within[1..]).arg(env!("CARGO_BIN_EXE_unisono"));
+        let output = command.args(["run", "sh", "-c", "echo $RANK of $WORLD_SIZE"]).output().unwrap();
+        let lines: Vec<_> = (0..wanted).map(|rank| format!("[{rank}] {rank} of {wanted}")).collect();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(sorted(&output.stdout).len(), lines.len(), "{output:?}");
+        assert!(lines.iter().all(|line| sorted(&output.stdout).contains(line)), "{output:?}");
+        let said = text(&output.stderr);
+        assert!(
+            said.lines().count() == 1 && said.contains("for each core") && said.contains("-n N"),
+            "{said}"
+        );
+        assert!(said.contains(&format!("{wanted} rank")), "{said}");
+    }
+}
+
+#[test]
 fn wrong_options_are_refused_before_there_are_ranks() {
     for (options, word) in [
         (&["-n", "1", "--timeout", "soon"][..], "soon"),

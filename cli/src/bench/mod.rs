@@ -15,14 +15,18 @@ pub(crate) mod put_pair;
 mod ranks;
 pub(crate) mod report;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{env, path::PathBuf, process::ExitCode};
 
 use clap::builder::NonEmptyStringValueParser;
-use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
+use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, launch, reduce::ReduceOp};
 use unisono_schedule::{Collective, algorithm::ALGORITHMS};
 use unisono_transport::ofi::Options;
 
-use crate::{run::job::Job, words};
+use crate::{
+    meant,
+    run::{self, job::Job},
+    words,
+};
 
 /// The result of a bench, or why it failed.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -30,7 +34,8 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// Examples in the help.
 const EXAMPLES: &str = "\
 Examples:
-  unisono bench all_reduce --ranks 4 --provider tcp        8 B to 64 MiB on this machine
+  unisono bench all_reduce                                 8 B to 64 MiB on this machine, a rank a core
+  unisono bench all_reduce --ranks 4 --provider tcp        the same with 4 ranks over TCP
   unisono bench all_reduce --ranks 4 --in-place            the same in place
   unisono bench all_reduce --ranks 4 --overlap             how much of it computation hides
   unisono bench send_recv --ranks 2                        messages: latency, bandwidth and rate
@@ -40,8 +45,8 @@ Examples:
 
 /// Measures a collective, messages or raw puts over a sweep of sizes, or draws results.
 ///
-/// With --ranks it starts that many ranks on this machine. Otherwise it is one rank of the job that its environment describes
-/// (srun, mpirun, torchrun, unisono run). Rank 0 prints the results. The elements that collectives and messages produce are
+/// Started by srun, mpirun, torchrun or unisono run, it is one rank of that job. Otherwise it starts ranks on this machine: as many as
+/// --ranks says, or one for each core that it may use, 2 at least. Rank 0 prints the results. The elements that collectives and messages produce are
 /// checked after each size; if one is wrong, the exit status is 1. The bytes of raw puts are not checked.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
@@ -101,11 +106,11 @@ pub(crate) struct Bench {
     /// The root of a broadcast, reduce, gather or scatter [default: 0]
     #[arg(short, long, value_name = "RANK")]
     root: Option<usize>,
-    /// Start this many ranks on this machine
+    /// Start this many ranks on this machine [default: under a launcher the launcher's, otherwise one for each core, 2 at least]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
     /// The provider: tcp, shm, verbs or an exact name of libfabric's (as UNISONO_PROVIDER)
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = crate::meant::parse_provider)]
     provider: Option<String>,
     /// Use only this algorithm (as UNISONO_ALGORITHM=collective:algorithm)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
@@ -153,18 +158,17 @@ impl What {
 
 fn parse_what(text: &str) -> std::result::Result<What, String> {
     let all = || Collective::ALL.map(What::Collective).into_iter().chain([What::SendRecv, What::Put]);
-    words::known(all().find(|what| what.name() == text), "bench", all().map(What::name))
+    words::known(text, all().find(|what| what.name() == text), "bench", all().map(What::name))
 }
 
 pub(crate) fn parse_dtype(text: &str) -> std::result::Result<Dtype, String> {
-    words::known(Dtype::parse(text), "type", Dtype::ALL.map(Dtype::name))
+    words::known(text, Dtype::parse(text), "type", Dtype::ALL.map(Dtype::name))
 }
 
 fn parse_op(text: &str) -> std::result::Result<ReduceOp, String> {
-    ReduceOp::parse(text).ok_or_else(|| {
-        "there is no such reduction; there are sum, product, min, max, avg, band, bor, bxor and premulsum:FACTOR"
-            .to_owned()
-    })
+    const NAMES: [&str; 9] =
+        ["sum", "product", "min", "max", "avg", "band", "bor", "bxor", "premulsum:FACTOR"];
+    words::known(text, ReduceOp::parse(text), "reduction", NAMES)
 }
 
 impl Bench {
@@ -193,7 +197,37 @@ impl Bench {
     fn run(self) -> Result<ExitCode> {
         match self.ranks {
             Some(ranks) => self.start(ranks),
-            None => self.measure(),
+            None if launch::is_set(&|name: &str| {
+                env::var_os(name).map(|it| it.to_string_lossy().into_owned())
+            }) =>
+            {
+                self.measure()
+            }
+            None => {
+                let ranks = self.own_number(run::cores());
+                self.check(ranks as usize)?;
+                crate::complain!("unisono bench: {}; --ranks N starts N", self.why(ranks, run::cores()));
+                self.start(ranks)
+            }
+        }
+    }
+
+    /// How many ranks it starts by itself on this many cores: one on each; where only pairs are measured, or there is but one core, 2.
+    fn own_number(&self, cores: u32) -> u32 {
+        if self.what == What::Put { 2 } else { cores.max(2) }
+    }
+
+    /// The sentence that says so.
+    fn why(&self, ranks: u32, cores: u32) -> String {
+        match self.what {
+            What::Put => "2 ranks on this host, which a put takes".to_owned(),
+            _ if ranks == cores => {
+                format!("{ranks} ranks on this host, one for each core that this process may use")
+            }
+            _ => format!(
+                "{ranks} ranks on this host, where this process may use {}",
+                words::some(cores as usize, "core")
+            ),
         }
     }
 
@@ -265,8 +299,9 @@ impl Bench {
                 .map(|algorithm| algorithm.name)
                 .collect();
             if !able.contains(&name.as_str()) {
+                let meant = meant::question(name, able.iter().copied());
                 return Err(format!(
-                    "--algorithm {name}: {} can be done by {}",
+                    "--algorithm {name}: {meant}{} can be done by {}",
                     collective.name(),
                     able.join(", ")
                 )

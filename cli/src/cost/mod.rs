@@ -27,15 +27,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const MOST_RANKS: i64 = 100_000;
 
 pub(crate) fn parse_collective(text: &str) -> std::result::Result<Collective, String> {
-    words::known(Collective::parse(text), "collective", Collective::ALL.map(Collective::name))
+    words::known(text, Collective::parse(text), "collective", Collective::ALL.map(Collective::name))
 }
 
 fn parse_algorithm(text: &str) -> std::result::Result<&'static Algorithm, String> {
-    words::known(find(text), "algorithm", ALGORITHMS.iter().map(|algorithm| algorithm.name))
+    words::known(text, find(text), "algorithm", ALGORITHMS.iter().map(|algorithm| algorithm.name))
 }
 
 fn parse_fabric(text: &str) -> std::result::Result<Fabric, String> {
-    words::known(Fabric::parse(text), "fabric", Fabric::ALL.map(|fabric| fabric.name))
+    words::known(text, Fabric::parse(text), "fabric", Fabric::ALL.map(|fabric| fabric.name))
 }
 
 /// At least one byte.

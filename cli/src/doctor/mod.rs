@@ -15,7 +15,6 @@ use std::{
     time::Duration,
 };
 
-use clap::builder::NonEmptyStringValueParser;
 use serde::Serialize;
 use unisono::config::StoreAddress;
 use unisono_transport::ofi::Options;
@@ -64,7 +63,7 @@ const RANKS: usize = 8;
 #[derive(clap::Args)]
 pub(crate) struct Doctor {
     /// Check only this libfabric provider, for instance tcp or verbs, or only shared memory: shm [default: UNISONO_PROVIDER].
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = crate::meant::parse_provider)]
     provider: Option<String>,
     /// Let providers use only these network interfaces: names, addresses and networks separated by commas (eth0,10.0.0.0/8), or all except
     /// these (^docker0) [default: UNISONO_INTERFACE].

@@ -1,6 +1,6 @@
 //! `unisono run`: starts the ranks of a job on this machine, and ends all if one fails.
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode, thread};
 
 pub(crate) mod guard;
 pub(crate) mod job;
@@ -11,13 +11,15 @@ pub(crate) mod rank;
 mod signals;
 mod sink;
 
-use clap::builder::NonEmptyStringValueParser;
 use job::{End, Job, Output};
 use unisono::Config;
+
+use crate::words;
 
 /// Examples in the help.
 const EXAMPLES: &str = "\
 Examples:
+  unisono run ./program                             a rank for each core
   unisono run -n 4 ./program --its-option
   unisono run -n 4 --provider tcp --timeout 30s -- ./program --its-option";
 
@@ -32,11 +34,11 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
-    /// The number of ranks.
+    /// The number of ranks [default: one for each core that this process may use, by its affinity and its control group's quota].
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    ranks: u32,
+    ranks: Option<u32>,
     /// The provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = crate::meant::parse_provider)]
     provider: Option<String>,
     /// How long a rank waits for another one, for instance 300, 5s or 200ms (sets UNISONO_TIMEOUT).
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -47,6 +49,12 @@ pub(crate) struct Run {
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// The number of cores that this process may use, by its affinity and the quotas of its control groups.
+pub(crate) fn cores() -> u32 {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from(cores).unwrap_or(u32::MAX).min(65536)
 }
 
 /// Parses a time, and checks it as the ranks will.
@@ -64,10 +72,18 @@ impl Run {
             crate::complain!("unisono run: {problem}");
             return ExitCode::from(status);
         }
+        let ranks = self.ranks.unwrap_or_else(|| {
+            let cores = cores();
+            let ranks = words::some(cores as usize, "rank");
+            crate::complain!(
+                "unisono run: {ranks} on this host, one for each core that this process may use; -n N starts N"
+            );
+            cores
+        });
         let settings =
             [("UNISONO_PROVIDER", self.provider.map(OsString::from)), ("UNISONO_TIMEOUT", self.timeout)];
         let job = Job {
-            ranks: self.ranks,
+            ranks,
             program,
             arguments: words.collect(),
             environment: settings.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),

@@ -10,7 +10,6 @@ use std::{
     process::ExitCode,
 };
 
-use clap::builder::NonEmptyStringValueParser;
 use unisono::{ProcessGroup, Reduction, dtype::Dtype};
 use unisono_schedule::{
     Collective,
@@ -51,7 +50,7 @@ pub(crate) struct Tune {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=65536))]
     ranks: Option<u32>,
     /// The provider: tcp, shm, verbs or an exact name of libfabric's (as UNISONO_PROVIDER)
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = crate::meant::parse_provider)]
     provider: Option<String>,
     /// The collectives to tune, separated by commas [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = crate::cost::parse_collective)]
