@@ -1,7 +1,7 @@
 //! What a user most likely means by a word that is no name of ours: another spelling of it, its name elsewhere, or a slip of a finger.
 
-/// The names that other programs have for what has another name here: of nccl-tests, OSU's benchmarks, MPI and torch. Only the
-/// small letters and digits of a word count, without what [`bare`] takes off.
+/// The names that other programs have for what has another name here: of nccl-tests, OSU's benchmarks, MPI and torch. Only
+/// the digits and alphabetic characters of a word count, in lower case, without what [`bare`] takes off.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("bcast", "broadcast"),
     ("reducescatterblock", "reduce_scatter"),
@@ -64,7 +64,7 @@ pub(crate) fn meant<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) ->
     }
     let distance = |name: &str| strsim::damerau_levenshtein(spellings[1], &squeezed(name));
     let (distance, name) = names.iter().map(|name| (distance(name), *name)).min_by_key(|(far, _)| *far)?;
-    // A third of the name may be wrong, but a letter in any case.
+    // A third of the name may be wrong, or one character.
     (distance <= (squeezed(name).len() / 3).max(1) && spellings[1].len() > distance).then_some(name)
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn parse_provider(text: &str) -> Result<String, String> {
     }
 }
 
-/// The letters and digits of a word, small.
+/// The alphabetic characters and digits of a word, in lower case.
 fn squeezed(word: &str) -> String {
     word.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
 }

@@ -15,16 +15,19 @@ pub(crate) mod put_pair;
 mod ranks;
 pub(crate) mod report;
 
-use std::{env, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::builder::NonEmptyStringValueParser;
-use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, launch, reduce::ReduceOp};
+use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::{Collective, algorithm::ALGORITHMS};
 use unisono_transport::ofi::Options;
 
 use crate::{
     meant,
-    run::{self, job::Job},
+    run::{
+        self,
+        job::{self, Job},
+    },
     words,
 };
 
@@ -197,12 +200,7 @@ impl Bench {
     fn run(self) -> Result<ExitCode> {
         match self.ranks {
             Some(ranks) => self.start(ranks),
-            None if launch::is_set(&|name: &str| {
-                env::var_os(name).map(|it| it.to_string_lossy().into_owned())
-            }) =>
-            {
-                self.measure()
-            }
+            None if job::is_launched() => self.measure(),
             None => {
                 let ranks = self.own_number(run::cores());
                 self.check(ranks as usize)?;

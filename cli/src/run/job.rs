@@ -21,7 +21,7 @@ use rustix::{
     },
     rand::{GetRandomFlags, getrandom},
 };
-use unisono::{Failure, rendezvous::StoreServer};
+use unisono::{Failure, launch, rendezvous::StoreServer};
 use unisono_transport::ofi;
 
 use super::{
@@ -141,7 +141,7 @@ impl Job {
         }
         // The job has a token of its own, but a file for one that others can read, or that is not there, is an error here as elsewhere.
         let variable = |name: &str| env::var(name).ok().filter(|_| name == "UNISONO_TOKEN_FILE");
-        unisono::launch::token(&variable).map_err(io::Error::other)?;
+        launch::token(&variable).map_err(io::Error::other)?;
         let (tell, events) = mpsc::channel();
         let to = tell.clone();
         signals::watch(move |signal| drop(to.send(Event::Signal(signal))))
@@ -448,6 +448,11 @@ impl Ranks {
         self.sink.say(&format!("unisono run: the ranks' output cannot be written: {error}{also}"));
         End::Status(1)
     }
+}
+
+/// Whether a launcher, or a user by hand, has said that this process is a rank.
+pub(crate) fn is_launched() -> bool {
+    launch::is_set(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }
 
 /// A random token, which distinguishes this job from others that may use the same port.
