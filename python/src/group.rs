@@ -97,6 +97,25 @@ impl Group {
         }))
     }
 
+    /// Calls `run` on a thread of its own, and lets Python handle signals meanwhile. After Ctrl-C it goes on there.
+    pub(crate) fn elsewhere<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        call: &'static str,
+        run: impl FnOnce(&ProcessGroup) -> T + Send + 'static,
+    ) -> PyResult<T> {
+        let mut signals = Ok(());
+        let ended = self.detached(py, call, |group| {
+            group.elsewhere_while(call, run, SIGNALS, || {
+                signals = Python::attach(|py| py.check_signals());
+                signals.is_ok()
+            })
+        })?;
+        signals?;
+        let ended = ended.map_err(|error| self.error(py, &error))?;
+        ended.ok_or_else(|| self.failed(py, format!("{call}: nobody waits for it")))
+    }
+
     /// What the handle says of itself, without waiting for anything.
     fn says<T>(
         &self,
@@ -388,19 +407,19 @@ impl Group {
 
     /// Makes a group of these ranks of this group. Only they call it, all with the same ranks and tag.
     fn create_group(&self, py: Python<'_>, ranks: Vec<usize>, tag: u64) -> PyResult<Self> {
-        let made = self.detached(py, "create_group", |parent| parent.create_group(&ranks, tag))?;
+        let made = self.elsewhere(py, "create_group", move |parent| parent.create_group(&ranks, tag))?;
         made.map(|group| Self::new(group, self.class(py))).map_err(|error| self.error(py, &error))
     }
 
     /// Makes a group of these ranks of this group. All ranks of this group call it; the others get `None`.
     fn new_group(&self, py: Python<'_>, ranks: Vec<usize>) -> PyResult<Option<Self>> {
-        let made = self.detached(py, "new_group", |parent| parent.new_group(&ranks))?;
+        let made = self.elsewhere(py, "new_group", move |parent| parent.new_group(&ranks))?;
         self.part(py, made)
     }
 
     /// Makes groups of the ranks that give the same color, ordered by key. A rank without a color gets `None`.
     fn split(&self, py: Python<'_>, color: Option<u64>, key: i64) -> PyResult<Option<Self>> {
-        let made = self.detached(py, "split", |parent| parent.split(color, key))?;
+        let made = self.elsewhere(py, "split", move |parent| parent.split(color, key))?;
         self.part(py, made)
     }
 

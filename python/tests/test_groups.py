@@ -267,21 +267,34 @@ except unisono.Error as error:
     assert told[0][0] == "rank 1 aborted the group: LookupError: no such shard\n", told
 
 
-def test_ctrl_c_ends_a_wait(tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        "all_reduce(numpy.zeros(3))",
+        "recv(numpy.zeros(3), 1)",
+        "recv_object(1)",
+        "all_gather_object(1)",
+        "split(0)",
+        "new_group([0, 1])",
+        "create_group([0, 1])",
+        "recv_file('.', 1)",
+    ],
+)
+def test_ctrl_c_ends_a_wait(tmp_path: Any, call: str) -> None:
     program = """
 import sys, time, numpy, unisono
 try:
     group = unisono.init()
     if group.rank == 0:
         print("ready", flush=True)
-        group.all_reduce(numpy.zeros(3))
+        group.CALL
     while group.failure is None:
         time.sleep(0.01)
     group.barrier()
 except unisono.Error as error:
     print(error)
 """
-    ranks = start(program, tmp_path)
+    ranks = start(program.replace("CALL", call), tmp_path)
     assert ranks[0].stdout is not None and ranks[0].stdout.readline() == "ready\n"
     # It may not be in the call yet: that too ends with the interrupt, which is told to the other.
     time.sleep(0.2)
@@ -345,3 +358,24 @@ else:
     first.communicate(timeout=60)
     assert told == "rank 0 aborted the group: its program stopped waiting while it joined\n"
     assert first.returncode == 0
+
+
+def test_a_rank_leaves_after_a_file_whose_receive_was_interrupted(tmp_path: Any) -> None:
+    program = """
+import os, pathlib, signal, threading, time, numpy, unisono
+group = unisono.init()
+interrupted = pathlib.Path(INTERRUPTED)
+if group.rank == 0:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        group.recv_file(".", 1)
+    except KeyboardInterrupt:
+        interrupted.touch()
+# Not in a call meanwhile, or the ranks would wait for each other.
+while not interrupted.exists():
+    time.sleep(0.01)
+group.all_reduce(numpy.zeros(3))
+"""
+    ranks = start(program.replace("INTERRUPTED", repr(str(tmp_path / "interrupted"))), tmp_path)
+    told = [rank.communicate(timeout=60) for rank in ranks]
+    assert told == [("", "")] * 2 and [rank.returncode for rank in ranks] == [0, 0]

@@ -2,6 +2,7 @@
 //! runtime run it.
 
 mod collective;
+mod elsewhere;
 mod erased;
 mod membership;
 mod order;

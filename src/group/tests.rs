@@ -18,6 +18,7 @@ mod create;
 mod crossed;
 mod differ;
 mod disagree;
+mod elsewhere;
 mod erased;
 mod follow;
 mod foreign;

@@ -1,0 +1,54 @@
+//! Calls on a thread of their own, for bindings to languages that must look at other things while a call waits, such as signals.
+
+use std::{
+    panic::resume_unwind,
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    error::{Error, Result},
+    group::ProcessGroup,
+};
+
+impl ProcessGroup {
+    /// Runs `calls` with another handle of this group on a thread of its own, and asks `go_on` every `every` whether to wait for it on.
+    /// Returns what it returns, or `None` if this thread does not wait any more: the other one then goes on, until its calls end or the
+    /// world is left. Meanwhile this thread counts as one that waits, so that deadlocks are found.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if no thread can be started.
+    pub fn elsewhere_while<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        calls: impl FnOnce(&Self) -> T + Send + 'static,
+        every: Duration,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<Option<T>> {
+        let handle = self.with_options(self.options);
+        let (tell, told) = channel();
+        let run = move || {
+            let ended = calls(&handle);
+            // Before the caller goes on, who may leave with the last handle.
+            drop(handle);
+            // Nobody receives it if the caller has stopped waiting.
+            let _unheard = tell.send(ended);
+        };
+        let thread = thread::Builder::new().name("unisono-call".to_owned()).spawn(run).map_err(|error| {
+            Error::Argument { call, problem: format!("no thread can be started: {error}") }
+        })?;
+        let _waiting = self.shared.runtime.callers.wait();
+        loop {
+            match told.recv_timeout(every) {
+                Ok(ended) => return Ok(Some(ended)),
+                Err(RecvTimeoutError::Timeout) if go_on() => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                // It has told nothing, so it has panicked.
+                Err(RecvTimeoutError::Disconnected) => {
+                    return thread.join().map(|()| None).or_else(|panic| resume_unwind(panic));
+                }
+            }
+        }
+    }
+}

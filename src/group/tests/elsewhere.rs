@@ -1,0 +1,65 @@
+//! Calls on a thread of their own: what they return, and what becomes of those that nobody waits for.
+
+use super::{messages::worlds, *};
+
+const EVERY: Duration = Duration::from_millis(5);
+
+#[test]
+fn a_call_elsewhere_returns_what_it_returns() {
+    world(3, small, |group| {
+        let color = u64::from(group.rank() != 1);
+        let part = group.elsewhere_while("split", move |group| group.split(Some(color), 0), EVERY, || true);
+        let part = part.unwrap().unwrap().unwrap().unwrap();
+        assert_eq!(part.size(), if color == 0 { 1 } else { 2 });
+        part.barrier().unwrap();
+        let panics = || group.elsewhere_while("nothing", |_| panic!("as it must"), EVERY, || true);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        group.barrier().unwrap();
+    });
+}
+
+/// The thread that waits has called before, so that it would keep its rank from being taken for blocked.
+#[test]
+fn ranks_that_wait_for_each_other_elsewhere_are_told() {
+    let told = world(2, small, |group| {
+        group.barrier().unwrap();
+        let other = 1 - group.rank();
+        let join = move |group: &ProcessGroup| group.join_pair(other, 7).map(drop);
+        group.elsewhere_while("join_pair", join, EVERY, || true).unwrap().unwrap().unwrap_err().to_string()
+    });
+    assert!(told[0] == told[1] && told[0].starts_with("ranks wait for each other"), "{told:?}");
+}
+
+#[test]
+fn a_call_that_nobody_waits_for_goes_on() {
+    world(2, small, |group| {
+        if group.rank() == 0 {
+            assert!(
+                group
+                    .elsewhere_while("split", |group| group.split(None, 0), EVERY, || false)
+                    .unwrap()
+                    .is_none()
+            );
+            group.send(&[1_u8], 1, 7).unwrap();
+        } else {
+            group.recv(&mut [0_u8], 0, 7).unwrap();
+            assert!(group.split(Some(0), 0).unwrap().unwrap().size() == 1);
+        }
+        group.barrier().unwrap();
+    });
+}
+
+/// The other rank leaves once this one does not wait any more: before, it would be told that it is waited for.
+#[test]
+fn a_rank_leaves_although_a_call_that_nobody_waits_for_never_ends() {
+    worlds(2, |group| {
+        if group.rank() == 0 {
+            let join = |group: &ProcessGroup| group.join_pair(1, 7).map(drop);
+            assert!(group.elsewhere_while("join_pair", join, EVERY, || false).unwrap().is_none());
+            group.send(&[0_u8], 1, 8).unwrap();
+        } else {
+            group.recv(&mut [0_u8], 0, 8).unwrap();
+        }
+        group.leave().unwrap();
+    });
+}
