@@ -120,7 +120,11 @@ def wrong_values(name: str, call: str, size: int) -> list[Any]:
         "send_lengths": lists(size),
         "recv_lengths": lists(size),
         "ranks": [[wrong] for wrong in NO_RANKS] + [5, [0, 0], [], None],
-        "axis": [*UNCOUNTED, None],
+        "axis": [
+            *(wrong for wrong in UNCOUNTED if type(wrong) is not int or wrong != -1),
+            None,
+            -(2**70),
+        ],
         "indices": [[wrong] for wrong in many if wrong != -1] + [5],
         "blocks": [(1, wrong) for wrong in many] + [5, (1,), (1, 2, 3)],
         "color": UNCOUNTED,

@@ -126,7 +126,7 @@ class Tensors:
     ) -> Array:
         """Splits rank ``root``'s array and returns this rank's part; the others need not know type and shape.
 
-        It is split along ``axis``, as ``numpy.array_split`` does: into lengths that differ by at most 1; or before each of the
+        It is split along ``axis`` (negative: counted from the last), as ``numpy.array_split`` does: into lengths that differ by at most 1; or before each of the
         ``indices``, one fewer than there are ranks; or a matrix into a grid of ``blocks`` (rows, columns), row by row. As `send_tensors`.
         """
         return self.scatter_tensor_async(
@@ -148,7 +148,7 @@ class Tensors:
         root = _checks.rank(call, "root", root, self.size)
         timeout = _checks.timeout(call, timeout)
         given = described(call, array) if self.rank == root and array is not None else None
-        split = _split(call, axis, indices, blocks)
+        split = _split(call, given, axis, indices, blocks)
         return Work(_native.scatter_tensor(self._native, given, split, root, timeout), taken)
 
     def gather_tensor(
@@ -180,7 +180,8 @@ class Tensors:
         call = "gather_tensor"
         root = _checks.rank(call, "root", root, self.size)
         timeout = _checks.timeout(call, timeout)
-        given, split = described(call, part), _split(call, axis, None, blocks)
+        given = described(call, part)
+        split = _split(call, given, axis, None, blocks)
         native = _native.gather_tensor(self._native, given, split, root, timeout)
         return Work(native, lambda got: None if got is None else taken(got))
 
@@ -209,7 +210,8 @@ class Tensors:
         """Begins an `all_gather_tensor`."""
         call = "all_gather_tensor"
         timeout = _checks.timeout(call, timeout)
-        given, split = described(call, part), _split(call, axis, None, blocks)
+        given = described(call, part)
+        split = _split(call, given, axis, None, blocks)
         return Work(_native.all_gather_tensor(self._native, given, split, timeout), taken)
 
 
@@ -222,9 +224,21 @@ def _lists(got: list[list[Any]] | None) -> Any:
 
 
 def _split(
-    call: str, axis: int, indices: Sequence[int] | None, blocks: tuple[int, int] | None
+    call: str,
+    given: tuple[int, tuple[int, ...], Any] | None,
+    axis: int,
+    indices: Sequence[int] | None,
+    blocks: tuple[int, int] | None,
 ) -> _native.Split:
-    axis = _checks.whole(call, "axis", axis)
+    axis = _checks.whole(call, "axis", axis, -_checks.SIGNED)
+    if axis < 0:
+        # Only who has an array uses it.
+        dimensions = -axis if given is None else len(given[1])
+        if axis < -dimensions:
+            raise ValueError(
+                f"{call}: axis is {axis}, and the array has {dimensions} dimension{'s' * (dimensions != 1)}"
+            )
+        axis += dimensions
     before = None if indices is None else _checks.numbers(call, "indices", indices, -_checks.SIGNED)
     grid = None if blocks is None else _checks.numbers(call, "blocks", blocks)
     if grid is not None and len(grid) != 2:
