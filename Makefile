@@ -62,6 +62,7 @@ soak: chaos ## what is long: chaos, UNISONO_TEST_SOAK (a million) mixed operatio
 test-hosts: ## ranks on several hosts, made of network namespaces, over libfabric 1 and 2 (needs root)
 	@ci/setup.sh build hosts
 	UNISONO_TEST_HOSTS=1 cargo test -p unisono --test hosts
+	UNISONO_TEST_HOSTS=1 cargo test -p unisono-cli --test real_hosts -- --nocapture
 	@UNISONO_TEST_HOSTS=1 ci/libfabric2.sh hosts
 
 test-verbs: ## conformance, collectives and a checked bench over verbs on soft-RoCE in an emulated machine

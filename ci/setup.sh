@@ -93,6 +93,8 @@ for what; do
     hosts)
       need iproute2 have_ip "makes the hosts' interfaces and rules"
       need util-linux have_unshare "makes the hosts' namespaces"
+      need openssh-server have_sshd "by which unisono run reaches the hosts"
+      need openssh-client have_sshd "by which unisono run reaches the hosts"
       ;;
     machines)
       need qemu-system-x86 have_qemu "emulates small machines, with soft-RoCE"

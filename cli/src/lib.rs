@@ -85,6 +85,8 @@ enum OwnCommand {
     DoctorTopology(doctor::topology::OneTopology),
     #[command(name = run::rank::NAME)]
     Rank(run::rank::Rank),
+    #[command(name = run::hosts::agent::NAME)]
+    RanksOfHost(run::hosts::agent::Agent),
 }
 
 /// The log filter if RUST_LOG is not set. The program prints the failure of a group itself.
@@ -172,6 +174,7 @@ impl OwnCommand {
             Self::DoctorRank(rank) => rank.run(),
             Self::DoctorTopology(topology) => topology.run(),
             Self::Rank(rank) => rank.run(),
+            Self::RanksOfHost(agent) => agent.run(),
         }
     }
 }

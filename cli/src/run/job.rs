@@ -2,44 +2,30 @@
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     io,
-    os::{fd::AsFd, unix::process::CommandExt},
-    process::{Child, Command, ExitCode, Stdio},
-    sync::{
-        Arc,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
-    },
-    thread,
-    time::{Duration, Instant},
+    os::unix::process::CommandExt,
+    process::{Command, Stdio},
+    sync::mpsc::{self, Receiver, Sender},
 };
 
 use rustix::{
-    process::{
-        Pid, Resource, Signal, WaitId, WaitIdOptions, getpid, getrlimit, kill_process_group, setrlimit,
-        waitid,
-    },
+    process::{Resource, getpid, getrlimit, setrlimit},
     rand::{GetRandomFlags, getrandom},
 };
 use unisono::{Failure, launch, rendezvous::StoreServer};
 use unisono_transport::ofi;
 
 use super::{
-    guard::Hold,
+    end::End,
+    link::{self, Told},
     port::Port,
-    rank, signals,
-    sink::{Sink, Stream},
+    rank,
+    ranks::{Event, Members, Ranks},
+    signals,
+    sink::Output,
 };
-use crate::{cgroup::Kills, invocation};
-
-/// How long ranks have to end after SIGTERM before SIGKILL.
-const GRACE: Duration = Duration::from_secs(2);
-/// After a rank has failed, the others are ended once nothing was written for the first time, and after the second at the latest:
-/// they may be saying why they fail, too.
-const QUIET: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// How long all outputs may stay silent after the last rank has ended before the job ends: a process that has left its rank's
-/// process group may keep an output open for ever. If it keeps writing, a signal ends the job.
-const SILENCE: Duration = Duration::from_millis(500);
+use crate::invocation;
 
 /// File descriptors that this process needs besides those for the ranks: its own, and those to start a rank.
 const OWN_DESCRIPTORS: u64 = 64;
@@ -56,60 +42,22 @@ pub(crate) struct Job {
     /// Its arguments.
     pub(crate) arguments: Vec<OsString>,
     /// Variables to set in the ranks' environment, besides this process's own and those that every job sets.
-    pub(crate) environment: Vec<(&'static str, OsString)>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
     /// Where the ranks' output goes.
     pub(crate) output: Output,
 }
 
-/// Where the ranks' standard output and error go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Output {
-    /// Line by line to this process's, each line behind `[rank] `.
-    Prefixed,
-    /// The ranks inherit this process's.
-    Passed,
-}
-
-/// How a rank or a whole job ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// With this exit status.
-    Status(i32),
-    /// By this signal.
-    Signal(i32),
-}
-
-impl End {
-    /// The exit status as shells compute it.
-    pub(crate) fn exit_code(self) -> ExitCode {
-        let code = match self {
-            Self::Status(status) => status,
-            Self::Signal(signal) => 128 + signal,
-        };
-        ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
-    }
-}
-
-/// How far the ranks are being ended.
-enum Ending {
-    No,
-    /// A rank has failed: SIGTERM follows once nothing more is read than this, at the latest at this time.
-    Quiet(u64, Instant),
-    /// SIGTERM was sent; SIGKILL follows at this time.
-    Asked(Instant),
-    Killed,
-}
-
-/// What the launcher waits for.
-enum Event {
-    /// A rank ended.
-    Ended(u32, End),
-    /// This process was sent a signal.
-    Signal(i32),
-    /// This process's standard output or error cannot be written.
-    OutputClosed(io::Error),
-    /// A rank's standard output or error ended.
-    OutputEnded,
+/// Where the ranks of a job stand in their world.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The first of them.
+    pub(super) first: u32,
+    /// The number of all ranks.
+    pub(super) world: u32,
+    /// The variables by which they meet.
+    pub(super) meet: [(&'static str, String); 4],
+    /// This host, if ranks of other hosts belong to the job.
+    pub(super) host: Option<Told>,
 }
 
 impl Job {
@@ -132,25 +80,10 @@ impl Job {
     /// Starts the ranks and returns when all have ended: how the first rank that failed ended, or the signal that ended the job. To be
     /// called on the main thread, because the kernel kills a rank when the thread that started it ends.
     pub(crate) fn run(&self) -> io::Result<End> {
-        if signals::children_are_reaped() {
-            return Err(io::Error::other(
-                "SIGCHLD is ignored here, as in the process that started this one, so it cannot be known how ranks \
-                 end; let that process set it to its default first, from a shell: \
-                 env --default-signal=CHLD unisono ...",
-            ));
-        }
-        // The job has a token of its own, but a file for one that others can read, or that is not there, is an error here as elsewhere.
-        let variable = |name: &str| env::var(name).ok().filter(|_| name == "UNISONO_TOKEN_FILE");
-        launch::token(&variable).map_err(io::Error::other)?;
-        let (tell, events) = mpsc::channel();
-        let to = tell.clone();
-        signals::watch(move |signal| drop(to.send(Event::Signal(signal))))
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot wait for signals: {error}")))?;
-        self.make_room()?;
+        let channel = begin()?;
+        make_room(self.ranks, if self.output == Output::Passed { 3 } else { 5 })?;
         let token = token()?;
-        let count = usize::try_from(self.ranks).map_err(io::Error::other)?;
-        let store =
-            StoreServer::bind("127.0.0.1:0", count, token.as_str(), None).map_err(io::Error::other)?;
+        let store = serve("127.0.0.1:0", self.ranks, &token)?;
         // For what else the ranks may be: torch's meet at a store of their own first.
         let port = Port::keep()?;
         let meet = [
@@ -159,77 +92,38 @@ impl Job {
             ("MASTER_ADDR", "127.0.0.1".to_owned()),
             ("MASTER_PORT", port.number.to_string()),
         ];
-        // Without /proc nothing can be started.
-        let guard = Hold::start().map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("cannot start this program again by {}: {error}", invocation::shown()),
-            )
-        })?;
-        let mut ranks = Ranks {
-            guard,
-            sink: Arc::new(Sink::new()),
-            kills: Kills::now(),
-            tell,
-            children: Vec::new(),
-            watched: 0,
-            outputs: 0,
-        };
+        let place = Place { first: 0, world: self.ranks, meet, host: None };
+        Ok(verdict(store, self.run_at(&place, channel)?))
+    }
+
+    /// The same for those ranks of a world that are on this host.
+    pub(super) fn run_at(&self, place: &Place, (tell, events): Events) -> io::Result<End> {
+        let mut ranks = Ranks::new(Members::Ranks(place.host.clone()), tell)?;
         for number in 0..self.ranks {
-            if let Err(error) = ranks.start(number, self.command(number, &meet)) {
+            let prefix = if self.output == Output::Prefixed {
+                format!("[{}] ", place.first + number)
+            } else {
+                String::new()
+            };
+            if let Err(error) = ranks.start(place.first + number, &prefix, self.command(number, place)) {
                 ranks.supervise(&events, Some(End::Status(1)));
-                return Err(io::Error::new(error.kind(), format!("cannot start rank {number}: {error}")));
+                return Err(io::Error::new(
+                    error.kind(),
+                    format!("cannot start rank {}: {error}", place.first + number),
+                ));
             }
         }
-        let end = ranks.supervise(&events, None);
-        Ok(match (store.end(), end) {
-            (Some((rank, failure)), End::Status(0)) => {
-                let how = match failure {
-                    Failure::Died { rank: dead, .. } | Failure::Unreachable { rank: dead, .. }
-                        if dead == rank =>
-                    {
-                        "did not leave its world, by leave() or by dropping its group, before its process ended"
-                    }
-                    _ => "left its world with a failure that no call had returned",
-                };
-                crate::complain!(
-                    "unisono run: all ranks ended with status 0, but rank {rank} {how}: {failure}"
-                );
-                End::Status(1)
-            }
-            (_, end) => end,
-        })
+        Ok(ranks.supervise(&events, None))
     }
 
-    /// Raises the limit on file descriptors to what the ranks need: two connections of each to the store, which watches its process
-    /// by a third descriptor, and its two outputs if they are forwarded.
-    fn make_room(&self) -> io::Result<()> {
-        let each = if self.output == Output::Prefixed { 5 } else { 3 };
-        let needed = each * u64::from(self.ranks) + OWN_DESCRIPTORS;
-        let mut limit = getrlimit(Resource::Nofile);
-        if let Some(most) = limit.maximum
-            && most < needed
-        {
-            return Err(io::Error::other(format!(
-                "{} ranks take {needed} file descriptors here, and this process may have {most} at most \
-                 (ulimit -Hn): raise that limit, or start fewer",
-                self.ranks
-            )));
-        }
-        let wanted = needed + SPARE_DESCRIPTORS;
-        if limit.current.is_some_and(|current| current < wanted) {
-            limit.current = Some(limit.maximum.map_or(wanted, |most| most.min(wanted)));
-            setrlimit(Resource::Nofile, limit)?;
-        }
-        Ok(())
-    }
-
-    /// The command that becomes rank `number`; `meet` has the variables of the stores.
-    fn command(&self, number: u32, meet: &[(&str, String)]) -> Command {
+    /// The command that becomes the rank that is number `number` here.
+    fn command(&self, number: u32, place: &Place) -> Command {
         let mut command = invocation::command();
         command.arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
         command.arg("--").arg(&self.program).args(&self.arguments);
-        let (rank, size) = (number.to_string(), self.ranks.to_string());
+        let whole = ["", (place.first + number).to_string().as_str(), place.world.to_string().as_str()]
+            .map(str::to_owned);
+        let local = ["LOCAL_".to_owned(), number.to_string(), self.ranks.to_string()];
         // What torchrun has set for this process says nothing about the ranks; one that finds it was started by another torchrun.
         for (name, _) in
             env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TORCHELASTIC_"))
@@ -237,9 +131,9 @@ impl Job {
             command.env_remove(name);
         }
         for prefix in ["", "UNISONO_"] {
-            for local in ["", "LOCAL_"] {
-                command.env(format!("{prefix}{local}RANK"), &rank);
-                command.env(format!("{prefix}{local}WORLD_SIZE"), &size);
+            for [of, rank, size] in [&whole, &local] {
+                command.env(format!("{prefix}{of}RANK"), rank);
+                command.env(format!("{prefix}{of}WORLD_SIZE"), size);
             }
         }
         // Otherwise a rank that crashes or is interrupted ends with status 1, because of libinfinipath, which comes with Debian's
@@ -249,205 +143,137 @@ impl Job {
         if env::var_os(name).is_none() {
             command.env(name, value);
         }
-        command.envs(meet.iter().map(|(name, value)| (name, value)));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         // The token of this job is in `meet`.
+        command.envs(place.meet.iter().map(|(name, value)| (name, value)));
         command.env_remove("UNISONO_TOKEN_FILE");
-        command.envs(self.environment.iter().map(|(name, value)| (OsStr::new(name), value)));
         command.stdin(Stdio::null()).process_group(0);
-        if self.output == Output::Prefixed {
+        if self.output != Output::Passed {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         command
     }
 }
 
-/// The ranks started so far.
-struct Ranks {
-    guard: Hold,
-    sink: Arc<Sink>,
-    /// The processes that the kernel had killed for memory when the job began.
-    kills: Kills,
-    tell: Sender<Event>,
-    /// In order of rank. None is reaped before the end of the job, so that the number of a process group is not reused.
-    children: Vec<Child>,
-    /// How many of them have a thread that waits for their end: all, or all but the last if there are no more threads.
-    watched: usize,
-    /// How many outputs are being forwarded.
-    outputs: usize,
+/// Raises the limit on file descriptors to what the ranks need: two connections of each to the store, which watches its process
+/// by a third descriptor, and its two outputs if they are forwarded.
+pub(super) fn make_room(ranks: u32, each: u64) -> io::Result<()> {
+    let needed = each * u64::from(ranks) + OWN_DESCRIPTORS;
+    let mut limit = getrlimit(Resource::Nofile);
+    if let Some(most) = limit.maximum
+        && most < needed
+    {
+        return Err(io::Error::other(format!(
+            "{} ranks take {needed} file descriptors here, and this process may have {most} at most \
+                 (ulimit -Hn): raise that limit, or start fewer",
+            ranks
+        )));
+    }
+    let wanted = needed + SPARE_DESCRIPTORS;
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(limit.maximum.map_or(wanted, |most| most.min(wanted)));
+        setrlimit(Resource::Nofile, limit)?;
+    }
+    Ok(())
 }
 
-impl Ranks {
-    fn start(&mut self, number: u32, mut command: Command) -> io::Result<()> {
-        let mut child = command.spawn()?;
-        let (pid, stdout, stderr) = (pid(&child), child.stdout.take(), child.stderr.take());
-        self.guard.add(pid);
-        self.children.push(child);
-        let tell = self.tell.clone();
-        spawn(format!("rank {number}"), move || drop(tell.send(Event::Ended(number, wait(pid)))))?;
-        self.watched += 1;
-        let prefix = format!("[{number}] ");
-        let source = 2 * self.children.len();
-        if let Some(stdout) = stdout {
-            self.forward((stdout, source), Stream::Out, prefix.clone())?;
-        }
-        if let Some(stderr) = stderr {
-            self.forward((stderr, source + 1), Stream::Err, prefix)?;
-        }
-        Ok(())
-    }
+/// By what the supervisor of a job is told, and hears.
+pub(super) type Events = (Sender<Event>, Receiver<Event>);
 
-    fn forward(
-        &mut self,
-        (mut source, number): (impl io::Read + AsFd + Send + 'static, usize),
-        to: Stream,
-        prefix: String,
-    ) -> io::Result<()> {
-        let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
-        spawn(format!("{prefix}{to:?}"), move || {
-            // The source stays open until the failure is sent: otherwise the rank's end by SIGPIPE might arrive first.
-            if let Err(error) = sink.forward(&mut source, number, to, prefix.as_bytes()) {
-                drop(tell.send(Event::OutputClosed(error)));
-            }
-            drop(tell.send(Event::OutputEnded));
-        })?;
-        self.outputs += 1;
-        Ok(())
+/// Prepares this process for a job: it hears of signals and of the ends of ranks.
+pub(super) fn begin() -> io::Result<Events> {
+    if signals::children_are_reaped() {
+        return Err(io::Error::other(
+            "SIGCHLD is ignored here, as in the process that started this one, so it cannot be known how ranks \
+             end; let that process set it to its default first, from a shell: \
+             env --default-signal=CHLD unisono ...",
+        ));
     }
+    // The job has a token of its own, but a file for one that others can read, or that is not there, is an error here as elsewhere.
+    let variable = |name: &str| env::var(name).ok().filter(|_| name == "UNISONO_TOKEN_FILE");
+    launch::token(&variable).map_err(io::Error::other)?;
+    let (tell, events) = mpsc::channel();
+    let to = tell.clone();
+    signals::watch(move |signal| drop(to.send(Event::Signal(signal))))
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot wait for signals: {error}")))?;
+    Ok((tell, events))
+}
 
-    /// Waits for all ranks, and ends them if one fails or a signal arrives; at once if `verdict` is given.
-    fn supervise(mut self, events: &Receiver<Event>, mut verdict: Option<End>) -> End {
-        let mut living = self.watched;
-        let mut ending = if verdict.is_some() { self.end_all() } else { Ending::No };
-        while living > 0 {
-            let now = Instant::now();
-            let event = match ending {
-                Ending::No | Ending::Killed => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Ending::Quiet(_, latest) => {
-                    events.recv_timeout(latest.saturating_duration_since(now).min(QUIET.0))
+/// Serves the store of a world.
+pub(super) fn serve(address: &str, ranks: u32, token: &str) -> io::Result<StoreServer> {
+    let count = usize::try_from(ranks).map_err(io::Error::other)?;
+    StoreServer::bind(address, count, token, None).map_err(io::Error::other)
+}
+
+/// How a job ended, by how its ranks did and by what the store has heard.
+pub(super) fn verdict(store: StoreServer, end: End) -> End {
+    match (store.end(), end) {
+        (Some((rank, failure)), End::Status(0)) => {
+            let how = match failure {
+                Failure::Died { rank: dead, .. } | Failure::Unreachable { rank: dead, .. }
+                    if dead == rank =>
+                {
+                    "did not leave its world, by leave() or by dropping its group, before its process ended"
                 }
-                Ending::Asked(until) => events.recv_timeout(until.saturating_duration_since(now)),
+                _ => "left its world with a failure that no call had returned",
             };
-            match event {
-                Ok(Event::Ended(number, end)) => {
-                    living -= 1;
-                    if end != End::Status(0) && verdict.is_none() {
-                        self.report(number, end, living);
-                        verdict = Some(end);
-                        ending = Ending::Quiet(self.sink.reads(), now + QUIET.1);
-                    }
-                }
-                Ok(Event::Signal(signal)) if signals::stops(signal) => self.stop_with_us(),
-                // The second signal ends the ranks without delay.
-                Ok(Event::Signal(_)) if verdict.is_some() => self.send(Signal::KILL),
-                Ok(Event::Signal(signal)) => {
-                    verdict = Some(End::Signal(signal));
-                    ending = self.end_all();
-                }
-                Ok(Event::OutputClosed(error)) if verdict.is_none() => {
-                    verdict = Some(self.unwritable(&error, living));
-                    ending = self.end_all();
-                }
-                Ok(Event::OutputClosed(_)) => {}
-                Ok(Event::OutputEnded) => self.outputs -= 1,
-                Err(_) => ending = self.go_on_ending(ending),
-            }
+            crate::complain!("unisono run: all ranks ended with status 0, but rank {rank} {how}: {failure}");
+            End::Status(1)
         }
-        // Processes that ranks have started and left behind.
-        self.send(Signal::KILL);
-        self.drain(events, &mut verdict);
-        self.guard.release();
-        for mut child in self.children {
-            // How it ended is known; this frees its process number.
-            drop(child.wait());
-        }
-        verdict.unwrap_or(End::Status(0))
+        (_, end) => end,
     }
+}
 
-    /// Asks all process groups to end.
-    fn end_all(&self) -> Ending {
-        self.send(Signal::TERM);
-        Ending::Asked(Instant::now() + GRACE)
-    }
+/// The environment that ranks on other hosts have from this process: all but what belongs to this host, this login or this terminal,
+/// or to the launcher that started this process.
+pub(super) fn forwarded() -> Vec<(OsString, OsString)> {
+    const OWN: &[&str] = &[
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "SHLVL",
+        "_",
+        "PWD",
+        "OLDPWD",
+        "HOST",
+        "HOSTNAME",
+        "TERM",
+        "TMPDIR",
+        "DISPLAY",
+        "XAUTHORITY",
+        "WINDOWID",
+        "STY",
+        "INVOCATION_ID",
+        "JOURNAL_STREAM",
+        "KRB5CCNAME",
+        "LS_COLORS",
+    ];
+    const KINDS: &[&str] = &[
+        "SSH_",
+        "XDG_",
+        "DBUS_",
+        "SUDO_",
+        "TMUX",
+        "GPG_",
+        "TORCHELASTIC_",
+        "SLURM",
+        "PMI",
+        "OMPI_",
+        "PRTE_",
+        "HYDI_",
+    ];
+    let stays = |name: &str| {
+        OWN.contains(&name)
+            || KINDS.iter().any(|kind| name.starts_with(kind))
+            || launch::variables().any(|it| it == name)
+    };
+    env::vars_os().filter(|(name, _)| !stays(&name.to_string_lossy())).collect()
+}
 
-    /// Nothing has happened for as long as `ending` allows: does what follows.
-    fn go_on_ending(&self, ending: Ending) -> Ending {
-        match ending {
-            Ending::Quiet(reads, latest)
-                if Instant::now() < latest && (self.sink.is_writing() || self.sink.reads() != reads) =>
-            {
-                Ending::Quiet(self.sink.reads(), latest)
-            }
-            Ending::Quiet(..) => self.end_all(),
-            _ => {
-                self.send(Signal::KILL);
-                Ending::Killed
-            }
-        }
-    }
-
-    /// Stops all process groups and this process, and continues them when it is continued.
-    fn stop_with_us(&self) {
-        self.send(Signal::STOP);
-        signals::stop_here();
-        self.send(Signal::CONT);
-    }
-
-    /// Sends a signal to all process groups, also to those whose first process has ended.
-    fn send(&self, signal: Signal) {
-        for child in &self.children {
-            // It fails only if no process is left.
-            let _ = kill_process_group(pid(child), signal);
-        }
-    }
-
-    /// Waits until the ranks' output has been forwarded. If that fails, or a signal ends the wait, a job that has succeeded so far
-    /// fails.
-    fn drain(&mut self, events: &Receiver<Event>, verdict: &mut Option<End>) {
-        let mut reads = self.sink.reads();
-        while self.outputs > 0 {
-            match events.recv_timeout(SILENCE) {
-                Ok(Event::OutputEnded) => self.outputs -= 1,
-                Ok(Event::OutputClosed(error)) if verdict.is_none() => {
-                    *verdict = Some(self.unwritable(&error, 0))
-                }
-                Ok(Event::OutputClosed(_) | Event::Ended(..)) => {}
-                Err(RecvTimeoutError::Timeout) if self.sink.is_writing() || self.sink.reads() != reads => {
-                    reads = self.sink.reads();
-                }
-                Ok(Event::Signal(signal)) if signals::stops(signal) => self.stop_with_us(),
-                Ok(Event::Signal(signal)) => {
-                    verdict.get_or_insert(End::Signal(signal));
-                    return;
-                }
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Prints why the job ends.
-    fn report(&self, number: u32, end: End, others: usize) {
-        let how = match end {
-            End::Status(status) => format!("ended with status {status}"),
-            End::Signal(signal) => match signals::name(signal) {
-                Some(name) => format!("was killed by signal {signal} ({name})"),
-                None => format!("was killed by signal {signal}"),
-            },
-        };
-        let killed = end == End::Signal(Signal::KILL.as_raw());
-        let why = self.kills.since(killed).map_or_else(String::new, |why| format!(", {why}"));
-        let also = if others > 0 { "; ending the others" } else { "" };
-        self.sink.say(&format!("unisono run: rank {number} {how}{why}{also}"));
-    }
-
-    /// How a job ends whose output cannot be written, while `living` ranks live. Prints why, unless the reader has closed the output.
-    fn unwritable(&self, error: &io::Error, living: usize) -> End {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return End::Signal(Signal::PIPE.as_raw());
-        }
-        let also = if living > 0 { "; ending the ranks" } else { "" };
-        self.sink.say(&format!("unisono run: the ranks' output cannot be written: {error}{also}"));
-        End::Status(1)
-    }
+/// The addresses of the two ends of the ssh connection by which this process was started, its own last.
+pub(super) fn ssh_addresses() -> [Option<std::net::IpAddr>; 2] {
+    link::addresses(&env::var("SSH_CONNECTION").unwrap_or_default())
 }
 
 /// Whether a launcher, or a user by hand, has said that this process is a rank.
@@ -456,34 +282,8 @@ pub(crate) fn is_launched() -> bool {
 }
 
 /// A random token, which distinguishes this job from others that may use the same port.
-fn token() -> io::Result<String> {
+pub(super) fn token() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(bytes[..filled].iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let no_thread =
-        |error: io::Error| io::Error::new(error.kind(), format!("no thread can be started: {error}"));
-    thread::Builder::new().name(name).spawn(work).map(drop).map_err(no_thread)
-}
-
-fn pid(child: &Child) -> Pid {
-    Pid::from_child(child)
-}
-
-/// Waits for the end of a child and leaves it to be reaped.
-fn wait(pid: Pid) -> End {
-    loop {
-        match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
-            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
-                (Some(status), _) => return End::Status(status),
-                (None, Some(signal)) => return End::Signal(signal),
-                (None, None) => {}
-            },
-            Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            // It was reaped elsewhere, so how it ended is unknown.
-            Err(_) => return End::Status(255),
-        }
-    }
 }

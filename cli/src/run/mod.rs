@@ -1,17 +1,24 @@
-//! `unisono run`: starts the ranks of a job on this machine, and ends all if one fails.
+//! `unisono run`: starts the ranks of a job on this machine or on several hosts, and ends all if one fails.
 
 use std::{ffi::OsString, process::ExitCode, thread};
 
+mod end;
 pub(crate) mod guard;
+pub(crate) mod hosts;
 pub(crate) mod job;
 mod lines;
+mod link;
 mod port;
 mod program;
 pub(crate) mod rank;
+mod ranks;
 mod signals;
 mod sink;
 
-use job::{End, Job, Output};
+use end::End;
+use hosts::{assign::Asked, launcher::Launcher};
+use job::Job;
+use sink::Output;
 use unisono::Config;
 
 use crate::words;
@@ -21,9 +28,11 @@ const EXAMPLES: &str = "\
 Examples:
   unisono run ./program                             a rank for each core
   unisono run -n 4 ./program --its-option
-  unisono run -n 4 --provider tcp --timeout 30s -- ./program --its-option";
+  unisono run -n 4 --provider tcp --timeout 30s -- ./program --its-option
+  unisono run --hosts node1,node2 -n 8 ./program    4 ranks on each host
+  unisono run --hosts node1:4,me@node2:2 ./program  4 and 2";
 
-/// Starts a program as ranks 0 to N-1 on this machine.
+/// Starts a program as ranks 0 to N-1 on this machine, or on several hosts by ssh.
 ///
 /// The environment of each rank has its rank, the world size and the address of the store (UNISONO_*), and what torchrun sets (RANK,
 /// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT). The first rank that fails ends the job, and the exit
@@ -31,12 +40,19 @@ Examples:
 /// with 0, but one left its world with a failure of which its program did not know. Ctrl-C ends all ranks; Ctrl-Z stops
 /// them, and fg or bg continues them. The standard input of ranks is empty. If processes that ranks started outlive them, their
 /// output is forwarded until there is none for half a second.
+///
+/// With --hosts, `ssh HOST true` must work without a question, and unisono be installed on each, at the same path as here or in PATH. Ranks
+/// begin in this directory, if it is there, with this environment, but for what belongs to this host, login or terminal.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// The number of ranks [default: one for each core that this process may use, by its affinity and its control group's quota].
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
+    /// Start them on these hosts, by ssh, rank after rank: names as ssh takes them, and how many ranks each gets. Without numbers -n ranks
+    /// are spread evenly; without -n there is a rank for each core of a host.
+    #[arg(long, value_name = "HOST[:N],...", value_delimiter = ',')]
+    hosts: Vec<Asked>,
     /// The provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).
     #[arg(long, value_parser = crate::meant::parse_provider)]
     provider: Option<String>,
@@ -68,7 +84,18 @@ impl Run {
     pub(crate) fn run(self) -> ExitCode {
         let mut words = self.program.into_iter();
         let program = words.next().unwrap_or_default();
-        if let Err((status, problem)) = program::find(&program) {
+        let settings =
+            [("UNISONO_PROVIDER", self.provider.map(OsString::from)), ("UNISONO_TIMEOUT", self.timeout)];
+        let environment =
+            settings.into_iter().filter_map(|(name, value)| Some((name.into(), value?))).collect();
+        let output = |plain| if self.no_prefix { plain } else { Output::Prefixed };
+        if !self.hosts.is_empty() {
+            let (hosts, ranks, arguments) = (self.hosts, self.ranks, words.collect());
+            let launcher =
+                Launcher { hosts, ranks, program, arguments, environment, output: output(Output::Plain) };
+            return crate::status("run", launcher.run().map(End::exit_code));
+        }
+        if let Err((status, problem)) = program::find(&program, None) {
             crate::complain!("unisono run: {problem}");
             return ExitCode::from(status);
         }
@@ -80,15 +107,8 @@ impl Run {
             );
             cores
         });
-        let settings =
-            [("UNISONO_PROVIDER", self.provider.map(OsString::from)), ("UNISONO_TIMEOUT", self.timeout)];
-        let job = Job {
-            ranks,
-            program,
-            arguments: words.collect(),
-            environment: settings.into_iter().filter_map(|(name, value)| Some((name, value?))).collect(),
-            output: if self.no_prefix { Output::Passed } else { Output::Prefixed },
-        };
+        let job =
+            Job { ranks, program, arguments: words.collect(), environment, output: output(Output::Passed) };
         crate::status("run", job.run().map(End::exit_code))
     }
 }

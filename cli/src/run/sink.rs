@@ -15,11 +15,24 @@ use rustix::{
     io::Errno,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::lines::{Lines, Open};
 
 /// A part of a line is shown if nothing follows it for this time: a line that is written in several pieces is not torn, and nobody
 /// sees a delay.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Where the ranks' standard output and error go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) enum Output {
+    /// Line by line to this process's, each line behind `[rank] `.
+    Prefixed,
+    /// Line by line without that.
+    Plain,
+    /// The ranks inherit this process's.
+    Passed,
+}
 
 /// The stream of this process to which a rank's stream goes.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +106,11 @@ impl Sink {
             out.extend_from_slice(message.as_bytes());
             out.push(b'\n');
         });
+    }
+
+    /// Writes bytes to standard output that are no text for a reader, wherever its lines are.
+    pub(super) fn pass(&self, bytes: &[u8]) -> io::Result<()> {
+        self.write(Stream::Out, |_, out| out.extend_from_slice(bytes))
     }
 
     /// Copies the source with this number to `stream` until it ends, each line behind `prefix`.

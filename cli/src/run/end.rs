@@ -1,0 +1,27 @@
+//! How ranks and jobs end.
+
+use std::process::ExitCode;
+
+/// How a rank or a whole job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With this exit status.
+    Status(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl End {
+    /// The exit status as shells compute it.
+    pub(super) fn status(self) -> i32 {
+        match self {
+            Self::Status(status) => status,
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+
+    /// The same, for this process.
+    pub(crate) fn exit_code(self) -> ExitCode {
+        ExitCode::from(u8::try_from(self.status()).unwrap_or(u8::MAX))
+    }
+}

@@ -1,0 +1,282 @@
+//! Connections to hosts by the user's ssh, and what to do if there is none.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    io::{self, BufRead, BufReader, Read},
+    os::unix::{ffi::OsStrExt, process::CommandExt},
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    sync::mpsc::{Receiver, Sender, channel},
+    thread::JoinHandle,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::Pid,
+};
+use serde::de::DeserializeOwned;
+
+use super::agent;
+use crate::{
+    invocation,
+    run::{
+        end::End,
+        link::{Answer, HELLO, Hello, Reached, Said},
+        ranks::{self, Event},
+    },
+};
+
+/// The most lines that login scripts may print before the program's own.
+const MOST_LINES: usize = 1000;
+/// How long ssh's own words are waited for after its output has ended: a process that ssh leaves behind may keep them open.
+const LAST_WORDS: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// A host that was called.
+pub(super) struct Call {
+    pub(super) child: Child,
+    thread: JoinHandle<(BufReader<ChildStdout>, ChildStderr)>,
+    /// Has the thread read one more answer.
+    more: Sender<()>,
+}
+
+/// Whether a name is this host's, which needs no ssh.
+pub(super) fn is_here(name: &str) -> bool {
+    let own = rustix::system::uname();
+    let own = own.nodename().to_string_lossy();
+    name == "localhost" || name == own || Some(name) == own.split('.').next()
+}
+
+impl Call {
+    /// Starts the program on a host; its first answer comes as an event.
+    pub(super) fn start(number: u32, name: &str, tell: Sender<Event>) -> io::Result<Self> {
+        let mut command = if is_here(name) { here() } else { there(name) };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::new(
+                error.kind(),
+                "there is no program ssh in the directories of PATH; install it (Debian: openssh-client)",
+            ),
+            kind => io::Error::new(kind, format!("cannot start ssh: {error}")),
+        })?;
+        let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(io::Error::other("ssh has no output"));
+        };
+        let (more, next) = channel();
+        let reader = Reader { number, name: name.to_owned(), pid: Pid::from_child(&child), errors, tell };
+        let thread = std::thread::Builder::new()
+            .name(format!("answers of {number}"))
+            .spawn(move || reader.read(BufReader::new(output), &next))?;
+        Ok(Self { child, thread, more })
+    }
+
+    /// Has the second answer read; it comes as an event, too.
+    pub(super) fn read_more(&self) {
+        // It fails only if the thread has ended with an error, which is an event.
+        let _ = self.more.send(());
+    }
+
+    /// The connection, when both answers have come.
+    pub(super) fn finish(self) -> io::Result<(Child, BufReader<ChildStdout>, ChildStderr)> {
+        let (output, errors) = self.thread.join().map_err(|_| io::Error::other("a thread panicked"))?;
+        Ok((self.child, output, errors))
+    }
+}
+
+/// The program on this host.
+fn here() -> Command {
+    let mut command = invocation::command();
+    command.arg(agent::NAME).env_remove("SSH_CONNECTION");
+    command
+}
+
+/// The program on another host: where it lies here, or else wherever it is found there.
+fn there(name: &str) -> Command {
+    let mut words: Vec<OsString> = invocation::words().to_vec();
+    if let Some(first) = words.first_mut()
+        && let Ok(path) = fs::read_link(&*first)
+    {
+        *first = path.into();
+    }
+    let mut script =
+        OsString::from("exec sh -c 'command -v \"$1\" >/dev/null 2>&1 || set -- unisono; exec \"$@\" ");
+    script.push(agent::NAME);
+    script.push("' sh");
+    for word in words {
+        script.push(" ");
+        script.push(quoted(&word));
+    }
+    let mut command = Command::new("ssh");
+    // Nobody can answer questions of several hosts at once; a host that vanishes is noticed after a minute.
+    command.args(["-T", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ControlMaster=no"]);
+    command.args(["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "--", name]).arg(script);
+    command
+}
+
+/// A word as shells take it.
+fn quoted(word: &OsStr) -> OsString {
+    let mut quoted = b"'".to_vec();
+    for &byte in word.as_bytes() {
+        match byte {
+            b'\'' => quoted.extend_from_slice(b"'\\''"),
+            byte => quoted.push(byte),
+        }
+    }
+    quoted.push(b'\'');
+    OsStr::from_bytes(&quoted).to_owned()
+}
+
+/// Reads a host's answers.
+struct Reader {
+    number: u32,
+    name: String,
+    pid: Pid,
+    errors: ChildStderr,
+    tell: Sender<Event>,
+}
+
+impl Reader {
+    fn read(
+        mut self,
+        mut output: BufReader<ChildStdout>,
+        next: &Receiver<()>,
+    ) -> (BufReader<ChildStdout>, ChildStderr) {
+        let hello = self.line::<Hello>(&mut output).and_then(|hello| self.judge(hello)).map(Said::Hello);
+        if self.tell(hello) && next.recv().is_ok() {
+            let reached = self.line::<Reached>(&mut output).map(Said::Reached);
+            self.tell(reached);
+        }
+        (output, self.errors)
+    }
+
+    /// Tells an answer; returns whether it is one.
+    fn tell(&self, answer: Answer) -> bool {
+        let is_one = answer.is_ok();
+        self.tell.send(Event::Answered(self.number, answer)).is_ok() && is_one
+    }
+
+    fn line<W: DeserializeOwned>(&mut self, output: &mut BufReader<ChildStdout>) -> Result<W, String> {
+        let mut line = Vec::new();
+        for _ in 0..MOST_LINES {
+            line.clear();
+            // As long as a line of a rank may be.
+            match output.by_ref().take(1 << 20).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => break,
+                Ok(_) => {}
+            }
+            if line.starts_with(HELLO.as_bytes()) || line.starts_with(b"{\"reached\":") {
+                return serde_json::from_slice(&line)
+                    .map_err(|error| format!("the unisono there speaks otherwise than this one ({error}): install the same on all hosts"));
+            }
+        }
+        Err(self.silent())
+    }
+
+    fn judge(&self, hello: Hello) -> Result<Hello, String> {
+        let own = env!("CARGO_PKG_VERSION");
+        match hello.unisono == own {
+            true => Ok(hello),
+            false => Err(format!(
+                "it has unisono {}, and this is {own}: install the same on all hosts",
+                hello.unisono
+            )),
+        }
+    }
+
+    /// Why a host does not answer.
+    fn silent(&mut self) -> String {
+        let said = last_words(&mut self.errors);
+        let status = match ranks::wait(self.pid) {
+            End::Status(status) => format!("status {status}"),
+            End::Signal(signal) => format!("signal {signal}"),
+        };
+        let advice = advice(&self.name, &said, &status);
+        let said: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let shown = said[said.len().saturating_sub(3)..].join(" | ");
+        match shown.is_empty() {
+            true => format!("ssh ended with {status} and said nothing; {advice}"),
+            false => format!("{shown} (ssh's {status}); {advice}"),
+        }
+    }
+}
+
+/// What a user can do about what ssh said.
+fn advice(name: &str, said: &str, status: &str) -> String {
+    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if status == "status 127" || status == "status 126" {
+        let place = fs::read_link(&invocation::words()[0])
+            .map_or_else(|_| invocation::shown(), |path| path.display().to_string());
+        format!(
+            "no unisono can be started there: install it there as {place}, or in a directory of the PATH that `ssh {name} env` shows"
+        )
+    } else if has(&["Could not resolve", "Name or service not known"]) {
+        "correct the name, or add the host to /etc/hosts, DNS or ~/.ssh/config".to_owned()
+    } else if has(&[
+        "Host key verification failed",
+        "HOST IDENTIFICATION HAS CHANGED",
+        "authenticity of host",
+    ]) {
+        format!("its key is not known here: `ssh {name} true` once, and judge the key")
+    } else if has(&["Permission denied", "Too many authentication failures", "passphrase"]) {
+        format!(
+            "`ssh {name} true` must work without a question: `ssh-copy-id {name}`, and ssh-agent for a key with a passphrase"
+        )
+    } else if has(&[
+        "refused",
+        "timed out",
+        "No route",
+        "unreachable",
+        "Connection closed",
+        "Connection reset",
+    ]) {
+        "see that the host is up, that sshd runs there, and that no firewall is between".to_owned()
+    } else {
+        format!("see what `ssh {name} unisono --version` says")
+    }
+}
+
+/// What can be read without long waits.
+fn last_words(source: &mut ChildStderr) -> String {
+    let mut said = Vec::new();
+    let mut buffer = [0; 4096];
+    while said.len() < 1 << 16
+        && matches!(poll(&mut [PollFd::new(&*source, PollFlags::IN)], Some(&LAST_WORDS)), Ok(1..))
+    {
+        match source.read(&mut buffer) {
+            Ok(count @ 1..) => said.extend_from_slice(&buffer[..count]),
+            _ => break,
+        }
+    }
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_a_shell_as_they_are() {
+        for word in ["plain", "with space", "a'b", "$HOME `id` \"x\" \\", ""] {
+            let mut script = OsString::from("printf %s ");
+            script.push(quoted(word.as_ref()));
+            let output = Command::new("sh").arg("-c").arg(script).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
+        }
+    }
+
+    #[test]
+    fn what_ssh_says_is_answered() {
+        for (said, status, wanted) in [
+            ("ssh: Could not resolve hostname h9: Name or service not known", 255, "correct the name"),
+            ("root@h1: Permission denied (publickey).", 255, "ssh-copy-id h9"),
+            ("Host key verification failed.", 255, "ssh h9 true"),
+            ("ssh: connect to host h9 port 22: Connection refused", 255, "sshd runs"),
+            ("ssh: connect to host h9 port 22: Connection timed out", 255, "firewall"),
+            ("sh: 1: exec: unisono: not found", 127, "install it there"),
+            ("sh: 1: exec: /x/unisono: Permission denied", 126, "install it there"),
+            ("", 1, "unisono --version"),
+        ] {
+            let advice = advice("h9", said, &format!("status {status}"));
+            assert!(advice.contains(wanted), "{said}: {advice}");
+        }
+    }
+}

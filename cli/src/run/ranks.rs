@@ -1,0 +1,399 @@
+//! The processes of a job: starts them, forwards what they write, and waits until the last has ended.
+
+use std::{
+    io,
+    os::fd::AsFd,
+    process::{Child, Command},
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, Sender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use super::{
+    end::End,
+    guard::Hold,
+    link::{Answer, Connected, Line, Told},
+    signals,
+    sink::{Sink, Stream},
+};
+use crate::{cgroup::Kills, invocation};
+
+/// How long ranks have to end after SIGTERM before SIGKILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// After a rank has failed, the others are ended once nothing was written for the first time, and after the second at the latest:
+/// they may be saying why they fail, too.
+const QUIET: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// How long all outputs may stay silent after the last rank has ended before the job ends: a process that has left its rank's
+/// process group may keep an output open for ever. If it keeps writing, a signal ends the job.
+const SILENCE: Duration = Duration::from_millis(500);
+
+/// How long hosts have to end their ranks before their connections are closed.
+const GRACE_OF_HOSTS: Duration = Duration::from_secs(6);
+
+/// How far the ranks are being ended.
+enum Ending {
+    No,
+    /// A rank has failed: SIGTERM follows once nothing more is read than this, at the latest at this time.
+    Quiet(u64, Instant),
+    /// SIGTERM was sent; SIGKILL follows at this time.
+    Asked(Instant),
+    Killed,
+}
+
+/// What the launcher waits for.
+pub(super) enum Event {
+    /// A rank, or all ranks of a host, ended.
+    Ended(u32, End),
+    /// A rank of a host has failed, which that host has said.
+    Failed(i32),
+    /// A host's connection ended, but not its job.
+    Lost(u32, String),
+    /// A host answers, or cannot.
+    Answered(u32, Answer),
+    /// This process was sent a signal.
+    Signal(i32),
+    /// The launcher on another host ends the job, or has ended.
+    EndAll,
+    /// The launcher on another host stops for a while, or goes on.
+    Stopped(bool),
+    /// This process's standard output or error cannot be written.
+    OutputClosed(io::Error),
+    /// A rank's standard output or error ended.
+    OutputEnded,
+}
+
+/// Whose processes a job has.
+pub(super) enum Members {
+    /// Ranks; in a job of several hosts, with what tells the launcher how they end.
+    Ranks(Option<Told>),
+    /// Connections to hosts, which have the ranks.
+    Hosts(Vec<Line>),
+}
+
+/// The processes started so far.
+pub(super) struct Ranks {
+    members: Members,
+    guard: Hold,
+    sink: Arc<Sink>,
+    /// The processes that the kernel had killed for memory when the job began.
+    kills: Kills,
+    tell: Sender<Event>,
+    /// In order of rank. None is reaped before the end of the job, so that the number of a process group is not reused.
+    children: Vec<Child>,
+    /// How many of them have a thread that waits for their end: all, or all but the last if there are no more threads.
+    watched: usize,
+    /// How many outputs are being forwarded.
+    outputs: usize,
+}
+
+impl Ranks {
+    pub(super) fn new(members: Members, tell: Sender<Event>) -> io::Result<Self> {
+        // Without /proc nothing can be started.
+        let guard = Hold::start().map_err(|error| {
+            let shown = invocation::shown();
+            io::Error::new(error.kind(), format!("cannot start this program again by {shown}: {error}"))
+        })?;
+        let sink = Arc::new(Sink::new());
+        Ok(Self {
+            members,
+            guard,
+            sink,
+            kills: Kills::now(),
+            tell,
+            children: Vec::new(),
+            watched: 0,
+            outputs: 0,
+        })
+    }
+
+    pub(super) fn start(&mut self, number: u32, prefix: &str, mut command: Command) -> io::Result<()> {
+        let mut child = command.spawn()?;
+        let (pid, stdout, stderr) = (pid(&child), child.stdout.take(), child.stderr.take());
+        self.guard.add(pid);
+        self.children.push(child);
+        let tell = self.tell.clone();
+        spawn(format!("rank {number}"), move || drop(tell.send(Event::Ended(number, wait(pid)))))?;
+        self.watched += 1;
+        let source = 2 * self.children.len();
+        if let Some(stdout) = stdout {
+            self.forward((stdout, source), Stream::Out, prefix.to_owned())?;
+        }
+        if let Some(stderr) = stderr {
+            self.forward((stderr, source + 1), Stream::Err, prefix.to_owned())?;
+        }
+        Ok(())
+    }
+
+    /// Takes the connection of a host whose ranks have begun. `read` passes on its output until that ends, and says how its job ended.
+    pub(super) fn take(&mut self, number: u32, mut host: Connected) -> io::Result<()> {
+        let (pid, source) = (pid(&host.child), 2 * (self.children.len() + 1));
+        self.guard.add(pid);
+        self.children.push(host.child);
+        if let Members::Hosts(lines) = &mut self.members {
+            lines.push(host.line);
+        }
+        self.forward((host.errors, source + 1), Stream::Err, String::new())?;
+        let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
+        spawn(format!("host {number}"), move || {
+            if let Err(error) = sink.forward(&mut host.output, source, Stream::Out, b"") {
+                drop(tell.send(Event::OutputClosed(error)));
+            }
+            drop(tell.send(match (host.output.end(), wait(pid)) {
+                (Some(status), _) => Event::Ended(number, End::Status(status)),
+                (None, End::Status(status)) => Event::Lost(number, format!("status {status}")),
+                (None, End::Signal(signal)) => Event::Lost(number, format!("signal {signal}")),
+            }));
+        })?;
+        self.watched += 1;
+        Ok(())
+    }
+
+    /// Tells the launcher on another host how the ranks of this one ended.
+    pub(super) fn say_end(sink: &Sink, told: &Told, end: i32) {
+        // Without a launcher, nobody reads it.
+        let _ = sink.pass(&told.mark.end(end));
+    }
+
+    fn forward(
+        &mut self,
+        (mut source, number): (impl io::Read + AsFd + Send + 'static, usize),
+        to: Stream,
+        prefix: String,
+    ) -> io::Result<()> {
+        let (sink, tell) = (Arc::clone(&self.sink), self.tell.clone());
+        spawn(format!("{prefix}{to:?}"), move || {
+            // The source stays open until the failure is sent: otherwise the rank's end by SIGPIPE might arrive first.
+            if let Err(error) = sink.forward(&mut source, number, to, prefix.as_bytes()) {
+                drop(tell.send(Event::OutputClosed(error)));
+            }
+            drop(tell.send(Event::OutputEnded));
+        })?;
+        self.outputs += 1;
+        Ok(())
+    }
+
+    /// Waits for all ranks, and ends them if one fails or a signal arrives; at once if `verdict` is given.
+    pub(super) fn supervise(mut self, events: &Receiver<Event>, mut verdict: Option<End>) -> End {
+        let mut living = self.watched;
+        let mut ending = if verdict.is_some() { self.end_all() } else { Ending::No };
+        while living > 0 {
+            let now = Instant::now();
+            let event = match ending {
+                Ending::No | Ending::Killed => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Ending::Quiet(_, latest) => {
+                    events.recv_timeout(latest.saturating_duration_since(now).min(QUIET.0))
+                }
+                Ending::Asked(until) => events.recv_timeout(until.saturating_duration_since(now)),
+            };
+            match event {
+                Ok(Event::Ended(number, end)) => {
+                    living -= 1;
+                    if end != End::Status(0) && verdict.is_none() {
+                        self.report(number, end, living);
+                        verdict = Some(end);
+                        ending = Ending::Quiet(self.sink.reads(), now + QUIET.1);
+                    }
+                }
+                Ok(Event::Failed(status)) => {
+                    if verdict.is_none() {
+                        verdict = Some(End::Status(status));
+                        ending = Ending::Quiet(self.sink.reads(), now + QUIET.1);
+                    }
+                }
+                Ok(Event::Lost(number, how)) => {
+                    living -= 1;
+                    if verdict.is_none() {
+                        self.report_lost(number, &how);
+                        verdict = Some(End::Status(1));
+                        ending = Ending::Quiet(self.sink.reads(), now + QUIET.1);
+                    }
+                }
+                Ok(Event::EndAll) => {
+                    verdict.get_or_insert(End::Signal(Signal::TERM.as_raw()));
+                    if matches!(ending, Ending::No | Ending::Quiet(..)) {
+                        ending = self.end_all();
+                    }
+                }
+                Ok(Event::Stopped(stopped)) => self.send(if stopped { Signal::STOP } else { Signal::CONT }),
+                Ok(Event::Answered(..)) => {}
+                Ok(Event::Signal(signal)) if signals::stops(signal) => self.stop_with_us(),
+                // The second signal ends the ranks without delay.
+                Ok(Event::Signal(_)) if verdict.is_some() => self.send(Signal::KILL),
+                Ok(Event::Signal(signal)) => {
+                    verdict = Some(End::Signal(signal));
+                    ending = self.end_all();
+                }
+                Ok(Event::OutputClosed(error)) if verdict.is_none() => {
+                    verdict = Some(self.unwritable(&error, living));
+                    ending = self.end_all();
+                }
+                Ok(Event::OutputClosed(_)) => {}
+                Ok(Event::OutputEnded) => self.outputs -= 1,
+                Err(_) => ending = self.go_on_ending(ending),
+            }
+        }
+        // Processes that ranks have started and left behind.
+        self.send(Signal::KILL);
+        self.drain(events, &mut verdict);
+        self.guard.release();
+        for mut child in self.children {
+            // How it ended is known; this frees its process number.
+            drop(child.wait());
+        }
+        let end = verdict.unwrap_or(End::Status(0));
+        if let Members::Ranks(Some(told)) = &self.members {
+            Self::say_end(&self.sink, told, end.status());
+        }
+        end
+    }
+
+    /// Asks all process groups to end.
+    fn end_all(&self) -> Ending {
+        self.send(Signal::TERM);
+        let grace = if matches!(self.members, Members::Hosts(_)) { GRACE_OF_HOSTS } else { GRACE };
+        Ending::Asked(Instant::now() + grace)
+    }
+
+    /// Nothing has happened for as long as `ending` allows: does what follows.
+    fn go_on_ending(&self, ending: Ending) -> Ending {
+        match ending {
+            Ending::Quiet(reads, latest)
+                if Instant::now() < latest && (self.sink.is_writing() || self.sink.reads() != reads) =>
+            {
+                Ending::Quiet(self.sink.reads(), latest)
+            }
+            Ending::Quiet(..) => self.end_all(),
+            _ => {
+                self.send(Signal::KILL);
+                Ending::Killed
+            }
+        }
+    }
+
+    /// Stops all process groups and this process, and continues them when it is continued.
+    fn stop_with_us(&self) {
+        self.send(Signal::STOP);
+        signals::stop_here();
+        self.send(Signal::CONT);
+    }
+
+    /// Sends a signal to all process groups, also to those whose first process has ended.
+    fn send(&self, signal: Signal) {
+        if let Members::Hosts(lines) = &self.members
+            && signal != Signal::KILL
+        {
+            lines.iter().for_each(|line| line.signal(signal));
+            return;
+        }
+        // A host whose connection is closed ends its ranks.
+        for child in &self.children {
+            // It fails only if no process is left.
+            let _ = kill_process_group(pid(child), signal);
+        }
+    }
+
+    /// Waits until the ranks' output has been forwarded. If that fails, or a signal ends the wait, a job that has succeeded so far
+    /// fails.
+    fn drain(&mut self, events: &Receiver<Event>, verdict: &mut Option<End>) {
+        let mut reads = self.sink.reads();
+        while self.outputs > 0 {
+            match events.recv_timeout(SILENCE) {
+                Ok(Event::OutputEnded) => self.outputs -= 1,
+                Ok(Event::OutputClosed(error)) if verdict.is_none() => {
+                    *verdict = Some(self.unwritable(&error, 0))
+                }
+                Ok(Event::OutputClosed(_) | Event::Ended(..) | Event::Failed(_) | Event::Lost(..)) => {}
+                Ok(Event::Answered(..) | Event::Stopped(_)) => {}
+                // The launcher, too, has all that is to be said.
+                Ok(Event::EndAll) => {}
+                Err(RecvTimeoutError::Timeout) if self.sink.is_writing() || self.sink.reads() != reads => {
+                    reads = self.sink.reads();
+                }
+                Ok(Event::Signal(signal)) if signals::stops(signal) => self.stop_with_us(),
+                Ok(Event::Signal(signal)) => {
+                    verdict.get_or_insert(End::Signal(signal));
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Prints why the job ends.
+    fn report(&self, number: u32, end: End, others: usize) {
+        let (on, told) = match &self.members {
+            // The host has said it.
+            Members::Hosts(_) => return,
+            Members::Ranks(None) => (String::new(), None),
+            Members::Ranks(Some(told)) => (format!(" on {}", told.host), Some(told)),
+        };
+        let how = match end {
+            End::Status(status) => format!("ended with status {status}"),
+            End::Signal(signal) => match signals::name(signal) {
+                Some(name) => format!("was killed by signal {signal} ({name})"),
+                None => format!("was killed by signal {signal}"),
+            },
+        };
+        let killed = end == End::Signal(Signal::KILL.as_raw());
+        let why = self.kills.since(killed).map_or_else(String::new, |why| format!(", {why}"));
+        let also =
+            if others > 0 || told.is_some_and(|told| told.others) { "; ending the others" } else { "" };
+        self.sink.say(&format!("unisono run: rank {number}{on} {how}{why}{also}"));
+        if let Some(told) = told {
+            // Without a launcher, nobody reads it.
+            let _ = self.sink.pass(&told.mark.failed(end.status()));
+        }
+    }
+
+    /// Prints that a host's connection has ended before its job.
+    fn report_lost(&self, number: u32, how: &str) {
+        let Members::Hosts(lines) = &self.members else { return };
+        let host = usize::try_from(number).ok().and_then(|number| lines.get(number));
+        let host = host.map_or_else(String::new, |line| line.host.clone());
+        self.sink.say(&format!(
+            "unisono run: the connection to {host} ended ({how} of ssh), and with it its ranks; ending the others. \
+             Either the host or its network failed, or somebody ended the ssh or unisono there"
+        ));
+    }
+
+    /// How a job ends whose output cannot be written, while `living` ranks live. Prints why, unless the reader has closed the output.
+    fn unwritable(&self, error: &io::Error, living: usize) -> End {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return End::Signal(Signal::PIPE.as_raw());
+        }
+        let also = if living > 0 { "; ending the ranks" } else { "" };
+        self.sink.say(&format!("unisono run: the ranks' output cannot be written: {error}{also}"));
+        End::Status(1)
+    }
+}
+
+pub(super) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let no_thread =
+        |error: io::Error| io::Error::new(error.kind(), format!("no thread can be started: {error}"));
+    thread::Builder::new().name(name).spawn(work).map(drop).map_err(no_thread)
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// Waits for the end of a child and leaves it to be reaped.
+pub(super) fn wait(pid: Pid) -> End {
+    loop {
+        match waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+                (Some(status), _) => return End::Status(status),
+                (None, Some(signal)) => return End::Signal(signal),
+                (None, None) => {}
+            },
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            // It was reaped elsewhere, so how it ended is unknown.
+            Err(_) => return End::Status(255),
+        }
+    }
+}
