@@ -1,8 +1,10 @@
 //! Calls: what their ranks must agree on, as codes on the wire, and their names for people. The engine compares the codes and does
 //! not know the calls.
 
+use std::borrow::Cow;
+
 use crate::{
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
     position::{CallRecord, LEAVES},
     reduce::ReduceOp,
 };
@@ -95,6 +97,8 @@ const ENTRY: usize = 256;
 pub(crate) struct Kind {
     pub form: Form,
     pub dtype: Dtype,
+    /// What the caller calls the type.
+    pub alias: Alias,
     /// The number of elements.
     pub count: usize,
 }
@@ -166,7 +170,11 @@ impl Kind {
     /// For people: `5 f32 elements`.
     pub(crate) fn words(&self) -> String {
         match self.form {
-            Form::Plain => format!("{} {} elements", self.count, self.dtype.name()),
+            Form::Plain => match self.alias.elements() {
+                _ if self.alias.is_none() => format!("{} {} elements", self.count, self.dtype.name()),
+                Some(each) => format!("{} {} elements", self.count as u64 / each, self.alias.name()),
+                None => format!("{} bytes of {}", self.bytes(), self.alias.name()),
+            },
             Form::Tensors => "tensors".to_owned(),
             Form::Object => "an object".to_owned(),
             Form::Inner if self.dtype == Dtype::U64 => format!("{} words about a pair", self.count),
@@ -194,6 +202,8 @@ pub(crate) struct Signature {
     pub chunk: u32,
     /// The number of lanes.
     pub lanes: u16,
+    /// What the caller calls the type.
+    pub alias: Alias,
 }
 
 impl Signature {
@@ -214,6 +224,7 @@ impl Signature {
             count: job.count as u64,
             chunk: narrow(job.chunk),
             lanes: u16::try_from(job.lanes).unwrap_or(u16::MAX),
+            alias: Alias::NONE,
         }
     }
 
@@ -229,6 +240,12 @@ impl Signature {
         if self.root != u32::MAX {
             self.root = narrow(world(self.root as usize));
         }
+        self
+    }
+
+    /// The same call of elements that the caller calls so.
+    pub(crate) fn named(mut self, alias: Alias) -> Self {
+        self.alias = alias;
         self
     }
 
@@ -279,16 +296,20 @@ impl Signature {
         matches!(self.cargo(), Cargo::Leaving | Cargo::Shutdown)
     }
 
-    /// The call as two words, for [`Self::call_of`].
-    pub(crate) fn bits(&self) -> [u64; 2] {
+    /// The call as words, for [`Self::call_of`].
+    pub(crate) fn bits(&self) -> [u64; 3] {
         let rooted = self.collective().is_some_and(|it| it.has_root());
         let coalesced = self.collective().is_some() && !rooted && self.codes[0] & KINDS == COALESCED;
         let more = if coalesced { self.contents } else { self.root };
-        [u64::from(u32::from_le_bytes(self.codes)) | u64::from(more) << 32, self.count]
+        [
+            u64::from(u32::from_le_bytes(self.codes)) | u64::from(more) << 32,
+            self.count,
+            self.alias.code().into(),
+        ]
     }
 
     /// Whether the call that [`Self::bits`] has encoded makes a group.
-    pub(crate) fn makes_group([bits, _]: [u64; 2]) -> bool {
+    pub(crate) fn makes_group([bits, ..]: [u64; 3]) -> bool {
         let codes = ((bits & 0xffff_ffff) as u32).to_le_bytes();
         match codes[0] {
             SEND | RECV => matches!(Form::from_code(codes[2]), Some(Form::Pair | Form::Answer | Form::Group)),
@@ -297,17 +318,27 @@ impl Signature {
     }
 
     /// The text of a call that [`Self::bits`] has encoded.
-    pub(crate) fn call_of([bits, count]: [u64; 2]) -> String {
+    pub(crate) fn call_of([bits, count, alias]: [u64; 3]) -> String {
         let (codes, root) = ((bits & 0xffff_ffff) as u32, (bits >> 32) as u32);
-        Self { codes: codes.to_le_bytes(), root, contents: root, count, chunk: 0, lanes: 0 }.call()
+        let alias = Alias::from_code((alias & 0xffff) as u16);
+        Self { codes: codes.to_le_bytes(), root, contents: root, count, chunk: 0, lanes: 0, alias }.call()
+    }
+
+    /// The type of its elements, for people.
+    fn element(&self) -> Cow<'static, str> {
+        match Dtype::from_code(self.codes[1]) {
+            _ if !self.alias.is_none() => self.alias.name(),
+            Some(dtype) => dtype.name().into(),
+            None => "unknown dtype".into(),
+        }
     }
 
     /// The call for people: `all_reduce(f32, sum)`, `reduce(i8, max, root 3)`, `all_gather_v(f32)`, `all_reduce_coalesced(f32, sum)`, `barrier()`.
     pub(crate) fn call(&self) -> String {
-        let [code, dtype, op, _] = self.codes;
+        let [code, _, op, _] = self.codes;
         if code == SEND || code == RECV {
             let (call, way) = if code == SEND { ("send", "to") } else { ("recv", "from") };
-            let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
+            let dtype = self.element();
             let peer = if self.root == u32::MAX { "any".to_owned() } else { self.root.to_string() };
             return match Form::from_code(op) {
                 Some(Form::Pair) if code == SEND => format!("open_pair(to {peer}, tag {})", self.count),
@@ -334,20 +365,18 @@ impl Signature {
             let root = if rooted { format!("root {}", self.root) } else { String::new() };
             return format!("{}{suffix}({root})", collective.name());
         }
-        let dtype = Dtype::from_code(dtype).map_or("unknown dtype", Dtype::name);
         let kind = code & KINDS;
         let mut arguments = match (kind, self.contents) {
-            (COALESCED, 0) if !rooted => "no tensors",
-            _ => dtype,
-        }
-        .to_owned();
+            (COALESCED, 0) if !rooted => "no tensors".into(),
+            _ => self.element(),
+        };
         if collective.reduces() {
             let ordered = if op & ORDERED == 0 { "" } else { ", reproducible" };
             let op = ReduceOp::from_code(op & !ORDERED, 0).map_or("unknown reduction", ReduceOp::name);
-            arguments = format!("{arguments}, {op}{ordered}");
+            arguments = format!("{arguments}, {op}{ordered}").into();
         }
         if rooted {
-            arguments = format!("{arguments}, root {}", self.root);
+            arguments = format!("{arguments}, root {}", self.root).into();
         }
         let kind = match kind {
             0 => "",
@@ -364,6 +393,7 @@ impl Signature {
         let algorithm =
             if codes[3] & IN_PLACE == 0 { name.to_owned() } else { format!("{name} or in place") };
         let uneven = self.collective().is_some() && codes[0] & UNEVEN != 0;
+        let count = count / self.alias.elements().unwrap_or(1);
         CallRecord { call: self.call(), count, algorithm, contents, uneven, chunk, lanes: lanes.into() }
     }
 }

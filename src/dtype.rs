@@ -1,6 +1,10 @@
 //! Types of elements: the twelve types, their names, sizes and codes on the wire.
 
+mod alias;
+
 use half::{bf16, f16};
+
+pub use self::alias::Alias;
 
 /// The type of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     buffer::Operand,
     call::{Form, Kind, Signature},
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
     reduce::{Kernel, ReduceOp},
 };
 
@@ -171,7 +171,7 @@ fn write_shared(shared: &Region, (place, at): (u8, usize), data: &[u8]) -> Resul
 /// Begins an operation: a collective, a send, a receive, or nothing.
 fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Result<(), Halt> {
     let completion = Completion::new(Duration::from_secs(600), Action::Return(None)).0;
-    let kind = |count| Kind { form: Form::Plain, dtype: Dtype::F32, count };
+    let kind = |count| Kind { form: Form::Plain, dtype: Dtype::F32, alias: Alias::NONE, count };
     let one_shot = what & ONE_SHOT != 0;
     let (collective, algorithm, count) = match what % 8 {
         0 if one_shot => (Collective::Broadcast, "direct", 10),
@@ -185,12 +185,26 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         0 => return Ok(()),
         1 => {
             let place = Place::There { output: output.clone(), count: 100, registered: None };
-            let inbound = Inbound { from: Some(1), tag: 0, form: Form::Plain, dtype: Dtype::F32, place };
+            let inbound = Inbound {
+                from: Some(1),
+                tag: 0,
+                form: Form::Plain,
+                dtype: Dtype::F32,
+                alias: Alias::NONE,
+                place,
+            };
             return engine.take(WORLD, Task { what: What::Receive(inbound), completion }, &Nobody);
         }
         2 => {
             let place = Place::Fresh { most: 1 << 16 };
-            let inbound = Inbound { from: None, tag: 0, form: Form::Object, dtype: Dtype::U8, place };
+            let inbound = Inbound {
+                from: None,
+                tag: 0,
+                form: Form::Object,
+                dtype: Dtype::U8,
+                alias: Alias::NONE,
+                place,
+            };
             return engine.take(WORLD, Task { what: What::Receive(inbound), completion }, &Nobody);
         }
         3 => {
@@ -249,11 +263,11 @@ mod tests {
         };
         let job = Job { chunk: 64, lanes: 2, direct: true, ..Job::new(Collective::AllReduce, 0, 2, 6) };
         let direct = unisono_schedule::algorithm::find("direct").unwrap();
-        let Signature { codes, root, contents, count, chunk, lanes } =
+        let Signature { codes, root, contents, count, chunk, lanes, .. } =
             Signature::new(&job, Dtype::F32, ReduceOp::Sum, direct.code);
         let enter = |place, number: u32| {
             let operation =
-                OperationInfo { number: number - 1, lanes, reserved: 0, codes, root, count, contents, chunk };
+                OperationInfo { number: number - 1, lanes, alias: 0, codes, root, count, contents, chunk };
             let front = Front { number: number.into(), operation };
             write(place, &[bytemuck::bytes_of(&front), &[0; 24]].concat())
         };

@@ -22,7 +22,7 @@ use super::{comm::Core, *};
 use crate::{
     buffer::{Borrowed, Overlap, Registry},
     call::{Form, Kind, Signature},
-    dtype::{Dtype, Element},
+    dtype::{Alias, Dtype, Element},
     error::Failure,
     reduce::{Kernel, ReduceOp},
 };
@@ -481,7 +481,7 @@ fn a_message_ends_when_it_has_left() {
             for len in [0, 1, 64] {
                 let mut data = vec![3_u8; len];
                 let borrowed = Borrowed::within(&mut data, 0..len, 0..len).unwrap();
-                let kind = Kind { form: Form::Plain, dtype: Dtype::U8, count: len };
+                let kind = Kind { form: Form::Plain, dtype: Dtype::U8, alias: Alias::NONE, count: len };
                 let what = if rank == 0 {
                     let source = borrowed.input.region.clone();
                     What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
@@ -493,6 +493,7 @@ fn a_message_ends_when_it_has_left() {
                         tag: 0,
                         form: Form::Plain,
                         dtype: Dtype::U8,
+                        alias: Alias::NONE,
                         place,
                     })
                 };
@@ -519,11 +520,12 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
         let borrowed = Borrowed::within(&mut data, 0..8, 0..8).unwrap();
         let (form, dtype) = (Form::Plain, Dtype::U8);
         let what = if rank == 0 {
-            let (source, kind) = (borrowed.input.region.clone(), Kind { form, dtype, count: 8 });
+            let (source, kind) =
+                (borrowed.input.region.clone(), Kind { form, dtype, alias: Alias::NONE, count: 8 });
             What::Send(Outbound { to: 1, tag: 0, kind, source, registered: None })
         } else {
             let place = Place::There { output: borrowed.output.region.clone(), count: 8, registered: None };
-            What::Receive(Inbound { from: Some(0), tag: 0, form, dtype, place })
+            What::Receive(Inbound { from: Some(0), tag: 0, form, dtype, alias: Alias::NONE, place })
         };
         let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
         engine.take(WORLD, Task { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();

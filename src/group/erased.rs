@@ -8,7 +8,7 @@ use unisono_schedule::{Collective, Rank, Uneven};
 use crate::{
     buffer::{Aside, Borrowed, Foreign, Operand, Overlap},
     call::Form,
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
     engine::{Planned, What},
     error::{Error, Result},
     group::{
@@ -37,6 +37,8 @@ pub struct Request<'a> {
     pub collective: Collective,
     /// The type of the elements. What is only moved may have any type of the right size, for instance [`Dtype::U8`].
     pub dtype: Dtype,
+    /// What the caller calls the type, if it is moved as another: ranks compare it, and errors name it.
+    pub alias: Alias,
     /// The operation, if the collective reduces.
     pub op: ReduceOp,
     /// The root, if the collective has one: a rank of the group.
@@ -54,8 +56,8 @@ impl Request<'_> {
     /// A collective of equal blocks with a sum, root 0 and the timeout of the handle.
     #[must_use]
     pub const fn new(collective: Collective, dtype: Dtype) -> Self {
-        let (op, root) = (ReduceOp::Sum, 0);
-        Self { collective, dtype, op, root, lengths: None, coalesced: false, timeout: None }
+        let (alias, op, root) = (Alias::NONE, ReduceOp::Sum, 0);
+        Self { collective, dtype, alias, op, root, lengths: None, coalesced: false, timeout: None }
     }
 }
 
@@ -75,6 +77,8 @@ pub struct MessageRequest {
     pub direction: Direction,
     /// The type of the elements, the same on both ranks.
     pub dtype: Dtype,
+    /// As in [`Request`].
+    pub alias: Alias,
     /// As in [`ProcessGroup::send`].
     pub tag: u32,
     /// The timeout of this call; `None` for that of the handle.
@@ -85,13 +89,13 @@ impl MessageRequest {
     /// A send with the timeout of the handle.
     #[must_use]
     pub const fn send(dtype: Dtype, to: Rank, tag: u32) -> Self {
-        Self { direction: Direction::Send(to), dtype, tag, timeout: None }
+        Self { direction: Direction::Send(to), dtype, alias: Alias::NONE, tag, timeout: None }
     }
 
     /// A receive with the timeout of the handle.
     #[must_use]
     pub const fn recv(dtype: Dtype, from: Source, tag: u32) -> Self {
-        Self { direction: Direction::Recv(from), dtype, tag, timeout: None }
+        Self { direction: Direction::Recv(from), dtype, alias: Alias::NONE, tag, timeout: None }
     }
 }
 
@@ -252,7 +256,7 @@ impl ProcessGroup {
     }
 
     fn erased_message(&self, request: &MessageRequest, data: &Foreign) -> Result<(What, CallOptions)> {
-        let MessageRequest { direction, dtype, tag, timeout } = *request;
+        let MessageRequest { direction, dtype, alias, tag, timeout } = *request;
         let call = match direction {
             Direction::Send(_) => "send",
             Direction::Recv(_) => "recv",
@@ -270,7 +274,7 @@ impl ProcessGroup {
             Direction::Send(to) => self.outbound(dtype, memory, to, tag, Form::Plain)?,
             Direction::Recv(from) => self.inbound(dtype, memory, from, tag)?,
         };
-        Ok((what, options))
+        Ok((what.named(alias), options))
     }
 
     /// The options of this handle, with this timeout if there is one.
@@ -315,7 +319,7 @@ impl<'a> Ready<'a> {
         request: &Request<'a>,
         (input, output): (&'a Foreign, &'a Foreign),
     ) -> Result<Self> {
-        let Request { collective, dtype, op, root, lengths, coalesced, timeout } = *request;
+        let Request { collective, dtype, alias, op, root, lengths, coalesced, timeout } = *request;
         let argument = |problem: String| Error::Argument { call: collective.name(), problem };
         let options = group.options_for(collective.name(), timeout)?;
         check_root(group, collective, root)?;
@@ -339,7 +343,7 @@ impl<'a> Ready<'a> {
                 (known.spec(request), Some(known))
             }
         };
-        spec.coalesced = coalesced;
+        (spec.coalesced, spec.alias) = (coalesced, alias);
         // The number of elements before this rank's block.
         let before = |lengths: &[usize]| lengths.iter().take(rank).sum::<usize>();
         let (gathers, scatters) = (

@@ -7,7 +7,7 @@ use unisono_schedule::Rank;
 use crate::{
     buffer::{Borrowed, Fresh, Operand, Owned},
     call::{Form, Kind},
-    dtype::{Dtype, Element},
+    dtype::{Alias, Dtype, Element},
     engine::{Action, Done, Inbound, Memory, Outbound, Outcome, Place, Receipts, What},
     error::{Error, Result},
     group::{ProcessGroup, plan::spec::CallOptions, sequence::Sequence, shared::Shared},
@@ -240,7 +240,7 @@ impl ProcessGroup {
         self.partner("send", to)?;
         let Operand { region: source, registered, .. } =
             memory.clone().found_in(&self.shared.runtime.registry);
-        let kind = Kind { form, dtype, count: source.len() / dtype.size() };
+        let kind = Kind { form, dtype, alias: Alias::NONE, count: source.len() / dtype.size() };
         Ok(What::Send(Outbound { to, tag: tag.into(), kind, source, registered }))
     }
 
@@ -251,14 +251,28 @@ impl ProcessGroup {
             memory.clone().found_in(&self.shared.runtime.registry);
         let count = output.len() / dtype.size();
         let place = Place::There { output, count, registered };
-        Ok(What::Receive(Inbound { from, tag: tag.into(), form: Form::Plain, dtype, place }))
+        Ok(What::Receive(Inbound {
+            from,
+            tag: tag.into(),
+            form: Form::Plain,
+            dtype,
+            alias: Alias::NONE,
+            place,
+        }))
     }
 
     /// A receive into new memory.
     fn fresh_elements(&self, dtype: Dtype, from: Source, tag: u32) -> Result<What> {
         let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
         let from = self.source("recv_vec", from)?;
-        Ok(What::Receive(Inbound { from, tag: tag.into(), form: Form::Plain, dtype, place }))
+        Ok(What::Receive(Inbound {
+            from,
+            tag: tag.into(),
+            form: Form::Plain,
+            dtype,
+            alias: Alias::NONE,
+            place,
+        }))
     }
 
     /// A receive and a send that run concurrently.

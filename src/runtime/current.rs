@@ -21,22 +21,22 @@ pub(crate) struct CurrentOperation {
     /// Twice the operation's number, plus one while inside it, plus two so that 0 means "none yet"; with [`BESIDE`] while
     /// waiting for a message after that operation.
     phase: AtomicU64,
-    call: [AtomicU64; 2],
+    call: [AtomicU64; 3],
     /// 0, or one more than the rank waited for.
     waits: AtomicU64,
     /// 0, or one more than the deadline of the wait, in milliseconds from `since`.
     due: AtomicU64,
     since: Instant,
-    render: fn([u64; 2]) -> String,
+    render: fn([u64; 3]) -> String,
 }
 
 impl CurrentOperation {
     /// The state before any operation. `render`, called by readers only, turns the call, as the engine encodes it, into text such
     /// as `all_reduce(f32, sum)`.
-    pub(crate) fn new(render: fn([u64; 2]) -> String) -> Self {
+    pub(crate) fn new(render: fn([u64; 3]) -> String) -> Self {
         Self {
             phase: AtomicU64::new(0),
-            call: [AtomicU64::new(0), AtomicU64::new(0)],
+            call: [const { AtomicU64::new(0) }; 3],
             waits: AtomicU64::new(0),
             due: AtomicU64::new(0),
             since: Instant::now(),
@@ -45,21 +45,22 @@ impl CurrentOperation {
     }
 
     /// Enters operation `op`.
-    pub(crate) fn enter(&self, op: u64, call: [u64; 2]) {
+    pub(crate) fn enter(&self, op: u64, call: [u64; 3]) {
         self.go((op << 1) + 3, call);
     }
 
     /// Waits for a message, after operation `op` or before any.
-    pub(crate) fn beside(&self, op: Option<u64>, call: [u64; 2]) {
+    pub(crate) fn beside(&self, op: Option<u64>, call: [u64; 3]) {
         self.go(BESIDE | after(op), call);
     }
 
-    fn go(&self, phase: u64, call: [u64; 2]) {
+    fn go(&self, phase: u64, call: [u64; 3]) {
         // A reader that sees a new call also sees the phase cleared or renewed, and reads again.
         self.phase.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
-        self.call[0].store(call[0], Ordering::Relaxed);
-        self.call[1].store(call[1], Ordering::Relaxed);
+        for (word, value) in self.call.iter().zip(call) {
+            word.store(value, Ordering::Relaxed);
+        }
         self.waits.store(0, Ordering::Relaxed);
         self.due.store(0, Ordering::Relaxed);
         self.phase.store(phase, Ordering::Release);
@@ -91,8 +92,8 @@ impl CurrentOperation {
     }
 
     /// The call, as the engine encodes it; for the engine's own thread.
-    pub(crate) fn call(&self) -> [u64; 2] {
-        [self.call[0].load(Ordering::Relaxed), self.call[1].load(Ordering::Relaxed)]
+    pub(crate) fn call(&self) -> [u64; 3] {
+        self.call.each_ref().map(|word| word.load(Ordering::Relaxed))
     }
 
     /// The operation waits for `rank`.
@@ -111,7 +112,7 @@ impl CurrentOperation {
         // The engine may be entering an operation: its few stores take nanoseconds, unless it is descheduled between them; then the
         // snapshot has no call.
         let call = (0..1000).find_map(|_| {
-            let call = [self.call[0].load(Ordering::Relaxed), self.call[1].load(Ordering::Relaxed)];
+            let call = self.call();
             fence(Ordering::Acquire);
             let before = std::mem::replace(&mut phase, self.phase.load(Ordering::Acquire));
             std::hint::spin_loop();
@@ -184,7 +185,7 @@ mod tests {
     fn what_waits_is_overdue_after_its_deadline_and_until_it_ends() {
         let (doing, second) = (CurrentOperation::new(|_| "barrier".to_owned()), Duration::from_secs(1));
         let overdue = |after| doing.is_overdue(Instant::now() + after);
-        doing.enter(4, [0; 2]);
+        doing.enter(4, [0; 3]);
         doing.waits_for(2);
         assert!(!overdue(1000 * second), "no deadline is known");
         doing.due_by(Instant::now() + 10 * second);
@@ -194,19 +195,19 @@ mod tests {
         assert!(!overdue(11 * second));
         assert_eq!(doing.snapshot().to_string(), "after op 4 barrier");
         doing.due_by(Instant::now());
-        doing.enter(5, [0; 2]);
+        doing.enter(5, [0; 3]);
         assert!(!overdue(second));
     }
 
     #[test]
     fn a_message_is_waited_for_beside_operations() {
-        let doing = CurrentOperation::new(|[call, _]| format!("recv {call}"));
-        doing.beside(None, [7, 0]);
+        let doing = CurrentOperation::new(|[call, ..]| format!("recv {call}"));
+        doing.beside(None, [7, 0, 0]);
         doing.waits_for(2);
         assert_eq!(doing.snapshot().to_string(), "in recv 7, waiting for rank 2");
         doing.finish(None);
         assert_eq!(doing.snapshot().to_string(), "before its first call");
-        doing.beside(Some(3), [8, 0]);
+        doing.beside(Some(3), [8, 0, 0]);
         assert_eq!(doing.snapshot().to_string(), "in recv 8");
         doing.finish(Some(3));
         assert_eq!(doing.snapshot().to_string(), "after op 3 recv 8");
@@ -214,14 +215,14 @@ mod tests {
 
     #[test]
     fn a_snapshot_never_mixes_one_call_with_anothers_number() {
-        let doing = Arc::new(CurrentOperation::new(|call| format!("{} {}", call[0], call[1])));
+        let doing = Arc::new(CurrentOperation::new(|call| format!("{} {} {}", call[0], call[1], call[2])));
         assert_eq!(doing.snapshot().phase, Phase::Nowhere);
         let last = 200_000;
         let writer = thread::spawn({
             let doing = Arc::clone(&doing);
             move || {
                 for op in 0..=last {
-                    doing.enter(op, [op * 3, op * 5]);
+                    doing.enter(op, [op * 3, op * 5, op * 7]);
                     doing.waits_for(7);
                     doing.finish(Some(op));
                 }
@@ -232,7 +233,7 @@ mod tests {
             match &phase {
                 Phase::Nowhere => {}
                 Phase::In(op, call) | Phase::After(op, call) => {
-                    assert_eq!(*call, format!("{} {}", op * 3, op * 5));
+                    assert_eq!(*call, format!("{} {} {}", op * 3, op * 5, op * 7));
                 }
                 Phase::Beside(_) => panic!("{phase:?}"),
             }

@@ -136,13 +136,16 @@ impl Core<'_> {
     /// The failure for a message that does not fit its receive.
     pub(super) fn differ(&self, (number, tag): (u32, u64), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
         let wanted = match me.place {
-            Place::There { count, .. } => Kind { form: me.form, dtype: me.dtype, count }.words(),
+            Place::There { count, .. } => {
+                Kind { form: me.form, dtype: me.dtype, alias: me.alias, count }.words()
+            }
             Place::New { dtype, count } => {
-                Kind { form: me.form, dtype: me.dtype, count: count.saturating_mul(dtype.size()) }.words()
+                let count = count.saturating_mul(dtype.size());
+                Kind { form: me.form, dtype: me.dtype, alias: me.alias, count }.words()
             }
             Place::Fresh { .. } if me.form != kind.form || me.dtype != kind.dtype => match me.form {
                 Form::Plain => format!("{} elements", me.dtype.name()),
-                form => Kind { form, dtype: me.dtype, count: 0 }.words(),
+                form => Kind { form, dtype: me.dtype, alias: me.alias, count: 0 }.words(),
             },
             Place::Fresh { most } => format!("at most {most} bytes"),
         };

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     buffer::{self, Bytes, Fresh},
     call::{Form, Kind},
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
     engine::{
         comm::Core,
         completion::{Completion, Received},
@@ -117,7 +117,7 @@ impl Core<'_> {
         match count
             .filter(|count| count.checked_mul(dtype.size()).is_some_and(|bytes| bytes <= isize::MAX as usize))
         {
-            Some(count) => Ok(Kind { form, dtype, count }),
+            Some(count) => Ok(Kind { form, dtype, alias: Alias::from_code(info.alias), count }),
             None => Err(self.violation(from, format!("a message of {} elements", info.count))),
         }
     }
@@ -202,7 +202,8 @@ impl Core<'_> {
             Place::Fresh { most } => kind.bytes() <= most,
             Place::New { dtype, count } => count.checked_mul(dtype.size()) == Some(kind.bytes()),
         };
-        if fits && kind.form == inbound.form && kind.dtype == inbound.dtype {
+        let alike = kind.dtype == inbound.dtype && kind.alias == inbound.alias;
+        if fits && kind.form == inbound.form && alike {
             return Ok(receiving);
         }
         let stop = self.differ((number, envelope.tag), (envelope.from, kind), inbound);

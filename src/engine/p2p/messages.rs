@@ -62,9 +62,20 @@ impl Sending {
     /// The description of the message. `writes`: whether this rank can write its elements from where they lie.
     pub(super) fn info(&self, writes: bool) -> MessageInfo {
         let Outbound { tag, kind, .. } = self.outbound;
-        let (dtype, form, count) = (kind.dtype.code(), kind.form.code(), kind.count as u64);
+        let (dtype, alias) = (kind.dtype.code(), kind.alias.code());
+        let (form, count) = (kind.form.code(), kind.count as u64);
         let (tag, tag_high) = ((tag & 0xffff_ffff) as u32, (tag >> 32) as u32);
-        MessageInfo { tag, dtype, form, writes: writes.into(), reserved: 0, count, tag_high, unused: 0 }
+        MessageInfo {
+            tag,
+            dtype,
+            form,
+            writes: writes.into(),
+            reserved: 0,
+            count,
+            tag_high,
+            alias,
+            unused: 0,
+        }
     }
 }
 

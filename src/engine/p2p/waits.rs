@@ -40,11 +40,12 @@ impl Waits<'_> {
     pub(crate) fn signature(&self) -> Signature {
         match self {
             Self::Send(Sending { outbound, .. }) => {
-                let Kind { form, dtype, .. } = outbound.kind;
-                Signature::message(true, form, dtype, Some(outbound.to), outbound.tag)
+                let Kind { form, dtype, alias, .. } = outbound.kind;
+                Signature::message(true, form, dtype, Some(outbound.to), outbound.tag).named(alias)
             }
             Self::Receive(Receiving { inbound, .. }, from) => {
                 Signature::message(false, inbound.form, inbound.dtype, *from, inbound.tag)
+                    .named(inbound.alias)
             }
         }
     }

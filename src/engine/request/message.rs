@@ -2,7 +2,7 @@
 
 use crate::{
     call::{Form, Kind},
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
 };
 use unisono_schedule::Rank;
 use unisono_transport::Region;
@@ -35,6 +35,8 @@ pub(crate) struct Inbound {
     pub tag: u64,
     pub form: Form,
     pub dtype: Dtype,
+    /// What the caller calls the type.
+    pub alias: Alias,
     pub place: Place,
 }
 

@@ -5,6 +5,8 @@ mod operation;
 
 use unisono_schedule::CallSchedule;
 
+use crate::dtype::Alias;
+
 pub(crate) use self::{
     message::{Inbound, Outbound, Place},
     operation::{Operation, Pairs},
@@ -20,4 +22,16 @@ pub(crate) enum What {
     Receive(Inbound),
     /// Messages side by side: the request ends when all have ended.
     Several(Vec<Self>),
+}
+
+impl What {
+    /// The same message of elements that the caller calls so.
+    pub(crate) fn named(mut self, alias: Alias) -> Self {
+        match &mut self {
+            Self::Send(outbound) => outbound.kind.alias = alias,
+            Self::Receive(inbound) => inbound.alias = alias,
+            Self::Collective(..) | Self::Several(_) => {}
+        }
+        self
+    }
 }

@@ -7,6 +7,7 @@ use unisono_schedule::{Collective, Place, Rank, Span};
 use crate::{
     buffer::{Operand, Pieces},
     call::{Signature, narrow},
+    dtype::Alias,
     engine::{
         stop::{Halt, Stop, halt},
         wire::{CollectiveHeader, FlowHeader, OperationInfo, low},
@@ -67,8 +68,8 @@ pub(crate) struct Pairs {
 
 impl From<&OperationInfo> for Signature {
     fn from(info: &OperationInfo) -> Self {
-        let OperationInfo { codes, root, contents, count, chunk, lanes, .. } = *info;
-        Self { codes, root, contents, count, chunk, lanes }
+        let OperationInfo { codes, root, contents, count, chunk, lanes, alias, .. } = *info;
+        Self { codes, root, contents, count, chunk, lanes, alias: Alias::from_code(alias) }
     }
 }
 
@@ -100,11 +101,12 @@ impl Operation {
 
     /// The operation as it is compared with that of rank `to` of the group.
     pub(crate) fn info(&self, to: Rank) -> OperationInfo {
-        let Signature { codes, root, contents, mut count, chunk, lanes } = self.signature;
+        let Signature { codes, root, contents, mut count, chunk, lanes, alias } = self.signature;
         if let Some(pairs) = &self.pairs {
             count = pairs.sends.get(to).map_or(0, |&len| len as u64);
         }
-        OperationInfo { number: self.op(), lanes, reserved: 0, codes, root, count, contents, chunk }
+        let alias = alias.code();
+        OperationInfo { number: self.op(), lanes, alias, codes, root, count, contents, chunk }
     }
 
     /// The header of a message of `len` elements to rank `to` of the group.

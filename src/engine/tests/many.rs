@@ -70,12 +70,13 @@ fn looks(many: usize, bytes: usize, first: bool) -> f64 {
             let borrowed = Borrowed::within(part, 0..bytes, 0..bytes).unwrap();
             let (form, dtype, tag) = (Form::Plain, Dtype::U8, number as u64);
             outcomes.push(engine.begin_message(if sends {
-                let (source, kind) = (borrowed.input.region.clone(), Kind { form, dtype, count: bytes });
+                let (source, kind) =
+                    (borrowed.input.region.clone(), Kind { form, dtype, alias: Alias::NONE, count: bytes });
                 What::Send(Outbound { to: 1, tag, kind, source, registered: None })
             } else {
                 let output = borrowed.output.region.clone();
                 let place = Place::There { output, count: bytes, registered: None };
-                What::Receive(Inbound { from: Some(0), tag, form, dtype, place })
+                What::Receive(Inbound { from: Some(0), tag, form, dtype, alias: Alias::NONE, place })
             }));
             engine.rest();
         }

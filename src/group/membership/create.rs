@@ -10,7 +10,7 @@ use unisono_schedule::Rank;
 use crate::{
     buffer::Borrowed,
     call::{Form, Kind},
-    dtype::{Dtype, Element as _},
+    dtype::{Alias, Dtype, Element as _},
     engine::{CommIds, Inbound, MAX_RANKS, Outbound, Place, Receipts, What},
     error::{Error, Failure, Result, list},
     group::{
@@ -179,7 +179,7 @@ impl Exchange<'_> {
     }
 
     fn send(&self, to: impl IntoIterator<Item = Rank>, words: &[u64]) -> Result<()> {
-        let kind = Kind { form: Form::Group, dtype: u64::DTYPE, count: words.len() };
+        let kind = Kind { form: Form::Group, dtype: u64::DTYPE, alias: Alias::NONE, count: words.len() };
         let source = Borrowed::apart(words, &mut []).input.region;
         let send =
             |to| What::Send(Outbound { to, tag: self.tag, kind, source: source.clone(), registered: None });
@@ -192,6 +192,7 @@ impl Exchange<'_> {
             tag: self.tag,
             form: Form::Group,
             dtype: Dtype::U64,
+            alias: Alias::NONE,
             place,
         })
     }

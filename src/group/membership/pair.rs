@@ -9,7 +9,7 @@ use unisono_schedule::Rank;
 use crate::{
     buffer::Borrowed,
     call::Form,
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
     engine::{CommIds, Inbound, Place, What},
     error::{Error, Result},
     group::{
@@ -153,5 +153,5 @@ fn inbound(words: &mut [u64], from: Option<Rank>, tag: u32, form: Form) -> What 
     let count = words.len();
     let place =
         Place::There { output: Borrowed::apart::<u64>(&[], words).output.region, count, registered: None };
-    What::Receive(Inbound { from, tag: tag.into(), form, dtype: Dtype::U64, place })
+    What::Receive(Inbound { from, tag: tag.into(), form, dtype: Dtype::U64, alias: Alias::NONE, place })
 }

@@ -16,7 +16,7 @@ use unisono_transport::Limits;
 use self::spec::{CallOptions, CallSpec, Pipeline, PlanOptions};
 use crate::{
     call::{Cargo, Signature},
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
     engine::{SHARED_BYTES, Settings},
     error::{Error, Result},
     reduce::{Kernel, ReduceOp, Reduction},
@@ -117,6 +117,7 @@ struct Key {
     cargo: Cargo,
     coalesced: bool,
     contents: u32,
+    alias: Alias,
     dtype: Dtype,
     options: PlanOptions,
 }
@@ -133,13 +134,15 @@ impl Key {
             cargo,
             coalesced,
             contents,
+            alias,
             part_of: None,
             ..
         } = *spec
         else {
             return None;
         };
-        Some(Self { collective, count, root, op, cargo, coalesced, contents, dtype, options: options.plan })
+        let options = options.plan;
+        Some(Self { collective, count, root, op, cargo, coalesced, contents, alias, dtype, options })
     }
 }
 

@@ -6,7 +6,7 @@ use unisono_schedule::{Collective, Job, Rank, Uneven, select::Selection};
 
 use crate::{
     call::{Cargo, Signature},
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
     engine::Pairs,
     reduce::{ReduceOp, Reduction},
 };
@@ -53,6 +53,8 @@ pub(crate) struct CallSpec<'a> {
     /// A hash of the types and shapes of many tensors, of a bucket's gradients, or of the lengths of blocks that all ranks know; 0
     /// for other calls.
     pub contents: u32,
+    /// What the caller calls the type of elements.
+    pub alias: Alias,
     /// The call that this operation is a part of, which ranks compare instead of the operation.
     pub part_of: Option<CallId>,
 }
@@ -80,6 +82,7 @@ impl<'a> CallSpec<'a> {
             coalesced: false,
             pairwise: false,
             contents: 0,
+            alias: Alias::NONE,
             part_of: None,
         }
     }
@@ -113,7 +116,7 @@ impl<'a> CallSpec<'a> {
             // What not all ranks know is compared by pairs.
             let job = Job { count: if self.pairwise { 0 } else { job.count }, ..*job };
             let signature = Signature::new(&job, dtype, self.op, algorithm).carrying(self.cargo);
-            return signature.of_contents(self.contents, self.coalesced);
+            return signature.of_contents(self.contents, self.coalesced).named(self.alias);
         };
         let uneven = Some(Uneven { input: &[], output: &[] });
         Signature::new(&Job { collective, uneven, root, ..*job }, dtype, op, algorithm).carrying(cargo)

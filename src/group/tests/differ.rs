@@ -2,7 +2,10 @@
 //! element is used.
 
 use super::*;
-use crate::{GradientBuckets, Tensor, TensorViewMut};
+use crate::{
+    GradientBuckets, MessageRequest, Request, Source, Tensor, TensorViewMut, buffer::test_memory::TestMemory,
+    dtype::Alias, schedule::Collective,
+};
 
 /// Runs this on two ranks. Returns their failure, which is the same.
 fn told(act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
@@ -144,4 +147,71 @@ fn an_empty_list_beside_others_is_a_mismatch() {
             }
         }
     }
+}
+
+/// The failure of two ranks that call this with types of these names, in memory of one length, and what both are to be called in it.
+fn told_of_types(collective: Option<Collective>, (ours, theirs): (&str, &str), len: usize) -> String {
+    told(|group| {
+        let name = if group.rank() == 0 { ours } else { theirs };
+        let alias = if name == "u8" { Alias::NONE } else { Alias::of(name) };
+        let blocks = [1, group.size()];
+        let [input, output] = match collective {
+            Some(Collective::AllGather | Collective::Gather) => [blocks[0], blocks[1]],
+            Some(Collective::ReduceScatter | Collective::Scatter) => [blocks[1], blocks[0]],
+            Some(Collective::AllToAll) => [blocks[1]; 2],
+            _ => [1; 2],
+        };
+        let (input, output) =
+            (TestMemory::new(&vec![1; input * len], []), TestMemory::new(&vec![0; output * len], []));
+        let Some(collective) = collective else {
+            let request = match group.rank() {
+                0 => MessageRequest::send(Dtype::U8, 1, 7),
+                _ => MessageRequest::recv(Dtype::U8, Source::Any, 7),
+            };
+            return group.message(&MessageRequest { alias, ..request }, &input.all()).map(drop);
+        };
+        let request = Request { alias, ..Request::new(collective, Dtype::U8) };
+        group.collective(&request, &input.all(), &output.all())
+    })
+}
+
+#[test]
+fn types_that_are_moved_alike_are_a_mismatch() {
+    let pairs = [
+        ("bool", "u8"),
+        ("float8_e4m3fn", "float8_e5m2"),
+        ("datetime64[s]", "datetime64[ms]"),
+        ("S40", "U10"),
+    ];
+    let moving = Collective::ALL.into_iter().filter(|collective| *collective != Collective::Barrier);
+    for (at, collective) in moving.map(Some).chain([None]).enumerate() {
+        for len in [40, 40_000] {
+            let (mut ours, mut theirs) = pairs[(at + len) % pairs.len()];
+            if at % 2 == 0 {
+                (ours, theirs) = (theirs, ours);
+            }
+            let told = told_of_types(collective, (ours, theirs), len);
+            let (one, other) = match collective {
+                Some(it) => (
+                    format!("rank 0 calls {}({ours}", it.name()),
+                    format!("rank 1 calls {}({theirs}", it.name()),
+                ),
+                None => (format!("{ours} elements"), format!("{theirs} elements")),
+            };
+            assert!(told.contains(&one) && told.contains(&other), "{told}");
+        }
+    }
+}
+
+#[test]
+fn types_of_one_name_are_one_type() {
+    world(2, small, |group| {
+        for (name, len) in [("S5", 10), ("{'a' i4 at 0}", 12), ("complex64", 8)] {
+            let memory = TestMemory::new(&vec![group.rank() as u8 + 1; len], []);
+            let request =
+                Request { alias: Alias::of(name), ..Request::new(Collective::Broadcast, Dtype::U8) };
+            group.collective(&request, &memory.all(), &memory.all()).unwrap();
+            assert_eq!(memory.bytes(), vec![1; len]);
+        }
+    });
 }

@@ -9,7 +9,7 @@ use unisono_schedule::{Collective, Rank, Uneven};
 use crate::{
     buffer::Borrowed,
     call::{Cargo, Form},
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
     engine::{Inbound, Place, What},
     error::{Error, Result},
     group::{
@@ -65,7 +65,14 @@ impl Sequence<'_> {
         form: Form,
     ) -> Result<(Vec<u8>, Rank)> {
         let place = Place::Fresh { most: self.group.config().object_limit };
-        let what = What::Receive(Inbound { from, tag: tag.into(), form, dtype: Dtype::U8, place });
+        let what = What::Receive(Inbound {
+            from,
+            tag: tag.into(),
+            form,
+            dtype: Dtype::U8,
+            alias: Alias::NONE,
+            place,
+        });
         elements(self.messages(what).await?)
     }
 }

@@ -8,7 +8,7 @@ use unisono_schedule::Rank;
 use crate::{
     buffer::Borrowed,
     call::Form,
-    dtype::Dtype,
+    dtype::{Alias, Dtype},
     engine::{Inbound, Place, What},
     error::{Error, Failure, Result},
     group::{
@@ -264,6 +264,7 @@ impl Sequence<'_> {
             tag: inner.into(),
             form: Form::Inner,
             dtype: Dtype::U8,
+            alias: Alias::NONE,
             place,
         })
     }
