@@ -278,12 +278,12 @@ impl Group {
     }
 
     /// Runs a collective; returns when it has ended.
-    #[pyo3(signature = (collective, dtype, op, factor, root, input, output, lengths=None, coalesced=false, timeout=None, keep=None))]
+    #[pyo3(signature = (collective, element, op, factor, root, input, output, lengths=None, coalesced=false, timeout=None, keep=None))]
     fn collective(
         &self,
         py: Python<'_>,
         collective: usize,
-        dtype: u8,
+        element: u32,
         op: usize,
         factor: f64,
         root: usize,
@@ -294,7 +294,7 @@ impl Group {
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<()> {
-        let request = request(collective, dtype, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
+        let request = request(collective, element, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
         let (input, output) = operands::kept(&input, &output, Keep::new(keep));
         self.run(py, &request, input, output)
     }
@@ -323,12 +323,12 @@ impl Group {
     }
 
     /// Begins a collective. `keep` keeps its memory alive until it has ended.
-    #[pyo3(signature = (collective, dtype, op, factor, root, input, output, lengths=None, coalesced=false, timeout=None, keep=None))]
+    #[pyo3(signature = (collective, element, op, factor, root, input, output, lengths=None, coalesced=false, timeout=None, keep=None))]
     fn collective_async(
         &self,
         py: Python<'_>,
         collective: usize,
-        dtype: u8,
+        element: u32,
         op: usize,
         factor: f64,
         root: usize,
@@ -339,17 +339,17 @@ impl Group {
         timeout: Option<f64>,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
-        let request = request(collective, dtype, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
+        let request = request(collective, element, (op, factor), root, lengths.as_ref(), coalesced, timeout)?;
         let (input, output) = operands::kept(&input, &output, Keep::new(keep));
         self.begin_collective(py, &request, input, output)
     }
 
     /// Begins to send memory to a rank.
-    #[pyo3(signature = (dtype, data, to, tag, timeout=None, keep=None))]
+    #[pyo3(signature = (element, data, to, tag, timeout=None, keep=None))]
     fn send_async(
         &self,
         py: Python<'_>,
-        dtype: u8,
+        element: u32,
         data: Operand,
         to: usize,
         tag: u32,
@@ -357,16 +357,17 @@ impl Group {
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
         let timeout = timeout.map(seconds).transpose()?;
-        let request = MessageRequest { timeout, ..MessageRequest::send(operands::dtype(dtype)?, to, tag) };
+        let (dtype, alias) = operands::element(element)?;
+        let request = MessageRequest { alias, timeout, ..MessageRequest::send(dtype, to, tag) };
         self.begin_message(py, request, &data, keep)
     }
 
     /// Begins to receive into memory, from a rank or, if `source` is `None`, from any. The work's result is the sender.
-    #[pyo3(signature = (dtype, data, source, tag, timeout=None, keep=None))]
+    #[pyo3(signature = (element, data, source, tag, timeout=None, keep=None))]
     fn recv_async(
         &self,
         py: Python<'_>,
-        dtype: u8,
+        element: u32,
         data: Operand,
         source: Option<usize>,
         tag: u32,
@@ -375,7 +376,8 @@ impl Group {
     ) -> PyResult<Work> {
         let timeout = timeout.map(seconds).transpose()?;
         let from = self::source(source);
-        let request = MessageRequest { timeout, ..MessageRequest::recv(operands::dtype(dtype)?, from, tag) };
+        let (dtype, alias) = operands::element(element)?;
+        let request = MessageRequest { alias, timeout, ..MessageRequest::recv(dtype, from, tag) };
         self.begin_message(py, request, &data, keep)
     }
 
@@ -385,9 +387,9 @@ impl Group {
     fn send_recv_async(
         &self,
         py: Python<'_>,
-        given: (u8, Operand),
+        given: (u32, Operand),
         to: usize,
-        wanted: (u8, Operand),
+        wanted: (u32, Operand),
         source: Option<usize>,
         tag: u32,
         timeout: Option<f64>,
@@ -395,14 +397,10 @@ impl Group {
     ) -> PyResult<Vec<Work>> {
         let timeout = timeout.map(seconds).transpose()?;
         let from = self::source(source);
-        let send = MessageRequest::send(operands::dtype(given.0)?, to, tag);
-        let recv = MessageRequest::recv(operands::dtype(wanted.0)?, from, tag);
-        let batch = [(send, &given.1), (recv, &wanted.1)];
-        self.begin_messages(
-            py,
-            batch.map(|(request, data)| (MessageRequest { timeout, ..request }, data)),
-            keep,
-        )
+        let ((sent, alias), (received, other)) = (operands::element(given.0)?, operands::element(wanted.0)?);
+        let send = MessageRequest { alias, timeout, ..MessageRequest::send(sent, to, tag) };
+        let recv = MessageRequest { alias: other, timeout, ..MessageRequest::recv(received, from, tag) };
+        self.begin_messages(py, [(send, &given.1), (recv, &wanted.1)], keep)
     }
 
     /// Makes a group of these ranks of this group. Only they call it, all with the same ranks and tag.
@@ -512,20 +510,22 @@ pub(crate) fn source(rank: Option<usize>) -> Source {
 /// A collective as Python describes it.
 fn request(
     collective: usize,
-    dtype: u8,
+    element: u32,
     (op, factor): (usize, f64),
     root: usize,
     lengths: Option<&Lengths>,
     coalesced: bool,
     timeout: Option<f64>,
 ) -> PyResult<Request<'_>> {
+    let (dtype, alias) = operands::element(element)?;
     Ok(Request {
+        alias,
         op: operands::operation(op, factor)?,
         root,
         lengths: lengths.map(|(input, output)| Uneven { input, output }),
         coalesced,
         timeout: timeout.map(seconds).transpose()?,
-        ..Request::new(operands::collective(collective)?, operands::dtype(dtype)?)
+        ..Request::new(operands::collective(collective)?, dtype)
     })
 }
 

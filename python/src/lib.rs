@@ -23,7 +23,11 @@ mod work;
 #[pymodule]
 mod _native {
     use pyo3::prelude::*;
-    use unisono::{dtype::Dtype, reduce::ReduceOp, schedule::Collective};
+    use unisono::{
+        dtype::{Alias, Dtype},
+        reduce::ReduceOp,
+        schedule::Collective,
+    };
 
     #[pymodule_export]
     use super::{
@@ -49,6 +53,12 @@ mod _native {
     /// The version of the package.
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    /// The code of what a type is called that the library moves as another.
+    #[pyfunction]
+    fn alias(name: &str) -> u16 {
+        Alias::of(name).code()
+    }
 
     /// The names of collectives, dtypes and operations, in the order of their codes.
     #[pymodule_init]

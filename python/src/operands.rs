@@ -4,7 +4,11 @@
 use std::time::Duration;
 
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
-use unisono::{Foreign, ReduceOp, dtype::Dtype, schedule::Collective};
+use unisono::{
+    Foreign, ReduceOp,
+    dtype::{Alias, Dtype},
+    schedule::Collective,
+};
 
 use crate::view::View;
 
@@ -70,6 +74,12 @@ pub(crate) fn collective(code: usize) -> PyResult<Collective> {
 /// The type of this code, as in `_native.DTYPES`.
 pub(crate) fn dtype(code: u8) -> PyResult<Dtype> {
     Dtype::from_code(code).ok_or_else(|| PyValueError::new_err(format!("there is no dtype {code}")))
+}
+
+/// The type of elements: a code as in `_native.DTYPES`, and 256 times what `_native.alias` says of the caller's type.
+pub(crate) fn element(code: u32) -> PyResult<(Dtype, Alias)> {
+    let [of, low, high, _] = code.to_le_bytes();
+    Ok((dtype(of)?, Alias::from_code(u16::from_le_bytes([low, high]))))
 }
 
 /// The operation of this code, as in `_native.OPERATIONS`; the last one multiplies by a factor.

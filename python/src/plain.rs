@@ -25,7 +25,7 @@ pub(crate) struct Plain {
 
 impl Plain {
     /// The collective that torch's options describe; `None` if it is not a plain one. `given` may be the same tensor as `wanted`. `kinds`
-    /// has the library's codes of the dtype and of the operation, by the hash of torch's operation and by the dtype.
+    /// has the library's codes of the type and of the operation, by the hash of torch's operation and by the dtype.
     pub(crate) fn new(
         collective: Collective,
         (given, wanted): (Option<&Bound<'_, PyAny>>, &Bound<'_, PyAny>),
@@ -43,7 +43,7 @@ impl Plain {
         };
         let kind = kinds.get_item((operation, wanted.getattr(intern!(py, "dtype"))?))?;
         let (Some(kind), Some(output)) = (kind, flat(wanted)?) else { return Ok(None) };
-        let (dtype, op): (u8, usize) = kind.extract()?;
+        let (element, op): (u32, usize) = kind.extract()?;
         let input = match given {
             None => Foreign::none(),
             Some(given) if given.is(wanted) => output.memory(()),
@@ -59,7 +59,8 @@ impl Plain {
         // Python's code says what is wrong with a negative one.
         let Ok(root) = usize::try_from(root) else { return Ok(None) };
         let op = operands::operation(op, 1.0)?;
-        let request = Request { op, root, ..Request::new(collective, operands::dtype(dtype)?) };
+        let (dtype, alias) = operands::element(element)?;
+        let request = Request { alias, op, root, ..Request::new(collective, dtype) };
         let waits = !opts.getattr(intern!(py, "asyncOp"))?.is_truthy()?;
         Ok(Some(Self { request, input, output: output.memory(keep(wanted)), waits }))
     }

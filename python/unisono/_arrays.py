@@ -44,6 +44,9 @@ _FORMATS = {
     "float16": "e", "float32": "f", "float64": "d", "bool": "?",
 }  # fmt: skip
 
+# How numpy says that a type has no byte order, or that of this host.
+_NATIVE = "=|" + ("<" if sys.byteorder == "little" else ">")
+
 # The names of types by the library's codes.
 _RECEIVED = {DTYPES[of]: name for name, of in _types.REDUCED.items()}
 
@@ -60,9 +63,9 @@ def load() -> None:
 
 
 class Elements(NamedTuple):
-    """How elements of a type are moved: the library's dtype, how many of its elements one is, and its bytes."""
+    """How elements of a type are moved: the library's code of it, how many of the library's elements one is, and its bytes."""
 
-    dtype: int
+    element: int
     elements: int
     itemsize: int
 
@@ -78,6 +81,34 @@ def _name(dtype: Any) -> str:
     return str(dtype.name) if dtype.isnative else ""
 
 
+# The units of times that are fractions of a second, in powers of 1000.
+_SECONDS = ["s", "ms", "us", "ns", "ps", "fs", "as"]
+
+
+def _described(dtype: Any) -> str:
+    """What tells a type from others, the same for types that are equal."""
+    if isinstance(dtype, str):
+        return dtype
+    if dtype.names is not None:
+        fields = ((name, *dtype.fields[name][:2]) for name in dtype.names)
+        parts = [f"{name!r} {_described(of)} at {offset}" for name, of, offset in fields]
+        return f"{{{', '.join(parts)}}} of {dtype.itemsize}"
+    if dtype.subdtype is not None:
+        of, shape = dtype.subdtype
+        return f"{_described(of)} {shape}"
+    if not dtype.isnative or dtype.type in (_numpy.bytes_, _numpy.str_, _numpy.void):
+        # The names of these count bits.
+        return str(dtype.str).lstrip(_NATIVE)
+    if dtype.kind not in "mM":
+        return str(dtype.name)
+    unit, many = _numpy.datetime_data(dtype)
+    # For numpy 1000 ms are a second.
+    while many % 1000 == 0 and unit in _SECONDS[1:]:
+        unit, many = _SECONDS[_SECONDS.index(unit) - 1], many // 1000
+    name = str(dtype.name).partition("[")[0]
+    return name if unit == "generic" else f"{name}[{many if many > 1 else ''}{unit}]"
+
+
 def elements(call: str, dtype: Any) -> Elements:
     """How elements of this type are moved."""
     known = _elements.get(dtype)
@@ -88,18 +119,18 @@ def elements(call: str, dtype: Any) -> Elements:
             raise TypeError(f"{call}: elements of {dtype} are Python objects; use the calls of objects")
         else:
             itemsize = dtype.itemsize
-        moved = _types.moved(_name(dtype), itemsize)
-        known = _elements[dtype] = Elements(moved.dtype, moved.elements, itemsize)
+        moved = _types.moved(_described(dtype), itemsize)
+        known = _elements[dtype] = Elements(moved.element, moved.elements, itemsize)
     return known
 
 
 def movement(call: str, dtype: Any) -> tuple[int, int, float]:
-    """Dtype, operation and factor of a call that reduces nothing, in the library's codes."""
-    return elements(call, dtype).dtype, 0, 1.0
+    """Type, operation and factor of a call that reduces nothing, in the library's codes."""
+    return elements(call, dtype).element, 0, 1.0
 
 
 def reduction(call: str, dtype: Any, op: str) -> tuple[int, int, float]:
-    """Dtype, operation and factor of a reduction in the library's codes."""
+    """Type, operation and factor of a reduction in the library's codes."""
     known = _reductions.get((dtype, op))
     if known is not None:
         return known

@@ -372,17 +372,17 @@ class Collectives:
         """Runs a collective, or begins it. Its result is ``out``, or the array of the operand that is written."""
         if timeout is not None:
             timeout = _checks.timeout(_native.COLLECTIVES[code], timeout)
-        dtype, op, factor = described
+        element, op, factor = described
         source = None if given is None else given.view
         target = None if wanted is None else wanted.view
         keep = (source, target)
         if not later:
             self._native.collective(
-                code, dtype, op, factor, root, source, target, lengths, False, timeout, keep
+                code, element, op, factor, root, source, target, lengths, False, timeout, keep
             )
             return _result(wanted, out)
         native = self._native.collective_async(
-            code, dtype, op, factor, root, source, target, lengths, False, timeout, keep
+            code, element, op, factor, root, source, target, lengths, False, timeout, keep
         )
         return Work(native, lambda _: _result(wanted, out))
 

@@ -29,10 +29,10 @@ class Messages:
     ) -> Work[None]:
         """Begins a `send`."""
         given = read("send", array)
-        dtype = elements("send", given.dtype).dtype
+        element = elements("send", given.dtype).element
         to, tag = _checks.rank("send", "to", to, self.size), _checks.tag("send", tag)
         timeout = _checks.timeout("send", timeout)
-        native = self._native.send_async(dtype, given.view, to, tag, timeout, given.view)
+        native = self._native.send_async(element, given.view, to, tag, timeout, given.view)
         return Work(native, lambda _: None)
 
     def recv(
@@ -48,7 +48,7 @@ class Messages:
     ) -> Work[int]:
         """Begins a `recv`."""
         wanted = write("recv", out, False)
-        dtype = elements("recv", wanted.dtype).dtype
+        element = elements("recv", wanted.dtype).element
 
         def finish(sender: Any) -> int:
             wanted.finish()
@@ -56,7 +56,7 @@ class Messages:
 
         source, tag = _checks.source("recv", source, self.size), _checks.tag("recv", tag)
         timeout = _checks.timeout("recv", timeout)
-        native = self._native.recv_async(dtype, wanted.view, source, tag, timeout, wanted.view)
+        native = self._native.recv_async(element, wanted.view, source, tag, timeout, wanted.view)
         return Work(native, finish)
 
     def send_recv(
@@ -78,7 +78,7 @@ class Messages:
         to, source = _checks.rank(call, "to", to, self.size), _checks.source(call, source, self.size)
         tag, timeout = _checks.tag(call, tag), _checks.timeout(call, timeout)
         given, wanted = read(call, array), write(call, out, False)
-        sent, received = ((elements(call, each.dtype).dtype, each.view) for each in (given, wanted))
+        sent, received = ((elements(call, each.dtype).element, each.view) for each in (given, wanted))
         keep = (given.view, wanted.view)
         sending, receiving = self._native.send_recv_async(sent, to, received, source, tag, timeout, keep)
         sending.wait()

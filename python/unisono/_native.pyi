@@ -8,6 +8,9 @@ COLLECTIVES: list[str]
 DTYPES: list[str]
 OPERATIONS: list[str]
 
+def alias(name: str) -> int:
+    """The code of what a type is called that the library moves as another. 256 times it, plus the dtype's code, is an element's type."""
+
 Piece: TypeAlias = tuple[int, int]
 Operand: TypeAlias = View | Piece | list[Piece] | None
 # Elements of each block: of the input and of the output.
@@ -114,7 +117,7 @@ class Group:
     def collective(
         self,
         collective: int,
-        dtype: int,
+        element: int,
         op: int,
         factor: float,
         root: int,
@@ -131,7 +134,7 @@ class Group:
     def collective_async(
         self,
         collective: int,
-        dtype: int,
+        element: int,
         op: int,
         factor: float,
         root: int,
@@ -143,11 +146,17 @@ class Group:
         keep: object = None,
     ) -> Work: ...
     def send_async(
-        self, dtype: int, data: Operand, to: int, tag: int, timeout: float | None = None, keep: object = None
+        self,
+        element: int,
+        data: Operand,
+        to: int,
+        tag: int,
+        timeout: float | None = None,
+        keep: object = None,
     ) -> Work: ...
     def recv_async(
         self,
-        dtype: int,
+        element: int,
         data: Operand,
         source: int | None,
         tag: int,

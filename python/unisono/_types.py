@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
+from unisono import _native
 from unisono._codes import DTYPES, OPERATIONS
-
-_BYTE = DTYPES["u8"]
 
 # The types that the library reduces, and what it calls them.
 REDUCED = {
@@ -46,35 +45,42 @@ _ALIASES = {"prod": "product", "mean": "avg", "average": "avg"}
 class Reduction(NamedTuple):
     """A reduction of a type, in the library's codes."""
 
-    dtype: int
+    element: int
     op: int
 
 
 class Moved(NamedTuple):
-    """How elements of a type are moved: the library's dtype, and how many of its elements one element is."""
+    """How elements of a type are moved: the library's code of it, and how many of the library's elements one is."""
 
-    dtype: int
+    element: int
     elements: int
+
+
+def _alias(dtype: str, of: str) -> int:
+    """The code of a type that the library moves as another. Ranks compare both."""
+    return DTYPES[of] | _native.alias(dtype) << 8
 
 
 def reduction(dtype: str, op: str) -> Reduction | None:
     """How elements of this type are reduced, if that is defined; ``op`` is the library's name of it."""
     if dtype == "bool":
-        return Reduction(_BYTE, OPERATIONS[_TRUTH[op]]) if op in _TRUTH else None
+        return Reduction(_alias("bool", "u8"), OPERATIONS[_TRUTH[op]]) if op in _TRUTH else None
     if op in OPERATIONS and (dtype not in _PAIRS or op in _LINEAR):
         of = REDUCED.get(dtype) or _PAIRS.get(dtype)
         if of is not None and not (of[0] in "fb" and op in _BITWISE):
-            return Reduction(DTYPES[of], OPERATIONS[op])
+            return Reduction(_alias(dtype, of) if dtype in _PAIRS else DTYPES[of], OPERATIONS[op])
     return None
 
 
 def moved(dtype: str, itemsize: int) -> Moved:
-    """How elements of this type, of this many bytes, are moved: those that the library does not know as bytes."""
+    """How elements of this type, of this many bytes, are moved: those that the library does not know as bytes. ``dtype`` is its name,
+    or what tells it from others.
+    """
     if dtype in REDUCED:
         return Moved(DTYPES[REDUCED[dtype]], 1)
     if dtype in _PAIRS:
-        return Moved(DTYPES[_PAIRS[dtype]], 2)
-    return Moved(_BYTE, itemsize)
+        return Moved(_alias(dtype, _PAIRS[dtype]), 2)
+    return Moved(_alias(dtype, "u8"), itemsize)
 
 
 def no_reduction(call: str, op: str, dtype: str, shown: object) -> ValueError:

@@ -77,17 +77,15 @@ def _list(call: str, lists: Sequence[Sequence[Tensor]] | Sequence[Tensor]) -> Se
 class Calls(Runs):
     """The calls."""
 
-    def _reduction(
-        self, call: str, opts: Any, dtype: torch.dtype, root: int = 0
-    ) -> tuple[int, int, float, int]:
-        """Dtype, operation, factor and root in the library's codes."""
+    def _reduction(self, call: str, opts: Any, tensor: Tensor, root: int = 0) -> tuple[int, int, float, int]:
+        """Type, operation, factor and root in the library's codes."""
         op = opts.reduceOp
         code = hash(op)
         try:
-            element, operation = REDUCTIONS[code, dtype]
+            operation = REDUCTIONS[code, tensor.dtype].op
         except KeyError:
-            raise no_reduction(call, op, dtype) from None
-        return element, operation, _factor(op) if code == PREMUL_SUM else 1.0, root
+            raise no_reduction(call, op, tensor.dtype) from None
+        return moved(tensor).element, operation, _factor(op) if code == PREMUL_SUM else 1.0, root
 
     def _root(self, call: str, opts: Any) -> int:
         root = opts.rootRank
@@ -109,7 +107,7 @@ class Calls(Runs):
             return self.allreduce_sparse(tensors, opts)
         memory = Memory("all_reduce")
         piece = memory.write(tensor)
-        described = self._reduction("all_reduce", opts, tensor.dtype)
+        described = self._reduction("all_reduce", opts, tensor)
         return self._run("all_reduce", ALL_REDUCE, described, (piece, piece), memory, [tensor], opts)
 
     def allreduce_sparse(self, tensors, opts=None) -> Work:
@@ -143,7 +141,7 @@ class Calls(Runs):
         def one(part: list[Tensor]) -> Callable[[], Work]:
             memory = Memory("all_reduce_coalesced")
             pieces = memory.write_all(part)
-            described = self._reduction("all_reduce_coalesced", opts, part[0].dtype)
+            described = self._reduction("all_reduce_coalesced", opts, part[0])
             return lambda: self._run(
                 "all_reduce_coalesced",
                 ALL_REDUCE,
@@ -163,7 +161,7 @@ class Calls(Runs):
             root = opts if opts is not None else root
             opts = _options(ReduceOptions, timeout, reduceOp=op, rootRank=root)
         tensor, root, memory = _only("reduce", tensors), self._root("reduce", opts), Memory("reduce")
-        described = self._reduction("reduce", opts, tensor.dtype, root)
+        described = self._reduction("reduce", opts, tensor, root)
         if root == self._rank:
             piece = memory.write(tensor)
             pieces: tuple[Piece, Piece | None] = (piece, piece)
@@ -181,7 +179,7 @@ class Calls(Runs):
             return work
         root, memory = self._root("broadcast", opts), Memory("broadcast")
         piece = memory.read(tensor) if root == self._rank else memory.write(tensor)
-        described = (moved(tensor.dtype).dtype, 0, 1.0, root)
+        described = (moved(tensor).element, 0, 1.0, root)
         return self._run("broadcast", BROADCAST, described, (None, piece), memory, [tensor], opts)
 
     # A tensor of each rank for all.
@@ -200,11 +198,11 @@ class Calls(Runs):
             )
         memory = Memory("all_gather")
         pieces = (memory.read(tensor), memory.write_all(outputs))
-        dtype, each = moved(tensor.dtype)
+        element, each = moved(tensor)
         sizes = [each * output.numel() for output in outputs]
         lengths = None if sizes.count(sizes[0]) == len(sizes) else ([], sizes)
         return self._run(
-            "all_gather", ALL_GATHER, (dtype, 0, 1.0, 0), pieces, memory, list(outputs), opts, lengths
+            "all_gather", ALL_GATHER, (element, 0, 1.0, 0), pieces, memory, list(outputs), opts, lengths
         )
 
     def all_gather_single(self, output, input, opts=None, timeout=None) -> Work:
@@ -217,7 +215,7 @@ class Calls(Runs):
             return work
         memory = Memory("all_gather_single")
         pieces = (memory.read(input), memory.write(output))
-        described = (moved(input.dtype).dtype, 0, 1.0, 0)
+        described = (moved(input).element, 0, 1.0, 0)
         return self._run("all_gather_single", ALL_GATHER, described, pieces, memory, [output], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> Work:
@@ -230,7 +228,7 @@ class Calls(Runs):
             memory = Memory("all_gather_single_coalesced")
             given = memory.read_all(tensor for tensor, _ in pairs)
             wanted = blocks(memory.write_all(output for _, output in pairs), self._ranks)
-            described = (moved(pairs[0][0].dtype).dtype, 0, 1.0, 0)
+            described = (moved(pairs[0][0]).element, 0, 1.0, 0)
             return lambda: self._run(
                 "all_gather_single_coalesced", ALL_GATHER, described, (given, wanted), memory,
                 [output for _, output in pairs], opts, coalesced=True,
@@ -252,7 +250,7 @@ class Calls(Runs):
             memory = Memory("all_gather_coalesced")
             given = memory.read_all(input_list[index] for index in indices)
             wanted = memory.write_all(outputs[index] for outputs in lists for index in indices)
-            described = (moved(input_list[indices[0]].dtype).dtype, 0, 1.0, 0)
+            described = (moved(input_list[indices[0]]).element, 0, 1.0, 0)
             return lambda: self._run(
                 "all_gather_coalesced", ALL_GATHER, described, (given, wanted), memory, output_lists, opts,
                 coalesced=True,
@@ -271,7 +269,7 @@ class Calls(Runs):
             outputs = self._one_each("gather", "outputs", _list("gather", output_tensors))
             self._alike("gather", tensor, outputs)
             wanted = memory.write_all(outputs)
-        described = (moved(tensor.dtype).dtype, 0, 1.0, root)
+        described = (moved(tensor).element, 0, 1.0, root)
         return self._run("gather", GATHER, described, (piece, wanted), memory, list(outputs), opts)
 
     def gather_single(self, output, input, opts=None) -> Work:
@@ -282,7 +280,7 @@ class Calls(Runs):
         if root == self._rank:
             self._whole("gather_single", output, "output", input, "input")
             wanted = memory.write(output)
-        described = (moved(input.dtype).dtype, 0, 1.0, root)
+        described = (moved(input).element, 0, 1.0, root)
         return self._run("gather_single", GATHER, described, (piece, wanted), memory, [output], opts)
 
     # A tensor for each rank.
@@ -298,7 +296,7 @@ class Calls(Runs):
             inputs = self._one_each("scatter", "inputs", _list("scatter", input_tensors))
             self._alike("scatter", tensor, inputs)
             given = memory.read_all(inputs)
-        described = (moved(tensor.dtype).dtype, 0, 1.0, root)
+        described = (moved(tensor).element, 0, 1.0, root)
         return self._run("scatter", SCATTER, described, (given, memory.write(tensor)), memory, [tensor], opts)
 
     def reduce_scatter(self, output_tensors, input_tensors, opts=None, op=None, timeout=None) -> Work:
@@ -314,9 +312,9 @@ class Calls(Runs):
                 f"{inputs[self._rank].numel()}"
             )
         memory = Memory("reduce_scatter")
-        described = self._reduction("reduce_scatter", opts, tensor.dtype)
+        described = self._reduction("reduce_scatter", opts, tensor)
         pieces = (memory.read_all(inputs), memory.write(tensor))
-        each = moved(tensor.dtype).elements
+        each = moved(tensor).elements
         sizes = [each * part.numel() for part in inputs]
         lengths = None if sizes.count(sizes[0]) == len(sizes) else (sizes, [])
         return self._run("reduce_scatter", REDUCE_SCATTER, described, pieces, memory, [tensor], opts, lengths)
@@ -329,7 +327,7 @@ class Calls(Runs):
         if work is not None:
             return work
         memory = Memory("reduce_scatter_single")
-        described = self._reduction("reduce_scatter_single", opts, input.dtype)
+        described = self._reduction("reduce_scatter_single", opts, input)
         pieces = (memory.read(input), memory.write(output))
         return self._run("reduce_scatter_single", REDUCE_SCATTER, described, pieces, memory, [output], opts)
 
@@ -343,7 +341,7 @@ class Calls(Runs):
             memory = Memory("reduce_scatter_single_coalesced")
             given = blocks(memory.read_all(tensor for tensor, _ in pairs), self._ranks)
             wanted = memory.write_all(output for _, output in pairs)
-            described = self._reduction("reduce_scatter_single_coalesced", opts, pairs[0][0].dtype)
+            described = self._reduction("reduce_scatter_single_coalesced", opts, pairs[0][0])
             return lambda: self._run(
                 "reduce_scatter_single_coalesced", REDUCE_SCATTER, described, (given, wanted), memory,
                 [output for _, output in pairs], opts, coalesced=True,
@@ -360,7 +358,7 @@ class Calls(Runs):
         if not isinstance(opts, AllToAllOptions):
             opts = _options(AllToAllOptions, timeout)
         same_dtype("all_to_all_single", [output, input])
-        memory, (dtype, each) = Memory("all_to_all_single"), moved(input.dtype)
+        memory, (element, each) = Memory("all_to_all_single"), moved(input)
         given, wanted = memory.read(input), memory.write(output)
         lengths = None
         if output_split_sizes or input_split_sizes:
@@ -379,7 +377,7 @@ class Calls(Runs):
                 raise ValueError(
                     f"all_to_all_single: the input has {input.numel()} elements and the output {output.numel()}; give split sizes"
                 )
-        described = (dtype, 0, 1.0, 0)
+        described = (element, 0, 1.0, 0)
         return self._run(
             "all_to_all_single", ALL_TO_ALL, described, (given, wanted), memory, [output], opts, lengths
         )
@@ -390,11 +388,12 @@ class Calls(Runs):
             opts = _options(AllToAllOptions, timeout)
         outputs = self._one_each("all_to_all", "outputs", output_tensors)
         inputs = self._one_each("all_to_all", "inputs", input_tensors)
-        dtype, each = moved(same_dtype("all_to_all", [*inputs, *outputs]))
+        same_dtype("all_to_all", [*inputs, *outputs])
+        element, each = moved(inputs[0])
         memory = Memory("all_to_all")
         pieces = (memory.read_all(inputs), memory.write_all(outputs))
         lengths = ([each * part.numel() for part in inputs], [each * part.numel() for part in outputs])
-        described = (dtype, 0, 1.0, 0)
+        described = (element, 0, 1.0, 0)
         return self._run("all_to_all", ALL_TO_ALL, described, pieces, memory, list(outputs), opts, lengths)
 
     # Nothing.
@@ -412,10 +411,10 @@ class Calls(Runs):
         tensor, memory = _only("send", tensors), Memory("send")
         dst = _checks.rank("send", "dst", dst, self._ranks)
         tag = _checks.whole("send", "tag", tag, 0, _checks.TAG)
-        piece, dtype, group = memory.read(tensor), moved(tensor.dtype).dtype, self._group
+        piece, element, group = memory.read(tensor), moved(tensor).element, self._group
 
         def begin() -> Work:
-            native = lambda piece, keep: group.send_async(dtype, piece, dst, tag, None, keep)
+            native = lambda piece, keep: group.send_async(element, piece, dst, tag, None, keep)
             return self._message(Order("send", tag, dst), native, piece, memory, tensor)
 
         if is_profiled():
@@ -439,13 +438,13 @@ class Calls(Runs):
         tag = _checks.whole(call, "tag", tag, 0, _checks.TAG)
         if source is not None:
             source = _checks.rank(call, "src", source, self._ranks)
-        piece, dtype, group = memory.write(tensor), moved(tensor.dtype).dtype, self._group
+        piece, element, group = memory.write(tensor), moved(tensor).element, self._group
         first: list[_native.Work] = []
 
         def native(piece: Piece, keep: Any) -> _native.Work:
             # Who sends the first chunk sends the others.
             sender = first[0].wait() if source is None and first else source
-            first.append(group.recv_async(dtype, piece, sender, tag, None, keep))
+            first.append(group.recv_async(element, piece, sender, tag, None, keep))
             return first[-1]
 
         def begin() -> Work:

@@ -58,7 +58,7 @@ class Collective(NamedTuple):
 
     group: _native.Group
     code: int
-    # Dtype, operation, factor and root.
+    # Type, operation, factor and root.
     described: tuple[int, int, float, int]
     operands: tuple[Piece | list[Piece] | None, Piece | list[Piece] | None]
     lengths: tuple[list[int], list[int]] | None
@@ -79,7 +79,7 @@ def whole(begin: Callable[[Any], _native.Work]) -> Chunks:
 
 def of_collective(call: Collective, memory: Memory, rank: int, ranks: int) -> Chunks:
     """A collective. Chunk n has bytes n * width to (n + 1) * width of each block, so that each chunk is a collective of its own."""
-    size = SIZES[call.described[0]]
+    size = SIZES[call.described[0] & 0xFF]
     per_rank = (call.code in _INPUT_BLOCKS, call.code in _OUTPUT_BLOCKS)
     given, wanted = (
         None if operand is None else _blocks(memory.views(operand), ranks if many else 1, lengths, size)

@@ -14,7 +14,7 @@ from unisono.torch._chunks import Chunks, Collective, of_collective, of_message,
 from unisono.torch._memory import Memory, Piece
 from unisono.torch._profile import is_profiled, recorded
 from unisono.torch._staging import Order, Staging
-from unisono.torch._types import PLAIN
+from unisono.torch._types import PLAIN, are_parts
 from unisono.torch._work import Done, Work
 
 DONE = Done()
@@ -37,7 +37,7 @@ class Runs:
 
     def _plain(self, code: int, given: Tensor | None, wanted: Tensor, opts: Any) -> Work | None:
         """Has the native module run a call by itself, if it is one of those that most programs make."""
-        if is_profiled() or self._batch is not None or self._staging is not None:
+        if self._batch is not None or self._staging is not None or is_profiled() or are_parts(wanted):
             return None
         begun = self._group.run_plain(code, given, wanted, opts, PLAIN)
         if begun is False:
@@ -86,15 +86,15 @@ class Runs:
                 work.wait()
             return self._batched(work)
         # To unpack them into the call costs more.
-        dtype, op, factor, root = described
+        element, op, factor, root = described
         given, wanted = pieces
         if opts.asyncOp or self._batch is not None:
             native = self._group.collective_async(
-                code, dtype, op, factor, root, given, wanted, lengths, coalesced, seconds, memory.keep
+                code, element, op, factor, root, given, wanted, lengths, coalesced, seconds, memory.keep
             )
             return self._batched(Work((native,), outputs, memory.copy_back if memory.back else None))
         self._group.collective(
-            code, dtype, op, factor, root, given, wanted, lengths, coalesced, seconds, memory.keep
+            code, element, op, factor, root, given, wanted, lengths, coalesced, seconds, memory.keep
         )
         if memory.back:
             memory.copy_back()

@@ -1,5 +1,8 @@
 """PyTorch's dtypes and reductions, and what the library calls them."""
 
+import sys
+from typing import Any
+
 import torch
 from torch.distributed import ReduceOp
 
@@ -44,15 +47,44 @@ PLAIN: dict[tuple[int | None, torch.dtype], Reduction] = {
     (code, dtype): kind
     for (code, dtype), kind in [
         *REDUCTIONS.items(),
-        *(((None, dtype), Reduction(kind.dtype, 0)) for dtype, kind in MOVED.items()),
+        *(((None, dtype), Reduction(kind.element, 0)) for dtype, kind in MOVED.items()),
     ]
     if code != PREMUL_SUM and not dtype.is_complex
 }
 
 
-def moved(dtype: torch.dtype) -> Moved:
-    """How tensors of this dtype are moved."""
-    return MOVED[dtype]
+# How tensors of real numbers are moved that are a view of complex ones.
+_PARTS = {dtype.to_real(): Moved(kind.element, 1) for dtype, kind in MOVED.items() if dtype.is_complex}
+
+
+def moved(tensor: torch.Tensor) -> Moved:
+    """How a tensor is moved."""
+    return _PARTS[tensor.dtype] if are_parts(tensor) and _torch_made_parts() else MOVED[tensor.dtype]
+
+
+def are_parts(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view of complex numbers as real ones."""
+    base = tensor._base
+    return base is not None and base.is_complex() and not tensor.is_complex()
+
+
+def _torch_made_parts() -> bool:
+    """Whether the call of `torch.distributed` that runs was given complex numbers: it gives most of these to a backend as real ones. What
+    callers view as real numbers themselves is as good as any."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        # The decorator of these calls.
+        if frame.f_globals.get("__name__") == "torch.distributed.c10d_logger":
+            given = frame.f_locals
+            return _has_complex([*given.get("args", ()), *given.get("kwargs", {}).values()])
+        frame = frame.f_back
+    return False
+
+
+def _has_complex(given: Any) -> bool:
+    if isinstance(given, torch.Tensor):
+        return given.is_complex()
+    return isinstance(given, list | tuple) and any(map(_has_complex, given))
 
 
 def no_reduction(call: str, op: object, dtype: torch.dtype) -> ValueError:
