@@ -24,6 +24,7 @@ from unisono import _native
 from unisono.torch import _devices, _meeting
 from unisono.torch._calls import Calls
 from unisono.torch._compiled import leave_as_it_is
+from unisono.torch._hooks import serve_builtin_hooks
 from unisono.torch._monitored import MonitoredBarrier
 from unisono.torch._older import HAS_BACKENDS, ItsOwnBackend, refuse_others
 from unisono.torch._watched import let_tools_watch
@@ -276,6 +277,7 @@ def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | B
     if not HAS_BACKENDS:
         refuse_others()
     leave_as_it_is()
+    serve_builtin_hooks(_is_ours)
     rank, size, store = opts.group_rank, opts.group_size, opts.store
     timeout = opts.timeout
     if not isinstance(timeout, timedelta):
@@ -289,6 +291,11 @@ def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | B
         if not ranks:
             _Worlds.default = group
     return _class(opts)(Membership(group, store, rank, size, timeout, is_world))
+
+
+def _is_ours(group: dist.ProcessGroup, device: torch.device) -> bool:
+    """Whether a group's calls of tensors on a device come here."""
+    return isinstance(group, Common) or isinstance(group._get_backend(device), Common)
 
 
 def _class(opts: Any) -> type[ProcessGroup | Backend]:

@@ -1,0 +1,74 @@
+"""Torch's built-in communication hooks of DistributedDataParallel: the gradients are Gloo's."""
+
+import pytest
+import torch
+import torch._dynamo  # DDP loads it, in seconds: the ranks are forks of this process.
+import torch.distributed as dist
+from torch import nn
+from world import CLASSES, run
+
+KINDS = {
+    "one bucket": {},
+    "unused": {"bucket_cap_mb": 0.002, "find_unused_parameters": True},
+    "static graph": {"bucket_cap_mb": 0.002, "static_graph": True},
+    "views of 64 bits": {"bucket_cap_mb": 0.002, "gradient_as_bucket_view": True},
+}
+
+
+class Model(nn.Module):
+    """Layers, one of which is not used."""
+
+    def __init__(self, has_unused):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(16, 16) for _ in range(5)))
+        self.unused = nn.Linear(3, 3) if has_unused else None
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def gradients(hook, kind):
+    """The gradients of some steps."""
+    torch.manual_seed(3)
+    dtype = torch.float64 if "64" in kind else torch.float32
+    model = nn.parallel.DistributedDataParallel(Model(kind == "unused").to(dtype), **KINDS[kind])
+    model._register_builtin_comm_hook(getattr(dist.BuiltinCommHookType, hook))
+    torch.manual_seed(dist.get_rank())
+    got = []
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.randn(4, 16).to(dtype)).square().sum().backward()
+        used = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        got.append(torch.cat([gradient.flatten() for gradient in used]).clone())
+    assert model._get_ddp_logging_data()["comm_hook"] == f"BuiltinCommHookType.{hook}"
+    return [each.tolist() for each in got]
+
+
+def all_gradients():
+    return {(hook, kind): gradients(hook, kind) for hook in ("FP16_COMPRESS", "ALLREDUCE") for kind in KINDS}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_built_in_hooks_give_the_gradients_of_gloo(ranks):
+    wanted = run(ranks, all_gradients, backend="gloo")
+    for kind in CLASSES:
+        got = run(ranks, all_gradients, env={"UNISONO_TORCH_CLASS": kind})
+        assert got[0] == got[-1]
+        for which, steps in wanted[0].items():
+            # Sums of two have one order.
+            nearness = 0 if ranks == 2 else 2e-3 if which[0] == "FP16_COMPRESS" else 1e-5
+            for step, other in zip(steps, got[0][which], strict=True):
+                assert other == pytest.approx(step, rel=nearness, abs=nearness), which
+
+
+def of_another_backend():
+    # A group of Gloo's beside one of ours keeps its own hooks.
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4), process_group=dist.new_group(backend="gloo"))
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    model(torch.ones(2, 4)).sum().backward()
+    assert model.module.weight.grad.tolist() == [[2.0] * 4] * 4
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_model_of_another_backend_keeps_its_hooks(kind):
+    run(2, of_another_backend, env={"UNISONO_TORCH_CLASS": kind})
