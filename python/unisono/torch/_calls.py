@@ -39,8 +39,9 @@ from unisono._codes import (
 from unisono.torch._memory import Memory, Piece, blocks, same_dtype
 from unisono.torch._profile import is_profiled, recorded
 from unisono.torch._runs import Runs, together
+from unisono.torch._several import check_alike, reduced, root_tensor
 from unisono.torch._staging import Order
-from unisono.torch._types import PREMUL_SUM, REDUCTIONS, moved, no_reduction
+from unisono.torch._types import PREMUL_SUM, REDUCTIONS, moved, no_reduction, operation
 from unisono.torch._work import Done, Work
 
 
@@ -55,14 +56,24 @@ def _options(kind: type, timeout: timedelta | None, **fields: Any) -> Any:
     return options
 
 
-def _only(call: str, tensors: Sequence[Tensor] | Tensor) -> Tensor:
-    """The tensor of a list of one."""
+def _one(call: str, tensors: Sequence[Tensor] | Tensor) -> Tensor | None:
+    """The tensor of a list of one; `None` if there are several."""
     # To ask whether something is a tensor costs more than the rest.
     if type(tensors) is not list and isinstance(tensors, Tensor):
         return tensors
-    if len(tensors) != 1:
+    if len(tensors) == 1:
+        return tensors[0]
+    if not tensors:
+        raise ValueError(f"{call}: one tensor is wanted, and there are 0")
+    return None
+
+
+def _only(call: str, tensors: Sequence[Tensor] | Tensor) -> Tensor:
+    """The tensor of a list of one."""
+    tensor = _one(call, tensors)
+    if tensor is None:
         raise ValueError(f"{call}: one tensor is wanted, and there are {len(tensors)}")
-    return tensors[0]
+    return tensor
 
 
 def _list(call: str, lists: Sequence[Sequence[Tensor]] | Sequence[Tensor]) -> Sequence[Tensor]:
@@ -99,7 +110,9 @@ class Calls(Runs):
         """Reduces all ranks' tensor; every rank gets the result."""
         if not isinstance(opts, AllreduceOptions):
             opts = _options(AllreduceOptions, timeout, reduceOp=opts if opts is not None else op)
-        tensor = _only("all_reduce", tensors)
+        tensor = _one("all_reduce", tensors)
+        if tensor is None:
+            return self._allreduce_several(tensors, opts)
         work = self._plain(ALL_REDUCE, tensor, tensor, opts)
         if work is not None:
             return work
@@ -109,6 +122,21 @@ class Calls(Runs):
         piece = memory.write(tensor)
         described = self._reduction("all_reduce", opts, tensor)
         return self._run("all_reduce", ALL_REDUCE, described, (piece, piece), memory, [tensor], opts)
+
+    def _allreduce_several(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+        """Reduces all tensors of all ranks to one, which all of them get."""
+        check_alike("all_reduce", tensors)
+        described = self._reduction("all_reduce", opts, tensors[0])
+        total, memory = reduced(tensors, operation(opts.reduceOp)), Memory("all_reduce")
+        if total.is_sparse:
+            self.allreduce_sparse([total], opts)
+            with torch.no_grad():
+                for tensor in tensors:
+                    tensor.copy_(total)
+            return Done(list(tensors))
+        piece = memory.write(total)
+        memory.back.extend((tensor.detach(), total) for tensor in tensors)
+        return self._run("all_reduce", ALL_REDUCE, described, (piece, piece), memory, list(tensors), opts)
 
     def allreduce_sparse(self, tensors, opts=None) -> Work:
         """Sums all ranks' sparse tensor (COO). Blocks, since the ranks must learn how many elements each has."""
@@ -161,6 +189,7 @@ class Calls(Runs):
             root = opts if opts is not None else root
             opts = _options(ReduceOptions, timeout, reduceOp=op, rootRank=root)
         tensor, root, memory = _only("reduce", tensors), self._root("reduce", opts), Memory("reduce")
+        root_tensor("reduce", opts, 1)
         described = self._reduction("reduce", opts, tensor, root)
         if root == self._rank:
             piece = memory.write(tensor)
@@ -173,7 +202,9 @@ class Calls(Runs):
         """Every rank gets the root's tensor."""
         if not isinstance(opts, BroadcastOptions):
             opts = _options(BroadcastOptions, timeout, rootRank=opts if opts is not None else root)
-        tensor = _only("broadcast", tensors)
+        tensor = _one("broadcast", tensors)
+        if tensor is None or opts.rootTensor:
+            return self._broadcast_several(tensors if tensor is None else [tensor], opts)
         work = self._plain(BROADCAST, None, tensor, opts)
         if work is not None:
             return work
@@ -182,13 +213,25 @@ class Calls(Runs):
         described = (moved(tensor).element, 0, 1.0, root)
         return self._run("broadcast", BROADCAST, described, (None, piece), memory, [tensor], opts)
 
+    def _broadcast_several(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+        """All tensors of all ranks get one of the root's."""
+        tensor = tensors[root_tensor("broadcast", opts, len(tensors))]
+        check_alike("broadcast", tensors)
+        root, memory = self._root("broadcast", opts), Memory("broadcast")
+        piece = memory.read(tensor) if root == self._rank else memory.write(tensor)
+        memory.back.extend((other.detach(), tensor.detach()) for other in tensors if other is not tensor)
+        described = (moved(tensor).element, 0, 1.0, root)
+        return self._run("broadcast", BROADCAST, described, (None, piece), memory, list(tensors), opts)
+
     # A tensor of each rank for all.
 
     def allgather(self, output_tensors, input_tensors, opts=None, timeout=None) -> Work:
         """Every rank gets all ranks' tensors, which may differ in size."""
         if not isinstance(opts, AllgatherOptions):
             opts = _options(AllgatherOptions, timeout)
-        tensor = _only("all_gather", input_tensors)
+        tensor = _one("all_gather", input_tensors)
+        if tensor is None:
+            return self._allgather_several(output_tensors, input_tensors, opts)
         outputs = self._one_each("all_gather", "outputs", _list("all_gather", output_tensors))
         same_dtype("all_gather", [tensor, *outputs])
         if outputs[self._rank].numel() != tensor.numel():
@@ -204,6 +247,25 @@ class Calls(Runs):
         return self._run(
             "all_gather", ALL_GATHER, (element, 0, 1.0, 0), pieces, memory, list(outputs), opts, lengths
         )
+
+    def _allgather_several(self, lists: Sequence[Any], tensors: Sequence[Tensor], opts: Any) -> Work:
+        """Every list gets the tensors of all ranks: those of the first rank, then those of the second, and so on."""
+        wanted = self._ranks * len(tensors)
+        if [len(outputs) for outputs in lists] != [wanted] * len(tensors):
+            raise ValueError(
+                f"all_gather: of {len(tensors)} tensors of each of {self._ranks} ranks {len(tensors)} lists of {wanted} outputs are "
+                f"wanted; there are lists of {[len(outputs) for outputs in lists]}"
+            )
+        check_alike("all_gather", [*tensors, *(output for outputs in lists for output in outputs)])
+        memory = Memory("all_gather")
+        pieces = (memory.read_all(tensors), memory.write_all(lists[0]))
+        for outputs in lists[1:]:
+            copies = zip(outputs, lists[0], strict=True)
+            memory.back.extend((output.detach(), first.detach()) for output, first in copies)
+        described = (moved(tensors[0]).element, 0, 1.0, 0)
+        return self._run(
+            "all_gather", ALL_GATHER, described, pieces, memory, [list(outputs) for outputs in lists], opts, coalesced=True
+        )  # fmt: skip
 
     def all_gather_single(self, output, input, opts=None, timeout=None) -> Work:
         """Every rank gets all ranks' tensors, one after the other in one tensor."""

@@ -37,7 +37,9 @@ class Runs:
 
     def _plain(self, code: int, given: Tensor | None, wanted: Tensor, opts: Any) -> Work | None:
         """Has the native module run a call by itself, if it is one of those that most programs make."""
-        if self._batch is not None or self._staging is not None or is_profiled() or are_parts(wanted):
+        if is_profiled() or self._batch is not None or self._staging is not None:
+            return None
+        if wanted._base is not None and are_parts(wanted):
             return None
         begun = self._group.run_plain(code, given, wanted, opts, PLAIN)
         if begun is False:

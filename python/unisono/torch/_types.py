@@ -87,7 +87,11 @@ def _has_complex(given: Any) -> bool:
     return isinstance(given, list | tuple) and any(map(_has_complex, given))
 
 
+def operation(op: object) -> str:
+    """What the library calls a reduction."""
+    return _NAMES.get(getattr(op, "op", op), str(op))
+
+
 def no_reduction(call: str, op: object, dtype: torch.dtype) -> ValueError:
     """The error of a reduction that there is not."""
-    name = _NAMES.get(getattr(op, "op", op), str(op))
-    return _types.no_reduction(call, name, _name(dtype), dtype)
+    return _types.no_reduction(call, operation(op), _name(dtype), dtype)
