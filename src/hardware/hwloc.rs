@@ -89,10 +89,13 @@ impl Hardware {
     }
 
     fn load(builder: Result<TopologyBuilder, String>) -> io::Result<Self> {
-        let load = |builder: TopologyBuilder| {
+        let load = |mut builder: TopologyBuilder| {
             let told = |error: &dyn std::error::Error| error.to_string();
-            // By itself it would run on each processor in turn, to ask it for what the system has said already.
-            let builder = builder.without_component("x86").map_err(|error| told(&error))?;
+            // By itself it would run on each processor in turn, to ask it for what the system has said already. Elsewhere there is no such
+            // component, and leaving it out fails.
+            if cfg!(target_arch = "x86_64") {
+                builder = builder.without_component("x86").map_err(|error| told(&error))?;
+            }
             let builder =
                 builder.with_io_type_filter(TypeFilter::KeepImportant).map_err(|error| told(&error))?;
             let builder = builder.with_flags(BuildFlags::INCLUDE_DISALLOWED).map_err(|error| told(&error))?;

@@ -73,8 +73,11 @@ mod nodes {
 
         /// Nodes and processors, which take a fraction of the time that all objects take, and the groups by which hwloc keeps the
         /// processors of each node apart.
-        pub(super) fn of(builder: TopologyBuilder) -> Result<Self, String> {
-            let builder = builder.without_component("x86").map_err(|error| error.to_string())?;
+        pub(super) fn of(mut builder: TopologyBuilder) -> Result<Self, String> {
+            // Elsewhere there is no such component, and leaving it out fails.
+            if cfg!(target_arch = "x86_64") {
+                builder = builder.without_component("x86").map_err(|error| error.to_string())?;
+            }
             let builder = builder
                 .with_common_type_filter(TypeFilter::KeepNone)
                 .map_err(|error| error.to_string())?
