@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples python wheel test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python chaos soak fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test check unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python chaos soak fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 
@@ -44,6 +44,9 @@ test-python: ## the backend of torch.distributed with torch, and PyTorch's own t
 
 wheel: ## builds the Python package's wheel for this machine's architecture, with libfabric and hwloc inside, into target/wheels
 	@ci/wheel.sh
+
+test-arm64: ## the wheel for arm64, with Debian's Python for it, on emulated processors (some 10 minutes)
+	@ci/arm64.sh
 
 test-libfabric2: ## conformance and processes again, over libfabric 2
 	@ci/libfabric2.sh

