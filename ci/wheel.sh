@@ -58,7 +58,7 @@ Cflags: -I$prefix/include
 Libs: -L$prefix/lib -lfabric
 PC
 
-rm -rf "$wheels/plain" "$prefix/source"
+rm -rf "$wheels/plain" "$wheels"/unisono-*_"$arch".whl "$prefix/source"
 mkdir -p "$wheels" "$prefix/source"
 ci/sdist.sh "$wheels"
 tar -xzf "$wheels"/unisono-*.tar.gz -C "$prefix/source" --strip-components=1
