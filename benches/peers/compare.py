@@ -155,7 +155,7 @@ def command(who, options, name, ranks, count, iterations, warmup, report):
         words = [options.unisono, "bench", name, "--ranks", str(ranks), "--provider", options.over, "-d", "f32"]
         words += ["-b", str(count), "-e", str(count), "-n", str(iterations), "-w", str(warmup)]
         # The others put nothing beforehand either.
-        return words + ["--no-raw", "--json", report], same_libfabric(options)
+        return words + ["--no-raw", "--out-of-place", "--json", report], same_libfabric(options)
     program = ["-n", str(ranks), f"{peers}/collectives", name, *numbers]
     if who == "mpich":
         if not tcp and ranks > len(os.sched_getaffinity(0)):

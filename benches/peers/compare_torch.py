@@ -31,7 +31,7 @@ def bench(options, provider, name, ranks, count, iterations, warmup):
     with tempfile.NamedTemporaryFile() as report:
         words = [options.unisono, "bench", name, "--ranks", str(ranks), "--provider", provider, "-d", "f32", "--no-raw"]
         words += ["-b", str(count), "-e", str(count), "-n", str(iterations), "-w", str(warmup), "--json", report.name]
-        words += ["--in-place"] if name == "all_reduce" else []
+        words += ["--in-place" if name == "all_reduce" else "--out-of-place"]
         told = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ranks_of.LIMIT_S)
         if told.returncode:
             raise ranks_of.Failed(f"unisono bench: exit status {told.returncode}: {told.stderr.strip()}")

@@ -51,7 +51,8 @@ fn lines(arguments: &[&str]) -> Vec<Value> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("results.json");
     let json = ["--json", file.to_str().unwrap()];
-    let output = bench(&[arguments, &json].concat());
+    let form = if arguments.contains(&"--in-place") { &[][..] } else { &["--out-of-place"] };
+    let output = bench(&[arguments, form, &json].concat());
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     assert_eq!(text(&output.stderr), "", "{arguments:?}");
     let table = text(&output.stdout);
@@ -520,7 +521,7 @@ fn it_is_a_program_that_any_launcher_can_start() {
             "-e",
             "12",
         ])
-        .args(["-n", "2", "--json"])
+        .args(["-n", "2", "--out-of-place", "--json"])
         .arg(&file)
         .stdin(Stdio::null())
         .output()

@@ -25,8 +25,20 @@ fn results_are_drawn_beside_each_other() {
     let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let (picture, before, after) = (at("picture.svg"), at("before.json"), at("after.json"));
     for (file, least) in [(&before, "8"), (&after, "16")] {
-        let output =
-            bench(&["all_reduce", "--ranks", "2", "-n", "2", "-b", least, "-e", "4K", "--json", file]);
+        let output = bench(&[
+            "all_reduce",
+            "--ranks",
+            "2",
+            "-n",
+            "2",
+            "-b",
+            least,
+            "-e",
+            "4K",
+            "--out-of-place",
+            "--json",
+            file,
+        ]);
         assert!(output.status.success(), "{output:?}");
     }
     let drawn = |files: &[&str]| {

@@ -16,8 +16,9 @@ use super::{
     operands::Operands,
     progress::Progress,
     put_pair,
-    report::{Case, Report, Row},
+    report::Report,
     room,
+    rows::{Case, Row},
 };
 
 /// Seconds to spend on a size if the number of calls is not given.
@@ -32,7 +33,7 @@ pub(super) fn sweep(
     report: &mut Report,
 ) -> Result<u64> {
     let crew = if bench.overlap { Some(Crew::new(group)?) } else { None };
-    if crew.is_none() && !bench.no_raw {
+    if crew.is_none() && !bench.no_raw && report.raw.is_none() {
         report.raw = put_pair::bandwidth(group, options)?;
     }
     let sizes = if collective == Collective::Barrier { vec![0] } else { bench.sizes() };
@@ -40,13 +41,14 @@ pub(super) fn sweep(
     let mut wrong = 0;
     let mut last = None;
     for bytes in sizes {
-        let run = Run { group, bench, collective, bytes, progress: &progress };
+        let run = Run { group, bench, collective, bytes, in_place: false, progress: &progress };
         let count = run.count();
         // Several sizes may be the same number of elements.
         if last.replace(count) == Some(count) {
             continue;
         }
         progress.size(bytes);
+        report.watch(bytes);
         wrong += match &crew {
             Some(crew) => {
                 let row = with_dtype!(bench.dtype(), T => run.overlap::<T>(count, crew))?;
@@ -54,23 +56,31 @@ pub(super) fn sweep(
                 row.case.wrong
             }
             None => {
-                let row = with_dtype!(bench.dtype(), T => run.measure::<T>(count))?;
-                progress.done(|| report.collective(&row));
-                row.case.wrong
+                let mut rows = Vec::new();
+                for in_place in bench.forms() {
+                    let run = Run { in_place, ..run };
+                    rows.push(with_dtype!(bench.dtype(), T => run.measure::<T>(count))?);
+                }
+                progress.done(|| report.collective(&rows));
+                rows.iter().map(|row| row.case.wrong).sum()
             }
         };
-        report.check()?;
+        if !report.check(group)? {
+            break;
+        }
     }
     progress.end();
     Ok(wrong)
 }
 
 /// A size of a collective.
+#[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub group: &'a ProcessGroup,
     pub bench: &'a Bench,
     pub collective: Collective,
     bytes: usize,
+    in_place: bool,
     pub progress: &'a Progress,
 }
 
@@ -97,9 +107,9 @@ impl Run<'_> {
         let (part, lengths) = (self.part(), self.lengths(group.rank(), count)?);
         if bench.registered {
             let zeros = |len| Ok(group.buffer::<T>(len)?);
-            self.measure_with::<T, _>(count, Operands::new(&part, bench.in_place, lengths, zeros)?)
+            self.measure_with::<T, _>(count, Operands::new(&part, self.in_place, lengths, zeros)?)
         } else {
-            self.measure_with::<T, _>(count, Operands::new(&part, bench.in_place, lengths, data::zeros)?)
+            self.measure_with::<T, _>(count, Operands::new(&part, self.in_place, lengths, data::zeros)?)
         }
     }
 
@@ -137,12 +147,12 @@ impl Run<'_> {
 
         operands.prepare(&part);
         operands.call(group, &part)?;
-        let case = self.case(count, operands.wrong(&part))?;
+        let case = self.case(count, operands.wrong(&part), iters)?;
         Ok(Row { case, samples, mean: mean[0], cpu: cpu[0], memory: group.memory() })
     }
 
     /// The case of the report. `wrong` is the number of wrong elements on this rank; the case has that of all ranks.
-    pub(super) fn case(&self, count: usize, wrong: u64) -> Result<Case> {
+    pub(super) fn case(&self, count: usize, wrong: u64, iterations: usize) -> Result<Case> {
         let (group, bench, collective) = (self.group, self.bench, self.collective);
         let mut wrong = [wrong];
         group.all_reduce(&mut wrong, ReduceOp::Sum)?;
@@ -155,6 +165,8 @@ impl Run<'_> {
             dtype: bench.dtype(),
             op: collective.reduces().then_some(bench.op()),
             root: collective.has_root().then_some(bench.root()),
+            in_place: bench.is_in_place().map(|overlaps| overlaps && bench.overlap || self.in_place),
+            iterations,
             wrong: wrong[0],
         })
     }

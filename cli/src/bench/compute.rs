@@ -12,7 +12,7 @@ use std::{
 use rustix::thread::set_current_timer_slack;
 use unisono::ProcessGroup;
 
-use super::{Result, report::median};
+use super::{Result, rows::median};
 
 /// How often the length of a computation is adjusted, and how often it is timed for each adjustment.
 const STEPS: usize = 3;

@@ -11,8 +11,9 @@ use super::{
     data::{self, Sample, with_dtype},
     progress::Progress,
     ranks::partner,
-    report::{Flow, MessageRow, Rates, Report, quantile},
+    report::Report,
     room,
+    rows::{Flow, MessageRow, Rates, quantile},
 };
 
 /// Messages in flight in each direction in bandwidth tests: `WINDOW`, but of large messages no more than `WINDOW_BYTES`
@@ -28,32 +29,45 @@ const ARRIVED: u32 = 1;
 pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) -> Result<u64> {
     let mut counts: Vec<usize> = bench.sizes().iter().map(|bytes| bytes / bench.dtype().size()).collect();
     counts.dedup();
-    let progress = Progress::new(counts.len(), group.rank() == 0);
+    let progress = Progress::new(counts.len() * bench.windows.len().max(1), group.rank() == 0);
     let mut wrong = 0;
-    for count in counts {
-        progress.size(count * bench.dtype().size());
-        let row = with_dtype!(bench.dtype(), T => measure::<T>(group, bench, count))?;
+    let windows = bench.windows.iter().map(|&window| Some(window as usize));
+    let windows: Vec<_> = if bench.windows.is_empty() { vec![None] } else { windows.collect() };
+    for (count, &window) in counts.iter().flat_map(|&count| windows.iter().map(move |window| (count, window)))
+    {
+        let bytes = count * bench.dtype().size();
+        progress.size(bytes);
+        report.watch(bytes);
+        let window = window.unwrap_or_else(|| (WINDOW_BYTES / bytes.max(1)).clamp(2, WINDOW));
+        let row = with_dtype!(bench.dtype(), T => measure::<T>(group, bench, count, window))?;
         wrong += row.wrong;
         progress.done(|| report.messages(&row));
-        report.check()?;
+        if !report.check(group)? {
+            break;
+        }
     }
     progress.end();
     Ok(wrong)
 }
 
-fn measure<T: Sample>(group: &ProcessGroup, bench: &Bench, count: usize) -> Result<MessageRow> {
+fn measure<T: Sample>(
+    group: &ProcessGroup,
+    bench: &Bench,
+    count: usize,
+    window: usize,
+) -> Result<MessageRow> {
     if bench.registered {
         let own = |len| Ok(group.buffer::<T>(len)?);
-        measure_with(group, bench, count, own)
+        measure_with(group, bench, (count, window), own)
     } else {
-        measure_with(group, bench, count, data::zeros::<T>)
+        measure_with(group, bench, (count, window), data::zeros::<T>)
     }
 }
 
 fn measure_with<T, M>(
     group: &ProcessGroup,
     bench: &Bench,
-    count: usize,
+    (count, window): (usize, usize),
     own: impl Fn(usize) -> Result<M>,
 ) -> Result<MessageRow>
 where
@@ -61,7 +75,6 @@ where
     M: Owned<Element = T> + DerefMut<Target = [T]>,
 {
     let bytes = count * bench.dtype().size();
-    let window = (WINDOW_BYTES / bytes.max(1)).clamp(2, WINDOW);
     let mut pair = match partner(group.rank(), group.size()) {
         Some((partner, first)) => Some(Pair::new(group, partner, first, count, window, &own)?),
         None => None,
@@ -113,6 +126,8 @@ where
     let rates = |seconds| Rates::new(iters * pairs, bytes, seconds);
     let flow = Flow {
         bytes,
+        window,
+        iterations: iters,
         latency_us: [0.0, 0.5, 0.99].map(|q| quantile(&latencies, q)),
         one_way: rates(seconds[0]),
         both_ways: rates(seconds[1]),

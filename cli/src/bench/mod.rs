@@ -1,35 +1,35 @@
 //! `unisono bench`: measures collectives (with the columns of nccl-tests), their overlap with computation, messages and raw puts;
 //! and draws the results of several runs.
 
+mod asked;
 mod check;
 pub(crate) mod collective;
+mod columns;
 mod compute;
 pub(crate) mod data;
 mod messages;
 pub(crate) mod operands;
+mod origin;
 mod overlap;
 mod plot;
 pub(crate) mod progress;
 mod put;
 pub(crate) mod put_pair;
 mod ranks;
-pub(crate) mod report;
+mod report;
+pub(crate) mod rows;
+mod table;
+mod watch;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use clap::builder::NonEmptyStringValueParser;
-use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
+use asked::Asked;
+use report::Report;
+use unisono::{ProcessGroup, dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::{Collective, algorithm::ALGORITHMS};
 use unisono_transport::ofi::Options;
 
-use crate::{
-    meant,
-    run::{
-        self,
-        job::{self, Job},
-    },
-    words,
-};
+use crate::{meant, words};
 
 /// The result of a bench, or why it failed.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -39,12 +39,13 @@ const EXAMPLES: &str = "\
 Examples:
   unisono bench all_reduce                                 8 B to 64 MiB on this machine, a rank a core
   unisono bench all_reduce --ranks 4 --provider tcp        the same with 4 ranks over TCP
-  unisono bench all_reduce --ranks 4 --in-place            the same in place
+  unisono bench all_reduce all_gather -d all -b 1M -i 1M -e 4M   two collectives, all types, 1 to 4 MiB
+  unisono bench all_reduce --detail                        least and 99th percentile, algorithm, processor time
   unisono bench all_reduce --ranks 4 --overlap             how much of it computation hides
-  unisono bench send_recv --ranks 2                        messages: latency, bandwidth and rate
+  unisono bench send_recv --ranks 2 --window 1,16,64       messages: latency, bandwidth and rate
   unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
   mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      on several hosts
-  unisono bench --plot compared.svg before.json after.json draws results of --json";
+  unisono bench --plot compared.png before.json after.json draws results of --json";
 
 /// Measures a collective, messages or raw puts over a sweep of sizes, or draws results.
 ///
@@ -54,14 +55,14 @@ Examples:
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
-    override_usage = "unisono bench [OPTIONS] <COLLECTIVE>\n       unisono bench --plot <SVG> <JSON>..."
+    override_usage = "unisono bench [OPTIONS] <COLLECTIVE>...\n       unisono bench --plot <PICTURE> <JSON>..."
 )]
 pub(crate) struct BenchCommand {
     #[command(flatten)]
-    bench: Option<Bench>,
-    /// Draw results of collectives, which --json wrote, to an SVG file: time and bus bandwidth against size. Each file gives a
-    /// line for each collective and number of ranks in it, labelled with the file's name. Nothing is measured
-    #[arg(long, num_args = 2.., value_names = ["SVG", "JSON"], exclusive = true)]
+    bench: Option<Asked>,
+    /// Draw results that --json wrote to a file, SVG or, by its name, PNG: time and bus bandwidth against size. Each file gives a
+    /// line for each kind of result in it, labelled with the file's name. Nothing is measured
+    #[arg(long, num_args = 2.., value_names = ["PICTURE", "JSON"], exclusive = true)]
     plot: Vec<PathBuf>,
 }
 
@@ -77,67 +78,32 @@ impl BenchCommand {
     }
 }
 
-/// The options of a measurement.
-#[derive(Clone, Debug, clap::Args)]
+/// A measurement: one collective, messages or puts, with one type, reduction and root.
+#[derive(Clone, Debug)]
 pub(crate) struct Bench {
-    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all, send_recv or put
-    #[arg(value_name = "COLLECTIVE", value_parser = parse_what)]
     what: What,
-    /// The smallest size in bytes, for instance 8, 4K, 1M. As in nccl-tests, it is the size of the whole vector, rounded down to
-    /// whole elements (and to equal blocks if every rank has a block)
-    #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
     min_bytes: usize,
-    /// The largest size in bytes
-    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64M", value_parser = unisono::config::parse_size)]
     max_bytes: usize,
-    /// The factor from one size to the next
-    #[arg(short = 'f', long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
-    /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64 [default: f32]
-    #[arg(short, long, value_name = "TYPE", value_parser = parse_dtype)]
+    /// The difference of two sizes, in place of a factor.
+    step: Option<usize>,
     dtype: Option<Dtype>,
-    /// The reduction: sum, product, min, max, avg, band, bor, bxor, premulsum:FACTOR [default: sum]
-    #[arg(short, long, value_parser = parse_op)]
     op: Option<ReduceOp>,
-    /// Timed calls of each size. Default: as many as take about a quarter of a second, from 5 to 2000; for put as many as move
-    /// 256 MiB, from 32 to 5000
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    iters: Option<u32>,
-    /// Untimed calls of each size, before the timed ones
-    #[arg(short, long, value_name = "N", default_value_t = 5)]
-    warmup: u32,
-    /// The root of a broadcast, reduce, gather or scatter [default: 0]
-    #[arg(short, long, value_name = "RANK")]
     root: Option<usize>,
-    /// Start this many ranks on this machine [default: under a launcher the launcher's, otherwise one for each core, 2 at least]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    ranks: Option<u32>,
-    /// The provider: tcp, shm, verbs or an exact name of libfabric's (as UNISONO_PROVIDER)
-    #[arg(long, value_parser = crate::meant::parse_provider)]
-    provider: Option<String>,
-    /// Use only this algorithm (as UNISONO_ALGORITHM=collective:algorithm)
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    iters: Option<u32>,
+    warmup: u32,
+    /// How many messages or puts are under way at once; all of these are measured.
+    windows: Vec<u32>,
+    /// How long a size may take.
+    limit: Option<Duration>,
     algorithm: Option<String>,
-    /// Reduce in the order of ranks, so that the bits of the result do not depend on the algorithm (as
-    /// UNISONO_REDUCTION=reproducible)
-    #[arg(long)]
     reproducible: bool,
-    /// Use registered buffers instead of plain memory
-    #[arg(long)]
     registered: bool,
-    /// Measure the call in place, as the in-place columns of nccl-tests: input and output lie in the same memory
-    #[arg(long)]
     in_place: bool,
-    /// Measure how much of the collective's time is hidden by computation between its start and the wait for it, in percent:
-    /// 100 - 100 (both - computation alone) / collective alone. Two computations are measured: the thread sleeps, as if an
-    /// accelerator computed, or all cores compute. Each takes a tenth longer than the collective
-    #[arg(long)]
+    out_of_place: bool,
+    detail: bool,
     overlap: bool,
-    /// Do not measure raw puts first (for the column %raw). Over the loopback, collectives may take a quarter longer after them
-    #[arg(long)]
     no_raw: bool,
-    /// Also write the results to this file, one JSON object per line
-    #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
@@ -159,19 +125,8 @@ impl What {
     }
 }
 
-fn parse_what(text: &str) -> std::result::Result<What, String> {
-    let all = || Collective::ALL.map(What::Collective).into_iter().chain([What::SendRecv, What::Put]);
-    words::known(text, all().find(|what| what.name() == text), "bench", all().map(What::name))
-}
-
 pub(crate) fn parse_dtype(text: &str) -> std::result::Result<Dtype, String> {
     words::known(text, Dtype::parse(text), "type", Dtype::ALL.map(Dtype::name))
-}
-
-fn parse_op(text: &str) -> std::result::Result<ReduceOp, String> {
-    const NAMES: [&str; 9] =
-        ["sum", "product", "min", "max", "avg", "band", "bor", "bxor", "premulsum:FACTOR"];
-    words::known(text, ReduceOp::parse(text), "reduction", NAMES)
 }
 
 impl Bench {
@@ -197,48 +152,11 @@ impl Bench {
         }
     }
 
-    fn run(self) -> Result<ExitCode> {
-        match self.ranks {
-            Some(ranks) => self.start(ranks),
-            None if job::is_launched() => self.measure(),
-            None => {
-                let ranks = self.own_number(run::cores());
-                self.check(ranks as usize)?;
-                crate::complain!("unisono bench: {}; --ranks N starts N", self.why(ranks, run::cores()));
-                self.start(ranks)
-            }
-        }
-    }
-
-    /// How many ranks it starts by itself on this many cores: one on each; where only pairs are measured, or there is but one core, 2.
-    fn own_number(&self, cores: u32) -> u32 {
-        if self.what == What::Put { 2 } else { cores.max(2) }
-    }
-
-    /// The sentence that says so.
-    fn why(&self, ranks: u32, cores: u32) -> String {
-        match self.what {
-            What::Put => "2 ranks on this host, which a put takes".to_owned(),
-            _ if ranks == cores => {
-                format!("{ranks} ranks on this host, one for each core that this process may use")
-            }
-            _ => format!(
-                "{ranks} ranks on this host, where this process may use {}",
-                words::some(cores as usize, "core")
-            ),
-        }
-    }
-
-    /// Starts the ranks, each of which runs this bench without `--ranks`.
-    fn start(&self, ranks: u32) -> Result<ExitCode> {
-        self.check(ranks as usize)?;
-        // Rank 0 opens it again; checked here before ranks are started.
-        report::check_json(self.json.as_deref())?;
-        Ok(Job::again(ranks).run()?.exit_code())
-    }
-
     /// Checks of the command line that clap cannot do.
     fn check(&self, ranks: usize) -> Result<()> {
+        if self.detail && (self.overlap || !matches!(self.what, What::Collective(_))) {
+            return Err("--detail: it has no meaning with --overlap, for send_recv and for put".into());
+        }
         if self.min_bytes > self.max_bytes {
             return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
         }
@@ -271,6 +189,7 @@ impl Bench {
         let reduces = matches!(self.what, What::Collective(collective) if collective.reduces());
         let has_root = matches!(self.what, What::Collective(collective) if collective.has_root());
         let given_for_nothing = [
+            ("--window", !self.windows.is_empty() && matches!(self.what, What::Collective(_))),
             ("-d", put && self.dtype.is_some()),
             ("--registered", put && self.registered),
             ("--in-place", self.in_place && self.is_in_place().is_none()),
@@ -309,53 +228,33 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs one rank of the bench.
-    fn measure(&self) -> Result<ExitCode> {
-        let mut with = Config::default();
-        let group = ProcessGroup::from_env_with(|config| {
-            config.provider = self.provider.clone().or_else(|| config.provider.take());
-            // For this collective alone: another algorithm of the barrier would change when the ranks begin.
-            if let (Some(algorithm), What::Collective(collective)) = (&self.algorithm, self.what) {
-                config.algorithm = Some(format!("{}:{algorithm}", collective.name()));
-            }
-            if self.reproducible {
-                config.reduction = Reduction::Reproducible;
-            }
-            with = config.clone();
-        })?;
-        let options = ProcessGroup::transport_options(&with);
-        let reduction = with.reduction;
-        let measured = self.measure_in(&group, &options, reduction);
-        // The other ranks report an error of one rank alone too, such as a full disk.
-        let wrong = measured.inspect_err(|error| drop(group.abort(&error.to_string())))?;
-        if wrong == 0 {
-            return Ok(ExitCode::SUCCESS);
+    /// Measures and reports. Returns the number of wrong elements on all ranks.
+    fn measure(&self, group: &ProcessGroup, options: &Options, report: &mut Report) -> Result<u64> {
+        report.begin(self);
+        match self.what {
+            What::Put => put::sweep(group, self, options, report).map(|()| 0),
+            What::SendRecv => messages::sweep(group, self, report),
+            What::Collective(collective) => collective::sweep(group, self, collective, options, report),
         }
-        if group.rank() == 0 {
-            crate::complain!("unisono bench: {wrong} elements are wrong, on all ranks together");
-        }
-        Ok(ExitCode::FAILURE)
     }
 
-    /// Measures and reports. Returns the number of wrong elements on all ranks.
-    fn measure_in(&self, group: &ProcessGroup, options: &Options, reduction: Reduction) -> Result<u64> {
-        self.check(group.size())?;
-        let mut report = report::Report::new(group, self, reduction)?;
-        let wrong = match self.what {
-            What::Put => {
-                put::sweep(group, self, options, &mut report)?;
-                0
-            }
-            What::SendRecv => messages::sweep(group, self, &mut report)?,
-            What::Collective(collective) => collective::sweep(group, self, collective, options, &mut report)?,
-        };
-        report.end(group)?;
-        Ok(wrong)
+    /// How the call is made, one after the other: whether in place.
+    fn forms(&self) -> Vec<bool> {
+        match self.what {
+            What::Collective(collective) if operands::has_both(collective) && !self.overlap => [false, true]
+                .into_iter()
+                .filter(|&it| if it { !self.out_of_place } else { !self.in_place })
+                .collect(),
+            _ => vec![false],
+        }
     }
 
     /// The sizes of the sweep, in bytes.
     fn sizes(&self) -> Vec<usize> {
-        sweep(self.min_bytes, self.max_bytes, self.factor)
+        match self.step {
+            Some(step) => (self.min_bytes..=self.max_bytes).step_by(step).collect(),
+            None => sweep(self.min_bytes, self.max_bytes, self.factor),
+        }
     }
 }
 

@@ -15,8 +15,8 @@ use super::{
     collective::{Run, SECONDS, iterations},
     compute::{Computation, Crew},
     data::{self, Sample},
-    report::{OverlapRow, Times, median},
     room,
+    rows::{OverlapRow, Times, median},
 };
 
 /// The time of a round in calls: the call alone, the calibration (two calls and a sleep), and two computations, each alone and with a
@@ -84,7 +84,7 @@ impl Run<'_> {
 
         calls.spoil();
         calls.call(|| Computation::Idle(length).run())?;
-        let case = self.case(count, calls.wrong()?)?;
+        let case = self.case(count, calls.wrong()?, iters)?;
         Ok(OverlapRow { case, idle, busy, threads: crew.threads() })
     }
 

@@ -9,7 +9,8 @@ use super::{
     Bench, Result,
     progress::Progress,
     put_pair::{self, Pair},
-    report::{Flow, Rates, Report, micros, quantile},
+    report::Report,
+    rows::{Flow, Rates, micros, quantile},
 };
 
 /// Bytes to move for each figure if the number of puts is not given.
@@ -25,36 +26,50 @@ pub(super) fn sweep(
     let sizes: Vec<usize> = bench.sizes().into_iter().filter(|&bytes| bytes > 0).collect();
     let largest = sizes.last().copied().unwrap_or(1);
     let mut pair = put_pair::pair(group, options, largest)?;
-    let progress = Progress::new(sizes.len(), group.rank() == 0);
-    for bytes in sizes {
+    let progress = Progress::new(sizes.len() * bench.windows.len().max(1), group.rank() == 0);
+    let own = [put_pair::WINDOW];
+    let windows = if bench.windows.is_empty() { &own } else { &bench.windows[..] };
+    for (bytes, &window) in sizes.iter().flat_map(|&bytes| windows.iter().map(move |window| (bytes, window)))
+    {
         progress.size(bytes);
+        report.watch(bytes);
         let count =
             bench.iters.map_or_else(|| (VOLUME / bytes.max(1)).clamp(32, 5000), |iters| iters as usize);
         let row = match &mut pair {
-            Some(pair) => measure(group, pair, bytes, count, bench.warmup as usize)?,
+            Some(pair) => measure(group, pair, (bytes, window), count, bench.warmup as usize)?,
             None => Flow::default(),
         };
         group.barrier()?;
         progress.done(|| report.put(&row));
-        report.check()?;
+        if !report.check(group)? {
+            break;
+        }
     }
     progress.end();
     Ok(())
 }
 
-fn measure(group: &ProcessGroup, pair: &mut Pair, bytes: usize, count: usize, warmup: usize) -> Result<Flow> {
+fn measure(
+    group: &ProcessGroup,
+    pair: &mut Pair,
+    (bytes, window): (usize, u32),
+    count: usize,
+    warmup: usize,
+) -> Result<Flow> {
     let first = group.rank() == 0;
     pair.ping_pong(bytes, warmup, first)?;
     let mut times = pair.ping_pong(bytes, count, first)?;
     times.sort_unstable();
     let rounds = count as u64;
-    pair.stream(bytes, warmup as u64, first, !first)?;
-    let one_way = pair.stream(bytes, rounds, first, !first)?;
-    pair.stream(bytes, warmup as u64, true, true)?;
-    let both_ways = pair.stream(bytes, rounds, true, true)?;
+    pair.stream((bytes, window), warmup as u64, first, !first)?;
+    let one_way = pair.stream((bytes, window), rounds, first, !first)?;
+    pair.stream((bytes, window), warmup as u64, true, true)?;
+    let both_ways = pair.stream((bytes, window), rounds, true, true)?;
     let rates = |time: Duration| Rates::new(count, bytes, time.as_secs_f64());
     Ok(Flow {
         bytes,
+        window: window as usize,
+        iterations: count,
         latency_us: [quantile(&times, 0.0), quantile(&times, 0.5), quantile(&times, 0.99)].map(micros),
         one_way: rates(one_way),
         both_ways: rates(both_ways),

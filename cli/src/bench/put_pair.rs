@@ -13,7 +13,7 @@ use super::{Result, ranks::second, room};
 
 /// Puts in flight in bandwidth tests: enough to keep a link busy. All of them read the same
 /// source and are written to the same place, as in libfabric's `fi_rma_bw` and in perftest's `ib_write_bw`.
-const WINDOW: u64 = 16;
+pub(crate) const WINDOW: u32 = 16;
 
 /// How long a peer may send nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -163,13 +163,20 @@ impl Pair {
     }
 
     /// The time for `count` puts of `bytes` to be sent and acknowledged (`send`), received and acknowledged
-    /// (`receive`), or both at once.
-    pub(crate) fn stream(&mut self, bytes: usize, count: u64, send: bool, receive: bool) -> Result<Duration> {
+    /// (`receive`), or both at once; with at most `window` unacknowledged.
+    pub(crate) fn stream(
+        &mut self,
+        (bytes, window): (usize, u32),
+        count: u64,
+        send: bool,
+        receive: bool,
+    ) -> Result<Duration> {
         let (to_send, to_receive) = (if send { count } else { 0 }, if receive { count } else { 0 });
         let (data, acknowledged) = (self.data_before, self.acknowledged_before);
         let (mut posted, mut answered) = (0, 0);
         // An acknowledgement is for half a window.
-        let half = WINDOW / 2;
+        let window = u64::from(window);
+        let half = (window / 2).max(1);
         let acknowledgements = |puts: u64| puts.div_ceil(half);
         let begun = Instant::now();
         let (mut heard, mut seen) = (begun, 0);
@@ -179,7 +186,7 @@ impl Pair {
             || answered < acknowledgements(to_receive)
         {
             let mut moved = false;
-            if posted < to_send && posted < self.acknowledged.saturating_sub(acknowledged) * half + WINDOW {
+            if posted < to_send && posted < self.acknowledged.saturating_sub(acknowledged) * half + window {
                 self.put(bytes, DATA)?;
                 posted += 1;
                 moved = true;
@@ -227,7 +234,7 @@ pub(crate) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Optio
     if let Some(mut pair) = pair {
         let first = group.rank() == 0;
         for _ in 0..4 {
-            let time = pair.stream(BYTES, COUNT, first, !first)?;
+            let time = pair.stream((BYTES, WINDOW), COUNT, first, !first)?;
             let bytes = f64::from(u32::try_from(COUNT * BYTES as u64)?);
             best[0] = best[0].max(bytes / time.as_secs_f64());
         }

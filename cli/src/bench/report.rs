@@ -1,150 +1,88 @@
 //! Prints the table and writes the lines of JSON, on rank 0 only.
 
 use std::{
-    fmt,
     fs::File,
-    io::{BufWriter, Write},
+    io::{self, BufWriter, ErrorKind, Write},
     path::Path,
-    time::Duration,
 };
 
+use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
-use unisono::{ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
-use unisono_schedule::Collective;
+use unisono::{ProcessGroup, Reduction};
 
-use super::{Bench, Result, What, ranks::second};
-use crate::tune::output::is_fifo;
+use super::{
+    Bench, Result, What,
+    columns::{self, Kind},
+    origin::Origin,
+    ranks::second,
+    rows::{Case, MessageRow, OverlapRow, Row, bus_factor, quantile},
+    table::{Table, WIDEST, fixed, told},
+    watch::Watch,
+};
+use crate::{tune::output::is_fifo, words};
+
+/// What only some kinds of records have; the others have null there.
+const ONLY_SOME: &[&str] = &[
+    "collective",
+    "algorithm",
+    "count",
+    "dtype",
+    "op",
+    "reduction",
+    "root",
+    "registered",
+    "in_place",
+    "window",
+    "pairs",
+    "pair",
+    "wrong",
+    "time_us",
+    "algbw",
+    "busbw",
+    "pct_of_raw",
+    "raw_GBps",
+    "raw_pair",
+    "cpu_s_per_GB",
+    "registered_bytes",
+    "communication_us",
+    "idle",
+    "busy",
+    "latency_us",
+    "one_way_GBps",
+    "both_ways_GBps",
+    "rate_Mps",
+    "rate_both_Mps",
+    "send_recv",
+    "put",
+];
 
 /// Prints and records the results.
 pub(super) struct Report {
     /// Bytes a second of raw puts at 1 MiB from rank 0 to the second of the pair.
     pub raw: Option<f64>,
     reports: bool,
-    headed: bool,
-    what: What,
-    overlap: bool,
-    json: Option<BufWriter<File>>,
+    json: Option<Box<dyn Write>>,
+    /// Whether standard output has lines of JSON alone.
+    only_json: bool,
+    width: usize,
+    origin: Origin,
+    watch: Option<Watch>,
     ranks: usize,
     provider: String,
     library: String,
-    registered: bool,
-    in_place: Option<bool>,
     reduction: Reduction,
-    trouble: Option<std::io::Error>,
-}
-
-/// A collective of one size, and whether its result is right.
-pub(super) struct Case {
-    pub collective: Collective,
-    pub algorithm: &'static str,
-    /// The size of the whole vector.
-    pub bytes: usize,
-    pub count: usize,
-    pub dtype: Dtype,
-    pub op: Option<ReduceOp>,
-    pub root: Option<usize>,
-    /// The number of wrong elements on all ranks.
-    pub wrong: u64,
-}
-
-/// The times of a collective.
-pub(super) struct Row {
-    pub case: Case,
-    /// The slowest rank's times of single calls, in seconds, in ascending order.
-    pub samples: Vec<f64>,
-    /// The mean time of calls back to back, in seconds.
-    pub mean: f64,
-    /// Processor time of all ranks together for one call, in seconds.
-    pub cpu: f64,
-    /// Bytes of registered memory on rank 0.
-    pub memory: usize,
-}
-
-/// How much of a collective is hidden by computations.
-pub(super) struct OverlapRow {
-    pub case: Case,
-    /// With a sleep, and with work on all cores.
-    pub idle: Times,
-    pub busy: Times,
-    /// The number of threads that compute on rank 0.
-    pub threads: usize,
-}
-
-/// The times of the collective alone, of a computation alone, and of both at once, in seconds.
-pub(super) struct Times {
-    pub communication: f64,
-    pub computation: f64,
-    pub both: f64,
-}
-
-impl Times {
-    /// The percentage of the collective that the computation hides.
-    fn hidden(&self) -> f64 {
-        let left = (self.both - self.computation) / self.communication.max(1e-9);
-        (100.0 - 100.0 * left).clamp(0.0, 100.0)
-    }
-}
-
-/// Messages of one size, of all pairs together.
-pub(super) struct MessageRow {
-    pub flow: Flow,
-    pub count: usize,
-    pub dtype: Dtype,
-    pub pairs: usize,
-    /// The number of wrong elements on all ranks.
-    pub wrong: u64,
-}
-
-/// The bandwidth and rate in each direction, per second.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rates {
-    /// 10^9 bytes.
-    pub gigabytes: f64,
-    /// Millions of puts or messages.
-    pub millions: f64,
-}
-
-impl Rates {
-    /// The rates of `count` messages of `bytes` bytes in this many seconds.
-    pub(super) fn new(count: usize, bytes: usize, seconds: f64) -> Self {
-        let rate = count as f64 / seconds.max(1e-9);
-        Self { gigabytes: rate * bytes as f64 / 1e9, millions: rate / 1e6 }
-    }
-}
-
-/// Messages or raw puts of one size.
-#[derive(Debug, Default)]
-pub(super) struct Flow {
-    pub bytes: usize,
-    /// One way: least, median, 99th percentile.
-    pub latency_us: [f64; 3],
-    /// One way, and in each of both directions at once.
-    pub one_way: Rates,
-    pub both_ways: Rates,
-}
-
-/// Its columns behind the size.
-impl fmt::Display for Flow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { latency_us: [min, p50, p99], one_way, both_ways, .. } = self;
-        write!(
-            f,
-            "{min:>8.2} {p50:>8.2} {p99:>8.2} {:>8.3} {:>8.3}",
-            one_way.gigabytes, both_ways.gigabytes
-        )?;
-        write!(f, " {:>9.3} {:>9.3}", one_way.millions, both_ways.millions)
-    }
-}
-
-pub(super) fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
-/// The value below which a fraction `q` of a sorted, non-empty list lies; the default for an empty one.
-#[allow(clippy::cast_possible_truncation, reason = "an index into the list")]
-pub(crate) fn quantile<T: Copy + Default>(sorted: &[T], q: f64) -> T {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get((last as f64 * q).round() as usize).copied().unwrap_or_default()
+    /// What is measured now, and its table.
+    now: Option<(Bench, Kind, Table)>,
+    introduced: bool,
+    /// Whether it was said who is where.
+    greeted: bool,
+    /// Which algorithms were taken, from which size.
+    algorithms: Vec<(&'static str, usize)>,
+    wrong: u64,
+    /// Bus bandwidths: their sum and their number.
+    bus: (f64, u32),
+    trouble: Option<io::Error>,
+    closed: bool,
 }
 
 /// An object with the fields of both.
@@ -155,25 +93,14 @@ fn merged(mut one: Value, other: Value) -> Value {
     one
 }
 
-/// The median; 0 of an empty list.
-pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_unstable_by(f64::total_cmp);
-    quantile(&samples, 0.5)
-}
-
-/// The ratio of the bus bandwidth to the algorithm's bandwidth (nccl-tests, doc/PERFORMANCE.md).
-fn bus_factor(collective: Collective, ranks: usize) -> f64 {
-    let share = (ranks as f64 - 1.0) / ranks as f64;
-    match collective {
-        Collective::AllReduce => 2.0 * share,
-        collective if collective.has_blocks() => share,
-        _ => 1.0,
-    }
+/// Whether lines of JSON go to standard output.
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
 }
 
 /// Checks that the file for lines of JSON, if there is to be one, can be written. An existing one is emptied.
 pub(super) fn check_json(path: Option<&Path>) -> Result<()> {
-    json_file(path.filter(|path| !is_fifo(path))).map(drop)
+    json_file(path.filter(|path| !is_fifo(path) && !is_stdout(path))).map(drop)
 }
 
 /// Creates or empties the file for lines of JSON, if there is to be one.
@@ -183,96 +110,128 @@ fn json_file(path: Option<&Path>) -> Result<Option<File>> {
     Ok(path.map(create).transpose()?)
 }
 
-/// The first columns of its line.
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let op = self.op.map_or_else(|| "none".to_owned(), |op| op.to_string());
-        let root = self.root.map_or_else(|| "-1".to_owned(), |root| root.to_string());
-        let Self { bytes, count, dtype, algorithm, .. } = self;
-        write!(f, "{bytes:>12} {count:>11} {:>5} {op:>6} {root:>4} {algorithm:>19}", dtype.name())
-    }
+/// The width of the lines: that of the terminal, if standard output is one.
+fn width() -> usize {
+    let columns = tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { WIDEST } else { columns.min(WIDEST) }
 }
 
 impl Report {
+    /// To be called by all ranks.
     pub(super) fn new(group: &ProcessGroup, bench: &Bench, reduction: Reduction) -> Result<Self> {
         let reports = group.rank() == 0;
-        let json = json_file(bench.json.as_deref().filter(|_| reports))?.map(BufWriter::new);
+        let path = bench.json.as_deref().filter(|_| reports);
+        let only_json = path.is_some_and(is_stdout);
+        let file = json_file(path.filter(|_| !only_json))?;
+        let file = file.map(|file| Box::new(BufWriter::new(file)) as Box<dyn Write>);
         let limits = group.limits();
         Ok(Self {
             raw: None,
             reports,
-            headed: false,
-            what: bench.what,
-            overlap: bench.overlap,
-            json,
+            json: file.or_else(|| only_json.then(|| Box::new(io::stdout()) as Box<dyn Write>)),
+            only_json,
+            width: width(),
+            origin: Origin::of(group)?,
+            watch: bench.limit.map(|limit| Watch::start(limit, reports)).transpose()?,
             ranks: group.size(),
             provider: limits.provider.clone(),
             library: limits.version.clone(),
-            registered: bench.registered,
-            in_place: bench.is_in_place(),
             reduction,
+            now: None,
+            introduced: false,
+            greeted: false,
+            algorithms: Vec::new(),
+            wrong: 0,
+            bus: (0.0, 0),
             trouble: None,
+            closed: false,
         })
     }
 
-    fn head(&mut self) {
-        if std::mem::replace(&mut self.headed, true) {
+    /// Begins a measurement. One that differs from the last only in type, reduction or root goes on in the same table.
+    pub(super) fn begin(&mut self, bench: &Bench) {
+        if self.now.as_ref().is_some_and(|(last, ..)| last.what == bench.what) {
             return;
         }
-        let second = second(self.ranks).unwrap_or_default();
-        let raw = self.raw.map_or_else(String::new, |raw| {
-            format!(", raw put {:.2} GB/s at 1 MiB from rank 0 to {second}", raw / 1e9)
-        });
-        let memory = if self.registered { "registered memory" } else { "plain memory" };
-        let place = if self.in_place == Some(true) { ", in place" } else { "" };
-        let reduces = matches!(self.what, What::Collective(collective) if collective.reduces());
-        let reproducible =
-            if reduces && self.reduction == Reduction::Reproducible { ", reproducible" } else { "" };
-        let case = format!(
-            "#{:>11} {:>11} {:>5} {:>6} {:>4} {:>19}",
-            "bytes", "count", "type", "redop", "root", "algorithm"
-        );
-        match self.what {
-            What::Collective(collective) if self.overlap => self.line(&format!(
-                "# {} on {} ranks over {} ({}), {memory}{place}{reproducible}, and what the ranks compute meanwhile\n\
-                 # times in µs: of the collective alone, of a computation alone, and of both at once (p50, slowest rank);\n\
-                 # hidden: 100 - 100 (both - alone) / collective, behind sleep and behind work on every core\n\
-                 {case} {:>10} | {:>9} {:>9} {:>7} | {:>9} {:>9} {:>7} | {:>6}",
-                collective.name(), self.ranks, self.provider, self.library,
-                "collective", "sleep", "both", "%hidden", "work", "both", "%hidden", "#wrong"
-            )),
-            What::Collective(collective) => self.line(&format!(
-                "# {} on {} ranks over {} ({}), {memory}{place}{reproducible}{raw}\n\
-                 # times in µs: of single calls after a barrier (slowest rank), and the mean of calls back to back\n\
-                 {case} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>6} {:>7} {:>6}",
-                collective.name(), self.ranks, self.provider, self.library,
-                "min", "p50", "p99", "mean", "algbw", "busbw", "%raw", "cpu/GB", "#wrong"
-            )),
-            What::SendRecv => self.line(&format!(
-                "# send_recv on {} ranks, pairs at once: {}, over {} ({}), {memory}\n\
-                 # latency in µs one way; GB/s of 10^9 bytes and millions of messages a second, all pairs together, \
-                 each direction\n\
-                 #{:>11} {:>11} {:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>6}",
-                self.ranks, self.ranks / 2, self.provider, self.library, "bytes", "count", "type", "min", "p50", "p99",
-                "one way", "both", "Mmsg/s", "both", "#wrong"
-            )),
-            What::Put => self.line(&format!(
-                "# put between ranks 0 and {second} of {} over {} ({})\n\
-                 # latency in µs one way; GB/s of 10^9 bytes and millions of puts a second, each direction\n\
-                 #{:>11} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}",
-                self.ranks, self.provider, self.library, "bytes", "min", "p50", "p99", "one way", "both", "Mput/s",
-                "both"
-            )),
+        self.sum_up();
+        let kind = Kind::of(bench);
+        let table = Table::new(columns::of(kind), self.width);
+        self.now = Some((bench.clone(), kind, table));
+        self.introduced = false;
+    }
+
+    /// Watches how long a size takes until [`check`](Self::check).
+    pub(super) fn watch(&self, bytes: usize) {
+        if let (Some(watch), Some((bench, ..))) = (&self.watch, &self.now) {
+            watch.on(Some(format!("{} of {}", bench.what.name(), words::size(bytes))));
         }
     }
 
+    fn head(&mut self) {
+        if std::mem::replace(&mut self.introduced, true) {
+            return;
+        }
+        let Some((bench, kind, table)) = &self.now else { return };
+        let (width, ranks) = (self.width, self.ranks);
+        let mut lines = Vec::new();
+        if !std::mem::replace(&mut self.greeted, true) {
+            let (host, cores) = self.origin.first();
+            let version = env!("CARGO_PKG_VERSION");
+            lines.extend(told(
+                &format!(
+                    "unisono {version}, {}, on {host} ({}, {})",
+                    self.origin.date,
+                    self.origin.processor,
+                    words::some(cores, "core")
+                ),
+                width,
+            ));
+            lines.extend(self.origin.lines(width));
+        }
+        let memory = if bench.registered { "registered memory" } else { "plain memory" };
+        let place = if *kind == Kind::One && bench.is_in_place() == Some(true) { ", in place" } else { "" };
+        let reduces = matches!(bench.what, What::Collective(collective) if collective.reduces());
+        let reproducible =
+            if reduces && self.reduction == Reduction::Reproducible { ", reproducible" } else { "" };
+        let over = format!("over {} ({})", self.provider, self.library);
+        let second = second(ranks).unwrap_or_default();
+        let what = match bench.what {
+            What::SendRecv => {
+                format!("send_recv on {ranks} ranks, pairs at once: {}, {over}, {memory}", ranks / 2)
+            }
+            What::Put => format!("put between ranks 0 and {second} of {ranks} {over}"),
+            What::Collective(collective) => {
+                format!("{} on {ranks} ranks {over}, {memory}{place}{reproducible}", collective.name())
+            }
+        };
+        lines.extend(told(&what, width));
+        if let Some(raw) = self.raw {
+            let raw = format!("raw put {:.2} GB/s at 1 MiB from rank 0 to {second}", raw / 1e9);
+            lines.extend(told(&raw, width));
+        }
+        lines.extend(told(kind.meaning(), width));
+        lines.extend(table.head());
+        lines.iter().for_each(|line| self.line(line));
+    }
+
     fn line(&mut self, text: &str) {
-        if let Err(error) = writeln!(std::io::stdout(), "{text}") {
+        if !self.only_json
+            && let Err(error) = writeln!(io::stdout(), "{text}")
+        {
             self.trouble.get_or_insert(error);
         }
     }
 
-    fn record(&mut self, record: Value) {
+    /// Prints a row of the table.
+    fn row(&mut self, cells: &[String]) {
+        self.head();
+        if let Some((_, _, table)) = &self.now {
+            let row = table.row(cells);
+            self.line(&row);
+        }
+    }
+
+    fn record(&mut self, record: &Value) {
         if let Some(json) = &mut self.json
             && let Err(error) = writeln!(json, "{record}").and_then(|()| json.flush())
         {
@@ -281,42 +240,84 @@ impl Report {
         }
     }
 
-    /// Fails if the file for lines of JSON could not be written.
-    pub(super) fn check(&mut self) -> Result<()> {
-        match self.trouble.take_if(|_| self.json.is_none()) {
-            Some(error) => Err(format!("writing the results: {error}").into()),
-            None => Ok(()),
+    /// Whether to go on, on all ranks: not if nobody reads standard output.
+    ///
+    /// # Errors
+    /// If the results could not be written for another reason.
+    pub(super) fn check(&mut self, group: &ProcessGroup) -> Result<bool> {
+        if let Some(watch) = &self.watch {
+            watch.on(None);
         }
+        if self.trouble.as_ref().is_some_and(|error| error.kind() != ErrorKind::BrokenPipe) {
+            self.written()?;
+        }
+        let mut closed = [u32::from(self.trouble.is_some())];
+        group.broadcast(&mut closed, 0)?;
+        self.closed = closed != [0];
+        Ok(!self.closed)
     }
 
-    /// Reports a collective.
-    pub(super) fn collective(&mut self, row: &Row) {
+    /// Whether nobody reads standard output, as the last check has found.
+    pub(super) const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Reports a collective: out of place, in place, or both.
+    pub(super) fn collective(&mut self, rows: &[Row]) {
         if !self.reports {
             return;
         }
-        self.head();
-        let [min, p50, p99] = [0.0, 0.5, 0.99].map(|q| quantile(&row.samples, q) * 1e6);
-        let mean = row.mean * 1e6;
-        let bytes = row.case.bytes as f64;
-        let algbw = bytes / p50 / 1e3;
-        let busbw = algbw * bus_factor(row.case.collective, self.ranks);
-        let of_raw = self.raw.map(|raw| 100.0 * busbw * 1e9 / raw);
-        let cpu = if row.case.bytes == 0 { 0.0 } else { row.cpu / (bytes / 1e9) };
-        self.line(&format!(
-            "{} {min:>9.2} {p50:>9.2} {p99:>9.2} {mean:>9.2} {algbw:>7.3} {busbw:>7.3} {:>6} {cpu:>7.2} {:>6}",
-            row.case,
-            of_raw.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}")),
-            row.case.wrong,
-        ));
-        self.record(self.of_case(
-            &row.case,
-            json!({
-                "time_us": { "min": min, "p50": p50, "p99": p99, "mean": mean },
-                "algbw": algbw, "busbw": busbw, "pct_of_raw": of_raw, "raw_GBps": self.raw.map(|raw| raw / 1e9),
-                "raw_pair": self.raw.and_then(|_| Some([0, second(self.ranks)?])), "cpu_s_per_GB": cpu,
-                "registered_bytes": row.memory,
-            }),
-        ));
+        let Some((_, kind, _)) = &self.now else { return };
+        let kind = *kind;
+        let mut cells = rows.first().map_or_else(Vec::new, |row| columns::of_case(&row.case));
+        for row in rows {
+            let (algbw, busbw) = self.bandwidths(row);
+            let of_raw = self.raw.map(|raw| 100.0 * busbw * 1e9 / raw);
+            if kind == Kind::Detail {
+                self.row(&columns::of_detail(row, busbw, of_raw));
+            }
+            let time = quantile(&row.samples, 0.5) * 1e6;
+            cells.extend([
+                fixed(time, 2, 8),
+                fixed(algbw, 3, 6),
+                fixed(busbw, 3, 6),
+                row.case.wrong.to_string(),
+            ]);
+        }
+        if kind != Kind::Detail {
+            self.row(&cells);
+        }
+        for row in rows {
+            let (algbw, busbw) = self.bandwidths(row);
+            let of_raw = self.raw.map(|raw| 100.0 * busbw * 1e9 / raw);
+            let [min, p50, p99] = [0.0, 0.5, 0.99].map(|q| quantile(&row.samples, q) * 1e6);
+            self.count(&row.case, busbw);
+            let record = self.of_case(
+                &row.case,
+                json!({
+                    "time_us": { "min": min, "p50": p50, "p99": p99, "mean": row.mean * 1e6 },
+                    "algbw": algbw, "busbw": busbw, "pct_of_raw": of_raw, "raw_GBps": self.raw.map(|raw| raw / 1e9),
+                    "raw_pair": self.raw.and_then(|_| Some([0, second(self.ranks)?])), "cpu_s_per_GB": row.cpu_a_gigabyte(),
+                    "registered_bytes": row.memory,
+                }),
+            );
+            self.record(&record);
+        }
+    }
+
+    /// The algorithm's bandwidth and the bus bandwidth, in GB/s.
+    fn bandwidths(&self, row: &Row) -> (f64, f64) {
+        let algbw = row.case.bytes as f64 / (quantile(&row.samples, 0.5) * 1e6) / 1e3;
+        (algbw, algbw * bus_factor(row.case.collective, self.ranks))
+    }
+
+    /// For the last lines.
+    fn count(&mut self, case: &Case, busbw: f64) {
+        self.wrong += case.wrong;
+        self.bus = (self.bus.0 + busbw, self.bus.1 + 1);
+        if self.algorithms.last().is_none_or(|(last, _)| *last != case.algorithm) {
+            self.algorithms.push((case.algorithm, case.bytes));
+        }
     }
 
     /// Reports a collective with computations.
@@ -324,55 +325,70 @@ impl Report {
         if !self.reports {
             return;
         }
-        self.head();
-        let [collective, sleep, with_sleep, work, with_work] = [
-            row.idle.communication,
-            row.idle.computation,
-            row.idle.both,
-            row.busy.computation,
-            row.busy.both,
-        ]
-        .map(|seconds| seconds * 1e6);
         let [idle, busy] = [row.idle.hidden(), row.busy.hidden()];
-        self.line(&format!(
-            "{} {collective:>10.2} | {sleep:>9.2} {with_sleep:>9.2} {idle:>7.1} | {work:>9.2} {with_work:>9.2} \
-             {busy:>7.1} | {:>6}",
-            row.case, row.case.wrong,
-        ));
-        self.record(self.of_case(
+        self.row(&columns::of_overlap(row));
+        let micros = |seconds: f64| seconds * 1e6;
+        let collective = micros(row.idle.communication);
+        let algbw = row.case.bytes as f64 / collective / 1e3;
+        let busbw = algbw * bus_factor(row.case.collective, self.ranks);
+        self.count(&row.case, busbw);
+        let record = self.of_case(
             &row.case,
             json!({
-                "communication_us": collective,
-                "idle": { "compute_us": sleep, "total_us": with_sleep, "overlap_pct": idle },
+                "time_us": { "min": null, "p50": collective, "p99": null, "mean": null },
+                "algbw": algbw, "busbw": busbw, "communication_us": collective,
+                "idle": {
+                    "compute_us": micros(row.idle.computation), "total_us": micros(row.idle.both), "overlap_pct": idle,
+                },
                 "busy": {
-                    "compute_us": work, "total_us": with_work, "overlap_pct": busy, "threads": row.threads,
+                    "compute_us": micros(row.busy.computation), "total_us": micros(row.busy.both), "overlap_pct": busy,
+                    "threads": row.threads,
                 },
             }),
-        ));
+        );
+        self.record(&record);
+    }
+
+    /// A record with what all have, and null for what only some have.
+    fn of_all(&self, bytes: usize, iterations: usize) -> Value {
+        let Some((bench, ..)) = &self.now else { return Value::Null };
+        let (host, processors) = self.origin.first();
+        let mut record = json!({
+            "bench": bench.what.name(), "unisono": env!("CARGO_PKG_VERSION"), "library": self.library,
+            "provider": self.provider, "date": self.origin.date, "host": host, "hosts": self.origin.hosts(),
+            "processors": processors, "processor": self.origin.processor, "ranks": self.ranks, "bytes": bytes,
+            "iterations": iterations, "warmup": bench.warmup,
+        });
+        for name in ONLY_SOME {
+            record[*name] = Value::Null;
+        }
+        record
     }
 
     /// A record of a collective: its case, and what was measured.
     fn of_case(&self, case: &Case, measured: Value) -> Value {
+        let registered = self.now.as_ref().map(|(bench, ..)| bench.registered);
         let what = json!({
-            "collective": case.collective.name(), "algorithm": case.algorithm, "ranks": self.ranks,
-            "provider": self.provider, "library": self.library, "bytes": case.bytes, "count": case.count,
+            "collective": case.collective.name(), "algorithm": case.algorithm, "count": case.count,
             "dtype": case.dtype.name(), "op": case.op.map(|op| op.to_string()),
             "reduction": case.op.map(|_| self.reduction.name()), "root": case.root,
-            "registered": self.registered, "in_place": self.in_place, "wrong": case.wrong,
+            "registered": registered, "in_place": case.in_place, "wrong": case.wrong,
         });
-        merged(what, measured)
+        merged(merged(self.of_all(case.bytes, case.iterations), what), measured)
     }
 
     /// A record of messages or puts: what they were, and what was measured.
-    fn of_flow(&self, what: Value, flow: &Flow) -> Value {
-        let Flow { bytes, latency_us: [min, p50, p99], one_way, both_ways } = flow;
+    fn of_flow(&self, what: Value, flow: &super::rows::Flow) -> Value {
+        let [min, p50, p99] = flow.latency_us;
+        let (one_way, both_ways) = (flow.one_way, flow.both_ways);
         let measured = json!({
-            "ranks": self.ranks, "provider": self.provider, "library": self.library, "bytes": bytes,
-            "latency_us": { "min": min, "p50": p50, "p99": p99 },
+            "window": flow.window, "latency_us": { "min": min, "p50": p50, "p99": p99 },
+            "time_us": { "min": min, "p50": p50, "p99": p99, "mean": null },
+            "algbw": one_way.gigabytes, "busbw": one_way.gigabytes,
             "one_way_GBps": one_way.gigabytes, "both_ways_GBps": both_ways.gigabytes,
             "rate_Mps": one_way.millions, "rate_both_Mps": both_ways.millions,
         });
-        merged(what, measured)
+        merged(merged(self.of_all(flow.bytes, flow.iterations), what), measured)
     }
 
     /// Reports messages.
@@ -380,72 +396,69 @@ impl Report {
         if !self.reports {
             return;
         }
-        self.head();
         let MessageRow { flow, count, dtype, pairs, wrong } = row;
         let dtype = dtype.name();
-        self.line(&format!("{:>12} {count:>11} {dtype:>5} {flow} {wrong:>6}", flow.bytes));
+        let before = vec![flow.bytes.to_string(), count.to_string(), dtype.to_owned()];
+        self.row(&[before, columns::of_flow(flow), vec![wrong.to_string()]].concat());
+        self.wrong += wrong;
+        self.bus = (self.bus.0 + flow.one_way.gigabytes, self.bus.1 + 1);
+        let registered = self.now.as_ref().map(|(bench, ..)| bench.registered);
         let what = json!({
-            "send_recv": true, "pairs": pairs, "count": count, "dtype": dtype, "registered": self.registered,
-            "wrong": wrong,
+            "send_recv": true, "pairs": pairs, "count": count, "dtype": dtype, "registered": registered, "wrong": wrong,
         });
-        self.record(self.of_flow(what, flow));
+        let record = self.of_flow(what, flow);
+        self.record(&record);
     }
 
     /// Reports puts.
-    pub(super) fn put(&mut self, flow: &Flow) {
+    pub(super) fn put(&mut self, flow: &super::rows::Flow) {
         if !self.reports {
             return;
         }
-        self.head();
-        self.line(&format!("{:>12} {flow}", flow.bytes));
-        self.record(self.of_flow(json!({ "put": true, "pair": [0, second(self.ranks)] }), flow));
+        self.row(&[vec![flow.bytes.to_string()], columns::of_flow(flow)].concat());
+        self.bus = (self.bus.0 + flow.one_way.gigabytes, self.bus.1 + 1);
+        let record = self.of_flow(json!({ "put": true, "pair": [0, second(self.ranks)] }), flow);
+        self.record(&record);
     }
 
-    /// Ends the report. Fails if something could not be written.
+    /// Prints the last lines of what was measured: the algorithms, wrong values, the average.
+    fn sum_up(&mut self) {
+        let Some((bench, ..)) = &self.now else { return };
+        let (what, all) = (bench.what, std::mem::take(&mut self.algorithms));
+        let (wrong, (sum, count)) = (std::mem::take(&mut self.wrong), std::mem::take(&mut self.bus));
+        if count == 0 {
+            return;
+        }
+        if let Some(((first, _), more)) = all.split_first() {
+            let more: String = more.iter().map(|(name, bytes)| format!(", {name} from {bytes} B")).collect();
+            let lines = told(&format!("Algorithm              : {first}{more}"), self.width);
+            lines.iter().for_each(|line| self.line(line));
+        }
+        if what != What::Put {
+            let well = if wrong == 0 { "OK" } else { "FAILED" };
+            self.line(&format!("# Wrong values           : {wrong} {well}"));
+        }
+        self.line(&format!("# Average bus bandwidth  : {} GB/s", fixed(sum / f64::from(count), 3, 9)));
+    }
+
+    /// Ends the report.
+    ///
+    /// # Errors
+    /// If something could not be written, but for a reader who has gone.
     pub(super) fn end(mut self, group: &ProcessGroup) -> Result<()> {
-        if self.reports && self.headed {
-            let memory = group.memory();
-            self.line(&format!("# {memory} bytes of registered memory for windows on this rank"));
+        if self.reports && self.greeted {
+            self.sum_up();
+            self.line(&format!("# Registered for windows : {} bytes on rank 0", group.memory()));
         }
-        match self.trouble {
-            Some(error) => Err(format!("writing the results: {error}").into()),
-            None => Ok(()),
+        self.written()
+    }
+
+    fn written(&mut self) -> Result<()> {
+        match self.trouble.take() {
+            Some(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(format!("writing the results: {error}").into())
+            }
+            _ => Ok(()),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantiles_are_members() {
-        let sorted = [1.0, 2.0, 3.0, 4.0, 100.0];
-        assert_eq!(quantile(&sorted, 0.0), 1.0);
-        assert_eq!(quantile(&sorted, 0.5), 3.0);
-        assert_eq!(quantile(&sorted, 0.99), 100.0);
-        assert_eq!(quantile::<f64>(&[], 0.5), 0.0);
-    }
-
-    #[test]
-    fn what_is_hidden_is_a_percentage_of_the_communication() {
-        let hidden = |communication, computation, both| Times { communication, computation, both }.hidden();
-        assert_eq!(hidden(8.0, 10.0, 10.0), 100.0);
-        assert_eq!(hidden(8.0, 10.0, 18.0), 0.0);
-        assert_eq!(hidden(8.0, 10.0, 12.0), 75.0);
-        // Noise: faster together than the computation alone, and slower than one after the other.
-        assert_eq!(
-            [hidden(8.0, 10.0, 9.0), hidden(8.0, 10.0, 20.0), hidden(0.0, 0.0, 0.0)],
-            [100.0, 0.0, 100.0]
-        );
-    }
-
-    #[test]
-    fn bus_factors_are_those_of_nccl_tests() {
-        assert_eq!(bus_factor(Collective::AllReduce, 4), 1.5);
-        assert_eq!(bus_factor(Collective::AllGather, 4), 0.75);
-        assert_eq!(bus_factor(Collective::AllToAll, 4), 0.75);
-        assert_eq!(bus_factor(Collective::Reduce, 4), 1.0);
-        assert_eq!(bus_factor(Collective::Broadcast, 4), 1.0);
     }
 }

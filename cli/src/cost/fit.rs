@@ -18,7 +18,7 @@ use super::{
     Case, Result,
     measure_rank::{self, Found, Raw},
 };
-use crate::{bench::report::median, invocation, words};
+use crate::{bench::rows::median, invocation, words};
 
 /// With more cores than this, ranks that share cores are not measured, because it would take too many processes.
 const MOST_CORES: usize = 16;

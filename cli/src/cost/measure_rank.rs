@@ -19,7 +19,7 @@ use unisono_schedule::{
 
 use super::{Case, Result};
 use crate::{
-    bench::{progress::Progress, put_pair, report::quantile},
+    bench::{progress::Progress, put_pair, rows::quantile},
     tune::measure::{self, Way},
 };
 
@@ -149,7 +149,8 @@ fn raw(group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Resul
     let mut fastest = |bytes: usize, puts: u32, both: bool| -> Result<f64> {
         let mut least = f64::INFINITY;
         for _ in 0..RUNS {
-            let time = pair.stream(bytes, u64::from(puts), both || first, both || !first)?;
+            let time =
+                pair.stream((bytes, put_pair::WINDOW), u64::from(puts), both || first, both || !first)?;
             least = least.min(time.as_secs_f64() / f64::from(puts));
         }
         Ok(least)

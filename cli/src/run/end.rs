@@ -12,6 +12,9 @@ pub(crate) enum End {
 }
 
 impl End {
+    /// By a closed pipe.
+    pub(crate) const PIPE: Self = Self::Signal(13);
+
     /// The exit status as shells compute it.
     pub(super) fn status(self) -> i32 {
         match self {

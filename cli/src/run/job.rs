@@ -4,12 +4,13 @@ use std::{
     env,
     ffi::OsString,
     io,
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     process::{Command, Stdio},
     sync::mpsc::{self, Receiver, Sender},
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     process::{Resource, getpid, getrlimit, setrlimit},
     rand::{GetRandomFlags, getrandom},
 };
@@ -279,6 +280,13 @@ pub(super) fn ssh_addresses() -> [Option<std::net::IpAddr>; 2] {
 /// Whether a launcher, or a user by hand, has said that this process is a rank.
 pub(crate) fn is_launched() -> bool {
     launch::is_set(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+}
+
+/// Whether the reader of a pipe has gone.
+pub(crate) fn is_closed(output: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(output, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut asked, Some(&now)).is_ok_and(|count| count > 0) && asked[0].revents().contains(PollFlags::ERR)
 }
 
 /// A random token, which distinguishes this job from others that may use the same port.

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, process::ExitCode, thread};
 
-mod end;
+pub(crate) mod end;
 pub(crate) mod guard;
 pub(crate) mod hosts;
 pub(crate) mod job;

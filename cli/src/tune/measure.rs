@@ -16,7 +16,7 @@ use crate::{
         data::{self, Sample, with_dtype},
         operands::call,
         progress::Progress,
-        report::median,
+        rows::median,
     },
     cost::{Case, Shape},
 };

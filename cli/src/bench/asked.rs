@@ -1,0 +1,338 @@
+//! What the command line asks to measure: several collectives, types, reductions and roots are as many measurements.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
+use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
+use unisono_schedule::Collective;
+
+use super::{
+    Bench, Result, What, parse_dtype,
+    report::{self, Report},
+};
+use crate::{
+    run::{
+        self,
+        end::End,
+        job::{self, Job},
+    },
+    words,
+};
+
+/// One of some, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Every<T> {
+    All,
+    One(T),
+}
+
+/// Reads `all`, or one of them by `parse`.
+fn every<T: Clone + Send + Sync + 'static>(
+    parse: fn(&str) -> std::result::Result<T, String>,
+) -> impl TypedValueParser<Value = Every<T>> {
+    StringValueParser::new().try_map(move |text| match text.as_str() {
+        "all" => Ok(Every::All),
+        text => parse(text).map(Every::One),
+    })
+}
+
+/// The options of measurements.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Asked {
+    /// all_reduce, reduce_scatter, all_gather, broadcast, barrier, reduce, gather, scatter, all_to_all, send_recv or put; several one
+    /// after the other
+    #[arg(value_name = "COLLECTIVE", value_delimiter = ',', required = true, value_parser = parse_what)]
+    whats: Vec<What>,
+    /// The smallest size in bytes, for instance 8, 4K, 1M. As in nccl-tests, it is the size of the whole vector, rounded down to
+    /// whole elements (and to equal blocks if every rank has a block)
+    #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
+    min_bytes: usize,
+    /// The largest size in bytes
+    #[arg(short = 'e', long, value_name = "BYTES", default_value = "64M", value_parser = unisono::config::parse_size)]
+    max_bytes: usize,
+    /// The factor from one size to the next
+    #[arg(short = 'f', long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
+    factor: u32,
+    /// The difference of one size and the next in bytes, in place of a factor
+    #[arg(short = 'i', long, value_name = "BYTES", conflicts_with = "factor", value_parser = parse_step)]
+    step: Option<usize>,
+    /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64, or all [default: f32]
+    #[arg(short, long, value_name = "TYPE", value_parser = every(parse_dtype))]
+    dtype: Option<Every<Dtype>>,
+    /// The reduction: sum, product, min, max, avg, band, bor, bxor, premulsum:FACTOR, or all but the last [default: sum]
+    #[arg(short, long, value_parser = every(parse_op))]
+    op: Option<Every<ReduceOp>>,
+    /// Timed calls of each size. Default: as many as take about a quarter of a second, from 5 to 2000; for put as many as move
+    /// 256 MiB, from 32 to 5000
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    iters: Option<u32>,
+    /// Untimed calls of each size, before the timed ones
+    #[arg(short, long, value_name = "N", default_value_t = 5)]
+    warmup: u32,
+    /// The root of a broadcast, reduce, gather or scatter, or all [default: 0]
+    #[arg(short, long, value_name = "RANK", value_parser = every(parse_root))]
+    root: Option<Every<usize>>,
+    /// How many messages or puts are under way at once, for their rates; several are measured one after the other [default: 64 messages,
+    /// 16 puts; of large messages as many as have 16 MiB]
+    #[arg(short = 'W', long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    window: Vec<u32>,
+    /// End with status 1 if a size takes longer than this, for instance 10 (seconds) or 500ms
+    #[arg(short = 'T', long = "limit", value_name = "TIME", value_parser = parse_limit)]
+    limit: Option<Duration>,
+    /// Start this many ranks on this machine [default: under a launcher the launcher's, otherwise one for each core, 2 at least]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    ranks: Option<u32>,
+    /// The provider: tcp, shm, verbs or an exact name of libfabric's (as UNISONO_PROVIDER)
+    #[arg(long, value_parser = crate::meant::parse_provider)]
+    provider: Option<String>,
+    /// Use only this algorithm (as UNISONO_ALGORITHM=collective:algorithm)
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    algorithm: Option<String>,
+    /// Reduce in the order of ranks, so that the bits of the result do not depend on the algorithm (as
+    /// UNISONO_REDUCTION=reproducible)
+    #[arg(long)]
+    reproducible: bool,
+    /// Use registered buffers instead of plain memory
+    #[arg(long)]
+    registered: bool,
+    /// Measure the call only in place: input and output lie in the same memory
+    #[arg(long)]
+    in_place: bool,
+    /// Measure the call only out of place
+    #[arg(long, conflicts_with = "in_place")]
+    out_of_place: bool,
+    /// A table with more of each size: the algorithm, least, mean and 99th percentile, part of raw puts, processor time
+    #[arg(long)]
+    detail: bool,
+    /// Measure how much of the collective's time is hidden by computation between its start and the wait for it, in percent:
+    /// 100 - 100 (both - computation alone) / collective alone. Two computations are measured: the thread sleeps, as if an
+    /// accelerator computed, or all cores compute. Each takes a tenth longer than the collective
+    #[arg(long)]
+    overlap: bool,
+    /// Do not measure raw puts first (for the figure beside raw puts). Over the loopback, collectives may take a quarter longer after them
+    #[arg(long)]
+    no_raw: bool,
+    /// Also write the results to this file, one JSON object per line; with - write only that, to standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+fn parse_what(text: &str) -> std::result::Result<What, String> {
+    let all = || Collective::ALL.map(What::Collective).into_iter().chain([What::SendRecv, What::Put]);
+    words::known(text, all().find(|what| what.name() == text), "bench", all().map(What::name))
+}
+
+fn parse_op(text: &str) -> std::result::Result<ReduceOp, String> {
+    const NAMES: [&str; 9] =
+        ["sum", "product", "min", "max", "avg", "band", "bor", "bxor", "premulsum:FACTOR"];
+    words::known(text, ReduceOp::parse(text), "reduction", NAMES)
+}
+
+fn parse_root(text: &str) -> std::result::Result<usize, String> {
+    text.parse().map_err(|_| "wanted a rank, from 0, or all".to_owned())
+}
+
+fn parse_step(text: &str) -> std::result::Result<usize, String> {
+    match unisono::config::parse_size(text)? {
+        0 => Err("wanted 1 byte at least".to_owned()),
+        step => Ok(step),
+    }
+}
+
+/// Reads a time; a number alone is of seconds.
+fn parse_limit(text: &str) -> std::result::Result<Duration, String> {
+    let limit = match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
+        Err(_) => unisono::config::parse_duration(text)?,
+    };
+    // 0 is no limit, as in nccl-tests.
+    Ok(limit)
+}
+
+impl Asked {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self.ranks {
+            Some(ranks) => self.start(ranks),
+            None if job::is_launched() => self.measure(),
+            None => {
+                let ranks = self.own_number(run::cores());
+                self.checked(ranks as usize)?;
+                crate::complain!("unisono bench: {}; --ranks N starts N", self.why(ranks, run::cores()));
+                self.start(ranks)
+            }
+        }
+    }
+
+    /// How many ranks it starts by itself on this many cores: one on each; where only pairs are measured, or there is but one core, 2.
+    fn own_number(&self, cores: u32) -> u32 {
+        if self.whats == [What::Put] { 2 } else { cores.max(2) }
+    }
+
+    /// The sentence that says so.
+    fn why(&self, ranks: u32, cores: u32) -> String {
+        match self.whats[..] {
+            [What::Put] => "2 ranks on this host, which a put takes".to_owned(),
+            _ if ranks == cores => {
+                format!("{ranks} ranks on this host, one for each core that this process may use")
+            }
+            _ => format!(
+                "{ranks} ranks on this host, where this process may use {}",
+                words::some(cores as usize, "core")
+            ),
+        }
+    }
+
+    /// Starts the ranks, each of which runs this bench without `--ranks`.
+    fn start(&self, ranks: u32) -> Result<ExitCode> {
+        self.checked(ranks as usize)?;
+        // Rank 0 opens it again; checked here before ranks are started.
+        report::check_json(self.json.as_deref())?;
+        let end = Job::again(ranks).run()?;
+        // A reader that has stopped ends it as it ends others.
+        let end = if end == End::Status(0) && job::is_closed(&std::io::stdout()) { End::PIPE } else { end };
+        Ok(end.exit_code())
+    }
+
+    /// The measurements, each checked.
+    fn checked(&self, ranks: usize) -> Result<Vec<Bench>> {
+        let all: Vec<Bench> = self.whats.iter().flat_map(|&what| self.each(what, ranks)).collect();
+        all.iter().try_for_each(|bench| bench.check(ranks))?;
+        if all.is_empty() {
+            return Err("no reduction of this type".into());
+        }
+        Ok(all)
+    }
+
+    /// The measurements of one collective, of messages or of puts. Beside others, it has only the options that mean something for it.
+    fn each(&self, what: What, ranks: usize) -> Vec<Bench> {
+        let among = self.whats.len() > 1;
+        let one = Bench {
+            what,
+            min_bytes: self.min_bytes,
+            max_bytes: self.max_bytes,
+            factor: self.factor,
+            step: self.step,
+            dtype: None,
+            op: None,
+            root: None,
+            iters: self.iters,
+            warmup: self.warmup,
+            windows: self.window.clone(),
+            limit: self.limit.filter(|limit| !limit.is_zero()),
+            algorithm: self.algorithm.clone(),
+            reproducible: self.reproducible,
+            registered: self.registered,
+            in_place: self.in_place,
+            out_of_place: self.out_of_place,
+            detail: self.detail,
+            overlap: self.overlap,
+            no_raw: self.no_raw,
+            json: self.json.clone(),
+        };
+        let dtypes = match self.dtype {
+            None => vec![None],
+            Some(Every::One(dtype)) => vec![Some(dtype)],
+            Some(Every::All) => Dtype::ALL.map(Some).to_vec(),
+        };
+        let roots = match self.root {
+            None => vec![None],
+            Some(Every::One(root)) => vec![Some(root)],
+            Some(Every::All) => (0..ranks).map(Some).collect(),
+        };
+        let mut all = Vec::new();
+        for &dtype in &dtypes {
+            let ops = match self.op {
+                None => vec![None],
+                Some(Every::One(op)) => vec![Some(op)],
+                Some(Every::All) => ReduceOp::PLAIN.map(Some).to_vec(),
+            };
+            let fits = |op: &Option<ReduceOp>| {
+                // One that was not named is left out where the type has it not.
+                let listed = self.op == Some(Every::All) || dtypes.len() > 1;
+                !listed || op.is_none_or(|op| op.check(dtype.unwrap_or(Dtype::F32)).is_ok())
+            };
+            for op in ops.into_iter().filter(fits) {
+                for &root in &roots {
+                    let bench = Bench { dtype, op, root, ..one.clone() };
+                    let bench = if among { bench.meant(self) } else { bench };
+                    // Without what has no meaning, some are the same.
+                    if !all.iter().any(|other: &Bench| {
+                        (other.dtype, other.op, other.root) == (bench.dtype, bench.op, bench.root)
+                    }) {
+                        all.push(bench);
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Runs one rank of the benches.
+    fn measure(&self) -> Result<ExitCode> {
+        let mut with = Config::default();
+        let group = ProcessGroup::from_env_with(|config| {
+            config.provider = self.provider.clone().or_else(|| config.provider.take());
+            // For these collectives alone: another algorithm of the barrier would change when the ranks begin.
+            if let Some(algorithm) = &self.algorithm {
+                let named = |what: &What| {
+                    matches!(what, What::Collective(_)).then(|| format!("{}:{algorithm}", what.name()))
+                };
+                config.algorithm = Some(self.whats.iter().filter_map(named).collect::<Vec<_>>().join(","));
+            }
+            if self.reproducible {
+                config.reduction = Reduction::Reproducible;
+            }
+            with = config.clone();
+        })?;
+        let options = ProcessGroup::transport_options(&with);
+        let measured = self.checked(group.size()).and_then(|benches| {
+            let mut report = Report::new(&group, &benches[0], with.reduction)?;
+            let mut wrong = 0;
+            for bench in &benches {
+                wrong += bench.measure(&group, &options, &mut report)?;
+                if report.is_closed() {
+                    break;
+                }
+            }
+            report.end(&group)?;
+            Ok(wrong)
+        });
+        // The other ranks report an error of one rank alone too, such as a full disk.
+        let wrong = measured.inspect_err(|error| drop(group.abort(&error.to_string())))?;
+        if wrong == 0 {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if group.rank() == 0 {
+            crate::complain!("unisono bench: {wrong} elements are wrong, on all ranks together");
+        }
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+impl Bench {
+    /// Without the options that mean nothing for it, but something for another of those asked for.
+    fn meant(self, asked: &Asked) -> Self {
+        let others = |is: fn(&What) -> bool| asked.whats.iter().any(is);
+        let collective = |what: &What| matches!(what, What::Collective(_));
+        let reduces = |what: &What| matches!(what, What::Collective(collective) if collective.reduces());
+        let rooted = |what: &What| matches!(what, What::Collective(collective) if collective.has_root());
+        let both = |what: &What| matches!(what, What::Collective(collective) if super::operands::has_both(*collective));
+        let keeps = |is: fn(&What) -> bool| is(&self.what) || !others(is);
+        let typed: fn(&What) -> bool = |what| *what != What::Put;
+        let flows: fn(&What) -> bool = |what| !matches!(what, What::Collective(_));
+        Self {
+            dtype: self.dtype.filter(|_| keeps(typed)),
+            registered: self.registered && keeps(typed),
+            op: self.op.filter(|_| keeps(reduces)),
+            reproducible: self.reproducible && keeps(reduces),
+            root: self.root.filter(|_| keeps(rooted)),
+            in_place: self.in_place && keeps(both),
+            detail: self.detail && keeps(collective),
+            overlap: self.overlap && keeps(collective),
+            no_raw: self.no_raw && keeps(collective),
+            algorithm: self.algorithm.clone().filter(|_| keeps(collective)),
+            windows: if keeps(flows) { self.windows.clone() } else { Vec::new() },
+            ..self
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Where and when a bench ran, and who takes part.
+
+use std::{fs, time::SystemTime};
+
+use serde::{Deserialize, Serialize};
+use unisono::ProcessGroup;
+
+use super::{Result, table::Column, table::Table};
+
+/// A rank, and where it is.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Place {
+    pub(super) host: String,
+    pub(super) pid: u32,
+    /// The processors on which it may run.
+    pub(super) cores: Vec<usize>,
+    /// What only it and those have that share memory with it.
+    shares: Option<[u64; 2]>,
+    one_host: bool,
+}
+
+/// Where and when.
+#[derive(Debug)]
+pub(super) struct Origin {
+    pub(super) date: String,
+    pub(super) processor: String,
+    pub(super) places: Vec<Place>,
+    provider: String,
+}
+
+/// Of more ranks, the table has the first of each host.
+const MOST_RANKS: usize = 64;
+
+impl Origin {
+    /// To be called by all ranks.
+    pub(super) fn of(group: &ProcessGroup) -> Result<Self> {
+        let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+        let limits = group.limits();
+        #[allow(clippy::cast_possible_truncation, reason = "two halves")]
+        let own = Place {
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            cores: (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
+            shares: limits.shares.map(|it| [(it >> 64) as u64, it as u64]),
+            one_host: limits.one_host,
+        };
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let described = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = described.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        Ok(Self {
+            date: date(since.as_secs()),
+            processor: model
+                .map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, model)| model.trim().to_owned()),
+            places: group.all_gather_object(&own)?,
+            provider: limits.provider.clone(),
+        })
+    }
+
+    /// This rank's host and cores; rank 0 asks.
+    pub(super) fn first(&self) -> (&str, usize) {
+        self.places.first().map_or(("", 0), |place| (&place.host, place.cores.len()))
+    }
+
+    /// The number of hosts.
+    pub(super) fn hosts(&self) -> usize {
+        let names: std::collections::BTreeSet<_> = self.places.iter().map(|place| &place.host).collect();
+        names.len()
+    }
+
+    /// By what rank 0 reaches a rank.
+    fn way(&self, rank: usize) -> &str {
+        let (Some(first), Some(other)) = (self.places.first(), self.places.get(rank)) else { return "" };
+        let fabric = self.provider.strip_prefix("shm,").unwrap_or(&self.provider);
+        match rank {
+            0 => "-",
+            _ if first.one_host || first.shares.is_some() && first.shares == other.shares => "shm",
+            _ => fabric,
+        }
+    }
+
+    /// The lines that say who is where.
+    pub(super) fn lines(&self, width: usize) -> Vec<String> {
+        let host = self.places.iter().map(|place| place.host.len()).max().unwrap_or(0).clamp(4, 40);
+        let columns = vec![
+            Column::new("rank", "", 8, 0),
+            Column::new("host", "", host, 0),
+            Column::new("pid", "", 8, 2),
+            Column::new("cores", "", 16, 1),
+            Column::new("way", "", 12, 1),
+        ];
+        let table = Table::new(columns, width);
+        let few = self.places.len() <= MOST_RANKS;
+        let mut lines = table.head();
+        let mut last = "";
+        for (rank, place) in self.places.iter().enumerate() {
+            if few || place.host != last {
+                let cells = [
+                    rank.to_string(),
+                    place.host.clone(),
+                    place.pid.to_string(),
+                    ranges(&place.cores),
+                    self.way(rank).to_owned(),
+                ];
+                lines.push(format!("#{}", table.row(&cells).get(1..).unwrap_or_default()));
+            }
+            last = &place.host;
+        }
+        if !few {
+            lines.push(format!("# of {} ranks, the first of each host's", self.places.len()));
+        }
+        lines
+    }
+}
+
+/// Numbers as `0-3,8`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => parts.push((number, number)),
+        }
+    }
+    let shown = |&(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    parts.iter().map(shown).collect::<Vec<_>>().join(",")
+}
+
+/// The time of these seconds since 1970, in UTC, as ISO 8601 has it.
+fn date(seconds: u64) -> String {
+    let (mut days, of_day) = (seconds / 86400, seconds % 86400);
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let mut year = 1970;
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let mut month = 1;
+    for length in [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_and_ranges_are_as_people_write_them() {
+        assert_eq!(date(0), "1970-01-01T00:00:00Z");
+        assert_eq!(date(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(date(1_795_915_012), "2026-11-29T01:16:52Z");
+        assert_eq!(date(4_107_542_399), "2100-02-28T23:59:59Z");
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(ranges(&[]), "");
+    }
+}

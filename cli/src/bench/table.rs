@@ -1,0 +1,155 @@
+//! Tables of at most 100 columns, which lose their least needed columns where a terminal is narrower.
+
+/// The widest line.
+pub(super) const WIDEST: usize = 100;
+
+/// A column.
+pub(super) struct Column {
+    /// What stands over it and its neighbours, if something does.
+    pub over: &'static str,
+    pub head: &'static str,
+    pub unit: &'static str,
+    pub width: usize,
+    /// The columns with the largest number are dropped first; those with 0 stay.
+    pub least: u8,
+}
+
+impl Column {
+    pub(super) const fn new(head: &'static str, unit: &'static str, width: usize, least: u8) -> Self {
+        Self { over: "", head, unit, width, least }
+    }
+
+    pub(super) const fn over(self, over: &'static str) -> Self {
+        Self { over, ..self }
+    }
+}
+
+/// The columns that fit.
+pub(super) struct Table {
+    columns: Vec<Column>,
+    shown: Vec<bool>,
+}
+
+impl Table {
+    pub(super) fn new(columns: Vec<Column>, width: usize) -> Self {
+        let mut shown = vec![true; columns.len()];
+        let total = |shown: &[bool]| -> usize {
+            let widths =
+                columns.iter().zip(shown).filter(|(_, shown)| **shown).map(|(column, _)| column.width + 1);
+            widths.sum::<usize>().saturating_sub(1)
+        };
+        while total(&shown) > width {
+            let left = columns.iter().zip(&shown).filter(|(_, shown)| **shown);
+            let Some(least) = left.map(|(column, _)| column.least).max().filter(|&least| least > 0) else {
+                break;
+            };
+            shown
+                .iter_mut()
+                .zip(&columns)
+                .filter(|(_, column)| column.least == least)
+                .for_each(|(it, _)| *it = false);
+        }
+        Self { columns, shown }
+    }
+
+    fn columns(&self) -> impl Iterator<Item = &Column> {
+        self.columns.iter().zip(&self.shown).filter(|(_, shown)| **shown).map(|(column, _)| column)
+    }
+
+    /// The lines over the rows, each behind a `#`.
+    pub(super) fn head(&self) -> Vec<String> {
+        let mut over = String::new();
+        let mut all = self.columns().peekable();
+        while let Some(column) = all.next() {
+            let mut width = column.width;
+            while let Some(next) = all.next_if(|next| next.over == column.over && !column.over.is_empty()) {
+                width += 1 + next.width;
+            }
+            over += &format!("{:^width$} ", column.over);
+        }
+        let line = |of: fn(&Column) -> &'static str| {
+            self.columns()
+                .map(|column| format!("{:>1$}", of(column), column.width))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let lines = [over, line(|column| column.head), line(|column| column.unit)];
+        let told = lines.iter().filter(|line| !line.trim().is_empty());
+        told.map(|line| format!("#{}", line.get(1..).unwrap_or_default().trim_end())).collect()
+    }
+
+    /// A row of these cells, one for each column.
+    pub(super) fn row(&self, cells: &[String]) -> String {
+        let shown = self.columns.iter().zip(cells).zip(&self.shown).filter(|(_, shown)| **shown);
+        shown.map(|((column, cell), _)| format!("{cell:>0$}", column.width)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A number with as many of `digits` digits behind the point as `width` has room for.
+pub(super) fn fixed(value: f64, digits: usize, width: usize) -> String {
+    let texts = (0..=digits).rev().map(|digits| format!("{value:.digits$}"));
+    texts.clone().find(|text| text.len() <= width).or_else(|| texts.last()).unwrap_or_default()
+}
+
+/// Lines of words behind `# `, broken where it says `, ` or has a space, as wide as they may be.
+pub(super) fn told(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                *line += &format!(" {word}")
+            }
+            Some(_) => lines.push(format!("#   {word}")),
+            None => lines.push(format!("# {word}")),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(width: usize) -> Table {
+        let time = || Column::new("time", "(us)", 8, 0).over("in place");
+        Table::new(
+            vec![
+                Column::new("size", "(B)", 6, 0),
+                Column::new("type", "", 5, 2),
+                Column::new("root", "", 4, 1),
+                time(),
+                time(),
+            ],
+            width,
+        )
+    }
+
+    #[test]
+    fn narrow_terminals_have_fewer_columns() {
+        let cells = ["8", "f32", "-1", "1.5", "2.5"].map(str::to_owned);
+        assert_eq!(table(100).row(&cells), "     8   f32   -1      1.5      2.5");
+        assert_eq!(table(30).row(&cells), "     8   -1      1.5      2.5");
+        assert_eq!(table(24).row(&cells), "     8      1.5      2.5");
+        assert_eq!(table(3).row(&cells), "     8      1.5      2.5");
+        let head = table(24).head();
+        assert_eq!(head, ["#          in place", "# size     time     time", "#  (B)     (us)     (us)"]);
+    }
+
+    #[test]
+    fn numbers_fit_their_columns() {
+        for (value, wanted) in [
+            (0.5, "0.500"),
+            (12.3456, "12.346"),
+            (123.456, "123.46"),
+            (123_456.7, "123457"),
+            (1e7, "10000000"),
+        ] {
+            assert_eq!(fixed(value, 3, 6), wanted);
+        }
+    }
+
+    #[test]
+    fn words_are_wrapped() {
+        assert_eq!(told("one two, three four", 12), ["# one two,", "#   three", "#   four"]);
+    }
+}
