@@ -1,4 +1,4 @@
-//! Charts as SVG: panels side by side, both axes logarithmic, one legend.
+//! Charts as SVG: panels side by side, both axes logarithmic, and one legend for all below them.
 
 use std::{error::Error, fs, path::Path};
 
@@ -27,8 +27,9 @@ pub(crate) struct Panel<'a> {
     pub bound: Option<Line>,
 }
 
-/// Colours that most people who do not see all colours can tell apart (Masataka Okabe and Kei Ito, 2008).
-const COLOURS: [RGBColor; 7] = [
+/// Colours that most people who do not see all colours can tell apart (Masataka Okabe and Kei Ito, 2008), and, for more lines, five
+/// that differ from them.
+const COLOURS: [RGBColor; 12] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -36,6 +37,11 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
+    RGBColor(136, 34, 85),
+    RGBColor(128, 128, 0),
+    RGBColor(64, 224, 208),
+    RGBColor(75, 0, 160),
+    RGBColor(139, 90, 43),
 ];
 /// How many lines a panel may have.
 pub(crate) const MOST: usize = COLOURS.len();
@@ -43,6 +49,10 @@ pub(crate) const MOST: usize = COLOURS.len();
 const GREY: RGBColor = RGBColor(150, 150, 150);
 /// The size of a panel in pixels.
 const SIZE: (u32, u32) = (760, 520);
+/// The height of a row of the legend, the width of a character there, and that of a sample with its distances, in pixels.
+const ROW: i32 = 22;
+const CHARACTER: usize = 9;
+const SAMPLE: usize = 60;
 /// The smallest value that is drawn, since 0 has no logarithm.
 const LEAST: f64 = 1e-10;
 
@@ -58,13 +68,22 @@ pub(crate) fn draw(file: &Path, panels: &[Panel<'_>]) -> Result<(), Box<dyn Erro
 fn render(panels: &[Panel<'_>]) -> Result<String, Box<dyn Error>> {
     let mut picture = String::new();
     let width = SIZE.0 * u32::try_from(panels.len())?;
-    let root = SVGBackend::with_string(&mut picture, (width, SIZE.1)).into_drawing_area();
+    let legend = legend(panels, width as usize);
+    let below = ROW * i32::try_from(legend.len())? + 12;
+    let root =
+        SVGBackend::with_string(&mut picture, (width, SIZE.1 + below.unsigned_abs())).into_drawing_area();
     root.fill(&WHITE)?;
-    for (area, panel) in root.split_evenly((1, panels.len())).iter().zip(panels) {
+    let (charts, names) = root.split_vertically(SIZE.1);
+    for (area, panel) in charts.split_evenly((1, panels.len())).iter().zip(panels) {
         one(area, panel)?;
     }
+    for (row, entries) in (0..).zip(&legend) {
+        for (x, name, colour) in entries {
+            sample(&names, (*x, ROW * row + ROW / 2), name, *colour)?;
+        }
+    }
     root.present()?;
-    drop(root);
+    drop((root, charts, names));
     Ok(picture)
 }
 
@@ -94,26 +113,60 @@ fn one(area: &Area<'_>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>> {
         .light_line_style(TRANSPARENT)
         .draw()?;
     for (line, colour) in panel.lines.iter().zip(COLOURS.iter().cycle()) {
-        let stroke = colour.stroke_width(2);
-        chart
-            .draw_series(LineSeries::new(places(line), stroke))?
-            .label(&line.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], stroke));
+        chart.draw_series(LineSeries::new(places(line), colour.stroke_width(2)))?;
+        // What was measured; the rest of the line is between.
+        chart.draw_series(
+            places(line).into_iter().map(|place| TriangleMarker::new(place, 5, colour.filled())),
+        )?;
     }
     if let Some(bound) = &panel.bound {
-        let stroke = GREY.stroke_width(2);
-        chart
-            .draw_series(DashedLineSeries::new(places(bound), 6, 4, stroke))?
-            .label(&bound.name)
-            .legend(move |(x, y)| DashedPathElement::new([(x, y), (x + 18, y)], 6, 4, stroke));
+        chart.draw_series(DashedLineSeries::new(places(bound), 6, 4, GREY.stroke_width(2)))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .label_font(("sans-serif", 15))
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.2))
-        .draw()?;
+    Ok(())
+}
+
+/// The rows of the legend: where in the row each entry begins, its name, and its colour; `None` for the dashed bound.
+fn legend<'p>(panels: &'p [Panel<'_>], width: usize) -> Vec<Vec<(i32, &'p str, Option<RGBColor>)>> {
+    let mut entries: Vec<(&str, Option<RGBColor>)> = Vec::new();
+    let of = |panel: &'p Panel<'_>| {
+        let lines = panel
+            .lines
+            .iter()
+            .zip(COLOURS.iter().cycle())
+            .map(|(line, colour)| (line.name.as_str(), Some(*colour)));
+        lines.chain(panel.bound.iter().map(|bound| (bound.name.as_str(), None))).collect::<Vec<_>>()
+    };
+    for entry in panels.iter().flat_map(of) {
+        if !entries.contains(&entry) {
+            entries.push(entry);
+        }
+    }
+    let longest = entries.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let column = longest * CHARACTER + SAMPLE;
+    let columns = (width / column).max(1);
+    let place = |at: usize| i32::try_from(24 + at * column).unwrap_or(0);
+    let row = |row: &[(&'p str, Option<RGBColor>)]| {
+        row.iter().enumerate().map(|(at, (name, colour))| (place(at), *name, *colour)).collect()
+    };
+    entries.chunks(columns).map(row).collect()
+}
+
+/// Draws an entry of the legend.
+fn sample(
+    area: &Area<'_>,
+    (x, y): (i32, i32),
+    name: &str,
+    colour: Option<RGBColor>,
+) -> Result<(), Box<dyn Error>> {
+    let ends = [(x, y), (x + 24, y)];
+    match colour {
+        Some(colour) => {
+            area.draw(&PathElement::new(ends, colour.stroke_width(2)))?;
+            area.draw(&TriangleMarker::new((x + 12, y), 5, colour.filled()))?;
+        }
+        None => area.draw(&DashedPathElement::new(ends, 6, 4, GREY.stroke_width(2)))?,
+    }
+    area.draw(&Text::new(name.to_owned(), (x + 32, y - 8), ("sans-serif", 15)))?;
     Ok(())
 }
 
@@ -154,12 +207,39 @@ mod tests {
         let picture = render(&[panel("left"), panel("right")]).unwrap();
         for (index, RGBColor(red, green, blue)) in COLOURS.iter().chain([&GREY]).enumerate() {
             assert!(!COLOURS[..index].contains(&RGBColor(*red, *green, *blue)), "colour {index} twice");
-            // Once in each panel, and once in each legend; a bound's dashes are many, and axes are black.
+            // Once in each panel, and once in the legend; a bound's dashes are many, and axes are black.
             let uses = picture.matches(&format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\"")).count();
-            assert!(uses >= 4, "colour {index}: {uses}");
+            assert!(uses >= 3, "colour {index}: {uses}");
         }
         for wanted in ["left", "right", "line 0", "bound", " KiB", " µs"] {
             assert!(picture.contains(wanted), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_marked_and_entries_of_the_legend_do_not_overlap() {
+        let line = |name: String| Line { name, points: vec![(8, 1e-6), (64, 2e-6), (512, 3e-6)] };
+        let lines = || (0..MOST).map(|at| line(format!("{at}: {}", "long ".repeat(at)))).collect();
+        let panel = || Panel {
+            title: "",
+            values: "time",
+            label: words::time,
+            lines: lines(),
+            bound: Some(line("bound".into())),
+        };
+        let panels = [panel(), panel()];
+        let picture = render(&panels).unwrap();
+        // Each size in each panel, and each entry.
+        assert_eq!(picture.matches("<polygon").count(), 3 * 2 * MOST + MOST);
+        let rows = legend(&panels, 2 * SIZE.0 as usize);
+        assert_eq!(rows.iter().map(Vec::len).sum::<usize>(), MOST + 1);
+        for row in rows {
+            for pair in row.windows(2) {
+                let end = pair[0].0 + 32 + i32::try_from(CHARACTER * pair[0].1.len()).unwrap();
+                assert!(end < pair[1].0, "{pair:?}");
+            }
+            let last = row.last().unwrap();
+            assert!(last.0 as usize + 32 + CHARACTER * last.1.len() <= 2 * SIZE.0 as usize, "{last:?}");
         }
     }
 

@@ -86,6 +86,51 @@ fn results_are_drawn_beside_each_other() {
 }
 
 #[test]
+fn every_kind_of_result_is_drawn() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (picture, results) = (at("picture.svg"), at("results.json"));
+    let kinds = ["all_reduce", "barrier", "broadcast", "send_recv", "put", "-W", "2,4"];
+    let sweep = ["--ranks", "2", "-n", "2", "-b", "64", "-e", "4K", "-f", "8", "--json", &results];
+    let output = bench(&[&kinds[..], &sweep].concat());
+    assert!(output.status.success(), "{output:?}");
+    assert!(bench(&["--plot", &picture, &results]).status.success());
+    let drawn = fs::read_to_string(&picture).unwrap();
+    for wanted in [
+        "results: all_reduce, 2 ranks",
+        "results: all_reduce in place, 2 ranks",
+        "results: broadcast, 2 ranks",
+        "results: send_recv, 2 ranks, window 2",
+        "results: send_recv, 2 ranks, window 4",
+        "results: put, 2 ranks, window 4",
+    ] {
+        assert!(drawn.contains(wanted), "{wanted}");
+    }
+    // A picture of another kind is none that it draws, and nothing is written.
+    let other = at("picture.png");
+    let output = bench(&["--plot", &other, &results]);
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains(".svg"), "{output:?}");
+    assert!(!Path::new(&other).exists());
+    // Three sizes of seven lines in two panels, and an entry of each in the legend; a barrier has no size.
+    assert_eq!(drawn.matches("<polygon").count(), 3 * 7 * 2 + 7);
+    let output = bench(&[
+        "all_reduce",
+        "--ranks",
+        "2",
+        "-n",
+        "2",
+        "-b",
+        "4K",
+        "-e",
+        "4K",
+        "--overlap",
+        "--json",
+        &results,
+    ]);
+    assert!(output.status.success() && bench(&["--plot", &picture, &results]).status.success());
+}
+
+#[test]
 fn the_picture_of_the_readme_is_drawn_from_its_data() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs");
     let files = fs::read_dir(docs.join("picture")).unwrap().map(|entry| entry.unwrap().path());

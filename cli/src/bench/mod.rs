@@ -45,7 +45,7 @@ Examples:
   unisono bench send_recv --ranks 2 --window 1,16,64       messages: latency, bandwidth and rate
   unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
   mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      on several hosts
-  unisono bench --plot compared.png before.json after.json draws results of --json";
+  unisono bench --plot compared.svg before.json after.json draws results of --json";
 
 /// Measures a collective, messages or raw puts over a sweep of sizes, or draws results.
 ///
@@ -60,7 +60,7 @@ Examples:
 pub(crate) struct BenchCommand {
     #[command(flatten)]
     bench: Option<Asked>,
-    /// Draw results that --json wrote to a file, SVG or, by its name, PNG: time and bus bandwidth against size. Each file gives a
+    /// Draw results that --json wrote to an SVG file: time and bus bandwidth against size. Each file gives a
     /// line for each kind of result in it, labelled with the file's name. Nothing is measured
     #[arg(long, num_args = 2.., value_names = ["PICTURE", "JSON"], exclusive = true)]
     plot: Vec<PathBuf>,

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::Result;
 use crate::{
@@ -13,12 +14,17 @@ use crate::{
 /// The fields that are read of a line of JSON, from `--json` or, for other libraries, from `benches/peers/run.sh --json`.
 #[derive(Deserialize)]
 struct Record {
-    collective: String,
+    #[serde(alias = "bench")]
+    collective: Option<String>,
     ranks: usize,
     bytes: usize,
     /// Other libraries' are out of place.
-    #[serde(default)]
     in_place: Option<bool>,
+    dtype: Option<String>,
+    op: Option<String>,
+    root: Option<usize>,
+    window: Option<usize>,
+    communication_us: Option<f64>,
     time_us: Times,
     busbw: f64,
 }
@@ -28,15 +34,44 @@ struct Times {
     p50: f64,
 }
 
-/// The results in one file of a collective, in place or not, with one number of ranks.
+/// What a line of the picture is of: its name with its place, the ranks, and what is said only if lines differ in it.
+type What = (String, usize, [String; 5]);
+
+impl Record {
+    fn what(&self) -> What {
+        let place = if self.in_place == Some(true) { " in place" } else { "" };
+        let text = |value: Option<&str>, before: &str| {
+            value.map_or_else(String::new, |value| format!("{before}{value}"))
+        };
+        let number = |value: Option<usize>, before: &str| {
+            value.map_or_else(String::new, |value| format!("{before}{value}"))
+        };
+        let more = [
+            text(self.dtype.as_deref(), ""),
+            text(self.op.as_deref(), ""),
+            number(self.root, "root "),
+            // By default, large messages have smaller ones.
+            number(self.window, "window "),
+            text(self.communication_us.map(|_| "begun apart"), ""),
+        ];
+        (format!("{}{place}", self.collective.as_deref().unwrap_or_default()), self.ranks, more)
+    }
+}
+
+/// The results in one file of the same kind.
 struct Series {
     file: String,
-    what: (String, bool, usize),
+    what: What,
     records: Vec<Record>,
 }
 
 /// Draws the results in the files to `picture`.
 pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
+    if picture.extension().is_some_and(|kind| !kind.eq_ignore_ascii_case("svg")) {
+        return Err(
+            format!("--plot {}: it draws SVG; name a file that ends in .svg", picture.display()).into()
+        );
+    }
     let mut all = Vec::new();
     for file in files {
         all.extend(read(file.as_ref())?);
@@ -47,8 +82,14 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     // What all series have in common is in the title.
     let whats: BTreeSet<_> = all.iter().map(|series| &series.what).collect();
     let common = whats.len() == 1;
-    let name = |(collective, in_place, ranks): &(String, bool, usize)| {
-        format!("{collective}{}, {ranks} ranks", if *in_place { " in place" } else { "" })
+    // A file may lack what another one says.
+    let differs: [bool; 5] = std::array::from_fn(|at| {
+        all.iter().map(|it| &it.what.2[at]).filter(|text| !text.is_empty()).collect::<BTreeSet<_>>().len() > 1
+    });
+    let name = |(collective, ranks, more): &What| {
+        let more = more.iter().zip(differs).filter(|(text, differs)| *differs && !text.is_empty());
+        let more: String = more.map(|(text, _)| format!(", {text}")).collect();
+        format!("{collective}, {ranks} ranks{more}")
     };
     let title = all.first().filter(|_| common).map_or_else(String::new, |series| name(&series.what));
     let lines = |value: fn(&Record) -> f64| {
@@ -70,12 +111,19 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     };
     let bandwidth = Panel {
         title: &title,
-        values: "bus bandwidth",
-        label: |gigabytes| format!("{gigabytes} GB/s"),
+        values: "bus bandwidth (GB/s)",
+        label: power,
         lines: lines(|record| record.busbw),
         bound: None,
     };
     chart::draw(picture, &[time, bandwidth])
+}
+
+/// A power of ten, which the logarithm of the axis does not hit exactly.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some digits")]
+fn power(value: f64) -> String {
+    let digits = (-value.log10().round()).max(0.0) as usize;
+    format!("{value:.digits$}")
 }
 
 /// The series of a file, in the order in which they begin there, each in ascending order of bytes.
@@ -84,11 +132,24 @@ fn read(file: &Path) -> Result<Vec<Series>> {
     let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     let name = file.file_stem().unwrap_or_default().to_string_lossy();
     let mut found: Vec<Series> = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let record: Record = serde_json::from_str(line).map_err(|error| {
-            wrong(format!("line {}: no result of a collective as --json writes it: {error}", index + 1))
-        })?;
-        let what = (record.collective.clone(), record.in_place == Some(true), record.ranks);
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let unread = |error: String| {
+            wrong(format!(
+                "line {}: no result of a collective, messages or puts as --json writes it: {error}",
+                index + 1
+            ))
+        };
+        let mut value: Value = serde_json::from_str(line).map_err(|error| unread(error.to_string()))?;
+        if let Some(fields) = value.as_object_mut()
+            && fields.contains_key("bench")
+        {
+            fields.remove("collective");
+        }
+        let record: Record = serde_json::from_value(value).map_err(|error| unread(error.to_string()))?;
+        if record.collective.is_none() {
+            return Err(unread("it names no collective".to_owned()).into());
+        }
+        let what = record.what();
         match found.iter_mut().find(|series| series.what == what) {
             Some(series) => series.records.push(record),
             None => found.push(Series { file: name.to_string(), what, records: vec![record] }),
@@ -101,9 +162,21 @@ fn read(file: &Path) -> Result<Vec<Series>> {
         // A barrier has no bytes and so no point.
         series.records.retain(|record| record.bytes > 0);
         series.records.sort_by_key(|record| record.bytes);
-        if series.records.is_empty() {
-            return Err(wrong(format!("{} has no sizes", series.what.0)).into());
-        }
     }
+    if found.iter().all(|series| series.records.is_empty()) {
+        return Err(wrong(format!("{} has no sizes", found[0].what.0)).into());
+    }
+    found.retain(|series| !series.records.is_empty());
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::power;
+
+    #[test]
+    fn labels_are_short() {
+        let labels = [1e-5 * (1.0 - 1e-15), 0.1, 1.0, 1000.000_000_1].map(power);
+        assert_eq!(labels, ["0.00001", "0.1", "1", "1000"]);
+    }
 }
