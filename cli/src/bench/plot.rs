@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn labels_are_short() {
-        let labels = [1e-5 * (1.0 - 1e-15), 0.1, 1.0, 1000.000_000_1].map(power);
+        let labels = [1e-5 * (1.0 - 1e-15), 0.1, 1.0, 1_000.000_000_1].map(power);
         assert_eq!(labels, ["0.00001", "0.1", "1", "1000"]);
     }
 }

@@ -87,8 +87,8 @@ impl Table {
 
 /// A number with as many of `digits` digits behind the point as `width` has room for.
 pub(super) fn fixed(value: f64, digits: usize, width: usize) -> String {
-    let texts = (0..=digits).rev().map(|digits| format!("{value:.digits$}"));
-    texts.clone().find(|text| text.len() <= width).or_else(|| texts.last()).unwrap_or_default()
+    let mut texts = (0..=digits).rev().map(|digits| format!("{value:.digits$}"));
+    texts.find(|text| text.len() <= width).unwrap_or_else(|| format!("{value:.0}"))
 }
 
 /// Lines of words behind `# `, broken where it says `, ` or has a space, as wide as they may be.
