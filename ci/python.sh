@@ -23,6 +23,7 @@ develop() {
   ln -sfn "$native" python/unisono/_native.abi3.so
   mkdir -p "$site"
   ln -sfn "$PWD/python/unisono" "$site/unisono"
+  ln -sfn "$PWD/python/unisono_autoload" "$site/unisono_autoload"
   # What an installation says of itself: entry points are read there.
   python3 - python/pyproject.toml Cargo.toml "$site" <<'PYTHON'
 import pathlib, sys, tomllib

@@ -1,6 +1,7 @@
 """The end of a process that is a rank: others are told of an uncaught exception, and worlds are left in good order."""
 
 import contextlib
+import itertools
 import multiprocessing.process
 import multiprocessing.util
 import os
@@ -12,8 +13,9 @@ from typing import Any
 
 from unisono import _native
 
-# The worlds of this process.
-_worlds: "weakref.WeakSet[_native.Group]" = weakref.WeakSet()
+# The worlds of this process, in the order in which they were made: all ranks leave them in this one.
+_worlds: "weakref.WeakValueDictionary[int, _native.Group]" = weakref.WeakValueDictionary()
+_made = itertools.count()
 _process = 0
 # Whether leaving has failed in a way that only this file has told.
 _interrupted = False
@@ -22,7 +24,7 @@ _interrupted = False
 def watch(world: _native.Group) -> None:
     """Tells the other ranks of an uncaught exception in this process; leaves the world when the process ends."""
     global _process
-    _worlds.add(world)
+    _worlds[next(_made)] = world
     if _process == os.getpid():
         return
     _process = os.getpid()
@@ -72,7 +74,7 @@ def _hear_of_child() -> None:
 
 def abort(why: str) -> None:
     """Ends the worlds of this process with this reason."""
-    for world in list(_worlds):
+    for world in list(_worlds.values()):
         if not world.left:
             world.abort(why)
 
@@ -85,7 +87,7 @@ def _leave() -> None:
     ending = sys.exc_info()[1]
     if ending is not None and not is_good(ending) and multiprocessing.parent_process() is not None:
         abort(told(ending))
-    for world in list(_worlds):
+    for world in list(_worlds.values()):
         try:
             world.leave()
         except KeyboardInterrupt as error:

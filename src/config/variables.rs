@@ -52,6 +52,16 @@ const VARIABLES: &[Variable] = &[
         "of the Python package: a libfabric.so.1 to load instead of all others, as a path",
         "the first of LD_LIBRARY_PATH, the package's own and the system's",
     ),
+    launch(
+        "UNISONO_AS_GLOO",
+        "of the Python package: whether it makes the groups of torch.distributed that are called gloo: 1 or 0",
+        "0",
+    ),
+    launch(
+        "UNISONO_TORCH_CLASS",
+        "of the Python package: the class of groups of torch.distributed: process-group or backend",
+        "process-group where unisono is the only backend",
+    ),
     knob(
         "UNISONO_PROVIDER",
         "what moves the bytes: shm (memory that ranks of one host share), a provider of libfabric such as tcp or verbs, or both, \

@@ -26,10 +26,12 @@ from unisono.torch._calls import Calls
 from unisono.torch._compiled import leave_as_it_is
 from unisono.torch._hooks import serve_builtin_hooks
 from unisono.torch._monitored import MonitoredBarrier
-from unisono.torch._older import HAS_BACKENDS, ItsOwnBackend, refuse_others
+from unisono.torch._older import HAS_BACKENDS, ItsOwnBackend, backends_asked_for, refuse_others
 from unisono.torch._watched import let_tools_watch
 
 NAME = "unisono"
+GLOO = "gloo"
+"""What groups are called that replace Gloo's."""
 
 # Which class a group gets: `process-group` or `backend`, instead of the choice.
 _CLASS = "UNISONO_TORCH_CLASS"
@@ -42,7 +44,8 @@ class _Worlds:
 
 
 class Membership(NamedTuple):
-    """What a process is in a group: its native group, whose calls have this timeout, the group's part of torch's store, and its rank."""
+    """What a process is in a group: its native group, whose calls have this timeout, the group's part of torch's store, its rank, and
+    what the backend is called."""
 
     group: _native.Group
     store: dist.Store
@@ -50,20 +53,25 @@ class Membership(NamedTuple):
     size: int
     timeout: timedelta
     is_world: bool = False
+    name: str = NAME
 
 
 class Common(Calls):
     """What both classes have besides the calls."""
 
+    # Before the object is made.
+    _called = NAME
+
     def _enter(self, membership: Membership) -> None:
-        self._world_or_part, self._store, self._rank, self._ranks, self._timeout, self._is_world = membership
+        *place, self._called = membership
+        self._world_or_part, self._store, self._rank, self._ranks, self._timeout, self._is_world = place
         self._group = self._world_or_part
         self._monitored = MonitoredBarrier(self._store, self._rank, self._ranks)
         # C++ may keep only its half of this object.
         _alive.add(self)
 
     def getBackendName(self) -> str:
-        """The backend's name."""
+        """The backend's name. DDP's log takes a group that calls itself gloo for an object of that C++ class."""
         return NAME
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -149,7 +157,23 @@ class Common(Calls):
     def _part(self, store: dist.Store, ranks: list[int], timeout: timedelta) -> Membership:
         """A group of these ranks of this group, of which this is one; they make it alone."""
         group = _create_group(self._world_or_part, ranks, timeout)
-        return Membership(group, store, ranks.index(self._rank), len(ranks), timeout)
+        return Membership(group, store, ranks.index(self._rank), len(ranks), timeout, name=self._called)
+
+
+class PassesForGloo:
+    """What torch and its users ask for its backend: one that is called "gloo" is an instance of `ProcessGroupGloo` for them."""
+
+    @property
+    def __class__(self) -> type:
+        return dist.ProcessGroupGloo if self._called == GLOO and dist.is_gloo_available() else type(self)
+
+
+def _options(name: str, timeout: timedelta) -> Any:
+    if name == GLOO and dist.is_gloo_available():
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = timeout
+        return options
+    return _Backend.Options(name, timeout)
 
 
 _alive: set[Common] = set()
@@ -167,7 +191,7 @@ def _create_group(parent: _native.Group, ranks: list[int], timeout: timedelta) -
     return parent.create_group(ranks, made[tuple(ranks)]).with_timeout(timeout.total_seconds())
 
 
-class ProcessGroup(*(() if HAS_BACKENDS else (ItsOwnBackend,)), Common, _ProcessGroup):
+class ProcessGroup(*(() if HAS_BACKENDS else (ItsOwnBackend, PassesForGloo)), Common, _ProcessGroup):
     """A process group all of whose calls go to the library."""
 
     def __init__(self, membership: Membership) -> None:
@@ -205,7 +229,9 @@ class ProcessGroup(*(() if HAS_BACKENDS else (ItsOwnBackend,)), Common, _Process
 
     def name(self) -> str:
         """The backend's name."""
-        return NAME
+        return self._called
+
+    _get_backend_name = name
 
     def get_group_store(self) -> dist.Store:
         """The group's part of torch's store."""
@@ -214,7 +240,7 @@ class ProcessGroup(*(() if HAS_BACKENDS else (ItsOwnBackend,)), Common, _Process
     @property
     def options(self) -> Any:
         """The options of the group."""
-        return _Backend.Options(NAME, self._timeout)
+        return _options(self._called, self._timeout)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """See `torch.distributed.monitored_barrier`."""
@@ -246,13 +272,17 @@ if HAS_BACKENDS:
     let_tools_watch(ProcessGroup)
 
 
-class Backend(Common, _Backend):
+class Backend(PassesForGloo, Common, _Backend):
     """One of several backends of a process group."""
 
     def __init__(self, membership: Membership) -> None:
         _Backend.__init__(self, membership.rank, membership.size)
         self._enter(membership)
-        self._options = _Backend.Options(NAME, membership.timeout)
+        self._options = _options(membership.name, membership.timeout)
+
+    def getBackendName(self) -> str:
+        """The backend's name. The flight recorder leaves out what is called gloo, which records itself."""
+        return NAME if _is_recorded() else self._called
 
     @property
     def options(self) -> Any:
@@ -272,8 +302,8 @@ class Backend(Common, _Backend):
         return Backend(self._part(store, ranks, timeout))
 
 
-def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | Backend:
-    """What torch calls to make a group: `opts` are its `_DistributedBackendOptions`."""
+def create(opts: Any, backend_options: object | None = None, name: str = NAME) -> ProcessGroup | Backend:
+    """What torch calls to make a group: `opts` are its `_DistributedBackendOptions`; `name` is what the group is called."""
     if not HAS_BACKENDS:
         refuse_others()
     leave_as_it_is()
@@ -290,7 +320,7 @@ def create(opts: Any, backend_options: object | None = None) -> ProcessGroup | B
         group, is_world = _meeting.join(store, rank, size, timeout), True
         if not ranks:
             _Worlds.default = group
-    return _class(opts)(Membership(group, store, rank, size, timeout, is_world))
+    return _class(opts)(Membership(group, store, rank, size, timeout, is_world, name))
 
 
 def _is_ours(group: dist.ProcessGroup, device: torch.device) -> bool:
@@ -309,11 +339,13 @@ def _class(opts: Any) -> type[ProcessGroup | Backend]:
         return classes[wanted]
     # Torch wraps backends, not process groups, to check calls.
     checked = dist.get_debug_level() == dist.DebugLevel.DETAIL
-    # The flight recorder listens to torch's own dispatch.
-    recorded = any(os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
-    # The name is of the default device's backend. A backend that was made before this one is registered.
-    alone = opts.process_group.name() == "custom" and not opts.process_group._device_types
-    return ProcessGroup if alone and not checked and not recorded else Backend
+    alone = len(backends_asked_for()) == 1
+    return ProcessGroup if alone and not checked and not _is_recorded() else Backend
+
+
+def _is_recorded() -> bool:
+    """Whether the flight recorder is asked for, which listens to torch's own dispatch."""
+    return any(os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
 
 
 def register() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Backend
+from torch.distributed.distributed_c10d import BackendConfig
 
 from unisono.torch import _devices
 
@@ -15,13 +16,24 @@ from unisono.torch import _devices
 HAS_BACKENDS = not isinstance(Backend.__init__, WrapperDescriptorType)
 
 
+def backends_asked_for() -> set[str]:
+    """The names of the backends that the group is to have which torch, somewhere among the callers, makes now."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        config = frame.f_locals.get("backend_config")
+        if isinstance(config, BackendConfig):
+            return set(config.get_device_backend_map().values())
+        frame = frame.f_back
+    return set()
+
+
 def refuse_others() -> None:
-    """Raises the error of a group of several backends: torch, which calls `create`, would forget the others without a word."""
-    config = sys._getframe(2).f_locals.get("backend_config")
-    if config is not None and len(set(config.get_device_backend_map().values())) > 1:
+    """Raises the error of a group of several backends: torch would forget the others without a word."""
+    names = backends_asked_for()
+    if len(names) > 1:
         raise ValueError(
-            f"init_process_group('{config}'): torch {torch.__version__} lets no backend of Python's stand beside others; update to "
-            "torch 2.14 or later, or give 'unisono' alone, which serves all of its devices"
+            f"init_process_group: a group of the backends {', '.join(sorted(names))}: torch {torch.__version__} lets no backend of "
+            "Python's stand beside others; update to torch 2.14 or later, or give 'unisono' alone, which serves all of its devices"
         )
 
 

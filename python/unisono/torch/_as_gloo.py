@@ -1,0 +1,237 @@
+"""Groups that are called "gloo" and made by unisono, for scripts and libraries that have this name in their code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as _Backend
+from torch.distributed import distributed_c10d as c10d
+
+from unisono.torch import _devices
+from unisono.torch._groups import GLOO, Backend, Membership, create
+from unisono.torch._meeting import join
+from unisono.torch._older import HAS_BACKENDS
+
+VARIABLE = "UNISONO_AS_GLOO"
+"""Replaces Gloo when torch is imported."""
+
+ORIGINAL = "original_gloo"
+"""The name of torch's own Gloo, once it has been replaced."""
+
+# Ours, for torch that does not let "gloo" be registered.
+_AS_GLOO = "unisono_as_gloo"
+
+# Torch that makes groups of Gloo by a registered function; before, the name is compared with in its code.
+_IS_REGISTERED = hasattr(c10d, "_create_gloo_process_group")
+_replaced = False
+
+_Type = dist.ProcessGroup.BackendType
+
+
+def asked_for() -> bool:
+    """Whether `UNISONO_AS_GLOO` asks for it."""
+    value = os.environ.get(VARIABLE, "0").strip()
+    if value in ("1", "true", "on", "yes"):
+        return True
+    if value in ("0", "false", "off", "no"):
+        return False
+    raise ValueError(
+        f"{VARIABLE}={value}: wanted 1 or 0; it is whether unisono makes the groups of torch.distributed that are called gloo"
+    )
+
+
+def replace_gloo() -> None:
+    """Has unisono make all groups of this process that are called "gloo" from now on, and those for which torch takes Gloo by itself.
+
+    Torch's own Gloo is there as "original_gloo". All ranks must call it, before their first group, or be started with
+    `UNISONO_AS_GLOO=1`. Calling it again is harmless.
+
+    Raises `RuntimeError` if Gloo has made a group that still exists.
+    """
+    global _replaced
+    if _replaced:
+        return
+    _refuse_if_late()
+    _keep_original()
+    if _IS_REGISTERED:
+        # Torch's own records of what it does are for its own Gloo.
+        c10d._FR_SELF_RECORDING_BACKENDS.discard(GLOO)
+        c10d._FR_SELF_RECORDING_BACKENDS.add(ORIGINAL)
+        _register(GLOO, _create, _Type.CUSTOM)
+    else:
+        dist.Backend.register_backend(_AS_GLOO, _create, extended_api=True, devices=_devices.types())
+        c10d._new_process_group_helper = _by_name(c10d._new_process_group_helper)
+    if HAS_BACKENDS and dist.is_gloo_available():
+        dist.ProcessGroupGloo.__new__ = staticmethod(_new)
+        dist.ProcessGroup._register_backend = _register_as_custom(dist.ProcessGroup._register_backend)
+        c10d._create_process_group_wrapper = _with_original(c10d._create_process_group_wrapper)
+    _replaced = True
+
+
+def _refuse_if_late() -> None:
+    for group, config in c10d._world.pg_backend_config.items():
+        backends = [part.rpartition(":")[2] for part in str(config).split(",")]
+        if GLOO in backends:
+            raise RuntimeError(
+                f"replace_gloo: Gloo has made the group {c10d._world.pg_names[group]!r} of {group.size()} ranks ({config}) before, and "
+                f"serves it as long as it exists; call replace_gloo before init_process_group, or start the program with {VARIABLE}=1"
+            )
+
+
+def _keep_original() -> None:
+    """Registers torch's own Gloo by another name."""
+    if not dist.is_gloo_available():
+        return
+    if _IS_REGISTERED:
+        dist.Backend._ensure_backend_registered(GLOO)
+        _register(ORIGINAL, _with_original(dist.Backend._plugins[GLOO.upper()].creator_fn), _Type.GLOO)
+    else:
+        devices = list(dist.Backend.backend_capability[GLOO])
+        dist.Backend.register_backend(ORIGINAL, _create_original, extended_api=True, devices=devices)
+
+
+def _register(name: str, creator: Callable[..., Any], kind: Any) -> None:
+    """Registers a backend for Gloo's devices."""
+    dist.Backend.register_backend(
+        name,
+        creator,
+        extended_api=True,
+        devices=list(dist.Backend.backend_capability[GLOO]),
+        _backend_type=kind,
+    )
+
+
+def _create(opts: Any, options: object | None = None) -> Any:
+    """What torch calls for "gloo"."""
+    if getattr(opts, "enable_reconfigure", False):
+        _warn_of_reconfigure()
+        return dist.Backend._plugins[ORIGINAL.upper()].creator_fn(opts, options)
+    return create(opts, options, GLOO)
+
+
+def _warn_of_reconfigure() -> None:
+    warnings.warn(
+        "a group with enable_reconfigure=True stays Gloo's: unisono's cannot be reconfigured", stacklevel=4
+    )
+
+
+def _create_original(opts: Any, options: object | None = None) -> Any:
+    """What torch before `_create_gloo_process_group` does for "gloo"."""
+    with _original():
+        group = dist.ProcessGroupGloo(opts.store, opts.group_rank, opts.group_size, timeout=opts.timeout)
+    group.options.global_ranks_in_group = opts.global_ranks_in_group
+    group.options.group_name = opts.group_id
+    group._set_sequence_number_for_group()
+    return group
+
+
+# Torch without `_create_gloo_process_group`.
+
+
+def _by_name(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's function that makes all groups, which takes the backend's name."""
+
+    @functools.wraps(make)
+    def helper(size: int, rank: int, ranks: list[int], backend: str, *more: Any, **options: Any) -> Any:
+        config = c10d.BackendConfig(dist.Backend(backend))
+        backends = config.get_device_backend_map()
+        ours = backend
+        if set(backends.values()) == {GLOO}:
+            ours = _AS_GLOO
+        elif GLOO in backends.values() and HAS_BACKENDS:
+            ours = ",".join(
+                f"{device}:{_AS_GLOO if name == GLOO else name}" for device, name in backends.items()
+            )
+        elif GLOO in backends.values():
+            warnings.warn(
+                f"the group {config} stays Gloo's: torch {torch.__version__} lets no backend of Python's stand beside others",
+                stacklevel=3,
+            )
+        made = make(size, rank, ranks, ours, *more, **options)
+        if ours != backend and made[0] in c10d._world.pg_map:
+            # What `get_backend` answers.
+            c10d._world.pg_map[made[0]] = (backend, made[1])
+            c10d._world.pg_backend_config[made[0]] = str(config)
+        return made
+
+    return helper
+
+
+# Torch's class of Gloo, which some programs make groups of themselves.
+
+
+class _Making(threading.local):
+    """What this thread makes."""
+
+    original = False
+
+
+_making = _Making()
+
+
+@contextmanager
+def _original() -> Iterator[None]:
+    """While this lasts, this thread makes torch's own Gloo."""
+    before, _making.original = _making.original, True
+    try:
+        yield
+    finally:
+        _making.original = before
+
+
+def _with_original(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def making(*arguments: Any, **options: Any) -> Any:
+        with _original():
+            return make(*arguments, **options)
+
+    return making
+
+
+def _register_as_custom(register: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's `_register_backend`: what is registered with the type of Gloo, C++ (DDP's log) takes for an object of its own class."""
+
+    @functools.wraps(register)
+    def registering(group: Any, device: torch.device, kind: Any, backend: Any = None) -> None:
+        if kind == _Type.GLOO and type(backend) is Backend:
+            kind = _Type.CUSTOM
+            group._set_default_backend(kind)
+        register(group, device, kind, backend)
+
+    return registering
+
+
+def _new(kind: type, *arguments: Any, **options: Any) -> Any:
+    """What `ProcessGroupGloo(store, rank, size, ...)` gives."""
+    if kind is not dist.ProcessGroupGloo or _making.original:
+        return _Backend.__new__(kind)
+    return _of_its_own(*arguments, **options)
+
+
+def _of_its_own(
+    store: dist.Store,
+    rank: int,
+    size: int,
+    options: Any = None,
+    timeout: timedelta = c10d.default_pg_timeout,
+    enable_reconfigure: bool = False,
+) -> Any:
+    """A backend that is in none of torch's groups: `options` are `ProcessGroupGloo._Options`, or the timeout."""
+    if enable_reconfigure:
+        _warn_of_reconfigure()
+        with _original():
+            return dist.ProcessGroupGloo(store, rank, size, timeout, enable_reconfigure)
+    if isinstance(options, timedelta):
+        timeout = options
+    elif options is not None:
+        timeout = options._timeout
+    return Backend(Membership(join(store, rank, size, timeout), store, rank, size, timeout, True, GLOO))
