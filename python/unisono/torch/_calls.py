@@ -480,7 +480,7 @@ class Calls(Runs):
             return self._message(Order("send", tag, dst), native, piece, memory, tensor)
 
         if is_profiled():
-            with recorded("send", [tensor]):
+            with recorded(f"{self._called}:send", [tensor]):
                 return begin()
         return begin()
 
@@ -513,7 +513,7 @@ class Calls(Runs):
             return self._message(Order("recv", tag, source), native, piece, memory, tensor)
 
         if is_profiled():
-            with recorded(call, [tensor]):
+            with recorded(f"{self._called}:{call}", [tensor]):
                 return begin()
         return begin()
 

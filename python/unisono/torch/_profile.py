@@ -1,4 +1,4 @@
-"""Events for torch's profiler: `unisono:all_reduce` and so on, with the shapes of their inputs."""
+"""Events for torch's profiler: `unisono:all_reduce` and so on, with the shapes of their inputs. The name before the colon is the group's."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -8,6 +8,6 @@ import torch
 is_profiled = torch.autograd._profiler_enabled
 
 
-def recorded(call: str, tensors: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
+def recorded(event: str, tensors: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
     """What runs in this context is an event of the profiler."""
-    return torch._C._profiler._RecordFunctionFast(f"unisono:{call}", tensors)
+    return torch._C._profiler._RecordFunctionFast(event, tensors)

@@ -29,6 +29,8 @@ class Runs:
     _rank: int
     # The group's prefix of torch's store.
     _store: torch.distributed.Store
+    # The backend's name.
+    _called: str
     # What is begun between start_coalescing and end_coalescing.
     _batch: list[Work] | None = None
     _calls_made = 0
@@ -60,7 +62,7 @@ class Runs:
         coalesced: bool = False,
     ) -> Work:
         if is_profiled():
-            with recorded(call, memory.keep):
+            with recorded(f"{self._called}:{call}", memory.keep):
                 return self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
         return self._begin(code, described, pieces, memory, outputs, opts, lengths, coalesced)
 
