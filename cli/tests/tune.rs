@@ -23,12 +23,26 @@ fn text(bytes: &[u8]) -> &str {
 
 /// The algorithms that a bench of these sizes reports.
 fn algorithms(collective: &str, tuning: &Path, sizes: [&str; 2]) -> Vec<String> {
-    let bench =
-        ["bench", collective, "--ranks", "2", "--provider", "tcp", "-n", "2", "-w", "0", "-f", "1024"];
+    let bench = [
+        "bench",
+        collective,
+        "--ranks",
+        "2",
+        "--provider",
+        "tcp",
+        "-n",
+        "2",
+        "-w",
+        "0",
+        "-f",
+        "1024",
+        "--detail",
+        "--out-of-place",
+    ];
     let output = unisono(&[&bench[..], &["-b", sizes[0], "-e", sizes[1]]].concat(), Some(tuning));
     assert!(output.status.success(), "{output:?}");
     let rows = text(&output.stdout).lines().filter(|line| !line.starts_with('#'));
-    rows.map(|row| row.split_whitespace().nth(5).unwrap().to_owned()).collect()
+    rows.map(|row| row.split_whitespace().nth(2).unwrap().to_owned()).collect()
 }
 
 #[test]
