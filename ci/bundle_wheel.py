@@ -72,7 +72,9 @@ def check(root: pathlib.Path) -> tuple[int, int]:
             raise SystemExit(f"wheel: {path.name} looks for libraries in {', '.join(strange)}")
     for path in files:
         if glibc(path) > OLDEST:
-            raise SystemExit(f"wheel: {path.name} needs glibc {glibc(path)}, {OLDEST} is the oldest to run with")
+            raise SystemExit(
+                f"wheel: {path.name} needs glibc {glibc(path)}, {OLDEST} is the oldest to run with"
+            )
     return max(glibc(path) for path in files)
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch._dynamo  # DDP loads it, in seconds: the ranks are forks of this process.
 import torch.distributed as dist
 from torch import nn
 from world import CLASSES, run
