@@ -109,16 +109,45 @@ fn options_take_effect() {
 
 #[test]
 fn the_hint_explains_the_choice_of_the_same_hosts() {
-    let told = said("simulate all_reduce --ranks 8 --bytes 64K --fabric ndr400");
-    let hint = told.lines().last().unwrap();
-    let (taken, call) = hint.split_once(": unisono ").unwrap();
-    let algorithm = taken.strip_prefix("The library takes ").unwrap();
-    assert!(said(call).contains(&format!("  takes {algorithm}: ")), "{hint}");
-    let other = said("simulate all_reduce --ranks 8 --bytes 64K --fabric ndr400 --cores 2");
-    let hint = other.lines().last().unwrap();
-    let (taken, call) = hint.split_once(": unisono ").unwrap();
-    assert_eq!(taken, "The library takes star");
-    assert!(said(call).contains("  takes star: "), "{hint}");
+    for (cores, wanted) in [("", "recursive_doubling"), (" --cores 2", "star")] {
+        let told = said(&format!("simulate all_reduce --ranks 8 --bytes 64K --fabric ndr400{cores}"));
+        let (_, hint) = told.split_once("The library takes ").unwrap();
+        let taken = hint.split([',', ':']).next().unwrap();
+        let (_, call) = hint.rsplit_once(": unisono ").unwrap();
+        assert_eq!(taken, wanted, "{told}");
+        assert!(said(call).contains(&format!("  takes {taken}: ")), "{hint}");
+    }
+}
+
+#[test]
+fn why_the_fastest_is_not_taken_is_said() {
+    let cases = [
+        ("broadcast --ranks 4 --bytes 64M --fabric shm", "the table was measured", false),
+        ("all_to_all --ranks 16 --hosts 2 --bytes 4M --fabric tcp", "a rank receives from all others", true),
+        ("all_gather --ranks 64 --hosts 8 --bytes 4M --fabric tcp", "a rank receives from all others", false),
+    ];
+    for (case, why, far) in cases {
+        let explained = said(&format!("explain {case}"));
+        let marked = |mark: &str| {
+            let line =
+                explained.lines().find(|line| line.ends_with(mark)).unwrap_or_else(|| panic!("{explained}"));
+            line.split_whitespace().next().unwrap()
+        };
+        let (chosen, fastest) = (marked("  chosen"), marked("  fastest"));
+        let (words, reason) =
+            (format!("takes {chosen}, which is predicted to take "), format!(" of {fastest}'s time: "));
+        let simulated = said(&format!("simulate {case}"));
+        for told in [&explained, &simulated] {
+            assert!(told.contains(&words) && told.contains(&reason) && told.contains(why), "{told}");
+            assert_eq!(told.contains("unisono tune"), far, "{told}");
+        }
+    }
+    // Nothing is to be said where both are one.
+    let told = said("explain all_reduce --ranks 8 --bytes 64 --fabric ndr400");
+    assert!(told.contains("chosen  fastest") && !told.contains("which is predicted"), "{told}");
+    // Nor where the prediction is of something else than the choice.
+    let told = said("simulate broadcast --ranks 4 --bytes 64M --fabric shm --lanes 1");
+    assert!(told.contains("The library takes direct: "), "{told}");
 }
 
 #[test]

@@ -20,9 +20,9 @@ const APART: f64 = 1.15;
 
 /// Measures every algorithm on this machine and compares it with the cost model's prediction.
 ///
-/// For each size and number of ranks it prints the measured median of each algorithm and, in brackets, the prediction; whether
-/// the model's fastest algorithm is within 10 % of the fastest one; and how many pairs of algorithms that differ by more than
-/// 15 % the model puts in the right order.
+/// For each size and number of ranks it prints whether the model's fastest algorithm is within 10 % of the fastest one (choice); how many
+/// pairs of algorithms that differ by more than 15 % the model puts in the right order (pairs); and the measured median of each
+/// algorithm, the fastest first, with the prediction in brackets.
 #[derive(clap::Args)]
 pub(crate) struct Compare {
     /// all_reduce or another collective with a size
@@ -106,6 +106,8 @@ impl Compare {
             let mut out = io::stdout().lock();
             writeln!(out, "{} among {ranks} ranks over {}", self.collective.name(), found.library)?;
             writeln!(out, "predicted on {}", describe(&fabric, ranks))?;
+            let heads = ("vector", "choice", "pairs", "algorithm, measured (predicted)");
+            writeln!(out, "{:>10}  {} {:>5}  {}", heads.0, heads.1, heads.2, heads.3)?;
             for &(bytes, case) in &sizes {
                 let both = both(&case, &found, bytes, &fabric);
                 let (right, order) = judge(&both);

@@ -14,7 +14,7 @@ use unisono_schedule::{
 };
 use unisono_transport::shm::PROVIDER as SHM;
 
-use super::{About, Case, Priced, Result, describe, fastest};
+use super::{About, Case, Priced, Result, describe, fastest, why_not_the_fastest};
 use crate::words;
 
 /// The most steps that are shown without `--all`.
@@ -101,6 +101,10 @@ impl Explain {
             let best = if best == Some(index) { "  fastest" } else { "" };
             let why = it.cost.as_ref().err().map_or_else(String::new, |why| format!("  {why}"));
             writeln!(out, "  {:<19} {:>10}{chosen}{best}{why}", it.algorithm.name, it.time())?;
+        }
+
+        if let Some(why) = why_not_the_fastest(&case, &priced) {
+            writeln!(out, "It takes {why}")?;
         }
 
         let job = Job { rank: self.rank, ..case.job(shape) };

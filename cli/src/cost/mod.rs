@@ -246,6 +246,24 @@ impl Priced {
     }
 }
 
+/// From here on a prediction and the choice are so far apart that measuring is worth its time.
+const FAR: f64 = 2.0;
+
+/// Why the library does not choose the algorithm that is predicted to be the fastest, in lines; nothing if it does.
+fn why_not_the_fastest(case: &Case, priced: &[Priced]) -> Option<String> {
+    let choice = case.chooser().choose(case.collective, case.bytes(), |_| true)?.algorithm;
+    let fastest = &priced[fastest(priced)?];
+    let chosen = priced.iter().find(|it| it.algorithm.code == choice.code)?;
+    let why = case.chooser().why_not(case.collective, case.bytes(), fastest.algorithm)?;
+    let times = chosen.seconds()? / fastest.seconds()?;
+    let (name, other) = (choice.name, fastest.algorithm.name);
+    let mut text = format!("{name}, which is predicted to take {times:.2} of {other}'s time: {why}");
+    if times >= FAR {
+        text += "\nSuch a difference is worth measuring: unisono tune, on these hosts, writes a table for UNISONO_TUNING";
+    }
+    Some(text)
+}
+
 /// The index of the fastest.
 fn fastest(priced: &[Priced]) -> Option<usize> {
     let with_price = priced.iter().enumerate().filter_map(|(index, it)| Some((index, it.seconds()?)));

@@ -21,7 +21,7 @@ use unisono_schedule::{
     price::{Effort, price_with},
 };
 
-use super::{About, Case, Priced, Result, Shape, describe, fastest, fit};
+use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, why_not_the_fastest};
 use crate::{
     chart::{self, Line, Panel},
     progress::Bar,
@@ -115,7 +115,7 @@ impl Simulate {
         let bound = lower_bound(self.about.collective, ranks, case.bytes(), &fabric);
         let mut out = io::stdout().lock();
         table(&mut out, &case, &fabric, bound, &priced)?;
-        self.hint(&mut out, &case)?;
+        self.hint(&mut out, &case, &priced)?;
         if let Some(file) = &self.plot {
             let mut lines: Vec<Line> = Vec::new();
             let mut bounds = Vec::new();
@@ -139,19 +139,23 @@ impl Simulate {
         Ok(())
     }
 
-    /// Prints what the library chooses, and the command that explains why.
-    fn hint(&self, out: &mut impl Write, case: &Case) -> io::Result<()> {
+    /// Prints what the library chooses, why that is not the fastest, and the command that shows more.
+    fn hint(&self, out: &mut impl Write, case: &Case, priced: &[Priced]) -> io::Result<()> {
         let Some(choice) = case.chooser().choose(case.collective, case.bytes(), |_| true) else {
             return Ok(());
         };
-        write!(out, "The library takes {}", choice.algorithm.name)?;
+        // Not as the library does it, they do not show why.
+        let as_chosen = self.algorithm.is_none() && self.chunk.is_none() && self.lanes.is_none();
+        let why = why_not_the_fastest(case, priced).filter(|_| as_chosen);
+        write!(out, "The library takes {}", why.as_deref().unwrap_or(choice.algorithm.name))?;
         // A measured fabric has no name to pass to `explain`.
         if self.fabric.is_some() {
             let (Case { ranks, fabric, .. }, About { collective, bytes, .. }) = (case, &self.about);
             let (each, cores) = (fabric.ranks_per_host, fabric.cores);
             let hosts = format!("--ranks {ranks} --ranks-per-host {each} --cores {cores}");
             let (collective, fabric) = (collective.name(), fabric.name);
-            write!(out, ": unisono explain {collective} {hosts} --bytes {bytes} --fabric {fabric}")?;
+            let before = if why.is_some() { "\nIn full: " } else { ": " };
+            write!(out, "{before}unisono explain {collective} {hosts} --bytes {bytes} --fabric {fabric}")?;
         }
         writeln!(out)
     }

@@ -178,6 +178,43 @@ impl Chooser {
         })
     }
 
+    /// Why the choice, if all algorithms are allowed, is not this one, although a prediction takes it for faster: half a sentence. `None`
+    /// if it is the choice, or cannot do the collective.
+    #[must_use]
+    pub fn why_not(&self, collective: Collective, bytes: usize, other: &Algorithm) -> Option<String> {
+        let choice = self.choose(collective, bytes, |_| true)?.algorithm;
+        let plan = other.plan(collective)?;
+        if choice.code == other.code {
+            return None;
+        }
+        let (ranks, name) = (self.topology.ranks, other.name);
+        let decides = self.sources().iter().find(|source| match source {
+            Source::Table(built_in) => built_in.table().find(collective, ranks, bytes, |_| true).is_some(),
+            Source::Model => true,
+            Source::Levels => self.levels(collective, bytes, |_| true).is_some(),
+        });
+        Some(match decides {
+            Some(Source::Table(built_in)) if !std::ptr::eq(*built_in, &INFINIBAND) => {
+                "the table was measured, and that counts for more than a prediction".to_owned()
+            }
+            _ if ranks > FEW && plan.from_all => format!(
+                "with {name} a rank receives from all others at once, and among more than {FEW} ranks the memory for that is saved"
+            ),
+            Some(Source::Levels) => {
+                let (topology, ..) = self.fewer();
+                format!("among so many ranks the choice is that of {}", topology.ranks)
+            }
+            _ if plan.flat.is_some() || plan.near => {
+                format!("{name} is taken where it saves {:.0} % or more", 100.0 * model::GAIN)
+            }
+            Some(Source::Model) => {
+                "in a call, sizes up to the same power of two are priced as one, and in part".to_owned()
+            }
+            _ => "the table has rows for any number of ranks, by what the cost model says of 16 to 1024"
+                .to_owned(),
+        })
+    }
+
     /// The order of algorithms for a size's class, which `price` makes if it was not asked for before.
     fn order(
         &self,

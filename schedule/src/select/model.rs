@@ -26,7 +26,7 @@ const PIPES: usize = 4;
 
 /// The part of the time that an algorithm of two levels, or for near ranks, must save to be chosen: the model's own error between similar
 /// schedules.
-const GAIN: f64 = 0.05;
+pub(super) const GAIN: f64 = 0.05;
 
 /// The class of a size, in bytes. Sizes of one class have the same order of algorithms: those up to the same power of two, and all
 /// beyond 64 MiB.
