@@ -151,6 +151,23 @@ fn why_the_fastest_is_not_taken_is_said() {
 }
 
 #[test]
+fn schedules_are_written_as_goal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ring.goal");
+    let (name, case) =
+        (file.to_str().unwrap(), "explain all_gather --ranks 4 --bytes 64K --fabric ndr400 --goal");
+    said(&format!("{case} {name}"));
+    let told = fs::read_to_string(&file).unwrap();
+    assert!(told.contains("num_ranks 4\n") && told.contains("\nrank 3 {\nl1: send "), "{told}");
+    let refused = unisono(&[case, "/nowhere/it.goal"].join(" ").split(' ').collect::<Vec<_>>());
+    let told = text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(1) && told.contains("--goal /nowhere/it.goal: No such file"),
+        "{told}"
+    );
+}
+
+#[test]
 fn ranks_of_a_host_share_its_port() {
     let told = said("simulate all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g");
     assert!(told.contains("here 2 hosts with 4 ranks, a core for each"), "{told}");

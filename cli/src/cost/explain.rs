@@ -1,7 +1,9 @@
 //! `unisono explain`: which algorithm the library chooses for a collective, why, and the steps of one rank.
 
 use std::{
+    fs::File,
     io::{self, BufWriter, Write},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -14,7 +16,7 @@ use unisono_schedule::{
 };
 use unisono_transport::shm::PROVIDER as SHM;
 
-use super::{About, Case, Priced, Result, describe, fastest, why_not_the_fastest};
+use super::{About, Case, Priced, Result, describe, fastest, goal, why_not_the_fastest};
 use crate::words;
 
 /// The most steps that are shown without `--all`.
@@ -43,6 +45,9 @@ pub(crate) struct Explain {
     /// Show all steps
     #[arg(long)]
     all: bool,
+    /// Also write the schedules of all ranks to this file, as GOAL: for LogGOPSim and other simulators of networks
+    #[arg(long, value_name = "FILE")]
+    goal: Option<PathBuf>,
 }
 
 impl Explain {
@@ -68,6 +73,13 @@ impl Explain {
         let why = chooser.reason(case.collective, case.bytes()).ok_or_else(no_choice)?;
         let shape = case.shape(choice.algorithm);
 
+        if let Some(file) = &self.goal {
+            let failed = |error: io::Error| format!("--goal {}: {error}", file.display());
+            let mut goal = BufWriter::new(File::create(file).map_err(failed)?);
+            goal::write(&mut goal, &case, choice.algorithm, shape)
+                .and_then(|()| goal.flush())
+                .map_err(failed)?;
+        }
         let mut out = BufWriter::new(io::stdout().lock());
         writeln!(out, "{}", case.describe())?;
         writeln!(out, "  {}", describe_transport(&provider(&fabric, ranks)))?;
