@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python chaos soak fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test check unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python test-judges chaos soak fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 
@@ -76,6 +76,10 @@ test-slurm: ## ranks started by srun, sbatch, and Open MPI's and MPICH's launche
 
 test-machines: ## a short suite on machines of other kinds: emulated ones (sockets, NUMA nodes, little memory, no /sys), and the oldest and newest Debian (needs root)
 	@ci/machines.sh
+
+test-judges: ## the cost model's predictions before SimGrid, which replays the same schedules
+	@ci/setup.sh build judges
+	UNISONO_TEST_JUDGES=1 cargo test -p unisono-cli --test judges -- --show-output
 
 fuzz: ## runs the fuzz targets, each for UNISONO_FUZZ_SECONDS (30), with cargo-fuzz on a nightly toolchain
 	@ci/fuzz.sh

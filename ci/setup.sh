@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what is missing on this machine, by Debian's package names, and says why each is wanted.
 #
-#   ci/setup.sh [build] [check] [python] [hosts] [machines] [emulator] [roots] [slurm]
+#   ci/setup.sh [build] [check] [python] [hosts] [machines] [emulator] [judges] [roots] [slurm]
 #
 # build: what the library needs to compile. check: rustfmt and clippy. python: virtual environments, for
 # the libraries taken from PyPI. hosts: hosts made of namespaces. machines: the emulated
-# machines of ci/machines. emulator: another architecture's programs. roots: other releases of Debian. slurm: the
-# cluster of ci/slurm. Nothing is installed, and nobody is asked for a password, where everything is there.
+# machines of ci/machines. emulator: another architecture's programs. judges: a simulator of
+# networks. roots: other releases of Debian. slurm: the cluster of ci/slurm. Nothing is installed, and nobody is asked for a password, where everything is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -24,6 +24,8 @@ have_libclang() { # the library, and the compiler's own headers that it reads (s
 }
 have_venv() { python3 -c 'import ensurepip, venv'; }
 have_qemu() { command -v qemu-system-x86_64; }
+have_cxx() { command -v c++; }
+have_simgrid() { echo '#include <simgrid/s4u.hpp>' | c++ -std=c++17 -x c++ -fsyntax-only -; }
 have_emulator() { command -v qemu-aarch64-static; }
 have_busybox() { [ -x /bin/busybox ] && ! { ldd /bin/busybox | grep '=>'; }; }
 have_cpio() { command -v cpio; }
@@ -123,12 +125,16 @@ for what; do
     emulator)
       need qemu-user-static have_emulator "runs programs for arm64"
       ;;
+    judges)
+      need g++ have_cxx "compiles what replays schedules"
+      need libsimgrid-dev have_simgrid "simulates networks, as another judge than the cost model"
+      ;;
     roots)
       need debootstrap have_debootstrap "makes a root of another release of Debian"
       need util-linux have_unshare "mounts in a namespace of its own"
       ;;
     *)
-      echo "setup: unknown set of packages '$what' (build, check, python, hosts, machines, emulator, roots or slurm)" >&2
+      echo "setup: unknown set of packages '$what' (build, check, python, hosts, machines, emulator, judges, roots or slurm)" >&2
       exit 2
       ;;
   esac

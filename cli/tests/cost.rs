@@ -162,7 +162,7 @@ fn schedules_are_written_as_goal() {
     let refused = unisono(&[case, "/nowhere/it.goal"].join(" ").split(' ').collect::<Vec<_>>());
     let told = text(&refused.stderr);
     assert!(
-        refused.status.code() == Some(1) && told.contains("--goal /nowhere/it.goal: No such file"),
+        refused.status.code() == Some(1) && told.contains("--goal: /nowhere/it.goal: No such file"),
         "{told}"
     );
 }

@@ -1,7 +1,6 @@
 //! `unisono explain`: which algorithm the library chooses for a collective, why, and the steps of one rank.
 
 use std::{
-    fs::File,
     io::{self, BufWriter, Write},
     path::PathBuf,
     process::ExitCode,
@@ -74,11 +73,7 @@ impl Explain {
         let shape = case.shape(choice.algorithm);
 
         if let Some(file) = &self.goal {
-            let failed = |error: io::Error| format!("--goal {}: {error}", file.display());
-            let mut goal = BufWriter::new(File::create(file).map_err(failed)?);
-            goal::write(&mut goal, &case, choice.algorithm, shape)
-                .and_then(|()| goal.flush())
-                .map_err(failed)?;
+            goal::save(file, &case, choice.algorithm, shape)?;
         }
         let mut out = BufWriter::new(io::stdout().lock());
         writeln!(out, "{}", case.describe())?;

@@ -7,19 +7,27 @@
 //! A lane is a chain of operations. What a reduction or a copy costs is the fabric's figure; what a message costs the simulator
 //! knows. It does not know of slots: a sender may be further ahead there than in the library.
 
-use std::io::{self, Write};
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::Path,
+};
 
 use unisono_schedule::{Job, Step, algorithm::Algorithm};
 
 use super::{Case, Shape};
 
-/// Writes the schedules of all ranks.
-pub(super) fn write(
-    out: &mut impl Write,
-    case: &Case,
-    algorithm: &Algorithm,
-    shape: Shape,
-) -> io::Result<()> {
+/// Writes the schedules of all ranks to a file.
+pub(super) fn save(file: &Path, case: &Case, algorithm: &Algorithm, shape: Shape) -> Result<(), String> {
+    let saved = File::create(file).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        write(&mut out, case, algorithm, shape)?;
+        out.flush()
+    });
+    saved.map_err(|error| format!("--goal: {}: {error}", file.display()))
+}
+
+fn write(out: &mut impl Write, case: &Case, algorithm: &Algorithm, shape: Shape) -> io::Result<()> {
     writeln!(out, "// {} by {}, on {}", case.describe(), algorithm.name, case.fabric.name)?;
     writeln!(out, "num_ranks {}", case.ranks)?;
     for rank in 0..case.ranks {

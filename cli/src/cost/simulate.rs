@@ -1,8 +1,9 @@
 //! `unisono simulate`: predicts the time of every algorithm of a collective on a given fabric.
 
 use std::{
+    fs,
     io::{self, IsTerminal, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{
         atomic::{AtomicUsize, Ordering},
@@ -21,7 +22,7 @@ use unisono_schedule::{
     price::{Effort, price_with},
 };
 
-use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, why_not_the_fastest};
+use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, goal, why_not_the_fastest};
 use crate::{
     chart::{self, Line, Panel},
     progress::Bar,
@@ -77,6 +78,9 @@ pub(crate) struct Simulate {
     /// Also draw time against size, from 8 B to 1 GiB, to this file (SVG)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+    /// Also write the schedules of all ranks to this folder, a file for each algorithm, as GOAL: for LogGOPSim and other simulators
+    #[arg(long, value_name = "FOLDER")]
+    goal: Option<PathBuf>,
 }
 
 impl Simulate {
@@ -116,26 +120,39 @@ impl Simulate {
         let mut out = io::stdout().lock();
         table(&mut out, &case, &fabric, bound, &priced)?;
         self.hint(&mut out, &case, &priced)?;
+        if let Some(folder) = &self.goal {
+            fs::create_dir_all(folder).map_err(|error| format!("--goal {}: {error}", folder.display()))?;
+            for it in &priced {
+                let file = folder.join(it.algorithm.name).with_extension("goal");
+                goal::save(&file, &case, it.algorithm, it.shape)?;
+            }
+        }
         if let Some(file) = &self.plot {
-            let mut lines: Vec<Line> = Vec::new();
-            let mut bounds = Vec::new();
-            for (_, case) in drawn {
-                let bytes = case.whole();
-                bounds.push((bytes, lower_bound(self.about.collective, ranks, case.bytes(), &fabric)));
-                for priced in self.price(&case, &fabric, Effort::QUICK, &mut watch) {
-                    let Some(seconds) = priced.seconds() else { continue };
-                    let name = priced.algorithm.name;
-                    match lines.iter_mut().find(|line| line.name == name) {
-                        Some(line) => line.points.push((bytes, seconds)),
-                        None => lines.push(Line { name: name.to_owned(), points: vec![(bytes, seconds)] }),
-                    }
+            self.draw(file, &drawn, &mut watch)?;
+        }
+        Ok(())
+    }
+
+    /// Draws the times of all algorithms at these sizes.
+    fn draw(&self, file: &Path, drawn: &[(usize, Case)], watch: &mut Watch) -> Result<()> {
+        let mut lines: Vec<Line> = Vec::new();
+        let mut bounds = Vec::new();
+        for (_, case) in drawn {
+            let bytes = case.whole();
+            bounds.push((bytes, lower_bound(case.collective, case.ranks, case.bytes(), &case.fabric)));
+            for priced in self.price(case, &case.fabric, Effort::QUICK, watch) {
+                let Some(seconds) = priced.seconds() else { continue };
+                let name = priced.algorithm.name;
+                match lines.iter_mut().find(|line| line.name == name) {
+                    Some(line) => line.points.push((bytes, seconds)),
+                    None => lines.push(Line { name: name.to_owned(), points: vec![(bytes, seconds)] }),
                 }
             }
-            let bound = Some(Line { name: "lower bound".to_owned(), points: bounds });
-            let among = words::some(ranks, "rank");
-            let title = format!("{} among {among}, {}", case.collective.name(), fabric.name);
-            chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])?;
         }
+        let Some((_, Case { collective, ranks, fabric, .. })) = drawn.first() else { return Ok(()) };
+        let bound = Some(Line { name: "lower bound".to_owned(), points: bounds });
+        let title = format!("{} among {}, {}", collective.name(), words::some(*ranks, "rank"), fabric.name);
+        chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])?;
         Ok(())
     }
 
