@@ -14,6 +14,8 @@ fi
 mkdir -p "$target/hwloc"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# A failure ends it, whatever the make that calls it was told.
+unset MAKEFLAGS
 {
   ci/source.sh hwloc "$work"
   cd "$work"

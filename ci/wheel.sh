@@ -23,7 +23,11 @@ ci/setup.sh build python
 target=$(ci/target.sh)
 wheels=${2:-$target/wheels}
 tools=$(ci/venv.sh wheel) mpich=$(basename "$(ci/venv.sh mpich)")
-zig="$tools/bin/python -m ziglang"
+# One word, for libtool.
+zig=$target/wheel/zig
+mkdir -p "$target/wheel"
+printf '#!/bin/sh\nexec "%s" -m ziglang "$@"\n' "$tools/bin/python" >"$zig"
+chmod +x "$zig"
 own=$(echo "$tools"/lib/python3*/site-packages/ziglang/lib)
 hwloc=$(CC="$zig cc -target $arch-linux-gnu.2.28" AR="$zig ar" RANLIB="$zig ranlib" ci/hwloc.sh "$arch")
 libfabric=$target/wheel/$arch/$mpich
@@ -47,7 +51,7 @@ FABRIC_1.0 { global: fi_version; fi_strerror; local: *; };
 FABRIC_1.1 { global: fi_fabric; } FABRIC_1.0;
 FABRIC_1.3 { global: fi_getinfo; fi_freeinfo; fi_dupinfo; } FABRIC_1.1;
 MAP
-$zig cc -target "$arch-linux-gnu.2.28" -shared -Wl,-soname,libfabric.so.1 "-Wl,--version-script=$prefix/libfabric.map" \
+"$zig" cc -target "$arch-linux-gnu.2.28" -shared -Wl,-soname,libfabric.so.1 "-Wl,--version-script=$prefix/libfabric.map" \
   -o "$prefix/lib/libfabric.so" "$prefix/libfabric.c"
 cat >"$prefix/lib/pkgconfig/libfabric.pc" <<PC
 libdir=$prefix/lib

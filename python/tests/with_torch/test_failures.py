@@ -144,7 +144,7 @@ def arguments():
         (lambda: group.allreduce([torch.eye(2).to_sparse_csr()]), "layout torch.sparse_csr is not served"),
         (lambda: group.allreduce([ones.to_sparse()], _op(dist.ReduceOp.MAX)), "can only be summed"),
         (lambda: group.allreduce([torch.ones(1).expand(4)]), "share memory"),
-        (lambda: group.allreduce([ones, ones]), "one tensor is wanted, and there are 2"),
+        (lambda: group.reduce([ones, ones]), "one tensor is wanted, and there are 2"),
         (lambda: group.broadcast([ones], _root(dist.BroadcastOptions, 5)), "5"),
         (lambda: group.send([ones], 5, 0), "there is no rank 5"),
     ]
