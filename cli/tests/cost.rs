@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_schedule::Collective;
+
 /// A prediction that takes longer says how far it is, also where stderr is no terminal.
 const LONG: Duration = Duration::from_secs(5);
 
@@ -284,17 +286,7 @@ fn explain_says_by_what_ranks_reach_each_other() {
 
 #[test]
 fn any_world_and_any_size_end_well() {
-    for collective in [
-        "all_reduce",
-        "reduce_scatter",
-        "all_gather",
-        "broadcast",
-        "barrier",
-        "reduce",
-        "gather",
-        "scatter",
-        "all_to_all",
-    ] {
+    for collective in Collective::ALL.map(Collective::name) {
         for (ranks, bytes) in [("1", "17179869183G"), ("100", "1"), ("100", "17179869183G")] {
             said(&format!("simulate {collective} --ranks {ranks} --bytes {bytes} --fabric ndr400"));
         }

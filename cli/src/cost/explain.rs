@@ -110,7 +110,7 @@ impl Explain {
             writeln!(out, "  {:<19} {:>10}{chosen}{best}{why}", it.algorithm.name, it.time())?;
         }
 
-        if let Some(why) = why_not_the_fastest(&case, &priced) {
+        if let Some(why) = why_not_the_fastest(&case, &chooser, choice.algorithm, &priced) {
             writeln!(out, "It takes {why}")?;
         }
 

@@ -251,11 +251,15 @@ impl Priced {
 const FAR: f64 = 2.0;
 
 /// Why the library does not choose the algorithm that is predicted to be the fastest, in lines; nothing if it does.
-fn why_not_the_fastest(case: &Case, priced: &[Priced]) -> Option<String> {
-    let choice = case.chooser().choose(case.collective, case.bytes(), |_| true)?.algorithm;
+fn why_not_the_fastest(
+    case: &Case,
+    chooser: &Chooser,
+    choice: &Algorithm,
+    priced: &[Priced],
+) -> Option<String> {
     let fastest = &priced[fastest(priced)?];
     let chosen = priced.iter().find(|it| it.algorithm.code == choice.code)?;
-    let why = case.chooser().why_not(case.collective, case.bytes(), fastest.algorithm)?;
+    let why = chooser.why_not(case.collective, case.bytes(), fastest.algorithm)?;
     let times = chosen.seconds()? / fastest.seconds()?;
     let (name, other) = (choice.name, fastest.algorithm.name);
     let mut text = format!("{name}, which is predicted to take {times:.2} of {other}'s time: {why}");

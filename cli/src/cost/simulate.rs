@@ -158,12 +158,13 @@ impl Simulate {
 
     /// Prints what the library chooses, why that is not the fastest, and the command that shows more.
     fn hint(&self, out: &mut impl Write, case: &Case, priced: &[Priced]) -> io::Result<()> {
-        let Some(choice) = case.chooser().choose(case.collective, case.bytes(), |_| true) else {
+        let chooser = case.chooser();
+        let Some(choice) = chooser.choose(case.collective, case.bytes(), |_| true) else {
             return Ok(());
         };
         // Not as the library does it, they do not show why.
         let as_chosen = self.algorithm.is_none() && self.chunk.is_none() && self.lanes.is_none();
-        let why = why_not_the_fastest(case, priced).filter(|_| as_chosen);
+        let why = why_not_the_fastest(case, &chooser, choice.algorithm, priced).filter(|_| as_chosen);
         write!(out, "The library takes {}", why.as_deref().unwrap_or(choice.algorithm.name))?;
         // A measured fabric has no name to pass to `explain`.
         if self.fabric.is_some() {

@@ -154,26 +154,36 @@ impl Chooser {
         })
     }
 
+    /// The source of the choice, if all algorithms are allowed.
+    fn decides(&self, collective: Collective, bytes: usize) -> Option<Source> {
+        let has = |source: &&Source| match source {
+            Source::Table(built_in) => {
+                built_in.table().find(collective, self.topology.ranks, bytes, |_| true).is_some()
+            }
+            Source::Model => true,
+            Source::Levels => self.levels(collective, bytes, |_| true).is_some(),
+        };
+        self.sources().iter().find(has).copied()
+    }
+
     /// The reason for the choice if all algorithms are allowed, in words: the row of a table, or the cost model.
     #[must_use]
     pub fn reason(&self, collective: Collective, bytes: usize) -> Option<String> {
-        self.sources().iter().find_map(|source| match source {
+        let (size, name) = (1_u64 << model::class(bytes), self.fabric.name);
+        Some(match self.decides(collective, bytes)? {
             Source::Table(built_in) => {
                 let row = built_in.table().find(collective, self.topology.ranks, bytes, |_| true)?;
-                Some(format!("the row of {}: {row}", built_in.name))
+                format!("the row of {}: {row}", built_in.name)
             }
             Source::Model => {
-                let (hosts, name) = (self.topology.hosts, self.fabric.name);
-                let size = 1_u64 << model::class(bytes);
-                Some(format!("the cost model: the fastest at {size} B between {hosts} hosts of {name}"))
+                let hosts = self.topology.hosts;
+                format!("the cost model: the fastest at {size} B between {hosts} hosts of {name}")
             }
             Source::Levels => {
-                self.levels(collective, bytes, |_| true)?;
-                let ((topology, ..), name) = (self.fewer(), self.fabric.name);
-                let (ranks, hosts, size) = (topology.ranks, topology.hosts, 1_u64 << model::class(bytes));
-                Some(format!(
+                let (Topology { ranks, hosts, .. }, ..) = self.fewer();
+                format!(
                     "the cost model: the fastest at {size} B among {ranks} ranks on {hosts} hosts of {name}"
-                ))
+                )
             }
         })
     }
@@ -188,13 +198,8 @@ impl Chooser {
             return None;
         }
         let (ranks, name) = (self.topology.ranks, other.name);
-        let decides = self.sources().iter().find(|source| match source {
-            Source::Table(built_in) => built_in.table().find(collective, ranks, bytes, |_| true).is_some(),
-            Source::Model => true,
-            Source::Levels => self.levels(collective, bytes, |_| true).is_some(),
-        });
-        Some(match decides {
-            Some(Source::Table(built_in)) if !std::ptr::eq(*built_in, &INFINIBAND) => {
+        Some(match self.decides(collective, bytes) {
+            Some(Source::Table(built_in)) if !std::ptr::eq(built_in, &INFINIBAND) => {
                 "the table was measured, and that counts for more than a prediction".to_owned()
             }
             _ if ranks > FEW && plan.from_all => format!(
@@ -202,7 +207,11 @@ impl Chooser {
             ),
             Some(Source::Levels) => {
                 let (topology, ..) = self.fewer();
-                format!("among so many ranks the choice is that of {}", topology.ranks)
+                format!(
+                    "among more than {} ranks it is chosen as among {}",
+                    model::MOST_RANKS,
+                    topology.ranks
+                )
             }
             _ if plan.flat.is_some() || plan.near => {
                 format!("{name} is taken where it saves {:.0} % or more", 100.0 * model::GAIN)
