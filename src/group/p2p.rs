@@ -251,28 +251,14 @@ impl ProcessGroup {
             memory.clone().found_in(&self.shared.runtime.registry);
         let count = output.len() / dtype.size();
         let place = Place::There { output, count, registered };
-        Ok(What::Receive(Inbound {
-            from,
-            tag: tag.into(),
-            form: Form::Plain,
-            dtype,
-            alias: Alias::NONE,
-            place,
-        }))
+        Ok(receive(dtype, from, tag, place))
     }
 
     /// A receive into new memory.
     fn fresh_elements(&self, dtype: Dtype, from: Source, tag: u32) -> Result<What> {
         let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
         let from = self.source("recv_vec", from)?;
-        Ok(What::Receive(Inbound {
-            from,
-            tag: tag.into(),
-            form: Form::Plain,
-            dtype,
-            alias: Alias::NONE,
-            place,
-        }))
+        Ok(receive(dtype, from, tag, place))
     }
 
     /// A receive and a send that run concurrently.
@@ -317,6 +303,12 @@ impl ProcessGroup {
 
 /// The name of message calls in errors.
 const MESSAGE: &str = "a message";
+
+/// A receive of a message of elements.
+fn receive(dtype: Dtype, from: Option<Rank>, tag: u32, place: Place) -> What {
+    let (tag, form, alias) = (tag.into(), Form::Plain, Alias::NONE);
+    What::Receive(Inbound { from, tag, form, dtype, alias, place })
+}
 
 /// The received elements and their sender.
 pub(crate) fn elements<T: Element>(mut all: Receipts) -> Result<(Vec<T>, Rank)> {
