@@ -70,12 +70,10 @@ def check(root: pathlib.Path) -> tuple[int, int]:
         strange = [directory for directory in directories if not directory.startswith("$ORIGIN")]
         if strange:
             raise SystemExit(f"wheel: {path.name} looks for libraries in {', '.join(strange)}")
-    for path in files:
-        if glibc(path) > OLDEST:
-            raise SystemExit(
-                f"wheel: {path.name} needs glibc {glibc(path)}, {OLDEST} is the oldest to run with"
-            )
-    return max(glibc(path) for path in files)
+    needed, path = max((glibc(path), path) for path in files)
+    if needed > OLDEST:
+        raise SystemExit(f"wheel: {path.name} needs glibc {needed}, {OLDEST} is the oldest to run with")
+    return needed
 
 
 def record(name: str, content: bytes) -> str:

@@ -6,7 +6,8 @@
 # build: what the library needs to compile. check: rustfmt and clippy. python: virtual environments, for
 # the libraries taken from PyPI. hosts: hosts made of namespaces. machines: the emulated
 # machines of ci/machines. emulator: another architecture's programs. judges: a simulator of
-# networks. roots: other releases of Debian. slurm: the cluster of ci/slurm. Nothing is installed, and nobody is asked for a password, where everything is there.
+# networks. roots: other releases of Debian. slurm: the cluster of ci/slurm. Nothing is
+# installed, and nobody is asked for a password, where everything is there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
