@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 target=$(ci/target.sh)
 site=$target/python/site
-pytest=(-m pytest -q -rs -p no:cacheprovider --ignore python/tests/with_torch)
+pytest=(-m pytest -q -rs -p no:cacheprovider --ignore python/tests/with_torch --ignore python/tests/clients)
 
 develop() {
   local profile=dev native
