@@ -1,0 +1,116 @@
+"""Groups of Dask's workers."""
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import distributed
+
+from unisono import _arrays, _exit, _meeting
+from unisono._group import Group
+from unisono._native import Error
+
+# Two runs of this process come to all workers in one order: a worker with one thread would otherwise begin with another run than the rest.
+_submitting = threading.Lock()
+
+
+def run(
+    client: distributed.Client,
+    function: Callable[..., Any],
+    *args: Any,
+    workers: Sequence[str] | None = None,
+    timeout: float = 300,
+    **kwargs: Any,
+) -> list[Any]:
+    """Runs ``function(group, *args, **kwargs)`` as a task of each worker, which are the ranks of a group; returns the results, by rank.
+
+    ``workers`` has their addresses, by rank; by default all workers that the scheduler has. ``timeout`` is the longest wait for another
+    worker, in seconds, also for one that is still busy with other tasks.
+
+    Raises the first exception of a worker, which ends the group for the others with its text; `unisono.Error` if a worker dies, the
+    workers' calls differ, or the timeout passes; `ValueError` if there is no worker, or one is named twice or unknown.
+    """
+    if client.asynchronous:
+        raise ValueError(
+            "run: the client is asynchronous; give one that waits, or call this by asyncio.to_thread"
+        )
+    known = list(client.scheduler_info(n_workers=-1)["workers"])
+    chosen = known if workers is None else list(workers)
+    wrong = [each for each in chosen if each not in known or chosen.count(each) > 1]
+    if not chosen or wrong:
+        told = ", ".join(dict.fromkeys(wrong)) or "nothing"
+        raise ValueError(
+            f"run: workers has {told}, unknown or twice; the scheduler has {', '.join(known) or 'no workers'}"
+        )
+    name = f"unisono-{uuid.uuid4().hex}"
+    futures = []
+    with _submitting:
+        for rank, address in enumerate(chosen):
+            member = (name, rank, len(chosen), timeout)
+            futures.append(
+                client.submit(
+                    _run, member, function, args, kwargs, workers=[address], key=f"{name}-{rank}", pure=False
+                )
+            )
+    try:
+        return list(client.gather(futures))
+    except Error:
+        _raise_cause(futures)
+        raise
+    finally:
+        client.cancel(futures)
+
+
+def _raise_cause(futures: list[distributed.Future]) -> None:
+    """Raises the exception that ended the group, of which the other ranks have the text alone, if one did and it comes soon."""
+    with contextlib.suppress(TimeoutError):
+        distributed.wait(futures, timeout=2)
+    for future in futures:
+        if future.status == "error" and not isinstance(future.exception(), Error):
+            raise future.exception()
+
+
+def _run(
+    member: tuple[str, int, int, float], function: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """One rank's part."""
+    name, rank, size, timeout = member
+    native = _meeting.join(_Board(name, rank, timeout), rank, size, timeout, timeout)
+    _arrays.load()
+    group = Group(native, False, world=True)
+    try:
+        result = function(group, *args, **kwargs)
+    except BaseException as error:
+        group.abort(_exit.told(error))
+        raise
+    group.close()
+    return result
+
+
+class _Board:
+    """A variable of Dask's, which the scheduler keeps."""
+
+    def __init__(self, name: str, rank: int, timeout: float) -> None:
+        self._variable = distributed.Variable(name, client=distributed.get_client())
+        self._rank = rank
+        self._timeout = timeout
+
+    def host(self) -> str:
+        return str(distributed.get_worker().ip)
+
+    def tell(self, told: dict[str, Any]) -> None:
+        self._variable.set(told)
+
+    def hear(self) -> dict[str, Any]:
+        try:
+            return dict(self._variable.get(timeout=self._timeout))
+        except TimeoutError:
+            raise Error(
+                f"unisono: Timed out waiting {self._timeout:g} s: rank {self._rank} waits for rank 0 to say where to meet. Is its worker "
+                "busy with other tasks?"
+            ) from None
+
+    def forget(self) -> None:
+        self._variable.delete()
