@@ -2,11 +2,25 @@
 # Runs the tests with packages that use collectives: Ray, Dask, Lightning and accelerate, which go once into a virtual environment in the
 # user's cache directory, beside torch's. SKIPPED if they cannot be had.
 #
-#   ci/clients.sh [ARGUMENT...]      with these arguments for pytest
+#   ci/clients.sh                    all of them; those with Ray, which mostly wait for processes to start, beside the others
+#   ci/clients.sh ARGUMENT...        pytest with these arguments
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 venv=$(ci/venv.sh clients "the tests with Ray, Dask, Lightning and accelerate") || exit 0
 ci/python.sh develop
 PYTHONPATH=$(ci/target.sh)/python/site
 export PYTHONPATH
-exec "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider python/tests/clients "$@"
+tests() { "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider -W ignore::DeprecationWarning "$@"; }
+folder=python/tests/clients
+if [ $# -gt 0 ]; then
+  tests $folder "$@"
+  exit
+fi
+told=$(mktemp)
+trap 'rm -f "$told"' EXIT
+tests $folder/test_ray*.py >"$told" 2>&1 &
+status=0
+tests $folder/test_dask.py $folder/test_trainers.py || status=$?
+wait $! || status=$?
+cat "$told"
+exit $status

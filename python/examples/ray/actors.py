@@ -30,9 +30,7 @@ class Summand:
         return float(part[0])
 
 
-ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False)
 actors = [Summand.remote(rank) for rank in range(ACTORS)]
 results = ray.get([actor.pi.remote() for actor in actors])
 assert len(set(results)) == 1
 print(f"{ACTORS} actors agree that pi is {results[0]:.9f}")
-ray.shutdown()

@@ -32,23 +32,8 @@ class Actor:
         return body(*args)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Ray on this host."""
-    collective.register_collective_backend("unisono", UnisonoGroup)
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=80 << 20,
-        log_to_driver=False,
-        namespace="tests",
-    )
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture(scope="module")
-def actors(cluster: None) -> Iterator[list[Any]]:
+def actors(cluster: str) -> Iterator[list[Any]]:
     """Three actors in a group of unisono's, and in one of Gloo's."""
     with three() as each:
         for backend in ("unisono", "gloo"):
@@ -248,6 +233,7 @@ def test_a_failure_is_everybodys_and_the_name_can_be_used_again(actors: list[Any
 
 
 def test_the_driver_makes_the_group(actors: list[Any]) -> None:
+    collective.register_collective_backend("unisono", UnisonoGroup)
     collective.create_collective_group(actors, 3, [2, 0, 1], "unisono", "declared")
     got = ray.get(
         [actor.run.remote(add, rank, "declared") for rank, actor in zip((2, 0, 1), actors, strict=True)]
@@ -258,7 +244,7 @@ def test_the_driver_makes_the_group(actors: list[Any]) -> None:
     everywhere(actors, leave, "declared")
 
 
-def test_an_actor_that_dies_is_told(cluster: None) -> None:
+def test_an_actor_that_dies_is_told(cluster: str) -> None:
     """And what it has said of where to meet does not mislead the next group of the name."""
     with three() as actors:
         # It dies while it waits for the others.
@@ -283,5 +269,5 @@ def has_said(name: str) -> None:
         time.sleep(0.02)
 
 
-def test_the_example() -> None:
-    example("ray/actors.py")
+def test_the_example(cluster: str) -> None:
+    example("ray/actors.py", RAY_ADDRESS=cluster)
