@@ -41,6 +41,8 @@ pub(crate) struct Meeting {
     timeout: Option<f64>,
     #[pyo3(item)]
     join_timeout: Option<f64>,
+    #[pyo3(item)]
+    leave_timeout: Option<f64>,
 }
 
 impl Meeting {
@@ -65,6 +67,9 @@ impl Meeting {
         }
         if let Some(timeout) = self.join_timeout {
             config.join_timeout = seconds(timeout)?;
+        }
+        if let Some(timeout) = self.leave_timeout {
+            config.leave_timeout = Some(seconds(timeout)?);
         }
         Ok(config)
     }

@@ -37,6 +37,7 @@ def join(
     size: int,
     timeout: float | None = None,
     join_timeout: float | None = None,
+    leave_timeout: float | None = None,
     errors: type[Exception] = _native.Error,
 ) -> _native.Group:
     """Joins the world of the ranks that share this board. Timeouts are in seconds; `None`: as the environment or the default says."""
@@ -47,6 +48,7 @@ def join(
         "token": "",
         "timeout": timeout,
         "join_timeout": join_timeout,
+        "leave_timeout": leave_timeout,
     }
     if rank == 0:
         meeting.update(host=board.host(), token=secrets.token_hex(16))

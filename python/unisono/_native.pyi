@@ -51,6 +51,7 @@ class Meeting(TypedDict):
     token: str
     timeout: float | None
     join_timeout: float | None
+    leave_timeout: float | None
 
 class Store:
     """The store of a world, served by its rank 0."""

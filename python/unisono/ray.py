@@ -33,6 +33,8 @@ from unisono._native import Error
 
 # How long an actor waits for the others of its group, in seconds: as long as a call does.
 _PATIENCE = 300.0
+# How long an actor that ends, or destroys its group, waits for the others to do so.
+_LEAVING = 5.0
 
 
 class UnisonoGroup(BaseGroup):
@@ -45,12 +47,13 @@ class UnisonoGroup(BaseGroup):
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         joining = None if "UNISONO_JOIN_TIMEOUT" in os.environ else _PATIENCE
-        native = _meeting.join(_Board(group_name, rank), rank, world_size, None, joining)
+        leaving = None if "UNISONO_LEAVE_TIMEOUT" in os.environ else _LEAVING
+        native = _meeting.join(_Board(group_name, rank), rank, world_size, None, joining, leaving)
         _arrays.load()
         self._group = Group(native, False, world=True)
 
     def destroy_group(self) -> None:
-        """Leaves the group. Actors may leave one after the other: who is done does not wait for those that are not."""
+        """Leaves the group, which the others can only destroy then. Actors may do so one after the other: this does not wait."""
         # Ray holds a lock meanwhile, which all groups of this actor need.
         threading.Thread(target=self._leave, name=f"unisono leaves {self.group_name}").start()
 

@@ -1,6 +1,8 @@
 """The backend of ray.util.collective: what its calls give, with numpy as the oracle and beside Ray's own Gloo."""
 
 import contextlib
+import os
+import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -262,6 +264,24 @@ def test_an_actor_that_dies_is_told(cluster: str) -> None:
         for each in waits:
             with pytest.raises(unisono.Error, match="rank 2"):
                 ray.get(each, timeout=60)
+
+
+def pid(rank: int) -> int:
+    return os.getpid()
+
+
+def test_an_actor_that_ends_does_not_wait_for_the_others(cluster: str) -> None:
+    with three() as actors:
+        everywhere(actors, join, 3, "unisono", "ending")
+        process = pathlib.Path("/proc", str(everywhere(actors, pid)[0]))
+        actors[0].__ray_terminate__.remote()
+        begin = time.monotonic()
+        # It leaves the group, for which it takes 5 s.
+        while process.exists():
+            assert time.monotonic() - begin < 30
+            time.sleep(0.05)
+        with pytest.raises(unisono.Error, match="rank 0"):
+            ray.get(actors[1].run.remote(add, 1, "ending"), timeout=60)
 
 
 def has_said(name: str) -> None:

@@ -20,7 +20,8 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta) -> _native
     seconds = timeout.total_seconds()
     # `UNISONO_JOIN_TIMEOUT`, or as long as the group's timeout, as its users expect: a rank may come late.
     joining = None if "UNISONO_JOIN_TIMEOUT" in os.environ else seconds
-    return _meeting.join(_Board(store, rank, timeout), rank, size, seconds, joining, dist.DistBackendError)
+    board = _Board(store, rank, timeout)
+    return _meeting.join(board, rank, size, seconds, joining, errors=dist.DistBackendError)
 
 
 class _Board:
