@@ -131,6 +131,13 @@ def complex_and_real(call):
         "all_to_all": lambda: dist.all_to_all(parts, [one, one]),
         "all_to_all_single": lambda: dist.all_to_all_single(two, two.clone()),
         "message": lambda: dist.recv(one, other) if rank == 0 else dist.send(one, other),
+        "message later": lambda: (dist.irecv if rank == 0 else dist.isend)(one, other).wait(),
+        "batch": lambda: [
+            work.wait()
+            for work in dist.batch_isend_irecv(
+                [dist.P2POp(dist.irecv if rank == 0 else dist.isend, one, other)]
+            )
+        ],
     }
 
     def both():
@@ -146,12 +153,28 @@ def complex_and_real(call):
     "call",
     [
         "all_reduce", "all_reduce later", "all_reduce_coalesced", "reduce", "broadcast", "all_gather", "all_gather_into_tensor",
-        "scatter", "all_to_all", "all_to_all_single", "message",
+        "scatter", "all_to_all", "all_to_all_single", "message", "message later", "batch",
     ],
 )  # fmt: skip
 def test_complex_numbers_are_no_real_ones(kind, call):
     for text in run(2, complex_and_real, call, env={"UNISONO_TORCH_CLASS": kind}):
         assert "complex64" in text and "f32" in text, text
+
+
+MESSAGES = ("at once", "later", "batch")
+
+
+def message(tensor, how):
+    """From rank 0 to rank 1."""
+    sends, other = dist.get_rank() == 0, 1 - dist.get_rank()
+    begin = dist.isend if sends else dist.irecv
+    if how == "at once":
+        (dist.send if sends else dist.recv)(tensor, other)
+    elif how == "later":
+        begin(tensor, other).wait()
+    else:
+        for work in dist.batch_isend_irecv([dist.P2POp(begin, tensor, other)]):
+            work.wait()
 
 
 def own_views():
@@ -163,6 +186,15 @@ def own_views():
     assert torch.equal(real, torch.tensor([[0.0, 1.0]] * 3))
     dist.all_reduce(real)
     assert torch.equal(real, torch.tensor([[0.0, 2.0]] * 3))
+    # In messages, which are begun in three ways.
+    for dtype in (torch.complex64, torch.float32):
+        sent = torch.full((3,), 2 + 3j) if dtype.is_complex else torch.view_as_real(torch.full((3,), 2 + 3j))
+        for begin in MESSAGES:
+            for end in MESSAGES:
+                got = torch.zeros(3, 2) if dtype == torch.float32 else torch.zeros(3, dtype=dtype)
+                message(sent if rank == 0 else got, begin if rank == 0 else end)
+                if rank == 1:
+                    assert torch.equal(got, sent), (dtype, begin, end)
     # Complex numbers on all ranks.
     z = torch.full((3,), 1 + 2j)
     dist.all_reduce(z[1:])

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 from unisono import _types
@@ -77,8 +78,25 @@ def _torch_made_parts() -> bool:
         if frame.f_globals.get("__name__") == "torch.distributed.c10d_logger":
             given = frame.f_locals
             return _has_complex([*given.get("args", ()), *given.get("kwargs", {}).values()])
+        # These two have no such decorator, alone and in a batch.
+        if frame.f_code in _MESSAGES:
+            return _has_complex(_message_given(frame))
         frame = frame.f_back
     return False
+
+
+_MESSAGES = (dist.isend.__code__, dist.irecv.__code__)
+
+
+def _message_given(frame: Any) -> Any:
+    """What `isend` or `irecv`, whose frame this is, was given."""
+    made, caller = frame.f_locals["tensor"], frame.f_back.f_locals
+    if "relevant_args" in frame.f_locals:
+        return frame.f_locals["relevant_args"]
+    # Torch 2.8 does not keep it: what its caller does not hold itself, it has made of complex numbers.
+    if frame.f_back.f_code is dist.batch_isend_irecv.__code__:
+        return caller["p2p_op"].tensor
+    return made if any(value is made for value in caller.values()) else made._base
 
 
 def _has_complex(given: Any) -> bool:
