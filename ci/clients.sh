@@ -2,7 +2,7 @@
 # Runs the tests with packages that use collectives: Ray, Dask, Lightning and accelerate, which go once into a virtual environment in the
 # user's cache directory, beside torch's. SKIPPED if they cannot be had.
 #
-#   ci/clients.sh                    all of them; those with Ray, which mostly wait for processes to start, beside the others
+#   ci/clients.sh                    all of them side by side, since they mostly wait for processes to start
 #   ci/clients.sh ARGUMENT...        pytest with these arguments
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,11 +16,14 @@ if [ $# -gt 0 ]; then
   tests $folder "$@"
   exit
 fi
-told=$(mktemp)
-trap 'rm -f "$told"' EXIT
-tests $folder/test_ray*.py >"$told" 2>&1 &
+told=$(mktemp -d)
+trap 'rm -rf "$told"' EXIT
+for name in ray ray_train; do
+  tests $folder/test_$name.py >"$told/$name" 2>&1 &
+  running+=($!)
+done
 status=0
 tests $folder/test_dask.py $folder/test_trainers.py || status=$?
-wait $! || status=$?
-cat "$told"
+for each in "${running[@]}"; do wait "$each" || status=$?; done
+cat "$told"/*
 exit $status
