@@ -215,7 +215,7 @@ impl Engine {
     }
 
     /// Advances all operations until `until` is true, none is left, or another thread wants to drive. `until` may become true by
-    /// itself at the time `at`: the engine does not sleep longer. After an error the engine must be [abandoned](Self::abandon).
+    /// itself at the time `at`: the engine does not wait longer. After an error the engine must be [abandoned](Self::abandon).
     pub(crate) fn drive(
         &mut self,
         (until, at): (&dyn Fn() -> bool, Option<Instant>),
@@ -306,6 +306,9 @@ impl Engine {
             let deadline = at.into_iter().fold(self.deadline(now)?, Instant::min);
             if moved {
                 continue;
+            }
+            if !exclusive && at.is_some_and(|at| at <= now) {
+                return Ok(());
             }
             if let Some(nap) = self.pause(now, deadline) {
                 self.report_longest_wait(supervisor);

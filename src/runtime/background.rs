@@ -1,21 +1,44 @@
 //! The progress thread: drives the engine while nobody waits for its operations, and runs their completion actions. It starts
 //! with the first asynchronous call.
 //!
+//! A small operation begins on the thread of its caller, which often waits for it at once. So the progress thread is not woken for
+//! each: while such calls go on it naps, and looks after each nap whether an operation is left to it.
+//!
 //! Only this thread runs completion actions: it calls wakers, and drops memory that nobody waits for. These run the program's code,
 //! which may call anything, so neither the driver lock nor a group's state is locked meanwhile.
 
 use std::{
+    cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, PoisonError, mpsc},
+    sync::{Arc, MutexGuard, PoisonError, atomic::Ordering, mpsc},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
-use super::{Runtime, affinity};
+use super::{Roles, Runtime, Sleep, affinity};
 use crate::{
     engine::{CommId, Completion, Supervisor, Task},
     error::{Error, Failure, Result},
     rendezvous::{Position, Stage},
 };
+
+/// The most bytes of an operation that begins on the thread of its caller, and for which the progress thread is not woken at once.
+const SMALL: usize = 16 << 10;
+
+/// The shortest and the longest nap. An operation that nobody waits for may be delayed by so much; the longest costs a core that computes
+/// less than a hundredth.
+const NAPS: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
+
+/// After so many naps without a call it sleeps until it is woken.
+const VAIN: u32 = 5;
+
+/// How the progress thread rests.
+struct Naps {
+    /// The length of the next one.
+    next: Duration,
+    /// How many there may be without a call.
+    left: u32,
+}
 
 impl Runtime {
     /// Starts the thread unless it runs; to be called before [`begin`](Self::begin).
@@ -30,11 +53,24 @@ impl Runtime {
         Ok(())
     }
 
-    /// Submits an operation that no thread waits for.
+    /// Begins an operation that no thread waits for.
     pub(crate) fn begin(&self, comm_id: CommId, task: Task) {
+        let small = task.what.bytes() <= SMALL;
+        if let Some(lock) = small.then(|| self.try_lock_driver()).flatten() {
+            self.open.fetch_add(1, Ordering::Release);
+            // What can be sent now is sent, in one round, which waits for nothing.
+            let passed = Cell::new(false);
+            self.drive(Some((comm_id, task)), (&|| passed.replace(true), Some(Instant::now())));
+            self.roles().begun = true;
+            drop(lock);
+            return;
+        }
         self.ask(comm_id, task);
-        let roles = self.roles();
+        let mut roles = self.roles();
         if !roles.driven {
+            if roles.sleep == Sleep::Naps {
+                roles.sleep = Sleep::Deep;
+            }
             self.hand_over(roles);
         }
     }
@@ -61,15 +97,11 @@ impl Runtime {
 
     /// Drives while nobody else does, and runs completion actions, until the end.
     fn background(&self) {
+        let mut naps = Naps { next: NAPS.0, left: 0 };
         loop {
             let mut roles = self.roles();
             roles.background = false;
-            roles.resting = true;
-            let idle = || !self.has_open() || self.wanted();
-            while self.finished.is_empty() && !roles.quit && (roles.gone || roles.driven || idle()) {
-                roles = self.rested.wait(roles).unwrap_or_else(PoisonError::into_inner);
-            }
-            roles.resting = false;
+            roles = self.rest(roles, &mut naps);
             if !self.finished.is_empty() {
                 drop(roles);
                 Completion::finish(std::iter::from_fn(|| self.finished.pop()).collect());
@@ -83,6 +115,28 @@ impl Runtime {
             self.drive(None, (&|| !self.finished.is_empty(), None));
             drop(lock);
         }
+    }
+
+    /// Rests until there is something to do.
+    fn rest<'r>(&self, mut roles: MutexGuard<'r, Roles>, naps: &mut Naps) -> MutexGuard<'r, Roles> {
+        let idle = || !self.has_open() || self.wanted();
+        naps.next = NAPS.0;
+        while self.finished.is_empty() && !roles.quit && (roles.gone || roles.driven || idle()) {
+            if std::mem::take(&mut roles.begun) {
+                naps.left = VAIN;
+            }
+            if naps.left == 0 {
+                roles.sleep = Sleep::Deep;
+                roles = self.rested.wait(roles).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                naps.left -= 1;
+                roles.sleep = Sleep::Naps;
+                roles = self.rested.wait_timeout(roles, naps.next).unwrap_or_else(PoisonError::into_inner).0;
+                naps.next = (2 * naps.next).min(NAPS.1);
+            }
+        }
+        roles.sleep = Sleep::Awake;
+        roles
     }
 
     /// After the last call: closes the endpoint, and ends the thread once all completion actions have run.

@@ -109,10 +109,12 @@ pub(crate) struct Runtime {
 struct Roles {
     /// Whether a thread drives.
     driven: bool,
-    /// Whether the progress thread drives, whether it sleeps, and whether it is to end.
+    /// Whether the progress thread drives, how it sleeps, and whether it is to end.
     background: bool,
-    resting: bool,
+    sleep: Sleep,
     quit: bool,
+    /// Whether an operation has begun on the thread of its caller since the progress thread last looked.
+    begun: bool,
     /// Threads that wait for the driver lock or for their operation.
     waiting: usize,
     /// The failure that ended the world; and whether the engine is dropped too, so that nothing touches borrowed memory.
@@ -120,6 +122,17 @@ struct Roles {
     gone: bool,
     /// Whether this rank has left.
     left: bool,
+}
+
+/// How the progress thread sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sleep {
+    #[default]
+    Awake,
+    /// It looks soon whether an operation is left to it.
+    Naps,
+    /// It must be woken.
+    Deep,
 }
 
 /// The driver lock, released when dropped.
@@ -376,12 +389,12 @@ impl Runtime {
 
     /// Wakes a thread that may drive, now that this one neither drives nor waits.
     fn hand_over(&self, roles: MutexGuard<'_, Roles>) {
-        let (waiting, resting) = (roles.waiting > 0, roles.resting);
+        let (waiting, sleeps) = (roles.waiting > 0, roles.sleep == Sleep::Deep);
         // A woken thread takes the same lock.
         drop(roles);
         if waiting {
             self.changed.notify_all();
-        } else if resting && self.has_open() {
+        } else if sleeps && self.has_open() {
             self.rested.notify_one();
         }
     }
@@ -389,7 +402,7 @@ impl Runtime {
     /// Gives completions to the [progress thread](background), which runs their actions.
     fn finish_later(&self, roles: MutexGuard<'_, Roles>, finished: impl IntoIterator<Item = Completion>) {
         finished.into_iter().for_each(|completion| self.finished.push(completion));
-        if roles.resting && !self.finished.is_empty() {
+        if roles.sleep != Sleep::Awake && !self.finished.is_empty() {
             drop(roles);
             self.rested.notify_one();
         }

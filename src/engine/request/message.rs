@@ -49,3 +49,14 @@ pub(crate) enum Place {
     /// New memory for this many elements of this type, which the message must fill.
     New { dtype: Dtype, count: usize },
 }
+
+impl Place {
+    /// The most bytes that a message may bring here.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::There { output, .. } => output.len(),
+            Self::Fresh { most } => *most,
+            Self::New { dtype, count } => dtype.size().saturating_mul(*count),
+        }
+    }
+}

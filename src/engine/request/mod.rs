@@ -25,6 +25,16 @@ pub(crate) enum What {
 }
 
 impl What {
+    /// The bytes that it may move, as far as this rank knows.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Collective(operation, _) => operation.input.len().max(operation.output.len()),
+            Self::Send(outbound) => outbound.source.len(),
+            Self::Receive(inbound) => inbound.place.bytes(),
+            Self::Several(all) => all.iter().map(Self::bytes).fold(0, usize::saturating_add),
+        }
+    }
+
     /// The same message of elements that the caller calls so.
     pub(crate) fn named(mut self, alias: Alias) -> Self {
         match &mut self {
