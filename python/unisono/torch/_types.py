@@ -94,7 +94,7 @@ def _message_given(frame: Any) -> Any:
     if "relevant_args" in frame.f_locals:
         return frame.f_locals["relevant_args"]
     # Torch 2.8 does not keep it: what its caller does not hold itself, it has made of complex numbers.
-    if frame.f_back.f_code is dist.batch_isend_irecv.__code__:
+    if frame.f_back.f_code is dist.batch_isend_irecv.__code__ and "p2p_op" in caller:
         return caller["p2p_op"].tensor
     return made if any(value is made for value in caller.values()) else made._base
 
