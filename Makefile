@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python test-clients test-judges chaos soak fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test check unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python test-clients test-torch-files test-judges chaos soak fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 
@@ -41,6 +41,10 @@ python: ## the Python package's own tests, which need no torch
 test-python: ## the backend of torch.distributed with torch, and PyTorch's own tests of backends with 2 and 4 ranks; again with the oldest torch (4 GB of downloads, once)
 	@ci/setup.sh build python
 	@ci/torch.sh
+
+test-torch-files: ## PyTorch's own test files that write gloo, on Gloo and on unisono, as a table (an hour)
+	@ci/setup.sh build python
+	@ci/torch_files.sh
 
 test-clients: ## Ray, Dask, Lightning and accelerate from PyPI, on unisono (0.2 GB of downloads beside torch's, once)
 	@ci/setup.sh build python

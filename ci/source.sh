@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Unpacks the original source of a package of this distribution, as its own lists of sources have it.
 #
-#   ci/source.sh PACKAGE DIRECTORY
+#   ci/source.sh PACKAGE DIRECTORY [SUITE]      SUITE is another release, such as trixie
 set -euo pipefail
 command -v apt-get >/dev/null || { echo "source: there is no apt-get here, by which the source of $1 is found" >&2; exit 1; }
 work=$(mktemp -d)
@@ -13,6 +13,16 @@ for list in /etc/apt/sources.list /etc/apt/sources.list.d/{debian,ubuntu}.source
   name=$(basename "$list")
   [ ! -e "$list" ] || sed 's/^Types: .*/Types: deb-src/; s/^deb /deb-src /' "$list" >"$work/parts/${name/#sources.list/all.list}"
 done
+if [ -n "${3:-}" ]; then
+  # Updates for security have names of their own, and are not needed.
+  for list in "$work"/parts/*; do
+    case $list in
+      *.sources) awk -v RS= -v ORS='\n\n' '!/-security/' "$list" | sed "s/^Suites: .*/Suites: $3/" >"$work/one" ;;
+      *) sed -E "/-security/d; s/^(deb-src( \[[^]]*\])? [^ ]+) [^ ]+/\1 $3/" "$list" | sort -u >"$work/one" ;;
+    esac
+    mv "$work/one" "$list"
+  done
+fi
 sources=(-qq -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$work/parts" -o Dir::State::Lists="$work/lists"
   -o APT::Sandbox::User="$(id -un)")
 apt-get "${sources[@]}" update

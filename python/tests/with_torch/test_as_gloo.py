@@ -220,12 +220,32 @@ def test_the_flight_recorder_records_under_our_name():
 
 def timeouts():
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=7))
-    assert dist.group.WORLD._get_backend(CPU)._timeout == timedelta(seconds=7)
+    backend = dist.group.WORLD._get_backend(CPU)
+    assert backend._timeout == backend.options._timeout == timedelta(seconds=7)
+    backend.create_device(interface="lo")
     sums()
 
 
 def test_its_timeout_is_set():
     as_gloo(2, timeouts, classes=["backend"])
+
+
+def wrapped():
+    replace_gloo()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(f"{os.environ['UNISONO_TEST_FOLDER']}/wrapped", ranks)
+    inner = dist.ProcessGroupGloo(dist.PrefixStore("inner", store), rank, ranks, 20.0)
+    # By its name in this module, too.
+    wrapper = dist._create_process_group_wrapper(
+        inner, "helper", store, rank, ranks, timeout=timedelta(seconds=20)
+    )
+    with pytest.raises(RuntimeError, match="Detected mismatch between collectives"):
+        wrapper.allreduce([torch.ones(3 + rank)])
+
+
+@newer
+def test_a_backend_of_it_is_wrapped():
+    run(2, wrapped, init=False)
 
 
 def made_by_hand(destroyed):
@@ -236,7 +256,9 @@ def made_by_hand(destroyed):
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timedelta(seconds=20)
     backends = []
-    for number, more in enumerate([{"timeout": timedelta(seconds=20)}, {"options": options}, {}]):
+    for number, more in enumerate(
+        [{"timeout": timedelta(seconds=20)}, {"timeout": 20.0}, {"options": options}, {}]
+    ):
         backend = dist.ProcessGroupGloo(dist.PrefixStore(f"{number}", store), rank, ranks, **more)
         assert isinstance(backend, dist.ProcessGroupGloo) and type(backend) is Backend
         backend._set_sequence_number_for_group()

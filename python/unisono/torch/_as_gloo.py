@@ -73,7 +73,10 @@ def replace_gloo() -> None:
     if HAS_BACKENDS and dist.is_gloo_available():
         dist.ProcessGroupGloo.__new__ = staticmethod(_new)
         dist.ProcessGroup._register_backend = _register_as_custom(dist.ProcessGroup._register_backend)
-        c10d._create_process_group_wrapper = _with_original(c10d._create_process_group_wrapper)
+        wrapping = _with_original(c10d._create_process_group_wrapper)
+        c10d._create_process_group_wrapper = dist._create_process_group_wrapper = wrapping
+        for call in ("create_device", "create_default_device"):
+            setattr(Backend, call, staticmethod(getattr(dist.ProcessGroupGloo, call)))
     _replaced = True
 
 
@@ -222,7 +225,7 @@ def _of_its_own(
     rank: int,
     size: int,
     options: Any = None,
-    timeout: timedelta = c10d.default_pg_timeout,
+    timeout: timedelta | float = c10d.default_pg_timeout,
     enable_reconfigure: bool = False,
 ) -> Any:
     """A backend that is in none of torch's groups: `options` are `ProcessGroupGloo._Options`, or the timeout."""
@@ -230,8 +233,11 @@ def _of_its_own(
         _warn_of_reconfigure()
         with _original():
             return dist.ProcessGroupGloo(store, rank, size, timeout, enable_reconfigure)
-    if isinstance(options, timedelta):
+    if isinstance(options, (timedelta, int, float)):
         timeout = options
     elif options is not None:
         timeout = options._timeout
+    if not isinstance(timeout, timedelta):
+        # As C++ takes them.
+        timeout = timedelta(seconds=timeout)
     return Backend(Membership(join(store, rank, size, timeout), store, rank, size, timeout, True, GLOO))

@@ -289,6 +289,13 @@ class Backend(PassesForGloo, Common, _Backend):
         """The options of the backend."""
         return self._options
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the timeout of all calls from now on."""
+        super().set_timeout(timeout)
+        self._options._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """See `torch.distributed.monitored_barrier`."""
         timeout = opts.timeout if opts.timeout.days >= 0 else self._timeout
