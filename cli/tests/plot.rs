@@ -106,10 +106,13 @@ fn every_kind_of_result_is_drawn() {
     ] {
         assert!(drawn.contains(wanted), "{wanted}");
     }
+    let pixels = at("picture.PNG");
+    assert!(bench(&["--plot", &pixels, &results]).status.success());
+    assert!(fs::read(&pixels).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
     // A picture of another kind is none that it draws, and nothing is written.
-    let other = at("picture.png");
+    let other = at("picture.jpg");
     let output = bench(&["--plot", &other, &results]);
-    assert!(output.status.code() == Some(1) && text(&output.stderr).contains(".svg"), "{output:?}");
+    assert!(output.status.code() == Some(1) && text(&output.stderr).contains(".svg or .png"), "{output:?}");
     assert!(!Path::new(&other).exists());
     // Three sizes of seven lines in two panels, and an entry of each in the legend; a barrier has no size.
     assert_eq!(drawn.matches("<polygon").count(), 3 * 7 * 2 + 7);

@@ -1,9 +1,12 @@
-//! Charts as SVG: panels side by side, both axes logarithmic, and one legend for all below them.
+//! Charts as SVG or PNG: panels side by side, both axes logarithmic, and one legend for all below them.
 
 use std::{error::Error, fs, path::Path};
 
+mod pixels;
+
 use plotters::{coord::Shift, element::DashedPathElement, prelude::*};
 
+use self::pixels::{Canvas, Pixels};
 use crate::words;
 
 /// A line of a panel.
@@ -56,40 +59,63 @@ const SAMPLE: usize = 60;
 /// The smallest value that is drawn, since 0 has no logarithm.
 const LEAST: f64 = 1e-10;
 
-/// Draws panels side by side to a file.
+/// Draws panels side by side to a file, of the kind that its name ends in, or SVG.
 ///
 /// # Errors
-/// If the file cannot be written: its name and why.
+/// If the name ends otherwise, or the file cannot be written: its name and why.
 pub(crate) fn draw(file: &Path, panels: &[Panel<'_>]) -> Result<(), Box<dyn Error>> {
-    let picture = render(panels).map_err(|error| format!("--plot: {error}"))?;
+    let kind = file.extension().map(|kind| kind.to_string_lossy().to_lowercase());
+    let picture = match kind.as_deref() {
+        None | Some("svg") => svg(panels).map(String::into_bytes),
+        Some("png") => png(panels),
+        Some(_) => Err("it draws SVG and PNG; name a file that ends in .svg or .png".into()),
+    };
+    let picture = picture.map_err(|error| format!("--plot {}: {error}", file.display()))?;
     Ok(fs::write(file, picture).map_err(|error| format!("--plot {}: {error}", file.display()))?)
 }
 
-fn render(panels: &[Panel<'_>]) -> Result<String, Box<dyn Error>> {
+fn svg(panels: &[Panel<'_>]) -> Result<String, Box<dyn Error>> {
     let mut picture = String::new();
-    let width = SIZE.0 * u32::try_from(panels.len())?;
-    let legend = legend(panels, width as usize);
-    let below = ROW * i32::try_from(legend.len())? + 12;
-    let root =
-        SVGBackend::with_string(&mut picture, (width, SIZE.1 + below.unsigned_abs())).into_drawing_area();
+    render(SVGBackend::with_string(&mut picture, size(panels)).into_drawing_area(), panels)?;
+    Ok(picture)
+}
+
+fn png(panels: &[Panel<'_>]) -> Result<Vec<u8>, Box<dyn Error>> {
+    let mut pixels = Pixels::new(size(panels));
+    render(Canvas(&mut pixels).into_drawing_area(), panels)?;
+    pixels.png()
+}
+
+/// The width and height of the picture.
+fn size(panels: &[Panel<'_>]) -> (u32, u32) {
+    let width = SIZE.0 * u32::try_from(panels.len()).unwrap_or(1);
+    let rows = i32::try_from(legend(panels, width as usize).len()).unwrap_or(0);
+    (width, SIZE.1 + (ROW * rows + 12).unsigned_abs())
+}
+
+fn render<B: DrawingBackend>(root: Area<B>, panels: &[Panel<'_>]) -> Result<(), Box<dyn Error>>
+where
+    B::ErrorType: 'static,
+{
     root.fill(&WHITE)?;
     let (charts, names) = root.split_vertically(SIZE.1);
     for (area, panel) in charts.split_evenly((1, panels.len())).iter().zip(panels) {
         one(area, panel)?;
     }
-    for (row, entries) in (0..).zip(&legend) {
+    for (row, entries) in (0..).zip(&legend(panels, root.dim_in_pixel().0 as usize)) {
         for (x, name, colour) in entries {
             sample(&names, (*x, ROW * row + ROW / 2), name, *colour)?;
         }
     }
-    root.present()?;
-    drop((root, charts, names));
-    Ok(picture)
+    Ok(root.present()?)
 }
 
-type Area<'p> = DrawingArea<SVGBackend<'p>, Shift>;
+type Area<B> = DrawingArea<B, Shift>;
 
-fn one(area: &Area<'_>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>> {
+fn one<B: DrawingBackend>(area: &Area<B>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>>
+where
+    B::ErrorType: 'static,
+{
     let all = panel.lines.iter().chain(&panel.bound).flat_map(places);
     let (sizes, values): (Vec<f64>, Vec<f64>) = all.unzip();
     // Sizes are powers of two, so labels are too.
@@ -152,12 +178,15 @@ fn legend<'p>(panels: &'p [Panel<'_>], width: usize) -> Vec<Vec<(i32, &'p str, O
 }
 
 /// Draws an entry of the legend.
-fn sample(
-    area: &Area<'_>,
+fn sample<B: DrawingBackend>(
+    area: &Area<B>,
     (x, y): (i32, i32),
     name: &str,
     colour: Option<RGBColor>,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<(), Box<dyn Error>>
+where
+    B::ErrorType: 'static,
+{
     let ends = [(x, y), (x + 24, y)];
     match colour {
         Some(colour) => {
@@ -204,7 +233,7 @@ mod tests {
             lines: (0..MOST).map(|index| line(format!("line {index}"))).collect(),
             bound: Some(line("bound".to_owned())),
         };
-        let picture = render(&[panel("left"), panel("right")]).unwrap();
+        let picture = svg(&[panel("left"), panel("right")]).unwrap();
         for (index, RGBColor(red, green, blue)) in COLOURS.iter().chain([&GREY]).enumerate() {
             assert!(!COLOURS[..index].contains(&RGBColor(*red, *green, *blue)), "colour {index} twice");
             // Once in each panel, and once in the legend; a bound's dashes are many, and axes are black.
@@ -228,7 +257,7 @@ mod tests {
             bound: Some(line("bound".into())),
         };
         let panels = [panel(), panel()];
-        let picture = render(&panels).unwrap();
+        let picture = svg(&panels).unwrap();
         // Each size in each panel, and each entry.
         assert_eq!(picture.matches("<polygon").count(), 3 * 2 * MOST + MOST);
         let rows = legend(&panels, 2 * SIZE.0 as usize);
@@ -250,8 +279,7 @@ mod tests {
         {
             let lines = vec![Line { name: "flat".to_owned(), points: vec![(8, value), (16, value * 2.0)] }];
             let picture =
-                render(&[Panel { title: "", values: "time", label: words::time, lines, bound: None }])
-                    .unwrap();
+                svg(&[Panel { title: "", values: "time", label: words::time, lines, bound: None }]).unwrap();
             assert!(around.iter().all(|label| picture.contains(label)), "{value}: {picture}");
         }
     }
@@ -260,6 +288,28 @@ mod tests {
     fn one_point_and_no_time_are_drawn() {
         let lines = vec![Line { name: "alone".to_owned(), points: vec![(8, 0.0)] }];
         let panel = Panel { title: "", values: "time", label: words::time, lines, bound: None };
-        assert!(render(&[panel]).unwrap().contains("alone"));
+        assert!(svg(&[panel]).unwrap().contains("alone"));
+    }
+
+    #[test]
+    fn pixels_have_what_the_drawing_has() {
+        let lines =
+            (0..MOST).map(|at| Line { name: format!("line {at}"), points: vec![(8, 1e-6), (1 << 20, 1e-3)] });
+        let panel =
+            Panel { title: "title", values: "time", label: words::time, lines: lines.collect(), bound: None };
+        let (picture, (width, height)) = (png(&[panel]).unwrap(), (2 * SIZE.0, 2 * SIZE.1));
+        let mut reader = ::png::Decoder::new(std::io::Cursor::new(&picture[..])).read_info().unwrap();
+        let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
+        let frame = reader.next_frame(&mut bytes).unwrap();
+        assert!(frame.width == width && frame.height > height, "{frame:?}");
+        // Lines lie on each other, and the last one drawn is seen: each has its place in the legend.
+        for colour in COLOURS {
+            let count = bytes.chunks(3).filter(|pixel| *pixel == [colour.0, colour.1, colour.2]).count();
+            assert!(count > 100, "{colour:?}: {count}");
+        }
+        // The axis' name stands upright at the left, where nothing else is.
+        let row = 3 * width as usize;
+        let dark = |y: &usize| bytes[y * row..][..3 * 60].iter().any(|it| *it < 90);
+        assert!((0..2 * SIZE.1 as usize).filter(dark).count() > 40);
     }
 }
