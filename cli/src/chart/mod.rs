@@ -75,25 +75,32 @@ pub(crate) fn draw(file: &Path, panels: &[Panel<'_>]) -> Result<(), Box<dyn Erro
 }
 
 fn svg(panels: &[Panel<'_>]) -> Result<String, Box<dyn Error>> {
+    let (legend, size) = arrange(panels);
     let mut picture = String::new();
-    render(SVGBackend::with_string(&mut picture, size(panels)).into_drawing_area(), panels)?;
+    render(SVGBackend::with_string(&mut picture, size).into_drawing_area(), panels, &legend)?;
     Ok(picture)
 }
 
 fn png(panels: &[Panel<'_>]) -> Result<Vec<u8>, Box<dyn Error>> {
-    let mut pixels = Pixels::new(size(panels));
-    render(Canvas(&mut pixels).into_drawing_area(), panels)?;
+    let (legend, size) = arrange(panels);
+    let mut pixels = Pixels::new(size);
+    render(Canvas(&mut pixels).into_drawing_area(), panels, &legend)?;
     pixels.png()
 }
 
-/// The width and height of the picture.
-fn size(panels: &[Panel<'_>]) -> (u32, u32) {
+/// The legend, and the width and height of the picture.
+fn arrange<'p>(panels: &'p [Panel<'_>]) -> (Legend<'p>, (u32, u32)) {
     let width = SIZE.0 * u32::try_from(panels.len()).unwrap_or(1);
-    let rows = i32::try_from(legend(panels, width as usize).len()).unwrap_or(0);
-    (width, SIZE.1 + (ROW * rows + 12).unsigned_abs())
+    let legend = legend(panels, width as usize);
+    let rows = i32::try_from(legend.len()).unwrap_or(0);
+    (legend, (width, SIZE.1 + (ROW * rows + 12).unsigned_abs()))
 }
 
-fn render<B: DrawingBackend>(root: Area<B>, panels: &[Panel<'_>]) -> Result<(), Box<dyn Error>>
+fn render<B: DrawingBackend>(
+    root: Area<B>,
+    panels: &[Panel<'_>],
+    legend: &Legend<'_>,
+) -> Result<(), Box<dyn Error>>
 where
     B::ErrorType: 'static,
 {
@@ -102,7 +109,7 @@ where
     for (area, panel) in charts.split_evenly((1, panels.len())).iter().zip(panels) {
         one(area, panel)?;
     }
-    for (row, entries) in (0..).zip(&legend(panels, root.dim_in_pixel().0 as usize)) {
+    for (row, entries) in (0..).zip(legend) {
         for (x, name, colour) in entries {
             sample(&names, (*x, ROW * row + ROW / 2), name, *colour)?;
         }
@@ -152,7 +159,9 @@ where
 }
 
 /// The rows of the legend: where in the row each entry begins, its name, and its colour; `None` for the dashed bound.
-fn legend<'p>(panels: &'p [Panel<'_>], width: usize) -> Vec<Vec<(i32, &'p str, Option<RGBColor>)>> {
+type Legend<'p> = Vec<Vec<(i32, &'p str, Option<RGBColor>)>>;
+
+fn legend<'p>(panels: &'p [Panel<'_>], width: usize) -> Legend<'p> {
     let mut entries: Vec<(&str, Option<RGBColor>)> = Vec::new();
     let of = |panel: &'p Panel<'_>| {
         let lines = panel

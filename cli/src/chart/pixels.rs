@@ -121,8 +121,7 @@ impl DrawingBackend for Canvas<'_> {
     }
 
     fn draw_pixel(&mut self, point: BackendCoord, color: BackendColor) -> Drawn {
-        let (from, last) = (at(point), SCALE.cast_signed() - 1);
-        rasterizer::draw_rect(self.0, from, (from.0 + last, from.1 + last), &color, true)
+        self.draw_rect(point, point, &color, true)
     }
 
     fn draw_line<S: BackendStyle>(&mut self, from: BackendCoord, to: BackendCoord, style: &S) -> Drawn {
