@@ -25,12 +25,12 @@ use crate::{
 /// The most bytes of an operation that begins on the thread of its caller, and for which the progress thread is not woken at once.
 const SMALL: usize = 16 << 10;
 
-/// The shortest and the longest nap. An operation that nobody waits for may be delayed by so much; the longest costs a core that computes
+/// The shortest and the longest nap. An operation that nobody waits for is delayed by one at most; the longest costs a core that computes
 /// less than a hundredth.
 const NAPS: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
 
-/// After so many naps without a call it sleeps until it is woken.
-const VAIN: u32 = 5;
+/// The number of naps without a call after which it sleeps until it is woken.
+const NAPS_WITHOUT_CALL: u32 = 5;
 
 /// How the progress thread rests.
 struct Naps {
@@ -69,6 +69,7 @@ impl Runtime {
         let mut roles = self.roles();
         if !roles.driven {
             if roles.sleep == Sleep::Naps {
+                // This operation does not wait for the end of the nap: the thread is woken as from a deep sleep.
                 roles.sleep = Sleep::Deep;
             }
             self.hand_over(roles);
@@ -123,7 +124,7 @@ impl Runtime {
         naps.next = NAPS.0;
         while self.finished.is_empty() && !roles.quit && (roles.gone || roles.driven || idle()) {
             if std::mem::take(&mut roles.begun) {
-                naps.left = VAIN;
+                naps.left = NAPS_WITHOUT_CALL;
             }
             if naps.left == 0 {
                 roles.sleep = Sleep::Deep;
