@@ -93,7 +93,9 @@ fn play(role: &str) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         "again" => {
-            // A job may form a world after another has failed.
+            // A job may form a world after another has failed. Both ranks are in it: who still joins is told of the abort by that call, and
+            // the abort may reach the barrier of the other rank.
+            drop(group.barrier());
             group.abort("once more");
             drop(group);
             let group = ProcessGroup::from_env().unwrap();
