@@ -532,3 +532,27 @@ fn it_is_a_program_that_any_launcher_can_start() {
     let line = fs::read_to_string(&file).unwrap();
     judge(&serde_json::from_str(line.trim()).unwrap(), "all_gather", 3, "tcp");
 }
+
+/// Debuggers of memory show a program less than the kernel does: valgrind hides the kernel's page of functions for the time.
+#[test]
+fn it_runs_under_valgrind() {
+    let words = [
+        "run",
+        "-n",
+        "2",
+        "--",
+        "valgrind",
+        "-q",
+        "--error-exitcode=9",
+        env!("CARGO_BIN_EXE_unisono"),
+        "bench",
+    ];
+    let sweep = ["all_reduce", "-b", "8", "-e", "8", "-n", "5", "--no-raw", "--provider", "shm"];
+    if let Err(error) = Command::new("valgrind").arg("--version").output() {
+        println!("SKIPPED: bench under valgrind: it cannot be run: {error}");
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
+    let output = command.args(words).args(sweep).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
