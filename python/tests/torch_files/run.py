@@ -13,13 +13,12 @@ import argparse
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from typing import Any
+from typing import IO, Any
 
 BACKENDS = "distributed_test.py"
 FILES = (
@@ -116,7 +115,7 @@ def outcomes(given: argparse.Namespace, file: str, ranks: int, alias: str) -> di
             str(report),
             given.only,
         ]
-        with pathlib.Path(os.environ.get("UNISONO_TEST_TOLD", os.devnull)).open("a") as told:
+        with told_file() as told:
             process = subprocess.Popen(
                 tests, env=environment, start_new_session=True, stdout=told, stderr=told, cwd=folder
             )
@@ -138,20 +137,25 @@ def of_backends(ranks: int, alias: str, only: str) -> dict[str, str]:
     name = ["--as-gloo"] if alias == "1" else ["--backend", "gloo"]
     chosen = ["-k", only] if only else []
     suite = pathlib.Path(__file__).parents[1] / "with_torch" / "suite.py"
-    command = [sys.executable, suite, "--ranks", str(ranks), *name, "-v", *chosen]
-    told = subprocess.run(
-        command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ).stdout
-    with pathlib.Path(os.environ.get("UNISONO_TEST_TOLD", os.devnull)).open("a") as file:
-        file.write(told)
-    # What a test prints stands between its name and its outcome.
-    parts = re.split(r"^(test_\w+) \(.*?\).*? \.\.\. ", told.split("\n" + "=" * 70)[0], flags=re.MULTILINE)
-    came = {}
-    for test, after in zip(parts[1::2], parts[2::2], strict=True):
-        skipped = re.search(r"^skipped ", after, flags=re.MULTILINE)
-        passed = re.search(r"^ok$|ok$", after.rstrip(), flags=re.MULTILINE)
-        came[test] = "skipped" if skipped else "passed" if passed else "failed"
-    return came
+    with tempfile.NamedTemporaryFile("r") as report, told_file() as told:
+        command = [
+            sys.executable,
+            suite,
+            "--ranks",
+            str(ranks),
+            *name,
+            "--report",
+            report.name,
+            "-v",
+            *chosen,
+        ]
+        subprocess.run(command, check=False, stdout=told, stderr=told)
+        return dict(json.loads(line) for line in report)
+
+
+def told_file() -> IO[str]:
+    """Where tests print."""
+    return pathlib.Path(os.environ.get("UNISONO_TEST_TOLD", os.devnull)).open("a")
 
 
 class Report:

@@ -2,14 +2,17 @@
 
     python suite.py --ranks 2 [--as-gloo] [-v] [-k broadcast]
 
-With `--as-gloo` they are those of Gloo, by this name, as torch's own run is with `--backend gloo`; `-v` prints what each came to.
+With `--as-gloo` they are those of Gloo, by this name, as torch's own run is with `--backend gloo`; `--report FILE` writes there what each
+came to, a JSON list of its name and its outcome a line.
 
 Many tests ask whether the backend is "gloo" or "mpi" for what a backend for the CPU can do. The name that they get equals these too, so that
 nothing is skipped for its name alone. No GPU is used.
 """
 
 import argparse
+import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -21,6 +24,8 @@ from typing import Any
 SAME_AS = ("gloo", "mpi")
 # In seconds: the tests of 4 ranks on 2 cores take a third of it.
 LIMIT = 1500
+# The variable that tells the tests where to report.
+REPORT = "UNISONO_TEST_REPORT"
 
 
 def main() -> int:
@@ -29,6 +34,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--backend", default="unisono")
     parser.add_argument("--as-gloo", action="store_true")
+    parser.add_argument("--report", type=pathlib.Path, default=os.devnull)
     given, rest = parser.parse_known_args()
     if given.as_gloo:
         given.backend = "gloo"
@@ -50,6 +56,7 @@ def main() -> int:
             "OMP_NUM_THREADS": "1",
             "UNISONO_TEST_SUITE": "1",
             "UNISONO_AS_GLOO": str(int(given.as_gloo)),
+            REPORT: str(given.report.absolute()),
         }
         # It makes PyTorch write its report as XML, by a package that its wheel does not ask for.
         environment.pop("CI", None)
@@ -116,6 +123,8 @@ if __name__ == "__main__" and "UNISONO_TEST_SUITE" not in os.environ:
     sys.exit(main())
 
 environ = os.environ
+import unittest
+
 import torch
 from torch.testing._internal import common_distributed
 
@@ -174,6 +183,17 @@ class TestDistBackendWithFork(TestDistBackend, DistributedTest._DistTestBase):
         super().setUp()
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
         torch.backends.cudnn.flags(enabled=True, allow_tf32=False).__enter__()
+
+    def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
+        """Runs the test and reports what it came to."""
+        super().run(result)
+        if result is not None:
+            skipped = any(test is self for test, _ in result.skipped)
+            failed = any(test is self for test, _ in result.failures + result.errors)
+            with pathlib.Path(os.environ[REPORT]).open("a") as report:
+                outcome = "skipped" if skipped else "failed" if failed else "passed"
+                print(json.dumps([self._testMethodName, outcome]), file=report)
+        return result
 
 
 for name, reason in NOT_THERE.items():
