@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from test_as_gloo import as_gloo
 from torch import nn
 from world import CLASSES, run
 
@@ -58,6 +59,38 @@ def test_built_in_hooks_give_the_gradients_of_gloo(ranks):
             nearness = 0 if ranks == 2 else 2e-3 if which[0] == "FP16_COMPRESS" else 1e-5
             for step, other in zip(steps, got[0][which], strict=True):
                 assert other == pytest.approx(step, rel=nearness, abs=nearness), which
+
+
+def of_a_bare_reducer():
+    """The gradients of some steps of a reducer that no model has."""
+    from torch._C import _distributed_c10d as torch_s
+
+    got = []
+    for module in (dist, torch_s):
+        for hook in (dist.BuiltinCommHookType.FP16_COMPRESS, dist.BuiltinCommHookType.ALLREDUCE):
+            torch.manual_seed(3)
+            layer = nn.Linear(16, 16)
+            reducer = dist.Reducer(list(layer.parameters()), [[0], [1]], [1 << 20] * 2, dist.group.WORLD)
+            module._register_builtin_comm_hook(reducer, hook)
+            with pytest.raises(RuntimeError, match="can only be called once"):
+                module._register_builtin_comm_hook(reducer, hook)
+            torch.manual_seed(dist.get_rank())
+            for _ in range(2):
+                layer.zero_grad()
+                out = layer(torch.randn(4, 16))
+                reducer.prepare_for_backward([out])
+                out.square().sum().backward()
+                got += [parameter.grad.tolist() for parameter in layer.parameters()]
+    with pytest.raises(TypeError):
+        dist.Reducer()
+    return got
+
+
+def test_a_bare_reducer_has_the_hooks_too():
+    wanted = run(2, of_a_bare_reducer, backend="gloo")
+    for kind in CLASSES:
+        assert run(2, of_a_bare_reducer, env={"UNISONO_TORCH_CLASS": kind}) == wanted, kind
+        assert as_gloo(2, of_a_bare_reducer, classes=[kind]) == wanted, kind
 
 
 def of_another_backend():

@@ -1,9 +1,10 @@
-"""The hooks of DistributedDataParallel that torch has in C++ (`BuiltinCommHookType`).
+"""The hooks of reducers (those of DistributedDataParallel, and bare ones) that torch has in C++ (`BuiltinCommHookType`).
 
 They want the future of an all_reduce to hold a list of tensors of C++'s. A future that Python makes, and completes later, holds Python's
-objects. So the same is registered as a hook in Python, where the model's group is one of ours.
+objects. So the same is registered as a hook in Python, where the reducer's group is one of ours.
 """
 
+import weakref
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any
@@ -45,18 +46,28 @@ _HOOKS: dict[Any, Callable[[Any, Any], Future[Any]]] = {
 
 @cache
 def serve_builtin_hooks(is_ours: Callable[[Any, torch.device], bool]) -> None:
-    """Has models register hooks of this module where they would register C++'s, if a group is one of ours for a device."""
-    model = torch.nn.parallel.DistributedDataParallel
-    builtin = model._register_builtin_comm_hook
+    """Has reducers register hooks of this module where they would register C++'s, if their group is one of ours for their device."""
+    init, builtin = dist.Reducer.__init__, dist._register_builtin_comm_hook
+    # Those of groups of ours: a reducer does not tell its group.
+    groups: weakref.WeakKeyDictionary[dist.Reducer, Any] = weakref.WeakKeyDictionary()
+
+    @wraps(init)
+    def remembered(reducer: Any, *arguments: Any, **named: Any) -> None:
+        init(reducer, *arguments, **named)
+        given = (*arguments, *named.values())
+        group = next(each for each in given if isinstance(each, dist.ProcessGroup))
+        parameters = named["params"] if "params" in named else arguments[0]
+        if is_ours(group, parameters[0].device):
+            groups[reducer] = group
 
     @wraps(builtin)
-    def register(self: Any, comm_hook_type: Any) -> None:
-        device = next(self.module.parameters()).device
-        hook = _HOOKS.get(comm_hook_type)
-        if hook is None or not is_ours(self.process_group, device):
-            builtin(self, comm_hook_type)
-            return
-        self.logger._set_comm_hook_name(str(comm_hook_type))
-        dist._register_comm_hook(self.reducer, self.process_group, hook)
+    def register(reducer: Any, comm_hook_type: Any) -> None:
+        group, hook = groups.get(reducer), _HOOKS.get(comm_hook_type)
+        if group is None or hook is None:
+            builtin(reducer, comm_hook_type)
+        else:
+            dist._register_comm_hook(reducer, group, hook)
 
-    model._register_builtin_comm_hook = register
+    dist.Reducer.__init__ = remembered
+    for module in (dist, torch._C._distributed_c10d):
+        module._register_builtin_comm_hook = register
