@@ -104,3 +104,32 @@ def of_another_backend():
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_model_of_another_backend_keeps_its_hooks(kind):
     run(2, of_another_backend, env={"UNISONO_TORCH_CLASS": kind})
+
+
+class Around(dist.ProcessGroup):
+    """A group around another, without backends of its own, such as torchft's."""
+
+    def __init__(self, group):
+        super().__init__(group.rank(), group.size())
+        self.group = group
+
+    def allgather(self, *given):
+        return self.group.allgather(*given)
+
+    def allreduce(self, *given):
+        return self.group.allreduce(*given)
+
+    def broadcast(self, *given):
+        return self.group.broadcast(*given)
+
+
+def of_a_group_around_ours():
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4), process_group=Around(dist.group.WORLD))
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    model(torch.full((2, 4), float(dist.get_rank()))).sum().backward()
+    assert model.module.weight.grad.tolist() == [[1.0] * 4] * 4
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_model_of_a_group_around_ours(kind):
+    run(2, of_a_group_around_ours, env={"UNISONO_TORCH_CLASS": kind})

@@ -332,7 +332,13 @@ def create(opts: Any, backend_options: object | None = None, name: str = NAME) -
 
 def _is_ours(group: dist.ProcessGroup, device: torch.device) -> bool:
     """Whether a group's calls of tensors on a device come here."""
-    return isinstance(group, Common) or isinstance(group._get_backend(device), Common)
+    if isinstance(group, Common):
+        return True
+    try:
+        return isinstance(group._get_backend(device), Common)
+    except RuntimeError:
+        # A group written in Python, around others, has no backends.
+        return False
 
 
 def _class(opts: Any) -> type[ProcessGroup | Backend]:

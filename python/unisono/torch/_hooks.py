@@ -48,8 +48,8 @@ _HOOKS: dict[Any, Callable[[Any, Any], Future[Any]]] = {
 def serve_builtin_hooks(is_ours: Callable[[Any, torch.device], bool]) -> None:
     """Has reducers register hooks of this module where they would register C++'s, if their group is one of ours for their device."""
     init, builtin = dist.Reducer.__init__, dist._register_builtin_comm_hook
-    # Those of groups of ours: a reducer does not tell its group.
-    groups: weakref.WeakKeyDictionary[dist.Reducer, Any] = weakref.WeakKeyDictionary()
+    # And devices: a reducer does not tell them.
+    groups: weakref.WeakKeyDictionary[dist.Reducer, tuple[Any, torch.device]] = weakref.WeakKeyDictionary()
 
     @wraps(init)
     def remembered(reducer: Any, *arguments: Any, **named: Any) -> None:
@@ -57,16 +57,15 @@ def serve_builtin_hooks(is_ours: Callable[[Any, torch.device], bool]) -> None:
         given = (*arguments, *named.values())
         group = next(each for each in given if isinstance(each, dist.ProcessGroup))
         parameters = named["params"] if "params" in named else arguments[0]
-        if is_ours(group, parameters[0].device):
-            groups[reducer] = group
+        groups[reducer] = group, parameters[0].device
 
     @wraps(builtin)
     def register(reducer: Any, comm_hook_type: Any) -> None:
-        group, hook = groups.get(reducer), _HOOKS.get(comm_hook_type)
-        if group is None or hook is None:
+        hook = _HOOKS.get(comm_hook_type)
+        if hook is None or reducer not in groups or not is_ours(*groups[reducer]):
             builtin(reducer, comm_hook_type)
         else:
-            dist._register_comm_hook(reducer, group, hook)
+            dist._register_comm_hook(reducer, groups[reducer][0], hook)
 
     dist.Reducer.__init__ = remembered
     for module in (dist, torch._C._distributed_c10d):
