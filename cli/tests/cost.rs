@@ -217,6 +217,66 @@ fn a_plot_is_a_picture() {
     assert!(text(&nowhere.stderr).contains("--plot /no/such/place"), "{nowhere:?}");
 }
 
+/// The header and the rows of a table of several sizes: names, and time and marks for each size.
+fn several(told: &str) -> (Vec<String>, Vec<(String, Vec<String>)>) {
+    let (mut sizes, mut rows) = (Vec::new(), Vec::<(String, Vec<String>)>::new());
+    for line in told.lines().skip(2).take_while(|line| !line.starts_with('*')).filter(|line| !line.is_empty())
+    {
+        let (name, cells) = line.split_at(18);
+        let cells: Vec<_> = cells.split_whitespace().collect();
+        let cells = cells.chunks(2).map(|cell| cell.join(" "));
+        match name.trim() {
+            "algorithm" => sizes.extend(cells),
+            name => match rows.iter_mut().find(|row| row.0 == name) {
+                Some(row) => row.1.extend(cells),
+                None => rows.push((name.to_owned(), cells.collect())),
+            },
+        }
+    }
+    (sizes, rows)
+}
+
+#[test]
+fn several_sizes_are_a_table() {
+    let asked = "simulate all_reduce --ranks 8 --ranks-per-host 1 --fabric ndr400";
+    let told = said(&format!("{asked} -b 8 -e 16M -f 8"));
+    let (sizes, rows_of_sizes) = several(&told);
+    assert_eq!(sizes, ["8 B", "64 B", "512 B", "4 KiB", "32 KiB", "256 KiB", "2 MiB", "16 MiB"]);
+    assert!(told.lines().skip(2).all(|line| line.chars().count() <= 100), "{told}");
+    // Each column is what is said of its size alone.
+    for (column, size) in ["8", "64", "512", "4K", "32K", "256K", "2M", "16M"].iter().enumerate() {
+        let alone = said(&format!("{asked} --bytes {size}"));
+        let taken = alone.split("The library takes ").nth(1).unwrap().split([',', ':']).next().unwrap();
+        let fastest = alone.lines().find_map(|line| line.strip_prefix("* ")).unwrap();
+        let fastest = fastest.split_whitespace().next().unwrap();
+        let algorithms = rows(&alone);
+        assert_eq!(rows_of_sizes.len(), algorithms.len() + 1, "and the lower bound: {told}");
+        for ((name, cells), (_, other, ..)) in rows_of_sizes.iter().zip(&algorithms) {
+            assert_eq!(name, other);
+            let cell = &cells[column];
+            assert_eq!(cell.contains('*'), name == fastest, "{size} {name}: {told}\n{alone}");
+            assert_eq!(cell.contains('+'), name == taken, "{size} {name}: {told}\n{alone}");
+            let time = cell.trim_end_matches(['*', '+']);
+            assert!(alone.lines().any(|line| line.contains(name) && line.contains(&format!(" {time} "))));
+        }
+    }
+    // One bound alone is enough.
+    assert_eq!(several(&said(&format!("{asked} -e 64"))).0, ["8 B", "64 B"]);
+    assert_eq!(several(&said(&format!("{asked} -b 64M"))).0, ["64 MiB"]);
+}
+
+#[test]
+fn a_plot_of_several_sizes_has_these() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("plot.svg");
+    said(&format!(
+        "simulate broadcast --ranks 5 -b 1K -e 64K --fabric efa --plot {}",
+        file.to_str().unwrap()
+    ));
+    let picture = fs::read_to_string(&file).unwrap();
+    assert!(picture.contains("64 KiB") && !picture.contains("1 MiB"), "{picture}");
+}
+
 #[test]
 fn explain_says_what_why_and_how() {
     let told = said("explain all_reduce --ranks 4 --bytes 8 --rank 2 --fabric hdr");
@@ -297,7 +357,9 @@ fn any_world_and_any_size_end_well() {
 #[test]
 fn this_machine_may_be_the_fabric() {
     let told = said("simulate all_reduce --ranks 3 --bytes 64K --measure --provider tcp");
-    for wanted in ["measured here", "latency ", "bandwidth of a port ", "switch ", "measured: this machine"] {
+    for wanted in
+        ["measured here", "latency ", "bandwidth of a port ", "switch ", "this machine: as it was measured"]
+    {
         assert!(told.contains(wanted), "{wanted}: {told}");
     }
     let (fitted, table) = told.split_once("\n\n").unwrap();
@@ -326,7 +388,24 @@ fn the_model_is_compared_with_what_is() {
     for ranks in [2, 3] {
         assert!(told.contains(&format!("all_gather among {ranks} ranks over ")), "{told}");
     }
-    assert_eq!(told.lines().filter(|line| line.contains(" ring ") && line.contains(" direct ")).count(), 4);
+    // What the figures are comes before the first measurement.
+    let (head, rows) = told.split_once("\n\n").unwrap();
+    for wanted in ["all_gather of f32 over tcp", "the fabric tcp\n", "bytes of", "measured / predicted"] {
+        assert!(head.contains(wanted), "{wanted}: {told}");
+    }
+    let within = |line: &str| line.chars().count() <= 100 || line.starts_with("predicted on ");
+    assert!(told.lines().all(within), "{told}");
+    for name in [" ring ", " direct "] {
+        assert_eq!(rows.lines().filter(|line| line.contains(name)).count(), 4, "{told}");
+    }
+    assert_eq!(rows.lines().filter(|line| line.contains("  right ") || line.contains("  WRONG ")).count(), 4);
+    for row in rows.lines().filter(|line| line.contains(" ring ")) {
+        let [.., measured, _, predicted, unit, ratio] = row.split_whitespace().collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
+        let [measured, predicted, ratio] = [measured, predicted, ratio].map(|it| it.parse::<f64>().unwrap());
+        assert!(measured > 0.0 && predicted > 0.0 && ratio > 0.0 && unit.ends_with('s'), "{row}");
+    }
     assert!(told.contains(" of 4 (") && told.ends_with("in the right order\n"), "{told}");
 }
 
@@ -345,6 +424,9 @@ fn what_has_no_sense_is_refused() {
         ("simulate all_reduce --ranks 2", "--fabric"),
         ("simulate all_reduce --ranks 2 --measure --fabric tcp", "cannot be used with"),
         ("simulate all_reduce --ranks 2 --fabric tcp --provider tcp", "cannot be used with"),
+        ("simulate all_reduce --ranks 2 --fabric tcp --bytes 1K -e 2K", "cannot be used with"),
+        ("simulate all_reduce --ranks 2 --fabric tcp -b 1K --goal x", "cannot be used with"),
+        ("simulate all_reduce --ranks 2 --fabric tcp -f 1", "1 is not in 2.."),
         ("compare all_reduce --ranks 1", "--ranks"),
         ("compare barrier --ranks 2", "a barrier has no size"),
         ("explain all_reduce --ranks 0", "--ranks"),
@@ -361,6 +443,8 @@ fn what_has_no_sense_is_refused() {
             "barrier can be done by direct, dissemination",
         ),
         ("simulate barrier --ranks 2 --fabric tcp --plot x.svg", "a barrier has no size"),
+        ("simulate barrier --ranks 2 --fabric tcp -e 1K", "a barrier has no size"),
+        ("simulate all_reduce --ranks 2 --fabric tcp -b 4K -e 8", "-b 4096 is more than -e 8"),
         ("compare all_reduce -b 4K -e 8", "-b 4096 is more than -e 8"),
         ("explain all_reduce --ranks 2 --rank 2", "there are ranks 0 to 1"),
         (

@@ -20,9 +20,9 @@ const APART: f64 = 1.15;
 
 /// Measures every algorithm on this machine and compares it with the cost model's prediction.
 ///
-/// For each size and number of ranks it prints whether the model's fastest algorithm is within 10 % of the fastest one (choice); how many
-/// pairs of algorithms that differ by more than 15 % the model puts in the right order (pairs); and the measured median of each
-/// algorithm, the fastest first, with the prediction in brackets.
+/// For each number of ranks and size it prints a row for each algorithm, the fastest first: the measured time, the predicted time, and the
+/// first divided by the second (ratio). The first row of a size also says whether the model's fastest algorithm is within 10 % of the
+/// fastest one (choice), and how many pairs of algorithms that differ by more than 15 % the model puts in the right order (pairs).
 #[derive(clap::Args)]
 pub(crate) struct Compare {
     /// all_reduce or another collective with a size
@@ -79,11 +79,31 @@ impl Compare {
         crate::status("compare", self.compare())
     }
 
+    /// What is compared, and what the columns mean.
+    fn head(&self, out: &mut impl Write) -> io::Result<()> {
+        let (collective, provider) = (self.collective.name(), &self.provider);
+        let fabric = self.fabric.map_or("fitted to this machine", |fabric| fabric.name);
+        writeln!(
+            out,
+            "{collective} of f32 over {provider}, all ranks on this machine: every algorithm's measured time
+beside the time that the cost model (docs/cost.md) predicts for it, on the fabric {fabric}
+  size       bytes of the whole vector
+  choice     right: what the model takes for the fastest is measured within 10 % of the fastest
+  pairs      of the pairs of algorithms whose measured times differ by more than 15 %, how many the
+             model puts in the right order
+  measured   the median of calls after a barrier, each as long as on the slowest rank
+  predicted  the time that the model gives
+  ratio      measured / predicted: above 1, it takes longer here than predicted
+"
+        )
+    }
+
     fn compare(&self) -> Result<()> {
         if self.min_bytes > self.max_bytes {
             return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
         }
         let provider = Some(self.provider.as_str());
+        self.head(&mut io::stdout().lock())?;
         let fabric = match self.fabric {
             Some(fabric) => fabric,
             None => {
@@ -106,22 +126,18 @@ impl Compare {
             let mut out = io::stdout().lock();
             writeln!(out, "{} among {ranks} ranks over {}", self.collective.name(), found.library)?;
             writeln!(out, "predicted on {}", describe(&fabric, ranks))?;
-            let heads = ("vector", "choice", "pairs", "algorithm, measured (predicted)");
-            writeln!(out, "{:>10}  {} {:>5}  {}", heads.0, heads.1, heads.2, heads.3)?;
+            writeln!(
+                out,
+                "{:>10}  {:<6} {:>7}  {:<18} {:>9} {:>9} {:>6}",
+                "size", "choice", "pairs", "algorithm", "measured", "predicted", "ratio"
+            )?;
             for &(bytes, case) in &sizes {
                 let both = both(&case, &found, bytes, &fabric);
                 let (right, order) = judge(&both);
                 cells.add(Score { right: usize::from(right), of: 1 });
                 pairs.add(order);
-                let each: Vec<_> = both
-                    .iter()
-                    .map(|&(name, measured, predicted)| {
-                        format!("{name} {} ({})", words::time(measured), words::time(predicted))
-                    })
-                    .collect();
                 let mark = if right { "right" } else { "WRONG" };
-                let order = format!("{}/{}", order.right, order.of);
-                writeln!(out, "{:>10}  {mark} {order:>6}  {}", words::size(case.whole()), each.join("  "))?;
+                rows(&mut out, (words::size(case.whole()), mark, order), &both)?;
             }
             writeln!(out)?;
         }
@@ -137,6 +153,25 @@ impl Compare {
         )?;
         Ok(())
     }
+}
+
+/// Prints the rows of a size; its algorithms are sorted by measured time.
+fn rows(
+    out: &mut impl Write,
+    (size, mark, order): (String, &str, Score),
+    both: &[(&str, f64, f64)],
+) -> io::Result<()> {
+    let mut first = [size, mark.to_owned(), format!("{}/{}", order.right, order.of)];
+    for &(name, measured, predicted) in both {
+        let [size, mark, order] = std::mem::take(&mut first);
+        let ratio = measured / predicted;
+        let (measured, predicted) = (words::time(measured), words::time(predicted));
+        writeln!(
+            out,
+            "{size:>10}  {mark:<6} {order:>7}  {name:<18} {measured:>9} {predicted:>9} {ratio:>6.2}"
+        )?;
+    }
+    Ok(())
 }
 
 /// Name, measured and predicted time of every algorithm, by measured time.
@@ -174,5 +209,16 @@ mod tests {
         assert_eq!(judge(&both), (true, Score { right: 1, of: 2 }));
         assert_eq!(judge(&[("a", 1.0, 2.0), ("b", 1.2, 1.0)]), (false, Score { right: 0, of: 1 }));
         assert_eq!(judge(&[]), (false, Score::default()));
+    }
+
+    #[test]
+    fn a_row_has_both_times_and_the_first_by_the_second() {
+        let mut out = Vec::new();
+        let both = [("recursive_doubling", 3e-6, 2e-6), ("star", 1e-3, 2e-3)];
+        rows(&mut out, ("8 B".to_owned(), "right", Score { right: 1, of: 1 }), &both).unwrap();
+        let wanted = "       8 B  right      1/1  recursive_doubling   3.00 µs   2.00 µs   1.50
+                            star                 1.00 ms   2.00 ms   0.50
+";
+        assert_eq!(String::from_utf8(out).unwrap(), wanted);
     }
 }

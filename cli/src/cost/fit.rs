@@ -84,8 +84,8 @@ fn fit(raw: &Raw, hop: f64, cores: usize) -> Fabric {
     let moved = raw.cheap_registration || raw.both < SLOWED * raw.bandwidth;
     let per_byte = if moved { 0.5 / raw.both } else { 0.0 };
     Fabric {
-        name: "measured",
-        summary: "this machine, as just measured",
+        name: "this machine",
+        summary: "as it was measured just now",
         kind: if moved { Kind::Sockets } else { Kind::Rdma },
         between: Path {
             latency: (hop - 2.0 * overhead).max(0.0),

@@ -7,6 +7,7 @@ mod goal;
 pub(crate) mod join;
 pub(crate) mod measure_rank;
 pub(crate) mod simulate;
+mod sizes;
 
 use std::error::Error;
 

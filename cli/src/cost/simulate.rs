@@ -22,7 +22,7 @@ use unisono_schedule::{
     price::{Effort, price_with},
 };
 
-use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, goal, why_not_the_fastest};
+use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, goal, sizes, why_not_the_fastest};
 use crate::{
     chart::{self, Line, Panel},
     progress::Bar,
@@ -45,6 +45,7 @@ Examples:
   unisono simulate broadcast --ranks 64 --bytes 1G --fabric hdr --algorithm ring --chunk 1M --lanes 4
   unisono simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 8 --cores 2
   unisono simulate all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g
+  unisono simulate all_reduce --ranks 8 -b 8 -e 16M -f 8 --fabric hdr              several sizes, as a table
   unisono simulate all_gather --ranks 256 --bytes 1M --fabric efa --plot all_gather.svg
   unisono simulate all_reduce --ranks 8 --bytes 1M --measure --provider tcp        fitted to this machine";
 
@@ -57,6 +58,8 @@ Examples:
 pub(crate) struct Simulate {
     #[command(flatten)]
     about: About,
+    #[command(flatten)]
+    sizes: sizes::Sizes,
     /// The fabric: shm, ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g, tcp-100g
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric, required_unless_present = "measure")]
     fabric: Option<Fabric>,
@@ -75,7 +78,7 @@ pub(crate) struct Simulate {
     /// The number of lanes [default: the library's choice]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
-    /// Also draw time against size, from 8 B to 1 GiB, to this file (SVG)
+    /// Also draw time against size, from 8 B to 1 GiB or as -b and -e say, to this file (SVG)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Also write the schedules of all ranks to this folder, a file for each algorithm, as GOAL: for LogGOPSim and other simulators
@@ -95,8 +98,12 @@ impl Simulate {
             let (name, collective) = (algorithm.name, self.about.collective.name());
             return Err(format!("--algorithm {name}: {collective} can be done by {}", able.join(", ")).into());
         }
-        if self.plot.is_some() && self.about.collective == Collective::Barrier {
-            return Err("--plot: a barrier has no size".into());
+        let sizes = self.sizes.list()?;
+        if self.about.collective == Collective::Barrier {
+            let of_sizes = [("-b, -e and -f", sizes.is_some()), ("--plot", self.plot.is_some())];
+            if let Some((option, _)) = of_sizes.iter().find(|(_, given)| *given) {
+                return Err(format!("{option}: a barrier has no size").into());
+            }
         }
         let fabric = match self.fabric {
             Some(fabric) => fabric,
@@ -108,13 +115,16 @@ impl Simulate {
         if self.measure {
             fit::print(&fabric)?;
         }
+        let effort = if ranks > MANY { Effort::QUICK } else { Effort::EXACT };
+        if let Some(sizes) = sizes {
+            return self.several(&super::distinct(sizes, of), effort);
+        }
         // Fewer sizes, because many ranks take long.
         let factor = if ranks > MANY { 8 } else { 2 };
         let sizes = std::iter::successors(Some(8_usize), |bytes| bytes.checked_mul(factor));
         let sizes = sizes.take_while(|&bytes| bytes < 1 << 30).chain([1 << 30]);
         let drawn = if self.plot.is_some() { super::distinct(sizes, of) } else { Vec::new() };
         let mut watch = Watch::new(self.plans(&case).count() * (1 + drawn.len()), ranks);
-        let effort = if ranks > MANY { Effort::QUICK } else { Effort::EXACT };
         let priced = self.price(&case, &fabric, effort, &mut watch);
         let bound = lower_bound(self.about.collective, ranks, case.bytes(), &fabric);
         let mut out = io::stdout().lock();
@@ -128,32 +138,27 @@ impl Simulate {
             }
         }
         if let Some(file) = &self.plot {
-            self.draw(file, &drawn, &mut watch)?;
+            let cells = self.cells(&drawn, Effort::QUICK, &mut watch);
+            draw(file, &cells)?;
         }
         Ok(())
     }
 
-    /// Draws the times of all algorithms at these sizes.
-    fn draw(&self, file: &Path, drawn: &[(usize, Case)], watch: &mut Watch) -> Result<()> {
-        let mut lines: Vec<Line> = Vec::new();
-        let mut bounds = Vec::new();
-        for (_, case) in drawn {
-            let bytes = case.whole();
-            bounds.push((bytes, lower_bound(case.collective, case.ranks, case.bytes(), &case.fabric)));
-            for priced in self.price(case, &case.fabric, Effort::QUICK, watch) {
-                let Some(seconds) = priced.seconds() else { continue };
-                let name = priced.algorithm.name;
-                match lines.iter_mut().find(|line| line.name == name) {
-                    Some(line) => line.points.push((bytes, seconds)),
-                    None => lines.push(Line { name: name.to_owned(), points: vec![(bytes, seconds)] }),
-                }
-            }
+    /// Prints and draws the times of all algorithms at the sizes that were asked for.
+    fn several(&self, cases: &[(usize, Case)], effort: Effort) -> Result<()> {
+        let Some((_, first)) = cases.first() else { return Ok(()) };
+        let mut watch = Watch::new(self.plans(first).count() * cases.len(), first.ranks);
+        let cells = self.cells(cases, effort, &mut watch);
+        sizes::table(&mut io::stdout().lock(), &cells)?;
+        if let Some(file) = &self.plot {
+            draw(file, &cells)?;
         }
-        let Some((_, Case { collective, ranks, fabric, .. })) = drawn.first() else { return Ok(()) };
-        let bound = Some(Line { name: "lower bound".to_owned(), points: bounds });
-        let title = format!("{} among {}, {}", collective.name(), words::some(*ranks, "rank"), fabric.name);
-        chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])?;
         Ok(())
+    }
+
+    /// The prices of all algorithms in each case.
+    fn cells(&self, cases: &[(usize, Case)], effort: Effort, watch: &mut Watch) -> Vec<(Case, Vec<Priced>)> {
+        cases.iter().map(|(_, case)| (*case, self.price(case, &case.fabric, effort, watch))).collect()
     }
 
     /// Prints what the library chooses, why that is not the fastest, and the command that shows more.
@@ -232,6 +237,29 @@ impl Simulate {
         priced.sort_by_key(|(index, _)| *index);
         priced.into_iter().map(|(_, priced)| priced).collect()
     }
+}
+
+/// Draws the times of all algorithms in these cases.
+fn draw(file: &Path, cells: &[(Case, Vec<Priced>)]) -> Result<()> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut bounds = Vec::new();
+    for (case, priced) in cells {
+        let bytes = case.whole();
+        bounds.push((bytes, lower_bound(case.collective, case.ranks, case.bytes(), &case.fabric)));
+        for priced in priced {
+            let Some(seconds) = priced.seconds() else { continue };
+            let name = priced.algorithm.name;
+            match lines.iter_mut().find(|line| line.name == name) {
+                Some(line) => line.points.push((bytes, seconds)),
+                None => lines.push(Line { name: name.to_owned(), points: vec![(bytes, seconds)] }),
+            }
+        }
+    }
+    let Some((Case { collective, ranks, fabric, .. }, _)) = cells.first() else { return Ok(()) };
+    let bound = Some(Line { name: "lower bound".to_owned(), points: bounds });
+    let title = format!("{} among {}, {}", collective.name(), words::some(*ranks, "rank"), fabric.name);
+    chart::draw(file, &[Panel { title: &title, values: "time", label: words::time, lines, bound }])?;
+    Ok(())
 }
 
 /// Shows how far a prediction is: a bar on a terminal, and one line elsewhere.
