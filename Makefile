@@ -24,6 +24,9 @@ check: ## format, clippy with all features and with none, and docs, with warning
 	@ci/package.sh
 	@# As on docs.rs, where neither libfabric nor hwloc nor what finds and reads them is there.
 	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere cargo check --target-dir "$$(ci/target.sh)/docs.rs" -p unisono
+	@# For a free-threaded Python, which need not be at hand: PyO3 then builds for that version alone.
+	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere PYO3_CROSS=1 PYO3_CROSS_PYTHON_VERSION=3.14t \
+	  cargo check --target-dir "$$(ci/target.sh)/docs.rs" -p unisono-python
 
 unit: ## tests and doctests; what they could not run says SKIPPED
 	@ci/setup.sh build
