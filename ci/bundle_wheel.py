@@ -52,6 +52,12 @@ def glibc(path: pathlib.Path) -> tuple[int, int]:
     return max((int(major), int(minor)) for major, minor in re.findall(r"Name: GLIBC_(\d+)\.(\d+)", text))
 
 
+def debugged(path: pathlib.Path) -> bool:
+    """Whether an ELF file has what only debuggers read."""
+    text = subprocess.run(["readelf", "-SW", path], check=True, capture_output=True, text=True).stdout
+    return re.search(r"\] \.(?:z?debug_|symtab\b)", text) is not None
+
+
 def check(root: pathlib.Path) -> tuple[int, int]:
     """Checks the libraries of a wheel that was unpacked at ``root``; returns the glibc that they need."""
     native, libs = root / "unisono/_native.abi3.so", root / "unisono/libs"
@@ -67,6 +73,8 @@ def check(root: pathlib.Path) -> tuple[int, int]:
             raise SystemExit(
                 f"wheel: {path.name} needs {', '.join(sorted(foreign))}, which a system may lack"
             )
+        if debugged(path):
+            raise SystemExit(f"wheel: {path.name} has symbols for debuggers, which make it larger")
         strange = [directory for directory in directories if not directory.startswith("$ORIGIN")]
         if strange:
             raise SystemExit(f"wheel: {path.name} looks for libraries in {', '.join(strange)}")
