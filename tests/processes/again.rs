@@ -36,7 +36,7 @@ fn text() -> String {
 /// Rank 1 aborts with such a text; all ranks are in calls, in several threads.
 fn aborts(_: &str) -> rank::Outcome {
     let world = join()?;
-    world.barrier()?;
+    rank::meet(&world);
     let told = thread::scope(|scope| {
         let receives = scope.spawn(|| {
             failure(world.recv(&mut [0_u8], world.rank(), 7).map(drop)).map_err(|it| it.to_string())
@@ -70,7 +70,7 @@ fn with_a_text(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 3, 1)?;
     world.start_all("aborts-with-a-text", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let ends: Vec<&End> = ends.iter().collect();
     let words = same(&ends, "failure")?;
     let begin = "rank 1 aborted the group: ValueError: größer als 3 ?[2J😀   File \"train.py\", line 7   loss?() more é? more";
@@ -93,7 +93,7 @@ extern "C" fn last_words() {
 /// Rank 0 exits while its threads wait in a collective and for a message; the others are in calls.
 fn aborts_at_exit(_: &str) -> rank::Outcome {
     let world = WORLD.get_or_init(|| join().expect("the world forms"));
-    world.barrier()?;
+    rank::meet(world);
     if world.rank() != 0 {
         say("failure", failure(world.recv(&mut [0_u8], 0, 8).map(drop))?);
         return Ok(());
@@ -109,7 +109,7 @@ fn at_exit(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all("aborts-at-exit", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let words = same(&ends.iter().collect::<Vec<_>>(), "failure")?;
     ensure!(words == "rank 0 aborted the group: KeyError: 'lr'", "{words}");
     Ok(Verdict::Passed)

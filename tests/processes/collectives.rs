@@ -23,7 +23,7 @@ pub(crate) fn case(provider: &str, ranks: usize) -> Outcome {
     let mut world = TestJob::new(provider, ranks, rounds().len())?;
     world.start_all("collectives", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let ends: Vec<&End> = ends.iter().collect();
     for round in rounds() {
         // Bit by bit the same on every rank.

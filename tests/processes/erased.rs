@@ -27,7 +27,7 @@ fn erased(provider: &str, ranks: usize) -> Outcome {
     let mut world = TestJob::new(provider, ranks, 1)?;
     world.start_all("erased", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let ends: Vec<&End> = ends.iter().collect();
     Ok(Verdict::Measured(format!("{} calls", same(&ends, "calls")?)))
 }
@@ -133,7 +133,7 @@ fn differ(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 3, 1)?;
     world.start_all("differing-lengths", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let ends: Vec<&End> = ends.iter().collect();
     let words = same(&ends, "failure")?;
     let wanted = "rank 0 has 5000 elements for rank 2, rank 2 expects 5001 elements of rank 0";
@@ -157,7 +157,7 @@ fn late(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all("short-timeout", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let ends: Vec<&End> = ends.iter().collect();
     let words = same(&ends, "failure")?;
     ensure!(

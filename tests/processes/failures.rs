@@ -159,7 +159,7 @@ fn stopped(mut world: TestJob, victim: usize, wanted: &str) -> Outcome {
     let others = world.end(|rank| rank != victim)?;
     world.signal(victim, Signal::CONT)?;
     let woken = world.end_all()?;
-    others.iter().chain(&woken).try_for_each(End::well)?;
+    End::all_well(others.iter().chain(&woken))?;
     let words = same(&others.iter().collect::<Vec<_>>(), "failure")?;
     ensure!(words.contains(wanted), "{words}");
     // The one that was stopped hears of it, in the same words if it had not been given up before.
@@ -220,17 +220,16 @@ fn odd_one(provider: &str, role: &str) -> Result<(Vec<End>, Verdict), Box<dyn st
     let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all(role, &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let (odd, others) = victim_and_others(&ends, 1)?;
     let verdict = soon(&others, odd.number("signalled")?)?;
     Ok((ends, verdict))
 }
 
-/// Joins; rank 1 continues when the others are in their next call. (If it ended while they are in the barrier, the barrier would
-/// fail.)
+/// Joins; rank 1 continues when the others are in their next call.
 fn join_and_tarry() -> Result<unisono::ProcessGroup, Box<dyn std::error::Error>> {
     let group = join()?;
-    group.barrier()?;
+    rank::meet(&group);
     if group.rank() == 1 {
         thread::sleep(Duration::from_millis(100));
         say("signalled", rank::now());
@@ -288,7 +287,7 @@ fn unseen(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all("unseen", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let words = same(&ends.iter().collect::<Vec<_>>(), "failure")?;
     ensure!(words == "rank 3 aborted the group: the loss is NaN", "{words}");
     Ok(Verdict::Passed)
@@ -322,7 +321,7 @@ fn reused(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all(&format!("reused {}", directory.path().display()), &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let words = same(&ends.iter().collect::<Vec<_>>(), "failure")?;
     ensure!(words == "rank 1 aborted the group: the loss is NaN", "{words}");
     Ok(Verdict::Passed)

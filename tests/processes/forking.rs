@@ -217,7 +217,7 @@ fn child_first(provider: &str) -> Outcome {
     for ranks in [1, 2, 4] {
         let mut world = TestJob::served_by_rank_0(provider, ranks)?;
         world.start_all("forks", &[])?;
-        world.end_all()?.iter().try_for_each(End::well)?;
+        End::all_well(&world.end_all()?)?;
     }
     Ok(Verdict::Passed)
 }
@@ -226,7 +226,7 @@ fn workers(provider: &str) -> Outcome {
     for ranks in [1, 2] {
         let mut world = TestJob::served_by_rank_0(provider, ranks)?;
         world.start_all("forks-workers", &[])?;
-        world.end_all()?.iter().try_for_each(End::well)?;
+        End::all_well(&world.end_all()?)?;
     }
     Ok(Verdict::Passed)
 }

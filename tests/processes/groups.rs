@@ -131,7 +131,7 @@ fn at_once(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all("groups-at-once 500", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     for end in &ends {
         let registered = end.number("registered")?;
         ensure!(registered == 0, "rank {} has {registered} other bytes of registered memory", end.rank);
@@ -156,7 +156,7 @@ fn many(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 8, 1)?;
     world.start_all("many-groups 24", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let most = ends.iter().map(|end| end.number("registered")).collect::<Result<Vec<_>, _>>()?;
     let most = most.into_iter().max().unwrap_or_default();
     Ok(Verdict::Measured(format!("at most {} MiB of registered memory", most >> 20)))
@@ -166,7 +166,7 @@ fn come_and_go(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 3, 1)?;
     world.start_all("groups", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     given_back(&ends, &format!("{EARLY} groups"))
 }
 

@@ -89,7 +89,7 @@ fn thousands(provider: &str) -> Outcome {
         // The rank that is no member waits for all of them.
         world.start_all("members", &[("UNISONO_TIMEOUT", "300s")])?;
         let ends = world.end_all()?;
-        ends.iter().try_for_each(End::well)?;
+        End::all_well(&ends)?;
         let ends: Vec<&End> = ends.iter().filter(|end| end.rank < members).collect();
         ensure!(same(&ends, "threads and files")? == "true", "threads or open files are left");
         let most = |key: &str| -> Result<i64> {
@@ -143,7 +143,7 @@ fn threads(_: &str) -> rank::Outcome {
 fn at_once(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 4, 1)?;
     world.start_all("members-threads", &[])?;
-    world.end_all()?.iter().try_for_each(End::well)?;
+    End::all_well(&world.end_all()?)?;
     Ok(Verdict::Passed)
 }
 

@@ -27,7 +27,7 @@ fn messages(provider: &str, ranks: usize) -> Outcome {
     let mut world = TestJob::new(provider, ranks, 1)?;
     world.start_all("messages", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let ends: Vec<&End> = ends.iter().collect();
     Ok(Verdict::Measured(format!("{} messages from each rank", same(&ends, "messages")?)))
 }
@@ -138,7 +138,7 @@ fn misfits(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 4)?;
     world.start_all("misfits", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let ends: Vec<&End> = ends.iter().collect();
     let wanted = [
         "rank 0 sends 9 f32 elements, rank 1 receives 10 f32 elements",

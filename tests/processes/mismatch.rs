@@ -162,7 +162,7 @@ fn mismatches(provider: &str, ranks: usize) -> Outcome {
     let mut world = TestJob::new(provider, ranks, ROUNDS.len())?;
     world.start_all("mismatches", &[])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let mut slowest = 0;
     for (name, _, _, wanted) in ROUNDS {
         // The one that leaves does not hear of it.
@@ -189,7 +189,7 @@ fn play(_: &str) -> rank::Outcome {
         let group = rank::join_with(config(number)?)?;
         let last = group.rank() + 1 == group.size();
         let mut data = Data::new(group.rank());
-        group.barrier()?;
+        rank::meet(&group);
         let begun = now();
         let result = if last { odd(&group, &mut data) } else { even(&group, &mut data) };
         let took = now() - begun;

@@ -23,7 +23,7 @@ pub(crate) const ROLES: &[Role] = &[("objects", play)];
 fn objects(provider: &str, ranks: usize) -> Outcome {
     let mut world = TestJob::new(provider, ranks, 2)?;
     world.start_all("objects", &[])?;
-    world.end_all()?.iter().try_for_each(End::well)?;
+    End::all_well(&world.end_all()?)?;
     Ok(Verdict::Passed)
 }
 

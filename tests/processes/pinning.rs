@@ -90,7 +90,7 @@ fn each(provider: &str) -> Outcome {
             world.start(rank, "pinned", &more)?;
         }
         let ends = world.end_all()?;
-        ends.iter().try_for_each(End::well)?;
+        End::all_well(&ends)?;
         Ok(ends)
     };
     let ends = started(&format!("{last},{first}"), true)?;

@@ -95,6 +95,11 @@ pub(crate) fn join_with(config: Config) -> unisono::Result<ProcessGroup> {
     ProcessGroup::with(config, Box::new(mux), store)
 }
 
+/// Waits until all have come. A rank that still waits may hear already what became of the next call of others; its own next call tells.
+pub(crate) fn meet(group: &ProcessGroup) {
+    drop(group.barrier());
+}
+
 /// Prints a line for the parent: a keyword and a value.
 pub(crate) fn say(key: &str, what: impl fmt::Display) {
     // One write, so that a kill cannot cut the line; a parent that is gone does not listen.

@@ -86,7 +86,7 @@ fn play_default(_: &str) -> rank::Outcome {
 
 /// What all said of their provider.
 fn provider(ends: &[End]) -> Result<&str> {
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(ends)?;
     crate::world::same(&ends.iter().collect::<Vec<_>>(), "provider")
 }
 
@@ -114,7 +114,7 @@ fn no_more_files(name: &str) -> Outcome {
     }
     let mut world = TestJob::new(name, 2, 1)?;
     world.start_all("limits", &[])?;
-    world.end_all()?.iter().try_for_each(End::well)?;
+    End::all_well(&world.end_all()?)?;
     Ok(Verdict::Passed)
 }
 

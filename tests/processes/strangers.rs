@@ -312,7 +312,7 @@ fn guesses(provider: &str) -> Outcome {
     }
     fs::write(directory.path().join("done"), [])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let rounds = same(&ends.iter().collect::<Vec<_>>(), "rounds")?.to_owned();
     Ok(Verdict::Measured(format!("{rounds} sums were right; {broken} of {} puts were refused", 2 * GUESSES)))
 }
@@ -325,7 +325,7 @@ fn tells(provider: &str) -> Outcome {
         let mut stranger = Stranger::come(provider, &ranks)?;
         stranger.put(0, ranks[0].open, immediate)?;
         let ends = world.end_all()?;
-        ends.iter().try_for_each(End::well)?;
+        End::all_well(&ends)?;
         let words = same(&ends.iter().collect::<Vec<_>>(), "failure")?;
         let (begins, advice) = ("rank 0 got a message that no rank sent: ", "docs/security.md");
         ensure!(words.starts_with(begins) && words.contains(advice), "{immediate:#x}: {words}");

@@ -124,7 +124,7 @@ fn continued(provider: &str) -> Outcome {
     thread::sleep(Duration::from_secs(8));
     world.signal(1, Signal::CONT)?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     Ok(Verdict::Measured(ends[1].said("failure")?.to_owned()))
 }
 
@@ -164,7 +164,7 @@ fn play_stuck(told: &str) -> rank::Outcome {
     let at = if at == "closing" { LibraryCall::Close } else { LibraryCall::Poll };
     let (group, now) = sticky(at)?;
     let rank = group.rank().to_string();
-    group.barrier()?;
+    rank::meet(&group);
     let sticks = stuck.split(',').any(|one| one == rank);
     let dies = victim == rank;
     thread::spawn(move || {
@@ -215,7 +215,7 @@ fn play_refused(_: &str) -> rank::Outcome {
 
 fn play_killed(after: &str) -> rank::Outcome {
     let group = join()?;
-    group.barrier()?;
+    rank::meet(&group);
     if group.rank() == 1 {
         let after = Duration::from_micros(after.parse()?);
         thread::spawn(move || {

@@ -295,6 +295,14 @@ impl End {
         Ok(self.said(key)?.parse()?)
     }
 
+    /// Fails unless all these processes succeeded, and says of each that did not how it ended: one may wait for another.
+    pub(crate) fn all_well<'e>(ends: impl IntoIterator<Item = &'e Self>) -> Result<()> {
+        let failed = ends.into_iter().filter_map(|end| end.well().err()).map(|error| error.to_string());
+        let failed: Vec<_> = failed.collect();
+        ensure!(failed.is_empty(), "{}", failed.join("\n"));
+        Ok(())
+    }
+
     /// Fails unless the process succeeded.
     pub(crate) fn well(&self) -> Result<()> {
         ensure!(

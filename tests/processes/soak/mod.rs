@@ -152,7 +152,7 @@ fn soak(provider: &str) -> Outcome {
     job.set_patience(Duration::from_millis(many * 20));
     job.start_all(&format!("soak {seed} {many}"), &[])?;
     let ends = job.end_all()?;
-    ends.iter().try_for_each(End::well)?;
+    End::all_well(&ends)?;
     let tables = ends.iter().map(table).collect::<Result<Vec<_>, _>>()?;
     // The most of all ranks.
     let most: Vec<Vec<i64>> = (0..TENTHS)
