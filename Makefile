@@ -49,7 +49,7 @@ test-torch-files: ## PyTorch's own test files that write gloo, on Gloo and on un
 	@ci/setup.sh build python
 	@ci/torch_files.sh
 
-test-clients: ## Ray, Dask, Lightning and accelerate from PyPI, on unisono (0.2 GB of downloads beside torch's, once)
+test-clients: ## Ray, Dask, Lightning, accelerate and torchft from PyPI, on unisono (0.2 GB of downloads beside torch's, once)
 	@ci/setup.sh build python
 	@ci/clients.sh
 

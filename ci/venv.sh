@@ -17,7 +17,7 @@ case ${1:-} in
   torch-oldest) packages=(torch==2.8.0 nvidia-cuda-runtime-cu12==12.8.90) ;;
   # Beside torch's: what programs with actors, workers and trainers use.
   clients)
-    packages=(ray==2.60.0 'ray[train]==2.60.0' distributed==2026.8.0 lightning==2.6.6 accelerate==1.15.0 ml_dtypes)
+    packages=(ray==2.60.0 'ray[train]==2.60.0' distributed==2026.8.0 lightning==2.6.6 accelerate==1.15.0 torchft==0.2.0 ml_dtypes)
     ;;
   *) echo "venv: unknown environment '${1:-}' (mpich, openmpi, wheel, ruff, tests, torch, torch-oldest or clients)" >&2; exit 2 ;;
 esac
