@@ -43,8 +43,8 @@ pub(crate) struct Group {
 /// A thread that leaves the world.
 struct Leaving {
     left: Receiver<Result<(), Cause>>,
-    /// To end the world meanwhile.
-    world: Arc<ProcessGroup>,
+    /// To end the world meanwhile. The thread drops it at its end: the last handle serves the ranks that have not left.
+    world: Arc<Mutex<Option<Arc<ProcessGroup>>>>,
 }
 
 impl Leaving {
@@ -53,16 +53,31 @@ impl Leaving {
         // Otherwise another thread is in a call: it drops the last handle.
         let Ok(group) = Arc::try_unwrap(group) else { return Ok(None) };
         // The timeout of a handle whose calls have none.
-        let world = Arc::new(group.with_timeout(Duration::from_secs(1))?);
+        let world = Arc::new(Mutex::new(Some(Arc::new(group.with_timeout(Duration::from_secs(1))?))));
         let (tell, left) = channel();
-        // Nobody may wait for it any more.
-        let leave = move || drop(tell.send(group.leave()));
+        let held = Arc::clone(&world);
+        let leave = move || {
+            let left = group.leave();
+            let last = held.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(last);
+            // Nobody may wait for it any more.
+            drop(tell.send(left));
+        };
         let thread = thread::Builder::new().name("unisono-leave".to_owned()).spawn(leave);
         thread.map_err(|error| Cause::Argument {
             call: "leave",
             problem: format!("no thread can be started: {error}"),
         })?;
         Ok(Some(Self { left, world }))
+    }
+
+    fn has_left(&self) -> bool {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// The world, unless it has been left.
+    fn world(&self) -> Option<Arc<ProcessGroup>> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -444,8 +459,8 @@ impl Group {
 
     /// Ends the world, with this reason for all ranks. Returns the sentence that every later call raises.
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<String> {
-        let leaving = self.leaving().as_ref().map(|leaving| Arc::clone(&leaving.world));
-        let world = leaving.map_or_else(|| self.handle(py, "abort"), Ok)?;
+        let world = self.leaving().as_ref().and_then(Leaving::world);
+        let world = world.map_or_else(|| self.handle(py, "abort"), Ok)?;
         let aborted = py.detach(move || {
             let aborted = world.abort(why);
             drop(world);
@@ -454,18 +469,20 @@ impl Group {
         Ok(aborted.to_string())
     }
 
+    /// Begins to leave the world: `leave` waits for it. On another group: drops this handle.
+    fn begin_leave(&self, py: Python<'_>) -> PyResult<()> {
+        let handle = self.handle.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(group) = handle else { return Ok(()) };
+        let leaving = py.detach(|| Leaving::begin(group)).map_err(|error| self.error(py, &error))?;
+        *self.leaving() = leaving;
+        Ok(())
+    }
+
     /// Leaves the world with all other ranks, and lets Python handle signals meanwhile: Ctrl-C ends the wait, and the next call goes on
     /// with it. On another group: drops this handle.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let interrupted = self.leaving().take();
-        let leaving = match interrupted {
-            Some(leaving) => Some(leaving),
-            None => {
-                let handle = self.handle.write().unwrap_or_else(PoisonError::into_inner).take();
-                let Some(group) = handle else { return Ok(()) };
-                py.detach(|| Leaving::begin(group)).map_err(|error| self.error(py, &error))?
-            }
-        };
+        self.begin_leave(py)?;
+        let leaving = self.leaving().take();
         let Some(mut leaving) = leaving else { return Ok(()) };
         match received(py, &mut leaving.left) {
             Ok(left) => {
@@ -488,11 +505,11 @@ impl Group {
         py.detach(|| drop(handle));
     }
 
-    /// Whether `leave` has returned, or `close` was called.
+    /// Whether the world has been left, or `close` was called.
     #[getter]
     fn left(&self) -> bool {
         let closed = self.handle.read().unwrap_or_else(PoisonError::into_inner).is_none();
-        closed && self.leaving().is_none()
+        closed && self.leaving().as_ref().is_none_or(Leaving::has_left)
     }
 
     /// The failure that has ended the world, as its sentence, or `None`.

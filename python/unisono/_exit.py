@@ -8,12 +8,13 @@ import os
 import sys
 import traceback
 import weakref
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
 from unisono import _native
 
-# The worlds of this process, in the order in which they were made: all ranks leave them in this one.
+# The worlds of this process.
 _worlds: "weakref.WeakValueDictionary[int, _native.Group]" = weakref.WeakValueDictionary()
 _made = itertools.count()
 _process = 0
@@ -80,23 +81,31 @@ def abort(why: str) -> None:
 
 
 def _leave() -> None:
-    global _interrupted
     if _process != os.getpid():
         return
     # Before Python 3.13, a child of multiprocessing comes here while an exception ends it, and prints that later.
     ending = sys.exc_info()[1]
     if ending is not None and not is_good(ending) and multiprocessing.parent_process() is not None:
         abort(told(ending))
-    for world in list(_worlds.values()):
-        try:
-            world.leave()
-        except KeyboardInterrupt as error:
+    worlds = list(_worlds.values())
+    # All at once: several ranks of a world may be in this process, and ranks that make several worlds in threads make them in any order.
+    for call in (_native.Group.begin_leave, _native.Group.leave):
+        for world in worlds:
+            _attempt(call, world)
+
+
+def _attempt(call: Callable[[_native.Group], None], world: _native.Group) -> None:
+    global _interrupted
+    try:
+        call(world)
+    except KeyboardInterrupt as error:
+        if not world.left:
             print(f"unisono: {world.abort(told(error))}", file=sys.stderr)
             _interrupted = True
-        except RuntimeError as error:
-            # With a class of its own, a failure that a call has raised before is known.
-            if isinstance(error, _native.Error) or _native.late_failure() is not None:
-                print(f"unisono: {error}", file=sys.stderr)
+    except RuntimeError as error:
+        # With a class of its own, a failure that a call has raised before is known.
+        if isinstance(error, _native.Error) or _native.late_failure() is not None:
+            print(f"unisono: {error}", file=sys.stderr)
 
 
 def _set_status() -> None:

@@ -249,7 +249,7 @@ def test_a_backend_of_it_is_wrapped():
 
 
 def made_by_hand(destroyed):
-    """As vLLM and torchft do; the last worlds are left at the end, in one order on all ranks."""
+    """As vLLM and torchft do; the last worlds are left at the end."""
     replace_gloo()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(f"{os.environ['UNISONO_TEST_FOLDER']}/hand", ranks)
@@ -300,6 +300,34 @@ import torch
 print(type(dist.group.WORLD._get_backend(torch.device("cpu"))).__module__, sorted(name for name in sys.modules if name == "unisono"))
 dist.destroy_process_group()
 """
+
+
+RANKS_OF_ONE_PROCESS = """
+import threading, torch, torch.distributed as dist
+from datetime import timedelta
+store = dist.HashStore()
+kept = []
+def rank(number, world):
+    prefix = dist.PrefixStore(f"{world}", store)
+    group = dist.ProcessGroupGloo(prefix, number, 3, timedelta(seconds=20))
+    tensor = torch.full((3,), 2.0)
+    group.allreduce([tensor]).wait()
+    kept.append((group, tensor.tolist()))
+ranks = [threading.Thread(target=rank, args=(number, world)) for number in range(3) for world in range(2)]
+for each in ranks:
+    each.start()
+for each in ranks:
+    each.join()
+print([type(group).__module__ + str(sums) for group, sums in kept])
+"""
+
+
+@newer
+def test_a_process_ends_that_is_several_ranks_of_a_group():
+    # None of which was shut down.
+    told = asks("1", RANKS_OF_ONE_PROCESS)
+    assert told.returncode == 0 and told.stderr == "", told
+    assert told.stdout == f"{['unisono.torch._groups[6.0, 6.0, 6.0]'] * 6}\n", told
 
 
 @pytest.mark.parametrize("first", ["unisono.torch", "torch"])
