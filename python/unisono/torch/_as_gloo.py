@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Backend as _Backend
 from torch.distributed import distributed_c10d as c10d
 
 from unisono.torch import _devices
-from unisono.torch._groups import GLOO, Backend, Membership, create
+from unisono.torch._groups import GLOO, Backend, Membership, PassesForGloo, create
 from unisono.torch._meeting import join
 from unisono.torch._older import HAS_BACKENDS
 
@@ -75,8 +75,9 @@ def replace_gloo() -> None:
         dist.ProcessGroup._register_backend = _register_as_custom(dist.ProcessGroup._register_backend)
         wrapping = _with_original(c10d._create_process_group_wrapper)
         c10d._create_process_group_wrapper = dist._create_process_group_wrapper = wrapping
+    if dist.is_gloo_available():
         for call in ("create_device", "create_default_device"):
-            setattr(Backend, call, staticmethod(getattr(dist.ProcessGroupGloo, call)))
+            setattr(PassesForGloo, call, staticmethod(getattr(dist.ProcessGroupGloo, call)))
     _replaced = True
 
 
