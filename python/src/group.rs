@@ -4,7 +4,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         mpsc::{Receiver, channel},
     },
     thread,
@@ -43,8 +43,8 @@ pub(crate) struct Group {
 /// A thread that leaves the world.
 struct Leaving {
     left: Receiver<Result<(), Cause>>,
-    /// To end the world meanwhile. The thread drops it at its end: the last handle serves the ranks that have not left.
-    world: Arc<Mutex<Option<Arc<ProcessGroup>>>>,
+    /// To end the world meanwhile. The thread holds it, and drops it at its end: the last handle serves the ranks that have not left.
+    world: Weak<ProcessGroup>,
 }
 
 impl Leaving {
@@ -53,13 +53,12 @@ impl Leaving {
         // Otherwise another thread is in a call: it drops the last handle.
         let Ok(group) = Arc::try_unwrap(group) else { return Ok(None) };
         // The timeout of a handle whose calls have none.
-        let world = Arc::new(Mutex::new(Some(Arc::new(group.with_timeout(Duration::from_secs(1))?))));
+        let held = Arc::new(group.with_timeout(Duration::from_secs(1))?);
+        let world = Arc::downgrade(&held);
         let (tell, left) = channel();
-        let held = Arc::clone(&world);
         let leave = move || {
             let left = group.leave();
-            let last = held.lock().unwrap_or_else(PoisonError::into_inner).take();
-            drop(last);
+            drop(held);
             // Nobody may wait for it any more.
             drop(tell.send(left));
         };
@@ -72,12 +71,7 @@ impl Leaving {
     }
 
     fn has_left(&self) -> bool {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner).is_none()
-    }
-
-    /// The world, unless it has been left.
-    fn world(&self) -> Option<Arc<ProcessGroup>> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.world.strong_count() == 0
     }
 }
 
@@ -459,7 +453,7 @@ impl Group {
 
     /// Ends the world, with this reason for all ranks. Returns the sentence that every later call raises.
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<String> {
-        let world = self.leaving().as_ref().and_then(Leaving::world);
+        let world = self.leaving().as_ref().and_then(|leaving| leaving.world.upgrade());
         let world = world.map_or_else(|| self.handle(py, "abort"), Ok)?;
         let aborted = py.detach(move || {
             let aborted = world.abort(why);
