@@ -78,7 +78,7 @@ pub(crate) struct Simulate {
     /// The number of lanes [default: the library's choice]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     lanes: Option<u32>,
-    /// Also draw time against size, from 8 B to 1 GiB or as -b and -e say, to this file (SVG)
+    /// Also draw time against size, from 8 B to 1 GiB or as -b and -e say, to this file (SVG, or PNG by its name)
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Also write the schedules of all ranks to this folder, a file for each algorithm, as GOAL: for LogGOPSim and other simulators
