@@ -98,6 +98,15 @@ pub struct Uneven<'a> {
     pub output: &'a [usize],
 }
 
+/// How the ranks of a job that share memory read what they [show](crate::Step::Show) each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Showing {
+    /// In slots, to which all is copied.
+    Copied,
+    /// Some ranks' elements are read where they lie.
+    InPlace,
+}
+
 /// The input of an algorithm, the same on every rank except `rank` and `uneven`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Job<'a> {
@@ -128,6 +137,9 @@ pub struct Job<'a> {
     /// Whether contributions must be reduced in the order of ranks ([`Step::Fold`](crate::Step::Fold)); only for a
     /// [plan](crate::algorithm::Plan::ordered) that can.
     pub ordered: bool,
+    /// How elements are shown, if no messages are sent; only for a [plan](crate::algorithm::Plan::shows) that can, with even blocks. A
+    /// rank shows at most `chunk` elements at once.
+    pub shown: Option<Showing>,
     /// The hosts of the ranks, for a plan of two levels ([`Plan::flat`](crate::algorithm::Plan::flat)).
     pub spread: Spread<'a>,
 }
@@ -149,6 +161,7 @@ impl Job<'_> {
             direct: false,
             long: false,
             ordered: false,
+            shown: None,
             spread: Spread::Unknown,
         }
     }

@@ -45,6 +45,13 @@
 //! [`Schedule::direct`] it may also be written into the receiver's output ([`Step::Write`]), which saves a copy. If others
 //! cannot write to that memory, the engine sends such a write through a slot and copies it.
 //!
+//! # Elements that are shown
+//!
+//! Ranks that share memory need no messages: a rank shows elements ([`Step::Show`]), and the others read them in its memory
+//! ([`Step::View`]). Such a schedule has rounds. In each round a rank shows elements once, perhaps none, and reads what others show
+//! in that round. No rank begins a round before all others have begun the one before; so two slots for each rank suffice, and beginning a
+//! round says that all of the one before was read.
+//!
 //! # Invariants of every schedule
 //!
 //! - The first messages that lane 0 sends and takes do not depend on the count: a collective of 0 elements sends them empty.
@@ -67,7 +74,7 @@ mod step;
 mod topology;
 pub mod windows;
 
-pub use job::{Collective, Job, Uneven};
+pub use job::{Collective, Job, Showing, Uneven};
 pub use recorded::{CallSchedule, Recorded};
-pub use step::{Place, Rank, SLICE, Schedule, Span, Step};
+pub use step::{Place, Rank, SLICE, Schedule, Shown, Span, Step};
 pub use topology::{Kind, Network, Spread, Topology};

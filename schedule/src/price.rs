@@ -108,7 +108,8 @@ fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, lim
     };
     let slots = slots.max(plan.depth);
     let window = lanes.saturating_mul(slots).saturating_mul(stride(bytes));
-    Setup { fabric, hosts: None, element, slots, window, writes: writes_in_flight(most), limit }
+    let (writes, showing) = (writes_in_flight(most), job.shown);
+    Setup { fabric, hosts: None, element, slots, window, showing, writes, limit }
 }
 
 /// The most ranks of which all are simulated because they share cores.

@@ -48,6 +48,7 @@ struct Known {
     max_message: usize,
     direct: bool,
     scratch: usize,
+    shows: Option<usize>,
     /// The sources, and the elements of the output that each writes.
     sources: Vec<(Rank, Option<Range<usize>>)>,
     steps: Vec<Step>,
@@ -62,8 +63,9 @@ impl Recorded {
         let mut sources = Vec::new();
         schedule.sources(&mut |from| sources.push((from, schedule.written_by(from))));
         let (max_message, direct, scratch) = (schedule.max_message(), schedule.direct(), schedule.scratch());
+        let shows = schedule.shows();
         let steps: Vec<_> = std::iter::from_fn(|| schedule.next(0)).take(most + 1).collect();
-        let known = Known { max_message, direct, scratch, sources, steps };
+        let known = Known { max_message, direct, scratch, shows, sources, steps };
         (known.steps.len() <= most).then(|| Self { known: Arc::new(known), given: 0 })
     }
 }
@@ -83,6 +85,10 @@ impl Schedule for Recorded {
 
     fn scratch(&self) -> usize {
         self.known.scratch
+    }
+
+    fn shows(&self) -> Option<usize> {
+        self.known.shows
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

@@ -14,7 +14,8 @@ pub enum Place {
     Output,
     /// [`Schedule::scratch`] elements of the engine's memory, whose contents are undefined at first.
     Scratch,
-    /// The slot of the latest message that this lane took from this rank, until its [`Step::Free`].
+    /// The slot of the latest message that this lane took from this rank, until its [`Step::Free`]; or the elements of this rank that
+    /// this lane [views](Step::View), one block after the other, until its next [`Step::Show`] or its end.
     Landed(Rank),
 }
 
@@ -52,6 +53,50 @@ impl Span {
     #[must_use]
     pub const fn landed(from: Rank, len: usize) -> Self {
         Self { place: Place::Landed(from), offset: 0, len }
+    }
+}
+
+/// The elements that a rank shows at once: `blocks` spans of equal length, the first of which is `first`. Each begins `stride` elements
+/// after the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shown {
+    /// The first block, in the rank's input or output.
+    pub first: Span,
+    /// The number of blocks.
+    pub blocks: usize,
+    /// The elements from the beginning of a block to that of the next.
+    pub stride: usize,
+}
+
+impl Shown {
+    /// No elements.
+    pub const NOTHING: Self = Self::one(Span::input(0, 0));
+
+    /// The elements of one span.
+    #[must_use]
+    pub const fn one(first: Span) -> Self {
+        Self { first, blocks: 1, stride: 0 }
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.blocks * self.first.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where `len` of the elements lie, from number `at` on, in the rank's input or output. `None` if they are not in one block.
+    #[must_use]
+    pub fn within(&self, at: usize, len: usize) -> Option<Span> {
+        let block = if self.blocks > 1 { at.checked_div(self.first.len).unwrap_or(0) } else { 0 };
+        let from = at - block * self.first.len;
+        let whole = block < self.blocks && from.checked_add(len).is_some_and(|end| end <= self.first.len);
+        whole.then(|| Span { offset: self.first.offset + block * self.stride + from, len, ..self.first })
     }
 }
 
@@ -101,12 +146,31 @@ pub enum Step {
         /// Whether these elements now have all contributions, so that an average is divided.
         last: bool,
     },
+    /// Shows elements to all other ranks, which share memory with this one, and begins the lane's next round. All ranks have as many
+    /// rounds. Waits until all others have begun the round before. What this rank viewed in that round is given back.
+    ///
+    /// Where the engine copies the elements to a slot, they may change after this step. Where others read them in place
+    /// ([`Showing::InPlace`](crate::Showing::InPlace)), they must not change until a later round or [`Step::Settle`] proves that
+    /// these have been read.
+    Show {
+        /// The elements, which may be none.
+        shown: Shown,
+    },
+    /// Waits until another rank has shown these elements in this round.
+    View {
+        /// The rank.
+        from: Rank,
+        /// Its elements.
+        shown: Shown,
+    },
     /// `into = ((x0 ⊕ x1) ⊕ x2) ...` over the contributions of all ranks in the order of ranks, rounded once. `own` is this
-    /// rank's contribution, and the latest message from each other rank is that rank's. `into` may be the same span as `own`, but
-    /// not overlap it otherwise. An average is divided.
+    /// rank's contribution, and the latest message from each other rank has that rank's, from element `at` on. `into` may be the same
+    /// span as `own`, but not overlap it otherwise. An average is divided.
     Fold {
         /// This rank's contribution.
         own: Span,
+        /// The index of the first element in the message of each other rank.
+        at: usize,
         /// The result.
         into: Span,
     },
@@ -122,7 +186,8 @@ pub enum Step {
         /// The sender of that message.
         from: Rank,
     },
-    /// Waits until the sources of this lane's puts and writes are no longer read.
+    /// Waits until the sources of this lane's puts and writes are no longer read. In a schedule that shows elements: until all other
+    /// ranks have come to their `Settle`, and so read nothing any more. It is then the last step of all ranks.
     Settle,
 }
 
@@ -136,8 +201,15 @@ impl Step {
     pub const fn peer(&self) -> Option<Rank> {
         match *self {
             Self::Put { to, .. } | Self::Write { to, .. } => Some(to),
-            Self::Take { from, .. } | Self::Await { from, .. } | Self::Free { from } => Some(from),
-            Self::Reduce { .. } | Self::Fold { .. } | Self::Copy { .. } | Self::Settle => None,
+            Self::Take { from, .. }
+            | Self::Await { from, .. }
+            | Self::View { from, .. }
+            | Self::Free { from } => Some(from),
+            Self::Reduce { .. }
+            | Self::Fold { .. }
+            | Self::Copy { .. }
+            | Self::Show { .. }
+            | Self::Settle => None,
         }
     }
 }
@@ -156,7 +228,12 @@ pub trait Schedule: Send {
     /// The number of elements of scratch that this rank needs.
     fn scratch(&self) -> usize;
 
-    /// Calls `visit` once for every rank from which this rank takes messages on any lane.
+    /// The most elements that a rank [shows](Step::Show) at once, the same on every rank; `None` if it sends messages instead.
+    fn shows(&self) -> Option<usize> {
+        None
+    }
+
+    /// Calls `visit` once for every rank from which this rank takes messages on any lane, or whose elements it views.
     fn sources(&self, visit: &mut dyn FnMut(Rank));
 
     /// The elements of the output that contain all that a source [writes](Step::Write) there; `None` if these may be any. A rank whose

@@ -8,7 +8,7 @@ use std::{
 
 use unisono::{dtype::Dtype, group::describe_transport};
 use unisono_schedule::{
-    Job, Kind, Place, Span, Step,
+    Job, Kind, Place, Shown, Span, Step,
     algorithm::Algorithm,
     cost::Fabric,
     price::{Effort, price_with},
@@ -192,13 +192,26 @@ fn say(step: &Step) -> (String, Option<usize>) {
             let last = if last { ", the last" } else { "" };
             (format!("reduce {} and {} into {}{last}", span(&a), span(&b), span(&into)), Some(into.len))
         }
-        Step::Fold { own, into } => {
+        Step::Show { shown } => (format!("show {}", blocks(&shown)), Some(shown.len())),
+        Step::View { from, shown } => (format!("view rank {from}'s {}", blocks(&shown)), Some(shown.len())),
+        Step::Fold { own, into, .. } => {
             let all = format!("reduce everyone's in the order of ranks, {} here, into", span(&own));
             (format!("{all} {}", span(&into)), Some(into.len))
         }
         Step::Copy { from, into } => (format!("copy {} to {}", span(&from), span(&into)), Some(into.len)),
         Step::Free { from } => (format!("free the oldest message from rank {from}"), None),
-        Step::Settle => ("settle: wait until this lane's puts have left".to_owned(), None),
+        Step::Settle => ("settle: wait until nobody reads this lane's sources any more".to_owned(), None),
+    }
+}
+
+/// What a rank shows.
+fn blocks(shown: &Shown) -> String {
+    match shown.blocks {
+        _ if shown.is_empty() => "nothing".to_owned(),
+        1 => span(&shown.first),
+        blocks => {
+            format!("{}, and {} blocks after it, {} apart", span(&shown.first), blocks - 1, shown.stride)
+        }
     }
 }
 

@@ -68,7 +68,8 @@ fn operation(step: &Step, lane: usize, case: &Case) -> Option<String> {
             calculation(all, case.fabric.reduction)
         }
         Step::Copy { from, into } if from != into => calculation(bytes(into.len), case.fabric.copy),
-        Step::Copy { .. } | Step::Free { .. } | Step::Settle => None,
+        // GOAL has messages only.
+        Step::Copy { .. } | Step::Free { .. } | Step::Show { .. } | Step::View { .. } | Step::Settle => None,
     }
 }
 

@@ -306,6 +306,7 @@ impl Pattern for AllToAll {
             direct: false,
             // Some, even if the messages are empty.
             scratch: (self.lanes * sent).saturating_mul(self.longest).max(1),
+            shows: None,
         }
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Shape {
     pub direct: bool,
     /// As [`Schedule::scratch`].
     pub scratch: usize,
+    /// As [`Schedule::shows`].
+    pub shows: Option<usize>,
 }
 
 /// The most steps of a turn.
@@ -167,6 +169,10 @@ impl<P: Pattern> Schedule for Lanes<P> {
 
     fn scratch(&self) -> usize {
         self.shape.scratch
+    }
+
+    fn shows(&self) -> Option<usize> {
+        self.shape.shows
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

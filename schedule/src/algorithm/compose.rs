@@ -259,8 +259,13 @@ impl Inner {
                 Step::Reduce { a: span(a), b: span(b), into: span(into), last: last && self.stage.last }
             }
             Step::Copy { from, into } => Step::Copy { from: span(from), into: span(into) },
-            // Stages neither write into outputs nor reduce in the order of ranks.
-            Step::Write { .. } | Step::Await { .. } | Step::Fold { .. } | Step::Settle => step,
+            // Stages neither write into outputs nor reduce in the order of ranks, and show nothing.
+            Step::Write { .. }
+            | Step::Await { .. }
+            | Step::Show { .. }
+            | Step::View { .. }
+            | Step::Fold { .. }
+            | Step::Settle => step,
         }
     }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::{
     Plan,
     chunks::{Lanes, Pattern, Shape, Steps},
-    wrapped,
+    shown, wrapped,
 };
 use crate::{
     Collective, Job, Rank, Span, Step,
@@ -33,13 +33,17 @@ pub(super) const PLANS: &[Plan] = &[
 ];
 
 const fn plan(collective: Collective) -> Plan {
-    let make: fn(&Job<'_>) -> _ = |job| Lanes::schedule(job, Direct::new(job));
+    let make: fn(&Job<'_>) -> _ = |job| match job.shown {
+        Some(_) => shown::schedule(job, false),
+        None => Lanes::schedule(job, Direct::new(job)),
+    };
     Plan {
         uneven: collective.has_blocks(),
         pairwise: matches!(collective, Collective::Gather | Collective::Scatter | Collective::AllToAll),
         ordered: collective.reduces(),
         whole: !collective.reduces() && !matches!(collective, Collective::Barrier),
         from_all: !matches!(collective, Collective::Broadcast | Collective::Scatter),
+        shows: true,
         alike: if collective.has_root() {
             |_| None
         } else if collective.reduces() {
@@ -242,7 +246,7 @@ impl Direct {
         if self.ordered {
             if last {
                 self.settle(steps);
-                steps.push(Step::Fold { own: mine, into: whole });
+                steps.push(Step::Fold { own: mine, at: 0, into: whole });
             }
             return;
         }
@@ -298,6 +302,7 @@ impl Pattern for Direct {
             max_message,
             direct: self.long || self.heads > 0,
             scratch: 0,
+            shows: None,
         }
     }
 

@@ -17,6 +17,7 @@ mod pat;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
+mod shown;
 mod star;
 mod tree;
 mod two_shot;
@@ -59,6 +60,8 @@ pub struct Plan {
     pub whole: bool,
     /// Whether some rank receives messages from all others, and so needs a window for each.
     pub from_all: bool,
+    /// Whether ranks can show elements instead of sending messages ([`Job::shown`]).
+    pub shows: bool,
     /// Whether others have as many hops and send as much, and it differs in that near ranks send each other more. The cost model chooses
     /// it only if it saves more than the model's own error.
     pub near: bool,
@@ -231,6 +234,7 @@ impl Plan {
             split: Split::Whole,
             whole: false,
             from_all: false,
+            shows: false,
             near: false,
             flat: None,
         }

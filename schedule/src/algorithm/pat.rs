@@ -211,6 +211,7 @@ impl Blocked {
             max_message: self.most * partition::longest(self.count, self.chunks),
             direct: self.direct_from.is_some(),
             scratch,
+            shows: None,
         }
     }
 }

@@ -118,6 +118,7 @@ impl Pattern for AllReduce {
             max_message: partition::longest(partition::longest(self.count, self.rounds), self.ring.ranks),
             direct: self.direct,
             scratch: 0,
+            shows: None,
         }
     }
 
@@ -235,6 +236,7 @@ impl Pattern for Blocks {
             max_message: partition::longest(self.count, self.chunks),
             direct: self.direct_from.is_some(),
             scratch: 0,
+            shows: None,
         }
     }
 

@@ -168,7 +168,7 @@ impl Star {
         steps.take(rank, len);
         if self.ordered {
             if last {
-                steps.push(Step::Fold { own, into: sum });
+                steps.push(Step::Fold { own, at: 0, into: sum });
             }
             return;
         }
@@ -245,6 +245,7 @@ impl Pattern for Star {
             max_message: self.up.longest().max(self.down.longest()),
             direct: false,
             scratch: if self.rank == HUB { self.up.len().saturating_mul(blocks) } else { 0 },
+            shows: None,
         }
     }
 

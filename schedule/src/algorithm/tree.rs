@@ -196,6 +196,7 @@ impl Pattern for TwoTrees {
             max_message: partition::longest(partition::longest(self.count, self.rounds), HALVES),
             direct: self.direct_from.is_some(),
             scratch: 0,
+            shows: None,
         }
     }
 

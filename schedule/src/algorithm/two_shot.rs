@@ -11,18 +11,26 @@ use std::ops::Range;
 use super::{
     Plan, Split,
     chunks::{Lanes, Pattern, Shape, Steps},
-    wrapped,
+    shown, wrapped,
 };
-use crate::{Collective, Job, Rank, Span, Step, cost::Alike, partition};
+use crate::{Collective, Job, Rank, Schedule, Span, Step, cost::Alike, partition};
 
 /// The plan of two-shot.
 pub(super) const PLANS: &[Plan] = &[Plan {
     ordered: true,
     split: Split::EachRank,
     from_all: true,
+    shows: true,
     alike: |_| Some(Alike::Turned),
-    ..Plan::new(Collective::AllReduce, |job| Lanes::schedule(job, TwoShot::new(job)), |_| 2)
+    ..Plan::new(Collective::AllReduce, make, |_| 2)
 }];
+
+fn make(job: &Job<'_>) -> Box<dyn Schedule> {
+    match job.shown {
+        Some(_) => shown::schedule(job, true),
+        None => Lanes::schedule(job, TwoShot::new(job)),
+    }
+}
 
 /// In every round each rank owns one of as many pieces as there are ranks.
 struct TwoShot {
@@ -65,6 +73,7 @@ impl Pattern for TwoShot {
             max_message: partition::longest(partition::longest(self.count, self.rounds), self.ranks),
             direct: self.direct,
             scratch: 0,
+            shows: None,
         }
     }
 
@@ -78,7 +87,7 @@ impl Pattern for TwoShot {
                 steps.take(from, mine.len());
                 if distance == others {
                     let own = Span::input(mine.start, mine.len());
-                    steps.push(Step::Fold { own, into: Span::output(mine.start, mine.len()) });
+                    steps.push(Step::Fold { own, at: 0, into: Span::output(mine.start, mine.len()) });
                 }
                 return;
             }

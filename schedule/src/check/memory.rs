@@ -84,6 +84,10 @@ pub(super) enum Area {
     Scratch,
     /// A slot of a flow.
     Slot { flow: usize, slot: usize },
+    /// The memory of another rank that is read in place: its input, if that lies apart, or else its output.
+    Theirs { owner: Rank, apart: bool },
+    /// What another rank has copied to one of the slots that it shows.
+    Copied { owner: Rank, slot: usize },
 }
 
 /// Input, output and scratch of one rank.
@@ -168,7 +172,7 @@ impl Memory {
         match area {
             Area::Apart => &self.apart,
             Area::Scratch => &self.scratch,
-            Area::Main | Area::Slot { .. } => &self.main,
+            Area::Main | Area::Slot { .. } | Area::Theirs { .. } | Area::Copied { .. } => &self.main,
         }
     }
 
@@ -176,7 +180,7 @@ impl Memory {
         match area {
             Area::Apart => &mut self.apart,
             Area::Scratch => &mut self.scratch,
-            Area::Main | Area::Slot { .. } => &mut self.main,
+            Area::Main | Area::Slot { .. } | Area::Theirs { .. } | Area::Copied { .. } => &mut self.main,
         }
     }
 

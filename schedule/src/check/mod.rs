@@ -14,19 +14,25 @@
 //! - every element is reduced with every rank's contribution exactly once, and the last contribution is marked as such; outputs
 //!   are complete and right; each rank of a barrier has heard of all others;
 //! - all ranks reduce each element of an all_reduce in the same order, so that all get the same bits;
-//! - the schedules end;
+//! - of what ranks show, nothing is read before it is shown, nothing is written over before all have read it, and nobody reads it when
+//!   its rank has ended. This holds for every order of events: each read and write is compared with all that is not known to have
+//!   happened before it or to happen after it (vector clocks; Friedemann Mattern, "Virtual Time and Global States of Distributed
+//!   Systems", 1989);
+//! - the schedules end, unless a rank has died; then the outputs of those that end are right;
 //! - [`Schedule::sources`] names exactly the ranks from which messages are taken.
 
 mod memory;
 mod policy;
 mod run;
+mod shown;
 mod state;
+mod writes;
 
 use std::{collections::BTreeSet, fmt};
 
 pub use policy::Policy;
 
-use crate::{Job, Rank, Schedule, Span, Step, Uneven};
+use crate::{Job, Rank, Schedule, Shown, Span, Step, Uneven};
 
 /// The job and the adversary of a check.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +47,7 @@ pub struct Setup<'a> {
     /// output has many, at the rank's block; if the output is one block and the input has many, the output lies in the input.
     pub in_place: bool,
     /// The ranks into whose outputs others may write: bit r for rank r. A write to another rank goes through a slot, as in the
-    /// engine.
+    /// engine. If the job is [shown](Job::shown): the ranks whose elements are read in place; what others show is copied to slots.
     pub writable: u64,
     /// The adversary.
     pub policy: Policy,
@@ -226,6 +232,46 @@ pub enum Fault {
     /// A step writes the caller's input.
     #[error("writes {}", Show(.0))]
     WritesInput(Span),
+    /// A step writes to memory of another rank.
+    #[error("writes {}, which is memory of rank {owner}", Show(.span))]
+    WritesTheirs {
+        /// The span.
+        span: Span,
+        /// The rank.
+        owner: Rank,
+    },
+    /// A rank views other elements than are shown in the round.
+    #[error("views {wanted:?} of rank {from}, which shows {found:?} in that round")]
+    Views {
+        /// The rank that shows.
+        from: Rank,
+        /// What is viewed.
+        wanted: Box<Shown>,
+        /// What is shown.
+        found: Box<Shown>,
+    },
+    /// A rank reads elements that their rank may write at the same time.
+    #[error("reads {}, which rank {owner} may write at the same time", Show(.span))]
+    ReadsEarly {
+        /// The span.
+        span: Span,
+        /// The rank whose elements they are.
+        owner: Rank,
+    },
+    /// A rank writes elements that another may read at the same time.
+    #[error("writes {}, which rank {reader} may read at the same time", Show(.span))]
+    StillRead {
+        /// The span.
+        span: Span,
+        /// The rank that reads.
+        reader: Rank,
+    },
+    /// A rank ends while another may still read its elements.
+    #[error("ends, and rank {0} may still read its elements")]
+    EndsEarly(Rank),
+    /// A step shows or views elements in a job of messages, or sends in a job that is shown.
+    #[error("{0:?} does not belong in a job that is shown, or only there")]
+    Kind(Box<Step>),
     /// Spans of one step have different lengths, or overlap without being the same.
     #[error("{} and {} differ in length or overlap", Show(.0), Show(.1))]
     Operands(Span, Span),
@@ -342,23 +388,34 @@ pub fn check(schedules: Vec<Box<dyn Schedule>>, setup: &Setup<'_>) -> Result<Rep
     run::Checker::new(schedules, setup)?.run()
 }
 
+/// The least elements that a rank shows at once if it shows any: one of each block.
+fn most_blocks(setup: &Setup<'_>) -> usize {
+    if setup.job.shown.is_some() { setup.job.ranks } else { 0 }
+}
+
 /// The number of lanes, the longest message and whether there are writes into outputs, which must be the same on all ranks and
 /// within the job's limits.
 fn shape(schedules: &[Box<dyn Schedule>], setup: &Setup<'_>) -> Result<(usize, usize, bool), Violation> {
+    let shows = |schedule: &dyn Schedule| schedule.shows().map_or(0, |most| most + 1);
     let ranks = setup.job.ranks;
     let at = |rank, fault| Violation { rank, lane: 0, step: 0, fault };
     let shape = |rank, what, found, wanted| Err(at(rank, Fault::Shape { what, found, wanted }));
     let of = |schedule: &dyn Schedule| {
         let direct = usize::from(schedule.direct());
-        [("direct", direct), ("lanes", schedule.lanes()), ("max_message", schedule.max_message())]
+        [
+            ("direct", direct),
+            ("lanes", schedule.lanes()),
+            ("max_message", schedule.max_message()),
+            ("1 more than it shows", shows(schedule)),
+        ]
     };
     let first = schedules.first().filter(|_| schedules.len() == ranks && ranks <= 64);
     let Some(first) = first.map(|schedule| of(&**schedule)) else {
         return shape(0, "the number of schedules", schedules.len(), ranks.min(64));
     };
-    let [(_, direct), (_, width), (_, limit)] = first;
-    if limit > setup.job.chunk {
-        return shape(0, "max_message", limit, setup.job.chunk);
+    let [(_, direct), (_, width), (_, limit), (_, shown)] = first;
+    if limit.max(shown.saturating_sub(1)) > setup.job.chunk.max(most_blocks(setup)) {
+        return shape(0, "max_message, or what is shown", limit.max(shown - 1), setup.job.chunk);
     }
     if width == 0 || width > setup.job.lanes {
         return shape(0, "lanes", width, setup.job.lanes);

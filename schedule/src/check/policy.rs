@@ -19,6 +19,13 @@ pub enum Policy {
     StarveRank(Rank),
     /// This lane, on all ranks, continues only when nothing else is possible.
     StarveLane(usize),
+    /// At random, but no lane of this rank takes more than `after` steps. The others need not end then; what they do must be right.
+    Death {
+        /// The rank.
+        rank: Rank,
+        /// The most steps of each of its lanes.
+        after: usize,
+    },
 }
 
 /// A possible event.
@@ -46,7 +53,7 @@ impl Agenda {
 
     pub(super) fn add(&mut self, action: Action) {
         let class = match (self.policy, action) {
-            (Policy::Random | Policy::LatestFirst, _) => 0,
+            (Policy::Random | Policy::LatestFirst | Policy::Death { .. }, _) => 0,
             (Policy::Prompt, Action::Step { .. }) => 1,
             (Policy::Prompt, _) => 0,
             (Policy::LateArrival, Action::Step { .. }) => 0,

@@ -9,37 +9,40 @@ use std::{collections::BTreeSet, ops::Range};
 use super::{
     Fault, Report, Setup, Traffic, Violation,
     memory::{Area, Cell, Memory, everyone, overlap},
-    policy::{Action, Agenda},
-    state::{Flow, Lane, Open, Put, Writes},
+    policy::{Action, Agenda, Policy},
+    shown::Shows,
+    state::{Flow, Lane, Put, Writes},
 };
 use crate::{Collective, Place, Rank, Schedule, Span, Step};
 
 pub(super) struct Checker<'a> {
-    setup: &'a Setup<'a>,
-    ranks: usize,
-    width: usize,
+    pub(super) setup: &'a Setup<'a>,
+    pub(super) ranks: usize,
+    pub(super) width: usize,
     limit: usize,
     /// Whether the schedules say that they write into outputs.
-    direct: bool,
+    pub(super) direct: bool,
     schedules: Vec<Box<dyn Schedule>>,
     /// Indexed by rank and lane.
-    lanes: Vec<Lane>,
+    pub(super) lanes: Vec<Lane>,
     /// Indexed by sender, receiver and lane.
-    flows: Vec<Flow>,
+    pub(super) flows: Vec<Flow>,
     /// Indexed alike.
-    writes: Vec<Writes>,
+    pub(super) writes: Vec<Writes>,
     /// For each rank, the elements of its output that are being written and were not awaited, and the writer.
-    exposed: Vec<Vec<(Rank, Range<usize>)>>,
-    memories: Vec<Memory>,
-    puts: Vec<Put>,
+    pub(super) exposed: Vec<Vec<(Rank, Range<usize>)>>,
+    pub(super) memories: Vec<Memory>,
+    pub(super) puts: Vec<Put>,
     /// The puts of each rank that have not arrived.
-    under_way: Vec<Vec<usize>>,
+    pub(super) under_way: Vec<Vec<usize>>,
     /// The ranks that each rank has heard of, as bits.
-    heard: Vec<u64>,
+    pub(super) heard: Vec<u64>,
     traffic: Vec<Traffic>,
-    taken: Vec<BTreeSet<Rank>>,
+    pub(super) taken: Vec<BTreeSet<Rank>>,
     agenda: Agenda,
-    hops: usize,
+    pub(super) hops: usize,
+    /// What ranks show, if they do.
+    pub(super) shows: Option<Shows>,
     /// Buffers for the operands of a step.
     left: Vec<Cell>,
     right: Vec<Cell>,
@@ -83,6 +86,7 @@ impl<'a> Checker<'a> {
             taken: vec![BTreeSet::new(); ranks],
             agenda,
             hops: 0,
+            shows: setup.job.shown.map(|_| Shows::new(ranks)),
             left: Vec::new(),
             right: Vec::new(),
         })
@@ -100,17 +104,17 @@ impl<'a> Checker<'a> {
         Ok(Report { traffic: self.traffic, hops: self.hops })
     }
 
-    fn violation(&self, rank: Rank, lane: usize, fault: Fault) -> Violation {
+    pub(super) fn violation(&self, rank: Rank, lane: usize, fault: Fault) -> Violation {
         Violation { rank, lane, step: self.lanes[rank * self.width + lane].steps, fault }
     }
 
     /// Sender, receiver and lane of a flow.
-    fn ends(&self, flow: usize) -> (Rank, Rank, usize) {
+    pub(super) fn ends(&self, flow: usize) -> (Rank, Rank, usize) {
         let (pair, lane) = (flow / self.width, flow % self.width);
         (pair / self.ranks, pair % self.ranks, lane)
     }
 
-    fn flow(&self, from: Rank, to: Rank, lane: usize) -> usize {
+    pub(super) fn flow(&self, from: Rank, to: Rank, lane: usize) -> usize {
         (from * self.ranks + to) * self.width + lane
     }
 
@@ -118,6 +122,10 @@ impl<'a> Checker<'a> {
     fn advance(&mut self, rank: Rank, lane: usize) -> Result<(), Violation> {
         let index = rank * self.width + lane;
         self.lanes[index].listed = false;
+        if matches!(self.setup.policy, Policy::Death { rank: dies, after } if dies == rank && self.lanes[index].steps >= after)
+        {
+            return Ok(());
+        }
         let Some(step) = self.lanes[index].waits.take().or_else(|| self.next(rank, lane)) else {
             self.lanes[index].ended = true;
             return match self.schedules[rank].next(lane) {
@@ -136,12 +144,12 @@ impl<'a> Checker<'a> {
     }
 
     /// The state of a lane.
-    fn lane(&mut self, rank: Rank, lane: usize) -> &mut Lane {
+    pub(super) fn lane(&mut self, rank: Rank, lane: usize) -> &mut Lane {
         &mut self.lanes[rank * self.width + lane]
     }
 
     /// Puts a waiting lane on the agenda, because something happened for which it may wait.
-    fn wake(&mut self, rank: Rank, lane: usize) {
+    pub(super) fn wake(&mut self, rank: Rank, lane: usize) {
         let state = &mut self.lanes[rank * self.width + lane];
         if state.waits.is_some() && !state.listed {
             state.listed = true;
@@ -161,7 +169,12 @@ impl<'a> Checker<'a> {
                 flow.sent < flow.released + self.setup.depth
             }
             Step::Take { from, .. } => self.flows[self.flow(from, rank, lane)].next_has_arrived(),
-            Step::Settle => self.lanes[rank * self.width + lane].unsent == 0,
+            Step::Settle => {
+                let all_settled = self.shows.as_ref().is_none_or(Shows::all_settled);
+                all_settled && self.lanes[rank * self.width + lane].unsent == 0
+            }
+            Step::Show { .. } => self.shows.as_ref().is_none_or(|shows| shows.may_show(rank)),
+            Step::View { from, .. } => self.shows.as_ref().is_none_or(|shows| shows.has_shown(rank, from)),
             _ => true,
         }
     }
@@ -169,6 +182,9 @@ impl<'a> Checker<'a> {
     fn execute(&mut self, rank: Rank, lane: usize, step: Step) -> Outcome {
         if let Some(peer) = step.peer().filter(|&peer| peer >= self.ranks || peer == rank) {
             return Err(Fault::Peer(peer));
+        }
+        if step == Step::Settle {
+            self.settles(rank);
         }
         if !self.ready(rank, lane, &step) {
             return Ok(false);
@@ -179,10 +195,12 @@ impl<'a> Checker<'a> {
             Step::Await { from, into } => self.await_direct(rank, lane, from, into)?,
             Step::Take { from, len } => self.take(rank, lane, from, len)?,
             Step::Reduce { a, b, into, last } => self.reduce(rank, lane, [a, b, into], last)?,
-            Step::Fold { own, into } => self.fold(rank, lane, own, into)?,
+            Step::Fold { own, at, into } => self.fold(rank, lane, (own, at), into)?,
             Step::Copy { from, into } => self.copy(rank, lane, from, into)?,
             Step::Free { from } => self.free(rank, lane, from)?,
-            Step::Settle => {}
+            Step::Show { shown } => self.show(rank, lane, shown)?,
+            Step::View { from, shown } => self.view(rank, lane, from, shown)?,
+            Step::Settle => self.settled(rank),
         }
         Ok(true)
     }
@@ -198,7 +216,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Begins a message to a slot, or to the elements `lands` of the receiver's output.
-    fn put(
+    pub(super) fn put(
         &mut self,
         rank: Rank,
         lane: usize,
@@ -313,10 +331,10 @@ impl<'a> Checker<'a> {
     }
 
     /// Reduces all contributions in the order of ranks.
-    fn fold(&mut self, rank: Rank, lane: usize, own: Span, into: Span) -> Result<(), Fault> {
-        let spans: Vec<Span> = (0..self.ranks)
-            .map(|from| if from == rank { own } else { Span::landed(from, into.len) })
-            .collect();
+    fn fold(&mut self, rank: Rank, lane: usize, (own, at): (Span, usize), into: Span) -> Result<(), Fault> {
+        let landed = |from| Span { offset: at, ..Span::landed(from, into.len) };
+        let spans: Vec<Span> =
+            (0..self.ranks).map(|from| if from == rank { own } else { landed(from) }).collect();
         let mut sum = std::mem::take(&mut self.left);
         let mut next = std::mem::take(&mut self.right);
         for (from, span) in spans.iter().enumerate() {
@@ -350,7 +368,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The area and the range of a span.
-    fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
+    pub(super) fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
         let bounds = |room| Fault::Bounds { span: *span, room };
         let Place::Landed(from) = span.place else {
             let found = self.memories[rank].find(span.place, span.offset, span.len);
@@ -358,6 +376,9 @@ impl<'a> Checker<'a> {
         };
         if from >= self.ranks || from == rank {
             return Err(Fault::Peer(from));
+        }
+        if let Some(shows) = &self.shows {
+            return self.find_shown(shows, rank, from, span);
         }
         let index = self.flow(from, rank, lane);
         let flow = &self.flows[index];
@@ -373,13 +394,26 @@ impl<'a> Checker<'a> {
     fn cells(&self, rank: Rank, area: Area) -> &[Cell] {
         match area {
             Area::Slot { flow, slot } => &self.flows[flow].slots[slot].cells,
+            Area::Theirs { owner, apart } => {
+                self.memories[owner].cells(if apart { Area::Apart } else { Area::Main })
+            }
+            Area::Copied { owner, slot } => {
+                self.shows.as_ref().map_or(&[], |shows| shows.copied(owner, slot))
+            }
             own => self.memories[rank].cells(own),
         }
     }
 
-    fn read(&self, rank: Rank, lane: usize, span: &Span, into: &mut Vec<Cell>) -> Result<(), Fault> {
+    pub(super) fn read(
+        &mut self,
+        rank: Rank,
+        lane: usize,
+        span: &Span,
+        into: &mut Vec<Cell>,
+    ) -> Result<(), Fault> {
         let (area, range) = self.find(rank, lane, span)?;
         self.untouched(rank, area, &range, span)?;
+        self.reads(rank, area, &range, span)?;
         into.clear();
         into.extend_from_slice(&self.cells(rank, area)[range]);
         match into.iter().position(|cell| !cell.is_defined()) {
@@ -393,7 +427,11 @@ impl<'a> Checker<'a> {
             return Err(Fault::WritesInput(*span));
         }
         let (area, range) = self.find(rank, lane, span)?;
+        if let Area::Theirs { owner, .. } | Area::Copied { owner, .. } = area {
+            return Err(Fault::WritesTheirs { span: *span, owner });
+        }
         self.untouched(rank, area, &range, span)?;
+        self.writes_own(rank, area, &range, span)?;
         for put in self.under_way[rank].iter().map(|&put| &self.puts[put]) {
             if put.area == area && overlap(&put.range, &range) {
                 return Err(Fault::InFlight { span: *span, to: put.to, put: put.step });
@@ -419,7 +457,11 @@ impl<'a> Checker<'a> {
 
     /// Checks the state in which no event is possible any more.
     fn judge(&self) -> Result<(), Violation> {
+        if let Policy::Death { .. } = self.setup.policy {
+            return self.judge_survivors();
+        }
         self.stuck()?;
+        self.judge_shows()?;
         self.judge_writes()?;
         let left = self.flows.iter().enumerate().find(|(_, flow)| flow.freed < flow.sent);
         if let Some((index, flow)) = left {
@@ -451,6 +493,15 @@ impl<'a> Checker<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Checks the outputs of the ranks that have ended although another has died.
+    fn judge_survivors(&self) -> Result<(), Violation> {
+        let ended =
+            |&rank: &Rank| self.lanes[rank * self.width..][..self.width].iter().all(|lane| lane.ended);
+        (0..self.ranks).filter(ended).try_for_each(|rank| {
+            self.memories[rank].judge(self.setup, rank).map_err(|fault| self.violation(rank, 0, fault))
+        })
     }
 
     /// Checks that no lane waits.
@@ -485,110 +536,5 @@ impl<'a> Checker<'a> {
         let after = self.schedules[rank].next(lane);
         self.lane(rank, lane).take_from_slot(from, into, after);
         Some(Step::Take { from, len: into.len })
-    }
-
-    /// Begins a write to element `at` of the output of `to`.
-    fn write_direct(
-        &mut self,
-        rank: Rank,
-        lane: usize,
-        (to, at): (Rank, usize),
-        from: Span,
-    ) -> Result<(), Fault> {
-        if !self.direct {
-            return Err(Fault::NotDirect(to));
-        }
-        if from.len == 0 {
-            return Err(Fault::EmptyWrite(to));
-        }
-        let place = Span::output(at, from.len);
-        let found = self.memories[to].find(Place::Output, at, from.len);
-        let (_, lands) = found.map_err(|room| Fault::Bounds { span: place, room })?;
-        if !self.setup.writable(to) {
-            return self.put(rank, lane, to, from, None);
-        }
-        self.untouched(to, Area::Main, &lands, &place)?;
-        self.unread(to, &lands)?;
-        let (heard, chain) = (self.heard[rank], self.lane(rank, lane).chain + 1);
-        self.put(rank, lane, to, from, Some(lands.clone()))?;
-        let index = self.flow(rank, to, lane);
-        self.exposed[to].push((rank, lands.clone()));
-        self.writes[index].open.push_back(Open { lands, landed: false, heard, chain });
-        Ok(())
-    }
-
-    /// Checks that no put of `to` that has not arrived reads the elements that are written.
-    fn unread(&self, to: Rank, lands: &Range<usize>) -> Result<(), Fault> {
-        let reader = self.under_way[to]
-            .iter()
-            .map(|&put| &self.puts[put])
-            .find(|other| other.area == Area::Main && overlap(&other.range, lands));
-        reader.map_or(Ok(()), |reader| Err(Fault::LandsInFlight { to, reader: reader.to }))
-    }
-
-    /// Delivers a write.
-    fn land(&mut self, put: usize, lands: Range<usize>, cells: &[Cell]) -> Result<(), Violation> {
-        let put = &self.puts[put];
-        let (from, to, lane, number) = (put.from, put.to, put.lane, put.number);
-        self.unread(to, &lands).map_err(|fault| self.violation(from, lane, fault))?;
-        self.memories[to].cells_mut(Area::Main)[lands].copy_from_slice(cells);
-        let index = self.flow(from, to, lane);
-        self.writes[index].land(number);
-        Ok(())
-    }
-
-    /// Ends the await of the next write, which has landed.
-    fn await_direct(&mut self, rank: Rank, lane: usize, from: Rank, into: Span) -> Result<(), Fault> {
-        let index = self.flow(from, rank, lane);
-        let alone = self.setup.job.long && lane == 0 && self.writes[index].sent == 1;
-        if self.flows[index].taken == 0 && !alone {
-            return Err(Fault::WriteFirst(from));
-        }
-        let place = self.find(rank, lane, &into)?;
-        let Some(open) = self.writes[index].open.pop_front() else { return Ok(()) };
-        if into.place != Place::Output || place != (Area::Main, open.lands.clone()) {
-            return Err(Fault::Elsewhere { from, span: into, to: open.lands });
-        }
-        self.writes[index].awaited += 1;
-        let exposed = self.exposed[rank].iter().position(|it| *it == (from, open.lands.clone()));
-        exposed.map(|at| self.exposed[rank].swap_remove(at));
-        self.heard[rank] |= open.heard;
-        let state = self.lane(rank, lane);
-        state.chain = state.chain.max(open.chain);
-        self.taken[rank].insert(from);
-        self.wake(from, lane);
-        Ok(())
-    }
-
-    /// Checks that these cells are not being written by a write that was not awaited.
-    fn untouched(&self, rank: Rank, area: Area, range: &Range<usize>, span: &Span) -> Result<(), Fault> {
-        let exposed = self.exposed[rank].iter().find(|(_, lands)| overlap(lands, range));
-        match exposed.filter(|_| area == Area::Main && !range.is_empty()) {
-            Some(&(from, _)) => Err(Fault::Landing { span: *span, from }),
-            None => Ok(()),
-        }
-    }
-
-    /// Checks the writes when no event is possible any more.
-    fn judge_writes(&self) -> Result<(), Violation> {
-        for (index, writes) in self.writes.iter().enumerate() {
-            let (from, to, lane) = self.ends(index);
-            if writes.sent > writes.awaited {
-                let count = writes.sent - writes.awaited;
-                return Err(self.violation(to, lane, Fault::NeverTaken { from, count }));
-            }
-        }
-        if !self.direct {
-            return Ok(());
-        }
-        for to in (0..self.setup.job.ranks).filter(|&to| self.setup.writable(to)) {
-            for &from in &self.taken[to] {
-                let first = self.flow(from, to, 0);
-                if self.writes[first..first + self.width].iter().all(|writes| writes.sent == 0) {
-                    return Err(self.violation(to, 0, Fault::NoWrite(from)));
-                }
-            }
-        }
-        Ok(())
     }
 }

@@ -41,7 +41,9 @@ impl Lane {
         Some(match self.waits? {
             Step::Put { to, .. } | Step::Write { to, .. } => format!("for room at rank {to}"),
             Step::Take { from, .. } | Step::Await { from, .. } => format!("for a message from rank {from}"),
-            _ => "for its puts to leave".to_owned(),
+            Step::Show { .. } => "for all others to begin the round before".to_owned(),
+            Step::View { from, .. } => format!("for rank {from} to begin the round"),
+            _ => "for its puts to leave, or for all others to settle".to_owned(),
         })
     }
 }

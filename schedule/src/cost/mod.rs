@@ -8,6 +8,9 @@
 //! direction. A message needs a free slot, which is given back when the receiver frees it. `docs/cost.md` says what the model
 //! leaves out.
 //!
+//! Where ranks show elements instead of sending messages, a rank sees another's round one latency of shared memory after it was begun.
+//! What is shown in slots is copied once more.
+//!
 //! Usually the schedules of all ranks are simulated. If all ranks do the same at the same time, one rank is simulated for all, so
 //! that ten thousand ranks take no longer than one.
 
@@ -19,13 +22,14 @@ mod flow;
 mod hosts_tests;
 mod ports;
 mod run;
+mod shown;
 #[cfg(test)]
 mod tests;
 
 pub use bound::lower_bound;
 pub use fabric::{Fabric, Path};
 
-use crate::{Rank, Schedule};
+use crate::{Rank, Schedule, Showing};
 
 /// How the schedules of all ranks follow from that of rank 0, so that one may be simulated for all: rank r takes the same steps as
 /// rank 0 at the same time, with other peers. Spans may have other offsets, and lengths that differ by one element.
@@ -51,6 +55,8 @@ pub(crate) struct Setup<'a> {
     pub slots: usize,
     /// Bytes of the window for one source.
     pub window: usize,
+    /// How elements are shown, if no messages are sent.
+    pub showing: Option<Showing>,
     /// The most writes of a flow into an output that may be in flight.
     pub writes: usize,
     /// If all simulated ranks together take more steps than this, the simulation ends with [`Unpriced::TooLong`].

@@ -8,6 +8,7 @@ use super::{
     flow::{Flow, Mixed, Way},
     memory,
     ports::Ports,
+    shown::Rounds,
 };
 use crate::{Place, Rank, SLICE, Schedule, Span, Step};
 
@@ -23,19 +24,21 @@ enum View {
 }
 
 pub(super) struct Simulation<'a> {
-    setup: &'a Setup<'a>,
+    pub(super) setup: &'a Setup<'a>,
     view: View,
     ranks: usize,
     actors: Vec<Actor>,
     hosts: Vec<Host>,
     ports: Ports<'a>,
     flows: Vec<Flow>,
+    /// The rounds of each rank that is simulated.
+    pub(super) rounds: Vec<Rounds>,
     /// The index of a flow by sender, receiver, lane and way.
     index: HashMap<u64, usize, Mixed>,
     agenda: Agenda,
     steps: u64,
     /// The factor by which processor work takes longer because ranks that are not simulated share the core.
-    share: f64,
+    pub(super) share: f64,
     /// The longest time of a rank that has ended (s).
     longest: f64,
 }
@@ -157,6 +160,7 @@ impl<'a> Simulation<'a> {
             reduced: 0,
         };
         Self {
+            rounds: schedules.iter().map(|_| Rounds::default()).collect(),
             setup,
             view,
             ranks,
@@ -227,7 +231,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Wakes a rank at this time, unless it is woken before: then it finds out itself when to wake next.
-    fn wake_by(&mut self, actor: usize, time: f64) {
+    pub(super) fn wake_by(&mut self, actor: usize, time: f64) {
         if time < self.actors[actor].wake_at {
             self.actors[actor].wake_at = time;
             self.agenda.add(time, What::Wake(actor));
@@ -324,7 +328,10 @@ impl<'a> Simulation<'a> {
                 flow.receiver_waits |= flow.arrival().is_none();
                 flow.arrival()
             }
+            Step::Settle if self.setup.showing.is_some() => self.may_end(actor),
             Step::Settle => Some(self.actors[actor].lanes[lane].left),
+            Step::Show { .. } => self.may_show(actor),
+            Step::View { from, .. } => self.may_view(actor, from),
             _ => Some(0.0),
         };
         Ok(known.unwrap_or(f64::INFINITY))
@@ -395,13 +402,24 @@ impl<'a> Simulation<'a> {
                 self.free(flow, now);
                 Some(0.0)
             }
+            Step::Settle if self.setup.showing.is_some() => {
+                self.settle(actor, now);
+                self.may_end(actor).is_some_and(|time| time <= now).then_some(0.0)
+            }
             Step::Settle => (self.actors[actor].lanes[lane].left <= now).then_some(0.0),
+            Step::Show { shown } => {
+                let may = self.may_show(actor).is_some_and(|time| time <= now);
+                may.then(|| self.show(actor, &shown, now))
+            }
+            Step::View { from, .. } => {
+                self.may_view(actor, from).is_some_and(|time| time <= now).then(|| self.viewed())
+            }
             Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. } => None,
         })
     }
 
     /// Bytes of this many elements.
-    fn bytes(&self, len: usize) -> f64 {
+    pub(super) fn bytes(&self, len: usize) -> f64 {
         len as f64 * self.setup.element as f64
     }
 

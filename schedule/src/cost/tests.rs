@@ -40,7 +40,16 @@ fn job(collective: Collective, ranks: usize, count: usize) -> Job<'static> {
 }
 
 fn setup(fabric: &Fabric) -> Setup<'_> {
-    Setup { fabric, hosts: None, element: 4, slots: 2, window: 1 << 20, writes: 8, limit: 10_000_000 }
+    Setup {
+        fabric,
+        hosts: None,
+        element: 4,
+        slots: 2,
+        window: 1 << 20,
+        showing: None,
+        writes: 8,
+        limit: 10_000_000,
+    }
 }
 
 fn all(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Cost {

@@ -16,6 +16,7 @@ mod near;
 mod openings;
 mod papers;
 mod papers_hosts;
+mod shown;
 mod writes;
 
 use std::{
@@ -273,6 +274,7 @@ fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
         Policy::LateSent => 4,
         Policy::StarveRank(_) => 5,
         Policy::StarveLane(_) => 6,
+        Policy::Death { .. } => 7,
     };
     let orders = if plan.ordered { &[false, true][..] } else { &[false] };
     let lengths = if plan.uneven { &[false, true][..] } else { &[false] };

@@ -18,6 +18,7 @@ pub(crate) struct Script {
     max_message: usize,
     pub(crate) direct: bool,
     pub(crate) scratch: usize,
+    shows: Option<usize>,
     sources: Vec<Rank>,
     /// The step that a lane returns after its end.
     encore: Option<Step>,
@@ -34,13 +35,14 @@ impl Script {
             max_message: schedule.max_message(),
             direct: schedule.direct(),
             scratch: schedule.scratch(),
+            shows: schedule.shows(),
             sources,
             encore: None,
         }
     }
 
     /// The place of the `nth` step of lane 0 that `is` picks.
-    fn place(&self, nth: usize, is: impl Fn(&Step) -> bool) -> usize {
+    pub(crate) fn place(&self, nth: usize, is: impl Fn(&Step) -> bool) -> usize {
         let mut places = (0..self.lanes[0].len()).filter(|&place| is(&self.lanes[0][place]));
         places.nth(nth).expect("the schedule has such a step")
     }
@@ -83,6 +85,10 @@ impl Schedule for Script {
 
     fn scratch(&self) -> usize {
         self.scratch
+    }
+
+    fn shows(&self) -> Option<usize> {
+        self.shows
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {

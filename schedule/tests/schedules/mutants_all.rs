@@ -87,7 +87,7 @@ fn matters(setup: &Setup<'_>, rank: Rank, step: &Step, how: Break) -> bool {
         (Step::Reduce { a, b, into, .. }, Break::Double) => {
             into.len > 0 && (same(setup, rank, a, into) || same(setup, rank, b, into))
         }
-        (Step::Fold { own, into }, Break::Double) => into.len > 0 && same(setup, rank, own, into),
+        (Step::Fold { own, into, .. }, Break::Double) => into.len > 0 && same(setup, rank, own, into),
         (Step::Reduce { .. } | Step::Fold { .. }, Break::Redirect(_)) => false,
         (
             Step::Put { to: peer, .. }
@@ -195,7 +195,7 @@ fn a_step_left_out_or_done_twice_or_with_another_rank() {
 fn one_by_one(script: &mut Script, rank: Rank, order: &[Rank]) {
     for lane in &mut script.lanes {
         let steps = lane.iter().flat_map(|step| {
-            let Step::Fold { own, into } = *step else { return vec![*step] };
+            let Step::Fold { own, into, .. } = *step else { return vec![*step] };
             let span = |from: Rank| if from == rank { own } else { Span::landed(from, into.len) };
             let sum = span(if order[0] == rank { order[1] } else { order[0] });
             let adds = (1..order.len()).map(|nth| {

@@ -170,6 +170,9 @@ impl Run {
                 Some(Step::Free { from }) => self.free(core, index, from)?,
                 Some(Step::Settle) => core.comm.outstanding[index] == 0,
                 Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
+                Some(step @ (Step::Show { .. } | Step::View { .. })) => {
+                    return Err(core.stop(format!("{step:?} in a schedule of messages")));
+                }
                 None => {
                     lane.ended = true;
                     return Ok(true);

@@ -86,8 +86,9 @@ impl Run {
                 };
                 (into.len, result)
             }
-            Step::Fold { own, into } => {
-                let of = |rank| if rank == core.comm.me { *own } else { Span::landed(rank, into.len) };
+            Step::Fold { own, at, into } => {
+                let landed = |rank| Span { offset: *at, ..Span::landed(rank, into.len) };
+                let of = |rank| if rank == core.comm.me { *own } else { landed(rank) };
                 let contributions = (0..self.operation.ranks).map(|rank| part(&of(rank)));
                 let mut all = contributions.chain([part(into)]).collect::<Result<Vec<_>, _>>()?;
                 cut(&mut all);

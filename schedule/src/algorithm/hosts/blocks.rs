@@ -388,7 +388,14 @@ impl Stages for Blocks {
             Collective::AllGather | Collective::ReduceScatter => 4,
             _ => 3,
         };
-        Shape { chunks: 1, turns, max_message: self.max_message, direct: false, scratch: self.scratch() }
+        Shape {
+            chunks: 1,
+            turns,
+            max_message: self.max_message,
+            direct: false,
+            scratch: self.scratch(),
+            shows: None,
+        }
     }
 
     fn stage(&self, _: usize, stage: usize) -> Option<Part> {

@@ -172,6 +172,7 @@ impl Stages for Vector {
             max_message: self.max_message,
             direct: false,
             scratch: if sums { self.piece(&longest, self.place).len() } else { 0 },
+            shows: None,
         }
     }
 
