@@ -55,7 +55,7 @@ fn there_and_back(criterion: &mut Criterion) {
     worlds::part(groups);
 }
 
-/// Each a `Work` of its own on either side, waited for at the end.
+/// Each is a separate `Work` on either side, waited for at the end.
 fn many(criterion: &mut Criterion) {
     const MANY: usize = 64;
     let groups = worlds::over_memory();

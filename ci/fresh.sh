@@ -25,7 +25,7 @@ if [ "$(id -u)" != 0 ] || ! command -v debootstrap >/dev/null; then
   echo "fresh: needs root and the package debootstrap" >&2
   exit 1
 fi
-# Mounts stay in a namespace of their own, so that none is left behind and removing cannot reach through one.
+# Mounts stay in a separate namespace, so that none is left behind and removing cannot reach through one.
 if [ "${FRESH_INSIDE:-}" != yes ]; then
   root=$(mktemp -d)
   chmod 755 "$root"

@@ -132,7 +132,7 @@ for what; do
       ;;
     roots)
       need debootstrap have_debootstrap "makes a root of another release of Debian"
-      need util-linux have_unshare "mounts in a namespace of its own"
+      need util-linux have_unshare "mounts in a separate namespace"
       ;;
     *)
       echo "setup: unknown set of packages '$what' (build, check, python, hosts, machines, emulator, judges, roots or slurm)" >&2

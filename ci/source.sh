@@ -14,7 +14,7 @@ for list in /etc/apt/sources.list /etc/apt/sources.list.d/{debian,ubuntu}.source
   [ ! -e "$list" ] || sed 's/^Types: .*/Types: deb-src/; s/^deb /deb-src /' "$list" >"$work/parts/${name/#sources.list/all.list}"
 done
 if [ -n "${3:-}" ]; then
-  # Updates for security have names of their own, and are not needed.
+  # Updates for security have their own names, and are not needed.
   for list in "$work"/parts/*; do
     case $list in
       *.sources) awk -v RS= -v ORS='\n\n' '!/-security/' "$list" | sed "s/^Suites: .*/Suites: $3/" >"$work/one" ;;

@@ -38,7 +38,7 @@ ci/machines/vm.sh . bash -euc '
   for collective in all_reduce reduce_scatter all_gather broadcast reduce gather scatter all_to_all; do
     "$0" bench "$collective" --ranks 3 --provider verbs -b 8 -e 1M -f 64 -n 3 -w 1
   done' "$unisono"
-# As between hosts: ranks share memory with those of their own user, and reach those of another by verbs.
+# As between hosts: ranks share memory with those of the same user, and reach those of another by verbs.
 echo "test-verbs: bench, beside shared memory"
 # shellcheck disable=SC2016
 said=$(ci/machines/vm.sh . bash -euc '

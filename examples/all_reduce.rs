@@ -11,7 +11,7 @@
 use unisono::{ProcessGroup, ReduceOp};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Who this process is, from `unisono run`, torchrun, srun or mpirun.
+    // Rank and size come from `unisono run`, torchrun, srun or mpirun.
     let group = ProcessGroup::from_env()?;
     let mine = (group.rank() + 1) as f32;
 

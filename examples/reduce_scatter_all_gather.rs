@@ -1,4 +1,4 @@
-//! One step of training with the optimizer's state sharded: every rank sums the gradients of its own shard, updates
+//! One step of training with the optimizer's state sharded: every rank sums its shard's gradients, updates
 //! that shard of the parameters, and gets the others' shards. The parameters lie in a registered buffer.
 //!
 //! ```text

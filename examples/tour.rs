@@ -23,7 +23,7 @@ fn program(group: &ProcessGroup) -> unisono::Result<()> {
     group.all_reduce(&mut gradients, ReduceOp::Avg)?;
     let average = gradients[0];
 
-    // Each rank gets the sums of its own block, and then the blocks of all ranks.
+    // Each rank gets its block's sums, and then the blocks of all ranks.
     let mut block = vec![0.0; 60_000];
     group.reduce_scatter(&gradients, &mut block, ReduceOp::Sum)?;
     group.all_gather(&block, &mut gradients)?;

@@ -410,6 +410,6 @@ pub(crate) fn fuzz(theirs: Signature) {
     let job = Job::new(Collective::AllReduce, 0, 2, 10);
     let ours = Signature::new(&job, Dtype::F32, ReduceOp::Sum, 0);
     let (ours, theirs) = (ours.record(), theirs.record());
-    let told = |one, other| CallRecord::differ("".into(), 7, one, other);
-    assert_eq!(told((0, &ours), (1, &theirs)), told((1, &theirs), (0, &ours)));
+    let difference = |one, other| CallRecord::differ("".into(), 7, one, other);
+    assert_eq!(difference((0, &ours), (1, &theirs)), difference((1, &theirs), (0, &ours)));
 }

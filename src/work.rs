@@ -27,8 +27,8 @@ pub(crate) trait Driver: Send + Sync {
     /// The failure that has ended the world, if there is one.
     fn failed(&self) -> Option<Failure>;
 
-    /// The error, which a call returns to the program.
-    fn told(&self, error: Error) -> Error;
+    /// Notes that a call returns this error to the program.
+    fn returned(&self, error: Error) -> Error;
 
     /// An error in a forked child of the process that joined.
     fn check_process(&self) -> Result<()>;
@@ -189,13 +189,13 @@ impl<T> Work<T> {
     }
 
     fn result(&self, end: End) -> Result<T> {
-        (self.open)(end.map_err(|failure| self.told(failure))?).unwrap_or_else(|| Err(self.lost()))
+        (self.open)(end.map_err(|failure| self.returned(failure))?).unwrap_or_else(|| Err(self.lost()))
     }
 
-    fn told(&self, failure: Failure) -> Error {
+    fn returned(&self, failure: Failure) -> Error {
         let error = Error::Failed(failure);
         match self.driver.upgrade() {
-            Some(driver) => driver.told(error),
+            Some(driver) => driver.returned(error),
             None => error,
         }
     }
@@ -218,7 +218,7 @@ impl<T> Work<T> {
     fn lost(&self) -> Error {
         let problem = match (self.outcome.ended(), self.failed()) {
             (true, _) => "it has ended and given its result before",
-            (false, Some(failure)) => return self.told(failure),
+            (false, Some(failure)) => return self.returned(failure),
             (false, None) => "it has not ended: wait for it first, or look whether it is done",
         };
         Error::Argument { call: "Work", problem: problem.to_owned() }
@@ -236,7 +236,7 @@ impl<T> Future for Work<T> {
             Poll::Ready(Some(end)) => Poll::Ready(self.result(end)),
             Poll::Ready(None) => Poll::Ready(Err(self.lost())),
             Poll::Pending => match self.failed() {
-                Some(failure) => Poll::Ready(Err(self.told(failure))),
+                Some(failure) => Poll::Ready(Err(self.returned(failure))),
                 None => Poll::Pending,
             },
         }

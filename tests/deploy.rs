@@ -119,12 +119,12 @@ fn the_leader_worker_set_is_a_world() {
     let mut all = variables(at(template, "workerTemplate"));
     let size = number(template, "size").to_string();
     // What the controller adds.
-    let told = [
+    let variables_of_launcher = [
         ("LWS_GROUP_SIZE", &size[..]),
         ("LWS_WORKER_INDEX", "3"),
         ("LWS_LEADER_ADDRESS", "train-0.train.default"),
     ];
-    all.extend(told.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    all.extend(variables_of_launcher.map(|(name, value)| (name.to_owned(), value.to_owned())));
     let it = launch::detect(&|name| all.get(name).filter(|value| !value.is_empty()).cloned()).unwrap();
     assert_eq!((it.launcher, it.rank, it.ranks), ("LeaderWorkerSet", 3, 4));
 }

@@ -59,13 +59,13 @@ fn said(body: &str) -> String {
 fn the_compiler_names_the_types_that_can_be_sent() {
     assert_eq!(said("group.all_reduce(&mut [1_u64], ReduceOp::Sum)?;"), "");
     for (element, name) in [("1_usize", "usize"), ("1_i128", "i128"), ("true", "bool"), ("'a'", "char")] {
-        let told = said(&format!("group.all_reduce(&mut [{element}], ReduceOp::Sum)?;"));
+        let message = said(&format!("group.all_reduce(&mut [{element}], ReduceOp::Sum)?;"));
         for wanted in [
             &format!("`{name}` is no element type of unisono")[..],
             "the element types are f32, f64, i8 to i64, u8 to u64, and f16 and bf16 of the crate `half`",
             "usize and isize differ between machines: convert them to u64 and i64",
         ] {
-            assert!(told.contains(wanted), "wanted {wanted:?} in:\n{told}");
+            assert!(message.contains(wanted), "wanted {wanted:?} in:\n{message}");
         }
     }
 }
@@ -74,11 +74,11 @@ fn the_compiler_names_the_types_that_can_be_sent() {
 fn the_compiler_says_what_an_asynchronous_call_keeps() {
     assert_eq!(said("group.all_reduce_async(vec![1_u64], ReduceOp::Sum)?.wait()?;"), "");
     for memory in ["&mut [1_u64][..]", "[1_u64]", "&mut vec![1_u64]"] {
-        let told = said(&format!("group.all_reduce_async({memory}, ReduceOp::Sum)?.wait()?;"));
+        let message = said(&format!("group.all_reduce_async({memory}, ReduceOp::Sum)?.wait()?;"));
         for wanted in
             ["an asynchronous call cannot keep a `", "pass a `Vec` or a `Buffer` of elements by value"]
         {
-            assert!(told.contains(wanted), "wanted {wanted:?} in:\n{told}");
+            assert!(message.contains(wanted), "wanted {wanted:?} in:\n{message}");
         }
     }
 }

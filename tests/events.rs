@@ -1,5 +1,5 @@
 //! Where warnings and errors go: to standard error where a program has set no subscriber of `tracing`, and to its subscriber from then on. Each
-//! case is a process of its own, this test by the name of its test `program`.
+//! case is a separate process, this test by the name of its test `program`.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -11,6 +11,8 @@ use std::{
 
 #[path = "layering/cycles.rs"]
 mod cycles;
+#[path = "layering/plain.rs"]
+mod plain;
 #[path = "layering/source.rs"]
 mod source;
 #[path = "layering/words.rs"]
@@ -483,6 +485,19 @@ fn no_old_word_stands() {
         }
     }
     assert!(report.is_empty(), "old words:{report}");
+}
+
+#[test]
+fn sentences_are_plain() {
+    let mut report = String::new();
+    for (file, text) in [".rs", ".md", ".sh", ".py"].map(repository).concat() {
+        // The phrases stand in the list itself.
+        if !file.starts_with("tests/layering") {
+            let found = plain::stumbles(&file, &text);
+            found.iter().for_each(|(line, what)| report += &format!("\n{file}:{line}: {what}"));
+        }
+    }
+    assert!(report.is_empty(), "write plainly:{report}");
 }
 
 #[test]

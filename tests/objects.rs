@@ -1,4 +1,4 @@
-//! Decoding bytes from outside takes no more memory than their number allows, as a counting allocator measures. A test of its own, so
+//! Decoding bytes from outside takes no more memory than their number allows, as a counting allocator measures. A separate test, so
 //! that nothing else allocates meanwhile.
 
 use peak_alloc::PeakAlloc;

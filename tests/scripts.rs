@@ -74,16 +74,16 @@ fn what_cargo_has_built_is_found_wherever_it_builds() {
         workspace(&at);
         write(&at.join(".cargo/config.toml"), config);
         let wanted = at.join(wanted);
-        let told = |command: &mut Command| {
+        let output_of = |command: &mut Command| {
             let output = command.output().unwrap();
             assert!(output.status.success(), "{variables:?}, {config}: {}", said(&output));
             String::from_utf8(output.stdout).unwrap().trim().to_owned()
         };
-        assert_eq!(PathBuf::from(told(&mut command("ci/target.sh", &at, &variables))), wanted);
-        let built = told(command("ci/built.sh", &at, &variables).args(["unisono", "-p", "unisono-cli"]));
+        assert_eq!(PathBuf::from(output_of(&mut command("ci/target.sh", &at, &variables))), wanted);
+        let built = output_of(command("ci/built.sh", &at, &variables).args(["unisono", "-p", "unisono-cli"]));
         assert_eq!(PathBuf::from(&built), wanted.join("debug/unisono"));
         // The last line of `make demo` runs it.
-        let shown = told(command("make", &at, &variables).arg("demo"));
+        let shown = output_of(command("make", &at, &variables).arg("demo"));
         let call = format!("{} bench all_reduce --ranks 4 ", wanted.join("release/unisono").display());
         assert!(shown.lines().last().is_some_and(|last| last.starts_with(&call)), "{shown}");
     }
@@ -108,21 +108,21 @@ fn judged(lines: &str) -> (bool, String) {
 fn what_did_not_run_fails_unless_it_is_allowed() {
     let passed = "test result: ok. 3 passed; 0 failed; 0 ignored\n";
     let allowed = "SKIPPED: hosts: `make test-hosts` runs them\n    SKIPPED: completions of zsh: it cannot be run: no such file\n";
-    let (well, told) = judged(&format!("{passed}{allowed}"));
+    let (well, message) = judged(&format!("{passed}{allowed}"));
     // Each goal prints all of it.
-    let all = 3 * told.matches(passed).count();
-    assert!(well && all > 0 && told.ends_with(&format!("\n{all} passed, 0 failed\n")), "{told}");
+    let all = 3 * message.matches(passed).count();
+    assert!(well && all > 0 && message.ends_with(&format!("\n{all} passed, 0 failed\n")), "{message}");
     for unexpected in [
         "SKIPPED: test-slurm: only root can make namespaces",
         "  SKIPPED: what nobody knows: no reason",
         "SKIPPED [1] test_arrays.py:7: numpy is missing",
     ] {
-        let (well, told) = judged(&format!("{passed}{allowed}{unexpected}\n"));
+        let (well, message) = judged(&format!("{passed}{allowed}{unexpected}\n"));
         assert!(
             !well
-                && told.contains("UNEXPECTED SKIPPED")
-                && told.contains(&format!("\n{all} passed, 1 failed\n")),
-            "{told}"
+                && message.contains("UNEXPECTED SKIPPED")
+                && message.contains(&format!("\n{all} passed, 1 failed\n")),
+            "{message}"
         );
     }
 }

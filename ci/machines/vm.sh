@@ -9,7 +9,7 @@
 #   -N NODES      the NUMA nodes, as CPUS:MIB with commas between: 0-1:1024,2:512,:512,3: (a node without CPUs, and one without memory)
 #   -k ARGUMENTS  more of the kernel's command line: numa=off
 #   -H PAGES      huge pages of 2 MiB, at /dev/hugepages
-#   -r NODES      RDMA devices rxe0, rxe1, ..., each over a NIC of its own on the PCI bus of one of these NUMA nodes: 0,1
+#   -r NODES      RDMA devices rxe0, rxe1, ..., each over its own NIC on the PCI bus of one of these NUMA nodes: 0,1
 #   -s            one thread emulates all processors: quicker where several machines run at once, and ranks run in turn
 #   -t SECONDS    how long the command may take, 600
 #   -v            shows the console

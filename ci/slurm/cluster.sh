@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A Slurm cluster of namespaces on this machine, as root: `login` with slurmctld and munged, and nodes n1, n2, ... with slurmd and sshd. Each node has
-# a network interface with an address, a host name, /tmp and /dev/shm of its own.
+# its own network interface with an address, host name, /tmp and /dev/shm.
 #
 #   ci/slurm/cluster.sh up DIRECTORY NODES [NAME=PATH...]   DIRECTORY: empty; PATH can be seen in the cluster as /mnt/NAME
 #   ci/slurm/cluster.sh in DIRECTORY COMMAND...             runs a command on `login`, in /mnt, which all nodes share

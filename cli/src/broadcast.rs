@@ -29,7 +29,7 @@ const AFTER: Duration = Duration::from_secs(1);
 /// The time between two updates of the bar.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Copies a file of one rank to all ranks, each to a directory of its own.
+/// Copies a file of one rank to all ranks, each to its own directory.
 ///
 /// The program is one rank of the job that its environment describes (srun, mpirun, torchrun, unisono run). Only the root must
 /// have the file. If ranks share a directory, one of them writes. Parts of the file that exist there, for instance from an

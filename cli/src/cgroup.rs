@@ -217,18 +217,19 @@ mod tests {
     fn it_says_how_sure_it_is() {
         let kills = |group, host| Kills { group, host };
         let limit = MemoryLimit { bytes: 300 << 20, used: None, group: String::new() };
-        let told = |before: Kills, now, killed| before.until(now, Some(&limit), killed).unwrap_or_default();
-        let group = told(kills(Some(1), Some(1)), kills(Some(2), Some(2)), true);
+        let message =
+            |before: Kills, now, killed| before.until(now, Some(&limit), killed).unwrap_or_default();
+        let group = message(kills(Some(1), Some(1)), kills(Some(2), Some(2)), true);
         assert!(
             group.contains("1 process of this control group, whose limit is 300 MiB, most likely this rank"),
             "{group}"
         );
-        let child = told(kills(Some(1), None), kills(Some(3), None), false);
+        let child = message(kills(Some(1), None), kills(Some(3), None), false);
         assert!(
             child.contains("2 processes") && child.ends_with("perhaps one that this rank had started"),
             "{child}"
         );
-        let host = told(kills(None, Some(1)), kills(None, Some(2)), true);
+        let host = message(kills(None, Some(1)), kills(None, Some(2)), true);
         assert!(host.ends_with("1 process on this host, perhaps this rank"), "{host}");
         for (before, now, killed) in [
             (kills(Some(1), Some(1)), kills(Some(1), Some(2)), true),
@@ -236,7 +237,7 @@ mod tests {
             (kills(None, None), kills(None, None), true),
             (kills(Some(2), Some(2)), kills(Some(1), Some(1)), true),
         ] {
-            assert_eq!(told(before, now, killed), "", "{before:?} {now:?}");
+            assert_eq!(message(before, now, killed), "", "{before:?} {now:?}");
         }
     }
 }

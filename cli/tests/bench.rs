@@ -317,7 +317,7 @@ fn both_computations_have_their_columns() {
 #[test]
 fn messages_between_pairs() {
     let few = ["send_recv", "--provider", "tcp", "-n", "70", "-w", "2", "-e", "64K", "-f", "256"];
-    // Who has no partner looks on.
+    // A rank without a partner is idle.
     for (ranks, pairs, more) in [
         ("2", 1, &["-b", "0"][..]),
         ("3", 1, &["-b", "256", "-d", "f64"]),
@@ -412,7 +412,7 @@ fn what_is_wrong_is_told_in_one_line() {
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with("For more information"))
             .filter(|line| !line.starts_with("unisono run: rank "))
-            // Who heard of it before it met the same says who told.
+            // A rank that heard of the failure from another one, before it met it itself, names that rank.
             .map(|line| {
                 line.replace("rank 0 aborted the group: ", "").replace("rank 1 aborted the group: ", "")
             })
@@ -451,8 +451,8 @@ fn what_only_one_rank_met_all_tell() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = text(&output.stderr);
     // Those that were not ended before they could say anything.
-    let told: Vec<_> = said.lines().filter(|line| line.starts_with('[')).collect();
-    assert!(!told.is_empty() && told.iter().all(|line| line.contains("/nowhere/results")), "{said}");
+    let messages: Vec<_> = said.lines().filter(|line| line.starts_with('[')).collect();
+    assert!(!messages.is_empty() && messages.iter().all(|line| line.contains("/nowhere/results")), "{said}");
 }
 
 #[test]

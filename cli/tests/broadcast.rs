@@ -147,8 +147,8 @@ fn what_goes_wrong_is_told_once_and_fails_all() {
     ] {
         let output = broadcast(2, here, words);
         assert_eq!(output.status.code(), Some(1), "{words}: {output:?}");
-        let told = text(&output.stderr);
-        assert!(told.contains(said), "{words}: {told}");
+        let message = text(&output.stderr);
+        assert!(message.contains(said), "{words}: {message}");
         assert_eq!(text(&output.stdout), "");
     }
     assert!(!here.join("to.0/model").exists() && !here.join("to/model").exists());

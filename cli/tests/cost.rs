@@ -28,13 +28,14 @@ fn said(line: &str) -> String {
     let begun = Instant::now();
     let output = unisono(&arguments);
     assert!(output.status.success(), "{line}: {output:?}");
-    let told = text(&output.stderr);
+    let message = text(&output.stderr);
     if begun.elapsed() < LONG {
-        assert_eq!(told, "", "{line}");
-    } else if !told.is_empty() {
-        let progress =
-            told.strip_suffix(" are done\n").and_then(|told| told.strip_prefix("unisono simulate: "));
-        assert!(progress.is_some_and(|progress| !progress.contains('\n')), "{line}: {told}");
+        assert_eq!(message, "", "{line}");
+    } else if !message.is_empty() {
+        let progress = message
+            .strip_suffix(" are done\n")
+            .and_then(|message| message.strip_prefix("unisono simulate: "));
+        assert!(progress.is_some_and(|progress| !progress.contains('\n')), "{line}: {message}");
     }
     text(&output.stdout).to_owned()
 }
@@ -112,11 +113,11 @@ fn options_take_effect() {
 #[test]
 fn the_hint_explains_the_choice_of_the_same_hosts() {
     for (cores, wanted) in [("", "recursive_doubling"), (" --cores 2", "star")] {
-        let told = said(&format!("simulate all_reduce --ranks 8 --bytes 64K --fabric ndr400{cores}"));
-        let (_, hint) = told.split_once("The library takes ").unwrap();
+        let message = said(&format!("simulate all_reduce --ranks 8 --bytes 64K --fabric ndr400{cores}"));
+        let (_, hint) = message.split_once("The library takes ").unwrap();
         let taken = hint.split([',', ':']).next().unwrap();
         let (_, call) = hint.rsplit_once(": unisono ").unwrap();
-        assert_eq!(taken, wanted, "{told}");
+        assert_eq!(taken, wanted, "{message}");
         assert!(said(call).contains(&format!("  takes {taken}: ")), "{hint}");
     }
 }
@@ -139,17 +140,20 @@ fn why_the_fastest_is_not_taken_is_said() {
         let (words, reason) =
             (format!("takes {chosen}, which is predicted to take "), format!(" of {fastest}'s time: "));
         let simulated = said(&format!("simulate {case}"));
-        for told in [&explained, &simulated] {
-            assert!(told.contains(&words) && told.contains(&reason) && told.contains(why), "{told}");
-            assert_eq!(told.contains("unisono tune"), far, "{told}");
+        for message in [&explained, &simulated] {
+            assert!(
+                message.contains(&words) && message.contains(&reason) && message.contains(why),
+                "{message}"
+            );
+            assert_eq!(message.contains("unisono tune"), far, "{message}");
         }
     }
     // Nothing is to be said where both are one.
-    let told = said("explain all_reduce --ranks 8 --bytes 64 --fabric ndr400");
-    assert!(told.contains("chosen  fastest") && !told.contains("which is predicted"), "{told}");
+    let message = said("explain all_reduce --ranks 8 --bytes 64 --fabric ndr400");
+    assert!(message.contains("chosen  fastest") && !message.contains("which is predicted"), "{message}");
     // Nor where the prediction is of something else than the choice.
-    let told = said("simulate broadcast --ranks 4 --bytes 64M --fabric shm --lanes 1");
-    assert!(told.contains("The library takes direct: "), "{told}");
+    let message = said("simulate broadcast --ranks 4 --bytes 64M --fabric shm --lanes 1");
+    assert!(message.contains("The library takes direct: "), "{message}");
 }
 
 #[test]
@@ -159,37 +163,40 @@ fn schedules_are_written_as_goal() {
     let (name, case) =
         (file.to_str().unwrap(), "explain all_gather --ranks 4 --bytes 64K --fabric ndr400 --goal");
     said(&format!("{case} {name}"));
-    let told = fs::read_to_string(&file).unwrap();
-    assert!(told.contains("num_ranks 4\n") && told.contains("\nrank 3 {\nl1: send "), "{told}");
+    let message = fs::read_to_string(&file).unwrap();
+    assert!(message.contains("num_ranks 4\n") && message.contains("\nrank 3 {\nl1: send "), "{message}");
     let refused = unisono(&[case, "/nowhere/it.goal"].join(" ").split(' ').collect::<Vec<_>>());
-    let told = text(&refused.stderr);
+    let message = text(&refused.stderr);
     assert!(
-        refused.status.code() == Some(1) && told.contains("--goal: /nowhere/it.goal: No such file"),
-        "{told}"
+        refused.status.code() == Some(1) && message.contains("--goal: /nowhere/it.goal: No such file"),
+        "{message}"
     );
 }
 
 #[test]
 fn ranks_of_a_host_share_its_port() {
-    let told = said("simulate all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g");
-    assert!(told.contains("here 2 hosts with 4 ranks, a core for each"), "{told}");
-    assert!(told.contains("The library takes rabenseifner: "), "{told}");
-    let time = |name: &str| rows(&told).into_iter().find(|row| row.1 == name).unwrap().2;
-    assert!(time("two_shot") > 2.5 * time("rabenseifner"), "{told}");
+    let message = said("simulate all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g");
+    assert!(message.contains("here 2 hosts with 4 ranks, a core for each"), "{message}");
+    assert!(message.contains("The library takes rabenseifner: "), "{message}");
+    let time = |name: &str| rows(&message).into_iter().find(|row| row.1 == name).unwrap().2;
+    assert!(time("two_shot") > 2.5 * time("rabenseifner"), "{message}");
     let why = said("explain all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g");
     assert!(why.contains("by the cost model: the fastest at 16777216 B between 2 hosts of tcp-1g"), "{why}");
     // What says nothing of ranks on a host leaves as many to each.
     assert_eq!(
         rows(&said("simulate all_reduce --ranks 8 --hosts 2 --bytes 16M --fabric tcp-1g")),
-        rows(&told)
+        rows(&message)
     );
 }
 
 #[test]
 fn memory_is_what_is_registered() {
-    let told = said("simulate all_reduce --ranks 10000 --bytes 16M --fabric ndr400 --algorithm ring");
+    let message = said("simulate all_reduce --ranks 10000 --bytes 16M --fabric ndr400 --algorithm ring");
     // A window of chunks, and 880 bytes for each rank.
-    assert!(told.lines().any(|line| line.starts_with("* ring") && line.ends_with(" 9.40 MiB")), "{told}");
+    assert!(
+        message.lines().any(|line| line.starts_with("* ring") && line.ends_with(" 9.40 MiB")),
+        "{message}"
+    );
 }
 
 #[test]
@@ -218,9 +225,10 @@ fn a_plot_is_a_picture() {
 }
 
 /// The header and the rows of a table of several sizes: names, and time and marks for each size.
-fn several(told: &str) -> (Vec<String>, Vec<(String, Vec<String>)>) {
+fn several(messages: &str) -> (Vec<String>, Vec<(String, Vec<String>)>) {
     let (mut sizes, mut rows) = (Vec::new(), Vec::<(String, Vec<String>)>::new());
-    for line in told.lines().skip(2).take_while(|line| !line.starts_with('*')).filter(|line| !line.is_empty())
+    for line in
+        messages.lines().skip(2).take_while(|line| !line.starts_with('*')).filter(|line| !line.is_empty())
     {
         let (name, cells) = line.split_at(18);
         let cells: Vec<_> = cells.split_whitespace().collect();
@@ -239,10 +247,10 @@ fn several(told: &str) -> (Vec<String>, Vec<(String, Vec<String>)>) {
 #[test]
 fn several_sizes_are_a_table() {
     let asked = "simulate all_reduce --ranks 8 --ranks-per-host 1 --fabric ndr400";
-    let told = said(&format!("{asked} -b 8 -e 16M -f 8"));
-    let (sizes, rows_of_sizes) = several(&told);
+    let message = said(&format!("{asked} -b 8 -e 16M -f 8"));
+    let (sizes, rows_of_sizes) = several(&message);
     assert_eq!(sizes, ["8 B", "64 B", "512 B", "4 KiB", "32 KiB", "256 KiB", "2 MiB", "16 MiB"]);
-    assert!(told.lines().skip(2).all(|line| line.chars().count() <= 100), "{told}");
+    assert!(message.lines().skip(2).all(|line| line.chars().count() <= 100), "{message}");
     // Each column is what is said of its size alone.
     for (column, size) in ["8", "64", "512", "4K", "32K", "256K", "2M", "16M"].iter().enumerate() {
         let alone = said(&format!("{asked} --bytes {size}"));
@@ -250,12 +258,12 @@ fn several_sizes_are_a_table() {
         let fastest = alone.lines().find_map(|line| line.strip_prefix("* ")).unwrap();
         let fastest = fastest.split_whitespace().next().unwrap();
         let algorithms = rows(&alone);
-        assert_eq!(rows_of_sizes.len(), algorithms.len() + 1, "and the lower bound: {told}");
+        assert_eq!(rows_of_sizes.len(), algorithms.len() + 1, "and the lower bound: {message}");
         for ((name, cells), (_, other, ..)) in rows_of_sizes.iter().zip(&algorithms) {
             assert_eq!(name, other);
             let cell = &cells[column];
-            assert_eq!(cell.contains('*'), name == fastest, "{size} {name}: {told}\n{alone}");
-            assert_eq!(cell.contains('+'), name == taken, "{size} {name}: {told}\n{alone}");
+            assert_eq!(cell.contains('*'), name == fastest, "{size} {name}: {message}\n{alone}");
+            assert_eq!(cell.contains('+'), name == taken, "{size} {name}: {message}\n{alone}");
             let time = cell.trim_end_matches(['*', '+']);
             assert!(alone.lines().any(|line| line.contains(name) && line.contains(&format!(" {time} "))));
         }
@@ -279,7 +287,7 @@ fn a_plot_of_several_sizes_has_these() {
 
 #[test]
 fn explain_says_what_why_and_how() {
-    let told = said("explain all_reduce --ranks 4 --bytes 8 --rank 2 --fabric hdr");
+    let message = said("explain all_reduce --ranks 4 --bytes 8 --rank 2 --fabric hdr");
     for wanted in [
         "all_reduce of 8 B (2 f32) among 4 ranks",
         "takes recursive_doubling: ",
@@ -292,9 +300,9 @@ fn explain_says_what_why_and_how() {
         "settle",
         "into output[0..2], the last",
     ] {
-        assert!(told.contains(wanted), "{wanted}: {told}");
+        assert!(message.contains(wanted), "{wanted}: {message}");
     }
-    assert!(!told.contains("others"), "{told}");
+    assert!(!message.contains("others"), "{message}");
 }
 
 /// The tour through the code follows the call that its command explains.
@@ -303,10 +311,13 @@ fn the_tour_follows_what_is_explained() {
     let tour = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tour.md")).unwrap();
     let between = |before: &str| tour.split_once(before).unwrap().1.split_once('`').unwrap().0;
     let (command, algorithm) = (between("`unisono explain "), between("Here it picks `"));
-    let told = said(&format!("explain {command}"));
-    assert!(told.contains(&format!("takes {algorithm}: ")), "{algorithm}: {told}");
+    let message = said(&format!("explain {command}"));
+    assert!(message.contains(&format!("takes {algorithm}: ")), "{algorithm}: {message}");
     assert!(tour.contains(&format!("schedule/src/algorithm/{algorithm}.rs")), "{algorithm}");
-    assert!(told.contains("take a message") && !told.contains("await rank"), "not through slots: {told}");
+    assert!(
+        message.contains("take a message") && !message.contains("await rank"),
+        "not through slots: {message}"
+    );
 }
 
 #[test]
@@ -334,13 +345,13 @@ fn explain_says_by_what_ranks_reach_each_other() {
         ),
         ("--hosts 4 --ranks-per-host 1 --fabric efa", "libfabric's efa reaches all ranks"),
     ] {
-        let told = said(&format!("explain all_reduce {hosts} --bytes 64K"));
-        assert_eq!(told.lines().nth(1).unwrap().trim(), wanted, "{hosts}");
+        let message = said(&format!("explain all_reduce {hosts} --bytes 64K"));
+        assert_eq!(message.lines().nth(1).unwrap().trim(), wanted, "{hosts}");
     }
     // Each has its table.
     for (fabric, table) in [("", "shm-slots-own-cores.tuning"), ("--fabric tcp", "tcp-own-cores.tuning")] {
-        let told = said(format!("explain all_reduce --ranks 2 --cores 2 --bytes 64K {fabric}").trim());
-        assert!(told.contains(&format!("by the row of {table}: ")), "{told}");
+        let message = said(format!("explain all_reduce --ranks 2 --cores 2 --bytes 64K {fabric}").trim());
+        assert!(message.contains(&format!("by the row of {table}: ")), "{message}");
     }
 }
 
@@ -356,15 +367,15 @@ fn any_world_and_any_size_end_well() {
 
 #[test]
 fn this_machine_may_be_the_fabric() {
-    let told = said("simulate all_reduce --ranks 3 --bytes 64K --measure --provider tcp");
+    let message = said("simulate all_reduce --ranks 3 --bytes 64K --measure --provider tcp");
     for wanted in
         ["measured here", "latency ", "bandwidth of a port ", "switch ", "this machine: as it was measured"]
     {
-        assert!(told.contains(wanted), "{wanted}: {told}");
+        assert!(message.contains(wanted), "{wanted}: {message}");
     }
-    let (fitted, table) = told.split_once("\n\n").unwrap();
-    assert!(!fitted.contains("NaN") && !fitted.contains('-'), "{told}");
-    assert!(rows(table).iter().all(|row| row.2 > 0.0), "{told}");
+    let (fitted, table) = message.split_once("\n\n").unwrap();
+    assert!(!fitted.contains("NaN") && !fitted.contains('-'), "{message}");
+    assert!(rows(table).iter().all(|row| row.2 > 0.0), "{message}");
 }
 
 #[test]
@@ -384,19 +395,19 @@ fn the_file_of_the_program_may_be_gone() {
 
 #[test]
 fn the_model_is_compared_with_what_is() {
-    let told = said("compare all_gather --ranks 2,3 -b 1K -e 8K -f 8 --fabric tcp");
+    let message = said("compare all_gather --ranks 2,3 -b 1K -e 8K -f 8 --fabric tcp");
     for ranks in [2, 3] {
-        assert!(told.contains(&format!("all_gather among {ranks} ranks over ")), "{told}");
+        assert!(message.contains(&format!("all_gather among {ranks} ranks over ")), "{message}");
     }
     // What the figures are comes before the first measurement.
-    let (head, rows) = told.split_once("\n\n").unwrap();
+    let (head, rows) = message.split_once("\n\n").unwrap();
     for wanted in ["all_gather of f32 over tcp", "the fabric tcp\n", "bytes of", "measured / predicted"] {
-        assert!(head.contains(wanted), "{wanted}: {told}");
+        assert!(head.contains(wanted), "{wanted}: {message}");
     }
     let within = |line: &str| line.chars().count() <= 100 || line.starts_with("predicted on ");
-    assert!(told.lines().all(within), "{told}");
+    assert!(message.lines().all(within), "{message}");
     for name in [" ring ", " direct "] {
-        assert_eq!(rows.lines().filter(|line| line.contains(name)).count(), 4, "{told}");
+        assert_eq!(rows.lines().filter(|line| line.contains(name)).count(), 4, "{message}");
     }
     assert_eq!(rows.lines().filter(|line| line.contains("  right ") || line.contains("  WRONG ")).count(), 4);
     for row in rows.lines().filter(|line| line.contains(" ring ")) {
@@ -406,7 +417,7 @@ fn the_model_is_compared_with_what_is() {
         let [measured, predicted, ratio] = [measured, predicted, ratio].map(|it| it.parse::<f64>().unwrap());
         assert!(measured > 0.0 && predicted > 0.0 && ratio > 0.0 && unit.ends_with('s'), "{row}");
     }
-    assert!(told.contains(" of 4 (") && told.ends_with("in the right order\n"), "{told}");
+    assert!(message.contains(" of 4 (") && message.ends_with("in the right order\n"), "{message}");
 }
 
 #[test]

@@ -188,24 +188,27 @@ fn a_described_topology_takes_its_place_too_and_what_is_wrong_with_one_is_told()
     let arguments = ["--provider", "shm", "--ranks", "16"];
     let said = |variable| text(&doctor(&arguments, &[variable]).stdout);
     let wanted = "8 cores, 16 hardware threads: 2 sockets × 2 caches (L3 16 MiB) × 2 cores × 2 threads";
-    let told = said(("HWLOC_SYNTHETIC", "pack:2 [numa] l3:2 core:2 pu:2"));
-    assert!(told.contains(wanted) && told.contains("16 ranks have a hardware thread each"), "{told}");
-    let told = said(("HWLOC_SYNTHETIC", "pack:two"));
-    assert!(told.contains("PROBLEM  HWLOC_SYNTHETIC=\"pack:two\": "), "{told}");
+    let message = said(("HWLOC_SYNTHETIC", "pack:2 [numa] l3:2 core:2 pu:2"));
+    assert!(
+        message.contains(wanted) && message.contains("16 ranks have a hardware thread each"),
+        "{message}"
+    );
+    let message = said(("HWLOC_SYNTHETIC", "pack:two"));
+    assert!(message.contains("PROBLEM  HWLOC_SYNTHETIC=\"pack:two\": "), "{message}");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("topology.xml");
     let whole =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/doctor/tests/epyc.xml")).unwrap();
     let half = &whole[..whole.len() / 2];
-    let refused = |told: &str| told.contains(&format!("PROBLEM  {}: ", file.display()));
+    let refused = |message: &str| message.contains(&format!("PROBLEM  {}: ", file.display()));
     // hwloc 2.9 crashes where the machine has no complete set of processors; others may read it.
     let crashes = whole.replacen(" complete_cpuset=", " n=", 1);
     for (broken, must_refuse) in [("", true), ("words", true), (half, true), (&crashes, false)] {
         fs::write(&file, broken).unwrap();
         let output = doctor(&arguments, &[("HWLOC_XMLFILE", file.to_str().unwrap())]);
-        let told = text(&output.stdout);
-        assert!(refused(&told) || !must_refuse && told.contains("2 sockets"), "{told}");
-        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{told}");
+        let message = text(&output.stdout);
+        assert!(refused(&message) || !must_refuse && message.contains("2 sockets"), "{message}");
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{message}");
     }
 }
 

@@ -129,7 +129,7 @@ fn program(group: &ProcessGroup, how: &str) -> Result<(), Box<dyn Error>> {
         ("well", _) => {}
         _ => group.barrier()?,
     }
-    // The error of another rank is no end of its own.
+    // The error of another rank is not this rank's own end.
     thread::sleep(Duration::from_millis(1));
     Ok(())
 }
@@ -144,8 +144,8 @@ fn what_only_a_drop_finds_is_in_the_status() {
             format!("[{rank}] ERROR unisono: rank {rank} did not leave its world in good order: {differ}");
         assert_eq!(job.lines(&line), 1, "{}", job.errors);
     }
-    let told = "unisono run: all ranks ended with status 0, but rank ";
-    assert_eq!((job.lines(told), job.out.matches("ended").count()), (1, 2), "{}", job.errors);
+    let message = "unisono run: all ranks ended with status 0, but rank ";
+    assert_eq!((job.lines(message), job.out.matches("ended").count()), (1, 2), "{}", job.errors);
 }
 
 /// Also of a message to a rank itself, in a world of one.
@@ -163,23 +163,29 @@ fn a_message_that_nobody_takes_is_in_the_status() {
 /// What such a rank would have found on leaving nobody knows, so that it is no success.
 #[test]
 fn a_process_that_ends_without_leaving_is_in_the_status() {
-    let told = "unisono run: all ranks ended with status 0, but rank ";
+    let message = "unisono run: all ranks ended with status 0, but rank ";
     for (role, ranks) in
         [("exit", 1), ("exit", 2), ("exit roots", 2), ("exit unreceived", 1), ("exit unreceived", 2)]
     {
         let job = job(ranks, role);
-        assert_eq!((job.status, job.lines(told)), (Some(1), 1), "{role}, {ranks}: {}{}", job.out, job.errors);
+        assert_eq!(
+            (job.status, job.lines(message)),
+            (Some(1), 1),
+            "{role}, {ranks}: {}{}",
+            job.out,
+            job.errors
+        );
         assert_eq!(job.lines("did not leave its world, by leave() or"), 1, "{}", job.errors);
     }
     for role in ["exit of one roots", "exit of one unreceived"] {
         let job = job(2, role);
-        assert_eq!((job.status, job.lines(told)), (Some(1), 1), "{role}: {}{}", job.out, job.errors);
+        assert_eq!((job.status, job.lines(message)), (Some(1), 1), "{role}: {}{}", job.out, job.errors);
         let line = "[1] ERROR unisono: rank 1 did not leave its world in good order";
         assert_eq!(job.lines(line), 1, "{role}: {}", job.errors);
     }
     // Another program has joined since, in the same job.
     let job = job(2, "exit, then agree");
-    assert_eq!((job.status, job.lines(told)), (Some(0), 0), "{}{}", job.out, job.errors);
+    assert_eq!((job.status, job.lines(message)), (Some(0), 0), "{}{}", job.out, job.errors);
 }
 
 #[test]
@@ -200,18 +206,18 @@ fn what_a_call_returned_is_the_programs() {
 #[test]
 fn a_rank_that_has_left_is_said_to_have_left() {
     let job = job(2, "early");
-    let told = "op 1: rank 0 has left before it, rank 1 calls all_reduce(f32, sum)";
-    assert!(job.out.contains(told), "{}{}", job.out, job.errors);
+    let message = "op 1: rank 0 has left before it, rank 1 calls all_reduce(f32, sum)";
+    assert!(job.out.contains(message), "{}{}", job.out, job.errors);
     // Rank 0 was not told by a call.
     assert_eq!(
-        (job.status, job.lines(&format!("rank 0 did not leave its world in good order: {told}"))),
+        (job.status, job.lines(&format!("rank 0 did not leave its world in good order: {message}"))),
         (Some(1), 1)
     );
 }
 
 #[test]
 fn a_panic_is_told_to_the_other_ranks() {
-    for (role, told) in [
+    for (role, message) in [
         ("panic", "rank 0 died (a panic ended its program after op 0)"),
         ("main panic", "rank 0 aborted the group: its program panicked: the loss is NaN"),
     ] {
@@ -220,7 +226,7 @@ fn a_panic_is_told_to_the_other_ranks() {
         // The launcher may end rank 1 before it says it.
         let said = format!("{}{}", job.out, job.errors);
         let said = said.lines().filter(|line| line.starts_with("[1]") && line.contains("rank 0 "));
-        said.for_each(|line| assert!(line.ends_with(told), "{line}"));
+        said.for_each(|line| assert!(line.ends_with(message), "{line}"));
     }
 }
 

@@ -51,7 +51,7 @@ fn alone_it_starts_a_rank_for_each_core_and_two_at_least() {
 }
 
 #[test]
-fn half_a_launcher_is_an_error_and_not_a_job_of_its_own() {
+fn half_a_launcher_is_an_error_and_not_a_separate_job() {
     let words = ["bench", "all_reduce", "-e", "8"];
     let batch = &[("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "7")][..];
     for (set, wanted) in [(&[("UNISONO_RANK", "0")][..], "UNISONO_WORLD_SIZE"), (batch, "srun")] {

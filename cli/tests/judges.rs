@@ -101,11 +101,11 @@ fn replay(folder: &Path) -> Result<PathBuf, String> {
     let mut compile = Command::new("c++");
     compile.args(["-O1", "-std=c++17", "-o"]).arg(&program).args([source, "-lsimgrid"]);
     let output = compile.output().map_err(|error| format!("no C++ compiler: {error}"))?;
-    let told = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     match output.status.success() {
         true => Ok(program),
-        false if told.contains("simgrid/s4u.hpp") => Err("SimGrid is not installed".to_owned()),
-        false => panic!("{source}: {told}"),
+        false if message.contains("simgrid/s4u.hpp") => Err("SimGrid is not installed".to_owned()),
+        false => panic!("{source}: {message}"),
     }
 }
 
@@ -129,8 +129,8 @@ fn predicted(collective: &str, ranks: usize, bytes: &str, folder: &Path) -> BTre
     let output =
         command.args(["--fabric", "ndr400", "--bytes", bytes, "--goal"]).arg(folder).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let told = String::from_utf8(output.stdout).unwrap();
-    let rows = told.lines().skip_while(|line| !line.starts_with("  algorithm")).skip(1);
+    let message = String::from_utf8(output.stdout).unwrap();
+    let rows = message.lines().skip_while(|line| !line.starts_with("  algorithm")).skip(1);
     let row = |line: &str| {
         let words: Vec<_> = line.trim_start_matches('*').split_whitespace().collect();
         // The chunk is a number and a unit.
@@ -179,16 +179,16 @@ fn simgrid_agrees() {
             let mut command = Command::new(&program);
             let output =
                 command.arg(network).args(FABRIC).args(times.keys().map(|name| file(name))).output().unwrap();
-            let told = String::from_utf8(output.stdout).unwrap();
-            let replayed = told
+            let message = String::from_utf8(output.stdout).unwrap();
+            let replayed = message
                 .lines()
-                .map(|line| line.parse::<f64>().unwrap_or_else(|_| panic!("{output:?}", output = told)));
+                .map(|line| line.parse::<f64>().unwrap_or_else(|_| panic!("{output:?}", output = message)));
             let both: BTreeMap<_, _> = times
                 .iter()
                 .zip(replayed)
                 .map(|((name, time), replayed)| (name.clone(), (*time, replayed)))
                 .collect();
-            assert_eq!(both.len(), times.len(), "{told}");
+            assert_eq!(both.len(), times.len(), "{message}");
             scores[usize::from(ranks > FEW)].add(&both);
             println!("{network} {collective} among {ranks}, {bytes}: {}", cell(&both));
         }

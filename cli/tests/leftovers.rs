@@ -141,7 +141,7 @@ fn names_of(process: Pid) -> Vec<String> {
 fn leaves_nothing(name: &str, choose: impl Fn(Pid, &[Pid]) -> Vec<Pid>) {
     let mut job = Job::start(name);
     let (ranks, names) = job.met();
-    // Who has none leaves none.
+    // A rank that has no files leaves none.
     let files: Vec<_> = ranks.iter().copied().flat_map(files_of).collect();
     assert!(files.is_empty(), "ranks have files in /dev/shm: {files:?}");
     choose(Pid::from_child(&job.launcher), &ranks).into_iter().for_each(kill);

@@ -142,8 +142,8 @@ fn jobs_on_hosts_that_ssh_reaches() {
 }
 
 fn ranks_meet(hosts: &Network) {
-    let told = "echo $(hostname) $LOCAL_RANK of $LOCAL_WORLD_SIZE, $UNISONO_STORE $MASTER_ADDR";
-    let output = hosts.run(&["--hosts", "h1,h2", "-n", "3", "--", "sh", "-c", told]).output().unwrap();
+    let script = "echo $(hostname) $LOCAL_RANK of $LOCAL_WORLD_SIZE, $UNISONO_STORE $MASTER_ADDR";
+    let output = hosts.run(&["--hosts", "h1,h2", "-n", "3", "--", "sh", "-c", script]).output().unwrap();
     let mut lines: Vec<_> = text(&output.stdout).lines().map(str::to_owned).collect();
     lines.sort();
     assert!(output.status.success() && lines.len() == 3, "{output:?}");

@@ -80,9 +80,9 @@ fn gone(pids: &[Pid]) {
 
 #[test]
 fn ranks_know_their_numbers() {
-    let told = "echo $UNISONO_RANK $UNISONO_WORLD_SIZE $UNISONO_LOCAL_RANK $UNISONO_LOCAL_WORLD_SIZE \
+    let script_text = "echo $UNISONO_RANK $UNISONO_WORLD_SIZE $UNISONO_LOCAL_RANK $UNISONO_LOCAL_WORLD_SIZE \
                 $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE";
-    let output = script(3, told);
+    let output = script(3, script_text);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(sorted(&output.stdout), ["[0] 0 3 0 3 0 3 0 3", "[1] 1 3 1 3 1 3 1 3", "[2] 2 3 2 3 2 3 2 3"]);
     assert_eq!(text(&output.stderr), "");
@@ -100,7 +100,7 @@ fn ranks_get_the_address_of_the_store() {
     let words: Vec<_> = line.split_whitespace().collect();
     assert_eq!(words[2].len(), 32);
     TcpStream::connect(words[1].strip_prefix("tcp+served://").unwrap()).unwrap();
-    // Another one, at which a program may serve a store of its own.
+    // Another one, at which a program may serve its own store.
     drop(TcpListener::bind((words[3], words[4].parse::<u16>().unwrap())).unwrap());
     kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
     launcher.wait().unwrap();
@@ -108,15 +108,15 @@ fn ranks_get_the_address_of_the_store() {
 }
 
 #[test]
-fn ranks_share_a_token_of_their_own_that_no_command_line_shows() {
-    let told = "echo ${UNISONO_TOKEN_FILE-none} $UNISONO_TOKEN; \
+fn ranks_share_a_token_that_no_command_line_shows() {
+    let script = "echo ${UNISONO_TOKEN_FILE-none} $UNISONO_TOKEN; \
                 case $(cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' ') in *$UNISONO_TOKEN*) echo shown;; esac";
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     fs::write(&file, "secret").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let run = |set: &str| {
-        let mut run = unisono(&["-n", "2", "--no-prefix", "--", "sh", "-c", told]);
+        let mut run = unisono(&["-n", "2", "--no-prefix", "--", "sh", "-c", script]);
         let output = run.env(set, &file).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let lines = sorted(&output.stdout);
@@ -141,7 +141,7 @@ fn ranks_share_a_token_of_their_own_that_no_command_line_shows() {
 #[test]
 fn libfabric_is_told_what_serves_us_unless_somebody_said_otherwise() {
     let name = "FI_CXI_ENABLE_WRITEDATA";
-    let told = |value: Option<&str>| {
+    let output_with = |value: Option<&str>| {
         let mut run = unisono(&["-n", "1", "--no-prefix", "--", "sh", "-c", &format!("echo ${name}")]);
         match value {
             Some(value) => run.env(name, value),
@@ -149,21 +149,21 @@ fn libfabric_is_told_what_serves_us_unless_somebody_said_otherwise() {
         };
         text(&run.output().unwrap().stdout).trim().to_owned()
     };
-    assert_eq!([told(None), told(Some("0"))], ["1", "0"]);
+    assert_eq!([output_with(None), output_with(Some("0"))], ["1", "0"]);
 }
 
 #[test]
 fn options_reach_the_environment_and_arguments_the_program() {
-    let told = "echo $UNISONO_PROVIDER $UNISONO_TIMEOUT $0 $*";
+    let script = "echo $UNISONO_PROVIDER $UNISONO_TIMEOUT $0 $*";
     let options =
-        ["-n", "1", "--provider", "shm", "--timeout", "7", "sh", "-c", told, "-n", "--provider", "x"];
+        ["-n", "1", "--provider", "shm", "--timeout", "7", "sh", "-c", script, "-n", "--provider", "x"];
     let output = unisono(&options).output().unwrap();
     assert_eq!(text(&output.stdout), "[0] shm 7 -n --provider x\n");
 }
 
 #[test]
 fn sixteen_ranks_with_long_lines_do_not_mix() {
-    // Each rank writes 4 lines of 64 KiB of its own character to each stream.
+    // Each rank writes 4 lines of 64 KiB of its character to each stream.
     let long = "char=$(printf \"\\\\$(printf %03o $((97 + RANK)))\"); \
                 for i in 1 2 3 4; do head -c 65536 /dev/zero | tr '\\0' $char; echo; done | tee /dev/stderr";
     let output = script(16, long);
@@ -226,7 +226,7 @@ fn no_rank_reads_our_input() {
 
 #[test]
 fn the_first_failure_gives_the_status() {
-    for (end, status, told) in [
+    for (end, status, message) in [
         ("exit 3", 3, "rank 1 ended with status 3"),
         ("kill -9 $$", 137, "killed by signal 9 (SIGKILL)"),
         // Only if the launcher, which blocks it for itself, does not hand that down.
@@ -237,7 +237,7 @@ fn the_first_failure_gives_the_status() {
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
         assert_eq!(output.status.code(), Some(status));
         let said = text(&output.stderr);
-        assert!(said.contains(told) && said.lines().count() == 1, "{said}");
+        assert!(said.contains(message) && said.lines().count() == 1, "{said}");
     }
 }
 
@@ -484,7 +484,7 @@ fn output_that_cannot_be_written_is_told_once() {
         println!("SKIPPED: output that cannot be written: there is no /dev/full");
         return;
     }
-    for (ranks, script, told) in [
+    for (ranks, script, message) in [
         // Known only when all ranks may have ended well.
         ("1", "echo result", "the ranks' output cannot be written: No space left"),
         ("2", "echo result", "the ranks' output cannot be written: No space left"),
@@ -496,7 +496,7 @@ fn output_that_cannot_be_written_is_told_once() {
         assert!(begun.elapsed() < Duration::from_secs(5), "{script}: {:?}", begun.elapsed());
         assert_eq!(output.status.code(), Some(1), "{script}: {output:?}");
         let said = text(&output.stderr);
-        assert!(said.contains(told) && said.lines().count() == 1, "{script}: {said}");
+        assert!(said.contains(message) && said.lines().count() == 1, "{script}: {said}");
     }
 }
 

@@ -91,7 +91,7 @@ const SLEEPS: &str = "echo $$; exec sleep 1000";
 
 #[test]
 fn ranks_are_spread_and_know_their_places() {
-    let told = "echo $UNISONO_RANK $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE";
+    let script = "echo $UNISONO_RANK $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE";
     for (arguments, wanted) in [
         (
             &["--hosts", "h1,h2", "-n", "3"][..],
@@ -102,7 +102,7 @@ fn ranks_are_spread_and_know_their_places() {
         (&["--hosts", "h1:2,unknown:2", "-n", "2"], &["0 0 of 2, 0 of 2", "1 1 of 2, 1 of 2"]),
         (&["--hosts", "localhost:1,h2:1"], &["0 0 of 2, 0 of 1", "1 1 of 2, 0 of 1"]),
     ] {
-        let output = Ssh::new().run(&[arguments, &["--", "sh", "-c", told]].concat()).output().unwrap();
+        let output = Ssh::new().run(&[arguments, &["--", "sh", "-c", script]].concat()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let wanted: Vec<_> =
             wanted.iter().enumerate().map(|(rank, line)| format!("[{rank}] {line}")).collect();

@@ -1,4 +1,4 @@
-//! Rank 0 has a checkpoint, a .safetensors file, and every rank gets it into a directory of its own: first the whole
+//! Rank 0 has a checkpoint, a .safetensors file, and every rank gets it into its own directory: first the whole
 //! file, then some of its tensors alone; and others of them the last rank, while the others do something else. It goes in
 //! pieces, is checked, and takes its name when all ranks have it; `unisono broadcast` does the same as a command.
 //!
@@ -36,7 +36,7 @@ type Model = BTreeMap<String, Tensor>;
 fn main() -> Result<(), Box<dyn Error>> {
     let group = ProcessGroup::from_env()?;
     let (rank, ranks) = (group.rank(), group.size());
-    // As if each rank were on a machine of its own.
+    // As if each rank were on a separate machine.
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("model.safetensors");
     if rank == ROOT {

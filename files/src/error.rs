@@ -61,12 +61,12 @@ pub enum Problem {
     NotRegular,
     /// The source is longer or shorter than the length that the system reports.
     #[error(
-        "the system says that it has {told} bytes, and reading it gives {}: it is made while it is read, as files of /proc \
+        "the system says that it has {promised} bytes, and reading it gives {}: it is made while it is read, as files of /proc \
          and /sys are; copy it to a file first (`cat FILE > COPY`)", if *.more { "more" } else { "fewer" }
     )]
     Length {
         /// The length that the system reports, in bytes.
-        told: u64,
+        promised: u64,
         /// Whether there are more; otherwise there are fewer.
         more: bool,
     },
@@ -131,7 +131,7 @@ impl Problem {
         Self::Io { doing: doing.to_owned(), reason: error.to_string(), code: error.raw_os_error() }
     }
 
-    /// The same of a write, where a full disk is a case of its own.
+    /// The same of a write, where a full disk is a separate case.
     pub(crate) fn writing(doing: &str, wanted: u64, error: &io::Error) -> Self {
         let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].map(Errno::raw_os_error);
         match error.raw_os_error() {

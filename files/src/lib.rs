@@ -9,7 +9,7 @@
 //!
 //! # fn main() -> unisono_files::Result<()> {
 //! let group = ProcessGroup::from_env()?;
-//! // Rank 0 has the file. Every rank gets it in a directory of its own host.
+//! // Rank 0 has the file. Every rank gets it in a directory of its host.
 //! let (file, directory) = (Path::new("/shared/model.safetensors"), Path::new("/local/models"));
 //! let delivered = unisono_files::broadcast(&group, file, directory, 0, Options::default())?;
 //! println!("{} has {} bytes", delivered.file.display(), delivered.bytes);

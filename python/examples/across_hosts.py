@@ -14,7 +14,7 @@ import torch.distributed as dist
 dist.init_process_group("unisono")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 
-# Who is where: by the launcher's word if there is one, otherwise all are taken to be on one host.
+# The launcher says which ranks share a host; without a launcher, all are taken to be on one host.
 local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
 host, local = divmod(rank, local_ranks)
 hosts = ranks // local_ranks

@@ -21,7 +21,7 @@ mesh = init_device_mesh("cpu", (ranks,))
 whole = torch.arange(60.0).reshape(12, 5)
 state = {"weights": distribute_tensor(whole, mesh, [Shard(0)]), "step": 7}
 
-# Returns at once; the state is copied first, and the files are written beside what comes next, by a thread with a group of its own:
+# Returns at once; the state is copied first, and the files are written beside what comes next, by a thread with a separate group:
 # the calls of two threads on one group would come in another order on every rank.
 saved = checkpoint.async_save(state, checkpoint_id=folder[0], process_group=dist.new_group())
 busy = torch.ones(1000)

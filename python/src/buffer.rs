@@ -38,7 +38,7 @@ impl Buffer {
     }
 }
 
-/// A part of the memfd with this descriptor. Who else may touch it, and when, the caller in Python promises.
+/// A part of the memfd with this descriptor. The caller in Python promises that nobody else touches it meanwhile.
 pub(crate) fn memory_of(file: RawFd, offset: u64, bytes: usize) -> unisono::Result<Memory> {
     if file < 0 {
         return Err(Error::Argument {

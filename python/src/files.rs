@@ -9,9 +9,9 @@ use unisono_files::{Delivered, Error, Options, Result};
 use crate::group::{self, Group};
 
 /// Path, bytes, the bytes that were sent, and whether this rank has written the file.
-type Told = (PathBuf, u64, u64, bool);
+type Summary = (PathBuf, u64, u64, bool);
 
-fn told(Delivered { file, bytes, sent, wrote, .. }: Delivered) -> Told {
+fn summary(Delivered { file, bytes, sent, wrote, .. }: Delivered) -> Summary {
     (file, bytes, sent, wrote)
 }
 
@@ -35,17 +35,17 @@ pub(crate) fn broadcast_file(
     file: PathBuf,
     directory: PathBuf,
     root: usize,
-) -> PyResult<Told> {
+) -> PyResult<Summary> {
     run(group, "broadcast_file", move |handle| {
-        unisono_files::broadcast(handle, &file, &directory, root, Options::default()).map(told)
+        unisono_files::broadcast(handle, &file, &directory, root, Options::default()).map(summary)
     })
 }
 
 /// Sends a file to another rank.
 #[pyfunction]
-pub(crate) fn send_file(group: &Bound<'_, Group>, file: PathBuf, to: usize, tag: u32) -> PyResult<Told> {
+pub(crate) fn send_file(group: &Bound<'_, Group>, file: PathBuf, to: usize, tag: u32) -> PyResult<Summary> {
     run(group, "send_file", move |handle| {
-        unisono_files::send(handle, &file, to, tag, Options::default()).map(told)
+        unisono_files::send(handle, &file, to, tag, Options::default()).map(summary)
     })
 }
 
@@ -56,10 +56,10 @@ pub(crate) fn recv_file(
     directory: PathBuf,
     source: Option<usize>,
     tag: u32,
-) -> PyResult<(Told, usize)> {
+) -> PyResult<(Summary, usize)> {
     run(group, "recv_file", move |handle| {
         let from = group::source(source);
         let (delivered, from) = unisono_files::recv(handle, &directory, from, tag, Options::default())?;
-        Ok((told(delivered), from))
+        Ok((summary(delivered), from))
     })
 }

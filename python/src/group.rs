@@ -106,7 +106,7 @@ impl Group {
         }))
     }
 
-    /// Calls `run` on a thread of its own, and lets Python handle signals meanwhile. After Ctrl-C it goes on there.
+    /// Calls `run` on a separate thread, and lets Python handle signals meanwhile. After Ctrl-C it goes on there.
     pub(crate) fn elsewhere<T: Send + 'static>(
         &self,
         py: Python<'_>,

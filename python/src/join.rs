@@ -241,16 +241,16 @@ pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> 
     }
 }
 
-/// Joins on a thread of its own, while this one lets Python handle signals: Ctrl-C ends the wait. The thread then goes on until the time
+/// Joins on a separate thread, while this one lets Python handle signals: Ctrl-C ends the wait. The thread then goes on until the time
 /// to join is over; if it joins it ends the world for all ranks.
 fn joined(
     py: Python<'_>,
     class: Class,
     join: impl FnOnce() -> Result<ProcessGroup, Cause> + Send + 'static,
 ) -> PyResult<Group> {
-    let (tell, mut told) = channel();
+    let (sender, mut joined) = channel();
     let run = move || {
-        if let Err(unheard) = tell.send(join())
+        if let Err(unheard) = sender.send(join())
             && let Ok(group) = unheard.0
         {
             group.abort("its program stopped waiting while it joined");
@@ -258,7 +258,7 @@ fn joined(
     };
     let thread = thread::Builder::new().name("unisono-join".to_owned()).spawn(run);
     thread.map_err(|error| PyRuntimeError::new_err(format!("no thread can be started to join: {error}")))?;
-    match received(py, &mut told)? {
+    match received(py, &mut joined)? {
         Some(Ok(group)) => Ok(Group::new(group, class)),
         Some(Err(error)) => Err(exception(py, class.as_ref(), &error)),
         None => Err(PyRuntimeError::new_err("the thread that joins has panicked")),

@@ -100,7 +100,7 @@ pub(crate) struct Operation {
     /// The thread that makes the result. That runs code of Python's, so nobody waits for it with the GIL.
     maker: Mutex<Option<ThreadId>>,
     made: Condvar,
-    /// Who asked to be called at the end, and the kind of that call.
+    /// The functions to call at the end, each with the kind of that call.
     callbacks: Mutex<Vec<(Py<PyAny>, u8)>>,
 }
 

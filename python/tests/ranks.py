@@ -1,4 +1,4 @@
-"""Runs functions on the ranks of a world, each a process of its own that runs many of them."""
+"""Runs functions on the ranks of a world, each a separate process that runs many of them."""
 
 import contextlib
 import multiprocessing
@@ -105,7 +105,7 @@ def _serve(environment: dict[str, str], pipe: Any) -> None:
 
 
 def alone(size: int, body: Callable[[Group], Any], without: Iterable[int] = (), **env: str) -> list[Any]:
-    """What `body(group)` returns on each rank of a world of its own; ranks `without` an answer end."""
+    """What `body(group)` returns on each rank of a new world; ranks `without` an answer end."""
     ranks = Ranks(size, **env)
     try:
         return ranks.run(body, without=without)

@@ -100,7 +100,7 @@ def other_names(group: Group) -> None:
     for _ in range(2):
         same(group.all_reduce(mine, "prod"), reduced(everyone, "product"))
         same(group.all_reduce(mine, "mean"), reduced(everyone, "avg"))
-    # Each rank has a factor of its own.
+    # Each rank has its own factor.
     total = sum((rank + 1.0) * (rank + 0.5) for rank in range(group.size))
     same(group.all_reduce(mine, f"premulsum({group.rank + 0.5})"), np.array([total]))
 
@@ -321,7 +321,7 @@ def test_bfloat16_is_reduced(world: Ranks) -> None:
     world.run(bfloat16)
 
 
-def test_a_program_can_be_a_world_of_its_own() -> None:
+def test_a_program_can_be_a_world_alone() -> None:
     with unisono.init(rank=0, size=1, timeout=5, provider="tcp") as group:
         assert (group.rank, group.size, group.members) == (0, 1, [0])
         assert repr(group) == "<unisono.Group world: rank 0 of 1>"

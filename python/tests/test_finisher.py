@@ -69,7 +69,7 @@ def test_a_callback_may_wait_for_what_it_has_begun(calls):
             call, kind = _finisher.callback(event.set)
             assert kind == NESTED
             calls.leave(kind, call)
-        # Longer than where one that waits for nothing of its own is passed over.
+        # Longer than the time after which a callback that waits for something is passed over.
         time.sleep(0.4 * _finisher._LATE)
         assert all(event.wait(LONG) for event in inner)
         made.append(number)

@@ -6,7 +6,7 @@ import sys
 
 
 def logged(program: str, **env: str) -> list[str]:
-    """What a program that joins a world of its own, with a list `texts` of the records' texts, prints."""
+    """What a program that joins its own world, with a list `texts` of the records' texts, prints."""
     begin = """
 import logging, time, unisono
 records, texts = [], []

@@ -44,7 +44,7 @@ def word(dtype):
     return names.get(dtype.name, dtype.name)
 
 
-def test_all_types_that_are_as_long_have_codes_of_their_own():
+def test_types_of_one_length_have_different_codes():
     for size, names in ALIKE.items():
         types = [named(name) for name in names]
         assert {dtype.itemsize for dtype in types} == {size}

@@ -196,7 +196,7 @@ def write(call: str, given: ArrayLike, filled: bool) -> Operand:
         raise ValueError(f"{call}: the output is read-only")
     if any(size > 1 and stride == 0 for size, stride in zip(array.shape, array.strides, strict=True)):
         raise ValueError(
-            f"{call}: elements of the output of shape {array.shape} share memory; give it memory of its own with .copy()"
+            f"{call}: elements of the output of shape {array.shape} share memory; give it its own memory with .copy()"
         )
     copy = array.copy() if filled else _numpy.empty(array.shape, array.dtype)
     return Operand(copy, _view(copy, True), array.dtype, array)

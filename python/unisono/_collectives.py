@@ -40,7 +40,7 @@ class Collectives:
         """Reduces all ranks' array, element by element; every rank gets the result.
 
         ``op`` is ``"sum"``, ``"product"``, ``"min"``, ``"max"``, ``"avg"`` or, for integers and truth values, ``"band"``, ``"bor"`` or
-        ``"bxor"``; ``"premulsum(0.5)"`` multiplies this rank's array by a factor of its own first. The sum of truth values is "or", the
+        ``"bxor"``; ``"premulsum(0.5)"`` multiplies this rank's array by its own factor first. The sum of truth values is "or", the
         product "and". Complex numbers can be summed and averaged.
 
         The arrays have the same type and number of elements on all ranks. Returns ``out``, or a new array of the shape of ``array``.

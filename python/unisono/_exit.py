@@ -103,7 +103,7 @@ def _attempt(call: Callable[[_native.Group], None], world: _native.Group) -> Non
             print(f"unisono: {world.abort(told(error))}", file=sys.stderr)
             _interrupted = True
     except RuntimeError as error:
-        # With a class of its own, a failure that a call has raised before is known.
+        # With its own class, a failure that a call has raised before is known.
         if isinstance(error, _native.Error) or _native.late_failure() is not None:
             print(f"unisono: {error}", file=sys.stderr)
 
@@ -114,7 +114,7 @@ def _set_status() -> None:
         return
     if _native.late_failure() is None and not _interrupted:
         return
-    # Who ends the process: nobody but the interpreter, or a function of multiprocessing.
+    # What ends the process: the interpreter alone, or a function of multiprocessing.
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not multiprocessing.util._exit_function.__code__:  # type: ignore[attr-defined]
         frame = frame.f_back

@@ -21,7 +21,7 @@ from unisono import _native
 # callback has begun are made at once, since it may wait for them.
 SOON, IN_ORDER, NESTED = range(3)
 
-# How long the end of the interpreter waits for them, in seconds: what they run may be in a wait of its own.
+# How long the end of the interpreter waits for them, in seconds: what they run may itself be waiting.
 _PATIENCE = 5.0
 
 # The most threads that have nothing to do.

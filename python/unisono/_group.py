@@ -32,7 +32,7 @@ def init(
     """Joins the world: the group of all ranks. Every rank calls it; it returns when all have come.
 
     Rank, size and where ranks meet come from the environment, as ``unisono run``, torchrun, Slurm, Open MPI and MPICH set it; or from
-    the arguments. A program that is started alone can be a world of its own: ``unisono.init(rank=0, size=1)``.
+    the arguments. A program that is started alone can be its own world: ``unisono.init(rank=0, size=1)``.
 
     What is not given is as the environment's ``UNISONO_`` variables say, or the default:
 

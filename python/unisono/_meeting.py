@@ -1,4 +1,4 @@
-"""How ranks meet that have a board of their own, which all of them read: rank 0 serves unisono's store on a free port, and says there where.
+"""How ranks meet that share a board, which all of them read: rank 0 serves unisono's store on a free port, and says there where.
 
 The job's token, which the ranks prove to each other, is random and goes over the board too: who reads that may join.
 """

@@ -49,7 +49,7 @@ class Objects:
         pickled = self._pickled(pickle)
         given = _packed(value, pickled) if self.rank == root else None
         native = _native.broadcast_object(self._native, given, root, timeout)
-        # The root gets what arrives at the others, which a change of its own value meanwhile would not change.
+        # The root gets what arrives at the others, which a change to the value meanwhile would not change.
         return Work(native, lambda got: self._unpacked(call, got, root, pickled))
 
     def gather_object(

@@ -94,7 +94,7 @@ class Work(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._native.is_done():
-            # Who awaits has it loaded; others need not.
+            # A program that awaits has loaded asyncio; the others need not.
             import asyncio
 
             loop = asyncio.get_running_loop()

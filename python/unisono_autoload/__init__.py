@@ -1,6 +1,6 @@
-"""What torch calls at the end of its own import, by the entry point `torch.backends`.
+"""What torch calls when its import ends, by the entry point `torch.backends`.
 
-It is a package of its own, so that a program that imports torch and not unisono loads nothing of unisono.
+It is a separate package, so that a program that imports torch and not unisono loads nothing of unisono.
 """
 
 import os

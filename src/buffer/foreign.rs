@@ -104,7 +104,7 @@ impl Foreign {
         self.operand.len()
     }
 
-    /// The same bytes in memory of its own, which keeps the owner too.
+    /// The same bytes in its own memory, which keeps the owner too.
     pub(crate) fn copied(self) -> Result<Self, SpanError> {
         let mut copy = Aside::new();
         let region = self.operand.copied_to(&mut copy)?;

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::{Memory, foreign::Foreign};
 
-/// Pieces of memory, and how many of their owners were dropped.
+/// Pieces of memory, and how many owners were dropped.
 #[derive(Clone)]
 pub(crate) struct TestMemory(Arc<Inner>);
 

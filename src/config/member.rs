@@ -1,4 +1,4 @@
-//! Who a process is: its rank, its job, and the token that proves that it belongs to the job.
+//! The identity of a process: its rank, its job, and the token that proves that it belongs to the job.
 
 use std::fmt;
 

@@ -169,8 +169,8 @@ mod tests {
             ("node01/", "is neither"),
             ("1:2:3", "is neither"),
         ] {
-            let told = StoreAddress::host_in(text).unwrap_err();
-            assert!(told.contains(problem), "{text}: {told}");
+            let message = StoreAddress::host_in(text).unwrap_err();
+            assert!(message.contains(problem), "{text}: {message}");
         }
     }
 

@@ -10,7 +10,7 @@ const MOST: usize = 1023;
 pub enum ThreadCores {
     /// One core of those that this process may run on: the last core for the host's first rank, the core before it for the
     /// second, and so on; from the last again if there are fewer cores than ranks. Progress threads of ranks with the same
-    /// affinity so have cores of their own, away from the first ones.
+    /// affinity so have cores for themselves, away from the first ones.
     Auto,
     /// One processor for each rank of the host, by the numbers of the system (and of `taskset`).
     Each(Vec<usize>),

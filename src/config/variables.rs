@@ -311,8 +311,11 @@ mod tests {
             assert!(problem.contains(words), "{error}");
             // It may be wrong only together with another.
             let together = format!("UNISONO_LANES × UNISONO_BULK_SLOTS={}: ", 66);
-            let told = error.to_string();
-            assert!(told.starts_with(&format!("{name}={value}: ")) || told.starts_with(&together), "{told}");
+            let message = error.to_string();
+            assert!(
+                message.starts_with(&format!("{name}={value}: ")) || message.starts_with(&together),
+                "{message}"
+            );
         }
         let alone = Config { ranks: 2, ..Config::default() };
         assert!(alone.validate().unwrap_err().to_string().contains("need a place to meet"));

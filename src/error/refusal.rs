@@ -53,7 +53,7 @@ pub enum Refusal {
         ranks: usize,
     },
     /// Another process has this rank.
-    #[error("that rank is taken by {holder}; give every process a rank of its own")]
+    #[error("that rank is taken by {holder}; give every process its own rank")]
     Duplicate {
         /// The process that has it: `pid 17 on node03`.
         holder: String,

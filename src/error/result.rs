@@ -49,7 +49,7 @@ pub enum Error {
     /// threads.
     #[error(
         "this process was forked from process {parent}, rank {rank}, and cannot use the groups of that process: execute \
-        another program here, or join as a rank of its own"
+        another program here, or join as a separate rank"
     )]
     Forked {
         /// The rank in the world of the process that joined.

@@ -1,4 +1,4 @@
-//! Calls on a thread of their own, for bindings to languages that must look at other things while a call waits, such as signals.
+//! Calls on a separate thread, for bindings to languages that must look at other things while a call waits, such as signals.
 
 use std::{
     panic::resume_unwind,
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl ProcessGroup {
-    /// Runs `calls` with another handle of this group on a thread of its own, and asks `go_on` every `every` whether to wait for it on.
+    /// Runs `calls` with another handle of this group on a separate thread, and asks `go_on` every `every` whether to wait for it on.
     /// Returns what it returns, or `None` if this thread does not wait any more: the other one then goes on, until its calls end or the
     /// world is left. Meanwhile this thread counts as one that waits, so that deadlocks are found.
     ///
@@ -27,20 +27,20 @@ impl ProcessGroup {
         mut go_on: impl FnMut() -> bool,
     ) -> Result<Option<T>> {
         let handle = self.with_options(self.options);
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let run = move || {
             let ended = calls(&handle);
             // Before the caller goes on, who may leave with the last handle.
             drop(handle);
             // Nobody receives it if the caller has stopped waiting.
-            let _unheard = tell.send(ended);
+            let _unheard = sender.send(ended);
         };
         let thread = thread::Builder::new().name("unisono-call".to_owned()).spawn(run).map_err(|error| {
             Error::Argument { call, problem: format!("no thread can be started: {error}") }
         })?;
         let _waiting = self.shared.runtime.callers.wait();
         loop {
-            match told.recv_timeout(every) {
+            match receiver.recv_timeout(every) {
                 Ok(ended) => return Ok(Some(ended)),
                 Err(RecvTimeoutError::Timeout) if go_on() => {}
                 Err(RecvTimeoutError::Timeout) => return Ok(None),

@@ -196,14 +196,14 @@ impl ProcessGroup {
     /// Afterwards, handles are dropped without waiting, and this process may join a new world.
     pub fn abort(&self, why: &str) -> Error {
         let runtime = &self.shared.runtime;
-        runtime.told(runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() }))
+        runtime.returned(runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() }))
     }
 
     /// The failure that has ended the world, if there is one; every call returns it.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         let runtime = &self.shared.runtime;
-        match runtime.check().map_err(|error| runtime.told(error)) {
+        match runtime.check().map_err(|error| runtime.returned(error)) {
             Err(Error::Failed(failure)) => Some(failure),
             _ => None,
         }

@@ -86,7 +86,7 @@ impl Shared {
 
     /// Ends all groups. Returns the error of every later call.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
-        self.runtime.told(self.runtime.fail(failure))
+        self.runtime.returned(self.runtime.fail(failure))
     }
 
     /// The number of operations that have begun; after the group has ended, of those that calls have waited for.
@@ -271,7 +271,7 @@ impl Shared {
     pub(crate) fn over(&self, failure: Failure) -> Error {
         match self.runtime.check() {
             Ok(()) => self.fail(failure),
-            Err(error) => self.runtime.told(error),
+            Err(error) => self.runtime.returned(error),
         }
     }
 

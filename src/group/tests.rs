@@ -313,8 +313,11 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
             }
         },
     );
-    let told: Vec<_> = failures.into_iter().flatten().collect();
-    assert!(told.len() == 2 && told[0] == told[1] && told[0].contains("rank 1 has not entered"), "{told:?}");
+    let messages: Vec<_> = failures.into_iter().flatten().collect();
+    assert!(
+        messages.len() == 2 && messages[0] == messages[1] && messages[0].contains("rank 1 has not entered"),
+        "{messages:?}"
+    );
 }
 
 #[test]
@@ -416,7 +419,7 @@ fn ranks_that_disagree_about_one_long_write_find_out() {
         (|it| it.all_gather(&vec![1_u8; LONG], &mut vec![0; 2 * LONG]), |it| it.barrier()),
     ];
     for (number, (one, other)) in long.into_iter().enumerate() {
-        let told = world(
+        let messages = world(
             2,
             |_| {},
             |group| {
@@ -432,13 +435,13 @@ fn ranks_that_disagree_about_one_long_write_find_out() {
                 failure.to_string()
             },
         );
-        assert_eq!(told[0], told[1]);
+        assert_eq!(messages[0], messages[1]);
     }
 }
 
 #[test]
 fn leaving_early_is_a_mismatch_for_the_others() {
-    let told = world(
+    let messages = world(
         2,
         |_| {},
         |group| {
@@ -447,10 +450,11 @@ fn leaving_early_is_a_mismatch_for_the_others() {
                 .then(|| group.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum).unwrap_err().to_string())
         },
     );
-    let told = told.into_iter().flatten().next().unwrap();
+    let messages = messages.into_iter().flatten().next().unwrap();
     assert!(
-        told.contains("rank 0 calls all_reduce(f32, sum)") && told.contains("rank 1 has left before it"),
-        "{told}"
+        messages.contains("rank 0 calls all_reduce(f32, sum)")
+            && messages.contains("rank 1 has left before it"),
+        "{messages}"
     );
 }
 
@@ -466,7 +470,7 @@ fn impossible_settings_are_refused_at_once() {
 }
 
 #[test]
-fn a_handle_may_have_a_pipeline_of_its_own() {
+fn a_handle_may_have_its_own_pipeline() {
     world(3, small, |group| {
         let messages = |chunk_bytes, lanes| {
             let group =

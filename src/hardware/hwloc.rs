@@ -69,7 +69,7 @@ impl Hardware {
     }
 
     /// The hardware in XML that hwloc has written (`lstopo --of xml`). hwloc ends the process on some files that were changed by hand:
-    /// it is for files that are trusted, or for a process of its own, as `unisono doctor` has.
+    /// it is for files that are trusted, or for a separate process, as `unisono doctor` has.
     ///
     /// # Errors
     /// If hwloc does not read it, or the library is built without the feature `hwloc`.
@@ -90,16 +90,16 @@ impl Hardware {
 
     fn load(builder: Result<TopologyBuilder, String>) -> io::Result<Self> {
         let load = |mut builder: TopologyBuilder| {
-            let told = |error: &dyn std::error::Error| error.to_string();
+            let text = |error: &dyn std::error::Error| error.to_string();
             // By itself it would run on each processor in turn, to ask it for what the system has said already. Elsewhere there is no such
             // component, and leaving it out fails.
             if cfg!(target_arch = "x86_64") {
-                builder = builder.without_component("x86").map_err(|error| told(&error))?;
+                builder = builder.without_component("x86").map_err(|error| text(&error))?;
             }
             let builder =
-                builder.with_io_type_filter(TypeFilter::KeepImportant).map_err(|error| told(&error))?;
-            let builder = builder.with_flags(BuildFlags::INCLUDE_DISALLOWED).map_err(|error| told(&error))?;
-            builder.build().map_err(|error| told(&error))
+                builder.with_io_type_filter(TypeFilter::KeepImportant).map_err(|error| text(&error))?;
+            let builder = builder.with_flags(BuildFlags::INCLUDE_DISALLOWED).map_err(|error| text(&error))?;
+            builder.build().map_err(|error| text(&error))
         };
         let topology = builder.and_then(load).map_err(invalid)?;
         let found = Self::of(&topology);
@@ -215,18 +215,18 @@ mod tests {
         Hardware::from_synthetic(text).unwrap()
     }
 
-    fn told<'a>(sets: impl IntoIterator<Item = &'a Processors>) -> Vec<String> {
+    fn words_of<'a>(sets: impl IntoIterator<Item = &'a Processors>) -> Vec<String> {
         sets.into_iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn two_sockets_with_several_caches_and_threads() {
         let hardware = synthetic("pack:2 [numa(memory=1048576)] l3:2(size=33554432) core:2 pu:2");
-        assert_eq!(told(&hardware.packages), ["0-7", "8-15"]);
+        assert_eq!(words_of(&hardware.packages), ["0-7", "8-15"]);
         assert_eq!(hardware.cores.len(), 8);
-        assert_eq!(told(&hardware.cores)[..2], ["0,1", "2,3"]);
+        assert_eq!(words_of(&hardware.cores)[..2], ["0,1", "2,3"]);
         assert_eq!(hardware.allowed.to_string(), "0-15");
-        assert_eq!(told(&hardware.cache_groups()), ["0-3", "4-7", "8-11", "12-15"]);
+        assert_eq!(words_of(&hardware.cache_groups()), ["0-3", "4-7", "8-11", "12-15"]);
         assert!(hardware.caches.iter().all(|cache| (cache.level, cache.size) == (3, Some(32 << 20))));
         let nodes: Vec<_> =
             hardware.nodes.iter().map(|it| (it.number, it.processors.to_string(), it.memory)).collect();
@@ -320,19 +320,19 @@ mod tests {
     #[test]
     fn what_describes_another_host_or_is_wrong_is_told() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/cli/src/doctor/tests/epyc.xml");
-        let told = |set: &[(&str, &str)]| {
+        let warning = |set: &[(&str, &str)]| {
             let value =
                 |name: &str| set.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned());
             doubt(&value)
         };
-        assert_eq!(told(&[]), None);
-        assert_eq!(told(&[("HWLOC_XMLFILE", ""), ("HWLOC_THISSYSTEM", "1")]), None);
+        assert_eq!(warning(&[]), None);
+        assert_eq!(warning(&[("HWLOC_XMLFILE", ""), ("HWLOC_THISSYSTEM", "1")]), None);
         for wrong in [file, "/nowhere.xml"] {
-            let words = told(&[("HWLOC_XMLFILE", wrong)]).unwrap();
+            let words = warning(&[("HWLOC_XMLFILE", wrong)]).unwrap();
             assert!(words.starts_with(&format!("HWLOC_XMLFILE={wrong} describes another host")), "{words}");
         }
-        assert!(told(&[("HWLOC_SYNTHETIC", "pu:2"), ("HWLOC_THISSYSTEM", "0")]).is_some());
-        let claimed = |name, value| told(&[(name, value), ("HWLOC_THISSYSTEM", "1")]);
+        assert!(warning(&[("HWLOC_SYNTHETIC", "pu:2"), ("HWLOC_THISSYSTEM", "0")]).is_some());
+        let claimed = |name, value| warning(&[(name, value), ("HWLOC_THISSYSTEM", "1")]);
         assert_eq!(claimed("HWLOC_XMLFILE", file), None);
         assert_eq!(claimed("HWLOC_SYNTHETIC", "pack:1 pu:2"), None);
         for (name, value) in [

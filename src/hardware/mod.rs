@@ -33,7 +33,7 @@ pub struct Hardware {
     pub caches: Vec<Cache>,
     /// The processors of each core: its hardware threads.
     pub cores: BTreeSet<Processors>,
-    /// Network devices: those that do RDMA, and interfaces with hardware of their own.
+    /// Network devices: those that do RDMA, and interfaces with their own hardware.
     pub devices: Vec<Device>,
     /// The processors that this process may use.
     pub allowed: Processors,

@@ -25,7 +25,7 @@ impl Hardware {
     }
 
     /// The hardware in XML that hwloc has written (`lstopo --of xml`). hwloc ends the process on some files that were changed by hand:
-    /// it is for files that are trusted, or for a process of its own, as `unisono doctor` has.
+    /// it is for files that are trusted, or for a separate process, as `unisono doctor` has.
     ///
     /// # Errors
     /// If hwloc does not read it, or the library is built without the feature `hwloc`.

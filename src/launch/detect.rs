@@ -99,7 +99,7 @@ pub(super) fn job(variable: &impl Fn(&str) -> Option<String>, family: &Family) -
         "Open MPI" => variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid")),
         "PALS" => variable("PALS_APID"),
         "Flux" => variable("FLUX_JOB_ID"),
-        // MPICH has no id of its own; under Slurm its daemons are one step.
+        // MPICH sets no id; under Slurm its daemons are one step.
         "MPICH" | "Slurm" => step(),
         _ => None,
     };

@@ -93,7 +93,8 @@ impl Config {
     }
 }
 
-/// Who this process is where variables say all but where ranks meet, which the program may say; with a place that stands for that.
+/// The launch that the variables describe if they say everything except where ranks meet, which the program may say; a placeholder
+/// stands for the place.
 fn elsewhere(variable: &impl Fn(&str) -> Option<String>) -> Option<Launch> {
     if variable("UNISONO_STORE").is_some() || variable("MASTER_ADDR").is_some() {
         return None;
@@ -104,7 +105,7 @@ fn elsewhere(variable: &impl Fn(&str) -> Option<String>) -> Option<Launch> {
 }
 
 /// The directory for jobs whose ranks are all on this host; only this user has access. It is below /tmp where that is possible, because
-/// some launchers and sites give each rank a TMPDIR of its own.
+/// some launchers and sites give each rank its own TMPDIR.
 fn directory() -> Result<PathBuf> {
     let name = format!("unisono-{}", rustix::process::geteuid().as_raw());
     let shared = Path::new("/tmp").join(&name);

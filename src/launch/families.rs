@@ -18,7 +18,7 @@ pub(super) struct Family {
 /// All launchers, the nearest to the process first: each may be started by those that follow it, and its ranks then inherit their
 /// variables. MPI launchers start their daemons by `srun`, and their ranks inherit the daemons' task numbers (with Open MPI 5.0.11 and
 /// Slurm 22.05: 4 ranks in a step of 2 tasks). Flux and PALS precede MPICH because they set its
-/// variables as well, and PALS has no size of its own.
+/// variables as well, and PALS has no variable for the size.
 pub(super) const FAMILIES: [Family; 8] = [
     Family {
         name: "unisono",

@@ -24,7 +24,7 @@ pub enum Meeting {
 /// How many ports a job has. Among 64 jobs of a host the first is another's in 9 % of cases.
 const PORTS: u64 = 8;
 
-/// The port of a LeaderWorkerSet's leader where no variable names one. A pod has ports of its own.
+/// The port of a LeaderWorkerSet's leader where no variable names one. A pod has its own ports.
 const POD_PORT: u16 = 29500;
 
 /// The place to meet: `UNISONO_STORE`, else `MASTER_ADDR`, else this host if all ranks are on it, else what the launcher tells: hosts

@@ -1,8 +1,8 @@
 //! Decides which launcher started this process, where several have set their variables.
 //!
 //! A launcher that another one started is nearer to the process: its ranks inherit the variables of both. A shell may also have
-//! variables left over from another program, which must not win in silence: `RANK=0 WORLD_SIZE=1` would make each of mpirun's ranks a
-//! world of its own.
+//! variables left over from another program, which must not win in silence: `RANK=0 WORLD_SIZE=1` would make each of mpirun's ranks
+//! its own world.
 
 use super::{
     families::{Found, found, none},

@@ -71,19 +71,19 @@ mod tests {
         let store = ("UNISONO_STORE", "tcp://10.0.0.1:4000");
         let at = |rank, ranks| Some(("tcp://10.0.0.1:4000".to_owned(), rank, ranks));
         let unknown = at(usize::MAX, 0);
-        let told = |set: &[(&str, &str)]| {
+        let launch_of = |set: &[(&str, &str)]| {
             of(&[set, &[store]].concat()).map(|(store, rank, ranks, _)| (store, rank, ranks))
         };
         let (one, three) = (("UNISONO_RANK", "1"), ("UNISONO_WORLD_SIZE", "3"));
         assert_eq!(
-            told(&[one, three, ("UNISONO_LOCAL_RANK", "9"), ("UNISONO_LOCAL_WORLD_SIZE", "3")]),
+            launch_of(&[one, three, ("UNISONO_LOCAL_RANK", "9"), ("UNISONO_LOCAL_WORLD_SIZE", "3")]),
             at(1, 3)
         );
-        assert_eq!(told(&[one, three, ("UNISONO_LOCAL_RANK", "x")]), at(1, 3));
-        assert_eq!(told(&[("UNISONO_RANK", "x"), three]), unknown);
-        assert_eq!(told(&[("UNISONO_RANK", "3"), three]), unknown);
-        assert_eq!(told(&[three]), unknown);
-        assert_eq!(told(&[]), unknown);
+        assert_eq!(launch_of(&[one, three, ("UNISONO_LOCAL_RANK", "x")]), at(1, 3));
+        assert_eq!(launch_of(&[("UNISONO_RANK", "x"), three]), unknown);
+        assert_eq!(launch_of(&[("UNISONO_RANK", "3"), three]), unknown);
+        assert_eq!(launch_of(&[three]), unknown);
+        assert_eq!(launch_of(&[]), unknown);
         // Without a place there is nobody to tell.
         assert_eq!(of(&[one, three]), None);
     }

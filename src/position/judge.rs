@@ -252,10 +252,10 @@ mod tests {
             blocked(vec![receives("recv(f32, from any, tag 2)", &[0, 1, 2])]),
             blocked(vec![inside(0, 2, "barrier()", &[0])]),
         ];
-        let told = words(&positions).unwrap();
+        let message = words(&positions).unwrap();
         assert!(
-            told.contains("rank 0 in recv(f32, from 1, tag 1) for rank 1, rank 1 in recv(f32, from any"),
-            "{told}"
+            message.contains("rank 0 in recv(f32, from 1, tag 1) for rank 1, rank 1 in recv(f32, from any"),
+            "{message}"
         );
         let alone = [blocked(vec![receives("recv(f32, from 0, tag 1)", &[0])])];
         assert_eq!(

@@ -36,7 +36,7 @@ pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
             _ => sentences.add(rank, false, format!("has not entered it ({})", activity(position))),
         }
     }
-    let mut parts = sentences.told();
+    let mut parts = sentences.lines();
     if !left.is_empty() {
         parts.push(format!("{} left the group", rank_list(&left)));
     }
@@ -79,7 +79,7 @@ pub(crate) fn whereabouts(positions: &[Option<Position>]) -> String {
     for (rank, position) in positions.iter().enumerate() {
         sentences.add(rank, false, position.as_ref().map_or_else(|| SILENT.to_owned(), activity));
     }
-    let mut parts = sentences.told();
+    let mut parts = sentences.lines();
     parts.extend(lost(positions));
     parts.join("; ")
 }
@@ -156,10 +156,10 @@ impl Sentences {
         }
     }
 
-    fn told(mut self) -> Vec<String> {
+    fn lines(mut self) -> Vec<String> {
         self.0.sort_by_key(|(done, ..)| *done);
         let more = self.0.len().saturating_sub(DETAILS);
-        let told = self.0.iter().take(DETAILS).map(|(_, words, ranks)| {
+        let lines = self.0.iter().take(DETAILS).map(|(_, words, ranks)| {
             let plural = [("has ", "have"), ("is ", "are"), ("was ", "were")];
             let mut verbs = plural.into_iter().filter(|_| ranks.len() > 1);
             match verbs.find_map(|(one, many)| Some((many, words.strip_prefix(one)?))) {
@@ -168,7 +168,7 @@ impl Sentences {
             }
         });
         let more = (more > 0).then(|| format!("{more} more such"));
-        told.chain(more).collect()
+        lines.chain(more).collect()
     }
 }
 
@@ -293,8 +293,8 @@ mod tests {
     fn what_holds_of_several_ranks_is_said_of_several() {
         let busy = || Some(Position::of(Stage::Busy));
         let held = "held up in libfabric or in a copy, and did not answer";
-        for told in [report(0, 0, &[busy(), busy()]), whereabouts(&[busy(), busy()])] {
-            assert_eq!(told, format!("ranks 0, 1 are {held}"));
+        for message in [report(0, 0, &[busy(), busy()]), whereabouts(&[busy(), busy()])] {
+            assert_eq!(message, format!("ranks 0, 1 are {held}"));
         }
         assert_eq!(report(0, 0, &[busy()]), format!("rank 0 is {held}"));
     }
@@ -302,10 +302,10 @@ mod tests {
     #[test]
     fn a_report_names_ranks_that_are_ahead_and_stays_short() {
         let ahead = [position(0, 3, Some(&[1])), position(0, 3, None), position(0, 4, None)];
-        let told = report(0, 3, &ahead);
+        let message = report(0, 3, &ahead);
         assert!(
-            told.starts_with("ranks 1, 2 have finished it (finished barrier() and called nothing since)"),
-            "{told}"
+            message.starts_with("ranks 1, 2 have finished it (finished barrier() and called nothing since)"),
+            "{message}"
         );
         let many: Vec<_> = (0..10_000).map(|rank| position(0, rank % 100, Some(&[0]))).collect();
         assert!(report(0, 50, &many).len() < 20_000);
@@ -318,9 +318,9 @@ mod tests {
         let traffic = |rank, sent, arrived| vec![Traffic { rank, sent, arrived }];
         positions[0].traffic = traffic(1, 7, 8);
         positions[1].traffic = traffic(0, 9, 7);
-        let told =
+        let message =
             |positions: &[Position]| report(0, 0, &positions.iter().cloned().map(Some).collect::<Vec<_>>());
-        let words = told(&positions);
+        let words = message(&positions);
         assert!(
             words.contains("1 of 9 puts of rank 1 to rank 0, which waits for them, has not arrived"),
             "{words}"
@@ -329,7 +329,7 @@ mod tests {
         assert!(whereabouts(&positions.clone().map(Some)).contains("1 of 9 puts"));
         // All puts have arrived.
         positions[1].traffic = traffic(0, 8, 7);
-        assert!(told(&positions).ends_with("in a cycle"));
+        assert!(message(&positions).ends_with("in a cycle"));
     }
 
     #[test]

@@ -263,21 +263,21 @@ fn mismatches_are_errors() {
             assert_eq!(Kernel::new(dtype, op).is_ok(), !(bitwise && dtype.is_float()), "{op} {dtype}");
         }
     }
-    let told = Kernel::new(Dtype::BF16, ReduceOp::BitOr).unwrap_err().to_string();
-    assert_eq!(told, "bor works on the bits of integers, and bf16 is a float type");
+    let message = Kernel::new(Dtype::BF16, ReduceOp::BitOr).unwrap_err().to_string();
+    assert_eq!(message, "bor works on the bits of integers, and bf16 is a float type");
     let fits = |dtype, factor| ReduceOp::PreMulSum(factor).check(dtype).is_ok();
     assert!(fits(Dtype::I8, -128.0) && !fits(Dtype::I8, 128.0) && !fits(Dtype::I8, 0.5));
     assert!(fits(Dtype::U64, 2f64.powi(63)) && !fits(Dtype::U64, 2f64.powi(64)) && !fits(Dtype::U64, -1.0));
     assert!(fits(Dtype::I64, -(2f64.powi(63))) && !fits(Dtype::I64, 2f64.powi(63)));
     assert!(!fits(Dtype::I32, f64::NAN) && !fits(Dtype::I32, f64::INFINITY));
     assert!(fits(Dtype::F32, 1e38) && !fits(Dtype::F32, 1e39) && fits(Dtype::F64, 1e300));
-    let told = ReduceOp::PreMulSum(0.5).check(Dtype::I8).unwrap_err();
-    assert_eq!(told, "premulsum's factor is 0.5, and for i8 it must be a whole number from -128 to 127");
+    let message = ReduceOp::PreMulSum(0.5).check(Dtype::I8).unwrap_err();
+    assert_eq!(message, "premulsum's factor is 0.5, and for i8 it must be a whole number from -128 to 127");
 }
 
 #[test]
 fn long_factors_are_printed_with_an_exponent() {
-    for (factor, told) in [
+    for (factor, message) in [
         (0.0, "0"),
         (-0.25, "-0.25"),
         (9_007_199_254_740_993.0, "9007199254740992"),
@@ -286,10 +286,10 @@ fn long_factors_are_printed_with_an_exponent() {
         (1e-7, "1e-7"),
         (f64::INFINITY, "inf"),
     ] {
-        assert_eq!(ReduceOp::PreMulSum(factor).to_string(), format!("premulsum({told})"));
+        assert_eq!(ReduceOp::PreMulSum(factor).to_string(), format!("premulsum({message})"));
     }
-    let told = ReduceOp::PreMulSum(1e300).check(Dtype::F32).unwrap_err();
-    assert_eq!(told, "premulsum's factor is 1e300, and for f32 it must be a number f32 can hold");
+    let message = ReduceOp::PreMulSum(1e300).check(Dtype::F32).unwrap_err();
+    assert_eq!(message, "premulsum's factor is 1e300, and for f32 it must be a number f32 can hold");
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl<'a> Search<'a> {
         Self { hosts, ports, next: 0, known: HashMap::new() }
     }
 
-    /// Who accepts a connection at the likeliest host and the next of the others.
+    /// The addresses that accept a connection, at the likeliest host and at the next one of the others.
     pub(super) fn attempt(&mut self) -> std::result::Result<Vec<SocketAddr>, String> {
         let Some((first, others)) = self.hosts.split_first() else { return Err("no host is known".into()) };
         let (now, later) = others.split_at(self.next.min(others.len()));

@@ -168,8 +168,8 @@ pub(crate) fn hear<T: Serialize + DeserializeOwned>(
     // that still waited would take them for dead. The store may end with rank 0, and then nobody is left to tell.
     let refused = board.present(&entries(key)).map_or_else(|_| String::new(), |(_, refused)| refused);
     let verdict = Verdict::<T>::Missing(missing.clone(), refused);
-    let told = missing.iter().try_for_each(|&rank| board.set(&entry(key, rank), ABSENT));
-    if let Err(error) = told.and_then(|()| publish(board, key, &verdict)) {
+    let message = missing.iter().try_for_each(|&rank| board.set(&entry(key, rank), ABSENT));
+    if let Err(error) = message.and_then(|()| publish(board, key, &verdict)) {
         crate::log::debug!(rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
     }
     Ok(verdict)

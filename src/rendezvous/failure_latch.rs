@@ -40,7 +40,7 @@ impl FailureLatch {
         self.changed.notify_all();
         drop(slot);
         // Without the lock: logging may wait for the dynamic linker, which a thread that loads libfabric's providers may hold for ever.
-        // A target of its own, so that a program that prints its errors itself can filter it.
+        // A separate target, so that a program that prints its errors itself can filter it.
         crate::log::error!(target: "unisono::failure", "the group has failed: {failure}");
         true
     }

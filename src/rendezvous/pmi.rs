@@ -405,11 +405,11 @@ mod tests {
             (b"cmd=response_to_init \xff\n", "is no text"),
             (&[b'x'; 2 * MAX_LINE], "has no end"),
         ] {
-            let told = after(said, true, soon()).unwrap_err();
-            assert!(told.contains(problem), "{told}");
+            let message = after(said, true, soon()).unwrap_err();
+            assert!(message.contains(problem), "{message}");
         }
-        let told = after(b"cmd=response", false, Instant::now() + Duration::from_millis(20)).unwrap_err();
-        assert!(told.contains("nothing in time"), "{told}");
+        let message = after(b"cmd=response", false, Instant::now() + Duration::from_millis(20)).unwrap_err();
+        assert!(message.contains("nothing in time"), "{message}");
     }
 
     proptest! {
@@ -438,8 +438,8 @@ mod tests {
     #[test]
     fn what_is_no_socket_is_refused() {
         for descriptor in [usize::MAX, 1 << 20] {
-            let told = meet(descriptor, None, soon()).unwrap_err();
-            assert!(told.contains("PMI_FD="), "{told}");
+            let message = meet(descriptor, None, soon()).unwrap_err();
+            assert!(message.contains("PMI_FD="), "{message}");
         }
     }
 }

@@ -362,8 +362,8 @@ pub(super) fn be_patient(stream: &TcpStream, patience: Duration) -> io::Result<(
 
 /// A job's id as messages carry it: one of more than [`MAX_JOB`] characters is cut, and its hash appended.
 pub(super) fn job(id: &str) -> String {
-    let told: String = id.chars().filter(|c| !c.is_control()).take(MAX_JOB).collect();
-    if told == id { told } else { format!("{told}#{:016x}", fnv(id.as_bytes())) }
+    let message: String = id.chars().filter(|c| !c.is_control()).take(MAX_JOB).collect();
+    if message == id { message } else { format!("{message}#{:016x}", fnv(id.as_bytes())) }
 }
 
 /// Whether a connection broke because nothing arrived: the kernel of the other side has not closed it.

@@ -261,7 +261,7 @@ impl Store {
         })
     }
 
-    /// Starts this rank's watch, in a thread of its own. Can be called once for each store.
+    /// Starts this rank's watch, in a separate thread. Can be called once for each store.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if the store does not admit the watch; [`Error::Failed`] after a failure of the group.
@@ -391,7 +391,7 @@ fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
     if names_loopback(host) { TcpListener::bind((host, port)) } else { listen_to_all(port) }
 }
 
-/// Looks up, in a thread of its own, whether the name by which the other ranks find this host is one of it, and warns if it is not.
+/// Looks up, in a separate thread, whether the name by which the other ranks find this host is one of it, and warns if it is not.
 /// The name of a new container may take a while to be known.
 fn check_name(host: &str, served: Weak<Served>, deadline: Instant) {
     let host = host.to_owned();

@@ -70,7 +70,7 @@ pub(crate) fn begin_on(processor: usize) {
         sched_setaffinity(None, &all)
     });
     if let Err(error) = moved {
-        crate::log::debug!(processor, %error, "cannot move this thread to a processor of its own");
+        crate::log::debug!(processor, %error, "cannot move this thread to its own processor");
     }
 }
 
@@ -127,7 +127,7 @@ fn from_the_last(mut cores: Vec<Vec<usize>>, local: usize) -> Vec<usize> {
 fn own_cores(allowed: &Processors) -> std::io::Result<Vec<Vec<usize>>> {
     let (hardware, doubt) = Hardware::own()?;
     if let Some(doubt) = doubt {
-        crate::log::warn!("UNISONO_THREAD_CORES=auto takes each processor for a core of its own: {doubt}");
+        crate::log::warn!("UNISONO_THREAD_CORES=auto takes each processor for its own core: {doubt}");
     }
     let cores = hardware.cores.into_iter().map(|core| core.and(allowed).iter().collect::<Vec<_>>());
     Ok(cores.filter(|core| !core.is_empty()).collect())
@@ -145,14 +145,14 @@ mod tests {
             |each: &[usize], local, allowed| one_of(each, local, &Processors::parse(allowed).unwrap());
         assert_eq!(one_of(&[4, 2, 4], Some(1), "0,2,4"), Ok(2));
         assert_eq!(one_of(&[4], None, "0,2,4"), Ok(4));
-        let told = |result: std::result::Result<usize, String>| result.unwrap_err();
-        assert!(told(one_of(&[4, 2], None, "2,4")).contains("UNISONO_LOCAL_RANK"));
+        let error_of = |result: std::result::Result<usize, String>| result.unwrap_err();
+        assert!(error_of(one_of(&[4, 2], None, "2,4")).contains("UNISONO_LOCAL_RANK"));
         assert!(
-            told(one_of(&[4, 2], Some(2), "2,4"))
+            error_of(one_of(&[4, 2], Some(2), "2,4"))
                 .ends_with("for 2 ranks of a host, and this is number 2, counted from 0")
         );
         let words = "this process may not run on processor 3, or there is none; it may on 0-2,5";
-        assert_eq!(told(one_of(&[3], Some(0), "0-2,5")), words);
+        assert_eq!(error_of(one_of(&[3], Some(0), "0-2,5")), words);
     }
 
     #[test]

@@ -78,22 +78,22 @@ impl Runtime {
 
     fn spawn(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let runtime = Arc::clone(self);
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let goes_on = move || {
             let bound = runtime.affinity.bind();
             affinity::defer();
             let here = bound.is_ok();
             // The thread that starts this one waits for it.
-            let _ = tell.send(bound);
+            let _ = sender.send(bound);
             // After a panic too, completion actions run.
             while here && catch_unwind(AssertUnwindSafe(|| runtime.background())).is_err() {
                 // The log's subscriber may panic too.
-                let told = || crate::log::error!(rank = runtime.rank, "the progress thread has panicked");
-                catch_unwind(AssertUnwindSafe(told)).unwrap_or_else(std::mem::forget);
+                let report = || crate::log::error!(rank = runtime.rank, "the progress thread has panicked");
+                catch_unwind(AssertUnwindSafe(report)).unwrap_or_else(std::mem::forget);
             }
         };
         let thread = thread::Builder::new().name("unisono".to_owned()).spawn(goes_on)?;
-        told.recv().unwrap_or(Ok(())).map(|()| thread)
+        receiver.recv().unwrap_or(Ok(())).map(|()| thread)
     }
 
     /// Drives while nobody else does, and runs completion actions, until the end.

@@ -49,10 +49,10 @@ impl Host {
     fn read() -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|boot| boot.trim().to_owned());
-        let mut unread = boot.as_ref().err().map(told);
+        let mut unread = boot.as_ref().err().map(reason_of);
         let mut namespace = |kind: &str| {
             let file = fs::metadata(format!("/proc/self/ns/{kind}"));
-            unread = unread.take().or_else(|| file.as_ref().err().map(told));
+            unread = unread.take().or_else(|| file.as_ref().err().map(reason_of));
             file.map_or(0, |file| file.ino())
         };
         let boot = boot.ok().filter(|boot| !boot.is_empty());
@@ -73,8 +73,8 @@ impl Host {
             for (rank, (name, host)) in all.iter().enumerate() {
                 camps.entry(of(host)).or_insert((name, Vec::new())).1.push(rank);
             }
-            let told = |(name, ranks): &(&str, Vec<Rank>)| format!("{} on {name}", rank_list(ranks));
-            (camps.len() > 1).then(|| camps.values().map(told).collect::<Vec<_>>().join(", "))
+            let described = |(name, ranks): &(&str, Vec<Rank>)| format!("{} on {name}", rank_list(ranks));
+            (camps.len() > 1).then(|| camps.values().map(described).collect::<Vec<_>>().join(", "))
         }
         if let Some(camps) = camps(all, |host| host.boot) {
             return Some(format!("shared memory reaches ranks of one host only, and there are {camps}"));
@@ -118,7 +118,7 @@ impl HostId {
 }
 
 /// An error of reading, and what to do.
-fn told(error: &std::io::Error) -> String {
+fn reason_of(error: &std::io::Error) -> String {
     let full = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|it| Some(it.raw_os_error()));
     let advice =
         if full.contains(&error.raw_os_error()) { "; raise the limit on open files (ulimit -n)" } else { "" };
@@ -140,16 +140,19 @@ mod tests {
             |name: &str, other: HostId| Host::apart(&[("alpha", here), (name, other), ("alpha", here)]);
         assert_eq!(apart("alpha", here), None);
         let (network, user) = (here.network + 1, (here.user.0 + 1, here.user.1));
-        let told = apart("beta", HostId { boot: here.boot ^ 1, processes: 2, network, user }).unwrap();
-        assert!(told.starts_with("shared memory reaches ranks of one host only, and there are "), "{told}");
-        assert!(told.contains("ranks 0, 2 on alpha") && told.contains("rank 1 on beta"), "{told}");
-        let told = apart("alpha", HostId { network, user, ..here }).unwrap();
-        assert!(told.contains("network namespace") && told.contains("--network=host"), "{told}");
+        let message = apart("beta", HostId { boot: here.boot ^ 1, processes: 2, network, user }).unwrap();
+        assert!(
+            message.starts_with("shared memory reaches ranks of one host only, and there are "),
+            "{message}"
+        );
+        assert!(message.contains("ranks 0, 2 on alpha") && message.contains("rank 1 on beta"), "{message}");
+        let message = apart("alpha", HostId { network, user, ..here }).unwrap();
+        assert!(message.contains("network namespace") && message.contains("--network=host"), "{message}");
         for user in [user, (here.user.0, here.user.1 + 1)] {
-            let told = apart("alpha", HostId { user, ..here }).unwrap();
-            assert!(told.contains("one user"), "{told}");
+            let message = apart("alpha", HostId { user, ..here }).unwrap();
+            assert!(message.contains("one user"), "{message}");
         }
-        // Each may have processes of its own.
+        // Each may have its own processes.
         assert_eq!(apart("gamma", HostId { processes: 2, ..here }), None);
     }
 

@@ -21,6 +21,7 @@ mod background;
 mod callers;
 mod current;
 pub(crate) mod host;
+mod late;
 pub(crate) mod monitor;
 pub(crate) mod network;
 pub(crate) mod peer;
@@ -28,10 +29,9 @@ mod position;
 pub(crate) mod roster;
 mod submission;
 mod supervisor;
-mod told;
 pub(crate) mod watchdog;
 
-pub use self::told::late_failure;
+pub use self::late::late_failure;
 use self::{affinity::Affinity, callers::Callers, monitor::Monitor, roster::Roster, submission::Submission};
 use crate::{
     buffer::Registry,
@@ -289,14 +289,14 @@ impl Runtime {
             self.wait_until(outcome, None);
         }
         match outcome.take() {
-            Some(end) => end.map_err(|failure| self.told(Error::Failed(failure))),
+            Some(end) => end.map_err(|failure| self.returned(Error::Failed(failure))),
             None => Err(self.no_more()),
         }
     }
 
     /// The error of a call after the world has ended.
     fn no_more(&self) -> Error {
-        self.told(Error::Failed(Driver::failed(self).unwrap_or(Failure::Closed)))
+        self.returned(Error::Failed(Driver::failed(self).unwrap_or(Failure::Closed)))
     }
 
     /// Waits for the end of an operation, and drives if no other waiting thread does. Returns `false` if the time is over first;
@@ -554,7 +554,7 @@ impl Runtime {
         if roles.left && roles.failed.is_none() {
             return Err(Error::Left { call });
         }
-        self.check_roles(roles).map_err(|error| self.told(error))
+        self.check_roles(roles).map_err(|error| self.returned(error))
     }
 
     /// Ends all groups on all ranks, by telling the store. The driver stops, because the latch is raised.

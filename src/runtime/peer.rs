@@ -70,7 +70,7 @@ pub(crate) fn chooser(peers: &[PeerInfo<'_>], provider: &str) -> Chooser {
         let (ranks, cores) = sharing(boot, here.iter().copied());
         ranks.min(cores)
     });
-    // A container with a network namespace of its own counts as a host, unless the ranks communicate by shared memory.
+    // A container with its own network namespace counts as a host, unless the ranks communicate by shared memory.
     let network = |peer: &PeerInfo<'_>| if kind == Kind::SharedMemory { 0 } else { peer.host.network };
     let mut hosts: BTreeMap<(u64, u64), (u32, BTreeSet<u32>)> = BTreeMap::new();
     let mut host_of = Vec::new();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_of_one_machine_share_its_cores_and_have_limits_of_their_own() {
+    fn containers_of_one_machine_share_its_cores_and_have_separate_limits() {
         let mut all = vec![peer("a", &[0, 1, 2, 3], 1); 4];
         for (peer, container) in all.iter_mut().zip([1, 1, 2, 2]) {
             peer.host.processes = container;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_with_a_network_of_their_own_are_on_hosts_of_their_own() {
+    fn ranks_with_separate_networks_are_on_separate_hosts() {
         let mut all = vec![peer("a", &[0, 1], 2); 4];
         for (rank, peer) in all.iter_mut().enumerate() {
             peer.host.network = rank as u64 / 2;

@@ -1,4 +1,4 @@
-//! The position that this rank reports to the store's watch, which asks from a thread of its own.
+//! The position that this rank reports to the store's watch, which asks from a separate thread.
 
 use std::{
     sync::{Arc, TryLockError, atomic::Ordering},

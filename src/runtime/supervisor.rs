@@ -89,8 +89,8 @@ impl Driver for Runtime {
         roles.failed.clone().filter(|_| roles.gone)
     }
 
-    fn told(&self, error: Error) -> Error {
-        Self::told(self, error)
+    fn returned(&self, error: Error) -> Error {
+        Self::returned(self, error)
     }
 
     fn check_process(&self) -> Result<()> {

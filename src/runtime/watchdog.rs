@@ -112,7 +112,7 @@ impl Looks {
         }
         let stay = stay?;
         self.found = self.found.saturating_add(1);
-        // If the call alone lasts longer than the timeout, the operation has passed its deadline. Joining has a deadline of its own.
+        // If the call alone lasts longer than the timeout, the operation has passed its deadline. Joining has its own deadline.
         if failed || !stay.call.opens() && LOOK.saturating_mul(self.found) > timeout {
             self.late += 1;
         }

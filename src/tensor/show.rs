@@ -22,7 +22,7 @@ impl Display for TensorView<'_> {
         let long = lists.iter().fold(1, |count: usize, &len| count.saturating_mul(len)) > MOST;
         let mut index = vec![0; lists.len()];
         let mut opens = lists.len();
-        let mut told = 0;
+        let mut shown = 0;
         loop {
             (0..opens).try_for_each(|_| f.write_str("["))?;
             match empty {
@@ -45,8 +45,8 @@ impl Display for TensorView<'_> {
             if ended == lists.len() {
                 return Ok(());
             }
-            told += 1 + ended;
-            if told > ALL {
+            shown += 1 + ended;
+            if shown > ALL {
                 f.write_str(", ...")?;
                 return (ended..lists.len()).try_for_each(|_| f.write_str("]"));
             }

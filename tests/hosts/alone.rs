@@ -114,12 +114,12 @@ fn broken(provider: &str) -> Outcome {
         let words = end.said("failure")?;
         ensure!(words == first, "rank {} says {words:?}, rank 0 {first:?}", end.rank);
         // libfabric 2.5 makes the connection anew, and says nothing of what it has lost.
-        let told = [
+        let messages = [
             "the connection to rank 0 on host0: ",
             "the connection to rank 1 on host1: ",
             "connection between them was broken",
         ];
-        ensure!(told.iter().any(|told| words.contains(told)), "rank {}: {words:?}", end.rank);
+        ensure!(messages.iter().any(|message| words.contains(message)), "rank {}: {words:?}", end.rank);
         let took = end.number("failed after")?;
         ensure!(took < 14_000, "rank {} heard of it {took} ms after it had joined", end.rank);
     }

@@ -41,7 +41,7 @@ impl Forgetful {
     /// A switch between the hosts of these network namespaces, which forgets a connection after so long.
     pub(crate) fn new(namespaces: [PathBuf; 2], idle: Duration) -> Result<Self> {
         let [one, other] = namespaces.map(|namespace| {
-            // A thread of its own, which ends in that namespace.
+            // A separate thread, which ends in that namespace.
             thread::spawn(move || tap(namespace).map_err(|error| error.to_string())).join()
         });
         let taps = [one.map_err(|_| "a panic")??, other.map_err(|_| "a panic")??];

@@ -62,19 +62,19 @@ fn waits(marks: &str) -> Result<unisono::ProcessGroup, Box<dyn std::error::Error
 fn kept_alive(provider: &str) -> Outcome {
     let (hosts, marks) = (Hosts::on_one_network(2)?, tempfile::tempdir()?);
     let world = idle(provider, "idles", &hosts, marks.path())?;
-    let mut told = String::new();
+    let mut message = String::new();
     let kept = (0..LOOKS).any(|_| {
         thread::sleep(LOOK);
         let all = ["host0", "host1"].map(|host| hosts.sh(host, "ss -Htno state established"));
-        told = all.into_iter().map(|told| told.unwrap_or_else(|error| error.to_string())).collect();
-        let lines = || told.lines().filter(|line| !line.trim().is_empty());
+        message = all.into_iter().map(|message| message.unwrap_or_else(|error| error.to_string())).collect();
+        let lines = || message.lines().filter(|line| !line.trim().is_empty());
         let data = lines().filter(|line| !line.contains(&format!(":{PORT} "))).count();
         data >= 2 && lines().all(|line| line.contains("timer:(keepalive"))
     });
     fs::write(marks.path().join("done"), b"")?;
     world.end_all()?.iter().try_for_each(End::well)?;
-    ensure!(kept, "not all are kept alive: {told}");
-    Ok(Verdict::Measured(format!("{} connections", told.lines().count())))
+    ensure!(kept, "not all are kept alive: {message}");
+    Ok(Verdict::Measured(format!("{} connections", message.lines().count())))
 }
 
 /// After this the switch forgets a connection: a little longer than it takes to find the connections, and to send the first probe.

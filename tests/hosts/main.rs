@@ -5,7 +5,7 @@
 //! whose name contains it. `UNISONO_TEST_PROVIDERS` names providers, with spaces between them: `tcp` and, with memory shared within a
 //! host, `shm,tcp` if it is not set.
 //!
-//! A new case is a function in a file of its own here, and a row in that file's `CASES`; what its ranks do is a row of
+//! A new case is a function in its own file here, and a row in that file's `CASES`; what its ranks do is a row of
 //! `ROLES`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]

@@ -127,9 +127,9 @@ impl Hosts {
         // A burst of what a NIC sends at once, and a queue of half a megabyte.
         let bucket = format!("root tbf rate {megabits}mbit burst 128kb limit 512kb");
         self.sh(host, &format!("tc qdisc replace dev {interface} {bucket}"))?;
-        let (file, told) =
+        let (file, message) =
             (format!("/dev/shm/{interface}.speed"), format!("/sys/class/net/{interface}/speed"));
-        self.sh(host, &format!("echo {megabits} > {file}\nmount --bind {file} {told}"))?;
+        self.sh(host, &format!("echo {megabits} > {file}\nmount --bind {file} {message}"))?;
         self.switch.sh(&format!("tc qdisc replace dev {} {bucket}", port(host, interface))).map(drop)
     }
 

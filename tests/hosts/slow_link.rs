@@ -52,7 +52,7 @@ fn bench(provider: &str, hosts: usize, each: usize) -> Outcome {
 /// Measures the default and each algorithm at each size. Says the medians of the slowest rank.
 fn play_measures(_: &str) -> rank::Outcome {
     let group = join()?;
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for (bytes, long) in SIZES {
         let mut data = vec![1.0_f32; bytes.div_ceil(4)];
         let chosen = group.algorithm(
@@ -84,8 +84,8 @@ fn play_measures(_: &str) -> rank::Outcome {
         times.sort_by(|one, other| one.1.total_cmp(&other.1));
         let default = times.iter().find(|(name, _)| *name == chosen).map_or(f32::NAN, |(_, time)| *time);
         let all: Vec<_> = times.iter().map(|(name, time)| format!("{name} {time:.0}")).collect();
-        told.push(format!("{bytes} B: default {chosen} {default:.0} µs, of {}", all.join(", ")));
+        messages.push(format!("{bytes} B: default {chosen} {default:.0} µs, of {}", all.join(", ")));
     }
-    say("table", told.join("; "));
+    say("table", messages.join("; "));
     Ok(group.leave()?)
 }

@@ -99,11 +99,11 @@ const PALS_AT_MASTER: &str = "PALS_APID=b15a8eb7 PALS_LOCAL_RANKID=1 PALS_LOCAL_
 const LWS: &str = "KUBERNETES_SERVICE_HOST=10.96.0.1 LWS_GROUP_SIZE=4 LWS_LEADER_ADDRESS=train-0.train.default LWS_WORKER_INDEX=2";
 
 /// The expected launch: launcher, rank, ranks, local rank, local ranks, job.
-type Told = (&'static str, usize, usize, Option<usize>, Option<usize>, &'static str);
+type Wanted = (&'static str, usize, usize, Option<usize>, Option<usize>, &'static str);
 
 #[test]
 fn real_launchers_are_understood() {
-    let cases: [(&str, Told); 15] = [
+    let cases: [(&str, Wanted); 15] = [
         (TORCHRUN, ("torchrun", 3, 4, Some(1), Some(2), "job7")),
         (OPEN_MPI, ("Open MPI", 1, 2, Some(1), Some(2), "prterun-vm-11994@1")),
         (MPICH, ("MPICH", 1, 2, Some(1), Some(2), "")),
@@ -120,11 +120,11 @@ fn real_launchers_are_understood() {
         (LWS, ("LeaderWorkerSet", 2, 4, None, None, "")),
         ("UNISONO_RANK=0 UNISONO_WORLD_SIZE=1", ("unisono", 0, 1, None, None, "")),
     ];
-    for (environment, told) in cases {
+    for (environment, wanted) in cases {
         let it = launch(environment).unwrap_or_else(|error| panic!("{error}\n{environment}"));
         let got = (it.launcher, it.rank, it.ranks, it.local_rank, it.local_ranks, it.job.as_str());
         assert!(it.token.is_empty(), "a job's id is no secret: {environment}");
-        assert_eq!(got, told, "{environment}");
+        assert_eq!(got, wanted, "{environment}");
     }
 }
 
@@ -195,15 +195,15 @@ fn ranks_get_the_address_of_the_store() {
         .replace("node01", "node[01-02]")
         .replace("LOCALID=1", "LOCALID=0");
     assert_eq!(among(meeting(&pmi2)).0, "node01 node02");
-    // A pod has ports of its own.
+    // A pod has its own ports.
     assert_eq!(port_at(meeting(LWS), "train-0.train.default"), 29500);
     assert_eq!(port_at(meeting(&format!("{LWS} MASTER_PORT=5")), "train-0.train.default"), 5);
     // What the user says goes first.
     for environment in [SLURM, MPICH, OPEN_MPI, MPICH_IN_SLURM, MPICH_ON_TWO, FLUX, PALS, LWS] {
-        let told = format!("{environment} MASTER_ADDR=10.0.0.1 MASTER_PORT=1234");
-        assert_eq!(port_at(meeting(&told), "10.0.0.1"), 1234, "{environment}");
+        let named = format!("{environment} MASTER_ADDR=10.0.0.1 MASTER_PORT=1234");
+        assert_eq!(port_at(meeting(&named), "10.0.0.1"), 1234, "{environment}");
         let store = StoreAddress::File("/shared/here".into());
-        assert_eq!(meeting(&format!("{told} UNISONO_STORE=file:///shared/here")), Meeting::At(store));
+        assert_eq!(meeting(&format!("{named} UNISONO_STORE=file:///shared/here")), Meeting::At(store));
     }
     let slurm = format!("{SLURM} MASTER_ADDR=10.0.0.1");
     assert_eq!(
@@ -282,8 +282,8 @@ fn launchers_that_contradict_each_other_are_named() {
         assert!([one, two].iter().all(|word| error.contains(word)), "{error}\n{environment}");
     }
     let error = launch(&format!("RANK=0 WORLD_SIZE=1 {OPEN_MPI}")).unwrap_err().to_string();
-    let told = "RANK=0: RANK=0 and WORLD_SIZE=1 (torchrun) contradict OMPI_COMM_WORLD_RANK=1 and OMPI_COMM_WORLD_SIZE=2 (Open MPI)";
-    assert!(error.starts_with(told) && error.contains("Unset RANK and WORLD_SIZE"), "{error}");
+    let message = "RANK=0: RANK=0 and WORLD_SIZE=1 (torchrun) contradict OMPI_COMM_WORLD_RANK=1 and OMPI_COMM_WORLD_SIZE=2 (Open MPI)";
+    assert!(error.starts_with(message) && error.contains("Unset RANK and WORLD_SIZE"), "{error}");
 }
 
 #[test]
@@ -412,7 +412,7 @@ fn whatever_is_wrong_is_named() {
 }
 
 #[test]
-#[ignore = "what the next test starts as a process of its own"]
+#[ignore = "what the next test starts as a separate process"]
 fn a_process_that_tells_its_config() {
     match Config::from_env() {
         Ok(config) => println!("told {config:?}"),
@@ -423,7 +423,7 @@ fn a_process_that_tells_its_config() {
 #[test]
 fn the_real_environment_is_read() {
     let directory = tempfile::tempdir().unwrap();
-    let told = |environment: &str| {
+    let launched = |environment: &str| {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "a_process_that_tells_its_config", "--ignored", "--nocapture"])
             .env_clear()
@@ -434,17 +434,17 @@ fn the_real_environment_is_read() {
         let text = String::from_utf8(output.stdout).unwrap();
         text.lines().find_map(|line| Some(line.split_once("told ")?.1.to_owned())).unwrap()
     };
-    let nothing = told("");
+    let nothing = launched("");
     assert!(nothing.contains("UNISONO_RANK") && nothing.contains("mpirun"), "{nothing}");
-    let config = told(&format!("{TORCHRUN} UNISONO_CHUNK=64K UNISONO_UNHEARD_OF=1"));
+    let config = launched(&format!("{TORCHRUN} UNISONO_CHUNK=64K UNISONO_UNHEARD_OF=1"));
     assert!(config.contains("rank: 3, ranks: 4,") && config.contains("chunk: 65536,"), "{config}");
-    let wrong = told(&format!("{TORCHRUN} UNISONO_LANES=many"));
+    let wrong = launched(&format!("{TORCHRUN} UNISONO_LANES=many"));
     assert!(wrong.starts_with("UNISONO_LANES=many: wanted a number"), "{wrong}");
     // All ranks on one machine and no word of where to meet: a directory that is this user's alone, and the
     // process that started them, of which all ranks know.
     // All ranks on one machine and no word of where to meet: a directory that is this user's alone and does not depend on a TMPDIR
     // that each rank may have for itself, and the process that started them, of which all ranks know.
-    let config = told(MPICH);
+    let config = launched(MPICH);
     assert!(config.contains(&format!("job: \"job-{}\", token: Token(none)", std::process::id())), "{config}");
     let meeting = Path::new("/tmp").join(format!("unisono-{}", rustix::process::getuid().as_raw()));
     assert!(config.contains(&format!("store: Some(File({meeting:?}))")), "{config}");
@@ -455,7 +455,7 @@ fn the_real_environment_is_read() {
 #[test]
 fn jobs_that_one_slurm_step_starts_do_not_meet() {
     let directory = tempfile::tempdir().unwrap();
-    // A daemon by its name, which is all that it is known by. One of its ranks has a script of its own above it.
+    // A daemon by its name, which is all that it is known by. One of its ranks has its own script above it.
     // A link, not a copy: while another test forks, its child has the copy open for writing, and nobody can execute it.
     let daemon = directory.path().join("hydra_pmi_proxy");
     symlink("/bin/sh", &daemon).unwrap();
@@ -485,38 +485,38 @@ fn jobs_that_one_slurm_step_starts_do_not_meet() {
 fn a_token_comes_from_a_file_that_nobody_else_reads() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
-    let told = |path: &Path| match launch(&format!("{MPICH} UNISONO_TOKEN_FILE={}", path.display())) {
+    let launched = |path: &Path| match launch(&format!("{MPICH} UNISONO_TOKEN_FILE={}", path.display())) {
         Ok(launch) => launch.token.reveal().to_owned(),
         Err(Error::Config { name, problem, .. }) if name == "UNISONO_TOKEN_FILE" => problem,
         Err(other) => panic!("{other}"),
     };
     let mode = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-    assert!(told(&file).contains("cannot read it"));
+    assert!(launched(&file).contains("cannot read it"));
     fs::write(&file, "a b\r\n").unwrap();
     mode(0o644);
-    assert!(told(&file).contains("mode 0644 gives access"), "{}", told(&file));
+    assert!(launched(&file).contains("mode 0644 gives access"), "{}", launched(&file));
     for closed in [0o600, 0o400] {
         mode(closed);
-        assert_eq!(told(&file), "a b");
+        assert_eq!(launched(&file), "a b");
     }
     // As secrets are mounted into containers.
     let link = directory.path().join("link");
     symlink(&file, &link).unwrap();
-    assert_eq!(told(&link), "a b");
+    assert_eq!(launched(&link), "a b");
     mode(0o600);
     for (text, problem) in [("\n", "is empty"), (&"x".repeat(5000), "longer than 4096 bytes")] {
         fs::write(&file, text).unwrap();
-        assert!(told(&file).contains(problem), "{}", told(&file));
+        assert!(launched(&file).contains(problem), "{}", launched(&file));
     }
     let pipe = directory.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for no_file in [&pipe, Path::new("/dev/zero"), directory.path()] {
-        assert!(told(no_file).contains("a regular file is wanted"), "{}", told(no_file));
+        assert!(launched(no_file).contains("a regular file is wanted"), "{}", launched(no_file));
     }
     if rustix::process::geteuid().is_root() {
         fs::write(&file, "secret").unwrap();
         std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
-        assert!(told(&file).contains("belongs to user 65534"), "{}", told(&file));
+        assert!(launched(&file).contains("belongs to user 65534"), "{}", launched(&file));
     } else {
         println!("SKIPPED: the file of another user: only root can make one");
     }
@@ -531,8 +531,8 @@ fn what_is_no_text_is_refused_and_a_token_not_shown() {
         .env("UNISONO_STORE", OsStr::from_bytes(b"file:///tmp/caf\xe9"))
         .output()
         .unwrap();
-    let told = String::from_utf8(output.stdout).unwrap();
-    assert!(told.contains("told UNISONO_STORE=") && told.contains("is not UTF-8"), "{told}");
+    let message = String::from_utf8(output.stdout).unwrap();
+    assert!(message.contains("told UNISONO_STORE=") && message.contains("is not UTF-8"), "{message}");
     for token in [&b"geheim"[..], b"geheim\xe9"] {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "a_process_that_tells_its_config", "--ignored", "--nocapture"])
@@ -541,8 +541,11 @@ fn what_is_no_text_is_refused_and_a_token_not_shown() {
             .env("UNISONO_TOKEN", OsStr::from_bytes(token))
             .output()
             .unwrap();
-        let told = String::from_utf8(output.stdout).unwrap();
-        assert!(told.contains("Token(not shown)") || told.contains("UNISONO_TOKEN: is not UTF-8"), "{told}");
-        assert!(!told.contains("geheim"), "{told}");
+        let message = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            message.contains("Token(not shown)") || message.contains("UNISONO_TOKEN: is not UTF-8"),
+            "{message}"
+        );
+        assert!(!message.contains("geheim"), "{message}");
     }
 }

@@ -147,7 +147,7 @@ const TABLE: [Row; 18] = [
     // With one task on each host these are the daemons of mpirun and mpiexec.
     (Srun, false, [2, 3],    [Inner, Inner, Inner, Both,  Inner, Inner, Inner, Both]),
     (Srun, true, [2, 3],     [Inner, Inner, Both,  Both,  Inner, Both,  Inner, Both]),
-    // `srun --pty bash`, or salloc with a shell of its own.
+    // `srun --pty bash`, or salloc with a separate shell.
     (Srun, true, [1, 1],     [Inner, Inner, Inner, Both,  Inner, Inner, Inner, Inner]),
     (Lws, false, [2, 3],     [Inner, Inner, Inner, Inner, Inner, Inner, Inner, Both]),
     (Lws, false, [1, 1],     [Inner, Inner, Inner, Inner, Inner, Inner, Inner, Inner]),
@@ -165,8 +165,8 @@ fn found(variables: &Variables) -> Result<Launch, Error> {
 /// Whether `error` says which variables of `who`, with their values, contradict others.
 fn names(error: &str, who: Who, variables: &Variables) -> bool {
     let [name, rank, ranks] = who.family();
-    let told = format!("{rank}={} and {ranks}={} ({name})", variables[rank], variables[ranks]);
-    error.contains("contradict") && error.contains(&told)
+    let message = format!("{rank}={} and {ranks}={} ({name})", variables[rank], variables[ranks]);
+    error.contains("contradict") && error.contains(&message)
 }
 
 #[test]

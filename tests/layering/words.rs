@@ -51,14 +51,27 @@ const TYPES: &[(&str, &str)] = &[
     ("World", "Topology, or what it is"),
 ];
 
-/// The old words in a text: the line, the word, and what to say instead.
-pub(crate) fn old_words(text: &str) -> Vec<(usize, &'static str, &'static str)> {
-    let mut parts: Vec<(String, usize)> = Vec::new();
-    let mut found = Vec::new();
+/// What is found in a text: the line, the word or phrase, and what to say instead.
+type Found = Vec<(usize, &'static str, &'static str)>;
+
+/// The old words in a text.
+pub(crate) fn old_words(text: &str) -> Found {
+    let mut found = phrases(text, WORDS);
     for (index, line) in text.lines().enumerate() {
         for name in line.split(|c: char| !c.is_alphanumeric()) {
             let types = TYPES.iter().filter(|(old, _)| name == *old);
             found.extend(types.map(|(old, new)| (index + 1, *old, *new)));
+        }
+    }
+    found
+}
+
+/// Where these words and phrases stand in a text, but for those that are [meant](MEANT).
+pub(crate) fn phrases(text: &str, wanted: &'static [(&'static str, &'static str)]) -> Found {
+    let mut parts: Vec<(String, usize)> = Vec::new();
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        for name in line.split(|c: char| !c.is_alphanumeric()) {
             // `CamelCase` is two words.
             let mut lower = true;
             for c in name.chars() {
@@ -82,13 +95,13 @@ pub(crate) fn old_words(text: &str) -> Vec<(usize, &'static str, &'static str)> 
         })
     };
     let words: Vec<(Vec<_>, _, _)> =
-        WORDS.iter().map(|(old, new)| (old.split(' ').collect(), *old, *new)).collect();
+        wanted.iter().map(|(old, new)| (old.split(' ').collect(), *old, *new)).collect();
     let meant: Vec<Vec<_>> = MEANT.iter().map(|phrase| phrase.split(' ').collect()).collect();
     for end in 1..=parts.len() {
         if let Some((_, old, new)) = words.iter().find(|(phrase, ..)| ends(end, phrase))
             && !meant.iter().any(|phrase| ends(end, phrase))
         {
-            found.push((parts[end - 1].1, old, new));
+            found.push((parts[end - 1].1, *old, *new));
         }
     }
     found

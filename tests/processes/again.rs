@@ -37,30 +37,30 @@ fn text() -> String {
 fn aborts(_: &str) -> rank::Outcome {
     let world = join()?;
     rank::meet(&world);
-    let told = thread::scope(|scope| {
+    let messages = thread::scope(|scope| {
         let receives = scope.spawn(|| {
             failure(world.recv(&mut [0_u8], world.rank(), 7).map(drop)).map_err(|it| it.to_string())
         });
         let reduces = (world.rank() != 1).then(|| {
             scope.spawn(|| failure(world.all_reduce(&mut [1_u8], ReduceOp::Sum)).map_err(|it| it.to_string()))
         });
-        let mut told = Vec::new();
+        let mut messages = Vec::new();
         if world.rank() == 1 {
             thread::sleep(Duration::from_millis(200));
             match world.abort(&text()) {
-                Error::Failed(failure) => told.push(failure),
+                Error::Failed(failure) => messages.push(failure),
                 other => return Err(format!("not a failure: {other}")),
             }
         }
         let threads = [Some(receives), reduces].into_iter().flatten();
         threads
             .map(|it| it.join().unwrap_or_else(|_| Err("a panic".into())))
-            .try_for_each(|it| it.map(|it| told.push(it)))?;
-        Ok(told)
+            .try_for_each(|it| it.map(|it| messages.push(it)))?;
+        Ok(messages)
     })?;
-    ensure!(told.iter().all(|it| *it == told[0]), "a thread is told something else");
-    ensure!(matches!(&told[0], Failure::Aborted { rank: 1, .. }), "{}", told[0]);
-    say("failure", &told[0]);
+    ensure!(messages.iter().all(|it| *it == messages[0]), "a thread is told something else");
+    ensure!(matches!(&messages[0], Failure::Aborted { rank: 1, .. }), "{}", messages[0]);
+    say("failure", &messages[0]);
     // Neither of these panics or waits.
     drop(world);
     Ok(())
@@ -85,8 +85,8 @@ static WORLD: OnceLock<ProcessGroup> = OnceLock::new();
 
 extern "C" fn last_words() {
     if let Some(world) = WORLD.get() {
-        let told = world.abort("KeyError: 'lr'");
-        say("failure", told);
+        let message = world.abort("KeyError: 'lr'");
+        say("failure", message);
     }
 }
 

@@ -37,7 +37,7 @@ fn brief() -> bool {
     std::env::var_os("UNISONO_TEST_BRIEF").is_some()
 }
 
-/// A group with settings of its own.
+/// A group with its own settings.
 struct Round {
     name: &'static str,
     algorithm: Option<&'static str>,

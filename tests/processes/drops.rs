@@ -80,7 +80,7 @@ const ENDS: &[(&str, Call, Call, &[&str])] = &[
         &["op 2: rank 0 calls reduce(f32, max, root 0)", "rank 1 calls reduce(f32, sum, root 0)"],
     ),
     (
-        "two roots in a group of their own, dropped first",
+        "two roots in a group of this case, dropped first",
         |group| group.split(Some(1), 0)?.map_or(Ok(()), |part| part.broadcast(&mut [1_f32; 5], 0)),
         |group| group.split(Some(1), 0)?.map_or(Ok(()), |part| part.broadcast(&mut [1_f32; 5], part.rank())),
         &["rank 0 calls broadcast(f32, root 0)", "rank 1 calls broadcast(f32, root 1)"],
@@ -145,7 +145,7 @@ fn one(provider: &str, ranks: usize, number: usize) -> Result<()> {
         end.well()?;
         let (call, left, of_process) = (end.said("call")?, end.said("left")?, end.said("late")?);
         let lines: Vec<&str> = end.errors.lines().filter(|line| line.contains(LINE)).collect();
-        let told = match (call, left, &lines[..]) {
+        let message = match (call, left, &lines[..]) {
             ("Ok", "", []) if words.is_empty() => continue,
             ("Ok", "", [line]) => {
                 ensure!(line.contains(&format!("rank {} {LINE}", end.rank)), "{line}");
@@ -160,10 +160,10 @@ fn one(provider: &str, ranks: usize, number: usize) -> Result<()> {
         let part = |word: &'static str| {
             word[verb(word)..].trim_end_matches(|it: char| it == ')' || it.is_ascii_digit())
         };
-        let said = |word: &&'static str| told.contains(if ranks > 2 { part(word) } else { word });
+        let said = |word: &&'static str| message.contains(if ranks > 2 { part(word) } else { word });
         // A rank that waits for nobody may be in its next call when that is found out.
-        let leaves = told.contains(" is at op ") && told.contains(" leave()");
-        ensure!(leaves || words.iter().all(said), "rank {}: {told:?}", end.rank);
+        let leaves = message.contains(" is at op ") && message.contains(" leave()");
+        ensure!(leaves || words.iter().all(said), "rank {}: {message:?}", end.rank);
         ensure!((call == "Ok") == (of_process != "none"), "rank {}: {call:?}, {of_process:?}", end.rank);
         late += usize::from(call == "Ok");
     }

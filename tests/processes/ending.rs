@@ -48,9 +48,9 @@ fn campaign(provider: &str) -> Outcome {
     let (mut random, mut slowest) = (Random(seed), 0);
     let cases = number("UNISONO_TEST_CASES").unwrap_or(24);
     for case in 0..cases {
-        let told = one(provider, usize::try_from(case)?, &mut random);
+        let message = one(provider, usize::try_from(case)?, &mut random);
         slowest =
-            slowest.max(told.map_err(|error| format!("UNISONO_TEST_SEED={seed}, case {case}: {error}"))?);
+            slowest.max(message.map_err(|error| format!("UNISONO_TEST_SEED={seed}, case {case}: {error}"))?);
     }
     let slowest = slowest as f64 / 1000.0;
     Ok(Verdict::Measured(format!("seed {seed}: {cases} ends, all knew after {slowest:.0} ms at most")))
@@ -71,7 +71,7 @@ fn one(provider: &str, case: usize, random: &mut Random) -> Result<i64, Box<dyn 
         _ => TestJob::in_a_directory(provider, ranks)?,
     };
     let here = tempfile::tempdir()?;
-    // Who comes when the store's process, or the round of a dead rank 0, is gone has nobody to hear it from.
+    // A rank that comes when the store's process, or the round of a dead rank 0, is gone cannot hear of it.
     let wait_for = if victim == 0 && store != "launcher" { ranks } else { 1 };
     for rank in 0..ranks {
         let role = if rank == victim {
@@ -117,7 +117,7 @@ fn watches() -> bool {
         .any(|comm| fs::read_to_string(comm).is_ok_and(|name| name.trim() == "unisono-watch"))
 }
 
-/// Makes a file, from a thread of its own, when this rank has arrived.
+/// Makes a file, from a separate thread, when this rank has arrived.
 fn tell_when_there(here: &str) {
     let mark = Path::new(here).join(std::process::id().to_string());
     thread::spawn(move || {
@@ -142,9 +142,9 @@ fn end(how: &str) {
     }
 }
 
-fn play_victim(told: &str) -> rank::Outcome {
-    let [how, micros, wait_for, here] = told.splitn(4, ' ').collect::<Vec<_>>()[..] else {
-        return Err(told.into());
+fn play_victim(message: &str) -> rank::Outcome {
+    let [how, micros, wait_for, here] = message.splitn(4, ' ').collect::<Vec<_>>()[..] else {
+        return Err(message.into());
     };
     let (micros, wait_for): (u64, usize) = (micros.parse()?, wait_for.parse()?);
     tell_when_there(here);
@@ -191,7 +191,7 @@ fn play_victim(told: &str) -> rank::Outcome {
 /// Joins, and then works until it is told of the end.
 fn play_witness(here: &str) -> rank::Outcome {
     tell_when_there(here);
-    let told = match rank::join_with(rank::config(0)?) {
+    let message = match rank::join_with(rank::config(0)?) {
         Ok(group) => loop {
             let result = group.barrier();
             if result.is_err() {
@@ -206,6 +206,6 @@ fn play_witness(here: &str) -> rank::Outcome {
         }
     };
     say("ended", now());
-    say("told", told);
+    say("told", message);
     Ok(())
 }

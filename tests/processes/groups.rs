@@ -182,16 +182,16 @@ fn late(provider: &str) -> Outcome {
     for (call, world) in worlds {
         for end in world.end_all()? {
             end.well()?;
-            let told: Vec<_> = end.errors.lines().filter(|line| line.contains("has waited")).collect();
+            let messages: Vec<_> = end.errors.lines().filter(|line| line.contains("has waited")).collect();
             if end.rank == 1 {
-                ensure!(told.is_empty(), "{call}: {told:?}");
+                ensure!(messages.is_empty(), "{call}: {messages:?}");
                 continue;
             }
-            ensure!(told.len() == 1, "{call}: {:?}", end.errors);
+            ensure!(messages.len() == 1, "{call}: {:?}", end.errors);
             for part in
                 ["rank 0 has waited 5s in ", call, ", waiting for rank 1; it waits ", "(UNISONO_TIMEOUT)"]
             {
-                ensure!(told[0].contains(part), "{call}: {part} is not in {told:?}");
+                ensure!(messages[0].contains(part), "{call}: {part} is not in {messages:?}");
             }
         }
     }

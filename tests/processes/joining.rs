@@ -74,7 +74,7 @@ fn joins(join: impl FnOnce() -> Result<ProcessGroup, Box<dyn std::error::Error>>
 }
 
 /// Fails unless a process got this kind of error, with this text in its message.
-fn told(end: &End, kind: &str, words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
+fn says(end: &End, kind: &str, words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     end.well()?;
     let said = end.said("words")?;
     ensure!(end.said("error")? == kind, "rank {}: not {kind}, but {} {said}", end.rank, end.said("error")?);
@@ -96,11 +96,11 @@ fn twins(provider: &str) -> Outcome {
     world.start(1, "joins", &[])?;
     world.start(0, "joins", &[])?;
     let ends = world.end_all()?;
-    let words = ["that rank is taken by", "give every process a rank of its own"];
+    let words = ["that rank is taken by", "give every process its own rank"];
     let refused = |end: &&End| end.said("error").is_ok_and(|error| error == "refused");
     ensure!(ends.iter().filter(refused).count() == 1, "not one is refused: {ends:?}");
-    ends.iter().filter(refused).try_for_each(|end| told(end, "refused", &words))?;
-    ends.iter().filter(|end| !refused(end)).try_for_each(|end| told(end, "failed", &words))?;
+    ends.iter().filter(refused).try_for_each(|end| says(end, "refused", &words))?;
+    ends.iter().filter(|end| !refused(end)).try_for_each(|end| says(end, "failed", &words))?;
     Ok(Verdict::Passed)
 }
 
@@ -116,7 +116,7 @@ fn two_hosts(provider: &str) -> Outcome {
     for end in &ends {
         let own = serves(&end);
         let words = ["cannot serve the store", "give each process its own rank"];
-        told(end, if own { "rendezvous" } else { "failed" }, &words)?;
+        says(end, if own { "rendezvous" } else { "failed" }, &words)?;
         ensure!(own || end.said("words")?.starts_with("rank 0 could not join: pid "), "{end:?}");
         let took = end.number("time")?;
         ensure!(took < 10_000_000, "rank {} waited {took} µs", end.rank);
@@ -157,7 +157,7 @@ fn wrong_variable(provider: &str) -> Outcome {
                 1 => ("configuration", &words[words.len()..]),
                 _ => ("failed", words),
             };
-            told(&end, kind, words)?;
+            says(&end, kind, words)?;
             let took = end.number("time")?;
             ensure!(took < 10_000_000, "rank {} waited {took} µs", end.rank);
         }
@@ -168,11 +168,11 @@ fn wrong_variable(provider: &str) -> Outcome {
 fn token(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start(1, "joins", &[("UNISONO_TOKEN", "another job")])?;
-    told(&world.end_first()?, "refused", &["belongs to another job", "UNISONO_TOKEN"])?;
+    says(&world.end_first()?, "refused", &["belongs to another job", "UNISONO_TOKEN"])?;
     // All ranks hear of it once, and then nothing of it is in the way.
     world.start_all("joins", &[])?;
     let words = ["rank 1 could not join: pid ", "the tokens differ"];
-    world.end(|_| true)?.iter().try_for_each(|end| told(end, "failed", &words))?;
+    world.end(|_| true)?.iter().try_for_each(|end| says(end, "failed", &words))?;
     world.start_all("joins", &[])?;
     world.end_all()?.iter().try_for_each(joined)?;
     Ok(Verdict::Passed)
@@ -181,7 +181,7 @@ fn token(provider: &str) -> Outcome {
 fn size(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start(1, "joins", &[("UNISONO_WORLD_SIZE", "3")])?;
-    told(&world.end_first()?, "refused", &["this process has world size 3", "the store 2"])?;
+    says(&world.end_first()?, "refused", &["this process has world size 3", "the store 2"])?;
     Ok(Verdict::Passed)
 }
 
@@ -193,7 +193,7 @@ fn unknown(provider: &str) -> Outcome {
         // A rank that comes when the other has given up already hears of that.
         let kind = end.said("error")?;
         ensure!(["transport", "failed", "refused"].contains(&kind), "rank {}: {kind}", end.rank);
-        told(end, kind, &["no libfabric provider fits", "carrier-pigeon"])?;
+        says(end, kind, &["no libfabric provider fits", "carrier-pigeon"])?;
     }
     Ok(Verdict::Measured(ends[0].said("words")?.to_owned()))
 }
@@ -209,7 +209,7 @@ fn unknown_on_one(provider: &str) -> Outcome {
     }
     let ends = world.end_all()?;
     for end in &ends {
-        told(end, "failed", &["must be alike on all ranks", "carrier-pigeon on rank 1"])?;
+        says(end, "failed", &["must be alike on all ranks", "carrier-pigeon on rank 1"])?;
         let took = end.number("time")?;
         ensure!(took < 5_000_000, "rank {} waited {took} µs", end.rank);
     }
@@ -222,7 +222,7 @@ fn providers(provider: &str) -> Outcome {
     world.start(0, "joins", &[])?;
     world.start(1, "joins", &[("UNISONO_PROVIDER", other)])?;
     let ends = world.end_all()?;
-    ends.iter().try_for_each(|end| told(end, "failed", &["provider", "on rank 0", "on rank 1"]))?;
+    ends.iter().try_for_each(|end| says(end, "failed", &["provider", "on rank 0", "on rank 1"]))?;
     Ok(Verdict::Measured(same(&[&ends[0], &ends[1]], "words")?.to_owned()))
 }
 
@@ -233,7 +233,7 @@ fn chunks(provider: &str) -> Outcome {
     world.start(2, "joins", &[])?;
     let ends = world.end_all()?;
     ends.iter().try_for_each(|end| {
-        told(
+        says(
             end,
             "failed",
             &["chunk (UNISONO_CHUNK): must be alike", "262144 on ranks 0, 2", "32768 on rank 1"],
@@ -245,7 +245,7 @@ fn chunks(provider: &str) -> Outcome {
 fn algorithm(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start_all("joins", &[("UNISONO_ALGORITHM", "magic")])?;
-    world.end_all()?.iter().try_for_each(|end| told(end, "configuration", &["magic", "ring"]))?;
+    world.end_all()?.iter().try_for_each(|end| says(end, "configuration", &["magic", "ring"]))?;
     Ok(Verdict::Passed)
 }
 
@@ -265,9 +265,9 @@ fn descriptors(provider: &str) -> Outcome {
     for world in worlds {
         let ends = world.end_all()?;
         if provider == "shm" {
-            told(&ends[1], "failed", &["ulimit -n"])?;
+            says(&ends[1], "failed", &["ulimit -n"])?;
         } else {
-            told(&ends[1], "transport", &["ulimit -n", "libfabric"])?;
+            says(&ends[1], "transport", &["ulimit -n", "libfabric"])?;
         }
         for end in &ends {
             let took = end.number("time")?;
@@ -293,6 +293,6 @@ fn unserved(provider: &str) -> Outcome {
     let mut world = TestJob::served_by_rank_0(provider, 2)?;
     world.start(1, "joins", &[("UNISONO_JOIN_TIMEOUT", "500ms")])?;
     let ends = world.end_all()?;
-    told(&ends[0], "rendezvous", &["tcp://127.0.0.1:"])?;
+    says(&ends[0], "rendezvous", &["tcp://127.0.0.1:"])?;
     Ok(Verdict::Measured(ends[0].said("words")?.to_owned()))
 }

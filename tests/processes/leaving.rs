@@ -74,7 +74,7 @@ fn play_stays(_: &str) -> rank::Outcome {
     let group = join()?;
     group.barrier()?;
     let begun = now();
-    let told = if group.rank() == 0 {
+    let message = if group.rank() == 0 {
         group.leave().err()
     } else {
         while group.failure().is_none() && now() - begun < 20_000_000 {
@@ -83,7 +83,7 @@ fn play_stays(_: &str) -> rank::Outcome {
         group.barrier().err()
     };
     say("waited", now() - begun);
-    say("told", told.ok_or("no failure")?.to_string());
+    say("told", message.ok_or("no failure")?.to_string());
     Ok(())
 }
 
@@ -94,14 +94,14 @@ fn limited(provider: &str) -> Outcome {
     let mut longest = 0;
     for end in &ends {
         end.well()?;
-        let told = end.said("told")?;
+        let message = end.said("told")?;
         let words = [
             "leave() did not finish within 1",
             "on rank 0",
             "ranks 1, 2 finished barrier() and called nothing since",
         ];
-        ensure!(words.iter().all(|word| told.contains(word)), "{told}");
-        ensure!(told == ends[0].said("told")?, "{told}");
+        ensure!(words.iter().all(|word| message.contains(word)), "{message}");
+        ensure!(message == ends[0].said("told")?, "{message}");
         longest = longest.max(end.number("waited")?);
     }
     ensure!((1_000_000..6_000_000).contains(&longest), "after {longest} µs");

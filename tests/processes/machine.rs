@@ -1,5 +1,5 @@
 //! What every machine must be able to do, in one job of four ranks: all collectives among two and among all of them, in plain memory and
-//! in registered buffers, a progress thread on processors of its own, and a death of which the others are told. `make test-machines`
+//! in registered buffers, a progress thread on its own processors, and a death of which the others are told. `make test-machines`
 //! runs it on machines of every kind.
 
 use rustix::process::Signal;

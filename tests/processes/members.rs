@@ -37,7 +37,7 @@ fn make(world: &ProcessGroup, ranks: &[usize]) -> Result<Vec<ProcessGroup>> {
     Ok(made?)
 }
 
-/// All ranks but the last make groups, and drop them in an order of their own; the last one waits for a message.
+/// All ranks but the last make groups, and drop them in their own order; the last one waits for a message.
 fn members(_: &str) -> rank::Outcome {
     let world = join()?;
     let (rank, last) = (world.rank(), world.size() - 1);
@@ -83,7 +83,7 @@ fn members(_: &str) -> rank::Outcome {
 }
 
 fn thousands(provider: &str) -> Outcome {
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for members in [2, 4, 8] {
         let mut world = TestJob::new(provider, members + 1, 1)?;
         // The rank that is no member waits for all of them.
@@ -99,9 +99,9 @@ fn thousands(provider: &str) -> Outcome {
         let (files, bytes) = (most("files")?, most("bytes")?);
         ensure!(files <= 2, "{GROUPS} groups of {members} take {files} open files");
         ensure!(bytes <= MORE, "{GROUPS} groups of {members} leave {bytes} bytes");
-        told.push(format!("{members}: {} µs", most("micros")?));
+        messages.push(format!("{members}: {} µs", most("micros")?));
     }
-    Ok(Verdict::Measured(format!("each group of {}", told.join(", "))))
+    Ok(Verdict::Measured(format!("each group of {}", messages.join(", "))))
 }
 
 /// Makes groups of differing members in four threads, beside collectives and messages of the parent.
@@ -114,10 +114,10 @@ fn threads(_: &str) -> rank::Outcome {
             lists.iter().cycle().take(100).enumerate().filter(|(_, list)| list.contains(&rank))
         {
             let part = world.create_group(list, tag << 32).map_err(|error| error.to_string())?;
-            let mut told = [tag, turn as u64];
-            part.broadcast(&mut told, 0).map_err(|error| error.to_string())?;
-            if told != [tag, turn as u64] {
-                return Err(format!("group {turn} of tag {tag} is mixed up with {told:?}"));
+            let mut messages = [tag, turn as u64];
+            part.broadcast(&mut messages, 0).map_err(|error| error.to_string())?;
+            if messages != [tag, turn as u64] {
+                return Err(format!("group {turn} of tag {tag} is mixed up with {messages:?}"));
             }
         }
         Ok(())

@@ -62,7 +62,7 @@ fn play(limit: &str) -> rank::Outcome {
         let limit = limit.parse()?;
         let limit = Some(getrlimit(Resource::Memlock).maximum.map_or(limit, |hard| hard.min(limit)));
         setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit })?;
-        // Who has this capability knows no limit.
+        // The limit does not hold for a process that has this capability.
         let mut sets = capabilities(None)?;
         sets.effective.remove(CapabilitySet::IPC_LOCK);
         sets.permitted.remove(CapabilitySet::IPC_LOCK);

@@ -133,7 +133,7 @@ fn at_once(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
     Ok(count)
 }
 
-/// Each round in a group of its own, because the failure ends it.
+/// Each round in a separate group, because the failure ends it.
 fn misfits(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 4)?;
     world.start_all("misfits", &[])?;
@@ -146,13 +146,13 @@ fn misfits(provider: &str) -> Outcome {
         "rank 0 sends 9 i32 elements, rank 1 receives 9 f32 elements",
     ];
     for (round, wanted) in wanted.into_iter().enumerate() {
-        let told = same(&ends, &format!("round {round}"))?;
-        ensure!(told.contains(wanted), "round {round}: {told}");
+        let message = same(&ends, &format!("round {round}"))?;
+        ensure!(message.contains(wanted), "round {round}: {message}");
     }
-    let told = same(&ends, "round 3")?;
+    let message = same(&ends, "round 3")?;
     let wanted =
         ["recv(u16, from 1, tag 6) did not finish within 6", "rank 1 called barrier(), waits for rank 0"];
-    ensure!(wanted.iter().all(|words| told.contains(words)), "{told}");
+    ensure!(wanted.iter().all(|words| message.contains(words)), "{message}");
     Ok(Verdict::Passed)
 }
 
@@ -174,7 +174,7 @@ fn misfit(_: &str) -> rank::Outcome {
             (_, 3) => Ok(()),
             _ => group.recv(&mut vec![0_f32; len + 1], 0, 6).map(drop),
         };
-        // Who has sent a small one learns of it at its next call; who is not sent anything has longer to wait.
+        // A rank that has sent a small message learns of it at its next call; a rank to which nothing is sent waits longer.
         say(&format!("round {round}"), failure(done.and_then(|()| group.barrier()))?);
     }
     Ok(())

@@ -79,12 +79,12 @@ fn each(provider: &str) -> Outcome {
             "there is one processor, to which all threads are bound as they are".into(),
         ));
     }
-    let started = |cores: &str, told: bool| -> Result<Vec<End>, Box<dyn std::error::Error>> {
+    let started = |cores: &str, numbered: bool| -> Result<Vec<End>, Box<dyn std::error::Error>> {
         let mut world = TestJob::new(provider, 2, 1)?;
         for rank in 0..2 {
             let local = rank.to_string();
             let mut more = vec![("UNISONO_THREAD_CORES", cores)];
-            if told {
+            if numbered {
                 more.extend([("UNISONO_LOCAL_RANK", &*local), ("UNISONO_LOCAL_WORLD_SIZE", "2")]);
             }
             world.start(rank, "pinned", &more)?;

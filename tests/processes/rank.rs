@@ -42,7 +42,7 @@ pub(crate) type Outcome = Result<()>;
 pub(crate) type Role = (&'static str, fn(&str) -> Outcome);
 
 /// Runs one of these roles, `NAME` or `NAME ARGUMENTS`.
-pub(crate) fn run(told: &str, roles: &[&[Role]]) -> ExitCode {
+pub(crate) fn run(message: &str, roles: &[&[Role]]) -> ExitCode {
     // Neither an end of the suite nor a call that hangs leaves it running.
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
     thread::spawn(|| {
@@ -51,7 +51,7 @@ pub(crate) fn run(told: &str, roles: &[&[Role]]) -> ExitCode {
         eprintln!("the watchdog ends this rank");
         std::process::exit(99);
     });
-    let (name, arguments) = told.split_once(' ').unwrap_or((told, ""));
+    let (name, arguments) = message.split_once(' ').unwrap_or((message, ""));
     let role = roles.concat().into_iter().find(|role| role.0 == name);
     let outcome = match (tied, role) {
         (Err(error), _) => Err(error.into()),
@@ -61,7 +61,7 @@ pub(crate) fn run(told: &str, roles: &[&[Role]]) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{told}: {error}");
+            eprintln!("{message}: {error}");
             ExitCode::FAILURE
         }
     }

@@ -113,9 +113,9 @@ fn all(provider: &str) -> Outcome {
     }
     (0..RANKS).try_for_each(|rank| world.signal(rank, Signal::TERM))?;
     let ends = world.end_all()?;
-    let told: Vec<_> = ends.iter().filter(|end| end.said("failure").is_ok()).collect();
-    if !told.is_empty() {
-        let words = same(&told, "failure")?;
+    let messages: Vec<_> = ends.iter().filter(|end| end.said("failure").is_ok()).collect();
+    if !messages.is_empty() {
+        let words = same(&messages, "failure")?;
         ensure!(words.starts_with("rank ") && words.ends_with(" was ended by SIGTERM"), "{words}");
     }
     let signalled = ends.iter().filter(|end| end.status.signal() == Some(SIGTERM)).count();
@@ -123,7 +123,7 @@ fn all(provider: &str) -> Outcome {
         signalled > 0 && ends.iter().all(|end| end.status.signal() == Some(SIGTERM) || end.well().is_ok()),
         "{ends:?}"
     );
-    Ok(Verdict::Measured(format!("{signalled} by the signal, {} were told first", told.len())))
+    Ok(Verdict::Measured(format!("{signalled} by the signal, {} were told first", messages.len())))
 }
 
 /// Sleeps in a receive instead of polling.

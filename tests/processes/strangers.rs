@@ -64,13 +64,13 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     let mut transport = ProcessGroup::open_transport(&ProcessGroup::transport_options(&config))?;
     let open = transport.register(Memory::map(FORGED.len(), false)?)?;
     let words = open.remote().ok_or("a registered region has no key")?.words();
-    let told = words.into_iter().flat_map(u64::to_le_bytes).chain(transport.address().0.clone());
+    let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(transport.address().0.clone());
     let deadline = Instant::now() + config.join_timeout;
     let store = Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
     let group = ProcessGroup::with(config, transport, Some(store))?;
     let mut data = group.buffer::<u64>(COUNT)?;
     let hidden = directory.join(format!(".{me}"));
-    fs::write(&hidden, told.collect::<Vec<u8>>())?;
+    fs::write(&hidden, bytes.collect::<Vec<u8>>())?;
     fs::rename(&hidden, directory.join(me.to_string()))?;
     let begun = Instant::now();
     for round in 0.. {
@@ -275,8 +275,8 @@ fn visited(provider: &str, directory: &Path, most: Duration) -> Result<(TestJob,
     let mut ranks = Vec::new();
     while ranks.len() < RANKS {
         match fs::read(directory.join(ranks.len().to_string())) {
-            Ok(told) => {
-                let (words, address) = told.split_at_checked(24).ok_or("a rank tells too little")?;
+            Ok(message) => {
+                let (words, address) = message.split_at_checked(24).ok_or("a rank tells too little")?;
                 let words = [0, 8, 16]
                     .map(|at| words[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
                 ranks.push(Visited {
@@ -302,9 +302,9 @@ fn guesses(provider: &str) -> Outcome {
     let mut strangers = vec![Stranger::come(provider, &ranks)?];
     let mut broken = 0;
     for key in 0..GUESSES {
-        for (rank, told) in ranks.iter().enumerate() {
+        for (rank, heard) in ranks.iter().enumerate() {
             let Some(stranger) = strangers.last_mut() else { return Err("no stranger".into()) };
-            if !stranger.put(rank, RemoteRegion { key, ..told.open }, LATE_NEWS)? {
+            if !stranger.put(rank, RemoteRegion { key, ..heard.open }, LATE_NEWS)? {
                 broken += 1;
                 strangers.push(Stranger::come(provider, &ranks)?);
             }

@@ -73,16 +73,16 @@ fn never_returns(provider: &str) -> Outcome {
     let all = start(2, "stuck polling 0,1 none", &[("UNISONO_TIMEOUT", "1s")])?;
 
     let ends = polling.end_all()?;
-    let told = ["rank 1 on ", "all_reduce", "fi_cq_read of libfabric", "did not return", "rank 2 died"];
-    aborted(&ends[1], &told)?;
+    let messages = ["rank 1 on ", "all_reduce", "fi_cq_read of libfabric", "did not return", "rank 2 died"];
+    aborted(&ends[1], &messages)?;
     ends[0].well()?;
     ensure!(ends[0].said("failure")?.starts_with("rank 2 died"), "{:?}", ends[0]);
     let words = ends[1].errors.lines().next().unwrap_or_default().to_owned();
     let ends = closing.end_all()?;
     aborted(&ends[1], &["rank 1 on ", "fi_close of libfabric", "did not return", "rank 2 died"])?;
     let ends = all.end_all()?;
-    let told = ["all_reduce", "fi_cq_read of libfabric", "did not return"];
-    ends.iter().try_for_each(|end| aborted(end, &told))?;
+    let messages = ["all_reduce", "fi_cq_read of libfabric", "did not return"];
+    ends.iter().try_for_each(|end| aborted(end, &messages))?;
     let first = ends.iter().any(|end| end.errors.contains("after its deadline had passed"));
     ensure!(first, "nobody tells of the deadline: {ends:?}");
     ensure!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
@@ -157,8 +157,8 @@ fn sticky(at: LibraryCall) -> Result<(ProcessGroup, Arc<AtomicBool>), Box<dyn st
 }
 
 /// Calls until the group has failed; the provider of some ranks hangs, and one rank is killed meanwhile.
-fn play_stuck(told: &str) -> rank::Outcome {
-    let [at, stuck, victim] = told.split(' ').collect::<Vec<_>>()[..] else {
+fn play_stuck(message: &str) -> rank::Outcome {
+    let [at, stuck, victim] = message.split(' ').collect::<Vec<_>>()[..] else {
         return Err("stuck how?".into());
     };
     let at = if at == "closing" { LibraryCall::Close } else { LibraryCall::Poll };

@@ -127,13 +127,13 @@ fn rank_0_on_none_of_the_hosts_or_without_a_port_says_so_at_once() {
         Some(Error::Rendezvous { problem, .. }) => problem,
         other => panic!("{other:?}"),
     };
-    let told = problem(&among(&[NOWHERE, "203.0.113.2"], &free(2)), 0, soon());
-    assert!(told.contains("which none of them names") && told.contains("MASTER_ADDR"), "{told}");
+    let message = problem(&among(&[NOWHERE, "203.0.113.2"], &free(2)), 0, soon());
+    assert!(message.contains("which none of them names") && message.contains("MASTER_ADDR"), "{message}");
     let held: Vec<_> = (0..2).map(|_| TcpListener::bind("0.0.0.0:0").unwrap()).collect();
     let ports: Vec<_> = held.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
-    let told = problem(&among(&["127.0.0.1"], &ports), 0, soon());
-    assert!(told.contains("none of these ports") && told.contains("MASTER_PORT"), "{told}");
-    let told = problem(&among(&["127.0.0.1", NOWHERE], &free(2)), 1, after(300));
-    assert!(told.contains("is rank 0 running on one of these hosts"), "{told}");
+    let message = problem(&among(&["127.0.0.1"], &ports), 0, soon());
+    assert!(message.contains("none of these ports") && message.contains("MASTER_PORT"), "{message}");
+    let message = problem(&among(&["127.0.0.1", NOWHERE], &free(2)), 1, after(300));
+    assert!(message.contains("is rank 0 running on one of these hosts"), "{message}");
     assert!(problem(&among(&[], &[]), 1, after(10)).contains("no host is known"));
 }

@@ -119,18 +119,22 @@ fn a_rank_whose_connection_is_cut_connects_again_and_is_not_taken_for_dead() {
 fn cut_for_good(resets: bool, near: &One, far: &One, between: &Between) -> [Failure; 2] {
     let begun = Instant::now();
     between.cut(true);
-    let told = [near, far].map(|one| one.latch.wait(SOON).unwrap());
+    let messages = [near, far].map(|one| one.latch.wait(SOON).unwrap());
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     let how = if resets { "reset" } else { "closed" };
-    let words = told[0].to_string();
+    let words = messages[0].to_string();
     for part in
         [&format!("its connection to the store was {how}"), "firewall", "rank 1 is not reachable (pid "]
     {
         assert!(words.contains(part), "{part}: {words}");
     }
-    assert!(matches!(told[0], Failure::Unreachable { rank: 1, .. }), "{words}");
-    assert!(told[1].to_string().contains("something between, such as a firewall, ended it"), "{}", told[1]);
-    told
+    assert!(matches!(messages[0], Failure::Unreachable { rank: 1, .. }), "{words}");
+    assert!(
+        messages[1].to_string().contains("something between, such as a firewall, ended it"),
+        "{}",
+        messages[1]
+    );
+    messages
 }
 
 #[test]

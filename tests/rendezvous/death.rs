@@ -19,7 +19,7 @@ use crate::world::{
     KINDS, Kind, One, Place, SOON, itself, log_to_stderr, member, part, server, soon, together, world,
 };
 
-/// A rank in a process of its own, which ends with this one at the latest.
+/// A rank in a separate process, which ends with this one at the latest.
 struct Process {
     child: Child,
     /// Closing it ends the process.
@@ -31,7 +31,7 @@ struct Process {
 impl Process {
     /// Starts it and waits until it has joined; `how` is `watch` or `join`.
     fn start(address: &StoreAddress, rank: usize, ranks: usize, how: &str) -> Self {
-        let mut child = itself("death::a_rank_of_its_own")
+        let mut child = itself("death::a_separate_rank")
             .env("UNISONO_TEST_RANK", format!("{address} {rank} {ranks} {how}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -61,10 +61,10 @@ impl Drop for Process {
 }
 
 #[test]
-#[ignore = "what the other tests start as a process of its own"]
-fn a_rank_of_its_own() {
-    let Ok(told) = std::env::var("UNISONO_TEST_RANK") else { return };
-    let [address, rank, ranks, how] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+#[ignore = "what the other tests start as a separate process"]
+fn a_separate_rank() {
+    let Ok(message) = std::env::var("UNISONO_TEST_RANK") else { return };
+    let [address, rank, ranks, how] = message.split(' ').collect::<Vec<_>>()[..] else { panic!("{message}") };
     let address = StoreAddress::parse(address).unwrap();
     let member = member(rank.parse().unwrap(), ranks.parse().unwrap());
     let (store, said): (Store, _) = match &address {
@@ -82,7 +82,7 @@ fn a_rank_of_its_own() {
 }
 
 /// What all latches are raised with, which must be the same, within a second from `begun`.
-fn told(kind: Kind, all: &[One], begun: Instant) -> Failure {
+fn same_failure(kind: Kind, all: &[One], begun: Instant) -> Failure {
     let failures: Vec<Failure> = all.iter().map(|one| one.latch.wait(SOON).unwrap()).collect();
     let took = begun.elapsed();
     println!("{kind:?}: all knew after {took:.1?}: {}", failures[0]);
@@ -105,7 +105,7 @@ fn a_killed_process_is_named_by_all_the_others_within_a_second() {
             assert!(all.iter().all(|one| !one.latch.raised()), "{kind:?} {how}");
             let begun = Instant::now();
             process.signal(Signal::KILL);
-            let failure = told(kind, &all, begun);
+            let failure = same_failure(kind, &all, begun);
             let pid = format!("pid {} ", process.child.id());
             assert!(
                 matches!(&failure, Failure::Died { rank: 3, how } if how.contains(&pid)),
@@ -136,7 +136,7 @@ fn the_death_of_the_one_that_serves_is_named_too() {
         let all = [1, 2].map(|rank| One::at(&address, rank, 3));
         let begun = Instant::now();
         process.signal(Signal::KILL);
-        let failure = told(kind, &all, begun);
+        let failure = same_failure(kind, &all, begun);
         assert!(matches!(failure, Failure::Died { rank: 0, .. }), "{kind:?}: {failure}");
         // A report of something else is answered with it.
         let other = Failure::Aborted { rank: 2, why: "late".into() };
@@ -263,7 +263,7 @@ fn a_launcher_may_serve_several_rounds_and_its_end_is_told() {
 }
 
 #[test]
-#[ignore = "what the next test starts as a process of its own"]
+#[ignore = "what the next test starts as a separate process"]
 fn a_process_that_learns_of_a_death() {
     log_to_stderr();
     for kind in KINDS {
@@ -277,6 +277,6 @@ fn a_process_that_learns_of_a_death() {
 fn a_death_is_an_error_in_the_log() {
     let output = itself("death::a_process_that_learns_of_a_death").env("RUST_LOG", "warn").output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
-    let told = log.lines().filter(|line| line.contains("ERROR") && line.contains("rank 1 died"));
-    assert_eq!(told.count(), KINDS.len(), "{log}");
+    let lines = log.lines().filter(|line| line.contains("ERROR") && line.contains("rank 1 died"));
+    assert_eq!(lines.count(), KINDS.len(), "{log}");
 }

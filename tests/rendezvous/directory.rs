@@ -77,8 +77,8 @@ fn what_ranks_say_in_a_directory_for_all_is_read_by_their_user_alone() {
 fn a_directory_that_is_not_there_is_not_made() {
     let directory = tempfile::tempdir().unwrap();
     for missing in ["typo", "typo/deeper"] {
-        let told = refused(&directory.path().join(missing));
-        assert!(told.contains("no such directory") && told.contains("UNISONO_STORE"), "{told}");
+        let message = refused(&directory.path().join(missing));
+        assert!(message.contains("no such directory") && message.contains("UNISONO_STORE"), "{message}");
     }
     fs::write(directory.path().join("file"), "").unwrap();
     assert!(refused(&directory.path().join("file")).contains("it is no directory"));
@@ -160,7 +160,7 @@ fn of_two_that_take_themselves_for_rank_0_at_once_one_is_told() {
             matches!(refused[..], [Error::Refused { rank: 0, refusal: Refusal::Duplicate { .. }, .. }]),
             "round {round}: {refused:?}"
         );
-        // Who is there learns of it: it waits for a rank that may be the one that was refused.
+        // A rank that has come learns of it: it waits for a rank that may be the one that was refused.
         let one = One::new(both.into_iter().find_map(Result::ok).unwrap());
         let failure = one.latch.wait(SOON).unwrap();
         assert!(

@@ -1,4 +1,4 @@
-//! A store among strangers in numbers, in a process of its own whose log is read: none of them holds up who joins, or fills the log.
+//! A store among strangers in numbers, in a separate process whose log is read: none of them holds up who joins, or fills the log.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -19,7 +19,7 @@ use crate::{
 /// How many connections may be there in a world of two that have not proved who they are, and more than that.
 const MANY: usize = 300;
 
-/// A store in a process of its own.
+/// A store in a separate process.
 struct Served {
     process: Child,
     address: SocketAddr,
@@ -27,7 +27,7 @@ struct Served {
 
 impl Served {
     fn start(at: &str, token: &str) -> Self {
-        let mut process = itself("flood::a_store_of_its_own")
+        let mut process = itself("flood::a_separate_store")
             .env("UNISONO_TEST_STORE", format!("{at} {token}"))
             .env("RUST_LOG", "warn")
             .stdin(Stdio::piped())
@@ -56,11 +56,11 @@ impl Served {
 }
 
 #[test]
-#[ignore = "what the other tests start as a process of its own"]
-fn a_store_of_its_own() {
-    let Ok(told) = std::env::var("UNISONO_TEST_STORE") else { return };
+#[ignore = "what the other tests start as a separate process"]
+fn a_separate_store() {
+    let Ok(message) = std::env::var("UNISONO_TEST_STORE") else { return };
     log_to_stderr();
-    let (at, token) = told.split_once(' ').unwrap();
+    let (at, token) = message.split_once(' ').unwrap();
     let listener = TcpListener::bind(at).unwrap();
     let server = StoreServer::serve(listener, 2, Job::from(token), None).unwrap();
     println!("serves {}", server.address());
@@ -106,8 +106,8 @@ fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
     // A stranger may take 10 s to say who it is.
     assert!(joined < Duration::from_secs(6) && took < Duration::from_secs(6), "{joined:?} {took:?}");
     assert!(log.len() < 30, "{} lines:\n{}", log.len(), log[..30].join("\n"));
-    let told = log.iter().filter(|line| line.contains("more connections within")).count();
-    assert!(told >= 1 && log.iter().any(|line| line.contains("drops a connection")), "{log:#?}");
+    let warnings = log.iter().filter(|line| line.contains("more connections within")).count();
+    assert!(warnings >= 1 && log.iter().any(|line| line.contains("drops a connection")), "{log:#?}");
     println!("joined after {joined:.1?} and {took:.1?}; {} lines", log.len());
 }
 

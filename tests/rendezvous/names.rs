@@ -1,4 +1,4 @@
-//! A host whose name becomes known only while ranks wait, as that of a new pod: in mount namespaces with hosts files of their own.
+//! A host whose name becomes known only while ranks wait, as that of a new pod: in mount namespaces with separate hosts files.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn start(hosts: &Path, rank: usize, port: u16) -> Child {
         .args(["--mount", "sh", "-c", script])
         .arg(hosts)
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "death::a_rank_of_its_own", "--ignored", "--nocapture"])
+        .args(["--exact", "death::a_separate_rank", "--ignored", "--nocapture"])
         .env("UNISONO_TEST_RANK", format!("tcp://{NAME}:{port} {rank} 2 join"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

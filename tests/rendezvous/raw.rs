@@ -105,10 +105,10 @@ impl Raw {
 
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         let body = self.plain().unwrap();
-        let mut told = [0; 32];
-        self.stream.read_exact(&mut told).unwrap();
+        let mut bytes = [0; 32];
+        self.stream.read_exact(&mut bytes).unwrap();
         let frame = [&u32::try_from(body.len()).unwrap().to_le_bytes(), &body[..]].concat();
-        assert_eq!(tag(&mut self.keys[1], &frame), told);
+        assert_eq!(tag(&mut self.keys[1], &frame), bytes);
         body
     }
 }

@@ -54,7 +54,7 @@ fn a_process_of_the_job_that_does_not_fit_ends_the_wait_of_all() {
                 assert!(why.contains(word), "{word}: {failure}");
             }
         }
-        // Who comes later hears the same, also with the other world size.
+        // A rank that comes later hears the same, also with the other world size.
         for late in [member(1, 3), member(0, 9)] {
             let error = Store::open(&address, &late, soon()).err().unwrap();
             assert!(error.to_string().contains(words), "{error}");
@@ -163,7 +163,7 @@ fn a_process_that_cannot_join_says_so_with_the_token_alone() {
 }
 
 #[test]
-#[ignore = "what the next test starts as a process of its own"]
+#[ignore = "what the next test starts as a separate process"]
 fn two_ranks_that_wait() {
     log_to_stderr();
     let (_server, address) = server(6);
@@ -180,13 +180,13 @@ fn two_ranks_that_wait() {
 }
 
 #[test]
-fn a_rank_that_waits_says_for_whom_and_for_how_long() {
+fn a_rank_that_waits_says_for_which_rank_and_for_how_long() {
     let output = itself("refused::two_ranks_that_wait").env("RUST_LOG", "warn").output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
     let one = |words: &[&str]| {
-        let told =
+        let message =
             log.lines().filter(|line| line.contains("WARN") && words.iter().all(|word| line.contains(word)));
-        assert_eq!(told.count(), 1, "{words:?}: {log}");
+        assert_eq!(message.count(), 1, "{words:?}: {log}");
     };
     for rank in ["rank 0", "rank 3"] {
         // At once, and again after five seconds.

@@ -64,7 +64,7 @@ fn a_stranger_without_the_token_becomes_no_rank_and_ends_no_group() {
 #[test]
 fn a_stranger_hears_nothing_that_depends_on_the_token() {
     let (server, _address) = server(2);
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for _ in 0..2 {
         let mut stream = connect(server.address());
         stream.write_all(&hello(1, 2)).unwrap();
@@ -74,11 +74,11 @@ fn a_stranger_hears_nothing_that_depends_on_the_token() {
         let mut verdict = Vec::new();
         stream.read_to_end(&mut verdict).unwrap();
         assert_eq!(verdict, [&[2, 0, 0, 0], &UNPROVED[..]].concat());
-        told.push(challenge);
+        messages.push(challenge);
     }
-    let (fixed, nonce) = told[0].split_at(PREAMBLE.len() + 5);
+    let (fixed, nonce) = messages[0].split_at(PREAMBLE.len() + 5);
     assert_eq!(fixed, [PREAMBLE, &33_u32.to_le_bytes(), &[0]].concat(), "a challenge of 32 bytes");
-    assert_ne!(nonce, &told[1][fixed.len()..], "another one each time");
+    assert_ne!(nonce, &messages[1][fixed.len()..], "another one each time");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn what_is_changed_on_the_way_is_not_taken() {
 enum Answer {
     /// Gives it back as its own.
     Reflected,
-    /// Makes one of its own with a token that it has guessed.
+    /// Makes its own with a token that it has guessed.
     Guessed,
     /// Refuses in the words of a group that has failed, as only members are told.
     Failure,

@@ -149,7 +149,7 @@ fn every_rank_is_told_who_is_missing() {
                 "{kind:?}: {error}"
             );
         }
-        // Who comes later is told that it is too late.
+        // A rank that comes later learns that it is too late.
         let late = place.open(2, 6);
         let error = exchange(&late, "x", 2, 6, b"", soon()).unwrap_err();
         assert!(error.to_string().contains("rank 2 came too late"), "{kind:?}: {error}");
@@ -330,13 +330,13 @@ fn positions_tell_who_is_where() {
         // Rank 4 has joined but watches nothing: it is as silent as a stopped process.
         let _silent = place.open(4, 5);
         all.pop().unwrap().leave();
-        let told = |rank: usize, position: &Position| {
+        let enter = |rank: usize, position: &Position| {
             let position = position.clone();
             all[rank].position.set(move || position.clone());
         };
         let wants =
             [inside(0, 17, "call8(1)", &[2]), inside(0, 17, "call8(1)", &[0]), done(0, 16, "call7(0)")];
-        wants.iter().enumerate().for_each(|(rank, position)| told(rank, position));
+        wants.iter().enumerate().for_each(|(rank, position)| enter(rank, position));
         let stands = all[1].watch.positions(Duration::from_secs(10)).unwrap();
         let left = Some(Position::of(Stage::Left));
         let wants: Vec<_> = wants.into_iter().map(Some).chain([left, None]).collect();
@@ -383,15 +383,15 @@ fn inside(id: u64, op: u64, call: &str, waits: &[usize]) -> Position {
 fn what_follows_from_where_all_stand_is_told_to_all() {
     for kind in KINDS {
         let (_place, all) = world(kind, 4);
-        let told = |rank: usize, position: Position| all[rank].position.set(move || position.clone());
+        let enter = |rank: usize, position: Position| all[rank].position.set(move || position.clone());
         // Nothing follows as long as one of them computes.
         for rank in 0..3 {
-            told(rank, inside(rank as u64 + 1, 2, "barrier()", &[(rank + 1) % 4]));
+            enter(rank, inside(rank as u64 + 1, 2, "barrier()", &[(rank + 1) % 4]));
         }
         together(&all, |_, one| one.watch.doubt());
         thread::sleep(Duration::from_millis(600));
         assert!(all.iter().all(|one| !one.latch.raised()), "{kind:?}");
-        told(3, inside(4, 2, "barrier()", &[0]));
+        enter(3, inside(4, 2, "barrier()", &[0]));
         let begun = Instant::now();
         // All that wait say so at about the same time, and one after the other.
         together(&all, |rank, one| {

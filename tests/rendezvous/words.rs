@@ -37,10 +37,10 @@ fn a_failure_is_one_line_of_text_by_whatever_way_it_comes() {
     for failure in failures {
         for kind in KINDS {
             let (_place, all) = world(kind, 2);
-            let told = all[1].watch.report(&failure);
+            let message = all[1].watch.report(&failure);
             for one in &all {
                 let heard = one.latch.wait(SOON).unwrap();
-                assert_eq!(heard, told, "{kind:?}");
+                assert_eq!(heard, message, "{kind:?}");
                 let (debug, text) = (format!("{heard:?}"), heard.to_string());
                 assert!(
                     text.chars().count() < 30_000 && !text.contains(char::is_control),
@@ -79,8 +79,8 @@ fn a_call_is_described_in_one_short_line() {
         all[1].position.set(move || position.clone());
         let stands = all[0].watch.positions(SOON).unwrap();
         let group = &stands[1].as_ref().unwrap().groups[0];
-        for told in [&group.label, &group.messages[0].call] {
-            assert!(told.chars().count() < 1000 && is_clean(told), "{kind:?}: {told:?}");
+        for report in [&group.label, &group.messages[0].call] {
+            assert!(report.chars().count() < 1000 && is_clean(report), "{kind:?}: {report:?}");
         }
         part(all);
     }

@@ -81,7 +81,7 @@ pub(crate) fn server(ranks: usize) -> (StoreServer, StoreAddress) {
     (server, address)
 }
 
-/// This program, to run one of its tests that are ignored as a process of its own.
+/// This program, to run one of its ignored tests as a separate process.
 pub(crate) fn itself(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture"]);
@@ -150,7 +150,7 @@ pub(crate) fn part(mut world: Vec<One>) {
     }
 }
 
-/// Runs `body` for every rank in a thread of its own and gives the results in the order of ranks.
+/// Runs `body` for every rank in a separate thread and gives the results in the order of ranks.
 pub(crate) fn together<T: Send, S: Sync>(ranks: &[S], body: impl Fn(usize, &S) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let body = &body;

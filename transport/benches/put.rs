@@ -167,8 +167,8 @@ fn measure(
     open: impl FnMut() -> Result<Endpoint, Error>,
 ) -> Result<(), Failure> {
     let (mut near, far) = pair(allocated, open)?;
-    let (tell, told) = mpsc::channel();
-    let server = thread::spawn(move || far.serve(&told));
+    let (sender, receiver) = mpsc::channel();
+    let server = thread::spawn(move || far.serve(&receiver));
     let mut failure: Option<Failure> = None;
     let mut keep = |outcome: Result<Duration, Failure>| match outcome {
         Ok(duration) => duration,
@@ -181,14 +181,14 @@ fn measure(
 
     let mut group = criterion.benchmark_group("put/one way");
     for len in [8, 64, 4096, 65536] {
-        tell.send(len)?;
+        sender.send(len)?;
         group.bench_function(BenchmarkId::new(name, len), |bencher| {
             bencher.iter_custom(|rounds| keep(near.ping_pong(len, rounds)) / 2);
         });
     }
     group.finish();
 
-    tell.send(1)?;
+    sender.send(1)?;
     let mut group = criterion.benchmark_group("put/stream");
     for len in [8, 4096, 65536, LARGEST] {
         group.throughput(Throughput::Bytes(len as u64));

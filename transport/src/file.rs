@@ -156,15 +156,15 @@ mod tests {
             (memfd(8192, MemfdFlags::empty(), none), "create it by memfd_create with MFD_ALLOW_SEALING"),
         ];
         for (file, words) in cases {
-            let told = refusal(&file, 4096, 100);
-            assert!(told.contains("100 bytes from offset 4096") && told.contains(words), "{told}");
+            let message = refusal(&file, 4096, 100);
+            assert!(message.contains("100 bytes from offset 4096") && message.contains(words), "{message}");
         }
         // What shm_open gives.
         match open("/dev/shm", OFlags::TMPFILE | OFlags::RDWR, Mode::RWXU) {
             Ok(file) => {
                 ftruncate(&file, 8192).unwrap();
-                let told = refusal(&file, 0, 100);
-                assert!(told.contains("shm_open makes such files"), "{told}");
+                let message = refusal(&file, 0, 100);
+                assert!(message.contains("shm_open makes such files"), "{message}");
             }
             Err(error) => println!("SKIPPED: a file of shm_open: none can be made in /dev/shm: {error}"),
         }
@@ -186,8 +186,8 @@ mod tests {
             (page - 8, 8, "no multiple of the size of a page, 4096 bytes"),
             (page, 0, "there is no byte in it"),
         ] {
-            let told = refusal(&file, offset as u64, len);
-            assert!(page != 4096 || told.contains(words), "{told}");
+            let message = refusal(&file, offset as u64, len);
+            assert!(page != 4096 || message.contains(words), "{message}");
         }
         let vast = refusal(&file, u64::MAX - page as u64 + 1, page);
         assert!(vast.contains("ftruncate makes it longer"), "{vast}");

@@ -16,7 +16,7 @@ use super::{
     origin::Origin,
     ranks::second,
     rows::{Case, MessageRow, OverlapRow, Row, bus_factor, quantile},
-    table::{Table, WIDEST, fixed, told},
+    table::{Table, WIDEST, fixed, wrapped},
     watch::Watch,
 };
 use crate::{tune::output::is_fifo, words};
@@ -177,7 +177,7 @@ impl Report {
         if !std::mem::replace(&mut self.greeted, true) {
             let (host, cores) = self.origin.first();
             let version = env!("CARGO_PKG_VERSION");
-            lines.extend(told(
+            lines.extend(wrapped(
                 &format!(
                     "unisono {version}, {}, on {host} ({}, {})",
                     self.origin.date,
@@ -204,12 +204,12 @@ impl Report {
                 format!("{} on {ranks} ranks {over}, {memory}{place}{reproducible}", collective.name())
             }
         };
-        lines.extend(told(&what, width));
+        lines.extend(wrapped(&what, width));
         if let Some(raw) = self.raw {
             let raw = format!("raw put {:.2} GB/s at 1 MiB from rank 0 to {second}", raw / 1e9);
-            lines.extend(told(&raw, width));
+            lines.extend(wrapped(&raw, width));
         }
-        lines.extend(told(kind.meaning(), width));
+        lines.extend(wrapped(kind.meaning(), width));
         lines.extend(table.head());
         lines.iter().for_each(|line| self.line(line));
     }
@@ -431,7 +431,7 @@ impl Report {
         }
         if let Some(((first, _), more)) = all.split_first() {
             let more: String = more.iter().map(|(name, bytes)| format!(", {name} from {bytes} B")).collect();
-            let lines = told(&format!("Algorithm              : {first}{more}"), self.width);
+            let lines = wrapped(&format!("Algorithm              : {first}{more}"), self.width);
             lines.iter().for_each(|line| self.line(line));
         }
         if what != What::Put {

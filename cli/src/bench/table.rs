@@ -74,8 +74,8 @@ impl Table {
                 .join(" ")
         };
         let lines = [over, line(|column| column.head), line(|column| column.unit)];
-        let told = lines.iter().filter(|line| !line.trim().is_empty());
-        told.map(|line| format!("#{}", line.get(1..).unwrap_or_default().trim_end())).collect()
+        let written = lines.iter().filter(|line| !line.trim().is_empty());
+        written.map(|line| format!("#{}", line.get(1..).unwrap_or_default().trim_end())).collect()
     }
 
     /// A row of these cells, one for each column.
@@ -92,7 +92,7 @@ pub(super) fn fixed(value: f64, digits: usize, width: usize) -> String {
 }
 
 /// Lines of words behind `# `, broken where it says `, ` or has a space, as wide as they may be.
-pub(super) fn told(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         match lines.last_mut() {
@@ -150,6 +150,6 @@ mod tests {
 
     #[test]
     fn words_are_wrapped() {
-        assert_eq!(told("one two, three four", 12), ["# one two,", "#   three", "#   four"]);
+        assert_eq!(wrapped("one two, three four", 12), ["# one two,", "#   three", "#   four"]);
     }
 }

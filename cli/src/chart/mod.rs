@@ -24,7 +24,7 @@ pub(crate) struct Panel<'a> {
     pub values: &'a str,
     /// Formats a value as a label of the axis.
     pub label: fn(f64) -> String,
-    /// Each has a colour of its own, by its place; the same in every panel.
+    /// Each has its own colour, by its place; the same in every panel.
     pub lines: Vec<Line>,
     /// A further line, grey and dashed.
     pub bound: Option<Line>,
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_every_panel_has_a_colour_of_its_own() {
+    fn lines_of_a_panel_have_different_colours() {
         let line = |name: String| Line { name, points: vec![(8, 1e-6), (1 << 20, 1e-3)] };
         let panel = |title| Panel {
             title,

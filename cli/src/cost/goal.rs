@@ -54,7 +54,7 @@ fn write(out: &mut impl Write, case: &Case, algorithm: &Algorithm, shape: Shape)
 /// A step as an operation of GOAL; `None` if it is none there.
 fn operation(step: &Step, lane: usize, case: &Case) -> Option<String> {
     let bytes = |elements: usize| elements.saturating_mul(case.dtype.size());
-    // A message has at least a byte there. Slots and writes into outputs are flows of their own.
+    // A message has at least a byte there. Slots and writes into outputs are separate flows.
     let length = |elements| bytes(elements).max(1);
     let (slots, written) = (2 * lane, 2 * lane + 1);
     match *step {
@@ -181,8 +181,8 @@ mod tests {
     fn a_schedule_is_written_as_it_is() {
         let fabric = Fabric { ranks_per_host: 1, ..Fabric::TCP_10G };
         let case = Case::new(Collective::AllReduce, 2, 8, Dtype::F32).on(&fabric);
-        let told = text(&case, find("recursive_doubling").unwrap());
+        let message = text(&case, find("recursive_doubling").unwrap());
         let wanted = "\nrank 1 {\nl1: send 8b to 0 tag 0\nl2: recv 8b from 0 tag 0\nl2 requires l1\n";
-        assert!(told.contains(wanted), "{told}");
+        assert!(message.contains(wanted), "{message}");
     }
 }

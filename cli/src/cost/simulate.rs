@@ -203,27 +203,27 @@ impl Simulate {
             Priced { algorithm, shape, cost }
         };
         let next = AtomicUsize::new(0);
-        let (tell, told) = mpsc::channel();
-        let work = |tell: mpsc::Sender<(usize, Priced)>| {
+        let (sender, receiver) = mpsc::channel();
+        let work = |sender: mpsc::Sender<(usize, Priced)>| {
             while let index = next.fetch_add(1, Ordering::Relaxed)
                 && let Some(&plan) = plans.get(index)
             {
-                drop(tell.send((index, price(plan))));
+                drop(sender.send((index, price(plan))));
             }
         };
         let mut priced = Vec::with_capacity(plans.len());
         thread::scope(|scope| {
             let cores = thread::available_parallelism().map_or(1, usize::from);
             let begin = |_| {
-                let tell = tell.clone();
-                thread::Builder::new().spawn_scoped(scope, || work(tell)).is_ok()
+                let sender = sender.clone();
+                thread::Builder::new().spawn_scoped(scope, || work(sender)).is_ok()
             };
             if (0..cores.min(plans.len())).filter(|&core| begin(core)).count() == 0 {
-                work(tell.clone());
+                work(sender.clone());
             }
-            drop(tell);
+            drop(sender);
             loop {
-                match told.recv_timeout(EVERY) {
+                match receiver.recv_timeout(EVERY) {
                     Ok(one) => {
                         priced.push(one);
                         watch.done();
@@ -375,8 +375,8 @@ mod tests {
         let mut watch = watch(false);
         assert_eq!(watch.line(LONG), None, "too soon");
         watch.done();
-        let told = watch.line(LONG + EVERY).unwrap();
-        assert_eq!(told, "unisono simulate: 8 schedules of 10000 ranks are simulated; 1 are done");
+        let message = watch.line(LONG + EVERY).unwrap();
+        assert_eq!(message, "unisono simulate: 8 schedules of 10000 ranks are simulated; 1 are done");
         watch.done();
         assert_eq!(watch.line(3 * LONG), None, "it has been said");
     }

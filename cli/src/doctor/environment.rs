@@ -298,8 +298,8 @@ mod tests {
         assert_eq!((local_ranks, found.master().as_deref()), (Some(4), Some("10.0.0.1")));
         assert_eq!((found.ours.len(), found.launcher.len(), found.libraries.len()), (1, 5, 1));
         assert!(found.wrong.is_empty(), "{found:?}");
-        let told = &found.judge().lines[0].text;
-        assert_eq!(told, "torchrun: this is rank 1 of 8, 4 of them here; they meet at tcp://10.0.0.1:29500");
+        let line = &found.judge().lines[0].text;
+        assert_eq!(line, "torchrun: this is rank 1 of 8, 4 of them here; they meet at tcp://10.0.0.1:29500");
     }
 
     #[test]
@@ -343,8 +343,8 @@ mod tests {
     fn a_token_is_not_shown() {
         let found = environment(&[("UNISONO_TOKEN", "geheim"), ("UNISONO_TOKEN_FILE", "/dev/zero")]);
         assert!(found.wrong.iter().any(|wrong| wrong.contains("unset one of them")), "{found:?}");
-        let told = format!("{found:?} {:?} {}", found.judge(), serde_json::to_string(&found).unwrap());
-        assert!(told.contains("(6 characters, not shown)") && !told.contains("geheim"), "{told}");
+        let message = format!("{found:?} {:?} {}", found.judge(), serde_json::to_string(&found).unwrap());
+        assert!(message.contains("(6 characters, not shown)") && !message.contains("geheim"), "{message}");
         let found = environment(&[("UNISONO_TOKEN_FILE", "/dev/zero")]);
         assert!(
             matches!(&found.wrong[..], [wrong] if wrong.contains("a regular file is wanted")),
@@ -358,17 +358,17 @@ mod tests {
         for started in [&[][..], &rank] {
             let found = environment(&[started, &[("UNISONO_STORE", "tpc://x:1")]].concat());
             let lines = found.judge().lines;
-            let told: Vec<_> = lines.iter().filter(|line| line.text.contains("scheme \"tpc\"")).collect();
-            assert!(matches!(told[..], [line] if line.mark == Mark::Problem), "{lines:?}");
+            let messages: Vec<_> = lines.iter().filter(|line| line.text.contains("scheme \"tpc\"")).collect();
+            assert!(matches!(messages[..], [line] if line.mark == Mark::Problem), "{lines:?}");
         }
         assert!(environment(&[("UNISONO_STORE", "file:///x")]).wrong.is_empty());
     }
 
     #[test]
     fn what_a_filter_of_providers_hides() {
-        let told = |filter| environment(&[("FI_PROVIDER", filter)]).judge().lines[0].text.clone();
-        assert!(told("tcp,shm").starts_with("FI_PROVIDER=tcp,shm hides all other providers from "));
-        assert!(told("^verbs,efa").starts_with("FI_PROVIDER=^verbs,efa hides verbs,efa from "));
+        let first_line = |filter| environment(&[("FI_PROVIDER", filter)]).judge().lines[0].text.clone();
+        assert!(first_line("tcp,shm").starts_with("FI_PROVIDER=tcp,shm hides all other providers from "));
+        assert!(first_line("^verbs,efa").starts_with("FI_PROVIDER=^verbs,efa hides verbs,efa from "));
     }
 
     #[test]

@@ -149,15 +149,15 @@ fn judge(mut command: Command, patience: Duration) -> Result<Reduced, String> {
 /// Sends all of a stream once it has ended, up to 1 MiB.
 pub(super) fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     const MOST: u64 = 1 << 20;
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(source) = source {
             let _ = source.take(MOST).read_to_end(&mut bytes);
         }
-        drop(tell.send(String::from_utf8_lossy(&bytes).into_owned()));
+        drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
     });
-    told
+    receiver
 }
 
 /// Whether a process ends in time; if not, it is killed.
@@ -201,8 +201,8 @@ mod tests {
             sockets: true,
             times_us: [1.5, 2e3],
         };
-        let told = serde_json::to_string(&reduced).unwrap();
-        assert_eq!(script(&format!("echo '{told}'"), long), Ok(reduced.clone()));
+        let message = serde_json::to_string(&reduced).unwrap();
+        assert_eq!(script(&format!("echo '{message}'"), long), Ok(reduced.clone()));
         assert_eq!(
             reduced.words(),
             "2 ranks form a group over net and reduce correctly: 8 B in about 2 us, 1 MiB in about 2000 us; waits must poll, \

@@ -385,12 +385,12 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let told: Vec<_> = interfaces(&files, vec![("tun0".into(), Ipv4Addr::LOCALHOST.into())])
+        let found: Vec<_> = interfaces(&files, vec![("tun0".into(), Ipv4Addr::LOCALHOST.into())])
             .iter()
             .map(Interface::words)
             .collect();
         assert_eq!(
-            told,
+            found,
             [
                 "eth0: up, 25000 Mbit/s, mtu 9000, no address",
                 "odd: state unknown, no address",

@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_control_group_with_too_little_memory_for_the_windows_is_a_warning() {
-        let told = |bytes| {
+        let limits_with = |bytes| {
             let windows = Windows::of(&Config::default(), 4, 4);
             let mut limits = Limits::gather(&Files::below("/nowhere"), windows);
             let group = "/sys/fs/cgroup/job".to_owned();
@@ -357,7 +357,7 @@ mod tests {
             format!("{section:?}")
         };
         let need = 4 * Windows::of(&Config::default(), 4, 4).bytes.1;
-        let (enough, little) = (told(need + (1 << 20)), told(need + (1 << 20) - 1));
+        let (enough, little) = (limits_with(need + (1 << 20)), limits_with(need + (1 << 20) - 1));
         assert!(
             enough.contains("by the limit of the control group /sys/fs/cgroup/job; windows of 4 ranks"),
             "{enough}"
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn the_windows_of_two_ranks_are_as_documented() {
-        // Settings of its own, so that better defaults need no other figures.
+        // Its own settings, so that better defaults need no other figures.
         let config = Config {
             chunk: 128 << 10,
             lanes: 4,

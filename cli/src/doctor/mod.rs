@@ -1,8 +1,8 @@
 //! `unisono doctor`: finds why unisono does not run here, or runs slowly.
 //!
 //! Each topic has a file with a function that collects facts (`gather`) and a pure one that assesses them (`judge`).
-//! Sections are printed as they are done. Shared memory and each provider are tried by two ranks that form a group, in processes of
-//! their own, so that one that crashes or hangs is reported and does not end the report.
+//! Sections are printed as they are done. Shared memory and each provider are tried by two ranks that form a group, in separate
+//! processes, so that one that crashes or hangs is reported and does not end the report.
 
 use std::{
     fs, io,
@@ -244,7 +244,7 @@ fn join(names: &[&str]) -> String {
 
 /// The result of `work` if it ends in time. Otherwise its thread is left alone, because a call that hangs cannot be stopped.
 fn within<T: Send + 'static>(time: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let (tell, told) = mpsc::channel();
-    thread::Builder::new().spawn(move || drop(tell.send(work()))).ok()?;
-    told.recv_timeout(time).ok()
+    let (sender, receiver) = mpsc::channel();
+    thread::Builder::new().spawn(move || drop(sender.send(work()))).ok()?;
+    receiver.recv_timeout(time).ok()
 }

@@ -125,7 +125,7 @@ fn tree(hardware: &Hardware) -> Vec<Part> {
         inside: Vec::new(),
     };
     let mut parts: Vec<_> = hardware.packages.iter().map(|it| part(Kind::Socket, it, None)).collect();
-    // A NUMA node that is a socket has a line of its own.
+    // A NUMA node that is a socket has a separate line.
     let divides = |it: &Processors| !it.is_empty() && *it != all && !hardware.packages.contains(it);
     // Nodes with memory of two kinds have the same processors.
     let nodes: BTreeSet<_> =

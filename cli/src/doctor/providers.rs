@@ -217,13 +217,13 @@ impl Providers {
         }
         // The candidates that are not taken, a line for each provider and reason.
         let mut rest: Vec<(&str, &str, Vec<String>)> = Vec::new();
-        let told = |candidate: &Candidate| {
+        let mentioned = |candidate: &Candidate| {
             self.ways.iter().any(|way| match &way.taken {
                 Ok(taken) => taken.words() == candidate.words(),
                 Err(why) => *why == refusal(candidate),
             })
         };
-        for candidate in self.candidates.iter().filter(|candidate| !told(candidate)) {
+        for candidate in self.candidates.iter().filter(|candidate| !mentioned(candidate)) {
             let place = candidate.place();
             match rest
                 .iter_mut()

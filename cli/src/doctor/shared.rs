@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_it_reaches_is_read_where_the_system_tells() {
+    fn the_ranks_it_reaches_are_read_where_the_system_names_them() {
         let directory = tempfile::tempdir().unwrap();
         let files = Files::below(directory.path());
         let found = || {

@@ -1,4 +1,4 @@
-//! A topology that hwloc's variables give, in place of this machine's. It is read in a process of its own: hwloc ends its process on some
+//! A topology that hwloc's variables give, in place of this machine's. It is read in a separate process: hwloc ends its process on some
 //! broken files, and writes to stderr on others.
 
 use std::{
@@ -48,7 +48,7 @@ impl Topology {
         read.map_err(|error| format!("{}: {error}", self.name()))
     }
 
-    /// Reads the one that the variables give in a process of its own.
+    /// Reads the one that the variables give in a separate process.
     pub(super) fn read_apart(&self) -> Result<Hardware, String> {
         let mut command = invocation::command();
         command.arg(NAME).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());

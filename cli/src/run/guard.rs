@@ -47,7 +47,7 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Starts the guard in a process group of its own, so that the terminal's signals do not reach it.
+    /// Starts the guard in a separate process group, so that the terminal's signals do not reach it.
     pub(super) fn start() -> io::Result<Self> {
         let mut command = invocation::command();
         command.arg(NAME).process_group(0);

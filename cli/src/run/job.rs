@@ -1,4 +1,4 @@
-//! A job: starts its ranks, each in a process group of its own, and waits until the last has ended.
+//! A job: starts its ranks, each in a separate process group, and waits until the last has ended.
 
 use std::{
     env,
@@ -19,7 +19,7 @@ use unisono_transport::ofi;
 
 use super::{
     end::End,
-    link::{self, Told},
+    link::{self, JobOfHost},
     port::Port,
     rank,
     ranks::{Event, Members, Ranks},
@@ -58,7 +58,7 @@ pub(super) struct Place {
     /// The variables by which they meet.
     pub(super) meet: [(&'static str, String); 4],
     /// This host, if ranks of other hosts belong to the job.
-    pub(super) host: Option<Told>,
+    pub(super) host: Option<JobOfHost>,
 }
 
 impl Job {
@@ -85,7 +85,7 @@ impl Job {
         make_room(self.ranks, if self.output == Output::Passed { 3 } else { 5 })?;
         let token = token()?;
         let store = serve("127.0.0.1:0", self.ranks, &token)?;
-        // For what else the ranks may be: torch's meet at a store of their own first.
+        // For what else the ranks may be: torch's meet at their own store first.
         let port = Port::keep()?;
         let meet = [
             ("UNISONO_STORE", format!("tcp+served://{}", store.address())),
@@ -190,7 +190,7 @@ pub(super) fn begin() -> io::Result<Events> {
              env --default-signal=CHLD unisono ...",
         ));
     }
-    // The job has a token of its own, but a file for one that others can read, or that is not there, is an error here as elsewhere.
+    // The job has its own token, but a file for one that others can read, or that is not there, is an error here as elsewhere.
     let variable = |name: &str| env::var(name).ok().filter(|_| name == "UNISONO_TOKEN_FILE");
     launch::token(&variable).map_err(io::Error::other)?;
     let (tell, events) = mpsc::channel();

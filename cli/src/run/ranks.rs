@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use super::{
     end::End,
     guard::Hold,
-    link::{Answer, Connected, Line, Told},
+    link::{Answer, Connected, JobOfHost, Line},
     signals,
     sink::{Sink, Stream},
 };
@@ -70,7 +70,7 @@ pub(super) enum Event {
 /// Whose processes a job has.
 pub(super) enum Members {
     /// Ranks; in a job of several hosts, with what tells the launcher how they end.
-    Ranks(Option<Told>),
+    Ranks(Option<JobOfHost>),
     /// Connections to hosts, which have the ranks.
     Hosts(Vec<Line>),
 }
@@ -154,9 +154,9 @@ impl Ranks {
     }
 
     /// Tells the launcher on another host how the ranks of this one ended.
-    pub(super) fn say_end(sink: &Sink, told: &Told, end: i32) {
+    pub(super) fn say_end(sink: &Sink, job: &JobOfHost, end: i32) {
         // Without a launcher, nobody reads it.
-        let _ = sink.pass(&told.mark.end(end));
+        let _ = sink.pass(&job.mark.end(end));
     }
 
     fn forward(
@@ -246,8 +246,8 @@ impl Ranks {
             drop(child.wait());
         }
         let end = verdict.unwrap_or(End::Status(0));
-        if let Members::Ranks(Some(told)) = &self.members {
-            Self::say_end(&self.sink, told, end.status());
+        if let Members::Ranks(Some(job)) = &self.members {
+            Self::say_end(&self.sink, job, end.status());
         }
         end
     }
@@ -326,11 +326,11 @@ impl Ranks {
 
     /// Prints why the job ends.
     fn report(&self, number: u32, end: End, others: usize) {
-        let (on, told) = match &self.members {
+        let (on, job) = match &self.members {
             // The host has said it.
             Members::Hosts(_) => return,
             Members::Ranks(None) => (String::new(), None),
-            Members::Ranks(Some(told)) => (format!(" on {}", told.host), Some(told)),
+            Members::Ranks(Some(job)) => (format!(" on {}", job.host), Some(job)),
         };
         let how = match end {
             End::Status(status) => format!("ended with status {status}"),
@@ -341,12 +341,11 @@ impl Ranks {
         };
         let killed = end == End::Signal(Signal::KILL.as_raw());
         let why = self.kills.since(killed).map_or_else(String::new, |why| format!(", {why}"));
-        let also =
-            if others > 0 || told.is_some_and(|told| told.others) { "; ending the others" } else { "" };
+        let also = if others > 0 || job.is_some_and(|job| job.others) { "; ending the others" } else { "" };
         self.sink.say(&format!("unisono run: rank {number}{on} {how}{why}{also}"));
-        if let Some(told) = told {
+        if let Some(job) = job {
             // Without a launcher, nobody reads it.
-            let _ = self.sink.pass(&told.mark.failed(end.status()));
+            let _ = self.sink.pass(&job.mark.failed(end.status()));
         }
     }
 

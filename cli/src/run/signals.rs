@@ -11,7 +11,7 @@ use nix::{
 const ASKING: [Signal; 5] =
     [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGTSTP];
 
-/// Calls `tell` with each signal that asks this process to end or stop, from a thread of its own. A signal that was
+/// Calls `tell` with each signal that asks this process to end or stop, from a separate thread. A signal that was
 /// ignored when the process began (SIGHUP under nohup) stays ignored. To be called before there are other
 /// threads.
 ///

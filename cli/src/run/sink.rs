@@ -96,7 +96,7 @@ impl Sink {
         written
     }
 
-    /// Writes a message of this process to standard error, in a line of its own.
+    /// Writes a message of this process to standard error, in a separate line.
     pub(super) fn say(&self, message: &str) {
         // If it cannot be written, there is no reader.
         let _ = self.write(Stream::Err, |open, out| {

@@ -71,14 +71,14 @@ mod tests {
 
     #[test]
     fn borders_are_in_the_middle_and_the_last_row_has_none() {
-        let told = table(&[
+        let text = table(&[
             (8, &[way("direct", 64, 1.0), way("ring", 64, 2.0)]),
             (16, &[way("direct", 64, 1.0), way("ring", 64, 2.0)]),
             (1024, &[way("direct", 64, 2.0), way("ring", 64, 1.0)]),
             (4096, &[way("direct", 64, 4.0), way("ring", 64, 1.0)]),
         ]);
         assert_eq!(
-            told,
+            text,
             "unisono tuning 1\nall_reduce ranks 4 bytes 128 direct chunk 64 lanes 1\n\
              all_reduce ranks 4 bytes any ring chunk 64 lanes 1\n"
         );
@@ -86,19 +86,19 @@ mod tests {
 
     #[test]
     fn what_is_hardly_faster_changes_nothing() {
-        let told = table(&[
+        let message = table(&[
             (8, &[way("direct", 64, 1.0), way("ring", 64, 1.02)]),
             (16, &[way("direct", 64, 1.02), way("ring", 64, 1.0)]),
             (32, &[way("direct", 64, 1.0), way("ring", 64, 1.02)]),
         ]);
-        assert_eq!(told.lines().count(), 2, "{told}");
+        assert_eq!(message.lines().count(), 2, "{message}");
         // A chunk is a part of the choice; and a choice that is no candidate any more gives way.
-        let told = table(&[
+        let message = table(&[
             (8, &[way("direct", 64, 1.0)]),
             (16, &[way("direct", 128, 1.0), way("direct", 64, 1.04)]),
             (32, &[way("direct", 256, 1.0)]),
         ]);
-        assert_eq!(told.lines().count(), 4, "{told}");
+        assert_eq!(message.lines().count(), 4, "{message}");
     }
 
     #[test]

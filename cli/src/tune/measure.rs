@@ -59,11 +59,11 @@ pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> 
 
 /// The group's default choice, as a table expresses it. The same on all ranks.
 pub(super) fn usual(group: &ProcessGroup, case: &Case) -> unisono::Result<Choice> {
-    Ok(told(group.config(), group.choice(case.collective, case.count, case.dtype)?))
+    Ok(explicit(group.config(), group.choice(case.collective, case.count, case.dtype)?))
 }
 
 /// The choice in a table with which a group of this configuration makes `choice`.
-fn told(config: &Config, choice: Choice) -> Choice {
+fn explicit(config: &Config, choice: Choice) -> Choice {
     Choice {
         // Limited to the configured chunk, it is the same.
         chunk_bytes: choice.chunk_bytes.next_multiple_of(64),
@@ -212,9 +212,9 @@ mod tests {
                         .choose(collective, bytes, |_| true)
                         .unwrap();
                     let usual = choice.within(chunk, config.eager, config.lanes);
-                    let told = told(&config, usual);
-                    assert!(told.chunk_bytes.is_multiple_of(64), "{told:?}");
-                    assert_eq!(of(told), of(choice), "{collective:?} {ranks} {bytes} {config:?}");
+                    let usual = explicit(&config, usual);
+                    assert!(usual.chunk_bytes.is_multiple_of(64), "{usual:?}");
+                    assert_eq!(of(usual), of(choice), "{collective:?} {ranks} {bytes} {config:?}");
                 }
             }
         }

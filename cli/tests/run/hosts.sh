@@ -1,5 +1,5 @@
 #!/bin/sh
-# hosts.sh DIRECTORY: in new namespaces, makes this host `login` and the hosts h1 and h2, each with sshd, on a network of their own. From
+# hosts.sh DIRECTORY: in new namespaces, makes this host `login` and the hosts h1 and h2, each with sshd, on their own network. From
 # login, ssh reaches both without a question; `stranger` is h1 by a name whose key nobody knows. Ends with its standard input.
 set -eu
 at=$1

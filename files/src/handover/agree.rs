@@ -95,8 +95,8 @@ impl Ranks<'_> {
         }
         bytes.resize(len, 0);
         self.group.broadcast(&mut bytes, self.root)?;
-        let told: Outcome<T> = postcard::from_bytes(&bytes).map_err(|error| self.broken(&error))?;
-        told.map_err(|trouble| self.error(self.root, trouble))
+        let outcome: Outcome<T> = postcard::from_bytes(&bytes).map_err(|error| self.broken(&error))?;
+        outcome.map_err(|trouble| self.error(self.root, trouble))
     }
 
     /// Aborts the group, because the bytes that arrived are not what this crate sends.
@@ -133,8 +133,8 @@ impl Ranks<'_> {
                     };
                 }
                 let mut busy = [u8::from(found.is_none())];
-                let told = self.group.all_reduce(&mut busy, ReduceOp::Max);
-                told.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+                let agreed = self.group.all_reduce(&mut busy, ReduceOp::Max);
+                agreed.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
                 match found {
                     Some(found) if busy == [0] => return Ok(found),
                     waiting => found = waiting,

@@ -128,7 +128,7 @@ impl<'c> Handover<'c> {
     /// Opens the file at the root, and sends its description to all ranks.
     fn open(&self, options: &Options<'_>) -> Result<(Option<Source>, Opening)> {
         if !self.ranks.is_root() {
-            return Ok((None, self.told(None)?));
+            return Ok((None, self.agreed(None)?));
         }
         let opened = (|| {
             let source = Source::open(self.file)?;
@@ -147,11 +147,11 @@ impl<'c> Handover<'c> {
             }
             Err(trouble) => (None, Err(trouble)),
         };
-        Ok((source, self.told(Some(opening))?))
+        Ok((source, self.agreed(Some(opening))?))
     }
 
     /// The root's description, checked. Only the root gives `mine`.
-    fn told(&self, mine: Option<Outcome<Opening>>) -> Result<Opening> {
+    fn agreed(&self, mine: Option<Outcome<Opening>>) -> Result<Opening> {
         let Opening { plan, transfer, origin } = self.ranks.told_by_root(mine)?;
         // All ranks check the same bytes, and so return the same error.
         let name = plan.name();

@@ -66,13 +66,16 @@ fn every_length_comes_everywhere() {
             let (directory, path, bytes) = source(len);
             let delivered = world(ranks, small, |group| {
                 let to = directory.path().join(format!("to/{}", group.rank()));
-                let mut told = Vec::new();
-                let mut tell = |it: Progress| told.push(it);
+                let mut messages = Vec::new();
+                let mut tell = |it: Progress| messages.push(it);
                 let options = Options { progress: Some(&mut tell), ..pieces(100) };
                 let delivered = broadcast(&group, &path, &to, root, options).unwrap();
-                assert_eq!(told.len(), len.div_ceil(100));
-                assert!(told.iter().all(|it| it.whole == len as u64) && told.is_sorted_by_key(|it| it.done));
-                assert!(told.last().is_none_or(|it| it.done == it.whole));
+                assert_eq!(messages.len(), len.div_ceil(100));
+                assert!(
+                    messages.iter().all(|it| it.whole == len as u64)
+                        && messages.is_sorted_by_key(|it| it.done)
+                );
+                assert!(messages.last().is_none_or(|it| it.done == it.whole));
                 assert_eq!(names(&to), ["model"]);
                 assert_eq!(fs::read(to.join("model")).unwrap(), bytes);
                 let about = [fs::metadata(&path).unwrap(), fs::metadata(to.join("model")).unwrap()];
@@ -259,15 +262,15 @@ fn all_ranks_get_the_error_of_one() {
     for (what, spoil, teller, fits) in cases {
         let (directory, path, _) = source(1000);
         spoil(directory.path());
-        let told = world(4, small, |group| {
+        let message = world(4, small, |group| {
             let to = directory.path().join(group.rank().to_string());
-            let told = problem(&group, broadcast(&group, &path, &to, 1, pieces(1 << 20)));
+            let message = problem(&group, broadcast(&group, &path, &to, 1, pieces(1 << 20)));
             if to.is_dir() && !to.join("uid_map").exists() {
                 assert!(names(&to).iter().all(|name| name == "model"), "{what}: {:?}", names(&to));
             }
-            told
+            message
         });
-        let (rank, problem, words) = alike(told);
+        let (rank, problem, words) = alike(message);
         assert!(rank == teller && fits(&problem), "{what}: {words}");
     }
     let (_directory, path, _) = source(10);
@@ -289,7 +292,7 @@ fn a_file_that_changes_on_the_way_is_not_delivered() {
     ];
     for change in changes {
         let (directory, path, _) = source(5077);
-        let told = world(3, small, |group| {
+        let message = world(3, small, |group| {
             let to = directory.path().join(group.rank().to_string());
             let mut tell = |it: Progress| {
                 if group.rank() == 0 && it.done == 100 {
@@ -297,11 +300,11 @@ fn a_file_that_changes_on_the_way_is_not_delivered() {
                 }
             };
             let options = Options { progress: Some(&mut tell), ..pieces(100) };
-            let told = problem(&group, broadcast(&group, &path, &to, 0, options));
+            let message = problem(&group, broadcast(&group, &path, &to, 0, options));
             assert!(!to.join("model").exists());
-            told
+            message
         });
-        let (rank, problem, words) = alike(told);
+        let (rank, problem, words) = alike(message);
         assert!(rank == 0 && matches!(problem, Problem::Changed { .. }), "{words}");
     }
 }
@@ -417,8 +420,8 @@ fn a_piece_that_is_not_what_was_sent_is_not_noted() {
 
 #[test]
 fn long_work_is_waited_for() {
-    let (tell, told) = mpsc::channel();
-    let tell = Mutex::new(tell);
+    let (sender, receiver) = mpsc::channel();
+    let sender = Mutex::new(sender);
     world(
         3,
         |config| config.timeout = Duration::from_millis(400),
@@ -429,11 +432,11 @@ fn long_work_is_waited_for() {
                 if rank == 1 {
                     std::thread::sleep(Duration::from_millis(1000));
                 }
-                tell.lock().unwrap().send(rank).unwrap();
+                sender.lock().unwrap().send(rank).unwrap();
                 rank
             };
             assert_eq!(ranks.meanwhile(work).unwrap(), rank);
         },
     );
-    assert_eq!(told.try_iter().count(), 3);
+    assert_eq!(receiver.try_iter().count(), 3);
 }

@@ -34,9 +34,9 @@ impl Flusher {
         // The thread has its own open file, so that it does not prolong the lock on the caller's. And since the system reports an
         // error of a sync once for each open file, the caller's last sync reports it too.
         let file = OpenOptions::new().read(true).custom_flags(GUARDED).open(path).ok()?;
-        let (due, told) = mpsc::sync_channel(1);
+        let (due, requests) = mpsc::sync_channel(1);
         let flush = move || {
-            for () in told {
+            for () in requests {
                 if file.sync_data().is_err() {
                     return;
                 }
@@ -63,11 +63,11 @@ mod tests {
 
     #[test]
     fn a_file_is_due_after_every_stride() {
-        let (due, told) = mpsc::sync_channel(1);
+        let (due, requests) = mpsc::sync_channel(1);
         let flusher = Flusher { stride: 256, written: AtomicU64::new(0), due };
         let mut is_due = |bytes| {
             flusher.wrote(bytes);
-            told.try_recv().is_ok()
+            requests.try_recv().is_ok()
         };
         assert_eq!(
             [255, 1, 255, 300, 1, 211, 1].map(&mut is_due),
@@ -75,7 +75,7 @@ mod tests {
         );
         // Requests during a sync become one.
         (0..3).for_each(|_| flusher.wrote(256));
-        assert_eq!(told.try_iter().count(), 1);
+        assert_eq!(requests.try_iter().count(), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Finds which ranks share a directory: each creates a file of its own there, and looks for the others' files.
+//! Finds which ranks share a directory: each creates its own file there, and looks for the others' files.
 //!
 //! Device and inode numbers would not do: those of a network file system differ from host to host, and those of local disks
 //! may be the same on hosts that were set up alike.
@@ -124,7 +124,7 @@ mod tests {
         assert!(seen(1) && seen(2));
         drop((other, own));
         assert!(!seen(1));
-        // What others can lay there is no mark: a link, a second name of one's own.
+        // What others can lay there is no mark: a link, a second name of this rank's file.
         let own = Marker::leave(directory.path(), 3, 7).unwrap();
         std::os::unix::fs::symlink("mine", name(directory.path(), 3, 0)).unwrap();
         fs::hard_link(path("mine"), name(directory.path(), 3, 1)).unwrap();

@@ -231,16 +231,16 @@ impl Source {
 }
 
 /// Fails if a file has more or fewer bytes than the system reports.
-fn ends_at(file: &File, told: u64) -> FileResult<()> {
+fn ends_at(file: &File, promised: u64) -> FileResult<()> {
     let has = |at| match file.read_at(&mut [0], at) {
         Ok(got) => Ok(got > 0),
         Err(error) => Err(Problem::io("reading it", &error)),
     };
-    if has(told)? {
-        return Err(Problem::Length { told, more: true });
+    if has(promised)? {
+        return Err(Problem::Length { promised, more: true });
     }
-    match told.checked_sub(1) {
-        Some(last) if !has(last)? => Err(Problem::Length { told, more: false }),
+    match promised.checked_sub(1) {
+        Some(last) if !has(last)? => Err(Problem::Length { promised, more: false }),
         _ => Ok(()),
     }
 }

@@ -236,7 +236,7 @@ fn a_source_of_another_length_than_the_system_tells_is_refused() {
             continue;
         };
         let refused = Source::open(path.as_ref()).map(drop);
-        assert_eq!(refused, Err(Problem::Length { told: about.len(), more }), "{path}");
+        assert_eq!(refused, Err(Problem::Length { promised: about.len(), more }), "{path}");
     }
 }
 
@@ -363,7 +363,7 @@ mod tensors {
     use super::*;
     use crate::{error::FileResult, local::select::fits};
 
-    /// A file of these tensors, each of this many bytes of its own.
+    /// A file of these tensors, each with this many separate bytes.
     fn file(directory: &Path, tensors: &[(&str, usize)]) -> PathBuf {
         let data: Vec<_> = (1..).zip(tensors).map(|(byte, &(name, len))| (name, vec![byte; len])).collect();
         let views = data

@@ -90,8 +90,8 @@ fn limited(provider: &str) -> Outcome {
 }
 
 /// What a rank does beside broadcasting, and where.
-fn play(told: &str) -> rank::Outcome {
-    let (then, place) = told.split_once(' ').ok_or("no place")?;
+fn play(case: &str) -> rank::Outcome {
+    let (then, place) = case.split_once(' ').ok_or("no place")?;
     let place = Path::new(place);
     let group = join()?;
     if then == "limited" {
@@ -146,8 +146,8 @@ fn killed_alone(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("{sent} of {LEN} bytes were sent again")))
 }
 
-fn play_sends(told: &str) -> rank::Outcome {
-    let (then, place) = told.split_once(' ').ok_or("no place")?;
+fn play_sends(case: &str) -> rank::Outcome {
+    let (then, place) = case.split_once(' ').ok_or("no place")?;
     let place = Path::new(place);
     let group = join()?;
     let mut tell = |progress: Progress| {

@@ -29,7 +29,7 @@ REPORT = "UNISONO_TEST_REPORT"
 
 
 def main() -> int:
-    """Runs the tests in a process group of their own: one that fails leaves children behind."""
+    """Runs the tests in a separate process group: one that fails leaves children behind."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--backend", default="unisono")

@@ -91,7 +91,7 @@ def death():
     if dist.get_rank() == 1:
         dist.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
-    # Who still waits here may hear of the death already; the next call tells the same.
+    # A rank that still waits here may hear of the death already; the next call raises the same.
     with contextlib.suppress(dist.DistBackendError):
         dist.barrier()
     begun = time.monotonic()

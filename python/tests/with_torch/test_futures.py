@@ -46,7 +46,7 @@ def test_futures_are_done_when_wait_has_returned():
 
 def callbacks_that_wait():
     ranks = dist.get_world_size()
-    # What a callback begins may come before or after what others begin: each has a group of its own.
+    # What a callback begins may come before or after what others begin: each has a separate group.
     groups = [dist.new_group() for _ in range(6)]
 
     def first(group):

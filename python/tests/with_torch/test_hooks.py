@@ -107,7 +107,7 @@ def test_a_model_of_another_backend_keeps_its_hooks(kind):
 
 
 class Around(dist.ProcessGroup):
-    """A group around another, without backends of its own, such as torchft's."""
+    """A group around another, without its own backends, such as torchft's."""
 
     def __init__(self, group):
         super().__init__(group.rank(), group.size())

@@ -23,7 +23,7 @@ NAMES = {
 ALIKE = [list(types) for _, types in groupby(NAMES, lambda dtype: dtype.itemsize)][:-1]
 
 
-def test_all_types_have_codes_of_their_own():
+def test_all_types_have_different_codes():
     codes = {kind.element: dtype for dtype, kind in _types.MOVED.items()}
     assert len(codes) == len(_types.MOVED)
     for (_, dtype), kind in _types.REDUCTIONS.items():

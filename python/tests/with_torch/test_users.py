@@ -164,7 +164,7 @@ def sharded_tensors():
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 
-    # Other tests of this process may have a device of their own.
+    # Other tests of this process may have their own device.
     dist.Backend.backend_capability["unisono"] = _devices.types()
     join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store")
     rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -1,4 +1,4 @@
-"""Runs a function on the ranks of a world, each a process of its own."""
+"""Runs a function on the ranks of a world, each a separate process."""
 
 import faulthandler
 import gc

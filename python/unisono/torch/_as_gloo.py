@@ -202,7 +202,7 @@ def _with_original(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _register_as_custom(register: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's `_register_backend`: what is registered with the type of Gloo, C++ (DDP's log) takes for an object of its own class."""
+    """Torch's `_register_backend`: what is registered with the type of Gloo, C++ (DDP's log) takes for an object of its C++ class."""
 
     @functools.wraps(register)
     def registering(group: Any, device: torch.device, kind: Any, backend: Any = None) -> None:
@@ -218,10 +218,10 @@ def _new(kind: type, *arguments: Any, **options: Any) -> Any:
     """What `ProcessGroupGloo(store, rank, size, ...)` gives."""
     if kind is not dist.ProcessGroupGloo or _making.original:
         return _Backend.__new__(kind)
-    return _of_its_own(*arguments, **options)
+    return _create_separate(*arguments, **options)
 
 
-def _of_its_own(
+def _create_separate(
     store: dist.Store,
     rank: int,
     size: int,

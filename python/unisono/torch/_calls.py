@@ -504,7 +504,7 @@ class Calls(Runs):
         first: list[_native.Work] = []
 
         def native(piece: Piece, keep: Any) -> _native.Work:
-            # Who sends the first chunk sends the others.
+            # The sender of the first chunk sends the others.
             sender = first[0].wait() if source is None and first else source
             first.append(group.recv_async(element, piece, sender, tag, None, keep))
             return first[-1]

@@ -78,7 +78,7 @@ def whole(begin: Callable[[Any], _native.Work]) -> Chunks:
 
 
 def of_collective(call: Collective, memory: Memory, rank: int, ranks: int) -> Chunks:
-    """A collective. Chunk n has bytes n * width to (n + 1) * width of each block, so that each chunk is a collective of its own."""
+    """A collective. Chunk n has bytes n * width to (n + 1) * width of each block, so that each chunk is a separate collective."""
     size = SIZES[call.described[0] & 0xFF]
     per_rank = (call.code in _INPUT_BLOCKS, call.code in _OUTPUT_BLOCKS)
     given, wanted = (
@@ -127,7 +127,7 @@ def of_collective(call: Collective, memory: Memory, rank: int, ranks: int) -> Ch
 def of_message(
     begin: Callable[[Piece, Any], _native.Work], memory: Memory, piece: Piece, sends: bool
 ) -> Chunks:
-    """A message: each chunk is a message of its own."""
+    """A message: each chunk is a separate message."""
     (view,) = memory.views(piece)
 
     def cut(number: int) -> Cut:

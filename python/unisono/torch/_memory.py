@@ -79,7 +79,7 @@ class Memory:
             ):
                 raise ValueError(
                     f"{self.call}: elements of the output of shape {tuple(tensor.shape)} share memory (an expanded tensor); "
-                    "give it memory of its own with .contiguous()"
+                    "give it its own memory with .contiguous()"
                 )
             if flat.data_ptr() != tensor.data_ptr() or tensor.is_neg() or tensor.is_conj():
                 self.back.append((tensor.detach(), flat))

@@ -279,33 +279,33 @@ fn judge_variety(algorithm: &Algorithm, plan: &Plan, cases: &[Case]) {
     let orders = if plan.ordered { &[false, true][..] } else { &[false] };
     let lengths = if plan.uneven { &[false, true][..] } else { &[false] };
     for place in [false, true] {
-        let told = |what: &str, which: usize| format!("{what} {which}, in place: {place}");
+        let name = |what: &str, which: usize| format!("{what} {which}, in place: {place}");
         for ranks in 1..=33 {
-            some(told("of ranks", ranks), &|it, job| it.in_place == place && job.ranks == ranks);
+            some(name("of ranks", ranks), &|it, job| it.in_place == place && job.ranks == ranks);
         }
         for policy in 0..7 {
-            some(told("of policy", policy), &|it, _| it.in_place == place && kind(&it.policy) == policy);
+            some(name("of policy", policy), &|it, _| it.in_place == place && kind(&it.policy) == policy);
         }
         for depth in [plan.depth, 2, 8] {
             for &ordered in orders {
-                some(told("ordered and of depth", depth), &|it, job| {
+                some(name("ordered and of depth", depth), &|it, job| {
                     it.in_place == place && it.depth == depth && job.ordered == ordered
                 });
             }
             for &uneven in lengths {
-                some(told("uneven and of depth", depth), &|it, _| {
+                some(name("uneven and of depth", depth), &|it, _| {
                     it.in_place == place && it.depth == depth && it.uneven.is_some() == uneven
                 });
             }
         }
         for lanes in [1, 3] {
             if plan.pairwise {
-                some(told("by pairs on lanes", lanes), &|it, job| {
+                some(name("by pairs on lanes", lanes), &|it, job| {
                     it.in_place == place && job.pairwise && job.lanes == lanes
                 });
             }
-            some(told("of lanes", lanes), &|it, job| it.in_place == place && job.lanes == lanes);
-            some(told("with long writes on lanes", lanes), &|it, job| {
+            some(name("of lanes", lanes), &|it, job| it.in_place == place && job.lanes == lanes);
+            some(name("with long writes on lanes", lanes), &|it, job| {
                 (it.in_place == place || aside(plan, true) && !plan.whole)
                     && (job.lanes, job.long, it.uneven) == (lanes, true, None)
             });
@@ -341,16 +341,16 @@ fn run_with<C: Sync>(cases: &[C], check: impl Fn(&C) -> Result<(), String> + Syn
         for _ in 0..cores {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(told) = check(case) {
-                        failures.lock().unwrap().push(told);
+                    if let Err(message) = check(case) {
+                        failures.lock().unwrap().push(message);
                     }
                 }
             });
         }
     });
     let failures = failures.into_inner().unwrap();
-    let told = failures.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
-    assert!(failures.is_empty(), "{} of {} cases fail, among them:\n{told}", failures.len(), cases.len());
+    let message = failures.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
+    assert!(failures.is_empty(), "{} of {} cases fail, among them:\n{message}", failures.len(), cases.len());
     cases.len()
 }
 

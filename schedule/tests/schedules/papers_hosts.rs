@@ -137,9 +137,9 @@ fn the_formulas_of_two_levels_hold() {
                 seed: 1,
             };
             let schedules = || (0..h * g).map(|rank| plan.make(&Job { rank, ..job }));
-            let told = format!("{} {:?}: {h} x {g}", row.algorithm, row.collective);
+            let message = format!("{} {:?}: {h} x {g}", row.algorithm, row.collective);
             let report = check(schedules().collect(), &setup).unwrap();
-            assert_eq!(report.hops, row.hops.1(h, g, c), "hops: {told}");
+            assert_eq!(report.hops, row.hops.1(h, g, c), "hops: {message}");
             let across: Vec<usize> = (0..)
                 .zip(schedules())
                 .map(|(rank, mut schedule)| {
@@ -151,8 +151,8 @@ fn the_formulas_of_two_levels_hold() {
                     sent.sum()
                 })
                 .collect();
-            assert_eq!(across.iter().sum::<usize>(), row.across.1(h, g, c), "between hosts: {told}");
-            assert_eq!(across.iter().max(), Some(&row.busiest.1(h, g, c)), "busiest: {told}");
+            assert_eq!(across.iter().sum::<usize>(), row.across.1(h, g, c), "between hosts: {message}");
+            assert_eq!(across.iter().max(), Some(&row.busiest.1(h, g, c)), "busiest: {message}");
         }
     }
 }

@@ -210,7 +210,7 @@ impl UnevenSteps<'_, '_> {
         }
     }
 
-    /// Runs a call in place. `lengths` are those that this rank knows; for `reduce_scatter` that of its own block. Returns the range
+    /// Runs a call in place. `lengths` are those that this rank knows; for `reduce_scatter` its block's. Returns the range
     /// of this rank's block in a scattered result, otherwise all of `data`.
     pub(crate) async fn in_place<T: Element>(
         &mut self,

@@ -1,7 +1,7 @@
 //! Groups that are made by their members alone: `create_group`.
 //!
 //! The members exchange by messages of the parent group what [split](ProcessGroup::split) exchanges by all_gathers. The messages
-//! have the caller's tag in a space of their own, so no send or receive of a caller matches them. They run along a tree of the
+//! have the caller's tag in a separate space, so no send or receive of a caller matches them. They run along a tree of the
 //! list of members, to its first member and back, twice: up to 16 members all send to the first one; of n members in all
 //! ⌈log16 n⌉ steps lie on each way.
 

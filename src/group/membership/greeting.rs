@@ -323,7 +323,7 @@ fn from_where(address: IpAddr) -> String {
 }
 
 /// The ranks that a rank exchanges greetings with: its neighbours on the ring, and ranks of other hosts. The ranks of a host divide
-/// the other hosts among them, but each chooses at most [`MOST`] ranks, and at least one, because the addresses of its own host
+/// the other hosts among them, but each chooses at most [`MOST`] ranks, and at least one, because its host's addresses
 /// are reachable through any interface. The relation is symmetric. With `all`, for transports that must connect all ranks before
 /// one leaves, every rank greets all others.
 fn neighbours(rank: Rank, hosts: &[HostId], all: bool) -> Vec<Rank> {
@@ -473,19 +473,19 @@ mod tests {
     fn the_advice_fits_what_connects_the_ranks() {
         let nothing = Finding { rank: 1, heard: false, connects: None };
         let theirs = Findings::default();
-        let told = |change: fn(&mut EndpointInfo)| {
+        let greeting_of = |change: fn(&mut EndpointInfo)| {
             let mut endpoints = endpoints();
             endpoints.iter_mut().for_each(change);
             verdict(0, &nothing, Some(&theirs), endpoints, true).unwrap().to_string()
         };
-        let by_memory = told(|it| (it.memory, it.nic.at) = (true, None));
+        let by_memory = greeting_of(|it| (it.memory, it.nic.at) = (true, None));
         assert!(by_memory.contains("in the memory that they share on beta"), "{by_memory}");
-        let by_nic = told(|it| it.nic.at = None);
+        let by_nic = greeting_of(|it| it.nic.at = None);
         assert!(by_nic.contains("P_Key"), "{by_nic}");
-        for told in [by_memory, by_nic] {
-            assert!(!told.contains("TCP") && !told.contains("firewall"), "{told}");
+        for message in [by_memory, by_nic] {
+            assert!(!message.contains("TCP") && !message.contains("firewall"), "{message}");
         }
-        assert!(told(|_| ()).contains("firewalls"));
+        assert!(greeting_of(|_| ()).contains("firewalls"));
     }
 
     #[test]

@@ -44,14 +44,14 @@ use crate::{
     },
 };
 
-/// How long to poll without yielding if every rank has a core of its own: a few times the time of a message over TCP on the
+/// How long to poll without yielding if every rank has its own core: a few times the time of a message over TCP on the
 /// loopback (5 µs). Longer polling gained nothing there, and was slow if another program used one of the cores.
 const SPIN: Duration = Duration::from_micros(20);
 
 /// How long to poll and yield before the rank sleeps on the transport.
 const GIVE_WAY: Duration = Duration::from_micros(200);
 
-/// The same if every rank has a core of its own and no other thread runs there: longer than its only peer takes to copy or reduce a
+/// The same if every rank has its own core and no other thread runs there: longer than its only peer takes to copy or reduce a
 /// megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
 const ALONE: Duration = Duration::from_millis(1);
 
@@ -514,8 +514,8 @@ mod tests {
             (at("long"), "it is longer than 8388608 bytes, the most that such a file may have"),
         ] {
             let config = Config { tuning: Some(file.clone()), ..Config::default() };
-            let told = tuning(&config).map(drop).unwrap_err().to_string();
-            assert_eq!(told, format!("tuning file {}: {words}", file.display()));
+            let message = tuning(&config).map(drop).unwrap_err().to_string();
+            assert_eq!(message, format!("tuning file {}: {words}", file.display()));
         }
     }
 }

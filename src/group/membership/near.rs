@@ -226,8 +226,8 @@ impl Camps {
             Some(format!("rank {rank} on {} has no shared memory: {why}", reach.host.name))
         };
         let hosts: Vec<_> = self.all.iter().map(|reach| (reach.host.name.as_str(), reach.host.id)).collect();
-        let told = self.all.iter().enumerate().find_map(refused).or_else(|| Host::apart(&hosts));
-        told.or_else(|| self.unreached())
+        let message = self.all.iter().enumerate().find_map(refused).or_else(|| Host::apart(&hosts));
+        message.or_else(|| self.unreached())
     }
 
     /// Why ranks that say they are on one host are not, if they are not.
@@ -236,14 +236,14 @@ impl Camps {
         for (rank, first) in self.firsts.iter().enumerate() {
             camps.entry((*first)?).or_default().push(rank);
         }
-        let told = |(first, ranks): (&Rank, &Vec<Rank>)| {
+        let camp = |(first, ranks): (&Rank, &Vec<Rank>)| {
             format!("{} on {}", rank_list(ranks), self.all[*first].host.name)
         };
         (camps.len() > 1).then(|| {
             format!(
                 "boot_id says that all ranks are on one host, but they cannot connect there, as on machines that were restored from one \
                  snapshot: {}",
-                camps.iter().map(told).collect::<Vec<_>>().join(", ")
+                camps.iter().map(camp).collect::<Vec<_>>().join(", ")
             )
         })
     }
@@ -255,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// Ranks of one host, as they say, with endpoints of their own.
+    /// Ranks of one host, as they say, with their own endpoints.
     fn ranks(count: usize) -> (Vec<shm::Endpoint>, Vec<Reach>) {
         let open = |_| shm::Endpoint::open().unwrap();
         let endpoints: Vec<_> = (0..count).map(open).collect();
@@ -344,8 +344,8 @@ mod tests {
         let ways = ways.unwrap();
         assert!(why(&ways).starts_with("boot_id says that all ranks are on one host"), "{ways:?}");
         all.iter_mut().for_each(|reach| reach.provider = Some(SHM.into()));
-        let told = cloned(&all, 2).1.unwrap_err().to_string();
-        assert!(told.contains("snapshot: ranks 0, 1 on alpha, ranks 2, 3 on alpha;"), "{told}");
+        let message = cloned(&all, 2).1.unwrap_err().to_string();
+        assert!(message.contains("snapshot: ranks 0, 1 on alpha, ranks 2, 3 on alpha;"), "{message}");
     }
 
     #[test]
@@ -373,9 +373,9 @@ mod tests {
         assert_eq!(camps.firsts, [Some(0), None, Some(0)]);
         let why = "rank 1 on alpha has no shared memory: it may not connect".to_owned();
         assert_eq!(ways, Ok(Ways::Fabric { shared: true, why }));
-        let (_, told, _) = found(&all, |_, _| Ok(Some(1)));
-        let told = told.unwrap_err().to_string();
-        assert_eq!(told, "rank 0 could not join: it says that it reaches number 1 of 1 ranks");
+        let (_, message, _) = found(&all, |_, _| Ok(Some(1)));
+        let message = message.unwrap_err().to_string();
+        assert_eq!(message, "rank 0 could not join: it says that it reaches number 1 of 1 ranks");
     }
 
     #[test]

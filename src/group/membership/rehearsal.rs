@@ -214,8 +214,8 @@ mod tests {
             }
             assert_eq!(cost.messages > 0, ranks > 64, "few get it from the store");
         }
-        let told = ProcessGroup::simulate_join(0, 1).map(drop).unwrap_err();
-        assert!(matches!(told, Error::Config { .. }));
+        let message = ProcessGroup::simulate_join(0, 1).map(drop).unwrap_err();
+        assert!(matches!(message, Error::Config { .. }));
     }
 
     #[test]

@@ -262,15 +262,15 @@ fn gradients_are_summed_in_buckets() {
 fn invalid_gradients_are_refused() {
     world(1, small, |group| {
         let mut buckets = GradientBuckets::<f64>::new(&group, &[2, 3], ReduceOp::Avg, 1).unwrap();
-        let told = |error: Result<()>| error.unwrap_err().to_string();
-        let error = told(buckets.ready(2, &[]));
+        let text_of = |error: Result<()>| error.unwrap_err().to_string();
+        let error = text_of(buckets.ready(2, &[]));
         assert!(error.ends_with("there is no parameter 2; there are 2"), "{error}");
-        let error = told(buckets.ready(0, &[1.0]));
+        let error = text_of(buckets.ready(0, &[1.0]));
         assert!(error.ends_with("parameter 0 has 2 elements, and the gradient 1"), "{error}");
         buckets.ready(0, &[1.0, 2.0]).unwrap();
-        let error = told(buckets.ready(0, &[1.0, 2.0]));
+        let error = text_of(buckets.ready(0, &[1.0, 2.0]));
         assert!(error.contains("was already given in this step"), "{error}");
-        let error = told(buckets.finish());
+        let error = text_of(buckets.finish());
         assert!(error.contains("the gradient of parameter 1 has not been given"), "{error}");
         buckets.ready(1, &[0.0; 3]).unwrap();
         buckets.finish().unwrap();

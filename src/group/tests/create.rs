@@ -87,9 +87,9 @@ fn threads_make_groups_of_the_same_ranks_at_once() {
                     scope.spawn(move || {
                         for round in 0..12 {
                             let part = group.create_group(&[1, 0, 2], tag).unwrap();
-                            let mut told = [tag + round];
-                            part.broadcast(&mut told, 0).unwrap();
-                            assert_eq!(told, [tag + round]);
+                            let mut value = [tag + round];
+                            part.broadcast(&mut value, 0).unwrap();
+                            assert_eq!(value, [tag + round]);
                         }
                     })
                 })
@@ -132,7 +132,7 @@ fn a_group_is_no_message_of_its_tag() {
 #[test]
 fn members_with_other_lists_are_told() {
     for (zero, one) in [(&[0, 1][..], &[0, 1, 2][..]), (&[0, 1], &[1, 0]), (&[2, 0, 1], &[2, 1])] {
-        let told = world(3, small, |group| {
+        let messages = world(3, small, |group| {
             let made = match group.rank() {
                 0 => group.create_group(zero, 3),
                 1 => group.create_group(one, 3),
@@ -147,7 +147,7 @@ fn members_with_other_lists_are_told() {
                 Ok(()) => hear(&group).unwrap_err().to_string(),
             }
         });
-        assert!(told.iter().all(|it| *it == told[0]), "{told:?}");
+        assert!(messages.iter().all(|it| *it == messages[0]), "{messages:?}");
         // Where each waits for another one, their lists are not compared.
         let differ = "create_group(tag 3): rank 0 has the ranks 0, 1, rank 1 has the ranks 0–2";
         let wanted = match (zero, one) {
@@ -158,7 +158,7 @@ fn members_with_other_lists_are_told() {
             }
             _ => "create_group(tag 3): rank 1 has the ranks 2, 1, rank 2 has the ranks 2, 0, 1",
         };
-        assert_eq!(told[0], wanted);
+        assert_eq!(messages[0], wanted);
     }
 }
 
@@ -190,7 +190,7 @@ fn without_3(timeout: Duration, act: impl Fn(ProcessGroup) -> String + Sync) -> 
         small(config);
         config.timeout = timeout;
     };
-    let told = world(6, impatient, |group| {
+    let messages = world(6, impatient, |group| {
         group.barrier().unwrap();
         match group.rank() {
             3 => act(group),
@@ -198,35 +198,35 @@ fn without_3(timeout: Duration, act: impl Fn(ProcessGroup) -> String + Sync) -> 
             _ => group.create_group(&[0, 1, 2, 3, 4], 9).unwrap_err().to_string(),
         }
     });
-    assert!(told.iter().all(|it| it.is_empty() || *it == told[0]), "{told:?}");
-    told[0].clone()
+    assert!(messages.iter().all(|it| it.is_empty() || *it == messages[0]), "{messages:?}");
+    messages[0].clone()
 }
 
 #[test]
 fn a_member_that_does_not_come_is_named() {
     let late = Duration::from_millis(400);
-    let told = without_3(late, |group| hear(&group).unwrap_err().to_string());
-    assert!(told.starts_with("create_group(with "), "{told}");
+    let message = without_3(late, |group| hear(&group).unwrap_err().to_string());
+    assert!(message.starts_with("create_group(with "), "{message}");
     assert!(
-        told.contains("tag 9) did not finish within ")
-            && told.contains("ranks 3, 5 finished barrier() and called nothing since"),
-        "{told}"
+        message.contains("tag 9) did not finish within ")
+            && message.contains("ranks 3, 5 finished barrier() and called nothing since"),
+        "{message}"
     );
 
     // It waits for a member in another call.
-    let told =
+    let message =
         without_3(Duration::from_secs(60), |group| group.recv(&mut [0_u8], 0, 9).unwrap_err().to_string());
-    assert!(told.starts_with("ranks wait for each other: rank 0 in create_group(with "), "{told}");
-    assert!(told.contains("rank 3 in recv(u8, from 0, tag 9) for rank 0"), "{told}");
+    assert!(message.starts_with("ranks wait for each other: rank 0 in create_group(with "), "{message}");
+    assert!(message.contains("rank 3 in recv(u8, from 0, tag 9) for rank 0"), "{message}");
 
     // It leaves.
-    let told = without_3(Duration::from_secs(60), |group| group.leave().unwrap_err().to_string());
+    let message = without_3(Duration::from_secs(60), |group| group.leave().unwrap_err().to_string());
     assert!(
-        told.contains("rank 3 has left, and rank 0 waits for it in create_group(with 3, tag 9)"),
-        "{told}"
+        message.contains("rank 3 has left, and rank 0 waits for it in create_group(with 3, tag 9)"),
+        "{message}"
     );
 
     // It fails.
-    let told = without_3(Duration::from_secs(60), |group| group.abort("it cannot").to_string());
-    assert_eq!(told, "rank 3 aborted the group: it cannot");
+    let message = without_3(Duration::from_secs(60), |group| group.abort("it cannot").to_string());
+    assert_eq!(message, "rank 3 aborted the group: it cannot");
 }

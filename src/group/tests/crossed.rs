@@ -7,20 +7,20 @@ use crate::Source;
 const SOON: Duration = Duration::from_secs(4);
 
 /// Runs this on every rank, with the world and two groups of all ranks. Returns the failure, which is soon the same on all.
-fn told(ranks: usize, act: impl Fn(&ProcessGroup, &[ProcessGroup; 2]) -> Result<()> + Sync) -> String {
-    let told = world(ranks, small, |group| {
+fn failure_of(ranks: usize, act: impl Fn(&ProcessGroup, &[ProcessGroup; 2]) -> Result<()> + Sync) -> String {
+    let message = world(ranks, small, |group| {
         let all: Vec<Rank> = (0..ranks).collect();
         let groups = [(); 2].map(|()| group.new_group(&all).unwrap().unwrap());
         for group in groups.iter().chain([&group]) {
             group.barrier().unwrap();
         }
         let begun = Instant::now();
-        let told = act(&group, &groups).and_then(|()| hear(&group)).unwrap_err().to_string();
-        assert!(begun.elapsed() < SOON, "{:?}: {told}", begun.elapsed());
-        told
+        let message = act(&group, &groups).and_then(|()| hear(&group)).unwrap_err().to_string();
+        assert!(begun.elapsed() < SOON, "{:?}: {message}", begun.elapsed());
+        message
     });
-    assert!(told.iter().all(|it| *it == told[0]), "{told:?}");
-    told[0].clone()
+    assert!(message.iter().all(|it| *it == message[0]), "{message:?}");
+    message[0].clone()
 }
 
 fn sum(group: &ProcessGroup) -> Result<()> {
@@ -30,57 +30,57 @@ fn sum(group: &ProcessGroup) -> Result<()> {
 #[test]
 fn groups_called_in_different_order_are_named() {
     for ranks in [2, 3, 5] {
-        let told = told(ranks, |group, [one, other]| {
+        let message = failure_of(ranks, |group, [one, other]| {
             let turned = group.rank() == ranks - 1;
             let (one, other) = if turned { (other, one) } else { (one, other) };
             one.barrier().and_then(|()| sum(other))
         });
-        assert!(told.starts_with("ranks wait for each other: rank "), "{told}");
+        assert!(message.starts_with("ranks wait for each other: rank "), "{message}");
         let last = ranks - 1;
         for words in [
             "op 1 barrier() of group world/0 of ranks 0".to_owned(),
             format!("rank {last} in op 1 barrier() of group world/1 of ranks 0"),
         ] {
-            assert!(told.contains(&words), "{told}");
+            assert!(message.contains(&words), "{message}");
         }
     }
 }
 
 #[test]
 fn a_group_called_beside_the_world_is_named() {
-    let told = told(4, |group, [one, _]| if group.rank() == 2 { sum(one) } else { sum(group) });
-    assert!(told.contains("rank 2 in op 1 all_reduce(u32, sum) of group world/0"), "{told}");
-    assert!(told.contains(" in op 5 all_reduce(u32, sum) for rank "), "{told}");
+    let message = failure_of(4, |group, [one, _]| if group.rank() == 2 { sum(one) } else { sum(group) });
+    assert!(message.contains("rank 2 in op 1 all_reduce(u32, sum) of group world/0"), "{message}");
+    assert!(message.contains(" in op 5 all_reduce(u32, sum) for rank "), "{message}");
 }
 
 #[test]
 fn different_roots_without_a_message_are_a_mismatch() {
     // Rank 0 waits for nobody but ranks that wait for another.
-    let told = told(4, |group, [one, _]| {
+    let message = failure_of(4, |group, [one, _]| {
         let root = usize::from(group.rank() == 0);
         let input = if group.rank() == root { vec![1_u8; 40] } else { Vec::new() };
         one.scatter(&input, &mut [0; 10], root)
     });
     // The rank that sees it first tells it.
     let sides = ["rank 0 calls scatter(u8, root 1), rank ", " calls scatter(u8, root 0)"];
-    assert!(sides.iter().all(|side| told.contains(side)), "{told}");
+    assert!(sides.iter().all(|side| message.contains(side)), "{message}");
 }
 
 #[test]
 fn crossing_messages_are_a_deadlock() {
-    let tags = told(2, |group, _| {
+    let tags = failure_of(2, |group, _| {
         let other = 1 - group.rank();
         group.recv(&mut [0_u8; 3], other, group.rank() as u32).map(drop)
     });
     let wanted = "ranks wait for each other: rank 0 in recv(u8, from 1, tag 0) for rank 1, rank 1 in recv(u8, from 0, tag 1) \
                   for rank 0";
     assert_eq!(tags, wanted);
-    let any = told(3, |group, [one, _]| match group.rank() {
+    let any = failure_of(3, |group, [one, _]| match group.rank() {
         0 => sum(one),
         _ => one.recv(&mut [0_u8; 3], Source::Any, 7).map(drop),
     });
     assert!(any.contains("rank 1 in recv(u8, from any, tag 7) of group world/0"), "{any}");
-    let alone = told(1, |group, _| group.recv(&mut [0_u8; 3], 0, 7).map(drop));
+    let alone = failure_of(1, |group, _| group.recv(&mut [0_u8; 3], 0, 7).map(drop));
     assert_eq!(alone, "ranks wait for each other: rank 0 in recv(u8, from 0, tag 7) for rank 0");
 }
 

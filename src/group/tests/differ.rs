@@ -8,16 +8,16 @@ use crate::{
 };
 
 /// Runs this on two ranks. Returns their failure, which is the same.
-fn told(act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
+fn failure_of(act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
     let patient = |config: &mut Config| {
         small(config);
         config.timeout = Duration::from_secs(60);
     };
     let begun = Instant::now();
-    let told = world(2, patient, |group| act(&group).and_then(|()| hear(&group)).unwrap_err().to_string());
-    assert_eq!(told[0], told[1]);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}: {}", begun.elapsed(), told[0]);
-    told[0].clone()
+    let message = world(2, patient, |group| act(&group).and_then(|()| hear(&group)).unwrap_err().to_string());
+    assert_eq!(message[0], message[1]);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}: {}", begun.elapsed(), message[0]);
+    message[0].clone()
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn handles_with_other_pipelines_are_a_mismatch() {
         (1, (128, 1), (64, 2)),
     ] {
         for algorithm in ["ring", "two_shot", "rabenseifner"] {
-            let told = told(|group| {
+            let message = failure_of(|group| {
                 let (chunk, lanes) = if group.rank() == 0 { ours } else { theirs };
                 let group = group.with_algorithms(algorithm)?.with_pipeline(chunk, lanes)?;
                 group.all_reduce(&mut vec![1_i32; count], ReduceOp::Sum)
@@ -39,7 +39,7 @@ fn handles_with_other_pipelines_are_a_mismatch() {
             for (rank, (chunk, lanes)) in [ours, theirs].into_iter().enumerate() {
                 let wanted =
                     format!("rank {rank} cuts it into messages of {} elements on {lanes} lanes", chunk / 4);
-                assert!(told.contains(&wanted), "{algorithm}, {count}: {told}");
+                assert!(message.contains(&wanted), "{algorithm}, {count}: {message}");
             }
         }
     }
@@ -50,7 +50,7 @@ fn tensors_in_another_order_are_a_mismatch() {
     for lens in [[2, 3], [200, 3000]] {
         let other = [lens[1], lens[0]];
         let lens = |group: &ProcessGroup| if group.rank() == 0 { lens } else { other };
-        let blocking = told(|group| {
+        let blocking = failure_of(|group| {
             let mut all = lens(group).map(|len| vec![1_f32; len]);
             let views = all.iter_mut().map(|data| {
                 let len = data.len();
@@ -58,11 +58,11 @@ fn tensors_in_another_order_are_a_mismatch() {
             });
             group.all_reduce_coalesced(&mut views.collect::<Vec<_>>(), ReduceOp::Sum)
         });
-        let begun = told(|group| {
+        let begun = failure_of(|group| {
             let all = lens(group).map(|len| Tensor::zeros(Dtype::F32, &[len]).unwrap());
             group.all_reduce_coalesced_async(all.into(), ReduceOp::Sum)?.wait().map(drop)
         });
-        let buckets = told(|group| {
+        let buckets = failure_of(|group| {
             let lens = lens(group);
             let mut buckets = GradientBuckets::new(group, &lens, ReduceOp::Sum, 1 << 20)?;
             for (parameter, len) in lens.into_iter().enumerate() {
@@ -70,17 +70,17 @@ fn tensors_in_another_order_are_a_mismatch() {
             }
             buckets.finish()
         });
-        for told in [blocking, begun, buckets] {
-            assert!(told.contains("rank 0 has tensors whose types and shapes hash to "), "{told}");
+        for message in [blocking, begun, buckets] {
+            assert!(message.contains("rank 0 has tensors whose types and shapes hash to "), "{message}");
         }
     }
     // As many elements in other shapes.
-    let told = told(|group| {
+    let message = failure_of(|group| {
         let shape = if group.rank() == 0 { [2, 3] } else { [3, 2] };
         let mut data = [1_i32; 6];
         group.all_reduce_coalesced(&mut [TensorViewMut::new(&mut data, &shape).unwrap()], ReduceOp::Max)
     });
-    assert!(told.contains("all_reduce_coalesced(i32, max)") && told.contains("shapes"), "{told}");
+    assert!(message.contains("all_reduce_coalesced(i32, max)") && message.contains("shapes"), "{message}");
 }
 
 /// A tensor of a type and a number of elements.
@@ -92,45 +92,48 @@ fn told_of_lists(ours: &[Like], theirs: &[Like], op: ReduceOp) -> [String; 2] {
         let list = if group.rank() == 0 { ours } else { theirs };
         list.iter().map(|&(dtype, len)| Tensor::zeros(dtype, &[len]).unwrap()).collect()
     };
-    let now = told(|group| {
+    let now = failure_of(|group| {
         let mut tensors = tensors(group);
         let mut views: Vec<_> = tensors.iter_mut().map(Tensor::view_mut).collect();
         group.all_reduce_coalesced(&mut views, op)
     });
-    let later = told(|group| group.all_reduce_coalesced_async(tensors(group), op)?.wait().map(drop));
+    let later = failure_of(|group| group.all_reduce_coalesced_async(tensors(group), op)?.wait().map(drop));
     [now, later]
 }
 
 #[test]
 fn an_additional_type_is_a_mismatch() {
-    // Each type is reduced by an operation of its own: the first of them says it, whichever it is.
+    // Each type is reduced by a separate operation: whichever is first reports the difference.
     for more in [Dtype::F64, Dtype::F16] {
-        for told in told_of_lists(&[(Dtype::F32, 3)], &[(Dtype::F32, 3), (more, 2)], ReduceOp::Sum) {
+        for message in told_of_lists(&[(Dtype::F32, 3)], &[(Dtype::F32, 3), (more, 2)], ReduceOp::Sum) {
             let words = match more {
                 Dtype::F16 => "rank 1 calls all_reduce_coalesced(f16, sum)",
                 _ => "rank 1 has tensors whose types and shapes hash to ",
             };
-            assert!(told.contains("all_reduce_coalesced(f32, sum)") && told.contains(words), "{told}");
+            assert!(
+                message.contains("all_reduce_coalesced(f32, sum)") && message.contains(words),
+                "{message}"
+            );
         }
     }
     // Nor is what is left of a list taken for a list.
     let both = [(Dtype::F32, 3), (Dtype::F64, 2)];
-    let told = told(|group| {
+    let message = failure_of(|group| {
         for list in if group.rank() == 0 { [&both[..1], &both[1..]] } else { [&both[..], &both[1..]] } {
             let tensors = list.iter().map(|&(dtype, len)| Tensor::zeros(dtype, &[len]).unwrap()).collect();
             group.all_reduce_coalesced_async(tensors, ReduceOp::Sum)?.wait()?;
         }
         Ok(())
     });
-    assert!(told.contains("all_reduce_coalesced(f32, sum)") && told.contains("hash to "), "{told}");
+    assert!(message.contains("all_reduce_coalesced(f32, sum)") && message.contains("hash to "), "{message}");
 }
 
 #[test]
 fn tensors_of_the_same_types_in_another_order_are_a_mismatch() {
     let ours = [(Dtype::F32, 3), (Dtype::F64, 3), (Dtype::F32, 5)];
     for theirs in [[0, 2, 1], [1, 0, 2]] {
-        for told in told_of_lists(&ours, &theirs.map(|which| ours[which]), ReduceOp::Sum) {
-            assert!(told.contains("rank 0 has tensors whose types and shapes hash to "), "{told}");
+        for message in told_of_lists(&ours, &theirs.map(|which| ours[which]), ReduceOp::Sum) {
+            assert!(message.contains("rank 0 has tensors whose types and shapes hash to "), "{message}");
         }
     }
 }
@@ -139,11 +142,11 @@ fn tensors_of_the_same_types_in_another_order_are_a_mismatch() {
 fn an_empty_list_beside_others_is_a_mismatch() {
     for (dtype, len) in [(Dtype::F32, 3), (Dtype::U8, 3), (Dtype::U8, 0), (Dtype::F64, 0)] {
         for op in [ReduceOp::Sum, ReduceOp::PreMulSum(2.0)] {
-            for told in told_of_lists(&[(dtype, len)], &[], op) {
+            for message in told_of_lists(&[(dtype, len)], &[], op) {
                 let theirs = format!("rank 1 calls all_reduce_coalesced(no tensors, {})", op.name());
-                assert!(told.contains(&theirs), "{told}");
+                assert!(message.contains(&theirs), "{message}");
                 let ours = format!("rank 0 calls all_reduce_coalesced({dtype}, {})", op.name());
-                assert!(told.contains(&ours), "{told}");
+                assert!(message.contains(&ours), "{message}");
             }
         }
     }
@@ -151,7 +154,7 @@ fn an_empty_list_beside_others_is_a_mismatch() {
 
 /// The failure of two ranks that call this with types of these names, in memory of one length, and what both are to be called in it.
 fn told_of_types(collective: Option<Collective>, (ours, theirs): (&str, &str), len: usize) -> String {
-    told(|group| {
+    failure_of(|group| {
         let name = if group.rank() == 0 { ours } else { theirs };
         let alias = if name == "u8" { Alias::NONE } else { Alias::of(name) };
         let blocks = [1, group.size()];
@@ -190,7 +193,7 @@ fn types_that_are_moved_alike_are_a_mismatch() {
             if at % 2 == 0 {
                 (ours, theirs) = (theirs, ours);
             }
-            let told = told_of_types(collective, (ours, theirs), len);
+            let message = told_of_types(collective, (ours, theirs), len);
             let (one, other) = match collective {
                 Some(it) => (
                     format!("rank 0 calls {}({ours}", it.name()),
@@ -198,7 +201,7 @@ fn types_that_are_moved_alike_are_a_mismatch() {
                 ),
                 None => (format!("{ours} elements"), format!("{theirs} elements")),
             };
-            assert!(told.contains(&one) && told.contains(&other), "{told}");
+            assert!(message.contains(&one) && message.contains(&other), "{message}");
         }
     }
 }

@@ -391,7 +391,7 @@ fn whatever_one_rank_does_otherwise_all_are_told_the_same_and_soon() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let first = number("UNISONO_TEST_SEED").unwrap_or_else(|| u64::from(now.subsec_nanos()));
     println!("{cases} disagreements, from UNISONO_TEST_SEED={first} on");
-    let (mut wrong, mut slowest, mut told) = (String::new(), Duration::ZERO, 0);
+    let (mut wrong, mut slowest, mut failed) = (String::new(), Duration::ZERO, 0);
     for seed in first..first + cases {
         let mut random = Random(seed);
         let ranks = 2 + random.below(4);
@@ -400,7 +400,7 @@ fn whatever_one_rank_does_otherwise_all_are_told_the_same_and_soon() {
             (random.below(ranks), random.below(program.len()), CHANGES[random.below(CHANGES.len())]);
         let other = changed(&program, at, change, &mut random, ranks);
         let (ends, took) = run(ranks, odd, [&program, &other]);
-        (slowest, told) = (slowest.max(took), told + u32::from(ends[0].is_some()));
+        (slowest, failed) = (slowest.max(took), failed + u32::from(ends[0].is_some()));
         let late = took > SOON || ends.iter().flatten().any(|end| end.contains("did not finish within"));
         let silent = ends[0].is_none() && must_be_told(change, &program, (at, odd), ranks);
         if late || silent || ends.iter().any(|end| *end != ends[0]) {
@@ -411,6 +411,6 @@ fn whatever_one_rank_does_otherwise_all_are_told_the_same_and_soon() {
             );
         }
     }
-    println!("{told} were told, after {slowest:?} at most");
+    println!("{failed} were told, after {slowest:?} at most");
     assert!(wrong.is_empty(), "{wrong}");
 }

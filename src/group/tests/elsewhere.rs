@@ -1,4 +1,4 @@
-//! Calls on a thread of their own: what they return, and what becomes of those that nobody waits for.
+//! Calls on a separate thread: what they return, and what becomes of those that nobody waits for.
 
 use super::{messages::worlds, *};
 
@@ -21,13 +21,16 @@ fn a_call_elsewhere_returns_what_it_returns() {
 /// The thread that waits has called before, so that it would keep its rank from being taken for blocked.
 #[test]
 fn ranks_that_wait_for_each_other_elsewhere_are_told() {
-    let told = world(2, small, |group| {
+    let messages = world(2, small, |group| {
         group.barrier().unwrap();
         let other = 1 - group.rank();
         let join = move |group: &ProcessGroup| group.join_pair(other, 7).map(drop);
         group.elsewhere_while("join_pair", join, EVERY, || true).unwrap().unwrap().unwrap_err().to_string()
     });
-    assert!(told[0] == told[1] && told[0].starts_with("ranks wait for each other"), "{told:?}");
+    assert!(
+        messages[0] == messages[1] && messages[0].starts_with("ranks wait for each other"),
+        "{messages:?}"
+    );
 }
 
 #[test]

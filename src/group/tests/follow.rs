@@ -18,7 +18,7 @@ fn given(rank: Rank, seed: usize, len: usize) -> Vec<i64> {
 pub(super) type Check = Box<dyn FnOnce() + Send>;
 
 /// Waits for calls, in a different order on each rank, from two threads.
-pub(super) fn wait_in_an_order_of_its_own(rank: Rank, mut checks: Vec<Check>) {
+pub(super) fn wait_in_this_ranks_order(rank: Rank, mut checks: Vec<Check>) {
     let sequence = rank % (checks.len() + 1);
     checks.rotate_left(sequence);
     if rank == 1 {
@@ -229,7 +229,7 @@ fn any_number_is_under_way_among_all_other_calls() {
             let other = group.split(Some(0), 0).unwrap().unwrap();
             let begun = |&(kind, seed, first)| begin(if first { &group } else { &other }, &twin, kind, seed);
             let checks: Vec<Check> = calls.iter().map(begun).collect();
-            wait_in_an_order_of_its_own(group.rank(), checks);
+            wait_in_this_ranks_order(group.rank(), checks);
             group.barrier().unwrap();
         });
         Ok(())
@@ -258,18 +258,18 @@ fn groups_end_while_calls_go_on() {
 #[test]
 fn what_is_wrong_with_arguments_is_told_at_once() {
     world(2, small, |group| {
-        let told = |error: Error| match error {
+        let text_of = |error: Error| match error {
             Error::Argument { call, problem } => format!("{call}: {problem}"),
             other => panic!("{other}"),
         };
         let error = group.gather_v_async(vec![0_u8], 2).unwrap_err();
-        assert_eq!(told(error), "gather_v: the root is rank 2; there are ranks 0 to 1");
+        assert_eq!(text_of(error), "gather_v: the root is rank 2; there are ranks 0 to 1");
         let error = group.all_to_all_v_async(vec![0_u8; 3], &[1, 1]).unwrap_err();
-        assert_eq!(told(error), "all_to_all_v: the lengths add up to 2, and there are 3 elements");
+        assert_eq!(text_of(error), "all_to_all_v: the lengths add up to 2, and there are 3 elements");
         let error = group.reduce_scatter_v_async(vec![0.5_f32], vec![0.5], ReduceOp::BitAnd).unwrap_err();
-        assert!(told(error).starts_with("reduce_scatter_v: "));
+        assert!(text_of(error).starts_with("reduce_scatter_v: "));
         let (three, mut data) = (|| vec![0_u8; 3], [0_u8; 3]);
-        let same = |begun: Error, called: Error| assert_eq!(told(begun), told(called));
+        let same = |begun: Error, called: Error| assert_eq!(text_of(begun), text_of(called));
         same(
             group.all_gather_v_in_place_async(three(), &[1, 1]).unwrap_err(),
             group.all_gather_v_in_place(&mut data, &[1, 1]).unwrap_err(),

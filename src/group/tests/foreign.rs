@@ -46,37 +46,40 @@ fn wrong_arguments_are_the_callers_error() {
         let call = |request: &Request<'_>, input: &Foreign, output: &Foreign| {
             error(group.collective(request, input, output))
         };
-        let told = call(&all_reduce, &nowhere(0x1001, 12), &good.all());
-        assert_eq!(told, "all_reduce: the input has memory at 0x1001; elements of f32 lie at multiples of 4");
-        let told = call(&all_reduce, &good.all(), &nowhere(0, 12));
-        assert_eq!(told, "all_reduce: the output has 12 bytes at a null address");
-        let told = call(&all_reduce, &good.all(), &nowhere(0x1000, 10));
-        assert_eq!(told, "all_reduce: the output has a piece of 10 bytes; elements of f32 have 4 each");
-        let told = call(&all_reduce, &good.all(), &nowhere(usize::MAX - 3, 8));
-        assert!(told.contains("more than can be addressed"), "{told}");
+        let report = call(&all_reduce, &nowhere(0x1001, 12), &good.all());
+        assert_eq!(
+            report,
+            "all_reduce: the input has memory at 0x1001; elements of f32 lie at multiples of 4"
+        );
+        let report = call(&all_reduce, &good.all(), &nowhere(0, 12));
+        assert_eq!(report, "all_reduce: the output has 12 bytes at a null address");
+        let report = call(&all_reduce, &good.all(), &nowhere(0x1000, 10));
+        assert_eq!(report, "all_reduce: the output has a piece of 10 bytes; elements of f32 have 4 each");
+        let report = call(&all_reduce, &good.all(), &nowhere(usize::MAX - 3, 8));
+        assert!(report.contains("more than can be addressed"), "{report}");
         let pieces = TestMemory::new(&[0; 12], [4]);
-        let told = call(&all_reduce, &pieces.all(), &good.all());
-        assert!(told.contains("a block of the input lies in several pieces"), "{told}");
+        let report = call(&all_reduce, &pieces.all(), &good.all());
+        assert!(report.contains("a block of the input lies in several pieces"), "{report}");
         let gather = Request::new(Collective::AllGather, Dtype::U8);
-        let told = call(&gather, &memory(Dtype::U8, &[1, 2]).all(), &TestMemory::new(&[0; 4], [1]).all());
-        assert!(told.contains("a block of the output lies in several pieces"), "{told}");
+        let report = call(&gather, &memory(Dtype::U8, &[1, 2]).all(), &TestMemory::new(&[0; 4], [1]).all());
+        assert!(report.contains("a block of the output lies in several pieces"), "{report}");
         let uneven = |input, output| Some(Uneven { input, output });
         let with = |lengths| Request { lengths, ..gather };
-        let told = call(&with(uneven(&[], &[1])), &memory(Dtype::U8, &[1]).all(), &good.all());
-        assert_eq!(told, "all_gather: 1 lengths of the output's blocks were given; there are 2 ranks");
-        let told = call(&with(uneven(&[], &[usize::MAX, 2])), &memory(Dtype::U8, &[1]).all(), &good.all());
-        assert!(told.contains("more than can be addressed"), "{told}");
-        let told = call(&with(uneven(&[], &[6, 6])), &memory(Dtype::U8, &[1]).all(), &good.all());
-        assert_eq!(told, "all_gather: the input has 1 elements; this rank's block has 6");
-        let told = call(&Request { lengths: uneven(&[], &[]), ..all_reduce }, &good.all(), &good.all());
-        assert_eq!(told, "all_reduce: it has no blocks whose lengths could differ");
-        let told = call(&Request { timeout: Some(Duration::ZERO), ..all_reduce }, &good.all(), &good.all());
-        assert!(told.contains("the timeout is 0ns"), "{told}");
+        let report = call(&with(uneven(&[], &[1])), &memory(Dtype::U8, &[1]).all(), &good.all());
+        assert_eq!(report, "all_gather: 1 lengths of the output's blocks were given; there are 2 ranks");
+        let report = call(&with(uneven(&[], &[usize::MAX, 2])), &memory(Dtype::U8, &[1]).all(), &good.all());
+        assert!(report.contains("more than can be addressed"), "{report}");
+        let report = call(&with(uneven(&[], &[6, 6])), &memory(Dtype::U8, &[1]).all(), &good.all());
+        assert_eq!(report, "all_gather: the input has 1 elements; this rank's block has 6");
+        let report = call(&Request { lengths: uneven(&[], &[]), ..all_reduce }, &good.all(), &good.all());
+        assert_eq!(report, "all_reduce: it has no blocks whose lengths could differ");
+        let report = call(&Request { timeout: Some(Duration::ZERO), ..all_reduce }, &good.all(), &good.all());
+        assert!(report.contains("the timeout is 0ns"), "{report}");
         assert!(group.with_timeout(Duration::from_secs(1 << 30)).is_err());
-        let told = error(group.message(&MessageRequest::send(Dtype::U8, 7, 0), &good.all()).map(drop));
-        assert_eq!(told, "send: there is no rank 7; there are ranks 0 to 1");
-        let told = error(group.message(&MessageRequest::send(Dtype::F32, 1, 0), &pieces.all()).map(drop));
-        assert!(told.contains("one piece"), "{told}");
+        let report = error(group.message(&MessageRequest::send(Dtype::U8, 7, 0), &good.all()).map(drop));
+        assert_eq!(report, "send: there is no rank 7; there are ranks 0 to 1");
+        let report = error(group.message(&MessageRequest::send(Dtype::F32, 1, 0), &pieces.all()).map(drop));
+        assert!(report.contains("one piece"), "{report}");
         let both = [pieces.part(0..4), pieces.part(0..4)];
         assert_eq!(good.owners().0, 0, "what was refused is dropped");
         drop(both);
@@ -87,7 +90,7 @@ fn wrong_arguments_are_the_callers_error() {
 }
 
 /// What all ranks are told of a call on which they disagree.
-fn told(ranks: usize, call: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
+fn failure_of(ranks: usize, call: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
     let all = world(ranks, small, |group| {
         // A rank that has not joined yet would get the failure from that.
         let failed = group.barrier().and_then(|()| call(&group)).and_then(|()| group.barrier());
@@ -97,7 +100,7 @@ fn told(ranks: usize, call: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> Stri
             other => panic!("{other}"),
         }
     });
-    assert!(all.iter().all(|told| *told == all[0]), "{all:?}");
+    assert!(all.iter().all(|message| *message == all[0]), "{all:?}");
     all[0].clone()
 }
 
@@ -122,18 +125,18 @@ fn lengths_that_differ_are_a_mismatch_for_all() {
     let sum = ReduceOp::Sum;
     for collective in [Collective::AllGather, Collective::ReduceScatter] {
         for last in [[3, 5], [2, 1]] {
-            let told = told(3, |group| {
+            let message = failure_of(3, |group| {
                 let own = if group.rank() == 0 { last[0] } else { last[1] };
                 let all = [2, own, 4];
                 run(group, collective, Uneven { input: &all, output: &all }, 0, sum)
             });
             assert!(
-                told.contains(collective.name()) && told.contains("lengths of blocks that hash to"),
-                "{told}"
+                message.contains(collective.name()) && message.contains("lengths of blocks that hash to"),
+                "{message}"
             );
         }
     }
-    let all_to_all = told(3, |group| {
+    let all_to_all = failure_of(3, |group| {
         let mut gets = [2; 3];
         if group.rank() == 2 {
             gets[0] = 3;
@@ -143,14 +146,14 @@ fn lengths_that_differ_are_a_mismatch_for_all() {
     let wanted =
         "op 1 all_to_all_v(u8): rank 0 has 2 elements for rank 2, rank 2 expects 3 elements of rank 0";
     assert_eq!(all_to_all, wanted);
-    let gather = told(3, |group| {
+    let gather = failure_of(3, |group| {
         let lengths = if group.rank() == 0 { [1, 2, 3] } else { [1, 2, 4] };
         run(group, Collective::Gather, Uneven { input: &[], output: &lengths }, 0, sum)
     });
     let wanted =
         "op 1 gather_v(u8, root 0): rank 0 expects 3 elements of rank 2, rank 2 has 4 elements for rank 0";
     assert_eq!(gather, wanted);
-    let scatter = told(2, |group| {
+    let scatter = failure_of(2, |group| {
         let lengths = if group.rank() == 1 { [1000, 2] } else { [1, 2] };
         run(group, Collective::Scatter, Uneven { input: &lengths, output: &[] }, 1, sum)
     });
@@ -158,12 +161,12 @@ fn lengths_that_differ_are_a_mismatch_for_all() {
     assert_eq!(scatter, wanted);
     // A rank that asks for the lengths, and one that was given them.
     for collective in [Collective::AllGather, Collective::AllToAll] {
-        let told = told(2, |group| match (group.rank(), collective) {
+        let message = failure_of(2, |group| match (group.rank(), collective) {
             (0, _) => run(group, collective, Uneven { input: &[2, 2], output: &[2, 2] }, 0, sum),
             (_, Collective::AllGather) => group.all_gather_v(&[1_u8, 2]).map(drop),
             _ => group.all_to_all_v(&[1_u8, 2, 3, 4], &[2, 2]).map(drop),
         });
-        assert!(told.contains("rank 1 asks for the lengths of the other ranks' blocks"), "{told}");
+        assert!(message.contains("rank 1 asks for the lengths of the other ranks' blocks"), "{message}");
     }
 }
 
@@ -176,8 +179,8 @@ fn pieces_that_differ_are_a_mismatch_of_coalesced_calls() {
         result.map(|()| assert_eq!(data.bytes(), [0; 8]))
     };
     world(3, small, |group| call(&group, 3, &coalesced).unwrap());
-    let told = told(2, |group| call(group, 3 + group.rank(), &coalesced));
-    assert!(told.contains("broadcast_coalesced(u8, root 0)") && told.contains("hash to"), "{told}");
+    let message = failure_of(2, |group| call(group, 3 + group.rank(), &coalesced));
+    assert!(message.contains("broadcast_coalesced(u8, root 0)") && message.contains("hash to"), "{message}");
 }
 
 #[test]

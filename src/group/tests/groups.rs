@@ -210,7 +210,7 @@ fn windows_are_given_back_before_more_may_arrive_than_there_is_room_for() {
     }
 }
 
-/// Small and large messages of one group come through windows of their own, and there is not room for all of these.
+/// Small and large messages of one group come through separate windows, and there is not room for all of these.
 #[test]
 fn a_call_may_need_the_room_of_windows_that_its_group_used_before() {
     for seed in 1..4 {
@@ -317,7 +317,7 @@ fn a_failure_in_one_group_ends_all() {
 
 #[test]
 fn a_group_is_named_if_its_calls_differ_or_do_not_end() {
-    let told = world(3, small, |group| {
+    let ranks = world(3, small, |group| {
         let part = group.new_group(&[2, 0]).unwrap();
         let failed = match &part {
             // The other one finds nothing wrong with what it learns.
@@ -329,10 +329,10 @@ fn a_group_is_named_if_its_calls_differ_or_do_not_end() {
     });
     let wanted =
         "group world/0 of ranks 2, 0: op 0 all_gather_v: rank 0 expects 1 elements of rank 2, rank 2 has 2";
-    assert_eq!(told, [wanted; 3]);
+    assert_eq!(ranks, [wanted; 3]);
 
     let timeout = |config: &mut Config| config.timeout = Duration::from_millis(300);
-    let told = world(2, timeout, |group| {
+    let ranks = world(2, timeout, |group| {
         let part = group.new_group(&[1, 0]).unwrap().unwrap();
         let failed = match part.rank() {
             0 => part.barrier().unwrap_err(),
@@ -340,11 +340,11 @@ fn a_group_is_named_if_its_calls_differ_or_do_not_end() {
         };
         failed.to_string()
     });
-    for told in told {
+    for ranks in ranks {
         let begins = "group world/0 of ranks 1, 0: op 0 barrier() did not finish within ";
         let ends = "rank 0 has not entered it (finished new_group() and called nothing since); rank 1 is in it: rank 1 \
                     waits for rank 0 (0 steps done); rank 1 is stuck behind rank 0";
-        assert!(told.starts_with(begins) && told.ends_with(ends), "{told}");
+        assert!(ranks.starts_with(begins) && ranks.ends_with(ends), "{ranks}");
     }
 }
 

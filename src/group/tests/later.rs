@@ -7,7 +7,7 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
-    follow::{Check, wait_in_an_order_of_its_own},
+    follow::{Check, wait_in_this_ranks_order},
     messages::worlds,
     objects::{Stubborn, Thing, object, thing},
     tensors,
@@ -233,7 +233,7 @@ fn any_number_is_under_way_among_all_other_calls() {
                 )
             };
             let checks: Vec<Check> = calls.iter().map(begun).collect();
-            wait_in_an_order_of_its_own(group.rank(), checks);
+            wait_in_this_ranks_order(group.rank(), checks);
             group.barrier().unwrap();
         });
         Ok(())
@@ -470,14 +470,14 @@ fn what_ends_the_group_ends_it_for_all() {
         (labels, |group| group.recv_tensors_async(0, 6).map(drop), ": recv_tensors: "),
     ];
     for (zero, one, wanted) in cases {
-        let told = world(2, small, |group| {
+        let messages = world(2, small, |group| {
             let done = if group.rank() == 0 { zero(&group) } else { one(&group) };
             let failed = done.and_then(|()| hear(&group)).unwrap_err();
             assert_eq!(group.barrier().unwrap_err().to_string(), failed.to_string());
             failed.to_string()
         });
-        assert_eq!(told[0], told[1]);
-        assert!(told[0].contains(wanted), "{}", told[0]);
+        assert_eq!(messages[0], messages[1]);
+        assert!(messages[0].contains(wanted), "{}", messages[0]);
     }
 }
 

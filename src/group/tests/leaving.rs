@@ -4,16 +4,19 @@ use super::{work::block_on, *};
 use crate::{Source, Tensor};
 
 /// Runs this on every rank, which then leaves. Returns the failure, which is the same on all, and how long until all knew.
-fn told(ranks: usize, act: impl Fn(&ProcessGroup, &ProcessGroup) -> Result<()> + Sync) -> (String, Duration) {
+fn failure_of(
+    ranks: usize,
+    act: impl Fn(&ProcessGroup, &ProcessGroup) -> Result<()> + Sync,
+) -> (String, Duration) {
     let all = world(ranks, small, |group| {
         let part = group.new_group(&(0..ranks).collect::<Vec<_>>()).unwrap().unwrap();
         part.barrier().unwrap();
         let begun = Instant::now();
-        let told = act(&group, &part).and_then(|()| group.leave()).unwrap_err().to_string();
-        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}: {told}", begun.elapsed());
-        (told, begun.elapsed())
+        let message = act(&group, &part).and_then(|()| group.leave()).unwrap_err().to_string();
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}: {message}", begun.elapsed());
+        (message, begun.elapsed())
     });
-    assert!(all.iter().all(|(told, _)| *told == all[0].0), "{all:?}");
+    assert!(all.iter().all(|(message, _)| *message == all[0].0), "{all:?}");
     (all[0].0.clone(), all.iter().map(|(_, took)| *took).max().unwrap())
 }
 
@@ -32,7 +35,7 @@ fn a_rank_that_has_left_is_not_waited_for() {
     ];
     let mut fastest = Duration::MAX;
     for (late, (call, words)) in calls.into_iter().enumerate() {
-        let (told, took) = told(3, |group, part| {
+        let (message, took) = failure_of(3, |group, part| {
             if group.rank() == 0 {
                 return Ok(());
             }
@@ -40,7 +43,7 @@ fn a_rank_that_has_left_is_not_waited_for() {
             std::thread::sleep(Duration::from_millis(300 * (late as u64 % 2)));
             call(group, part)
         });
-        assert!(told.starts_with("rank 0 has left, and rank ") && told.contains(words), "{told}");
+        assert!(message.starts_with("rank 0 has left, and rank ") && message.contains(words), "{message}");
         fastest = fastest.min(took);
     }
     // Nobody waits for the second after which ranks ask where the others are though nobody leaves.
@@ -144,14 +147,17 @@ fn a_rank_that_comes_late_may_leave_with_receives_that_nobody_answers() {
 #[test]
 fn a_rank_that_awaits_a_message_of_a_rank_that_has_left_is_told() {
     let begun = Instant::now();
-    let told = world(2, small, |group| {
+    let messages = world(2, small, |group| {
         if group.rank() == 0 {
             return group.leave().unwrap_err().to_string();
         }
         // Another runtime's thread awaits it, and none is blocked in this library.
         block_on(group.irecv(vec![0_u8; 64], 0, 7).unwrap()).unwrap_err().to_string()
     });
-    assert!(told.iter().all(|it| it.starts_with("rank 0 has left, and rank 1 waits for it")), "{told:?}");
+    assert!(
+        messages.iter().all(|it| it.starts_with("rank 0 has left, and rank 1 waits for it")),
+        "{messages:?}"
+    );
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
@@ -174,7 +180,7 @@ fn an_extra_call_in_a_group_is_a_mismatch_at_its_end() {
     ];
     for (call, words) in calls {
         for drops in [false, true] {
-            let told = world(3, small, |group| {
+            let messages = world(3, small, |group| {
                 let part = group.new_group(&[0, 1, 2]).unwrap().unwrap();
                 let mut done = call(&part);
                 if part.rank() == 0 {
@@ -182,18 +188,18 @@ fn an_extra_call_in_a_group_is_a_mismatch_at_its_end() {
                 }
                 // With the world, or before.
                 let held = (!drops).then_some(part);
-                let told = done.and_then(|()| group.leave()).unwrap_err().to_string();
+                let messages = done.and_then(|()| group.leave()).unwrap_err().to_string();
                 drop(held);
-                told
+                messages
             });
-            assert!(told.iter().all(|it| *it == told[0]), "{told:?}");
+            assert!(messages.iter().all(|it| *it == messages[0]), "{messages:?}");
             let wanted = format!("rank 0 {words}");
             // One that waits for others is told that they have left.
-            let waits = told[0].contains("has left, and rank 0 waits for it in op 1 ");
+            let waits = messages[0].contains("has left, and rank 0 waits for it in op 1 ");
             assert!(
-                told[0].contains(&wanted) || told[0].contains("rank 0 has begun") || waits,
+                messages[0].contains(&wanted) || messages[0].contains("rank 0 has begun") || waits,
                 "{}",
-                told[0]
+                messages[0]
             );
         }
     }
@@ -202,11 +208,11 @@ fn an_extra_call_in_a_group_is_a_mismatch_at_its_end() {
 #[test]
 fn a_message_that_no_rank_receives_is_reported_to_all_when_its_group_ends() {
     for of_world in [true, false] {
-        let (told, _) = told(3, |group, part| {
+        let (message, _) = failure_of(3, |group, part| {
             let through = if of_world { group } else { part };
             if group.rank() == 2 { through.send(&[1_u8; 3], 1, 5) } else { Ok(()) }
         });
         let wanted = "message 0 from rank 2 to rank 1, tag 5: rank 2 sends 3 u8 elements, rank 1 receives nothing, and leaves";
-        assert_eq!(told, wanted);
+        assert_eq!(message, wanted);
     }
 }

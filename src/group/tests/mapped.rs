@@ -393,12 +393,12 @@ fn whatever_is_called_beside_a_call_in_place_all_are_told() {
                 continue;
             }
             let ranks = 2 + (first + second) % 2;
-            let told = told_alike(ranks, |group| {
+            let message = told_alike(ranks, |group| {
                 group.barrier()?;
                 if group.rank() == ranks - 1 { theirs.1(group) } else { ours.1(group) }
             });
             let words = [ours.0, theirs.0];
-            assert!(words.iter().any(|words| told.contains(words)), "{words:?}: {}", told);
+            assert!(words.iter().any(|words| message.contains(words)), "{words:?}: {}", message);
         }
     }
 }

@@ -23,7 +23,7 @@ fn uses(name: &str) -> (usize, usize) {
     (files, maps.lines().filter(|line| line.contains(name)).count())
 }
 
-/// Ranks that each reduce a part of a memfd of their own, twice, over this transport; `elsewhere` says whose memory is of that kind.
+/// Ranks that each reduce a part of a separate memfd, twice, over this transport; `elsewhere` says whose memory is of that kind.
 fn reduces(
     ranks: usize,
     count: usize,
@@ -146,10 +146,10 @@ fn memory_that_does_not_fit_the_elements_is_refused() {
     let file = memfd("odd", 100);
     let error = group.buffer_from::<u32>(memory_of(&file, 0, 99)).unwrap_err();
     assert!(matches!(error, Error::Argument { call: "buffer_from", .. }), "{error:?}");
-    let told = error.to_string();
+    let message = error.to_string();
     assert!(
-        told.contains("99 bytes at 0x") && told.contains("no whole number of elements of 4 bytes"),
-        "{told}"
+        message.contains("99 bytes at 0x") && message.contains("no whole number of elements of 4 bytes"),
+        "{message}"
     );
     assert_eq!(group.buffer_from::<u8>(memory_of(&file, 0, 99)).unwrap().len(), 99);
 }

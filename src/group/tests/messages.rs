@@ -101,7 +101,7 @@ struct Step {
 fn steps(ranks: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = (0..ranks, 0..ranks, 0_u32..3, prop::sample::select(&SIZES[..]), any::<bool>(), any::<u64>())
         .prop_map(|(from, to, tag, len, blocking, place)| Step {
-            // With a tag of its own what comes from anyone cannot be taken for another's.
+            // With its own tag, what comes from anyone cannot be taken for another's.
             any: tag == 2,
             tag: if tag == 2 { 2 + u32::try_from(from).unwrap() } else { tag },
             ..Step { from, to, tag, len, blocking, place, any: false }
@@ -253,66 +253,66 @@ fn disagree(
     zero: impl Fn(&ProcessGroup) -> Result<()> + Sync,
     one: impl Fn(&ProcessGroup) -> Result<()> + Sync,
 ) -> String {
-    let told = world(2, small, |group| {
+    let messages = world(2, small, |group| {
         let done = if group.rank() == 0 { zero(&group) } else { one(&group) };
         // A rank that sent a small one may learn of it at its next call.
         let error = done.and_then(|()| group.barrier()).unwrap_err();
         error.to_string()
     });
-    assert_eq!(told[0], told[1]);
-    told[0].clone()
+    assert_eq!(messages[0], messages[1]);
+    messages[0].clone()
 }
 
 #[test]
 fn lengths_and_types_that_differ_are_errors_on_both_sides() {
     for len in [3, 3000] {
         let longer = move |group: &ProcessGroup| group.recv(&mut vec![0_f32; len + 1], 0, 7).map(drop);
-        let told = disagree(move |group| group.send(&vec![0_f32; len], 1, 7), longer);
+        let message = disagree(move |group| group.send(&vec![0_f32; len], 1, 7), longer);
         let more = len + 1;
         assert_eq!(
-            told,
+            message,
             format!(
                 "message 0 from rank 0 to rank 1, tag 7: rank 0 sends {len} f32 elements, \
                  rank 1 receives {more} f32 elements"
             )
         );
-        let told = disagree(
+        let message = disagree(
             move |group| group.send(&vec![0_i32; len], 1, 7),
             move |group| group.recv(&mut vec![0_f32; len], Source::Any, 7).map(drop),
         );
         assert!(
-            told.ends_with(&format!("sends {len} i32 elements, rank 1 receives {len} f32 elements")),
-            "{told}"
+            message.ends_with(&format!("sends {len} i32 elements, rank 1 receives {len} f32 elements")),
+            "{message}"
         );
-        let told = disagree(
+        let message = disagree(
             move |group| group.send(&vec![0_i32; len], 1, 7),
             |group| group.recv_vec::<f32>(0, 7).map(drop),
         );
-        assert!(told.ends_with("i32 elements, rank 1 receives f32 elements"), "{told}");
+        assert!(message.ends_with("i32 elements, rank 1 receives f32 elements"), "{message}");
         let begun = disagree(
             move |group| group.send(&vec![0_i32; len], 1, 7),
             |group| group.recv_vec_async::<f32>(0, 7)?.wait().map(drop),
         );
-        assert_eq!(begun, told);
+        assert_eq!(begun, message);
         let shorter = move |group: &ProcessGroup| {
             group.send_recv_async(Vec::new(), 0, vec![0_f32; len - 1], 0, 7)?.wait().map(drop)
         };
-        let told = disagree(move |group| group.send(&vec![0_f32; len], 1, 7), shorter);
+        let message = disagree(move |group| group.send(&vec![0_f32; len], 1, 7), shorter);
         let less = len - 1;
         assert!(
-            told.ends_with(&format!("sends {len} f32 elements, rank 1 receives {less} f32 elements")),
-            "{told}"
+            message.ends_with(&format!("sends {len} f32 elements, rank 1 receives {less} f32 elements")),
+            "{message}"
         );
     }
 }
 
 #[test]
 fn awaiting_what_does_not_fit_ends() {
-    let told = world(2, small, |group| match group.rank() {
+    let messages = world(2, small, |group| match group.rank() {
         0 => group.send(&[1_u8; 3], 1, 0).and_then(|()| group.barrier()).unwrap_err().to_string(),
         _ => block_on(group.irecv(vec![0_u8; 4], 0, 0).unwrap()).unwrap_err().to_string(),
     });
-    assert_eq!(told[0], told[1]);
+    assert_eq!(messages[0], messages[1]);
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn what_nobody_sends_is_said_at_the_deadline() {
     };
     let (go, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
-    let told = world(2, impatient, |group| {
+    let messages = world(2, impatient, |group| {
         if group.rank() == 0 {
             let error = group.recv(&mut [0_f32; 4], 1, 9).unwrap_err().to_string();
             go.send(()).unwrap();
@@ -332,25 +332,25 @@ fn what_nobody_sends_is_said_at_the_deadline() {
         wait.lock().unwrap().recv().unwrap();
         group.barrier().unwrap_err().to_string()
     });
-    assert_eq!(told[0], told[1]);
+    assert_eq!(messages[0], messages[1]);
     let wanted = ["recv(f32, from 1, tag 9) did not finish within", "on rank 0", "rank 1 called nothing yet"];
-    wanted.iter().for_each(|words| assert!(told[0].contains(words), "{}", told[0]));
+    wanted.iter().for_each(|words| assert!(messages[0].contains(words), "{}", messages[0]));
     // A large one that nobody receives, in a group; errors name ranks of the world.
-    let told = world(3, impatient, |group| {
+    let messages = world(3, impatient, |group| {
         let part = group.new_group(&[2, 0]).unwrap();
         match (group.rank(), part) {
             (2, Some(part)) => part.send(&[0_u8; 4000], 1, 9).unwrap_err().to_string(),
             _ => hear(&group).unwrap_err().to_string(),
         }
     });
-    assert!(told.iter().all(|it| it == &told[0]), "{told:?}");
+    assert!(messages.iter().all(|it| it == &messages[0]), "{messages:?}");
     let wanted = ["send(u8, to 0, tag 9) did not finish within", "on rank 2", "waits for rank 0"];
-    wanted.iter().for_each(|words| assert!(told[0].contains(words), "{}", told[0]));
+    wanted.iter().for_each(|words| assert!(messages[0].contains(words), "{}", messages[0]));
 }
 
 #[test]
 fn a_message_that_no_rank_received_is_reported_at_the_end() {
-    let told = world(2, small, |group| {
+    let message = world(2, small, |group| {
         if group.rank() == 0 {
             group.send(&[1_u16, 2], 1, 5).unwrap();
         }
@@ -358,7 +358,7 @@ fn a_message_that_no_rank_received_is_reported_at_the_end() {
         group.leave().map_err(|error| error.to_string())
     });
     let wanted = "message 0 from rank 0 to rank 1, tag 5: rank 0 sends 2 u16 elements, rank 1 receives nothing, and leaves";
-    assert_eq!(told, [Err(wanted.to_owned()), Err(wanted.to_owned())]);
+    assert_eq!(message, [Err(wanted.to_owned()), Err(wanted.to_owned())]);
 }
 
 #[test]
@@ -413,9 +413,9 @@ fn what_comes_for_a_group_that_was_left_is_an_error_of_all() {
         if group.rank() == 1 {
             std::thread::sleep(Duration::from_millis(60));
         }
-        let told = done.and_then(|()| group.barrier()).and_then(|()| group.leave()).unwrap_err();
+        let message = done.and_then(|()| group.barrier()).and_then(|()| group.leave()).unwrap_err();
         let wanted = "message 1 from rank 0 to rank 1, tag 0: rank 0 sends 1 u8 elements, rank 1 receives nothing, and leaves";
-        assert_eq!(told.to_string(), wanted);
+        assert_eq!(message.to_string(), wanted);
     });
 }
 

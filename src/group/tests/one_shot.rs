@@ -350,7 +350,7 @@ fn operations_of_all_kinds_in_several_groups_at_once() {
                 for (group, program) in groups.iter().zip(&mut programs) {
                     left.push(begin(group, program));
                 }
-                // Ranks wait at places of their own, and are late.
+                // Ranks wait at different places, and are late.
                 if own.below(4) == 0 {
                     left.drain(..).for_each(|wait| wait());
                 }
@@ -432,7 +432,7 @@ fn a_rank_that_needs_nothing_of_a_late_rank_goes_on() {
 fn a_rank_that_does_not_come_is_named_whatever_others_wait_for() {
     // It is missing in the operation itself, in the one before, or where slots are opened.
     for (calls, first) in [(1, false), (2, false), (1, true)] {
-        let told = world(
+        let messages = world(
             3,
             |config| config.timeout = Duration::from_millis(300),
             |group| {
@@ -456,9 +456,9 @@ fn a_rank_that_does_not_come_is_named_whatever_others_wait_for() {
                 }
             },
         );
-        let told: Vec<_> = told.into_iter().flatten().collect();
-        assert!(told.len() == 2 && told[0] == told[1], "{told:?}");
-        assert!(told[0].contains("rank 1 has not entered"), "{}", told[0]);
+        let messages: Vec<_> = messages.into_iter().flatten().collect();
+        assert!(messages.len() == 2 && messages[0] == messages[1], "{messages:?}");
+        assert!(messages[0].contains("rank 1 has not entered"), "{}", messages[0]);
     }
 }
 

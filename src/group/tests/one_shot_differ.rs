@@ -49,7 +49,7 @@ enum Place {
 }
 
 /// What all ranks are told if the last one calls `theirs` and the others `ours`, after this many calls that are alike.
-fn told(ranks: usize, place: Place, before: usize, ours: Call, theirs: Call) -> String {
+fn failure_of(ranks: usize, place: Place, before: usize, ours: Call, theirs: Call) -> String {
     told_alike(ranks, |group| {
         let all: Vec<Rank> = (0..ranks).collect();
         let part = match place {
@@ -67,7 +67,7 @@ fn told(ranks: usize, place: Place, before: usize, ours: Call, theirs: Call) -> 
 pub(super) fn told_alike(ranks: usize, act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
     let patient = |config: &mut Config| config.timeout = Duration::from_secs(60);
     let (begun, met) = (Instant::now(), Barrier::new(ranks));
-    let told = world(ranks, patient, |group| {
+    let messages = world(ranks, patient, |group| {
         // A rank that has not joined yet would get the failure from that.
         met.wait();
         match act(&group).and_then(|()| group.leave()) {
@@ -77,9 +77,9 @@ pub(super) fn told_alike(ranks: usize, act: impl Fn(&ProcessGroup) -> Result<()>
             other => format!("{other:?}"),
         }
     });
-    assert!(told.iter().all(|it| *it == told[0]), "{told:?}");
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}: {}", begun.elapsed(), told[0]);
-    told[0].clone()
+    assert!(messages.iter().all(|it| *it == messages[0]), "{messages:?}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}: {}", begun.elapsed(), messages[0]);
+    messages[0].clone()
 }
 
 /// All pairs of calls, either by the last rank.
@@ -91,15 +91,19 @@ fn whatever_is_called_beside_a_call_in_one_shot_all_are_told() {
             for (second, &other) in CALLS.iter().enumerate().skip(first + 1) {
                 let (ours, theirs) =
                     if (first + second + case).is_multiple_of(2) { (one, other) } else { (other, one) };
-                let told = told(ranks, place, before, ours.1, theirs.1);
+                let message = failure_of(ranks, place, before, ours.1, theirs.1);
                 // A rank that waits for nobody may be in its next call when that is found out.
-                let [ours_told, theirs_told] = [ours.0, theirs.0].map(|words| told.contains(words));
-                let right = if told.contains("is at op") {
+                let [ours_told, theirs_told] = [ours.0, theirs.0].map(|words| message.contains(words));
+                let right = if message.contains("is at op") {
                     ours_told || theirs_told
                 } else {
                     ours_told && theirs_told
                 };
-                assert!(right, "{place:?}, {before}, {ranks} ranks, {} beside {}: {told}", ours.0, theirs.0);
+                assert!(
+                    right,
+                    "{place:?}, {before}, {ranks} ranks, {} beside {}: {message}",
+                    ours.0, theirs.0
+                );
             }
         }
     }
@@ -117,9 +121,9 @@ fn a_rank_that_leaves_beside_a_call_in_one_shot_is_told() {
             (Place::Part, 0, 3),
         ];
         for (place, before, ranks) in cases {
-            let told = told(ranks, place, before, ours, |_| Ok(()));
-            let leaves = ["leave()", "has left"].iter().any(|words| told.contains(words));
-            assert!(leaves, "{place:?}, {before}, {words}: {told}");
+            let message = failure_of(ranks, place, before, ours, |_| Ok(()));
+            let leaves = ["leave()", "has left"].iter().any(|words| message.contains(words));
+            assert!(leaves, "{place:?}, {before}, {words}: {message}");
         }
     }
 }

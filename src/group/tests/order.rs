@@ -48,8 +48,8 @@ fn an_asynchronous_call_does_not_wait_for_the_blocking_call_of_another_thread() 
                     works
                 })
             } else {
-                let told = begun.lock().unwrap().recv_timeout(Duration::from_secs(60));
-                told.unwrap_or_else(|_| panic!("an asynchronous call waits for {name}"));
+                let message = begun.lock().unwrap().recv_timeout(Duration::from_secs(60));
+                message.unwrap_or_else(|_| panic!("an asynchronous call waits for {name}"));
                 blocks(&group);
                 later()
             };
@@ -78,8 +78,8 @@ fn a_call_that_has_waited_for_its_turn_fails_as_the_one_before() {
                     thread::sleep(Duration::from_millis(1));
                 }
                 let work = group.barrier_async().unwrap();
-                let told = group.abort("enough");
-                assert_eq!(work.wait().unwrap_err().to_string(), told.to_string(), "{name}");
+                let message = group.abort("enough");
+                assert_eq!(work.wait().unwrap_err().to_string(), message.to_string(), "{name}");
                 assert!(blocked.join().unwrap().is_err(), "{name}");
             });
         });

@@ -121,7 +121,7 @@ fn tensors_that_do_not_fit_are_the_same_failure_on_all_ranks() {
     ];
     for (places, wanted) in wanted {
         let before = all_bits(&places);
-        let told = world(2, small, |group| {
+        let message = world(2, small, |group| {
             let failed = if group.rank() == 0 {
                 let sent = owned_as(Dtype::I32, &[2, 3]);
                 let sent: Vec<_> = sent.iter().map(Tensor::view).collect();
@@ -136,7 +136,7 @@ fn tensors_that_do_not_fit_are_the_same_failure_on_all_ranks() {
             failed.unwrap_err().to_string()
         });
         let words = format!("rank 1 aborted the group: recv_tensors_into: rank 0 sends {wanted}");
-        assert_eq!(told, [words.clone(), words]);
+        assert_eq!(message, [words.clone(), words]);
     }
 }
 
@@ -185,11 +185,11 @@ fn objects_tensors_and_elements_are_distinguished() {
         ),
     ];
     for (zero, one, wanted) in cases {
-        let told = world(2, small, |group| {
+        let messages = world(2, small, |group| {
             let done = if group.rank() == 0 { zero(&group) } else { one(&group) };
             done.and_then(|()| group.barrier()).unwrap_err().to_string()
         });
-        assert_eq!(told[0], told[1]);
-        assert!(told[0].ends_with(wanted), "{}", told[0]);
+        assert_eq!(messages[0], messages[1]);
+        assert!(messages[0].ends_with(wanted), "{}", messages[0]);
     }
 }

@@ -109,12 +109,12 @@ fn what_is_no_invitation_is_said() {
         ),
     ];
     for (sender, receiver, wanted) in cases {
-        let told = world(2, small, |group| {
+        let message = world(2, small, |group| {
             let done = if group.rank() == 0 { sender(&group) } else { receiver(&group) };
             done.unwrap_err().to_string()
         });
         let wanted = format!("message 0 from rank 0 to rank 1, tag 5: {wanted}");
-        assert_eq!(told, [wanted.clone(), wanted]);
+        assert_eq!(message, [wanted.clone(), wanted]);
     }
 }
 
@@ -123,7 +123,7 @@ fn ranks_that_do_not_come_are_named() {
     let timeout = |config: &mut Config| config.timeout = Duration::from_millis(300);
     // Once the invitation has left, `open_pair` waits for an answer whose tag is another one, and does not name it.
     for (caller, wanted) in [(0, "open_pair(to 1"), (1, "join_pair(from 0, tag 5)")] {
-        let told = world(2, timeout, |group| {
+        let messages = world(2, timeout, |group| {
             let failed = match group.rank() {
                 // The failure comes from the other.
                 rank if rank != caller => hear(&group),
@@ -132,8 +132,11 @@ fn ranks_that_do_not_come_are_named() {
             };
             failed.unwrap_err().to_string()
         });
-        assert_eq!(told[0], told[1]);
-        assert!(told[0].starts_with(wanted) && told[0].contains(" did not finish within "), "{told:?}");
+        assert_eq!(messages[0], messages[1]);
+        assert!(
+            messages[0].starts_with(wanted) && messages[0].contains(" did not finish within "),
+            "{messages:?}"
+        );
     }
 }
 

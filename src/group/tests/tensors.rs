@@ -137,7 +137,7 @@ fn parts(group: &ProcessGroup, whole: &TensorView<'_>) {
         let root = number % ranks;
         let wanted = part(whole, way, ranks, me).pack().unwrap();
         let given = (me == root).then_some(whole);
-        // Who is not the root need not say how it is cut.
+        // Only the root needs to say how the tensor is cut.
         let said = if me == root { way } else { Parts::Split(9) };
         let got = group.scatter_tensor(given, said, root).unwrap();
         assert_eq!(bits(&got), bits(&wanted), "{way:?} of {:?}", whole.shape());
@@ -275,20 +275,20 @@ fn what_the_root_cannot_give_is_said_on_all_ranks() {
         let me = group.rank();
         let whole = tensor(1, Dtype::U8, &[4, 4]);
         let whole = whole.view();
-        let told = |result: Result<Tensor>, wanted: &str| {
+        let refused = |result: Result<Tensor>, wanted: &str| {
             let words = result.unwrap_err().to_string();
             let unsent = "scatter_tensor: the list of shapes of rank 1: that rank did not send it; its own error says why";
             assert_eq!(words, if me == 1 { wanted } else { unsent });
         };
         let wanted = "scatter_tensor: this rank is the root and gave None; the root must give a tensor";
-        told(group.scatter_tensor(None, Parts::Split(0), 1), wanted);
+        refused(group.scatter_tensor(None, Parts::Split(0), 1), wanted);
         let wanted = "there is no dimension 2 in a tensor of 2; they are counted from 0";
-        told(group.scatter_tensor(Some(&whole), Parts::Chunk(2), 1), wanted);
+        refused(group.scatter_tensor(Some(&whole), Parts::Chunk(2), 1), wanted);
         let wanted = "3 blocks do not fill a grid of 2 x 2; give one for each place, row by row";
-        told(group.scatter_tensor(Some(&whole), Parts::Blocks { rows: 2, columns: 2 }, 1), wanted);
+        refused(group.scatter_tensor(Some(&whole), Parts::Blocks { rows: 2, columns: 2 }, 1), wanted);
         let wanted =
             "1 indices cut a dimension into 2 parts, and 3 are wanted; give one index fewer than parts";
-        told(group.scatter_tensor(Some(&whole), Parts::SplitAt { dim: 0, indices: &[2] }, 1), wanted);
+        refused(group.scatter_tensor(Some(&whole), Parts::SplitAt { dim: 0, indices: &[2] }, 1), wanted);
         match (me, group.broadcast_tensors(None, 1).unwrap_err()) {
             (1, Error::Argument { call: "broadcast_tensors", .. }) | (_, Error::Object { rank: 1, .. }) => {}
             (_, other) => panic!("{other}"),

@@ -143,7 +143,7 @@ fn lengths_on_which_ranks_disagree_are_a_mismatch_for_all() {
         },
         "op 1 scatter_v: rank 0 has 1 for it, rank 1 has room for 3 elements",
     );
-    // Who calls something else is told what it met.
+    // A rank that calls something else learns which call it met.
     mismatch(
         |group| match group.rank() {
             1 => group.all_gather(&[1_u8], &mut [0; 2]),

@@ -57,7 +57,7 @@ fn who_is_woken_may_call_anything() {
         let (rank, group) = (group.rank(), Arc::new(group));
         // On the thread that goes on by itself, and on one that waits for something else.
         for waits in [false, true] {
-            let (tell, told) = mpsc::channel();
+            let (sender, receiver) = mpsc::channel();
             let calls = {
                 let group = Arc::clone(&group);
                 move || {
@@ -66,7 +66,7 @@ fn who_is_woken_may_call_anything() {
                     let part = group.split(Some(0), 0).unwrap().unwrap();
                     part.barrier().unwrap();
                     drop(part);
-                    tell.send(data).unwrap();
+                    sender.send(data).unwrap();
                 }
             };
             let work = summed(&awaited, &group, &waker(calls));
@@ -74,7 +74,7 @@ fn who_is_woken_may_call_anything() {
                 if waits {
                     group.recv(&mut [0_u8], 1, 0).unwrap();
                 }
-                assert_eq!(told.recv_timeout(SOON).unwrap(), [5, 6]);
+                assert_eq!(receiver.recv_timeout(SOON).unwrap(), [5, 6]);
             } else {
                 group.broadcast(&mut [5, 6], 1).unwrap();
                 group.split(Some(0), 0).unwrap().unwrap().barrier().unwrap();
@@ -94,7 +94,7 @@ fn who_is_woken_may_drop_the_last_handle() {
         // Of a group, and of the world.
         let part = group.split(Some(0), 0).unwrap().unwrap();
         for group in [part, group] {
-            let (tell, told) = mpsc::channel();
+            let (sender, receiver) = mpsc::channel();
             let handle = Arc::new(Mutex::new(None));
             let drops = {
                 let handle = Arc::clone(&handle);
@@ -105,14 +105,14 @@ fn who_is_woken_may_drop_the_last_handle() {
                         last = handle.lock().unwrap().take();
                     }
                     drop::<Option<ProcessGroup>>(last);
-                    tell.send(()).unwrap();
+                    sender.send(()).unwrap();
                 }
             };
             let rank = group.rank();
             let work = summed(&awaited, &group, &waker(drops));
             if rank == 0 {
                 *handle.lock().unwrap() = Some(group);
-                told.recv_timeout(SOON).unwrap();
+                receiver.recv_timeout(SOON).unwrap();
             }
             assert_eq!(work.wait().unwrap(), [2, 4]);
         }
@@ -142,19 +142,19 @@ fn who_is_woken_may_call_beside_a_thread_that_waits_in_the_group() {
             group.barrier().unwrap();
             return group.broadcast(&mut [5_i32, 6], 1).unwrap();
         }
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let calls = {
             let group = Arc::clone(&group);
             move || {
                 let mut data = [0_i32; 2];
                 group.broadcast(&mut data, 1).unwrap();
-                tell.send(data).unwrap();
+                sender.send(data).unwrap();
             }
         };
         let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();
         await_by(&mut work, &waker(calls));
         group.barrier().unwrap();
-        assert_eq!(told.recv_timeout(SOON).unwrap(), [5, 6]);
+        assert_eq!(receiver.recv_timeout(SOON).unwrap(), [5, 6]);
         assert_eq!(work.wait().unwrap(), (vec![3], 1));
     });
 }
@@ -175,10 +175,10 @@ fn who_is_woken_may_panic_in_any_way() {
         let work = summed(&awaited, &group, &waker(|| std::panic::panic_any(Bomb)));
         assert_eq!(work.wait().unwrap(), [2, 4]);
         // The next is woken all the same.
-        let (tell, told) = mpsc::channel();
-        let work = summed(&awaited, &group, &waker(move || tell.send(()).unwrap()));
+        let (sender, receiver) = mpsc::channel();
+        let work = summed(&awaited, &group, &waker(move || sender.send(()).unwrap()));
         if group.rank() == 0 {
-            told.recv_timeout(SOON).unwrap();
+            receiver.recv_timeout(SOON).unwrap();
         }
         assert_eq!(work.wait().unwrap(), [2, 4]);
         group.barrier().unwrap();
@@ -194,22 +194,22 @@ fn who_is_woken_may_wait_for_what_ends_with_the_group() {
             group.send(&[3_u8], 0, 0).unwrap();
             return drop(group.recv(&mut [0_u8], 0, 0).unwrap_err());
         }
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let never = group.irecv(vec![0_u8], 1, 1).unwrap();
         let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();
         let waits = move || {
-            tell.send(None).unwrap();
-            tell.send(Some(never.wait())).unwrap();
+            sender.send(None).unwrap();
+            sender.send(Some(never.wait())).unwrap();
         };
         await_by(&mut work, &waker(waits));
         awaited.wait();
-        assert!(told.recv_timeout(SOON).unwrap().is_none());
+        assert!(receiver.recv_timeout(SOON).unwrap().is_none());
         let dies = std::panic::AssertUnwindSafe(move || {
             let _last = group;
             panic!("as this test wants");
         });
         std::panic::catch_unwind(dies).unwrap_err();
-        let error = told.recv_timeout(SOON).unwrap().unwrap().unwrap_err();
+        let error = receiver.recv_timeout(SOON).unwrap().unwrap().unwrap_err();
         assert!(matches!(error, Error::Failed(_)), "{error}");
     });
 }
@@ -223,21 +223,21 @@ fn wakers_may_call_while_a_group_fails() {
             awaited.wait();
             return drop(group.abort("it has had enough"));
         }
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut works = Vec::new();
         for _ in 0..2 {
-            let (group, tell) = (Arc::clone(&group), tell.clone());
+            let (group, sender) = (Arc::clone(&group), sender.clone());
             let mut work = group.all_reduce_async(vec![1, 2], ReduceOp::Sum).unwrap();
             let calls = move || {
                 group.abort("too late");
-                tell.send(group.barrier().unwrap_err()).unwrap();
+                sender.send(group.barrier().unwrap_err()).unwrap();
             };
             await_by(&mut work, &waker(calls));
             works.push(work);
         }
         awaited.wait();
         for work in works {
-            let error = told.recv_timeout(SOON).unwrap();
+            let error = receiver.recv_timeout(SOON).unwrap();
             assert!(error.to_string().contains("it has had enough"), "{error}");
             let error = work.wait().unwrap_err();
             assert!(error.to_string().contains("it has had enough"), "{error}");
@@ -278,9 +278,9 @@ fn who_awaits_is_woken_though_telling_of_the_failure_panics() {
             awaited.wait();
             return drop(group.abort("it has had enough"));
         }
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();
-        await_by(&mut work, &waker(move || tell.send(()).unwrap()));
+        await_by(&mut work, &waker(move || sender.send(()).unwrap()));
         // This thread leads, and is told.
         let hears = std::panic::AssertUnwindSafe(|| {
             tracing::subscriber::with_default(Deaf, || {
@@ -289,7 +289,7 @@ fn who_awaits_is_woken_though_telling_of_the_failure_panics() {
             })
         });
         let _ = std::panic::catch_unwind(hears);
-        told.recv_timeout(SOON).unwrap();
+        receiver.recv_timeout(SOON).unwrap();
         let error = work.wait().unwrap_err();
         assert!(error.to_string().contains("it has had enough"), "{error}");
     });
@@ -322,10 +322,10 @@ fn what_a_forgotten_work_has_may_call_when_it_is_dropped() {
                 group.barrier().unwrap();
                 continue;
             }
-            let (tell, told) = mpsc::channel();
-            let value = Last { value: 7, calls: Some((Arc::clone(&group), tell)) };
+            let (sender, receiver) = mpsc::channel();
+            let value = Last { value: 7, calls: Some((Arc::clone(&group), sender)) };
             drop(group.broadcast_object_async(Some(value), 0).unwrap());
-            told.recv_timeout(SOON).unwrap();
+            receiver.recv_timeout(SOON).unwrap();
         }
     });
 }

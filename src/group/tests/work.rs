@@ -406,17 +406,17 @@ fn bad_arguments_are_refused_at_once() {
 
 #[test]
 fn a_failure_reaches_all_that_is_under_way() {
-    let (tell, told) = mpsc::channel();
-    let told = std::sync::Mutex::new(told);
+    let (sender, receiver) = mpsc::channel();
+    let receiver = std::sync::Mutex::new(receiver);
     world(3, small, |group| {
         if group.rank() == 2 {
-            told.lock().unwrap().recv().unwrap();
-            told.lock().unwrap().recv().unwrap();
+            receiver.lock().unwrap().recv().unwrap();
+            receiver.lock().unwrap().recv().unwrap();
             return drop(group.abort("it has had enough"));
         }
         let mut works: Vec<_> =
             (0..4).map(|_| group.all_reduce_async(given(0, 90), ReduceOp::Sum).unwrap()).collect();
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
         let awaited = block_on(works.pop().unwrap()).unwrap_err();
         let mut errors: Vec<_> = works.into_iter().map(|work| work.wait().unwrap_err()).collect();
         errors.extend([awaited, group.barrier_async().unwrap_err()]);

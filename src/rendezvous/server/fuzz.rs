@@ -117,7 +117,7 @@ mod tests {
             };
             assert!(read.is_ok(), "{file}: {read:?}");
         }
-        let (mut told, mut asked) = (0, 0);
+        let (mut sent, mut asked) = (0, 0);
         // Of those that are refused some are none.
         for (file, bytes) in seeds("server").into_iter().filter(|(file, _)| file != "refused") {
             let mut rest = &bytes[..];
@@ -131,13 +131,13 @@ mod tests {
                     0 => assert!(hello, "{file}: {frame:02x?}"),
                     1 => {
                         assert!(tell || request, "{file}: {frame:02x?}");
-                        told += u32::from(tell);
+                        sent += u32::from(tell);
                         asked += u32::from(request);
                     }
                     _ => {}
                 }
             }
         }
-        assert!(told >= 6 && asked >= 6, "{told} {asked}");
+        assert!(sent >= 6 && asked >= 6, "{sent} {asked}");
     }
 }

@@ -56,7 +56,7 @@ pub(super) struct Members {
 #[derive(Debug, Default)]
 struct RefusedProcesses {
     /// The first few, in words.
-    told: Vec<String>,
+    listed: Vec<String>,
     more: u64,
 }
 
@@ -176,12 +176,13 @@ impl Members {
                 if session == *held =>
             {
                 *watch = Watching::By(id);
-                let refused = self.refused.told.iter().cloned().map(ToWatch::Refused);
+                let refused = self.refused.listed.iter().cloned().map(ToWatch::Refused);
                 let failure = self.failure.clone().map(ToWatch::Failure);
                 let leaving = self.leaving.then_some(ToWatch::SomeoneLeaving);
                 let query = self.query.as_ref().map(|query| ToWatch::WhereAreYou { query: query.number });
-                let told = refused.chain(failure).chain(leaving).chain(query).filter_map(|told| frame(&told));
-                outbox.extend(told.map(|told| (id, told)));
+                let frames =
+                    refused.chain(failure).chain(leaving).chain(query).filter_map(|message| frame(&message));
+                outbox.extend(frames.map(|frame| (id, frame)));
                 Ok(Role { rank, session, watch: true })
             }
             // Its death is about to be told.
@@ -228,7 +229,7 @@ impl Members {
                 }
                 let Some(first) = &self.failure else { return self.fail(failure.cleaned(), outbox) };
                 // The rank has been sent it before, but may have reported before it read that.
-                outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|told| (id, told)));
+                outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|message| (id, message)));
                 return None;
             }
             ToServer::Position { query: number, position } => {
@@ -247,9 +248,9 @@ impl Members {
             }
             ToServer::Leaving => {
                 if !std::mem::replace(&mut self.leaving, true)
-                    && let Some(told) = frame(&ToWatch::SomeoneLeaving)
+                    && let Some(message) = frame(&ToWatch::SomeoneLeaving)
                 {
-                    outbox.extend(self.watches().map(|(_, id)| (id, told.clone())));
+                    outbox.extend(self.watches().map(|(_, id)| (id, message.clone())));
                 }
                 self.doubt(now);
             }
@@ -259,7 +260,7 @@ impl Members {
                 if let Some(state @ RankState::Taken { .. }) = self.states.get_mut(role.rank) {
                     *state = RankState::Left;
                 }
-                outbox.extend(frame(&ToWatch::LeaveSeen).map(|told| (id, told)));
+                outbox.extend(frame(&ToWatch::LeaveSeen).map(|message| (id, message)));
             }
         }
         self.answer(now, outbox)
@@ -368,8 +369,8 @@ impl Members {
             return None;
         }
         crate::log::info!("the group failed: {failure}");
-        if let Some(told) = frame(&ToWatch::Failure(failure.clone())) {
-            outbox.extend(self.watches().map(|(_, id)| (id, told.clone())));
+        if let Some(message) = frame(&ToWatch::Failure(failure.clone())) {
+            outbox.extend(self.watches().map(|(_, id)| (id, message.clone())));
         }
         self.failure = Some(failure.clone());
         Some(failure)
@@ -377,22 +378,22 @@ impl Members {
 
     /// Notes that a process was refused, and tells all watches but that of `host`, whose process has logged it.
     pub(super) fn refuse(&mut self, process: String, host: Option<Rank>, outbox: &mut Outbox) {
-        if self.refused.told.len() == TOLD {
+        if self.refused.listed.len() == TOLD {
             self.refused.more += 1;
             return;
         }
-        if let Some(told) = frame(&ToWatch::Refused(process.clone())) {
+        if let Some(message) = frame(&ToWatch::Refused(process.clone())) {
             let others = self.watches().filter(|&(rank, _)| Some(rank) != host);
-            outbox.extend(others.map(|(_, id)| (id, told.clone())));
+            outbox.extend(others.map(|(_, id)| (id, message.clone())));
         }
-        self.refused.told.push(process);
+        self.refused.listed.push(process);
     }
 
     /// The processes that were refused, in words.
     pub(super) fn refused(&self) -> String {
-        let RefusedProcesses { told, more } = &self.refused;
+        let RefusedProcesses { listed, more } = &self.refused;
         let more = (*more > 0).then(|| format!("{more} others"));
-        told.iter().cloned().chain(more).collect::<Vec<_>>().join("; and ")
+        listed.iter().cloned().chain(more).collect::<Vec<_>>().join("; and ")
     }
 
     /// Whether all ranks have come.
@@ -501,10 +502,10 @@ impl Members {
         // At a deadline all ranks ask, most with the same number: one frame serves all of these.
         let mut frames: BTreeMap<u64, Option<Frame>> = BTreeMap::new();
         for (id, number) in query.askers {
-            let told = frames
+            let message = frames
                 .entry(number)
                 .or_insert_with(|| frame(&ToWatch::Positions { number, positions: query.positions.clone() }));
-            outbox.extend(told.clone().map(|told| (id, told)));
+            outbox.extend(message.clone().map(|message| (id, message)));
         }
         judge(&query.positions).filter(|_| query.judged).and_then(|failure| self.fail(failure, outbox))
     }
@@ -525,8 +526,8 @@ impl Members {
         let positions = self.states.iter().map(|_| None).collect();
         let (askers, judged) = (asker.into_iter().collect(), asker.is_none());
         self.query = Some(Query { number: self.queries, askers, judged, positions, until });
-        if let Some(told) = frame(&ToWatch::WhereAreYou { query: self.queries }) {
-            outbox.extend(self.watches().map(|(_, id)| (id, told.clone())));
+        if let Some(message) = frame(&ToWatch::WhereAreYou { query: self.queries }) {
+            outbox.extend(self.watches().map(|(_, id)| (id, message.clone())));
         }
     }
 
@@ -539,8 +540,8 @@ impl Members {
 }
 
 /// The frame of a message to a watch. Encoding fails only for a message longer than 4 GiB.
-fn frame(told: &ToWatch) -> Option<Frame> {
-    Frame::new(told).inspect_err(|error| crate::log::error!("cannot encode {told:?}: {error}")).ok()
+fn frame(message: &ToWatch) -> Option<Frame> {
+    Frame::new(message).inspect_err(|error| crate::log::error!("cannot encode {message:?}: {error}")).ok()
 }
 
 #[cfg(test)]
@@ -588,11 +589,11 @@ mod tests {
         assert!(ids.into_iter().eq(0..RANKS as Id), "each gets one answer");
         let (first, rest) = answers.split_first().unwrap();
         let others: Vec<_> = rest.iter().filter(|(_, answer)| answer.as_ptr() != first.1.as_ptr()).collect();
-        assert!(matches!(others[..], [(7, _)]), "{} answers of their own", others.len());
+        assert!(matches!(others[..], [(7, _)]), "{} answers to others", others.len());
         for ((_, answer), wanted) in [(first, 1), (others[0], 2)] {
-            let told = protocol::decode(&answer[4..]).unwrap();
+            let message = protocol::decode(&answer[4..]).unwrap();
             assert!(
-                matches!(told, ToWatch::Positions { number, positions } if number == wanted && positions.len() == RANKS)
+                matches!(message, ToWatch::Positions { number, positions } if number == wanted && positions.len() == RANKS)
             );
         }
     }

@@ -17,7 +17,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct Warnings {
     /// The end of the interval.
     until: Option<Instant>,
-    told: u32,
+    printed: u32,
     /// The number of warnings that were not logged, and the last address.
     more: Option<(u64, SocketAddr)>,
 }
@@ -27,8 +27,8 @@ impl Warnings {
     pub(super) fn tell(&mut self, now: Instant, peer: SocketAddr, what: impl FnOnce() -> String) {
         self.expire(now);
         self.until.get_or_insert(now + INTERVAL);
-        if self.told < SINGLY {
-            self.told += 1;
+        if self.printed < SINGLY {
+            self.printed += 1;
             crate::log::warn!(%peer, "the store {}", what());
         } else {
             let (more, last) = self.more.get_or_insert((0, peer));
@@ -47,7 +47,7 @@ impl Warnings {
         if self.until.is_some_and(|until| until <= now) {
             let quiet = !self.sum_up();
             self.until = (!quiet).then(|| now + INTERVAL);
-            self.told = if quiet { 0 } else { SINGLY };
+            self.printed = if quiet { 0 } else { SINGLY };
         }
     }
 
@@ -77,12 +77,18 @@ mod tests {
         let peer: SocketAddr = "127.0.0.1:1".parse().unwrap();
         for millis in 0..25_000 {
             warnings.tell(begun + Duration::from_millis(millis), peer, || "drops it".to_owned());
-            assert!(warnings.told <= SINGLY && warnings.told >= u32::try_from(millis).unwrap().min(SINGLY));
+            assert!(
+                warnings.printed <= SINGLY && warnings.printed >= u32::try_from(millis).unwrap().min(SINGLY)
+            );
         }
         assert_eq!(warnings.more.map(|(more, _)| more), Some(5_000), "two intervals have been summed up");
         warnings.expire(begun + Duration::from_secs(30));
         assert!(warnings.until().is_some());
         warnings.expire(begun + Duration::from_secs(40));
-        assert_eq!((warnings.until(), warnings.told), (None, 0), "all is told again after a quiet interval");
+        assert_eq!(
+            (warnings.until(), warnings.printed),
+            (None, 0),
+            "all is told again after a quiet interval"
+        );
     }
 }

@@ -31,7 +31,7 @@ const MAX_NAME: usize = 255;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Roster {
     ranks: usize,
-    /// The number of hosts, and for each rank that of its own (4 bytes).
+    /// The number of hosts, and for each rank its host's (4 bytes).
     hosts: usize,
     host_of: Columns,
     /// The [records](Record) of the ranks.

@@ -6,16 +6,16 @@ use super::{imagined::entries, *};
 fn a_roster_holds_what_the_ranks_told() {
     for (ranks, per_host, shm) in [(1, 1, false), (2, 1, true), (5, 2, false), (300, 1, false), (70, 8, true)]
     {
-        let mut told = entries(ranks, per_host, shm);
+        let mut all = entries(ranks, per_host, shm);
         // One is different from all others.
-        let odd = &mut told[ranks / 2];
+        let odd = &mut all[ranks / 2];
         (odd.nic.at, odd.nic.store) = (None, "fe80::1".parse().ok());
         (odd.nic.device, odd.nic.mtu, odd.address) = (String::new(), 0, vec![1; 100]);
         odd.cores.processors = (0..64).collect();
-        let roster = Roster::of(&told);
+        let roster = Roster::of(&all);
         let bytes = roster.bytes();
         assert_eq!(Roster::parse(&bytes, ranks), Ok(roster.clone()));
-        for (rank, entry) in told.iter().enumerate() {
+        for (rank, entry) in all.iter().enumerate() {
             assert_eq!(roster.entry(rank).as_ref(), Some(entry), "rank {rank} of {ranks}");
             let contact = roster.contact(rank).unwrap();
             assert_eq!((contact.address.0, contact.host), (entry.address.clone(), entry.host.name.clone()));
@@ -50,8 +50,8 @@ fn what_is_no_roster_is_refused() {
     let roster = Roster::of(&entries(5, 2, true));
     let bytes = roster.bytes();
     for ranks in [0, 1, 4, 6, usize::MAX] {
-        let told = Roster::parse(&bytes, ranks).unwrap_err();
-        assert!(told.contains("it has 5 ranks on 3 hosts"), "{told}");
+        let message = Roster::parse(&bytes, ranks).unwrap_err();
+        assert!(message.contains("it has 5 ranks on 3 hosts"), "{message}");
     }
     for len in 0..bytes.len() {
         assert!(Roster::parse(&bytes[..len], 5).is_err(), "{len} of {} bytes", bytes.len());

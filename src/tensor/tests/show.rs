@@ -30,8 +30,8 @@ fn prints<T: Element + std::fmt::Display>(shape: &[usize], changes: &[super::Cha
     }
     let places = model.places();
     // What lies in a dimension of length 0 is not told.
-    let told = model.shape.iter().take_while(|len| **len > 0).product::<usize>();
-    let wanted = nest(&model.shape, told > 1000, &mut |index| {
+    let printed = model.shape.iter().take_while(|len| **len > 0).product::<usize>();
+    let wanted = nest(&model.shape, printed > 1000, &mut |index| {
         let at = index.iter().zip(&model.shape).fold(0, |at, (index, len)| at * len + index);
         format!("{:.1}", elements[places[at]])
     });

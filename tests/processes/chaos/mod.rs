@@ -84,7 +84,7 @@ fn campaign(provider: &str) -> Outcome {
                     row.cases += 1;
                     match judged {
                         Ok(Came { outcome, text, took }) => {
-                            // Who runs one again wants to see it.
+                            // A person who runs one case again wants to see it.
                             if cases == 1 {
                                 println!("         {}: {outcome}: {text}", plan.words());
                             }
@@ -155,7 +155,7 @@ fn verdict<'s>(plan: &Plan, said: &[Said<'s>]) -> Result<(&'s str, &'s str)> {
         each.collect::<Vec<_>>().join("; ")
     };
     let Some(&Said { outcome, text, .. }) = said.first() else { return Ok(("nobody", "")) };
-    // Who waited, and for how long, is said by each for itself.
+    // Each rank says for itself that it waited, and for how long.
     let alike = |text: &'s str| text.find("still waits for").map_or(text, |at| &text[at..]);
     ensure!(
         said.iter().all(|it| it.outcome == outcome && alike(it.text) == alike(text)),

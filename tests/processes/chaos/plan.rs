@@ -355,7 +355,7 @@ impl Plan {
             Kind::Dies(Fate::Aborts, _) => &["aborted"],
             Kind::Dies(Fate::Stops, Moment::Joining(_)) => &["deadline", "missing"],
             Kind::Dies(Fate::Stops, _) => &["deadline"],
-            // Who dies before it has reached the store has not come; nor has it told who ended it.
+            // A rank that dies before it has reached the store is missing; it has not said what ended it, either.
             Kind::Dies(Fate::Terminated, Moment::Joining(_)) => &["ended", "died", "missing"],
             Kind::Dies(Fate::Terminated, _) => &["ended"],
             Kind::Dies(_, Moment::Joining(_)) => &["died", "missing"],

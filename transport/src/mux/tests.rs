@@ -323,17 +323,17 @@ fn a_peer_that_fails_is_named_by_its_number_here() {
     let what = (11, Notify::IfNotInjected);
     assert_eq!(put(far, back, &source, remote, 0, what).unwrap(), Posted::Yes);
     let small = here.allocate(8, false).unwrap();
-    let (began, mut told) = (Instant::now(), Ok(()));
+    let (began, mut polled) = (Instant::now(), Ok(()));
     // Its own region is none of the peer's, who must answer first.
     while put(&mut here, peers[3], &small, remote, 0, what).unwrap() == Posted::Full {
         assert!(began.elapsed() < PATIENCE, "no answer");
         others[3].poll(&mut Vec::new()).unwrap();
     }
-    while told.is_ok() {
+    while polled.is_ok() {
         assert!(began.elapsed() < PATIENCE, "no error");
         others[3].poll(&mut Vec::new()).unwrap();
         // Without the fabric, so that it has something when shared memory fails.
-        told = here.shm.as_mut().unwrap().poll(&mut Vec::new());
+        polled = here.shm.as_mut().unwrap().poll(&mut Vec::new());
     }
     let (events, error) = fails(&mut here);
     assert_eq!(events, [Event::Arrived { immediate: 11, len: Some(8) }]);
@@ -398,7 +398,7 @@ fn a_sleeper_is_woken_by_each_part_and_by_its_waker() {
             (peer, mux.allocate(8, false).unwrap())
         });
         let (waker, parks) = (sleeper.waker(), Arc::new(AtomicU64::new(0)));
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let counts = Arc::clone(&parks);
         let thread = thread::spawn(move || {
             let (mut events, mut last) = (Vec::new(), 0);
@@ -407,7 +407,7 @@ fn a_sleeper_is_woken_by_each_part_and_by_its_waker() {
                 for event in events.drain(..) {
                     let Event::Arrived { immediate, .. } = event else { panic!("{event:?}") };
                     last = immediate;
-                    tell.send(immediate).unwrap();
+                    sender.send(immediate).unwrap();
                 }
                 if last < ROUNDS {
                     sleeper.park(2 * PATIENCE, &mut || false).unwrap();
@@ -437,7 +437,7 @@ fn a_sleeper_is_woken_by_each_part_and_by_its_waker() {
                 mux.poll(&mut Vec::new()).unwrap();
                 let heard = match by {
                     By::Waker => parks.load(Ordering::Relaxed) > before,
-                    By::Near | By::Far => told.try_recv().is_ok_and(|immediate| immediate == round),
+                    By::Near | By::Far => receiver.try_recv().is_ok_and(|immediate| immediate == round),
                 };
                 if heard {
                     break;

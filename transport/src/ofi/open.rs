@@ -53,7 +53,7 @@ impl Ofi {
             let patience = options.deadline.map_or(self_test::PATIENCE, until).min(self_test::PATIENCE);
             left -= 1;
             let (provider, device, from) = (info.provider(), info.device(), info.ip());
-            let from = from.map_or_else(|| "an address of its own kind".to_owned(), |ip| ip.to_string());
+            let from = from.map_or_else(|| "an address of the same kind".to_owned(), |ip| ip.to_string());
             match Self::open_info(&info, options, patience, activity).map_err(call::opening) {
                 Ok(ofi) => {
                     crate::log::info!(

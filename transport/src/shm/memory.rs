@@ -251,7 +251,7 @@ impl Table {
         Some(Allocated { memory, shared: Some(kind(own)) })
     }
 
-    /// Registers memory under a key of its own.
+    /// Registers memory under its own key.
     pub(super) fn register(self: &Arc<Self>, Allocated { memory, shared }: Allocated) -> Region {
         let mut entries = self.lock();
         let key = entries.draw();

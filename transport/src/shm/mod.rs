@@ -1,4 +1,4 @@
-//! Ranks of one host over shared memory of our own: no library, no file, nothing that outlives its processes.
+//! Ranks of one host over our own shared memory: no library, no file, nothing that outlives its processes.
 //!
 //! An endpoint is reached at its door, an abstract Unix socket with a random name (`address.rs`, `socket.rs`). When a pair first talks,
 //! the writer greets there, the reader answers, and the writer hands over a memfd with a ring (`ring.rs`, `segment.rs`): one ring for

@@ -127,7 +127,7 @@ mod tests {
     };
 
     /// What /proc/self/numa_maps says of the mapping at this address.
-    fn told(segment: &Segment) -> Option<String> {
+    fn mapping_of(segment: &Segment) -> Option<String> {
         let maps = fs::read_to_string("/proc/self/numa_maps").ok()?;
         let address = format!("{:08x} ", segment.base().addr());
         maps.lines().find(|line| line.starts_with(&address)).map(str::to_owned)
@@ -141,9 +141,9 @@ mod tests {
             ("pack:2 die:2 [numa] pu:2", [0, 0, 1, 1, 2, 2, 3, 3]),
             ("pack:2 [numa(indexes=0,2)] [numa(indexes=1,3)] pu:4", [0, 0, 0, 0, 2, 2, 2, 2]),
         ] {
-            let told = Nodes::of(Topology::builder().from_synthetic(text).unwrap()).unwrap();
-            let told = (0..8).map(|processor| told.of_processor(processor).map(usize::from));
-            assert!(told.clone().eq(nodes.map(Some)), "{text}: {:?}", told.collect::<Vec<_>>());
+            let nodes_of = Nodes::of(Topology::builder().from_synthetic(text).unwrap()).unwrap();
+            let found = (0..8).map(|processor| nodes_of.of_processor(processor).map(usize::from));
+            assert!(found.clone().eq(nodes.map(Some)), "{text}: {:?}", found.collect::<Vec<_>>());
         }
     }
 
@@ -158,7 +158,7 @@ mod tests {
             return;
         }
         theirs.words()[0].store(1, Ordering::Relaxed);
-        let Some(line) = told(&theirs) else {
+        let Some(line) = mapping_of(&theirs) else {
             println!("SKIPPED: whose node pages are on: the system does not tell where pages are");
             return;
         };

@@ -2,7 +2,7 @@
 //!
 //! A record is a header of five words and, for some kinds, bytes behind it. It begins at a multiple of 64 bytes. Positions are counted
 //! in bytes from the ring's beginning and never go back. The writer publishes a record by moving the tail behind it, the reader gives
-//! its room back by moving the head: each is written by one side only, in cache lines of its own.
+//! its room back by moving the head: each is written by one side only, in its own cache lines.
 //!
 //! What the other side wrote is data. A reader copies a header once and then checks the copy; positions, kinds and lengths that no
 //! writer writes end the connection.
@@ -182,7 +182,7 @@ pub(super) struct Reader {
     segment: Segment,
     head: u64,
     /// The head that the writer was told.
-    told: u64,
+    published: u64,
     /// The writer's tail when it was last looked at.
     tail: u64,
     number: u32,
@@ -193,7 +193,7 @@ pub(super) struct Reader {
 impl Reader {
     /// `segment` has [`SEGMENT`] bytes.
     pub(super) fn new(segment: Segment) -> Self {
-        Self { segment, head: 0, told: 0, tail: 0, number: 0, woken: 0 }
+        Self { segment, head: 0, published: 0, tail: 0, number: 0, woken: 0 }
     }
 
     /// What its writer never writes is in the ring.
@@ -259,15 +259,15 @@ impl Reader {
 
     /// The number of bytes that the writer does not know to be read.
     pub(super) fn untold(&self) -> u64 {
-        self.head - self.told
+        self.head - self.published
     }
 
     /// Gives the room of what was read back. True if the writer sleeps until then, and must be woken.
     pub(super) fn give_back(&mut self) -> bool {
-        if self.told == self.head {
+        if self.published == self.head {
             return false;
         }
-        self.told = self.head;
+        self.published = self.head;
         word(&self.segment, HEAD).store(self.head, Ordering::Release);
         // As in `Writer::wait`.
         fence(Ordering::SeqCst);

@@ -260,8 +260,8 @@ mod tests {
     #[test]
     fn what_the_system_would_kill_for_is_refused() {
         assert!(within(PAGE, None).is_ok() && within(PAGE, Some(PAGE as u64)).is_ok());
-        let told = within(PAGE, Some(PAGE as u64 - 1)).unwrap_err().to_string();
-        assert!(told.contains("of 4096 bytes") && told.contains("ulimit -f"), "{told}");
+        let message = within(PAGE, Some(PAGE as u64 - 1)).unwrap_err().to_string();
+        assert!(message.contains("of 4096 bytes") && message.contains("ulimit -f"), "{message}");
     }
 
     #[test]
@@ -292,8 +292,8 @@ mod tests {
     fn regions_are_not_shared_where_the_system_refuses_pages_that_are_touched() {
         assert!(check_accounting(Some("0\n")).is_ok() && check_accounting(Some("1")).is_ok());
         for (overcommit, word) in [(Some("2\n"), "2"), (Some(""), ""), (None, "unknown")] {
-            let told = check_accounting(overcommit).unwrap_err().to_string();
-            assert!(told.contains(&format!("vm.overcommit_memory is {word}: ")), "{told}");
+            let message = check_accounting(overcommit).unwrap_err().to_string();
+            assert!(message.contains(&format!("vm.overcommit_memory is {word}: ")), "{message}");
         }
     }
 
@@ -310,8 +310,8 @@ mod tests {
         );
         for (offset, len) in [(1, 8), (2 * PAGE as u64, 8), (0, 0), (PAGE as u64, len), (u64::MAX - 4095, 8)]
         {
-            let told = refused(Segment::of_peer(&file, offset, len, Access::Read));
-            assert!(told.contains("memory of another length"), "{told}");
+            let message = refused(Segment::of_peer(&file, offset, len, Access::Read));
+            assert!(message.contains("memory of another length"), "{message}");
         }
         assert_eq!(Segment::of_peer(&file, PAGE as u64, 8, Access::Read).unwrap().len(), PAGE);
         let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();

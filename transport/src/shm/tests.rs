@@ -209,7 +209,7 @@ fn memory_of_a_memfd_is_read_by_peers_and_written_by_its_owner() {
         unsafe { view.read(0, &mut seen).unwrap() };
         assert_eq!(seen, vec![round; len]);
     }
-    // Who says that it has written there itself does not tell the truth.
+    // A peer that claims to have written there itself does not tell the truth.
     assert_eq!(there.table.lock().check(region.key, 0, 8), Err(control::Refusal::Unregistered));
     // What is small is not shared.
     // SAFETY: nobody accesses it.
@@ -337,10 +337,10 @@ fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
 /// Both ends of a connection that is dropped live.
 #[test]
 fn a_connection_that_a_peer_drops_is_no_death() {
-    let told = |error: Option<Error>| {
+    let check_forged = |error: Option<Error>| {
         assert!(names_it(error.as_ref()), "{error:?}");
-        let told = error.map_or_else(String::new, |error| error.to_string());
-        assert!(told.contains("dropped") && !told.contains("has ended"), "{told}");
+        let message = error.map_or_else(String::new, |error| error.to_string());
+        assert!(message.contains("dropped") && !message.contains("has ended"), "{message}");
     };
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
     meet(&mut here, &mut there);
@@ -348,12 +348,12 @@ fn a_connection_that_a_peer_drops_is_no_death() {
     assert!(polled(&mut there).1.is_none());
     let Some(Some(incoming)) = there.incoming.first_mut() else { panic!("no connection") };
     incoming.corrupt();
-    told(polled(&mut there).1);
-    told(polled(&mut here).1);
+    check_forged(polled(&mut there).1);
+    check_forged(polled(&mut here).1);
     let (mut endpoint, place) = acquainted();
     let (link, _file) = greeted(&endpoint, &place);
     assert_eq!(link.send(&Message::Dropped, None), socket::Posted::Yes);
-    told(polled(&mut endpoint).1);
+    check_forged(polled(&mut endpoint).1);
 }
 
 /// The permissions of the mapping at this address.

@@ -27,7 +27,7 @@ use unisono_transport::{
 
 /// How a case ends.
 pub(crate) type Outcome = Result<(), Box<dyn error::Error>>;
-/// A case, given an opener of its own.
+/// A case, given its own opener.
 pub(crate) type Case = fn(&mut Opener) -> Outcome;
 
 /// The environment variable with the providers that must run.
@@ -85,7 +85,7 @@ const ENDS: [(&str, Made); 2] = [("-allocated", Made::Allocated), ("-memfd", Mad
 
 impl Between {
     /// What `name` names: a provider of libfabric, `shm`, `mux`, or `mux+verbs` for another fabric than tcp; behind `mux` perhaps `-far`, for
-    /// scopes of their own, and behind both of ours perhaps `-allocated` or `-memfd`.
+    /// their own scopes, and behind both of ours perhaps `-allocated` or `-memfd`.
     pub(crate) fn named(name: &str) -> Self {
         let cut = ENDS.iter().find_map(|&(end, made)| Some((name.strip_suffix(end)?, Some(made))));
         let (way, made) = cut.unwrap_or((name, None));

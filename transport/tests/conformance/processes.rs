@@ -293,17 +293,17 @@ fn acquainted(between: Between) -> Result<(Other, End), Failure> {
     let mut end = End::meet(between, &mut other.input, &mut output)?;
     end.rounds([1, 2])?;
     // Progress for the other's last round, until it says that it is through.
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let mut line = String::new();
         let outcome = output.read_line(&mut line).map(|_| line);
         // It fails if the rounds failed, because the pipe is closed.
-        let _ = tell.send((outcome, output));
+        let _ = sender.send((outcome, output));
     });
     let mut said = None;
     until("the other process", || {
         end.endpoint.poll(&mut end.events)?;
-        said = told.try_recv().ok();
+        said = receiver.try_recv().ok();
         Ok(said.is_some())
     })?;
     match said {

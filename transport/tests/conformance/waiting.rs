@@ -30,7 +30,7 @@ pub(crate) fn arrival(opener: &mut Opener) -> Outcome {
     let window = there.register(Memory::map(8, false)?)?;
     let region = remote(&window)?;
     let (rounds, pause) = (5_u32, Duration::from_millis(40));
-    let (tell, told) = std::sync::mpsc::channel::<()>();
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
 
     let sleeper = std::thread::spawn(move || -> Result<(u32, Duration), String> {
         let mut tally = Tally::default();
@@ -45,7 +45,7 @@ pub(crate) fn arrival(opener: &mut Opener) -> Outcome {
                 Ok(tally.arrived.contains_key(&round))
             })
             .map_err(|error| error.to_string())?;
-            tell.send(()).map_err(|error| error.to_string())?;
+            sender.send(()).map_err(|error| error.to_string())?;
         }
         Ok((parks, began.elapsed()))
     });
@@ -58,7 +58,7 @@ pub(crate) fn arrival(opener: &mut Opener) -> Outcome {
                 posted = put_all(&mut *here, &source, region, 0, round)? == Posted::Yes;
             }
             Tally::default().poll(&mut *here)?;
-            match told.try_recv() {
+            match receiver.try_recv() {
                 Ok(()) => Ok(true),
                 Err(std::sync::mpsc::TryRecvError::Empty) => Ok(false),
                 Err(error) => Err(error.into()),

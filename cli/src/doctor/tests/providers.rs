@@ -232,9 +232,9 @@ fn shared_memory_that_does_not_work_or_alone_works() {
     }
     let none = SelfTest { trials: vec![trial(Request::Hosts, true, &["net", "tcp;ofi_rxm"], None)] }.judge();
     assert_eq!(none.lines.len(), 1, "{none:?}");
-    let told =
+    let message =
         "by default, between hosts: net fits, but does not work: it broke; tcp;ofi_rxm does not work either";
-    assert_eq!(none.lines[0].text, told);
+    assert_eq!(none.lines[0].text, message);
     let alone = tested(Some(SHM), None);
     let mut fabric = Section::new("providers");
     fabric.problem("no provider fits", "get one");

@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::run::{
     cores,
     job::{self, Events, Job, Place},
-    link::{CONTINUE, END, Hello, Mark, Places, Reached, STOP, Task, Told},
+    link::{CONTINUE, END, Hello, JobOfHost, Mark, Places, Reached, STOP, Task},
     port::Port,
     program,
     ranks::Event,
@@ -86,8 +86,8 @@ fn serve(events: Events) -> io::Result<i32> {
         ("MASTER_ADDR", task.master.0),
         ("MASTER_PORT", task.master.1.to_string()),
     ];
-    let told = Told { host: task.host.clone(), others: task.world > task.ranks, mark: mark.clone() };
-    let place = Place { first: task.first, world: task.world, meet, host: Some(told) };
+    let job = JobOfHost { host: task.host.clone(), others: task.world > task.ranks, mark: mark.clone() };
+    let place = Place { first: task.first, world: task.world, meet, host: Some(job) };
     let job = Job {
         ranks: task.ranks,
         program: task.program,

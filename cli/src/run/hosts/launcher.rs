@@ -288,7 +288,7 @@ fn choose(addresses: &[SocketAddr], reached: &[&[bool]]) -> Result<Vec<SocketAdd
     reached.iter().enumerate().map(of).collect()
 }
 
-/// The address of rank 0's host, and a port that is free there, for programs whose rank 0 serves something of its own.
+/// The address of rank 0's host, and a port that is free there, for programs whose rank 0 serves something itself.
 fn master(hosts: &[Host], addresses: &[SocketAddr]) -> (String, u16) {
     let Some((first, store)) = hosts.first().zip(addresses.first()) else { return (String::new(), 0) };
     let here = ssh::is_here(&first.name);

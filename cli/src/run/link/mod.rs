@@ -19,7 +19,7 @@ pub(super) use self::{
 
 /// What a host knows of the whole job, to tell the launcher of its part.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct JobOfHost {
     /// The host as the user calls it.
     pub(super) host: String,
     /// Whether there are ranks on other hosts.

@@ -29,11 +29,11 @@ fn a_file_goes_to_one_rank_alone() {
         let delivered = world(5, small, |group| {
             // The ranks of a group have other numbers in it.
             let part = group.new_group(&[4, 2, 1]).unwrap()?;
-            let mut told = Vec::new();
-            let mut tell = |it: Progress| told.push(it.done);
+            let mut messages = Vec::new();
+            let mut tell = |it: Progress| messages.push(it.done);
             let options = Options { progress: Some(&mut tell), ..pieces(100) };
             let delivered = hand_over(&part, &path, &to, (1, 2), options);
-            assert_eq!(told.len(), if delivered.is_some() { len.div_ceil(100) } else { 0 });
+            assert_eq!(messages.len(), if delivered.is_some() { len.div_ceil(100) } else { 0 });
             assert_eq!(part.operations(), 0);
             delivered.map(|it| (group.rank(), it.unwrap()))
         });
@@ -156,7 +156,7 @@ fn both_ranks_get_the_error_of_one() {
     for (spoil, teller) in cases {
         let (directory, path, _) = source(1000);
         spoil(directory.path());
-        let told = world(3, small, |group| {
+        let messages = world(3, small, |group| {
             let to = directory.path().join("to");
             let result = hand_over(&group, &path, &to, (1, 2), pieces(100))?;
             let Err(Error::File { rank, .. }) = &result else { panic!("{result:?}") };
@@ -168,7 +168,7 @@ fn both_ranks_get_the_error_of_one() {
             assert_eq!(data, [7]);
             result.err().map(|error| error.to_string())
         });
-        alike(told.into_iter().flatten().collect());
+        alike(messages.into_iter().flatten().collect());
     }
 }
 

@@ -45,7 +45,7 @@ fn some_tensors_do_not_take_the_place_of_the_whole() {
         let copy = fs::File::options().write(true).open(here.join("copy/model")).unwrap();
         copy.set_modified(age).unwrap();
         let chosen = ["a".to_owned()];
-        let told = world(3, small, |group| {
+        let message = world(3, small, |group| {
             let to = here.join(places[group.rank()]);
             let options = Options { tensors: &chosen, piece: 100, progress: None };
             let delivered = broadcast(&group, &path, &to, 0, options);
@@ -57,7 +57,7 @@ fn some_tensors_do_not_take_the_place_of_the_whole() {
                 }
             }
         });
-        let (rank, words) = alike(told);
+        let (rank, words) = alike(message);
         if let Some(refuses) = refuses {
             assert_eq!(rank, refuses, "{places:?}: {words}");
             assert!(words.contains("some tensors of this very file; name another directory"), "{words}");
@@ -109,14 +109,14 @@ fn all_ranks_get_the_error_of_a_header_with_long_names() {
     for (tensors, len) in cases {
         let (directory, path, _) = checkpoint(&tensors, len);
         let chosen = ["z".to_owned()];
-        let told = world(2, small, |group| {
+        let message = world(2, small, |group| {
             let to = directory.path().join(group.rank().to_string());
             let options = Options { tensors: &chosen, piece: 100, progress: None };
-            let told = problem(&group, broadcast(&group, &path, &to, 1, options));
+            let message = problem(&group, broadcast(&group, &path, &to, 1, options));
             group.barrier().unwrap();
-            told
+            message
         });
-        let (rank, problem, words) = alike(told);
+        let (rank, problem, words) = alike(message);
         assert!(rank == 1 && matches!(problem, Problem::Tensors { .. }), "{words}");
         assert!(words.ends_with("...") && words.len() < 2000, "{words}");
     }

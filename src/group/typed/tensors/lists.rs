@@ -1,7 +1,7 @@
 //! Collectives of lists of tensors, whose number, types and shapes only their owners know.
 //!
-//! The headers travel first, as a blob. Then every rank knows all lengths, and the elements follow: each large tensor in an
-//! operation of its own, without a copy, and runs of small tensors packed together.
+//! The headers travel first, as a blob. Then every rank knows all lengths, and the elements follow: each large tensor in a
+//! separate operation, without a copy, and runs of small tensors packed together.
 
 use unisono_schedule::{Collective, Rank};
 

@@ -149,7 +149,7 @@ impl Sequence<'_> {
     async fn receive_list(&self, from: Option<Rank>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
         let IncomingList { infos, inner, from } = self.receive_header("recv_tensors", from, tag).await?;
         let abort_error = |error: TensorError| self.abort_error_in("recv_tensors", &error);
-        // A large tensor is a message of its own, which is received into new memory.
+        // A large tensor is a separate message, which is received into new memory.
         let large = |info: &&TensorInfo| info.bytes > self.group.config().eager;
         let none: &[usize] = &[0];
         let shape = |info| if large(&info) { none } else { &info.shape };

@@ -1,6 +1,6 @@
 //! Versions and settings of providers that lose writes, and are not taken.
 
-/// What is wrong with a provider of this version of its own with a NIC of this model, and what to do; `None` where nothing is
+/// What is wrong with a provider of this version (the provider's, not libfabric's) with a NIC of this model, and what to do; `None` where nothing is
 /// known to be. `set` gives the truth value in a variable of libfabric's.
 pub(in crate::ofi) fn flaw(
     (name, model): (&str, &str),

@@ -1,12 +1,12 @@
-//! Whether the program knows of the failure of its world: a call has returned it. Otherwise the last that it may do is to drop its group, which
-//! tells of the failure: a line on standard error, the store for a launcher that serves it, and [`late_failure`].
+//! Notes whether a call has returned the failure of the world to the program. If none has, the drop of the last handle reports the failure: by a
+//! line on standard error, to the store if a launcher serves it, and by [`late_failure`].
 
 use std::sync::{Mutex, PoisonError, atomic::Ordering};
 
 use super::Runtime;
 use crate::error::{Error, Failure};
 
-/// The first that this process had.
+/// The first late failure of this process.
 static LATE: Mutex<Option<Failure>> = Mutex::new(None);
 
 /// The first failure of a world that this process found when it left that world, by
@@ -20,8 +20,8 @@ pub fn late_failure() -> Option<Failure> {
 }
 
 impl Runtime {
-    /// The error, which a call returns to the program.
-    pub(crate) fn told(&self, error: Error) -> Error {
+    /// Notes that a call returns this error to the program.
+    pub(crate) fn returned(&self, error: Error) -> Error {
         if matches!(error, Error::Failed(_)) {
             self.knows.store(true, Ordering::Relaxed);
         }
