@@ -112,12 +112,8 @@ pub(crate) enum Form {
     Tensors,
     /// An encoded value.
     Object,
-    /// A message that belongs to an earlier one, of form `Tensors` or `Pair`. The tag is a number that the earlier one has carried.
+    /// A message that belongs to an earlier one, of form `Tensors`. The tag is a number that the earlier one has carried.
     Inner,
-    /// An invitation to make a group of the two ranks.
-    Pair,
-    /// The answer of the invited rank. The tag is a number that the invitation has carried.
-    Answer,
     /// What the members of a group that they make without the other ranks exchange.
     Group,
 }
@@ -135,15 +131,14 @@ pub(crate) enum Space {
 
 impl Form {
     /// In the order of their codes.
-    const ALL: [Self; 7] =
-        [Self::Plain, Self::Tensors, Self::Object, Self::Inner, Self::Pair, Self::Answer, Self::Group];
+    const ALL: [Self; 5] = [Self::Plain, Self::Tensors, Self::Object, Self::Inner, Self::Group];
 
     /// What its tag is one of.
     pub(crate) const fn space(self) -> Space {
         match self {
-            Self::Inner | Self::Answer => Space::Inner,
+            Self::Inner => Space::Inner,
             Self::Group => Space::Groups,
-            Self::Plain | Self::Tensors | Self::Object | Self::Pair => Space::Calls,
+            Self::Plain | Self::Tensors | Self::Object => Space::Calls,
         }
     }
 
@@ -177,10 +172,7 @@ impl Kind {
             },
             Form::Tensors => "tensors".to_owned(),
             Form::Object => "an object".to_owned(),
-            Form::Inner if self.dtype == Dtype::U64 => format!("{} words about a pair", self.count),
             Form::Inner => format!("{} bytes of tensors", self.count),
-            Form::Pair => "an invitation to a pair".to_owned(),
-            Form::Answer => "an answer to an invitation".to_owned(),
             Form::Group => format!("{} words about a group that its members make", self.count),
         }
     }
@@ -312,7 +304,7 @@ impl Signature {
     pub(crate) fn makes_group([bits, ..]: [u64; 3]) -> bool {
         let codes = ((bits & 0xffff_ffff) as u32).to_le_bytes();
         match codes[0] {
-            SEND | RECV => matches!(Form::from_code(codes[2]), Some(Form::Pair | Form::Answer | Form::Group)),
+            SEND | RECV => Form::from_code(codes[2]) == Some(Form::Group),
             _ => matches!(Self { codes, ..Self::default() }.cargo(), Cargo::Split | Cargo::NewGroup),
         }
     }
@@ -341,11 +333,6 @@ impl Signature {
             let dtype = self.element();
             let peer = if self.root == u32::MAX { "any".to_owned() } else { self.root.to_string() };
             return match Form::from_code(op) {
-                Some(Form::Pair) if code == SEND => format!("open_pair(to {peer}, tag {})", self.count),
-                Some(Form::Pair) => format!("join_pair(from {peer}, tag {})", self.count),
-                // The invited rank answers with another number as tag: the invitation's tag is unknown here.
-                Some(Form::Answer) if code == RECV => format!("open_pair(to {peer})"),
-                Some(Form::Answer) => format!("join_pair(from {peer})"),
                 Some(Form::Group) => format!("create_group(with {peer}, tag {})", self.count),
                 _ => format!("{call}({dtype}, {way} {peer}, tag {})", self.count),
             };

@@ -39,8 +39,9 @@ mod local;
 mod options;
 mod plan;
 
-use std::path::Path;
+use std::{hash::BuildHasher as _, path::Path};
 
+use serde::{Deserialize, Serialize};
 use unisono::{ProcessGroup, Source, schedule::Rank};
 
 use self::handover::Handover;
@@ -73,7 +74,7 @@ pub fn broadcast(
 
 /// Sends a file to another rank, which receives it by [`recv`] with the same tag. Returns when the file is on that rank's disk.
 ///
-/// Only these two ranks take part: they [make a group](ProcessGroup::open_pair) for the transfer. Other ranks, and other threads
+/// Only these two ranks take part: they [make a group](ProcessGroup::create_group) for the transfer. Other ranks, and other threads
 /// of the two, may make any calls meanwhile, also other transfers. If two ranks send each other files at the same time, each
 /// direction needs a thread. This rank's `options` hold for both ranks, except `progress`.
 ///
@@ -92,7 +93,8 @@ pub fn broadcast(
 /// ```
 ///
 /// # Errors
-/// [`Error::File`], on both ranks the same, as of [`broadcast`]. [`Error::Group`] as of [`ProcessGroup::open_pair`].
+/// [`Error::File`], on both ranks the same, as of [`broadcast`]. [`Error::Group`] with
+/// [`unisono::Error::Argument`] if there is no such rank or if it is this one, and otherwise as of [`ProcessGroup::create_group`].
 pub fn send(
     group: &ProcessGroup,
     file: &Path,
@@ -100,7 +102,10 @@ pub fn send(
     tag: u32,
     options: Options<'_>,
 ) -> Result<Delivered> {
-    let pair = group.open_pair(to, tag)?;
+    other(group, "send", to)?;
+    let invitation = Invitation { number: std::hash::RandomState::new().hash_one(tag) };
+    group.send_object(&invitation, to, tag)?;
+    let pair = group.create_group(&[group.rank(), to], invitation.number)?;
     Handover::new(&pair, file, None, 0).run(options)
 }
 
@@ -116,7 +121,28 @@ pub fn recv(
     tag: u32,
     options: Options<'_>,
 ) -> Result<(Delivered, Rank)> {
-    let (pair, from) = group.join_pair(from, tag)?;
+    let from = from.into();
+    if let Source::Rank(rank) = from {
+        other(group, "recv", rank)?;
+    }
+    let (invitation, from) = group.recv_object::<Invitation>(from, tag)?;
+    let pair = group.create_group(&[from, group.rank()], invitation.number)?;
     let delivered = Handover::new(&pair, Path::new(""), Some(directory), 0).run(options)?;
     Ok((delivered, from))
+}
+
+/// What a rank that sends a file says first, so that another rank may receive it from any.
+#[derive(Serialize, Deserialize)]
+struct Invitation {
+    /// The tag by which the two make their group. It is random: other threads of both may send files to each other meanwhile.
+    number: u64,
+}
+
+/// Checks that the other rank of a transfer is not this one.
+fn other(group: &ProcessGroup, call: &'static str, rank: Rank) -> unisono::Result<()> {
+    if rank != group.rank() {
+        return Ok(());
+    }
+    let problem = format!("rank {rank} is this rank; a file is sent to another one");
+    Err(unisono::Error::Argument { call, problem })
 }

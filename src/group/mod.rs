@@ -42,7 +42,7 @@ use crate::{
 
 /// A handle of a group of ranks that communicate with each other: the world ([`from_env`](Self::from_env),
 /// [`join`](Self::join)), or a part of it ([`split`](Self::split), [`new_group`](Self::new_group),
-/// [`open_pair`](Self::open_pair)).
+/// [`create_group`](Self::create_group)).
 ///
 /// # Calls
 /// Every rank makes the same collective calls in the same order. A call blocks until this rank's part is done: its output is

@@ -34,7 +34,6 @@ mod one_shot;
 mod one_shot_differ;
 mod order;
 mod p2p;
-mod pair;
 mod reproducible;
 mod shutdown;
 mod stuck;

@@ -49,9 +49,6 @@ use unisono_schedule::{Rank, select::table::Table};
 /// While this rank leaves: how long the engine is driven before it is asked again whether an operation is left.
 const DRAIN: Duration = Duration::from_millis(20);
 
-/// The bit that marks the tag of an answer; the other bits are the tag of the message that it answers.
-pub(crate) const ANSWER: u32 = 1 << 31;
-
 pub(crate) struct Runtime {
     /// The rank in the world.
     pub rank: Rank,
@@ -533,9 +530,9 @@ impl Runtime {
         }
     }
 
-    /// A new tag for messages that belong to another message; answers have the upper half of the tags.
+    /// A new tag for messages that belong to another message.
     pub(crate) fn inner(&self) -> u32 {
-        self.inner.fetch_add(1, Ordering::Relaxed) & !ANSWER
+        self.inner.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether this rank is leaving or has left.

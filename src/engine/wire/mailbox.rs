@@ -8,7 +8,7 @@ use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
 /// The version of the format that this folder defines; ranks compare it when they join.
-pub(crate) const VERSION: u32 = 23;
+pub(crate) const VERSION: u32 = 24;
 
 /// The most slots of a flow, for each of which a word has a bit.
 pub(crate) const MAX_SLOTS: usize = 64;

@@ -1,5 +1,5 @@
 //! Making groups: `join` and `from_env` make the world (with `reach`, `near`, `address`, `cards`, `alike`, `greeting` and `spread`;
-//! `rehearsal` tells what that costs); `split`, `create` and `pair` make other groups from a group.
+//! `rehearsal` tells what that costs); `split` and `create` make other groups from a group.
 
 mod address;
 mod alike;
@@ -9,7 +9,6 @@ mod from_env;
 mod greeting;
 mod join;
 mod near;
-mod pair;
 mod reach;
 mod rehearsal;
 mod split;

@@ -24,8 +24,13 @@ fn ranks_that_wait_for_each_other_elsewhere_are_told() {
     let messages = world(2, small, |group| {
         group.barrier().unwrap();
         let other = 1 - group.rank();
-        let join = move |group: &ProcessGroup| group.join_pair(other, 7).map(drop);
-        group.elsewhere_while("join_pair", join, EVERY, || true).unwrap().unwrap().unwrap_err().to_string()
+        let receive = move |group: &ProcessGroup| group.recv_object::<u32>(other, 7).map(drop);
+        group
+            .elsewhere_while("recv_object", receive, EVERY, || true)
+            .unwrap()
+            .unwrap()
+            .unwrap_err()
+            .to_string()
     });
     assert!(
         messages[0] == messages[1] && messages[0].starts_with("ranks wait for each other"),
@@ -57,8 +62,8 @@ fn a_call_that_nobody_waits_for_goes_on() {
 fn a_rank_leaves_although_a_call_that_nobody_waits_for_never_ends() {
     worlds(2, |group| {
         if group.rank() == 0 {
-            let join = |group: &ProcessGroup| group.join_pair(1, 7).map(drop);
-            assert!(group.elsewhere_while("join_pair", join, EVERY, || false).unwrap().is_none());
+            let receive = |group: &ProcessGroup| group.recv_object::<u32>(1, 7).map(drop);
+            assert!(group.elsewhere_while("recv_object", receive, EVERY, || false).unwrap().is_none());
             group.send(&[0_u8], 1, 8).unwrap();
         } else {
             group.recv(&mut [0_u8], 0, 8).unwrap();

@@ -114,6 +114,58 @@ fn a_rank_that_sends_first_is_told() {
 }
 
 #[test]
+fn a_file_goes_to_another_rank_that_there_is() {
+    let (directory, path, _) = source(10);
+    world(2, small, |group| {
+        for (peer, wanted) in [(2, "there is no rank 2"), (group.rank(), "is this rank")] {
+            let sent = send(&group, &path, peer, 0, pieces(1)).map(drop);
+            let received = recv(&group, directory.path(), peer, 0, pieces(1)).map(drop);
+            for refused in [sent, received] {
+                let Err(Error::Group(unisono::Error::Argument { problem, .. })) = refused else {
+                    panic!("{refused:?}")
+                };
+                assert!(problem.contains(wanted), "{problem}");
+            }
+        }
+    });
+}
+
+#[test]
+fn ranks_hear_of_one_that_does_not_take_the_file_or_sends_none() {
+    type Does = fn(&ProcessGroup, &Path) -> Result<()>;
+    let sends: Does = |group, path| send(group, path, 1, 5, pieces(1)).map(drop);
+    let receives: Does = |group, path| recv(group, path.parent().unwrap(), 0, 5, pieces(1)).map(drop);
+    let hears: Does = |group, _| loop {
+        match group.failure() {
+            Some(failure) => return Err(unisono::Error::Failed(failure).into()),
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let elements: Does = |group, _| Ok(group.recv(&mut [0_u64; 5], 0, 5).map(drop)?);
+    let cases: [(Does, Does, &str); 3] = [
+        (sends, hears, "waits for rank 1; rank 1 called nothing yet"),
+        (hears, receives, "recv(u8, from 0, tag 5)"),
+        (
+            sends,
+            elements,
+            "message 0 from rank 0 to rank 1, tag 5: rank 0 sends an object, rank 1 receives 5 u64 elements",
+        ),
+    ];
+    let (_directory, path, _) = source(10);
+    for (zero, one, wanted) in cases {
+        let soon = |config: &mut unisono::Config| {
+            small(config);
+            config.timeout = Duration::from_millis(300);
+        };
+        let errors = world(2, soon, |group| {
+            let does = if group.rank() == 0 { zero } else { one };
+            does(&group, &path).unwrap_err().to_string()
+        });
+        assert!(errors[0] == errors[1] && errors[0].contains(wanted), "{errors:?}");
+    }
+}
+
+#[test]
 fn a_file_for_one_is_resumed() {
     let (directory, path, bytes) = source(5077);
     let to = directory.path().join("to");
