@@ -273,17 +273,17 @@ impl Signature {
         if reduces { Cargo::Elements } else { Cargo::from_code(self.codes[2]) }
     }
 
-    /// Whether contributions are reduced in the order of ranks, with the bits that has.
+    /// True if contributions are reduced in the order of ranks, with the bits that has.
     pub(crate) fn is_ordered(&self) -> bool {
         self.collective().is_some_and(|it| it.reduces()) && self.codes[2] & ORDERED != 0
     }
 
-    /// Whether it is the last barrier of shutdown.
+    /// True if it is the last barrier of shutdown.
     pub(crate) fn is_shutdown(&self) -> bool {
         self.cargo() == Cargo::Shutdown
     }
 
-    /// Whether it is a barrier of shutdown.
+    /// True if it is a barrier of shutdown.
     pub(crate) fn is_leaving(&self) -> bool {
         matches!(self.cargo(), Cargo::Leaving | Cargo::Shutdown)
     }
@@ -300,7 +300,7 @@ impl Signature {
         ]
     }
 
-    /// Whether the call that [`Self::bits`] has encoded makes a group.
+    /// True if the call that [`Self::bits`] has encoded makes a group.
     pub(crate) fn makes_group([bits, ..]: [u64; 3]) -> bool {
         let codes = ((bits & 0xffff_ffff) as u32).to_le_bytes();
         match codes[0] {

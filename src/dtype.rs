@@ -88,7 +88,7 @@ impl Dtype {
         ROWS[self as usize].1
     }
 
-    /// Whether it has fractions, infinities and NaN.
+    /// True if it has fractions, infinities and NaN.
     #[must_use]
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::BF16 | Self::F32 | Self::F64)

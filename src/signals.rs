@@ -47,7 +47,7 @@ struct State {
     ranks: Vec<(Rank, Weak<Watch>)>,
     /// The actions that the handler replaces.
     replaced: Vec<(c_int, libc::sigaction)>,
-    /// Whether the thread has been started.
+    /// True if the thread has been started.
     listens: bool,
 }
 
@@ -209,7 +209,7 @@ fn is_default(action: &libc::sigaction) -> bool {
     action.sa_sigaction == libc::SIG_DFL
 }
 
-/// Whether the handler is libinfinipath's.
+/// True if the handler is libinfinipath's.
 fn is_foreign(action: &libc::sigaction) -> bool {
     if [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction) {
         return false;

@@ -112,7 +112,7 @@ impl<T> Work<T> {
         Self { outcome, driver: Arc::downgrade(driver), open }
     }
 
-    /// Whether the operation has ended, successfully or not. Never blocks.
+    /// True if the operation has ended, successfully or not. Never blocks.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.check_process().is_err() || self.outcome.ended() || self.failed().is_some()

@@ -273,7 +273,7 @@ fn check(files: &[(String, String)]) -> Vec<Violation> {
     found
 }
 
-/// Whether a file is one of these, or in one of these folders.
+/// True if a file is one of these, or in one of these folders.
 fn within(file: &str, places: &[&str]) -> bool {
     places.iter().any(|place| file == *place || place.ends_with('/') && file.starts_with(place))
 }
@@ -293,7 +293,7 @@ fn module(inside: &str) -> Vec<&str> {
     parts
 }
 
-/// Whether a file holds nothing but tests.
+/// True if a file holds nothing but tests.
 fn only_tests(inside: &str) -> bool {
     module(inside).iter().any(|part| *part == "tests" || part.ends_with("_tests"))
 }

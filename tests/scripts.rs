@@ -142,7 +142,7 @@ fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a text that is printed begins with `SKIPPED`, and is not `SKIPPED: what: why`.
+/// True if a text that is printed begins with `SKIPPED`, and is not `SKIPPED: what: why`.
 fn is_astray(line: &str) -> bool {
     let Some(text) = line.split_once("\"SKIPPED").map(|(_, text)| text) else { return false };
     // A text that is looked for, or continues elsewhere, is none that is printed.

@@ -158,7 +158,7 @@ fn what_goes_wrong_is_told_once_and_fails_all() {
     assert!(text(&help.stdout).contains("srun --ntasks-per-node=1 unisono broadcast"), "{help:?}");
 }
 
-/// Whether this is root; if not, prints what is skipped.
+/// True if this is root; if not, prints what is skipped.
 fn is_root(what: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {

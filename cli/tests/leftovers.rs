@@ -115,7 +115,7 @@ fn shared(process: Pid) -> [BTreeSet<String>; 2] {
         .map(|rights| memory.iter().filter(|row| row[1] == rights).map(|row| row[4].to_owned()).collect())
 }
 
-/// Whether each of these processes reads memory that each other one writes.
+/// True if each of these processes reads memory that each other one writes.
 fn all_share(ranks: &[Pid]) -> bool {
     let all: Vec<_> = ranks.iter().copied().map(shared).collect();
     let reads = |one: usize, other: usize| one == other || !all[one][0].is_disjoint(&all[other][1]);

@@ -62,7 +62,7 @@ fn started(ranks: usize, mut launcher: Command) -> (Child, BufReader<impl Read>,
     (launcher, output, pids)
 }
 
-/// Whether a process is running; one that waits to be reaped is not.
+/// True if a process is running; one that waits to be reaped is not.
 fn runs(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
@@ -339,7 +339,6 @@ fn signals_end_all() {
     }
 }
 
-/// Whether this process ignores a signal.
 fn ignored(signal: Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();

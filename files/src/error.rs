@@ -67,7 +67,7 @@ pub enum Problem {
     Length {
         /// The length that the system reports, in bytes.
         promised: u64,
-        /// Whether there are more; otherwise there are fewer.
+        /// True if there are more; otherwise there are fewer.
         more: bool,
     },
     /// The source was modified during the transfer.

@@ -61,7 +61,7 @@ pub struct Delivered {
     pub bytes: u64,
     /// The bytes that were sent: all except pieces that every receiver had, and pieces that are holes.
     pub sent: u64,
-    /// Whether this rank has written the file. If not, it existed, or another rank with the same directory has written it.
+    /// True if this rank has written the file. If not, it existed, or another rank with the same directory has written it.
     pub wrote: bool,
     /// The number of ranks that have written it.
     pub writers: usize,

@@ -61,7 +61,7 @@ impl Plan {
         OsString::from_vec(self.name.clone())
     }
 
-    /// Whether the source has holes.
+    /// True if the source has holes.
     pub(crate) const fn is_sparse(&self) -> bool {
         self.data < self.len
     }

@@ -135,7 +135,7 @@ impl Keep {
 }
 
 thread_local! {
-    /// Whether this thread has the GIL, as far as [`dropped`] knows.
+    /// True if this thread has the GIL, as far as [`dropped`] knows.
     static ATTACHED: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -499,7 +499,7 @@ impl Group {
         py.detach(|| drop(handle));
     }
 
-    /// Whether the world has been left, or `close` was called.
+    /// True if the world has been left, or `close` was called.
     #[getter]
     fn left(&self) -> bool {
         let closed = self.handle.read().unwrap_or_else(PoisonError::into_inner).is_none();

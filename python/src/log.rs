@@ -33,7 +33,7 @@ pub(crate) fn begin(py: Python<'_>) -> PyResult<()> {
     finisher::begin(py)
 }
 
-/// Whether only the log tells it.
+/// True if only the log tells it.
 fn wants(metadata: &Metadata<'_>) -> bool {
     metadata.target().starts_with("unisono") && metadata.target() != "unisono::failure"
 }

@@ -92,7 +92,6 @@ impl Mark {
         Some((Self::Numpy(u8::try_from(place).ok()?), item))
     }
 
-    /// Whether it is a pair of floats.
     pub(crate) fn is_complex(self) -> bool {
         matches!(self, Self::Complex | Self::Numpy(COMPLEX..=COMPLEX_TOO))
     }

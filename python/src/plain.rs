@@ -19,7 +19,7 @@ pub(crate) struct Plain {
     pub request: Request<'static>,
     pub input: Foreign,
     pub output: Foreign,
-    /// Whether the call returns only when it has ended.
+    /// True if the call returns only when it has ended.
     pub waits: bool,
 }
 

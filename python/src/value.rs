@@ -132,7 +132,7 @@ impl Value {
         }
     }
 
-    /// Whether Python can have it in a set or as a key.
+    /// True if Python can have it in a set or as a key.
     pub(crate) fn is_hashable(&self) -> bool {
         match self {
             Self::List(_) | Self::Map(_) | Self::Marked(Mark::Set | Mark::ByteArray, _) => false,
@@ -174,7 +174,7 @@ fn objects(py: Python<'_>, values: Vec<Value>) -> PyResult<Vec<Py<PyAny>>> {
     values.into_iter().map(|value| value.into_python(py)).collect()
 }
 
-/// Whether a value may have this mark.
+/// True if a value may have this mark.
 fn fits(mark: Mark, value: &Value) -> bool {
     match (mark, value) {
         (Mark::Tuple, Value::List(_)) => true,

@@ -243,7 +243,7 @@ pub(crate) struct Work(pub Arc<Operation>);
 
 #[pymethods]
 impl Work {
-    /// Whether the operation has ended, well or not.
+    /// True if the operation has ended, well or not.
     fn is_done(&self, py: Python<'_>) -> bool {
         self.0.is_done(py)
     }

@@ -22,7 +22,7 @@ pub(crate) struct Borrowed<'a> {
     pub input: Operand,
     pub output: Operand,
     pub overlap: Overlap,
-    /// Whether the output is only read.
+    /// True if the output is only read.
     pub fixed: bool,
     slices: PhantomData<&'a mut [u8]>,
 }

@@ -104,12 +104,12 @@ impl Operand {
         })
     }
 
-    /// Whether these bytes are contiguous.
+    /// True if these bytes are contiguous.
     pub(crate) fn is_together(&self, at: usize, len: usize, near: &Cell<usize>) -> bool {
         len == 0 || self.stretch(at, len, near).is_ok_and(|stretch| stretch.len == len)
     }
 
-    /// Whether it is the memory of `whole` from byte `at` on.
+    /// True if it is the memory of `whole` from byte `at` on.
     fn is_part_of(&self, whole: &Self, at: usize) -> bool {
         let near = Cell::new(0);
         let mut end = at;
@@ -134,12 +134,11 @@ impl Operand {
         all
     }
 
-    /// Whether two of its pieces have a byte in common.
     pub(crate) fn overlaps_itself(&self) -> bool {
         self.pieces.is_some() && !self.extents().is_sorted_by(|one, other| one.1 <= other.0)
     }
 
-    /// Whether it has a byte in common with another operand, whose pieces do not overlap each other.
+    /// True if it has a byte in common with another operand, whose pieces do not overlap each other.
     pub(crate) fn touches(&self, other: &Self) -> bool {
         if self.pieces.is_none() && other.pieces.is_none() {
             let range = |region: &Region| (region.base().addr(), region.base().addr() + region.len());

@@ -43,7 +43,7 @@ pub(crate) struct Registry {
     /// The process whose group it is.
     process: Process,
     regions: Mutex<BTreeMap<usize, Region>>,
-    /// Whether there ever was a buffer; if not, a search need not take the lock.
+    /// True if there ever was a buffer; if not, a search need not take the lock.
     used: AtomicBool,
 }
 
@@ -66,7 +66,6 @@ impl Registry {
         self.used.store(true, Ordering::Release);
     }
 
-    /// Whether there ever was a buffer.
     pub(super) fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }

@@ -53,7 +53,7 @@ pub struct Config {
     pub eager: usize,
     /// How many such messages from one neighbour may wait: from 2 to 64, 8 by default; alike.
     pub eager_slots: usize,
-    /// Whether windows and buffers use huge pages, if the system has any; not by default. Beside a NIC that pins memory, the ranks of a host
+    /// True if windows and buffers use huge pages, if the system has any; not by default. Beside a NIC that pins memory, the ranks of a host
     /// do not read such buffers in place.
     pub huge_pages: bool,
     /// How long a wait polls without yielding its processor. It then yields between polls, for at most 200 µs, and then sleeps;
@@ -71,7 +71,7 @@ pub struct Config {
     /// The largest object, in bytes: 1 GiB by default; alike. It bounds the memory that another rank can make this one
     /// allocate. A larger object is an error on all ranks.
     pub object_limit: usize,
-    /// Whether reductions are fastest or reproducible; alike.
+    /// How reductions are computed, the fastest way or reproducibly; alike.
     pub reduction: Reduction,
 }
 

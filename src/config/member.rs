@@ -10,7 +10,7 @@ use unisono_schedule::Rank;
 pub struct Token(String);
 
 impl Token {
-    /// Whether there is no secret.
+    /// True if there is no secret.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

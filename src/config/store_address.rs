@@ -15,7 +15,7 @@ pub enum StoreAddress {
         host: String,
         /// The port.
         port: u16,
-        /// Whether a process that is no rank serves it.
+        /// True if a process that is no rank serves it.
         served: bool,
     },
     /// `file:///directory`, shared by all ranks.
@@ -39,7 +39,7 @@ pub enum StoreAddress {
 }
 
 impl StoreAddress {
-    /// Whether `host` is a name that this host resolves to a loopback address, which no other host can reach: Debian's
+    /// True if `host` is a name that this host resolves to a loopback address, which no other host can reach: Debian's
     /// /etc/hosts maps the host's own name to 127.0.1.1. `false` for `localhost` and for addresses, which are used as given.
     #[must_use]
     pub fn names_itself(host: &str, address: IpAddr) -> bool {

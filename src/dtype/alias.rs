@@ -118,7 +118,7 @@ impl Alias {
         self.0
     }
 
-    /// Whether elements are of the library's type itself.
+    /// True if elements are of the library's type itself.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0

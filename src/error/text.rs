@@ -25,7 +25,7 @@ pub(crate) fn clean(text: &str, most: usize) -> String {
     clean
 }
 
-/// Whether the character changes the direction of the text that follows it.
+/// True if the character changes the direction of the text that follows it.
 fn turns(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

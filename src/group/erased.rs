@@ -46,7 +46,7 @@ pub struct Request<'a> {
     /// The lengths of the blocks in elements, if they may differ; `None` for blocks of equal length. All ranks give lengths, or none
     /// does. See [`ProcessGroup::collective`].
     pub lengths: Option<Uneven<'a>>,
-    /// Whether the operands are those of many tensors, so that blocks may lie in several pieces. The same on all ranks.
+    /// True if the operands are those of many tensors, so that blocks may lie in several pieces. The same on all ranks.
     pub coalesced: bool,
     /// The timeout of this call; `None` for that of the handle.
     pub timeout: Option<Duration>,
@@ -61,7 +61,7 @@ impl Request<'_> {
     }
 }
 
-/// Whether a message is sent or received, and the other rank.
+/// The direction of a message, and the other rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// A send to this rank of the group.
@@ -73,7 +73,7 @@ pub enum Direction {
 /// A message, for [`ProcessGroup::message`].
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRequest {
-    /// Whether it is sent or received, and the other rank.
+    /// Its direction, and the other rank.
     pub direction: Direction,
     /// The type of the elements, the same on both ranks.
     pub dtype: Dtype,

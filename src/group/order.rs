@@ -22,7 +22,6 @@ use crate::{
 pub(crate) struct State {
     /// The number of groups that were made from this one.
     pub made: u64,
-    /// Whether the shutdown of the world has begun.
     pub shutdown: bool,
 }
 
@@ -30,9 +29,9 @@ pub(crate) struct State {
 #[derive(Default)]
 pub(crate) struct Order {
     state: Mutex<State>,
-    /// Whether such a call has the state; it begins what waits after it has cleared this.
+    /// True if such a call has the state; it begins what waits after it has cleared this.
     engaged: AtomicBool,
-    /// Whether this rank is leaving with the state.
+    /// True if this rank is leaving with the state.
     leaving: AtomicBool,
     waiting: Mutex<Vec<Task>>,
 }

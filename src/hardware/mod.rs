@@ -66,7 +66,7 @@ pub struct Cache {
 pub struct Device {
     /// Its name, for instance `mlx5_0` or `eth0`.
     pub name: String,
-    /// Whether it does RDMA.
+    /// True if it does RDMA.
     pub rdma: bool,
     /// The number of the NUMA node that is nearest to it, if that is known.
     pub node: Option<usize>,

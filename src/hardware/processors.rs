@@ -43,19 +43,19 @@ impl Processors {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether this one is among them.
+    /// True if this one is among them.
     #[must_use]
     pub fn contains(&self, processor: usize) -> bool {
         self.0.contains(&processor)
     }
 
-    /// Whether all of `others` are among them.
+    /// True if all of `others` are among them.
     #[must_use]
     pub fn include(&self, others: &Self) -> bool {
         others.0.is_subset(&self.0)

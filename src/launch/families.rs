@@ -111,7 +111,7 @@ pub fn variables() -> impl Iterator<Item = &'static str> {
     theirs.filter(|name| !name.is_empty()).chain(OTHERS)
 }
 
-/// Whether a launcher, or a user by hand, has given this process a rank or a world size; `variable` returns the value of a
+/// True if a launcher, or a user by hand, has given this process a rank or a world size; `variable` returns the value of a
 /// variable.
 pub fn is_set(variable: &impl Fn(&str) -> Option<String>) -> bool {
     FAMILIES.iter().any(|family| [family.rank, family.ranks].iter().any(|name| variable(name).is_some()))

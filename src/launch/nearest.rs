@@ -63,22 +63,22 @@ fn nearest(
     Ok(None)
 }
 
-/// Whether both tell the same rank and world size.
+/// True if both tell the same rank and world size.
 fn agree(one: &Found, other: &Found) -> bool {
     (one.rank, one.ranks) == (other.rank, other.ranks)
 }
 
-/// Whether torchrun itself has set its variables, and not a user, a script or a pod that sets some of the same.
+/// True if torchrun itself has set its variables, and not a user, a script or a pod that sets some of the same.
 fn is_torchrun(variable: &impl Fn(&str) -> Option<String>) -> bool {
     variable("TORCHELASTIC_RUN_ID").is_some()
 }
 
-/// Whether `unisono run` has set the variables of this library: it serves the store itself.
+/// True if `unisono run` has set the variables of this library: it serves the store itself.
 fn is_run(variable: &impl Fn(&str) -> Option<String>) -> bool {
     variable("UNISONO_STORE").is_some_and(|store| store.trim().starts_with("tcp+served://"))
 }
 
-/// Whether the ranks of `far` may be processes that have started those of `near`.
+/// True if the ranks of `far` may be processes that have started those of `near`.
 fn starts(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found) -> bool {
     let outside = |names: &[&str]| names.contains(&far.family.name);
     let has = |name: &str| variable(name).is_some();
@@ -108,14 +108,14 @@ fn starts(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found)
     }
 }
 
-/// Whether `near` has the numbers of one of several processes that each rank of `far` starts, host by host.
+/// True if `near` has the numbers of one of several processes that each rank of `far` starts, host by host.
 fn spawned(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found) -> bool {
     let Ok(Some(local)) = number(variable, near.family.local_rank) else { return false };
     let each = near.ranks / far.ranks;
     near.ranks.is_multiple_of(far.ranks) && local < each && near.rank == far.rank * each + local
 }
 
-/// Whether the process that `near` describes has, further down, started the ranks of `far`. All ranks of `far` must find the same, also
+/// True if the process that `near` describes has, further down, started the ranks of `far`. All ranks of `far` must find the same, also
 /// those whose numbers are those of `near` by chance.
 fn is_outer(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Found) -> bool {
     let has = |name: &str| variable(name).is_some();

@@ -37,7 +37,7 @@ pub(super) fn hosts(variable: &impl Fn(&str) -> Option<String>, of_job: bool) ->
     Ok(hosts)
 }
 
-/// Whether srun itself has set the variables of MPICH (`srun --mpi=pmi2`), and not MPICH's launcher, which sets `local_rank` as well.
+/// True if srun itself has set the variables of MPICH (`srun --mpi=pmi2`), and not MPICH's launcher, which sets `local_rank` as well.
 pub(super) fn is_step(variable: &impl Fn(&str) -> Option<String>, local_rank: &str, ranks: usize) -> bool {
     variable(local_rank).is_none() && variable("SLURM_STEP_NUM_TASKS") == Some(ranks.to_string())
 }

@@ -92,7 +92,7 @@ struct Many<'e> {
     gave: usize,
     /// The position of its length.
     at: usize,
-    /// Whether it is the data of a variant.
+    /// True if it is the data of a variant.
     variant: bool,
 }
 

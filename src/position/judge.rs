@@ -54,12 +54,12 @@ fn differ(positions: &[Option<Position>]) -> Option<Failure> {
     found.map(|(_, failure)| failure)
 }
 
-/// Whether a rank has been blocked for as long as it took to ask all ranks.
+/// True if a rank has been blocked for as long as it took to ask all ranks.
 fn is_stuck(position: &Position) -> bool {
     position.blocked.is_some_and(|blocked| blocked >= QUIET)
 }
 
-/// Whether all puts of one rank to another have arrived.
+/// True if all puts of one rank to another have arrived.
 fn settled(positions: &[Option<Position>], from: Rank, to: Rank) -> bool {
     let position = |rank: Rank| positions.get(rank).and_then(Option::as_ref);
     let sent = position(from).map(|position| position.traffic(to).map_or(0, |it| it.sent));

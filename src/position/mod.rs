@@ -117,7 +117,7 @@ pub struct Running {
 pub struct MessagePosition {
     /// The call, for instance `recv(f32, from 0, tag 7)`.
     pub call: String,
-    /// Whether it is a receive.
+    /// True if it is a receive.
     pub receives: bool,
     /// The ranks, in the world, one of which can end it; empty if it waits for none.
     pub waits: Vec<Rank>,
@@ -135,7 +135,7 @@ pub struct CallRecord {
     /// What else must be alike: of many tensors a hash of their types and shapes, of blocks whose lengths were given a hash of these;
     /// else 0.
     pub contents: u32,
-    /// Whether blocks may differ in length.
+    /// True if blocks may differ in length.
     pub uneven: bool,
     /// The largest message, in elements.
     pub chunk: u32,
@@ -248,7 +248,7 @@ impl Wait<'_> {
         self.group.says(self.call, self.op)
     }
 
-    /// Whether a rank at `position` has not entered the operation, or this is a message.
+    /// True if a rank at `position` has not entered the operation, or this is a message.
     fn is_without(&self, position: &Position) -> bool {
         self.op.is_none_or(|op| position.group(self.group.id).is_none_or(|group| group.begun <= op))
     }

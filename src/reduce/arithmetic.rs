@@ -223,7 +223,7 @@ impl Number for f16 {
     }
 }
 
-/// Whether numbers of the type can be multiplied by the factor; if not, why.
+/// Checks that numbers of the type can be multiplied by the factor; if not, says why.
 pub(super) fn check_factor(dtype: Dtype, factor: f64) -> Result<(), String> {
     let (fits, wanted) = match dtype {
         Dtype::F16 | Dtype::BF16 | Dtype::F32 => (f32::factor(factor).is_some(), "a number f32 can hold"),

@@ -113,7 +113,7 @@ impl Kernel {
         (self.loops.total)(contributions, self.divides().then_some(contributions.len()), into)
     }
 
-    /// Whether [`Kernel::divide`] has an effect.
+    /// True if [`Kernel::divide`] has an effect.
     const fn divides(&self) -> bool {
         matches!(self.op, ReduceOp::Avg)
     }

@@ -14,7 +14,7 @@ pub use kernel::{Kernel, KernelError};
 
 use crate::dtype::Dtype;
 
-/// Whether the bits of a result depend on how it is computed.
+/// What the bits of a result depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
     /// The fastest algorithm. Every rank gets the same bits, except for the payload of NaN. Sums and products of floats may be
@@ -142,7 +142,7 @@ impl ReduceOp {
         Self::PLAIN.get(usize::from(code)).copied().filter(|_| factor == 0)
     }
 
-    /// Whether the operation is defined for the type; if not, a sentence that says why.
+    /// Checks that the operation is defined for the type; if not, the error is a sentence that says why.
     pub fn check(self, dtype: Dtype) -> Result<(), String> {
         match self {
             Self::BitAnd | Self::BitOr | Self::BitXor if dtype.is_float() => {

@@ -52,12 +52,12 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Whether the next address may be that of the job's store after this error.
+    /// True if the next address may be that of the job's store after this error.
     fn goes_on_after(self, error: &Error) -> bool {
         self != Self::Given && is_strangers(error)
     }
 
-    /// Whether this error is the last word if no address leads to the store: the store has the id of this job, and refuses the token.
+    /// True if this error is the last word if no address leads to the store: the store has the id of this job, and refuses the token.
     /// What another job has published before may be read still.
     fn ends_with(self, error: &Error) -> bool {
         self == Self::Sought && matches!(error, Error::Refused { refusal: Refusal::Token, .. })
@@ -82,7 +82,7 @@ pub(super) enum Unwatched {
     Failed(Failure),
 }
 
-/// Whether it was not the job's store that answered.
+/// True if it was not the job's store that answered.
 fn is_strangers(error: &Error) -> bool {
     let strange = |refusal: &Refusal| matches!(refusal, Refusal::Token | Refusal::Job { .. });
     matches!(error, Error::Rendezvous { .. })

@@ -45,7 +45,7 @@ impl FailureLatch {
         true
     }
 
-    /// Whether the group has failed: one atomic load.
+    /// True if the group has failed: one atomic load.
     #[inline]
     #[must_use]
     pub fn raised(&self) -> bool {
@@ -57,7 +57,7 @@ impl FailureLatch {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a rank is leaving or has left.
+    /// True if a rank is leaving or has left.
     #[must_use]
     pub fn somebody_leaves(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)

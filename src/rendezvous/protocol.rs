@@ -366,7 +366,7 @@ pub(super) fn job(id: &str) -> String {
     if message == id { message } else { format!("{message}#{:016x}", fnv(id.as_bytes())) }
 }
 
-/// Whether a connection broke because nothing arrived: the kernel of the other side has not closed it.
+/// True if a connection broke because nothing arrived: the kernel of the other side has not closed it.
 pub(super) fn is_silence(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
     matches!(error.kind(), TimedOut | HostUnreachable | NetworkDown | NetworkUnreachable)
@@ -382,7 +382,7 @@ pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Whether the two ends of a connection are on one host.
+/// True if the two ends of a connection are on one host.
 pub(super) fn on_one_host(one: SocketAddr, other: SocketAddr) -> bool {
     let [one, other] = [one, other].map(|end| end.ip().to_canonical());
     one == other || one.is_loopback() && other.is_loopback()

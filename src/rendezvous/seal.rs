@@ -66,7 +66,7 @@ impl Seal {
         *self.next(digest).as_bytes()
     }
 
-    /// Whether this is the next frame's tag, compared in constant time.
+    /// True if this is the next frame's tag, compared in constant time.
     pub(super) fn opens(&mut self, digest: &Digest, tag: &[u8; TAG]) -> bool {
         self.next(digest) == *tag
     }

@@ -360,7 +360,7 @@ impl Store {
         Failure::StoreSilent { store: self.name.clone(), host: self.host }
     }
 
-    /// Whether the connection for requests is open, between two of them.
+    /// True if the connection for requests is open, between two of them.
     fn is_connected(&self) -> bool {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         stream.as_ref().is_some_and(|SealedStream { stream, .. }| {
@@ -380,7 +380,7 @@ fn until(deadline: Instant) -> (Duration, u64) {
     (left, u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX))
 }
 
-/// Whether this is `localhost` or a loopback address.
+/// True if this is `localhost` or a loopback address.
 fn names_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }

@@ -76,7 +76,7 @@ impl Callers {
         Waiting(self)
     }
 
-    /// Whether all counted threads wait.
+    /// True if all counted threads wait.
     pub(crate) fn all_wait(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) >= self.known.load(Ordering::SeqCst)
     }

@@ -79,7 +79,6 @@ impl CurrentOperation {
         self.due.store(u64::try_from(millis).unwrap_or(u64::MAX - 1) + 1, Ordering::Relaxed);
     }
 
-    /// Whether that deadline is before `now`.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         let due = self.due.load(Ordering::Relaxed);
         due > 0 && now.saturating_duration_since(self.since).as_millis() >= u128::from(due)

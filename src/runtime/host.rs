@@ -111,7 +111,7 @@ impl HostId {
         hasher.finalize().as_bytes().first_chunk().copied().map_or(0, u128::from_le_bytes)
     }
 
-    /// Whether two ranks are on different hosts or in different network namespaces.
+    /// True if two ranks are on different hosts or in different network namespaces.
     pub(crate) fn is_far(&self, other: &Self) -> bool {
         (self.boot, self.network) != (other.boot, other.network)
     }

@@ -28,7 +28,7 @@ impl Runtime {
         error
     }
 
-    /// Whether a call has returned the failure of the world.
+    /// True if a call has returned the failure of the world.
     pub(crate) fn knows(&self) -> bool {
         self.knows.load(Ordering::Relaxed)
     }

@@ -83,13 +83,13 @@ pub(crate) struct Runtime {
     /// How many threads claim the driver lock; and how many wait to replace the progress thread as the driver.
     claims: AtomicUsize,
     waiters: AtomicUsize,
-    /// Whether this rank is leaving and makes no other call.
+    /// True if this rank is leaving and makes no other call.
     leaves: AtomicBool,
-    /// Whether calls are refused; read without a lock.
+    /// True if calls are refused; read without a lock.
     closed: AtomicBool,
     /// The number of operations that have not ended.
     open: AtomicUsize,
-    /// Whether a call has returned the failure of the world.
+    /// True if a call has returned the failure of the world.
     knows: AtomicBool,
     /// The next tag for messages that belong to another message.
     inner: AtomicU32,
@@ -104,20 +104,18 @@ pub(crate) struct Runtime {
 /// Which threads drive and wait, and whether the world has ended.
 #[derive(Default)]
 struct Roles {
-    /// Whether a thread drives.
     driven: bool,
-    /// Whether the progress thread drives, how it sleeps, and whether it is to end.
+    /// True if the progress thread drives; how it sleeps; true if it is to end.
     background: bool,
     sleep: Sleep,
     quit: bool,
-    /// Whether an operation has begun on the thread of its caller since the progress thread last looked.
+    /// True if an operation has begun on the thread of its caller since the progress thread last looked.
     begun: bool,
     /// Threads that wait for the driver lock or for their operation.
     waiting: usize,
     /// The failure that ended the world; and whether the engine is dropped too, so that nothing touches borrowed memory.
     failed: Option<Failure>,
     gone: bool,
-    /// Whether this rank has left.
     left: bool,
 }
 
@@ -135,7 +133,7 @@ enum Sleep {
 /// The driver lock, released when dropped.
 pub(crate) struct DriverLock<'n> {
     runtime: &'n Runtime,
-    /// Whether the thread was panicking when it took the lock: then it calls from a destructor.
+    /// True if the thread was panicking when it took the lock: then it calls from a destructor.
     unwinding: bool,
 }
 
@@ -379,7 +377,7 @@ impl Runtime {
         self.monitor.leaves();
     }
 
-    /// Whether operations are active or submitted.
+    /// True if operations are active or submitted.
     fn has_open(&self) -> bool {
         self.open.load(Ordering::Acquire) > 0
     }
@@ -535,7 +533,7 @@ impl Runtime {
         self.inner.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether this rank is leaving or has left.
+    /// True if this rank is leaving or has left.
     pub(crate) fn has_left(&self) -> bool {
         self.roles().left
     }
@@ -565,13 +563,12 @@ impl Runtime {
         Error::Failed(self.end(self.abandon(), failure))
     }
 
-    /// Whether the world has failed or ended.
+    /// True if the world has failed or ended.
     pub(crate) fn over(&self) -> bool {
         self.roles().failed.is_some() || self.monitor.latch.raised()
     }
 }
 
-/// Whether this moment is over.
 fn is_over(until: Option<Instant>) -> bool {
     until.is_some_and(|until| Instant::now() >= until)
 }

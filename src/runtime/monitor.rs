@@ -194,7 +194,7 @@ impl Monitor {
         );
     }
 
-    /// Whether all ranks are leaving or have left, as far as the store can tell.
+    /// True if all ranks are leaving or have left, as far as the store can tell.
     pub(crate) fn all_leave(&self) -> bool {
         let leaves = |position: &Option<Position>| {
             position.as_ref().is_some_and(|position| matches!(position.stage, Stage::Leaves | Stage::Left))

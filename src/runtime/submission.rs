@@ -10,9 +10,9 @@ use crossbeam_queue::SegQueue;
 
 pub(super) struct Submission<T> {
     requests: SegQueue<T>,
-    /// Whether the driver sleeps, or is about to.
+    /// True if the driver sleeps, or is about to.
     asleep: AtomicBool,
-    /// Whether the world has ended: no thread drives any more.
+    /// True if the world has ended: no thread drives any more.
     closed: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl<T> Submission<T> {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the driver sleeps. If not, it will see what this thread has done before.
+    /// True if the driver sleeps. If not, it will see what this thread has done before.
     pub(super) fn asleep(&self) -> bool {
         fence(Ordering::SeqCst);
         self.asleep.load(Ordering::Relaxed)

@@ -121,7 +121,7 @@ impl Layout {
         reach(self.offset, &self.shape, &self.strides).unwrap_or(0..0)
     }
 
-    /// Whether the elements lie one after the other in row-major order.
+    /// True if the elements lie one after the other in row-major order.
     pub(super) fn is_contiguous(&self) -> bool {
         let mut wanted = 1_usize;
         self.shape.contains(&0)

@@ -215,7 +215,7 @@ impl Tensor {
         self.shape.iter().product()
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shape.contains(&0)

@@ -97,7 +97,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Whether the concatenated elements of the parts are the elements of the whole tensor, in row-major order.
+    /// True if the concatenated elements of the parts are the elements of the whole tensor, in row-major order.
     pub(crate) fn follow(self, shape: &[usize]) -> bool {
         let dim = match self {
             Self::Split(dim) | Self::Chunk(dim) => dim,

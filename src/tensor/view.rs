@@ -77,13 +77,13 @@ impl<'a> TensorView<'a> {
         self.layout.len()
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the elements are contiguous, in row-major order.
+    /// True if the elements are contiguous, in row-major order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()

@@ -81,13 +81,13 @@ impl<'a> TensorViewMut<'a> {
         self.layout.len()
     }
 
-    /// Whether there are no elements.
+    /// True if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the elements are contiguous, in row-major order.
+    /// True if the elements are contiguous, in row-major order.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
@@ -110,7 +110,7 @@ impl<'a> TensorViewMut<'a> {
         TensorViewMut::of(self.dtype, self.bytes, self.layout.clone())
     }
 
-    /// Whether the elements are contiguous and aligned, as those of a slice.
+    /// True if the elements are contiguous and aligned, as those of a slice.
     pub(crate) fn lies_in_place(&self) -> bool {
         let begins = (self.bytes.as_ptr() as usize).wrapping_add(self.layout.offset() * self.dtype.size());
         self.is_contiguous() && (self.is_empty() || begins.is_multiple_of(self.dtype.size()))

@@ -118,7 +118,7 @@ impl Connections {
         }
     }
 
-    /// Whether a frame is passed: not a segment of TCP over IPv4 whose connection is unknown or forgotten.
+    /// True if a frame is passed: not a segment of TCP over IPv4 whose connection is unknown or forgotten.
     fn passes(&mut self, frame: &[u8]) -> bool {
         let Some(([8, 0], 6)) = frame.get(12..14).and_then(|kind| kind.first_chunk()).zip(frame.get(23))
         else {

@@ -176,7 +176,7 @@ impl Hosts {
         self.sh(host, &script).map(drop)
     }
 
-    /// Whether a TCP segment to an address is answered, if only by a refusal.
+    /// True if a TCP segment to an address is answered, if only by a refusal.
     pub(crate) fn answers(&self, from: &str, address: &str, port: u16) -> Result<bool> {
         let attempt =
             format!("timeout 2 bash -c '</dev/tcp/{address}/{port}' 2>&1 || [ $? != 124 ] && echo yes");

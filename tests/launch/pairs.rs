@@ -162,7 +162,7 @@ fn found(variables: &Variables) -> Result<Launch, Error> {
     detect(&|name| variables.get(name).cloned())
 }
 
-/// Whether `error` says which variables of `who`, with their values, contradict others.
+/// True if `error` says which variables of `who`, with their values, contradict others.
 fn names(error: &str, who: Who, variables: &Variables) -> bool {
     let [name, rank, ranks] = who.family();
     let message = format!("{rank}={} and {ranks}={} ({name})", variables[rank], variables[ranks]);

@@ -96,7 +96,7 @@ impl<'a> Crate<'a> {
         Some(from)
     }
 
-    /// Whether `file` is a module around this one.
+    /// True if `file` is a module around this one.
     fn encloses(&self, file: &str, module: &[String]) -> bool {
         (0..module.len()).any(|known| self.files.get(&module[..known]) == Some(&file))
     }

@@ -57,7 +57,7 @@ fn flatten(stream: TokenStream, out: &mut Vec<Token>) {
     }
 }
 
-/// Whether the tokens from `at` on are these, separated by spaces.
+/// True if the tokens from `at` on are these, separated by spaces.
 pub(crate) fn is(tokens: &[Token], at: usize, wanted: &str) -> bool {
     wanted.split(' ').enumerate().all(|(index, text)| text_at(tokens, at + index) == text)
 }
@@ -105,7 +105,7 @@ pub(crate) struct Path {
     pub(crate) names: Vec<String>,
     /// What a `use` calls the last name in this module; `None` if this path is of no `use`.
     pub(crate) import: Option<String>,
-    /// Whether it stands in a `pub use`, however far that reaches.
+    /// True if it stands in a `pub use`, however far that reaches.
     pub(crate) public: bool,
     pub(crate) line: usize,
 }
@@ -151,7 +151,7 @@ pub(crate) fn paths(tokens: &[Token]) -> Vec<Path> {
     out
 }
 
-/// Whether these tokens end in `pub` or `pub(..)`.
+/// True if these tokens end in `pub` or `pub(..)`.
 fn is_public(before: &[Token]) -> bool {
     let open = before
         .iter()

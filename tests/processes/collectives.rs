@@ -32,7 +32,7 @@ pub(crate) fn case(provider: &str, ranks: usize) -> Outcome {
     Ok(Verdict::Measured(format!("{} calls on each rank", same(&ends, "calls")?)))
 }
 
-/// Whether to check only a few of each kind, on a slow (emulated) machine.
+/// True if only a few of each kind are checked, on a slow (emulated) machine.
 fn brief() -> bool {
     std::env::var_os("UNISONO_TEST_BRIEF").is_some()
 }
@@ -41,7 +41,7 @@ fn brief() -> bool {
 struct Round {
     name: &'static str,
     algorithm: Option<&'static str>,
-    /// Whether chunks and slots are so small that little data exercises every pattern.
+    /// True if chunks and slots are so small that little data exercises every pattern.
     small: bool,
 }
 

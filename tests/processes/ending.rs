@@ -109,7 +109,7 @@ fn one(provider: &str, case: usize, random: &mut Random) -> Result<i64, Box<dyn 
     check().map_err(|error| format!("{what}: {error}").into())
 }
 
-/// Whether this process has opened its store and watches over the others.
+/// True if this process has opened its store and watches over the others.
 fn watches() -> bool {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     tasks

@@ -40,7 +40,7 @@ fn fork() -> Result<Option<rustix::process::Pid>, Box<dyn std::error::Error>> {
     }
 }
 
-/// Whether a call says that this process was forked from its parent.
+/// Checks that a call says that this process was forked from its parent.
 fn refused<T>(what: &str, result: unisono::Result<T>) -> rank::Outcome {
     match result {
         Err(error @ Error::Forked { .. }) => {

@@ -52,7 +52,7 @@ fn signal(name: &str) -> Signal {
     }
 }
 
-/// Whether this process ignores a signal, as under nohup or in the background of a shell: its children then ignore it too.
+/// True if this process ignores a signal, as under nohup or in the background of a shell: its children then ignore it too.
 fn is_ignored(signal: Signal) -> world::Result<bool> {
     let status = fs::read_to_string("/proc/self/status")?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).ok_or("no SigIgn")?;

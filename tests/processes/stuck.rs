@@ -39,7 +39,7 @@ pub(crate) const ROLES: &[Role] = &[
 /// The time within which a process whose provider does not return must end, including the join and a deadline of 1 s.
 const SOON: Duration = Duration::from_secs(12);
 
-/// Whether a process was aborted by the library, with this text on its standard error.
+/// True if a process was aborted by the library, with this text on its standard error.
 pub(crate) fn aborted(end: &End, words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
     let how = end.status.signal();
     ensure!(

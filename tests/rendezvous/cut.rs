@@ -33,9 +33,9 @@ struct Between {
 struct State {
     /// How often all connections have been ended.
     cuts: AtomicUsize,
-    /// Whether they are ended by a reset.
+    /// True if they are ended by a reset.
     resets: AtomicBool,
-    /// Whether new ones are ended at once.
+    /// True if new ones are ended at once.
     shut: AtomicBool,
 }
 

@@ -171,7 +171,7 @@ fn installed() -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Whether the loader must be told of this directory: programs can load the library there, which is not only one to link with, and the
+/// True if the loader must be told of this directory: programs can load the library there, which is not only one to link with, and the
 /// loader does not look there by itself. It may know the directory by another path: `/lib` is often a link to `/usr/lib`.
 fn must_be_told(libdir: &Path) -> bool {
     let Ok(library) = libdir.join("libfabric.so.1").canonicalize() else {

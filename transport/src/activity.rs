@@ -45,7 +45,7 @@ impl LibraryCall {
         Self::Close,
     ];
 
-    /// Whether it is made only while an endpoint is opened.
+    /// True if it is made only while an endpoint is opened.
     #[must_use]
     pub const fn opens(self) -> bool {
         matches!(self, Self::Find | Self::Domain | Self::Open)

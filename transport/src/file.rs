@@ -102,7 +102,7 @@ fn check_part(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), Strin
     Ok(())
 }
 
-/// Whether a file lies in huge pages, which can be taken away.
+/// True if a file lies in huge pages, which can be taken away.
 pub(crate) fn is_huge(file: impl AsFd) -> bool {
     fstatfs(file).is_ok_and(|about| u64::try_from(about.f_type) == Ok(HUGETLBFS))
 }

@@ -101,7 +101,7 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether it is this process, and not one that this process was forked from. Takes one load.
+    /// True if it is this process, and not one that this process was forked from. Takes one load.
     #[inline]
     #[must_use]
     pub fn is_this(self) -> bool {

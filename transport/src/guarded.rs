@@ -40,7 +40,7 @@ impl<T: Copy> Guarded<T> {
         unsafe { &mut *self.value }
     }
 
-    /// Whether nothing before the value was written.
+    /// True if nothing before the value was written.
     pub(crate) fn is_intact(&self) -> bool {
         // SAFETY: these bytes were written when it was made; nobody has a reference to them.
         unsafe { std::slice::from_raw_parts(self.pages, self.before()) }.iter().all(|byte| *byte == CANARY)

@@ -153,10 +153,10 @@ pub unsafe trait Transport: Send {
     fn activity(&self) -> Arc<Activity>;
 }
 
-/// Whether what a caller of [`Transport::park`] waits for has come, in memory of peers that it has mapped.
+/// Returns true if what a caller of [`Transport::park`] waits for has come, in memory of peers that it has mapped.
 pub type Ready<'r> = &'r mut dyn FnMut() -> bool;
 
-/// Whether a peer's memory is [mapped](Transport::map).
+/// The answer to a request to [map](Transport::map) a peer's memory.
 #[derive(Debug)]
 pub enum Mapping {
     /// This is it.
@@ -192,17 +192,17 @@ pub struct Limits {
     pub max_copied: usize,
     /// The most sources that one put may gather; at least 1.
     pub max_sources: usize,
-    /// Whether puts larger than `max_inject` must read from a registered region (libfabric's `FI_MR_LOCAL`).
+    /// True if puts larger than `max_inject` must read from a registered region (libfabric's `FI_MR_LOCAL`).
     pub local_registration: bool,
-    /// Whether registering costs next to nothing (an entry in a table; no page is pinned), so that it may be done per call. Where
+    /// True if registering costs next to nothing (an entry in a table; no page is pinned), so that it may be done per call. Where
     /// it costs more, only what was registered beforehand can be written to.
     pub cheap_registration: bool,
-    /// Whether bytes go through the kernel's sockets: a put takes system calls, and bytes that a socket does not accept wait in a
+    /// True if bytes go through the kernel's sockets: a put takes system calls, and bytes that a socket does not accept wait in a
     /// queue of the provider until this endpoint polls.
     pub sockets: bool,
-    /// Whether peers must be on this host, where they share memory.
+    /// True if peers must be on this host, where they share memory.
     pub one_host: bool,
-    /// Whether this endpoint can [map](Transport::map) memory of peers, of some at least.
+    /// True if this endpoint can [map](Transport::map) memory of peers, of some at least.
     pub maps: bool,
     /// Names the endpoints with which this one shares memory, beside others that it reaches by a fabric ([`mux`]): those that have the
     /// same. `None` if there are none.
@@ -216,9 +216,9 @@ pub struct Limits {
     pub listens: String,
     /// The most puts from one peer that may be under way at once (the posted receives of `ofi_rxm`).
     pub arrivals_per_peer: usize,
-    /// Whether [`Transport::park`] wakes as soon as something happens; otherwise it wakes by a short timer.
+    /// True if [`Transport::park`] wakes as soon as something happens; otherwise it wakes by a short timer.
     pub wakes: bool,
-    /// Whether all peers should have put to each other before any of them is dropped: an endpoint may crash if it answers the first
+    /// True if all peers should have put to each other before any of them is dropped: an endpoint may crash if it answers the first
     /// put of a peer that is gone.
     pub connect_all: bool,
 }
@@ -253,7 +253,7 @@ pub struct Put<'a> {
     pub immediate: u32,
     /// A number of the caller's, which [`Event::Sent`] returns.
     pub token: u64,
-    /// Whether that event is wanted.
+    /// When that event is wanted.
     pub notify: Notify,
 }
 
@@ -275,13 +275,13 @@ impl Put<'_> {
         self.sources.iter().map(|source| source.len).sum()
     }
 
-    /// Whether there is no byte to write. No transport accepts such a put.
+    /// True if there is no byte to write. No transport accepts such a put.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether [`Event::Sent`] comes for it on a transport with these limits.
+    /// True if [`Event::Sent`] comes for it on a transport with these limits.
     #[must_use]
     pub fn notifies(&self, limits: &Limits) -> bool {
         match self.notify {
@@ -328,7 +328,7 @@ impl<'a> Source<'a> {
         self.len
     }
 
-    /// Whether it has no byte.
+    /// True if it has no byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -344,7 +344,7 @@ pub struct Target {
     pub offset: u64,
 }
 
-/// Whether a put was begun.
+/// The result of [posting](Transport::put) a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Posted {
@@ -525,7 +525,7 @@ impl Error {
         }
     }
 
-    /// Whether its cause is in this process, and no peer's.
+    /// True if its cause is in this process, and no peer's.
     #[must_use]
     pub fn is_own(&self) -> bool {
         matches!(

@@ -141,7 +141,7 @@ impl Memory {
         self.len
     }
 
-    /// Whether it has no byte.
+    /// True if it has no byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -179,7 +179,7 @@ pub struct RemoteRegion {
     pub key: u64,
     /// The region's length in bytes.
     pub len: u64,
-    /// Whether peers of its host can map its memory ([`crate::shm`]).
+    /// True if peers of its host can map its memory ([`crate::shm`]).
     pub mappable: bool,
 }
 
@@ -243,13 +243,13 @@ impl fmt::Debug for Second {
 pub struct WeakRegion(Weak<Inner>);
 
 impl WeakRegion {
-    /// Whether it is this region.
+    /// True if it is this region.
     #[must_use]
     pub fn is(&self, region: &Region) -> bool {
         region.kept.as_ref().is_some_and(|kept| ptr::eq(self.0.as_ptr(), Arc::as_ptr(kept)))
     }
 
-    /// Whether the region is still there.
+    /// True if the region is still there.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.0.strong_count() > 0
@@ -336,7 +336,7 @@ impl Region {
         self.len
     }
 
-    /// Whether it has no byte.
+    /// True if it has no byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -385,7 +385,7 @@ impl Region {
         Ok(())
     }
 
-    /// Whether these bytes lie within the region.
+    /// Checks that these bytes lie within the region.
     pub(crate) fn check(&self, offset: usize, len: usize) -> Result<(), Error> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(()),

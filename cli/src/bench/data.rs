@@ -40,7 +40,7 @@ pub(crate) trait Sample: Element {
     /// The sum of small whole numbers times a factor; integers wrap.
     fn scaled_sum(numbers: impl Iterator<Item = f64>, factor: f64) -> Self;
 
-    /// Whether it is `wanted`: integers exactly, floats within this many roundings of their type.
+    /// True if it is `wanted`: integers exactly, floats within this many roundings of their type.
     fn passes_for(self, wanted: Self, roundings: usize) -> bool;
 }
 
@@ -241,7 +241,7 @@ fn count_wrong<T: Sample>(period: usize, output: &[T], roundings: usize, wanted:
     pairs.filter(|(got, wanted)| !got.passes_for(**wanted, roundings)).count() as u64
 }
 
-/// Whether two numbers differ by at most `tolerance`, relative to `wanted`.
+/// True if two numbers differ by at most `tolerance`, relative to `wanted`.
 fn near(got: f64, wanted: f64, tolerance: f64) -> bool {
     // Infinities and NaNs have no difference to judge.
     let same = got == wanted || got.is_nan() && wanted.is_nan();

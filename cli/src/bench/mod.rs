@@ -142,7 +142,7 @@ impl Bench {
         self.root.unwrap_or(0)
     }
 
-    /// Whether the measured call is in place; `None` if there is but one form of it.
+    /// True if the measured call is in place; `None` if there is but one form of it.
     fn is_in_place(&self) -> Option<bool> {
         match self.what {
             What::Collective(collective) if operands::has_both(collective) => {

@@ -7,7 +7,7 @@ use unisono_schedule::Collective;
 
 use super::{Result, check::Part, data::Sample};
 
-/// Whether a collective can be called in place and out of place.
+/// True if a collective can be called in place and out of place.
 pub(super) const fn has_both(collective: Collective) -> bool {
     !matches!(collective, Collective::Broadcast | Collective::Barrier)
 }

@@ -131,7 +131,6 @@ impl Run<'_> {
     }
 }
 
-/// Whether a collective is measured in place.
 pub(super) const fn in_place(collective: Collective) -> bool {
     matches!(collective, Collective::AllReduce | Collective::Reduce)
 }

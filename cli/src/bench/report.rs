@@ -62,7 +62,6 @@ pub(super) struct Report {
     pub raw: Option<f64>,
     reports: bool,
     json: Option<Box<dyn Write>>,
-    /// Whether standard output has lines of JSON alone.
     only_json: bool,
     width: usize,
     origin: Origin,
@@ -74,7 +73,7 @@ pub(super) struct Report {
     /// What is measured now, and its table.
     now: Option<(Bench, Kind, Table)>,
     introduced: bool,
-    /// Whether it was said who is where.
+    /// True if it was said who is where.
     greeted: bool,
     /// Which algorithms were taken, from which size.
     algorithms: Vec<(&'static str, usize)>,
@@ -93,7 +92,7 @@ fn merged(mut one: Value, other: Value) -> Value {
     one
 }
 
-/// Whether lines of JSON go to standard output.
+/// True if lines of JSON go to standard output.
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -240,7 +239,7 @@ impl Report {
         }
     }
 
-    /// Whether to go on, on all ranks: not if nobody reads standard output.
+    /// True, on all ranks, if they are to go on: false if nobody reads standard output.
     ///
     /// # Errors
     /// If the results could not be written for another reason.
@@ -257,7 +256,7 @@ impl Report {
         Ok(!self.closed)
     }
 
-    /// Whether nobody reads standard output, as the last check has found.
+    /// True if nobody reads standard output, as the last check has found.
     pub(super) const fn is_closed(&self) -> bool {
         self.closed
     }

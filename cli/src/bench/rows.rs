@@ -15,7 +15,7 @@ pub(super) struct Case {
     pub dtype: Dtype,
     pub op: Option<ReduceOp>,
     pub root: Option<usize>,
-    /// Whether the call was in place; `None` if there is but one form of it.
+    /// True if the call was in place; `None` if there is but one form of it.
     pub in_place: Option<bool>,
     /// How many calls were timed.
     pub iterations: usize,

@@ -124,9 +124,9 @@ pub(crate) struct Shape {
     /// The most bytes of a message.
     pub(crate) chunk: usize,
     pub(crate) lanes: usize,
-    /// Whether results are written straight into outputs.
+    /// True if results are written straight into outputs.
     pub(crate) direct: bool,
-    /// Whether each block is written in one piece.
+    /// True if each block is written in one piece.
     pub(crate) long: bool,
 }
 

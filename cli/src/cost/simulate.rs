@@ -270,7 +270,7 @@ struct Watch {
     done: usize,
     all: usize,
     ranks: usize,
-    /// Whether the line has been printed, or is not wanted.
+    /// True if the line has been printed, or is not wanted.
     said: bool,
 }
 

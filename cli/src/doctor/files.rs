@@ -54,7 +54,6 @@ impl Files {
         names
     }
 
-    /// Whether there is such a file or directory.
     pub(super) fn has(&self, path: &str) -> bool {
         self.path(path).exists()
     }

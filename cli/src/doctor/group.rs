@@ -39,13 +39,13 @@ pub(crate) struct OneRank {}
 pub(super) struct Reduced {
     /// The provider's name.
     pub(super) provider: String,
-    /// Whether registered memory is pinned, and so counts against the limit on locked memory.
+    /// True if registered memory is pinned, and so counts against the limit on locked memory.
     pub(super) pins: bool,
-    /// Whether sources must be registered.
+    /// True if sources must be registered.
     pub(super) staging: bool,
-    /// Whether a wait can sleep until a message arrives.
+    /// True if a wait can sleep until a message arrives.
     pub(super) wakes: bool,
-    /// Whether it goes through the kernel's sockets.
+    /// True if it goes through the kernel's sockets.
     pub(super) sockets: bool,
     /// The median time of an all_reduce of 8 B and of 1 MiB, in µs.
     pub(super) times_us: [f64; 2],
@@ -160,7 +160,7 @@ pub(super) fn all(source: Option<impl Read + Send + 'static>) -> mpsc::Receiver<
     receiver
 }
 
-/// Whether a process ends in time; if not, it is killed.
+/// True if a process ends in time; if not, it is killed.
 pub(super) fn ended(child: &mut Child, deadline: Instant) -> bool {
     while Instant::now() < deadline {
         match child.try_wait() {

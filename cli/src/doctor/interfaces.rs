@@ -22,7 +22,7 @@ pub(super) struct Interface {
     pub(super) name: String,
     /// Its addresses.
     pub(super) addresses: Vec<IpAddr>,
-    /// Whether it is up and has a carrier.
+    /// `Some(true)` if it is up and has a carrier.
     pub(super) up: Option<bool>,
     /// The largest packet in bytes.
     pub(super) mtu: Option<u32>,

@@ -59,7 +59,6 @@ pub(super) struct Windows {
     pub(super) least: u64,
     /// Huge pages per rank, since each window has its own.
     pub(super) pages: u64,
-    /// Whether huge pages are asked for.
     pub(super) huge_pages: bool,
 }
 
@@ -92,7 +91,7 @@ impl Windows {
 pub(super) struct Limits {
     /// Locked memory in bytes.
     pub(super) memlock: Limit,
-    /// Whether this process may lock more (CAP_IPC_LOCK, of the first user namespace).
+    /// `Some(true)` if this process may lock more (CAP_IPC_LOCK, of the first user namespace).
     pub(super) may_lock: Option<bool>,
     /// Open files.
     pub(super) files: Limit,
@@ -106,7 +105,6 @@ pub(super) struct Limits {
     pub(super) transparent_shared: Option<String>,
     /// The algorithm of TCP congestion control: `cubic`, `bbr` and so on.
     pub(super) congestion_control: Option<String>,
-    /// Whether there are RDMA devices.
     pub(super) rdma: bool,
     /// What windows need.
     pub(super) windows: Windows,
@@ -284,7 +282,7 @@ impl HugePages {
     }
 }
 
-/// Whether this process is in the first user namespace, or in one that has all its users. In others, the capability to lock memory
+/// True if this process is in the first user namespace, or in one that has all its users. In others, the capability to lock memory
 /// has no effect.
 fn first_user_namespace(files: &Files) -> bool {
     let map = files.text("/proc/self/uid_map");
@@ -292,7 +290,7 @@ fn first_user_namespace(files: &Files) -> bool {
     map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
-/// Whether the text of `/proc/self/status` says that a capability is in force.
+/// `Some(true)` if the text of `/proc/self/status` says that a capability is in force.
 fn capable(status: &str, capability: u32) -> Option<bool> {
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     Some(u64::from_str_radix(mask.trim(), 16).ok()? >> capability & 1 == 1)

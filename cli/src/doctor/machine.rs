@@ -30,7 +30,7 @@ pub(super) struct Machine {
 pub(super) struct Ranks {
     /// Their number, if it is known.
     pub(super) count: Option<usize>,
-    /// Whether this process is one of them, whose binding may differ from that of the others.
+    /// True if this process is one of them, whose binding may differ from that of the others.
     pub(super) launched: bool,
     /// How long their waits spin, if it is configured.
     pub(super) spin: Option<Duration>,
@@ -120,7 +120,7 @@ impl Machine {
         true
     }
 
-    /// Whether ranks share hardware threads, as ranks decide it when they join: by the threads that all of them together may use.
+    /// Judges whether ranks share hardware threads, as ranks decide it when they join: by the threads that all of them together may use.
     fn judge_ranks(&self, section: &mut Section) {
         let known = self.hardware.as_ref().ok().map(|hardware| hardware.processors().len());
         let (Some(ranks), Some(threads)) = (self.ranks.count, self.usable.or(known)) else { return };

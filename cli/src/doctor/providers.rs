@@ -24,9 +24,9 @@ pub(super) struct Candidate {
     pub(super) device: String,
     /// The address it would send from.
     pub(super) address: Option<IpAddr>,
-    /// Whether it would be tried, in the order of candidates.
+    /// True if it would be tried, in the order of candidates.
     pub(super) fits: bool,
-    /// Whether it would be tried first.
+    /// True if it would be tried first.
     pub(super) taken: bool,
     /// Why, or why not and what to do about it.
     pub(super) reason: String,
@@ -90,7 +90,7 @@ impl fmt::Display for Request {
 pub(super) struct Way {
     /// What is asked for.
     pub(super) request: Request,
-    /// Whether it is the user's request or the default, and not for information.
+    /// True if it is the user's request or the default, and not for information.
     pub(super) asked: bool,
     /// What would be tried first, or why there is nothing.
     pub(super) taken: Result<Candidate, String>,

@@ -14,7 +14,7 @@ use super::{
 pub(super) struct Trial {
     /// What is asked for.
     pub(super) request: Request,
-    /// Whether it is the user's request or the default, and not for information.
+    /// True if it is the user's request or the default, and not for information.
     pub(super) asked: bool,
     /// What would be taken before the one that worked, but did not work, and why.
     pub(super) failed: Vec<(String, String)>,
@@ -90,12 +90,12 @@ impl SelfTest {
         self.trials.iter().filter(|trial| trial.asked)
     }
 
-    /// Whether shared memory works, and no provider.
+    /// True if shared memory works, and no provider.
     pub(super) fn shares_only(&self) -> bool {
         self.working() == [SHM]
     }
 
-    /// Whether ranks of several hosts can form no group, though more than shared memory was asked for.
+    /// True if ranks of several hosts can form no group, though more than shared memory was asked for.
     pub(super) fn ends_at_the_host(&self) -> bool {
         self.shares_only() && !self.trials.iter().any(|trial| trial.request.is_shm())
     }

@@ -13,7 +13,7 @@ pub(super) const SHM: &str = "shm";
 /// What decides whether ranks share memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct SharedMemory {
-    /// Whether an endpoint opens, or why not. `None` if none was opened, because a provider is asked for.
+    /// `Ok` if an endpoint opens, otherwise why not. `None` if none was opened, because a provider is asked for.
     pub(super) opens: Option<Result<(), String>>,
     /// The limit on file sizes in bytes, which holds for this memory too.
     pub(super) file_size: Option<u64>,

@@ -277,12 +277,12 @@ pub(super) fn ssh_addresses() -> [Option<std::net::IpAddr>; 2] {
     link::addresses(&env::var("SSH_CONNECTION").unwrap_or_default())
 }
 
-/// Whether a launcher, or a user by hand, has said that this process is a rank.
+/// True if a launcher, or a user by hand, has said that this process is a rank.
 pub(crate) fn is_launched() -> bool {
     launch::is_set(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }
 
-/// Whether the reader of a pipe has gone.
+/// True if the reader of a pipe has gone.
 pub(crate) fn is_closed(output: &impl AsFd) -> bool {
     let mut asked = [PollFd::new(output, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -24,7 +24,7 @@ pub(super) struct Lines<'a> {
     begun: Vec<u8>,
     /// How many bytes of it were written.
     shown: usize,
-    /// Whether a carriage return has ended an earlier text of this line.
+    /// True if a carriage return has ended an earlier text of this line.
     returned: bool,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Lines<'a> {
         Self { source, prefix, begun: Vec::new(), shown: 0, returned: false }
     }
 
-    /// Whether there is a part of a line that was not written, and is to be shown if nothing follows it.
+    /// True if there is a part of a line that was not written, and is to be shown if nothing follows it.
     pub(super) fn has_begun(&self) -> bool {
         (self.shown + 1..=SHORT).contains(&self.begun.len())
     }

@@ -34,7 +34,7 @@ pub(super) fn watch(tell: impl Fn(i32) + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name("signals".into()).spawn(wait).map(drop)
 }
 
-/// Whether a signal stops a process, and does not end it.
+/// True if a signal stops a process, and does not end it.
 pub(super) fn stops(signal: i32) -> bool {
     signal == Signal::SIGTSTP as i32
 }
@@ -51,7 +51,7 @@ pub(super) fn unblock() -> io::Result<()> {
     Ok(ASKING.into_iter().collect::<SigSet>().thread_unblock()?)
 }
 
-/// Whether the kernel reaps the children of this process, so that it is not known how they ended: if SIGCHLD was ignored when the
+/// True if the kernel reaps the children of this process, so that it is not known how they ended: if SIGCHLD was ignored when the
 /// process began.
 pub(super) fn children_are_reaped() -> bool {
     has(ignored_here(), Signal::SIGCHLD)
@@ -67,7 +67,6 @@ fn ignored_here() -> u64 {
     ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default())
 }
 
-/// Whether a mask has a signal.
 const fn has(mask: u64, signal: Signal) -> bool {
     mask >> (signal as i32 - 1) & 1 == 1
 }

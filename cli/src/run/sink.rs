@@ -46,7 +46,7 @@ pub(super) enum Stream {
 pub(super) struct Sink {
     /// The open lines of standard output and standard error.
     open: Mutex<[Open; 2]>,
-    /// Whether both lead to the same terminal, pipe or file, so that they have one open line.
+    /// True if both lead to the same terminal, pipe or file, so that they have one open line.
     joined: bool,
     writing: AtomicUsize,
     reads: AtomicU64,
@@ -61,7 +61,7 @@ impl Sink {
         Self { open: Mutex::default(), joined, writing: AtomicUsize::new(0), reads: AtomicU64::new(0) }
     }
 
-    /// Whether a rank's output is being written, perhaps to a slow reader.
+    /// True if a rank's output is being written, perhaps to a slow reader.
     pub(super) fn is_writing(&self) -> bool {
         self.writing.load(Ordering::Acquire) > 0
     }
@@ -142,7 +142,7 @@ impl Sink {
     }
 }
 
-/// Whether nothing can be read of the source for a while.
+/// True if nothing can be read of the source for a while.
 fn pauses(source: &impl AsFd) -> bool {
     matches!(poll(&mut [PollFd::new(source, PollFlags::IN)], Some(&PAUSE)), Ok(0))
 }

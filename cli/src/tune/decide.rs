@@ -41,7 +41,7 @@ pub(super) fn rows(collective: Collective, ranks: usize, sizes: &[Measured]) -> 
     rows
 }
 
-/// Whether two choices are the same row of a table.
+/// True if two choices are the same row of a table.
 pub(super) fn same(one: &Choice, other: &Choice) -> bool {
     let key = |it: &Choice| (it.algorithm.code, it.chunk_bytes, it.lanes);
     key(one) == key(other)

@@ -21,12 +21,12 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a new file can replace it. /dev/stdout and pipes cannot be replaced; they are written to.
+/// True if a new file can replace it. /dev/stdout and pipes cannot be replaced; they are written to.
 pub(super) fn is_plain(path: &Path) -> bool {
     path.metadata().map_or(true, |about| about.is_file())
 }
 
-/// Whether it is a named pipe, whose reader would see its end if it were opened and closed.
+/// True if it is a named pipe, whose reader would see its end if it were opened and closed.
 pub(crate) fn is_fifo(path: &Path) -> bool {
     path.metadata().is_ok_and(|about| about.file_type().is_fifo())
 }

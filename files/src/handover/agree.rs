@@ -48,7 +48,7 @@ pub(super) struct Ranks<'g> {
 }
 
 impl Ranks<'_> {
-    /// Whether this rank has the file.
+    /// True if this rank has the file.
     pub(super) fn is_root(&self) -> bool {
         self.group.rank() == self.root
     }

@@ -159,7 +159,7 @@ impl<'c> Handover<'c> {
         Ok(Opening { plan: plan.check().map_err(refused)?, transfer, origin })
     }
 
-    /// Whether this rank writes into its directory. If ranks share a directory, the root or else the lowest of them writes.
+    /// True if this rank writes into its directory. If ranks share a directory, the root or else the lowest of them writes.
     fn writes(
         &self,
         transfer: u64,

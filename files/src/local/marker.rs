@@ -51,7 +51,7 @@ impl Marker {
         self.owner
     }
 
-    /// Whether rank `rank` has a mark in the same directory. A file that another user created or linked there does not count:
+    /// True if rank `rank` has a mark in the same directory. A file that another user created or linked there does not count:
     /// otherwise this rank would rely on a rank that does not exist to write the file.
     pub(crate) fn seen(directory: &Path, transfer: u64, rank: usize, own: Option<&Self>) -> bool {
         let owner = own.map_or_else(|| geteuid().as_raw(), Self::owner);
@@ -79,7 +79,6 @@ fn clear(directory: &Path, now: SystemTime) {
     }
 }
 
-/// Whether this is the name of a mark.
 fn is_mark(name: &str) -> bool {
     let parts = name.strip_prefix(".unisono-").and_then(|parts| parts.split_once('-'));
     parts.is_some_and(|(transfer, rank)| {

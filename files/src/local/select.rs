@@ -119,7 +119,7 @@ fn bad(mut problem: String) -> Problem {
     Problem::Tensors { problem }
 }
 
-/// Whether a name fits a pattern, in which `*` stands for any characters and `?` for any one.
+/// True if a name fits a pattern, in which `*` stands for any characters and `?` for any one.
 pub(super) fn fits(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
     // What follows the latest star, and what it was last tried on.

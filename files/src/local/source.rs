@@ -47,7 +47,7 @@ impl Origin {
         Self { inode: about.ino(), len: about.len(), modified: (about.mtime(), about.mtime_nsec()) }
     }
 
-    /// Whether the file at this path has this identity.
+    /// True if the file at this path has this identity.
     pub(crate) fn is(&self, other: &Path) -> bool {
         other.metadata().is_ok_and(|about| about.is_file() && Self::of(&about) == *self)
     }
@@ -62,7 +62,7 @@ pub(crate) struct Source {
     origin: Origin,
     device: u64,
     mode: u32,
-    /// Whether it occupies less room on the disk than it has bytes, so that it may have holes.
+    /// True if it occupies less room on the disk than it has bytes, so that it may have holes.
     sparse: bool,
     /// The bytes that are sent before the parts: the new header of selected tensors.
     head: Vec<u8>,
@@ -200,7 +200,7 @@ impl Source {
         (0..plan.pieces()).map(&mut sum).collect()
     }
 
-    /// Whether only some tensors of the file are sent.
+    /// True if only some tensors of the file are sent.
     pub(crate) const fn is_part(&self) -> bool {
         !self.head.is_empty()
     }
@@ -224,7 +224,7 @@ impl Source {
         ends_at(&self.file, len)
     }
 
-    /// Whether this path leads to the same file.
+    /// True if this path leads to the same file.
     pub(crate) fn is(&self, other: &Path) -> bool {
         other.metadata().is_ok_and(|about| (about.dev(), about.ino()) == (self.device, self.origin.inode))
     }

@@ -49,13 +49,12 @@ pub(crate) struct Target {
     journal: Journal,
     /// The paths of the partial file and of the journal.
     paths: [PathBuf; 2],
-    /// Whether the partial file is new, so that bytes that are not written are zeros.
+    /// True if the partial file is new, so that bytes that are not written are zeros.
     fresh: bool,
     /// `None` if the file is short.
     flusher: Option<Flusher>,
-    /// Whether it holds a piece that another attempt can use.
+    /// True if it holds a piece that another attempt can use.
     holds: AtomicBool,
-    /// Whether it has been renamed.
     done: bool,
 }
 
@@ -354,7 +353,7 @@ fn narrow(file: &File, about: &Metadata, plan: &Plan) -> FileResult<()> {
     }
 }
 
-/// Whether this path leads to this file.
+/// True if this path leads to this file.
 fn is_at(file: &File, path: &Path) -> bool {
     let same = |one: &Metadata, other: &Metadata| (one.dev(), one.ino()) == (other.dev(), other.ino());
     path.symlink_metadata().is_ok_and(|there| file.metadata().is_ok_and(|about| same(&there, &about)))

@@ -235,7 +235,7 @@ fn drawn(
     Some(Case { algorithm, plan, setup: Setup { job, uneven, depth, in_place, writable, policy, seed } })
 }
 
-/// Whether long writes need inputs to be put aside.
+/// True if long writes need inputs to be put aside.
 fn aside(plan: &Plan, in_place: bool) -> bool {
     in_place && plan.collective.exchanges()
 }

@@ -58,7 +58,7 @@ fn judge(scripts: &[Script], setup: &Setup<'_>) -> Result<(), Violation> {
     check(schedules, setup).map(|_| ())
 }
 
-/// Whether two spans are the same memory. In place, input and output are, from where one lies in the other.
+/// True if two spans are the same memory. In place, input and output are, from where one lies in the other.
 fn same<'a>(setup: &Setup<'a>, rank: Rank, one: Span, other: Span) -> bool {
     let job = setup.job_of(rank);
     let before = |lengths: fn(Uneven<'a>) -> &'a [usize]| {
@@ -78,7 +78,7 @@ fn same<'a>(setup: &Setup<'a>, rank: Rank, one: Span, other: Span) -> bool {
     one == other || setup.in_place && main(one) == main(other)
 }
 
-/// Whether a step that is broken in this way must be caught.
+/// True if a step that is broken in this way must be caught.
 fn matters(setup: &Setup<'_>, rank: Rank, step: &Step, how: Break) -> bool {
     match (*step, how) {
         (Step::Settle, _) => false,

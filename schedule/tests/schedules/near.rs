@@ -33,7 +33,7 @@ fn away(ranks: usize) -> impl Fn(usize, usize) -> usize {
     move |one, other| one.abs_diff(other).min(ranks - one.abs_diff(other))
 }
 
-/// Whether ranks are on different hosts of `each` consecutive ranks.
+/// Counts 1 for two ranks that are on different hosts of `each` consecutive ranks.
 fn between(each: usize) -> impl Fn(usize, usize) -> usize {
     move |one, other| usize::from(one / each != other / each)
 }

@@ -97,7 +97,7 @@ impl Checked {
     }
 }
 
-/// Whether a rank's input and output are used.
+/// For a rank's input and for its output, true if it is used.
 pub(crate) fn sides(collective: Collective, at_root: bool) -> (bool, bool) {
     let reads = !matches!(collective, Collective::Scatter) || at_root;
     let writes = !matches!(collective, Collective::Gather | Collective::Reduce) || at_root;

@@ -29,7 +29,7 @@ pub(super) struct JoinInfo {
     settings: u64,
     /// The largest chunk whose windows this rank can register.
     chunk_bytes: u64,
-    /// Whether the transport reaches ranks of one host only.
+    /// True if the transport reaches ranks of one host only.
     one_host: bool,
     entry: Entry,
 }

@@ -40,9 +40,9 @@ const MOST: usize = 4;
 pub(super) struct EndpointInfo {
     nic: Nic,
     host: String,
-    /// Whether the endpoint accepts TCP connections at its address.
+    /// True if the endpoint accepts TCP connections at its address.
     by_tcp: bool,
-    /// Whether this rank shares memory with it.
+    /// True if this rank shares memory with it.
     memory: bool,
 }
 
@@ -74,9 +74,9 @@ struct Findings(Vec<Finding>);
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 struct Finding {
     rank: Rank,
-    /// Whether the small greeting has arrived and only the large one is missing.
+    /// True if the small greeting has arrived and only the large one is missing.
     heard: bool,
-    /// Whether a TCP connection to that rank succeeded, or why not; `None` if none was tried.
+    /// `Ok` if a TCP connection to that rank succeeded, otherwise why not; `None` if none was tried.
     connects: Option<std::result::Result<(), String>>,
 }
 

@@ -371,7 +371,6 @@ fn unopened(config: &Config, error: Error) -> Error {
     error
 }
 
-/// Whether this process serves the store.
 fn serves(config: &Config, address: &StoreAddress) -> bool {
     let elsewhere = matches!(address, StoreAddress::Tcp { served: true, .. } | StoreAddress::Pmi { .. });
     config.rank == 0 && !elsewhere

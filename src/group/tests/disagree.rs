@@ -77,9 +77,9 @@ struct Step {
     group: usize,
     count: usize,
     root: usize,
-    /// Whether of `f64`, instead of `u32`.
+    /// Of `f64`, instead of `u32`.
     wide: bool,
-    /// Whether the maximum, instead of the sum.
+    /// The maximum, instead of the sum.
     max: bool,
     tag: u32,
     later: bool,
@@ -146,13 +146,12 @@ fn changed(program: &[Step], at: usize, change: Change, random: &mut Random, ran
     all
 }
 
-/// Whether a rank takes part in a step.
 fn takes_part(step: Step, rank: usize, ranks: usize) -> bool {
     let message = matches!(step.kind, Kind::Message | Kind::ObjectMessage);
     !message || rank == step.root || rank == (step.root + 1) % ranks
 }
 
-/// Whether a change must be an error; of other changes it is only required that all ranks agree.
+/// True if a change must be an error; of other changes it is only required that all ranks agree.
 fn must_be_told(change: Change, program: &[Step], (at, odd): (usize, usize), ranks: usize) -> bool {
     use Kind::*;
     match change {
@@ -188,7 +187,7 @@ fn object(rank: usize, count: usize) -> Object {
     (rank, count, "x".repeat(count * 3))
 }
 
-/// Whether it is complete and that rank's.
+/// True if it is complete and that rank's.
 fn is_of(got: &Object, rank: usize) -> bool {
     *got == object(rank, got.1)
 }

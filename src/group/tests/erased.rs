@@ -67,7 +67,6 @@ struct Case<'g> {
     collective: Collective,
     dtype: Dtype,
     layout: Layout,
-    /// Whether blocks may differ in length.
     uneven: bool,
     op: ReduceOp,
     root: usize,

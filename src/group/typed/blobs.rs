@@ -106,7 +106,7 @@ impl UnevenCall {
         }
     }
 
-    /// Whether this rank gets the gathered result.
+    /// True if this rank gets the gathered result.
     pub(crate) fn gets(&self) -> bool {
         self.id.collective == Collective::AllGather || self.at_root()
     }

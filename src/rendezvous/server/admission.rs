@@ -162,7 +162,7 @@ impl Server {
         }
     }
 
-    /// Whether processes are admitted, or told why the group has failed.
+    /// True if processes are admitted, or told why the group has failed.
     fn hears(&self) -> bool {
         match self.phase {
             Phase::Serving => true,
@@ -171,7 +171,7 @@ impl Server {
         }
     }
 
-    /// Whether this store is ending, and another may soon be at its address.
+    /// True if this store is ending, and another may soon be at its address.
     fn ending(&self) -> bool {
         !matches!(self.phase, Phase::Serving) || self.host.is_some() && self.members.anyone_gone()
     }
@@ -292,7 +292,7 @@ impl Server {
         }
     }
 
-    /// Whether a process of this user on this host has the other end of a connection; `false` if it was asked shortly before.
+    /// True if a process of this user on this host has the other end of a connection; `false` if it was asked shortly before.
     fn is_of_this_user(&mut self, peer: SocketAddr, here: SocketAddr, now: Instant) -> bool {
         if !protocol::on_one_host(peer, here) || self.looked.is_some_and(|looked| now < looked + LOOK) {
             return false;

@@ -102,7 +102,7 @@ impl Connection {
         !self.ending && !self.is_full(0) && self.input.len() <= MAX_FRAME + 4
     }
 
-    /// Whether the client must read before it is served again, if `more` bytes are to be sent to it. The last messages of a watch
+    /// True if the client must read before it is served again, if `more` bytes are to be sent to it. The last messages of a watch
     /// whose stream has ended are read in any case: it may have left in them.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.queued.saturating_add(more) > MAX_QUEUED

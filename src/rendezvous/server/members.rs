@@ -33,7 +33,7 @@ pub(super) struct Members {
     /// The ranks whose watch has ended and may come again; some may have come.
     lost: BTreeSet<Rank>,
     sessions: u64,
-    /// Whether this is not the first group at this store.
+    /// True if this is not the first group at this store.
     renewed: bool,
     failure: Option<Failure>,
     /// The rank that did not leave the latest group, if that was its failure.
@@ -44,7 +44,7 @@ pub(super) struct Members {
     doubted: Option<Instant>,
     /// The earliest time of another one.
     spaced: Option<Instant>,
-    /// Whether a rank is leaving or has left.
+    /// True if a rank is leaving or has left.
     leaving: bool,
     refused: RefusedProcesses,
     /// How many processes were refused that belong to the job. They know why the group failed, and the ranks that are missing are
@@ -112,7 +112,7 @@ pub(super) enum Ending {
 }
 
 impl RankState {
-    /// Whether the rank has not come, or has no watch now.
+    /// True if the rank has not come, or has no watch now.
     fn is_unheard(&self) -> bool {
         matches!(self, Self::Empty | Self::Taken { watch: Watching::NotYet | Watching::Lost { .. }, .. })
     }
@@ -131,7 +131,7 @@ pub(super) struct Role {
 struct Query {
     number: u64,
     askers: Vec<(Id, u64)>,
-    /// Whether the answers are compared.
+    /// True if the answers are compared.
     judged: bool,
     positions: Vec<Option<Position>>,
     until: Instant,
@@ -396,12 +396,11 @@ impl Members {
         listed.iter().cloned().chain(more).collect::<Vec<_>>().join("; and ")
     }
 
-    /// Whether all ranks have come.
     pub(super) fn all_have_come(&self) -> bool {
         !self.states.iter().any(|state| matches!(state, RankState::Empty))
     }
 
-    /// Whether this rank has not come, or there is no such rank.
+    /// True if this rank has not come, or there is no such rank.
     pub(super) fn lacks(&self, rank: u64) -> bool {
         let state = usize::try_from(rank).ok().and_then(|rank| self.states.get(rank));
         state.is_none_or(|state| matches!(state, RankState::Empty))
@@ -415,7 +414,7 @@ impl Members {
         self.failure.clone()
     }
 
-    /// Whether the group has failed and some ranks have not come to learn it.
+    /// True if the group has failed and some ranks have not come to learn it.
     pub(super) fn owes_news(&self) -> bool {
         let unheard = self.states.iter().filter(|state| state.is_unheard()).count();
         self.failure.is_some() && unheard > self.unfit
@@ -432,7 +431,7 @@ impl Members {
         self.failure.is_some() && state.is_some_and(RankState::is_unheard)
     }
 
-    /// Whether a rank is alive.
+    /// True if a rank is alive.
     pub(super) fn anyone(&self) -> bool {
         self.states.iter().any(|state| matches!(state, RankState::Taken { .. }))
     }
@@ -443,17 +442,16 @@ impl Members {
         states.filter(|(_, state)| matches!(state, RankState::Taken { .. })).map(|(rank, _)| rank).collect()
     }
 
-    /// Whether this rank has left.
     pub(super) fn has_left(&self, rank: Rank) -> bool {
         matches!(self.states.get(rank), Some(RankState::Left))
     }
 
-    /// Whether every rank has left or died, so that a new group may meet.
+    /// True if every rank has left or died, so that a new group may meet.
     pub(super) fn all_gone(&self) -> bool {
         self.states.iter().all(|state| matches!(state, RankState::Left | RankState::Dead))
     }
 
-    /// Whether a rank of this group or an earlier one has left or died. If a rank's process serves the store, the store then ends
+    /// True if a rank of this group or an earlier one has left or died. If a rank's process serves the store, the store then ends
     /// soon.
     pub(super) fn anyone_gone(&self) -> bool {
         let gone = |state: &RankState| matches!(state, RankState::Left | RankState::Dead);
@@ -469,7 +467,7 @@ impl Members {
         (self.refused, self.unfit) = (RefusedProcesses::default(), 0);
     }
 
-    /// Whether this connection's rank is alive.
+    /// True if this connection's rank is alive.
     pub(super) fn is_here(&self, role: Role) -> bool {
         matches!(self.states.get(role.rank), Some(RankState::Taken { session, .. }) if *session == role.session)
     }

@@ -26,7 +26,7 @@ impl RankProcess {
         (!found.has_ended()).then_some(found)
     }
 
-    /// Whether it has ended, also if nobody has waited for it yet.
+    /// True if it has ended, also if nobody has waited for it yet.
     pub(super) fn has_ended(&self) -> bool {
         // It can be read once the process has ended.
         let ended = self.descriptor.as_ref().is_some_and(|descriptor| {

@@ -14,7 +14,7 @@ const MAX_TABLE: u64 = 16 << 20;
 /// What a user namespace shows for users that it does not have (/proc/sys/kernel/overflowuid).
 const UNKNOWN: u32 = 65534;
 
-/// Whether a process of this user has the other end of the connection, which is at `peer`. `false` if that cannot be found out.
+/// True if a process of this user has the other end of the connection, which is at `peer`. `false` if that cannot be found out.
 pub(super) fn has(peer: SocketAddr, here: SocketAddr) -> bool {
     let user = rustix::process::geteuid().as_raw();
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(Path::new);

@@ -123,7 +123,7 @@ impl Values {
         Ok(None)
     }
 
-    /// Whether a request of `who` waits; no other request of it is served meanwhile.
+    /// True if a request of `who` waits; no other request of it is served meanwhile.
     pub(super) fn waits(&self, who: Id) -> bool {
         self.waiting.contains_key(&who)
     }

@@ -26,7 +26,7 @@ impl Columns {
         Self((0..width).map(|place| Column::of(records, hosts, place)).collect())
     }
 
-    /// Whether every record is there: of this many ranks, on this many hosts.
+    /// True if every record is there: of this many ranks, on this many hosts.
     pub(super) fn are_whole(&self, ranks: usize, hosts: usize) -> bool {
         self.0.iter().all(|column| match column {
             Column::Same(_) => true,

@@ -18,7 +18,7 @@ pub(super) struct Call {
     /// A number that selects a member, modulo their number.
     pub(super) root: usize,
     pub(super) op: ReduceOp,
-    /// Whether it is a call of the plan's group and not of the world.
+    /// True if it is a call of the plan's group and not of the world.
     pub(super) some: bool,
     pub(super) asynchronous: bool,
     /// The ranks of the call whose memory is registered, a bit for each, where the call is blocking.

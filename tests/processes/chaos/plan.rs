@@ -263,7 +263,7 @@ impl Plan {
         usize::from(self.victim == 0)
     }
 
-    /// Whether a rank is to say how its calls ended.
+    /// True if a rank is to say how its calls ended.
     pub(super) fn survives(&self, rank: usize) -> bool {
         match self.kind {
             // Which of two processes of one rank comes first is chance.
@@ -273,7 +273,7 @@ impl Plan {
         }
     }
 
-    /// Whether one of the ranks whose fault it is is named first.
+    /// True if one of the ranks whose fault it is is named first.
     pub(super) fn blames(&self, text: &str) -> bool {
         let named = |rank: usize| text.starts_with(&format!("rank {rank} "));
         named(self.victim) || self.deaths.iter().any(|&(rank, ..)| named(rank))

@@ -147,7 +147,6 @@ impl Mux {
         error.renumbered(|peer| self.served[way as usize].get(peer.0 as usize).copied().unwrap_or(peer))
     }
 
-    /// Whether this poll is to poll the fabric.
     fn fabric_is_due(&self) -> bool {
         !self.limits.sockets
             || self.shm.is_none()

@@ -300,7 +300,6 @@ fn fails(mux: &mut Mux) -> (Vec<Event>, Error) {
     }
 }
 
-/// Whether it is a failure of this peer's.
 fn names(error: &Error, peer: Peer) -> bool {
     matches!(error, Error::Completion { .. }) && error.peer() == Some(peer)
 }

@@ -122,7 +122,7 @@ impl Domain {
         Entered { activity: &self.fabric.activity, _serial: serial }
     }
 
-    /// Whether it was opened by this process, and not by one from which this process was forked.
+    /// True if it was opened by this process, and not by one from which this process was forked.
     pub(super) fn is_ours(&self) -> bool {
         self.process.is_this()
     }
@@ -308,7 +308,7 @@ impl Cq {
         self.wait.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether the caller may sleep on the descriptor now; if not, it must read the queue first.
+    /// True if the caller may sleep on the descriptor now; if not, it must read the queue first.
     pub(super) fn may_sleep(&self) -> Result<bool, Error> {
         let domain = &self.object.domain;
         let mut fids: [*mut sys::fid; 1] = [self.object.fid()];

@@ -145,7 +145,7 @@ impl Drop for Info {
     }
 }
 
-/// Whether it has all parts that this crate reads.
+/// True if it has all parts that this crate reads.
 fn whole(entry: &sys::fi_info) -> bool {
     !(entry.fabric_attr.is_null()
         || entry.domain_attr.is_null()
@@ -349,7 +349,7 @@ pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Err
     }
 }
 
-/// Whether both sides must know each other's address before either writes, as on efa's second fabric, `efa-direct`
+/// True if both sides must know each other's address before either writes, as on efa's second fabric, `efa-direct`
 /// (`fi_efa(7)`, "Limitations"). Ranks learn an address when they first send there.
 fn meets_first(entry: &sys::fi_info) -> bool {
     // SAFETY: `whole` entries have it; the name is a string or null.

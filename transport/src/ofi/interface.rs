@@ -15,7 +15,7 @@ use std::{fmt, net::IpAddr, str::FromStr};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interfaces {
-    /// Whether the listed interfaces are those not to use.
+    /// True if the listed interfaces are those not to use.
     excluded: bool,
     listed: Vec<Interface>,
 }

@@ -28,13 +28,13 @@ fn arrange<T>(nics: Vec<T>, process: usize, near: impl Fn(&T) -> bool) -> (Vec<T
     (nics, count)
 }
 
-/// Whether this process may run on a core near the device at this address of the PCI bus. If that is unknown: yes.
+/// True if this process may run on a core near the device at this address of the PCI bus. If that is unknown: yes.
 fn near(bus: &str, processors: &CpuSet) -> bool {
     let list = Path::new("/sys/bus/pci/devices").join(bus).join("local_cpulist");
     kernel_file::read(list).ok().and_then(|list| holds(&list, |one| processors.is_set(one))).unwrap_or(true)
 }
 
-/// Whether a list of processors such as `0-3,8` contains one of these; `None` if it is not such a list.
+/// True if a list of processors such as `0-3,8` contains one of these; `None` if it is not such a list.
 fn holds(list: &str, these: impl Fn(usize) -> bool) -> Option<bool> {
     let mut any = false;
     for part in list.trim().split(',') {

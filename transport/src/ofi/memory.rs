@@ -129,7 +129,7 @@ impl Registrar {
         Self { domain: Arc::clone(domain), mode, keys: Keys::new(key_size), bound: Vec::new() }
     }
 
-    /// Whether this registrar made the region's registration.
+    /// True if this registrar made the region's registration.
     pub(super) fn made(&self, region: &Region) -> bool {
         region.guard::<Guard>().is_some_and(|guard| Arc::ptr_eq(&guard.0.domain, &self.domain))
     }

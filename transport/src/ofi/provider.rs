@@ -7,15 +7,15 @@
 pub(super) struct Provider {
     /// libfabric's name for it, layers included.
     pub(super) name: &'static str,
-    /// Whether its endpoints have IP addresses, so that an interface must be chosen.
+    /// True if its endpoints have IP addresses, so that an interface must be chosen.
     pub(super) by_ip: bool,
-    /// Whether its addresses belong to NICs whose network may differ from that of the store.
+    /// True if its addresses belong to NICs whose network may differ from that of the store.
     pub(super) own_network: bool,
-    /// Whether all its NICs reach one another, so that processes of one host may take different ones.
+    /// True if all its NICs reach one another, so that processes of one host may take different ones.
     pub(super) interchangeable: bool,
-    /// Whether registering pins no page (a software provider only adds an entry to a table).
+    /// True if registering pins no page (a software provider only adds an entry to a table).
     pub(super) cheap_registration: bool,
-    /// Whether hints must ask for peers on this host and on others (`FI_LOCAL_COMM`, `FI_REMOTE_COMM`).
+    /// True if hints must ask for peers on this host and on others (`FI_LOCAL_COMM`, `FI_REMOTE_COMM`).
     pub(super) wants_locality: bool,
     /// The most writes from one peer that may be under way before the target polls; `usize::MAX` if there is no bound.
     pub(super) arrivals_per_peer: usize,
@@ -23,21 +23,20 @@ pub(super) struct Provider {
     pub(super) more_arrivals: &'static str,
     /// The longest write with immediate data (bytes), if the provider reports more than it can do.
     pub(super) max_put: usize,
-    /// Whether a write with immediate data takes one source only, or more of them by a detour. Then it is begun by
+    /// True if a write with immediate data takes one source only, or more of them by a detour. Then it is begun by
     /// `fi_writedata`, and none is injected.
     pub(super) one_source: bool,
-    /// Whether it writes to the kernel's sockets ([`crate::Limits::sockets`]). Then an injected write, too, may wait in its queue,
+    /// True if it writes to the kernel's sockets ([`crate::Limits::sockets`]). Then an injected write, too, may wait in its queue,
     /// unseen, until somebody polls; so none is injected, and the end of every put can be reported
     /// (docs/decisions/047-no-inject-where-queued.md).
     pub(super) sockets: bool,
-    /// Whether its completion queue's descriptor does not signal arrivals: it stays readable for good, or is made so by
+    /// True if its completion queue's descriptor does not signal arrivals: it stays readable for good, or is made so by
     /// polling alone.
     pub(super) stuck_descriptor: bool,
-    /// Whether an endpoint crashes if it answers the first put of a peer that has been closed.
+    /// True if an endpoint crashes if it answers the first put of a peer that has been closed.
     pub(super) crashes_on_lost_peer: bool,
-    /// Whether closing an endpoint while puts arrive may crash, so that it polls until none does.
+    /// True if closing an endpoint while puts arrive may crash, so that it polls until none does.
     pub(super) drains_before_close: bool,
-    /// Whether closing an endpoint may crash.
     pub(super) crashes_on_close: bool,
     /// What to try if it is refused; may be empty.
     pub(super) remedy: &'static str,

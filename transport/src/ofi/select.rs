@@ -85,9 +85,9 @@ pub struct Candidate {
     pub domain: String,
     /// The address it would send from, where that is an IP address.
     pub address: Option<IpAddr>,
-    /// Whether [`super::Ofi::open`] with the same options would try it, in the order of these candidates.
+    /// True if [`super::Ofi::open`] with the same options would try it, in the order of these candidates.
     pub fits: bool,
-    /// Whether it would try it first.
+    /// True if it would try it first.
     pub taken: bool,
     /// Why it was chosen, or why not and what would help.
     pub reason: String,
@@ -229,7 +229,7 @@ fn rank(address: Option<IpAddr>, inner: bool) -> u8 {
 /// The rank from which on addresses do not lead to other hosts, or not all.
 const ANYWHERE: u8 = 2;
 
-/// Whether a device is a bridge: as a rule to the containers or virtual machines of this host.
+/// True if a device is a bridge: as a rule to the containers or virtual machines of this host.
 fn is_bridge(device: &str) -> bool {
     Path::new("/sys/class/net").join(device).join("bridge").exists()
 }

@@ -54,7 +54,7 @@ impl Board {
         }
     }
 
-    /// Whether the region of this number is at that place.
+    /// True if the region of this number is at that place.
     pub(super) fn has(&self, place: u32, number: u64) -> bool {
         number != 0 && self.word(place).is_some_and(|word| word.load(Ordering::Acquire) == number)
     }

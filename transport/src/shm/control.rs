@@ -39,7 +39,6 @@ pub(super) struct Given {
     pub(super) number: u64,
     /// What the writer has asked for it for.
     pub(super) purpose: Purpose,
-    /// Whether the writer may write to it.
     pub(super) writable: bool,
 }
 

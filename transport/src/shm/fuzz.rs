@@ -245,7 +245,7 @@ struct Model {
 
 /// What comes of reading.
 struct Wanted {
-    /// Whether the ring is empty; nothing if it holds nonsense.
+    /// True if the ring is empty; nothing if it holds nonsense.
     result: Option<bool>,
     events: Vec<Event>,
     refused: Vec<Refusal>,

@@ -96,7 +96,6 @@ impl Incoming {
         !self.unwelcomed
     }
 
-    /// Whether there is something to read.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
         self.reader.as_ref().is_some_and(Reader::has_next)

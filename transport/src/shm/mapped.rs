@@ -36,7 +36,7 @@ impl Mapped {
         self.start(address, 1).is_some()
     }
 
-    /// Whether the peer still has it.
+    /// True if the peer still has it.
     fn is_there(&self) -> bool {
         self.board.has(self.given.place, self.given.number)
     }
@@ -67,7 +67,7 @@ impl Mappings {
         }))
     }
 
-    /// Whether a region of this key was asked for, and the peer has not answered yet.
+    /// True if a region of this key was asked for, and the peer has not answered yet.
     pub(super) fn is_wanted(&self, key: u64) -> bool {
         self.wanted.contains_key(&key)
     }

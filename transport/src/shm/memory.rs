@@ -67,7 +67,7 @@ struct Entry {
     shared: Option<(Shared, u32)>,
     /// The connections by which peers were given the memory.
     given: Vec<usize>,
-    /// Whether any of them may write to it.
+    /// True if any of them may write to it.
     written: bool,
 }
 
@@ -107,7 +107,7 @@ impl Entries {
         unsafe { entry.span.write(offset, sources, len) }.map_err(|_| Refusal::Outside)
     }
 
-    /// Whether a peer that has mapped a region may say that it has written this many bytes to it.
+    /// Checks that a peer that has mapped a region may say that it has written this many bytes to it.
     pub(super) fn check(&self, key: u64, offset: u64, len: u64) -> Result<(), Refusal> {
         let entries = self.entries.get(&key).into_iter().flatten();
         let writable = |entry: &&Entry| matches!(entry.shared, Some((Shared::Own(_), _)));

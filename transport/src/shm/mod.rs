@@ -207,7 +207,7 @@ impl Endpoint {
         })
     }
 
-    /// Whether the endpoint of this address is of this host and network namespace. It need not look for that.
+    /// True if the endpoint of this address is of this host and network namespace. It need not look for that.
     ///
     /// ```
     /// # use unisono_transport::{Transport, shm::Endpoint};

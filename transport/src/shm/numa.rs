@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Whether there are other nodes, peers' threads run here: that the policy is the file's is what can be seen.
+    /// With other nodes or without, peers' threads run here: that the policy is the file's is what can be seen.
     #[test]
     fn pages_that_a_peer_touches_first_obey_their_owner() {
         let (file, len) = segment::create_for_region(4 << 12).unwrap();

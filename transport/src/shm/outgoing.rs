@@ -35,7 +35,7 @@ const MOST_PENDING: usize = 64;
 pub(super) struct Outgoing {
     pub(super) link: Link,
     writer: Writer,
-    /// Whether the peer sleeps.
+    /// The peer's sleep, as this end knows it.
     sleep: PeerSleep,
     /// The peer's.
     board: Arc<Board>,
@@ -45,7 +45,7 @@ pub(super) struct Outgoing {
     /// The regions that [`Self::map`] has asked for, by key and base, until it says whether they are mapped.
     asked: HashSet<(u64, u64)>,
     pending: VecDeque<Pending>,
-    /// Whether a put was turned down because there was no room.
+    /// True if a put was turned down because there was no room.
     starved: bool,
     /// The peer has closed its endpoint.
     closed: bool,
@@ -345,7 +345,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Whether puts wait for room, or were turned down because there was none.
+    /// True if puts wait for room, or were turned down because there was none.
     pub(super) fn is_waiting(&self) -> bool {
         self.starved || !self.pending.is_empty()
     }
@@ -354,7 +354,7 @@ impl Outgoing {
         !self.pending.is_empty()
     }
 
-    /// Whether a region is mapped for puts.
+    /// True if a region is mapped for puts.
     #[cfg(test)]
     pub(super) fn writes_straight_to(&self, region: &RemoteRegion) -> bool {
         self.targets.find(region.key, region.base, 1).flatten().is_some()

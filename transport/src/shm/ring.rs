@@ -117,7 +117,7 @@ impl Writer {
         Self { segment, tail: 0, head: 0, number: 0 }
     }
 
-    /// Whether there is room for a record with this many bytes.
+    /// True if there is room for a record with this many bytes.
     pub(super) fn has_room(&mut self, inline: usize) -> Result<bool, Nonsense> {
         let fits = |writer: &Self| writer.tail - writer.head + room(inline) <= CAPACITY as u64;
         if fits(self) {
@@ -127,7 +127,7 @@ impl Writer {
         Ok(fits(self))
     }
 
-    /// Whether the reader has read something since the last look.
+    /// True if the reader has read something since the last look.
     pub(super) fn look(&mut self) -> Result<bool, Nonsense> {
         let head = word(&self.segment, HEAD).load(Ordering::Acquire);
         if head < self.head || head > self.tail || !head.is_multiple_of(LINE as u64) {
@@ -202,7 +202,6 @@ impl Reader {
         word(&self.segment, TAIL).store(u64::MAX - 63, Ordering::Release);
     }
 
-    /// Whether there is something to read.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
         self.tail != self.head || word(&self.segment, TAIL).load(Ordering::Acquire) != self.head

@@ -82,7 +82,7 @@ pub(super) fn create_for_region(len: usize) -> Result<(OwnedFd, usize), Error> {
 static OVERCOMMIT: LazyLock<Option<String>> =
     LazyLock::new(|| fs::read_to_string("/proc/sys/vm/overcommit_memory").ok());
 
-/// Whether regions may be shared: not where the system may refuse a page when it is touched.
+/// True if regions may be shared: not where the system may refuse a page when it is touched.
 pub(super) fn may_share() -> bool {
     check_accounting(OVERCOMMIT.as_deref()).is_ok()
 }

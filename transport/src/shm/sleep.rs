@@ -75,7 +75,7 @@ impl PeerSleep {
         Self { board, woken: 0 }
     }
 
-    /// Whether the peer sleeps and was not woken by this endpoint yet. What was written is published before, and a fence is between.
+    /// True if the peer sleeps and was not woken by this endpoint yet. What was written is published before, and a fence is between.
     #[inline]
     pub(super) fn must_be_woken(&mut self) -> bool {
         let epoch = self.board.sleep().map_or(0, |word| word.load(Ordering::Relaxed));

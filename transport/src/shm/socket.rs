@@ -150,7 +150,7 @@ impl Door {
     }
 }
 
-/// Whether somebody listens at a place.
+/// True if somebody listens at a place.
 pub(super) fn is_open(place: &Place) -> Result<bool, Error> {
     let connected = || connect(&datagrams()?, &named(place)?);
     match connected() {
@@ -190,12 +190,12 @@ pub(super) fn greet(place: &Place, from: Name) -> Result<Greeted, Error> {
     }
 }
 
-/// Whether it may be sent later: the other end does not read what it got before, or too many descriptors are under way.
+/// True if it may be sent later: the other end does not read what it got before, or too many descriptors are under way.
 fn is_full(error: Errno) -> bool {
     matches!(error, Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS)
 }
 
-/// Whether the process that made this connection has the same effective user as this one.
+/// True if the process that made this connection has the same effective user as this one.
 fn of_this_user(socket: BorrowedFd<'_>) -> bool {
     let mut other = libc::ucred { pid: 0, uid: 0, gid: 0 };
     credentials(socket, &mut other) && other.uid == geteuid().as_raw()

@@ -109,7 +109,6 @@ fn acquainted() -> (Endpoint, Place) {
     (endpoint, place)
 }
 
-/// Whether it names the first peer.
 fn names_it(error: Option<&Error>) -> bool {
     matches!(error, Some(Error::Completion { peer: Some(Peer(0)), .. }))
 }

@@ -40,9 +40,9 @@ pub struct Config {
     pub arrivals: usize,
     /// As [`crate::Limits::arrivals_per_peer`]. If more puts of one peer have landed and are not read, the endpoint breaks.
     pub arrivals_per_peer: usize,
-    /// Whether remote regions are addressed by virtual addresses; otherwise from 0.
+    /// True if remote regions are addressed by virtual addresses; otherwise from 0.
     pub virtual_addresses: bool,
-    /// Whether arrivals report their length.
+    /// True if arrivals report their length.
     pub reports_len: bool,
 }
 

@@ -114,7 +114,7 @@ impl Between {
         way + end.map_or("", |(end, _)| end)
     }
 
-    /// Whether it notices, and says, that a peer's process has ended. Not every provider of libfabric does.
+    /// True if it notices, and says, that a peer's process has ended. Not every provider of libfabric does.
     pub(crate) fn names_the_dead(self) -> bool {
         matches!(self, Self::Shm(_) | Self::Mux(_, Scope::One, _))
     }

@@ -19,7 +19,7 @@ const PROMPT: Duration = Duration::from_secs(10);
 /// Two ends, each with its own region and its view of the other's.
 type Ends = [(kit::Endpoint, Region, Region); 2];
 
-/// Whether one end can map what the other allocates.
+/// True if one end can map what the other allocates.
 fn near(here: &dyn Transport, there: &dyn Transport) -> bool {
     let (ours, theirs) = (here.limits(), there.limits());
     ours.maps && ours.shares == theirs.shares

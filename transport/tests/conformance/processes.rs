@@ -381,7 +381,6 @@ fn mapped(between: Between) -> Outcome {
     view.map_or(Ok(()), |view| mapping::last(&view, TALKS, 2))
 }
 
-/// Whether it is the end of the first peer.
 fn names_the_peer(error: &Failure) -> bool {
     matches!(error.downcast_ref(), Some(Error::Completion { peer: Some(FIRST), .. }))
 }

@@ -39,7 +39,7 @@ pub(super) struct Call {
     more: Sender<()>,
 }
 
-/// Whether a name is this host's, which needs no ssh.
+/// True if a name is this host's, which needs no ssh.
 pub(super) fn is_here(name: &str) -> bool {
     let own = rustix::system::uname();
     let own = own.nodename().to_string_lossy();

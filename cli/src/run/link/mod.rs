@@ -22,7 +22,7 @@ pub(super) use self::{
 pub(super) struct JobOfHost {
     /// The host as the user calls it.
     pub(super) host: String,
-    /// Whether there are ranks on other hosts.
+    /// True if there are ranks on other hosts.
     pub(super) others: bool,
     pub(super) mark: Mark,
 }

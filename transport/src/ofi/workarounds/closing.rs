@@ -70,7 +70,7 @@ impl FirstPuts {
         }
     }
 
-    /// Whether a peer has been asked, and may yet answer.
+    /// True if a peer has been asked, and may yet answer.
     pub(in crate::ofi) fn unanswered(&self) -> bool {
         self.0.as_ref().is_some_and(|all| all.contains(&First::Asked))
     }
