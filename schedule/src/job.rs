@@ -166,6 +166,15 @@ impl Job<'_> {
         }
     }
 
+    /// The same job of equal blocks, wherever the ranks are.
+    #[must_use]
+    pub fn even(&self) -> Job<'static> {
+        let Job { collective, rank, ranks, count, root, chunk, lanes, direct, long, ordered, shown, .. } =
+            *self;
+        let job = Job::new(collective, rank, ranks, count);
+        Job { root, chunk, lanes, direct, long, ordered, shown, ..job }
+    }
+
     /// The blocks of the input, if it has blocks.
     pub(crate) fn input_blocks(&self) -> Blocks {
         self.uneven.map_or_else(|| Blocks::even(self.count), |uneven| Blocks::uneven(uneven.input))

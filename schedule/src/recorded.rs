@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Rank, Schedule, Step};
+use crate::{Job, Rank, Schedule, Showing, Step, algorithm::Plan};
 
 /// The schedule of one operation.
 pub enum CallSchedule {
@@ -49,6 +49,8 @@ struct Known {
     direct: bool,
     scratch: usize,
     shows: Option<usize>,
+    /// What is done instead where ranks share no memory.
+    instead: Option<(&'static Plan, Job<'static>)>,
     /// The sources, and the elements of the output that each writes.
     sources: Vec<(Rank, Option<Range<usize>>)>,
     steps: Vec<Step>,
@@ -56,17 +58,50 @@ struct Known {
 
 impl Recorded {
     /// Records a schedule, which must be at its beginning; `None` if it has several lanes or more than `most` steps.
-    pub fn of(mut schedule: Box<dyn Schedule>, most: usize) -> Option<Self> {
+    pub fn of(schedule: Box<dyn Schedule>, most: usize) -> Option<Self> {
         if schedule.lanes() != 1 {
             return None;
         }
+        let known = Known::of(schedule, most.saturating_add(1));
+        (known.steps.len() <= most).then(|| Self { known: Arc::new(known), given: 0 })
+    }
+}
+
+impl Known {
+    /// With at most this many steps of lane 0.
+    fn of(mut schedule: Box<dyn Schedule>, most: usize) -> Self {
         let mut sources = Vec::new();
         schedule.sources(&mut |from| sources.push((from, schedule.written_by(from))));
-        let (max_message, direct, scratch) = (schedule.max_message(), schedule.direct(), schedule.scratch());
-        let shows = schedule.shows();
-        let steps: Vec<_> = std::iter::from_fn(|| schedule.next(0)).take(most + 1).collect();
-        let known = Known { max_message, direct, scratch, shows, sources, steps };
-        (known.steps.len() <= most).then(|| Self { known: Arc::new(known), given: 0 })
+        Self {
+            max_message: schedule.max_message(),
+            direct: schedule.direct(),
+            scratch: schedule.scratch(),
+            shows: schedule.shows(),
+            instead: None,
+            sources,
+            steps: std::iter::from_fn(|| schedule.next(0)).take(most).collect(),
+        }
+    }
+}
+
+impl Recorded {
+    /// Records the schedule that shows the elements of a job in slots ([`Showing::Copied`]), which hold all that a rank shows. Where the
+    /// ranks do not share memory, the same job is done by messages.
+    #[must_use]
+    pub fn shown(plan: &'static Plan, job: &Job<'static>) -> Self {
+        let shown = Job { shown: Some(Showing::Copied), chunk: usize::MAX, ..*job };
+        let known = Known { instead: Some((plan, *job)), ..Known::of(plan.make(&shown), usize::MAX) };
+        Self { known: Arc::new(known), given: 0 }
+    }
+}
+
+impl CallSchedule {
+    /// The schedule of messages that does the same as this one, which shows elements.
+    #[must_use]
+    pub fn instead(&self) -> Option<Self> {
+        let Self::Recorded(recorded) = self else { return None };
+        let (plan, job) = recorded.known.instead.as_ref()?;
+        Some(Self::Made(plan.make(job)))
     }
 }
 
@@ -109,7 +144,7 @@ impl Schedule for Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Collective, Job, algorithm::ALGORITHMS};
+    use crate::{Collective, algorithm::ALGORITHMS};
 
     fn steps(mut schedule: Box<dyn Schedule>) -> Vec<Step> {
         std::iter::from_fn(|| schedule.next(0)).collect()

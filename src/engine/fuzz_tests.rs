@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use unisono_schedule::{CallSchedule, Collective, Job, Rank};
+use unisono_schedule::{CallSchedule, Collective, Job, Rank, Recorded};
 use unisono_transport::{Notify, Put, Region, Source, Target, Transport, inproc::Hub};
 
 use super::{
@@ -230,9 +230,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         ranks: 2,
         kernel,
         average: false,
-        one_shot: one_shot.then_some(collective),
-        in_place: false,
-        staged: 0,
+        shown: None,
         overlaps: false,
         size: 4,
         input: Operand { registered: Some((input.clone(), 0)), ..input.clone().into() },
@@ -243,7 +241,11 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         writable: true,
         aside: false,
     };
-    let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
+    let schedule = match algorithm.plan(collective).filter(|_| one_shot) {
+        Some(plan) => CallSchedule::Recorded(Recorded::shown(plan, &job)),
+        None => CallSchedule::Made(schedule),
+    };
+    let what = What::Collective(Box::new(operation), schedule);
     engine.take(WORLD, Task { what, completion }, &Nobody)
 }
 

@@ -34,7 +34,7 @@ pub(crate) use self::{
     completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts},
     contact::{Contact, Contacts},
     progress::{Engine, WORLD},
-    request::{Inbound, Operation, Outbound, Pairs, Place, Planned, What},
+    request::{Inbound, Operation, Outbound, Pairs, Place, Planned, ShownPlan, What},
     settings::{Bounds, Settings},
     stop::{Halt, StalledOperation, Stop},
     supervisor::{Call, PositionQuery, Request, Supervisor, Task},

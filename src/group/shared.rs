@@ -277,8 +277,7 @@ impl Shared {
 
     fn operation(&self, plan: PlannedCall, mut borrowed: Borrowed<'_>, pairs: Option<Box<Pairs>>) -> Planned {
         let PlannedCall {
-            traits:
-                CallTraits { collective, signature, kernel, average, size, long, one_shot, in_place, staged },
+            traits: CallTraits { collective, signature, kernel, average, size, long, shown },
             schedule,
         } = plan;
         borrowed.input.find_in(&self.runtime.registry);
@@ -293,9 +292,7 @@ impl Shared {
             ranks: self.planner.topology.ranks,
             kernel,
             average,
-            one_shot: one_shot.then_some(collective),
-            in_place,
-            staged,
+            shown,
             overlaps: exchanges,
             size,
             pairs,

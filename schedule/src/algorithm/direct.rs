@@ -14,7 +14,7 @@ use super::{
     shown, wrapped,
 };
 use crate::{
-    Collective, Job, Rank, Span, Step,
+    Collective, Job, Rank, Showing, Span, Step,
     cost::Alike,
     partition::{self, Blocks},
 };
@@ -43,7 +43,14 @@ const fn plan(collective: Collective) -> Plan {
         ordered: collective.reduces(),
         whole: !collective.reduces() && !matches!(collective, Collective::Barrier),
         from_all: !matches!(collective, Collective::Broadcast | Collective::Scatter),
-        shows: true,
+        // In place, the result of an all_reduce would replace what others still reduce: two_shot reads it in place.
+        shows: match collective {
+            Collective::ReduceScatter
+            | Collective::AllGather
+            | Collective::AllToAll
+            | Collective::Broadcast => &[Showing::Copied, Showing::InPlace],
+            _ => &[Showing::Copied],
+        },
         alike: if collective.has_root() {
             |_| None
         } else if collective.reduces() {

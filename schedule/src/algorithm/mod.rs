@@ -23,7 +23,7 @@ mod tree;
 mod two_shot;
 
 use self::chunks::{Alone, Lanes};
-use crate::{Collective, Job, Rank, Schedule, cost::Alike};
+use crate::{Collective, Job, Rank, Schedule, Showing, cost::Alike};
 
 /// An algorithm and what it can do.
 #[derive(Debug)]
@@ -60,8 +60,8 @@ pub struct Plan {
     pub whole: bool,
     /// Whether some rank receives messages from all others, and so needs a window for each.
     pub from_all: bool,
-    /// Whether ranks can show elements instead of sending messages ([`Job::shown`]).
-    pub shows: bool,
+    /// How ranks can show elements instead of sending messages ([`Job::shown`]).
+    pub shows: &'static [Showing],
     /// Whether others have as many hops and send as much, and it differs in that near ranks send each other more. The cost model chooses
     /// it only if it saves more than the model's own error.
     pub near: bool,
@@ -234,7 +234,7 @@ impl Plan {
             split: Split::Whole,
             whole: false,
             from_all: false,
-            shows: false,
+            shows: &[],
             near: false,
             flat: None,
         }

@@ -13,14 +13,14 @@ use super::{
     chunks::{Lanes, Pattern, Shape, Steps},
     shown, wrapped,
 };
-use crate::{Collective, Job, Rank, Schedule, Span, Step, cost::Alike, partition};
+use crate::{Collective, Job, Rank, Schedule, Showing, Span, Step, cost::Alike, partition};
 
 /// The plan of two-shot.
 pub(super) const PLANS: &[Plan] = &[Plan {
     ordered: true,
     split: Split::EachRank,
     from_all: true,
-    shows: true,
+    shows: &[Showing::InPlace],
     alike: |_| Some(Alike::Turned),
     ..Plan::new(Collective::AllReduce, make, |_| 2)
 }];

@@ -6,6 +6,7 @@ mod choice;
 mod choose;
 mod filter;
 mod model;
+pub mod shown;
 pub mod table;
 
 pub use choice::{Choice, neighbours, writes};

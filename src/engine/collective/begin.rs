@@ -6,7 +6,13 @@ use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Schedule};
 use unisono_transport::{Error, Region, RemoteRegion};
 
-use super::{by_slots::BySlots, in_place::InPlace, lane::Lane, one_shot::OneShot, run::Run};
+use super::{
+    agree::Agreement,
+    held::Held,
+    lane::Lane,
+    run::{Exposed, Run},
+    shown::Rounds,
+};
 use crate::{
     buffer::{self, Bytes, Operand, Pieces},
     engine::{
@@ -17,39 +23,62 @@ use crate::{
     },
 };
 
-impl Run {
-    /// Begins an operation. If it is not done through shared slots, opens its windows, and sends a clear to send to each of its sources
-    /// if its schedule writes straight into outputs.
+impl<'o> Run<'o> {
+    /// Begins an operation. If it sends messages, opens its windows, and sends a clear to send to each of its sources if its schedule
+    /// writes straight into outputs.
     pub(crate) fn begin(
         core: &mut Core<'_>,
-        operation: Box<Operation>,
+        operation: Held<'o>,
         schedule: CallSchedule,
-        one_shot: Option<OneShot>,
     ) -> Result<Self, Stop> {
         if operation.signature.is_shutdown() {
             core.check_shared()?;
             core.comm.shut_down();
             core.port.shutting_down = true;
         }
-        let small = schedule.is_small(operation.size, core.comm.settings.eager_bytes);
-        let class = if small { Class::Eager } else { Class::Bulk };
-        let by_slots = one_shot.map(BySlots::OneShot).or_else(|| {
-            InPlace::begin(core.comm, &operation).map(|in_place| BySlots::InPlace(Box::new(in_place)))
-        });
-        let lanes = mem::take(&mut core.comm.lanes);
-        let mut run = Self::new(operation, schedule, class, lanes, by_slots);
-        if run.by_slots.is_some() {
+        let shows = schedule.shows().is_some() || operation.shown.is_some();
+        let may_show = shows && core.comm.shared.may_share();
+        let mut run = Self {
+            agreement: if may_show { Agreement::begin(core.comm, &operation) } else { None },
+            operation,
+            schedule,
+            class: Class::Eager,
+            lanes: mem::take(&mut core.comm.lanes),
+            exposed: Exposed::new(),
+            working: 0,
+            rounds: None,
+        };
+        if may_show {
             core.comm.exposed = false;
-        } else {
-            run.open_windows(core)?;
+            if run.agreement.is_none() {
+                run.show_copies();
+            }
+            return Ok(run);
         }
+        if let Some(instead) = run.schedule.instead() {
+            run.schedule = instead;
+        }
+        run.open_windows(core)?;
         Ok(run)
+    }
+
+    /// Begins the rounds of its schedule, in which all is copied to slots.
+    pub(super) fn show_copies(&mut self) {
+        self.begin_rounds(Rounds::default());
+    }
+
+    pub(super) fn begin_rounds(&mut self, rounds: Rounds) {
+        self.rounds = Some(rounds);
+        self.lanes.resize_with(self.schedule.lanes(), Lane::default);
     }
 
     /// Opens the windows of its schedule, and makes its lanes.
     pub(super) fn open_windows(&mut self, core: &mut Core<'_>) -> Result<(), Stop> {
-        let Self { operation, schedule, class, .. } = self;
-        let (class, bytes) = (*class, schedule.max_message() * operation.size);
+        let Self { operation, schedule, .. } = self;
+        let small = schedule.is_small(operation.size, core.comm.settings.eager_bytes);
+        let class = if small { Class::Eager } else { Class::Bulk };
+        self.class = class;
+        let bytes = schedule.max_message() * operation.size;
         let (lanes, _, slot_bytes) = core.comm.settings.window(class);
         if schedule.lanes() > lanes || bytes > slot_bytes {
             return Err(core.stop(format!(

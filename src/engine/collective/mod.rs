@@ -1,13 +1,12 @@
 //! Collectives: the operations of a communicator run one after the other, each as a schedule of steps on lanes.
 
+mod agree;
 mod begin;
-mod by_slots;
-mod in_place;
+mod held;
 mod lane;
-mod one_shot;
-mod round;
 mod run;
 mod send;
+mod shown;
 mod slice;
 mod turn;
 

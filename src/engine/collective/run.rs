@@ -4,7 +4,12 @@ use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
 use unisono_transport::Region;
 
-use super::{by_slots::BySlots, lane::Lane, one_shot::Passed};
+use super::{
+    agree::{Agreed, Agreement},
+    held::Held,
+    lane::Lane,
+    shown::Rounds,
+};
 use crate::{
     buffer::{Bytes, SpanError},
     engine::{
@@ -25,25 +30,12 @@ pub(crate) enum Pass {
     Idle,
 }
 
-impl Pass {
-    /// After a pass through shared slots: sends control messages. `None` if the schedule must run.
-    pub(super) fn by_slots(core: &mut Core<'_>, passed: Passed) -> Result<Option<Self>, Stop> {
-        let sent = core.comm.has_control() && core.send_control()?;
-        Ok(match passed {
-            Passed::Ended => Some(Self::Ended),
-            Passed::Idle if !sent => Some(Self::Idle),
-            Passed::Idle | Passed::Moved => Some(Self::Moved),
-            Passed::NoSlots => None,
-        })
-    }
-}
-
 /// Registered parts of an output: one, or one for each source.
 pub(super) type Exposed = SmallVec<[Region; 1]>;
 
 /// An operation under way.
-pub(crate) struct Run {
-    pub operation: Box<Operation>,
+pub(crate) struct Run<'o> {
+    pub operation: Held<'o>,
     pub class: Class,
     pub(super) schedule: CallSchedule,
     pub(crate) lanes: Vec<Lane>,
@@ -51,31 +43,34 @@ pub(crate) struct Run {
     pub(super) exposed: Exposed,
     /// The lane that reduced or copied last.
     pub(crate) working: usize,
-    /// The operation through shared slots, without lanes.
-    pub(super) by_slots: Option<BySlots>,
+    /// What ranks agree on before the schedule begins.
+    pub(super) agreement: Option<Box<Agreement>>,
+    /// The rounds of a schedule that shows elements.
+    pub(super) rounds: Option<Rounds>,
 }
 
-impl Run {
-    pub(crate) fn new(
-        operation: Box<Operation>,
-        schedule: CallSchedule,
-        class: Class,
-        lanes: Vec<Lane>,
-        by_slots: Option<BySlots>,
-    ) -> Self {
-        Self { operation, class, schedule, lanes, exposed: Exposed::new(), working: 0, by_slots }
+impl Run<'_> {
+    /// The same with the operation in memory of its own.
+    pub(super) fn owned(self) -> impl FnOnce(Operation) -> Run<'static> + use<> {
+        let Self { operation: _, class, schedule, lanes, exposed, working, agreement, rounds } = self;
+        move |operation| Run {
+            operation: Held::Owned(Box::new(operation)),
+            class,
+            schedule,
+            lanes,
+            exposed,
+            working,
+            agreement,
+            rounds,
+        }
     }
 
     /// Does what can be done before the next poll: puts and takes on every lane, at most a slice of work, and control messages.
     /// `idle` says that the latest round moved nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
-        if let Some(by_slots) = &mut self.by_slots {
-            let passed = by_slots.pass(core, &self.operation)?;
-            if let Some(pass) = Pass::by_slots(core, passed)? {
-                return Ok(pass);
-            }
-            self.by_slots = None;
-            self.open_windows(core)?;
+        if let Some(moved) = self.agree(core)? {
+            let moved = moved | (core.comm.has_control() && core.send_control()?);
+            return Ok(if moved { Pass::Moved } else { Pass::Idle });
         }
         let (mut moved, mut worked) = (false, 0);
         loop {
@@ -100,6 +95,9 @@ impl Run {
         }
         // No put may wait in the provider for a poll, since the next one comes only with the next call. Copied control messages that
         // leave without a poll need not be completed, except in the shutdown, after which they would be lost.
+        if self.rounds.is_some() && self.ended() {
+            return Ok(Pass::Ended);
+        }
         let comm = &*core.comm;
         let left = if comm.shutting_down { comm.control_completed() } else { comm.control_sent() };
         if self.ended() && comm.under_way == 0 && left {
@@ -109,9 +107,36 @@ impl Run {
         Ok(if moved { Pass::Moved } else { Pass::Idle })
     }
 
+    /// Lets the ranks agree on how elements are shown. Whether that moved; `None` if they have.
+    fn agree(&mut self, core: &mut Core<'_>) -> Result<Option<bool>, Stop> {
+        let Some(agreement) = &mut self.agreement else { return Ok(None) };
+        match agreement.pass(core, &self.operation)? {
+            Agreed::Not { moved } => return Ok(Some(moved)),
+            Agreed::Messages => {
+                if let Some(instead) = self.schedule.instead() {
+                    self.schedule = instead;
+                }
+                self.open_windows(core)?;
+            }
+            Agreed::Copied => self.show_copies(),
+            Agreed::InPlace(schedule, rounds) => {
+                self.schedule = schedule;
+                self.begin_rounds(rounds);
+            }
+        }
+        self.agreement = None;
+        Ok(None)
+    }
+
     /// Whether something that peers publish in shared slots would let it continue.
     pub(crate) fn is_ready(&self, comm: &Comm) -> bool {
-        self.by_slots.as_ref().is_some_and(|by_slots| by_slots.is_ready(comm))
+        match (&self.agreement, &self.rounds) {
+            (Some(agreement), _) => agreement.is_ready(comm),
+            (None, Some(rounds)) => self.lanes.iter().filter(|lane| !lane.ended).any(|lane| {
+                lane.step.as_ref().is_none_or(|step| rounds.waits(comm, step, lane.begun).is_empty())
+            }),
+            (None, None) => false,
+        }
     }
 
     /// Whether every lane has ended.
@@ -121,11 +146,15 @@ impl Run {
 
     /// The number of steps that are done, and the ranks that lanes wait for: none if a lane can continue.
     pub(crate) fn progress(&self, comm: &Comm) -> (u64, Vec<Rank>) {
-        if let Some(by_slots) = &self.by_slots {
-            return by_slots.progress(comm);
+        if let Some(agreement) = &self.agreement {
+            return (agreement.steps(), agreement.waits(comm));
         }
         let mut waits = Vec::new();
         for lane in self.lanes.iter().filter(|lane| !lane.ended) {
+            if let (Some(rounds), Some(step)) = (&self.rounds, &lane.step) {
+                waits.extend(rounds.waits(comm, step, lane.begun));
+                continue;
+            }
             match lane.step {
                 Some(Step::Take { from: rank, .. } | Step::Await { from: rank, .. })
                 | Some(Step::Put { to: rank, .. } | Step::Write { to: rank, .. }) => waits.push(rank),
@@ -168,11 +197,11 @@ impl Run {
                 Some(Step::Await { from, .. }) => self.land(core, index, from)?,
                 Some(Step::Take { from, len }) => self.take(core, index, from, len)?,
                 Some(Step::Free { from }) => self.free(core, index, from)?,
+                Some(Step::Show { shown }) => self.show(core, index, &shown)?,
+                Some(Step::View { from, shown }) => self.view(core, from, &shown)?,
+                Some(Step::Settle) if self.rounds.is_some() => self.settle_shown(core, index)?,
                 Some(Step::Settle) => core.comm.outstanding[index] == 0,
                 Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
-                Some(step @ (Step::Show { .. } | Step::View { .. })) => {
-                    return Err(core.stop(format!("{step:?} in a schedule of messages")));
-                }
                 None => {
                     lane.ended = true;
                     return Ok(true);
@@ -195,7 +224,7 @@ impl Run {
             // The step may have changed the source that was staged.
             lane.latest = None;
         }
-        (lane.step, lane.done, lane.staged) = (None, 0, None);
+        (lane.step, lane.done, lane.staged, lane.begun) = (None, 0, None, false);
         lane.steps += 1;
     }
 
@@ -229,6 +258,11 @@ impl Run {
                     return Err(core.stop("a step uses scratch that its schedule never asked for".to_owned()));
                 }
             },
+            Place::Landed(from) if self.rounds.is_some() => {
+                let rounds = self.rounds.as_ref();
+                let found = rounds.and_then(|it| it.place(core.comm, from, span, self.operation.size));
+                return found.ok_or_else(|| core.stop(format!("{span:?} is not in what rank {from} shows")));
+            }
             Place::Landed(from) => {
                 let slot = core.comm.receiver(from, self.class, lane).and_then(|receiver| {
                     let slot = core.comm.receivers[receiver].latest()?;

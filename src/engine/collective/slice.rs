@@ -2,20 +2,29 @@
 
 use std::{cell::Cell, ops::Range};
 
+use smallvec::SmallVec;
 use unisono_schedule::{Place, SLICE, Span, Step};
 
-use super::run::Run;
+use super::{run::Run, shown::Rounds};
 use crate::{
     buffer::{self, Bytes},
     engine::{comm::Core, stop::Stop},
 };
 
-impl Run {
+/// The bytes that are reduced at once, one after the other.
+type Contributions<'b> = SmallVec<[Bytes<'b>; 16]>;
+
+impl Run<'_> {
     /// Reduces or copies a slice on one lane whose step does that: the lane that did so last, or else the next one. Returns the number
     /// of bytes; `None` if there is no such lane.
     pub(crate) fn work(&mut self, core: &mut Core<'_>) -> Result<Option<usize>, Stop> {
         let (lanes, first) = (self.lanes.len(), self.working);
+        let slices = self.rounds.as_ref().is_some_and(Rounds::copies_slices);
         let work = |lane: usize| match self.lanes[lane].step {
+            Some(step @ Step::Show { shown }) if slices && self.lanes[lane].begun => {
+                Some((lane, step, Span { len: shown.len(), ..shown.first }))
+                    .filter(|_| self.lanes[lane].done < shown.len())
+            }
             Some(step @ (Step::Reduce { into, .. } | Step::Fold { into, .. } | Step::Copy { into, .. })) => {
                 Some((lane, step, into))
             }
@@ -29,7 +38,8 @@ impl Run {
         let before = self.lanes[lane].done;
         self.slice(core, lane, step, into)?;
         let now = self.lanes[lane].done;
-        if now >= into.len {
+        // A step that shows elements ends when it has published them.
+        if now >= into.len && !matches!(step, Step::Show { .. }) {
             #[cfg(test)]
             core.trace(lane, Some(step));
             self.finish(lane);
@@ -39,7 +49,13 @@ impl Run {
     }
 
     /// Does a slice of a step.
-    fn slice(&mut self, core: &Core<'_>, lane: usize, step: Step, into: Span) -> Result<(), Stop> {
+    fn slice(&mut self, core: &mut Core<'_>, lane: usize, step: Step, into: Span) -> Result<(), Stop> {
+        if let Step::Show { shown } = step {
+            let copied = self.copy_slice(core, &shown, self.lanes[lane].done);
+            self.lanes[lane].done = copied.map_err(|error| self.broken(core, step, &error))?;
+            return Ok(());
+        }
+        let core = &*core;
         // Some memory is borrowed to be read only. A copy of a span onto itself writes nothing.
         let stays = |from: Span| from == Span { place: Place::Input, ..into };
         let fixed = |place| place == Place::Input || place == Place::Output && self.operation.fixed;
@@ -89,11 +105,21 @@ impl Run {
             Step::Fold { own, at, into } => {
                 let landed = |rank| Span { offset: *at, ..Span::landed(rank, into.len) };
                 let of = |rank| if rank == core.comm.me { *own } else { landed(rank) };
-                let contributions = (0..self.operation.ranks).map(|rank| part(&of(rank)));
-                let mut all = contributions.chain([part(into)]).collect::<Result<Vec<_>, _>>()?;
+                let mut all = Contributions::new();
+                for rank in 0..self.operation.ranks {
+                    all.push(part(&of(rank))?);
+                }
+                all.push(part(into)?);
                 cut(&mut all);
                 let into = all.pop().ok_or_else(|| core.stop("a fold without a target".to_owned()))?;
-                (into.len, buffer::total(kernel, &all, into))
+                let folded = match all[..] {
+                    // Two are the same in every order.
+                    [a, b] if !self.operation.average && !self.operation.signature.is_ordered() => {
+                        buffer::reduce(kernel, a, b, into)
+                    }
+                    _ => buffer::total(kernel, &all, into),
+                };
+                (into.len, folded)
             }
             Step::Copy { from, into } => {
                 let [from, into] = shortest([part(from)?, part(into)?]);

@@ -10,14 +10,14 @@ use std::{
 use unisono_schedule::CallSchedule;
 
 use super::{
-    one_shot::OneShot,
+    held::Held,
     run::{Pass, Run},
 };
 use crate::engine::{
     comm::{Core, Net, QueuedCollective},
     completion::{Action, Completion, Done, Memory, Outcome},
     progress::{Engine, OFTEN, UnderWay},
-    request::{Operation, Planned, What},
+    request::{Planned, What},
     stop::{Halt, Stop, halt},
     supervisor::{Supervisor, Task},
     wait::Wait,
@@ -56,10 +56,9 @@ impl Engine {
         turn: QueuedCollective,
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
-        let (mut operation, schedule, completion) = turn;
-        let entered = self.enter(comm_id, &mut operation, supervisor).map_err(Halt::from);
-        let open = |one_shot| self.open(comm_id, operation, schedule, one_shot, Some(completion.submitted));
-        match entered.and_then(open) {
+        let (operation, schedule, completion) = turn;
+        let submitted = Some(completion.submitted);
+        match self.enter(comm_id, Held::Owned(operation), schedule, submitted, supervisor) {
             Ok(run) => {
                 self.running.push(UnderWay { comm_id, run, completion, stalled: None });
                 Ok(())
@@ -71,31 +70,20 @@ impl Engine {
         }
     }
 
-    /// A collective begins: gives it its number. Returns how it is done in one shot, if it is.
-    fn enter(
+    /// Begins a collective, which gets its number. It was submitted at `since`, or now.
+    fn enter<'o>(
         &mut self,
         comm_id: CommId,
-        operation: &mut Operation,
-        supervisor: &dyn Supervisor,
-    ) -> Result<Option<OneShot>, Stop> {
-        let mut core = self.net.core(comm_id)?;
-        core.begin(operation);
-        supervisor.began(operation);
-        Ok(OneShot::begin(core.comm, operation))
-    }
-
-    /// Opens the windows of a collective that has begun. It was submitted at `since`, or now.
-    fn open(
-        &mut self,
-        comm_id: CommId,
-        operation: Box<Operation>,
+        mut operation: Held<'o>,
         schedule: CallSchedule,
-        one_shot: Option<OneShot>,
         since: Option<Instant>,
-    ) -> Result<Run, Halt> {
+        supervisor: &dyn Supervisor,
+    ) -> Result<Run<'o>, Halt> {
+        let mut core = self.net.core(comm_id)?;
+        core.begin(&mut operation);
+        supervisor.began(&operation);
         let (which, signature) = (operation.which(), operation.signature);
-        let begun =
-            self.net.core(comm_id).and_then(|mut core| Run::begin(&mut core, operation, schedule, one_shot));
+        let begun = Run::begin(&mut core, operation, schedule);
         begun.map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))
     }
 
@@ -115,27 +103,27 @@ impl Engine {
             self.turn(comm_id, (Box::new(planned.0), planned.1, completion), supervisor)?;
             return Ok(Called::UnderWay(outcome));
         }
-        self.net.core(comm_id)?.comm.busy = true;
-        let operation = &mut planned.0;
-        let mut one_shot = self.enter(comm_id, operation, supervisor)?;
-        let number = operation.number;
-        // Mostly it ends before a run is worth its allocations. Nothing but this thread accesses its memory.
-        let quick = one_shot.as_mut().filter(|it| it.is_open());
-        let tried = quick.is_some();
-        if let Some(one_shot) = quick {
+        let comm = self.net.core(comm_id)?.comm;
+        comm.busy = true;
+        let quick = planned.1.shows().is_some() && comm.shared.is_open();
+        let mut tried = false;
+        let run = if quick {
+            // Mostly it ends before a run is worth its allocations. Nothing but this thread accesses its memory.
+            let mut run = self.enter(comm_id, Held::Lent(&mut planned.0), planned.1, None, supervisor)?;
+            let number = run.operation.number;
             let engine = (&mut self.net, &mut self.wait, &mut self.idle);
-            // Where slots are shared no schedule must run.
-            let pass = |core: &mut Core<'_>, _| {
-                let passed = one_shot.pass(core, operation)?;
-                Ok(Pass::by_slots(core, passed)?.unwrap_or(Pass::Idle))
-            };
-            let ended = go_on(engine, comm_id, pass, supervisor);
-            if ended.map_err(|stop| operation.halt(stop, Instant::now()))? {
+            let ended = go_on(engine, comm_id, |core, idle| run.pass(core, idle), supervisor);
+            if ended.map_err(|stop| run.operation.halt(stop, Instant::now()))? {
+                self.wind_up(comm_id, run)?;
                 self.next_turn(comm_id, supervisor)?;
                 return Ok(Called::Ended(number));
             }
-        }
-        let run = self.open(comm_id, Box::new(planned.0), planned.1, one_shot, None)?;
+            tried = true;
+            run.owned()(planned.0)
+        } else {
+            self.enter(comm_id, Held::Owned(Box::new(planned.0)), planned.1, None, supervisor)?
+        };
+        let number = run.operation.number;
         self.alone = Some((comm_id, run));
         let ended = if tried { Ok(false) } else { self.go_on_alone(supervisor) };
         // It is always there: only a panic leaves it in place, for `abandon`.
@@ -215,7 +203,7 @@ impl Engine {
     }
 
     /// Drops an operation that has ended, before its caller learns of the end: it refers to memory that returns to the caller.
-    pub(crate) fn wind_up(&mut self, comm_id: CommId, mut run: Run) -> Result<(), Stop> {
+    pub(crate) fn wind_up(&mut self, comm_id: CommId, mut run: Run<'_>) -> Result<(), Stop> {
         let mut lanes = std::mem::take(&mut run.lanes);
         lanes.clear();
         drop(run);

@@ -64,6 +64,16 @@ impl Shared {
         self.unchecked.is_some()
     }
 
+    /// The number of the latest round, from 1.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// All ranks are known to have called the same as this one in the latest round.
+    pub(crate) fn set_checked(&mut self) {
+        self.unchecked = None;
+    }
+
     /// Whether slots are shared.
     pub(crate) fn is_open(&self) -> bool {
         self.sharing == Sharing::Yes

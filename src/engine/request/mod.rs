@@ -9,7 +9,7 @@ use crate::dtype::Alias;
 
 pub(crate) use self::{
     message::{Inbound, Outbound, Place},
-    operation::{Operation, Pairs},
+    operation::{Operation, Pairs, ShownPlan},
 };
 
 /// A collective that is ready to begin. It is moved as rarely as can be: in a small call each move takes a hundredth of the time.

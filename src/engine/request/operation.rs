@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use unisono_schedule::{Collective, Place, Rank, Span};
+use unisono_schedule::{Job, Place, Rank, Span, algorithm::Plan};
 
 use crate::{
     buffer::{Operand, Pieces},
@@ -32,13 +32,8 @@ pub(crate) struct Operation {
     pub kernel: Kernel,
     /// Whether a finished sum is to be divided by the number of ranks.
     pub average: bool,
-    /// The collective that it is if it is done in one shot through shared slots, where all its ranks share these. In a part of
-    /// another call that is not the signature's.
-    pub one_shot: Option<Collective>,
-    /// Whether it is done in place, where all its ranks share slots and have registered memory.
-    pub in_place: bool,
-    /// How many bytes of plain memory a rank copies to its shared slot at once for that; 0 if none are.
-    pub staged: usize,
+    /// How its ranks read each other's operands in place, if all share memory.
+    pub shown: Option<Arc<ShownPlan>>,
     /// Whether input and output overlap in a collective that exchanges blocks.
     pub overlaps: bool,
     /// Bytes of an element.
@@ -57,6 +52,16 @@ pub(crate) struct Operation {
     /// Whether peers write where the input lies, so that all blocks of it but this rank's own are put aside first. Blocks are
     /// equally long then.
     pub aside: bool,
+}
+
+/// How ranks that share memory read each other's operands where they lie. Elements of other memory are copied to slots.
+pub(crate) struct ShownPlan {
+    /// The plan that shows them.
+    pub plan: &'static Plan,
+    /// The job, whose elements are shown in place.
+    pub job: Job<'static>,
+    /// The most bytes that a rank copies to a slot at once; 0 if messages are faster than copies.
+    pub copies: usize,
 }
 
 /// The lengths of blocks in elements, by rank of the group: of those that this rank sends, and of those that it gets. 0 where there

@@ -6,8 +6,14 @@ use unisono_transport::{
     sim::fault::{Observed, Withheld},
 };
 
+use unisono_schedule::{Recorded, Showing, algorithm::find};
+
 use super::*;
-use crate::{buffer::Operand, engine::wire::slots, random::Random};
+use crate::{
+    buffer::Operand,
+    engine::{request::ShownPlan, wire::slots},
+    random::Random,
+};
 
 /// The operations of a program.
 const LEN: usize = 6;
@@ -85,13 +91,15 @@ impl Player {
             Borrowed::apart(input.clone().leak(), vec![-1_i64; outputs].leak())
         };
         let (mut task, outcome) = task::<i64>(call, &borrowed);
-        let What::Collective(operation, _) = &mut task.what else { panic!("another task") };
+        let What::Collective(operation, schedule) = &mut task.what else { panic!("another task") };
         operation.fixed = fixed;
+        let plan = |algorithm: &str| find(algorithm).unwrap().plan(collective).unwrap();
         match way {
-            Way::OneShot => operation.one_shot = Some(collective),
+            Way::OneShot => *schedule = CallSchedule::Recorded(Recorded::shown(plan("direct"), &job)),
             Way::InPlace { plain, staged } => {
-                operation.in_place = true;
-                operation.staged = staged;
+                let plan = plan(if collective == Collective::AllReduce { "two_shot" } else { "direct" });
+                let job = Job { shown: Some(Showing::InPlace), ..job };
+                operation.shown = Some(Arc::new(ShownPlan { plan, job, copies: staged }));
                 if plain >> self.rank & 1 == 0 {
                     // With every other number of elements, an all_reduce is in place in the other sense too.
                     let one = within || collective == Collective::AllReduce && count % 2 == 1;

@@ -57,14 +57,11 @@ pub(crate) struct Front {
 /// From the beginning of a rank's shared slots to its verdict.
 pub(crate) const VERDICT: usize = 0;
 
-/// To the number of the latest [operation in place](Offer) in which it has reduced its part.
-pub(crate) const REDUCED: usize = 24;
+/// To the number of the latest round after which it no longer reads [operands in place](Offer) of others.
+pub(crate) const DONE: usize = 24;
 
-/// To the number of the latest operation in place in which it no longer reads the operands of others.
-pub(crate) const DONE: usize = 32;
-
-/// To what it has voted in an operation in place: the number times 2, and 1 if it has mapped the operands that it reads. A rank may
-/// vote in the next operation while slow ranks look at its latest vote.
+/// To what it has voted in a round in which operands are to be read in place: the number times 2, and 1 if it has mapped those that it
+/// reads. A rank may vote in a later round while slow ranks look at its latest vote.
 pub(crate) const fn vote(number: u64) -> usize {
     if number.is_multiple_of(2) { 8 } else { 16 }
 }
@@ -128,9 +125,9 @@ mod tests {
     fn slots_lie_apart() {
         let (even, odd) = (slot(2), slot(3));
         assert!(VERDICT + LINES <= even);
-        let mut words = [VERDICT, vote(2), vote(3), REDUCED, DONE];
+        let mut words = [VERDICT, vote(2), vote(3), DONE];
         words.sort_unstable();
-        assert!(words.windows(2).all(|pair| pair[0] + 8 <= pair[1]) && words[4] + 8 <= even);
+        assert!(words.windows(2).all(|pair| pair[0] + 8 <= pair[1]) && words[3] + 8 <= even);
         assert!(OFFER + size_of::<Offer>() <= STAGED && STAGED + STAGED_BYTES <= STRIDE);
         assert_eq!((used(0), used(STAGED_BYTES)), (33_152, LEN));
         assert!(staged(2).is_multiple_of(LINES) && staged(3) + STAGED_BYTES <= LEN);

@@ -3,10 +3,10 @@
 
 pub(crate) mod spec;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use unisono_schedule::{
-    CallSchedule, Collective, Job, Kind, Rank, Recorded, Topology,
+    CallSchedule, Collective, Job, Kind, Rank, Recorded, Showing, Topology,
     algorithm::{self, Algorithm},
     select::{self, Choice, Chooser, table::Table},
 };
@@ -17,7 +17,7 @@ use self::spec::{CallOptions, CallSpec, Pipeline, PlanOptions};
 use crate::{
     call::{Cargo, Signature},
     dtype::{Alias, Dtype},
-    engine::{SHARED_BYTES, Settings},
+    engine::{SHARED_BYTES, Settings, ShownPlan},
     error::{Error, Result},
     reduce::{Kernel, ReduceOp, Reduction},
 };
@@ -30,41 +30,14 @@ const KEPT: usize = 8;
 const STEPS: usize = 32;
 const STEPS_PER_RANK: usize = 8;
 
-/// The algorithm whose schedules are done in one shot where ranks share slots.
-const ONE_SHOT: &str = "direct";
-
-/// The least bytes of a rank that are read in place.
-const IN_PLACE_FROM: usize = 1 << 10;
-
-/// The most bytes of plain memory that a rank copies to its slots to be read there: between 2 ranks (but for all_gather), in a
-/// reduce_scatter of ranks with a core each, and where a rank has a block for each other one. Schedules are faster beyond, by up to 1.4
-/// between 2 ranks and in a reduce_scatter of 16, since they put bytes while others are reduced or copied. Other calls gain at every
-/// size, up to 2.2 times (docs/performance.md).
-const STAGED_AMONG_2: usize = 16 << 10;
-const STAGED_REDUCE_SCATTER: usize = 16 << 10;
-const STAGED_BLOCKS: usize = 256 << 10;
-
-/// The bytes that the root of a broadcast copies to its slots at once. It copies the next ones while the others read these, which stay in
-/// its cache.
-const BROADCAST_BYTES: usize = 128 << 10;
-
 /// A collective that is ready to run, except for its number and its memory.
 pub(crate) struct PlannedCall {
     pub traits: CallTraits,
     pub schedule: CallSchedule,
 }
 
-/// The bytes that a rank gives to all others together, in elements of `size` bytes.
-fn given(job: &Job<'_>, size: usize) -> usize {
-    let blocks = match job.collective {
-        Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => job.ranks,
-        _ => 1,
-    };
-    job.count.saturating_mul(blocks).saturating_mul(size)
-}
-
 /// All of a planned call except its schedule.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct CallTraits {
     pub collective: Collective,
     pub signature: Signature,
@@ -74,12 +47,8 @@ pub(crate) struct CallTraits {
     pub size: usize,
     /// Whether peers write results straight into the output.
     pub long: bool,
-    /// Whether it is done in one shot through shared slots.
-    pub one_shot: bool,
-    /// Whether it is done in place, if all ranks have registered memory.
-    pub in_place: bool,
-    /// How many bytes of plain memory are copied to shared slots at once for that; 0 if none are.
-    pub staged: usize,
+    /// How ranks that share memory read each other's operands in place.
+    pub shown: Option<Arc<ShownPlan>>,
 }
 
 impl CallTraits {
@@ -149,7 +118,7 @@ impl Key {
 impl Latest {
     fn find(&self, key: &Key) -> Option<PlannedCall> {
         let (_, traits, recorded) = self.kept.iter().find(|(kept, ..)| kept == key)?;
-        Some(PlannedCall { traits: *traits, schedule: CallSchedule::Recorded(recorded.clone()) })
+        Some(PlannedCall { traits: traits.clone(), schedule: CallSchedule::Recorded(recorded.clone()) })
     }
 
     fn keep(&mut self, key: Key, traits: CallTraits, recorded: Recorded) {
@@ -215,6 +184,12 @@ impl Planner {
             return Ok(plan);
         }
         let (traits, algorithm, job) = self.make(dtype, spec, options)?;
+        if let Some(recorded) = self.copied(&traits, algorithm, &job) {
+            if let Some(key) = key {
+                latest().keep(key, traits.clone(), recorded.clone());
+            }
+            return Ok(PlannedCall { traits, schedule: CallSchedule::Recorded(recorded) });
+        }
         let make = || {
             let schedule = algorithm.make(&job);
             schedule.ok_or_else(|| traits.argument(format!("algorithm {} cannot do it", algorithm.name)))
@@ -223,7 +198,7 @@ impl Planner {
         if let Some(key) = key.filter(|_| schedule.lanes() == 1)
             && let Some(recorded) = Recorded::of(make()?, STEPS.max(STEPS_PER_RANK * self.topology.ranks))
         {
-            latest().keep(key, traits, recorded);
+            latest().keep(key, traits.clone(), recorded);
         }
         Ok(PlannedCall { traits, schedule: CallSchedule::Made(schedule) })
     }
@@ -244,67 +219,45 @@ impl Planner {
         let job =
             Job { chunk, lanes, direct, long, ordered, spread, ..spec.job(self.rank, self.topology.ranks) };
         let signature = spec.signature(&job, dtype, algorithm.code);
-        let average = op == ReduceOp::Avg;
-        let one_shot = self.shares_slots && algorithm.name == ONE_SHOT && self.fits_slots(&job, dtype.size());
-        let one_shot = one_shot && !signature.is_leaving();
-        let in_place = !one_shot && self.may_be_in_place(spec, &job, dtype.size(), options);
-        let in_place = in_place && !signature.is_leaving();
-        let signature = if in_place { signature.in_place() } else { signature };
-        let staged = if in_place { self.staged(&job, dtype.size()) } else { 0 };
-        let traits = CallTraits {
-            collective,
-            signature,
-            kernel,
-            average,
-            size: dtype.size(),
-            long,
-            one_shot,
-            in_place,
-            staged,
+        let (average, size) = (op == ReduceOp::Avg, dtype.size());
+        let traits = CallTraits { collective, signature, kernel, average, size, long, shown: None };
+        let shown = match self.copies(&traits, algorithm, &job) {
+            true => None,
+            false => self.in_place(spec, &traits, &job, options).map(Arc::new),
         };
-        Ok((traits, algorithm, job))
+        let signature = if shown.is_some() { signature.in_place() } else { signature };
+        Ok((CallTraits { signature, shown, ..traits }, algorithm, job))
     }
 
-    /// How many bytes of plain memory a rank copies to its shared slots at once, for others to read there; 0 if a schedule moves them.
-    fn staged(&self, job: &Job<'_>, size: usize) -> usize {
-        let most = match job.collective {
-            Collective::ReduceScatter if self.topology.cores >= job.ranks => STAGED_REDUCE_SCATTER,
-            Collective::ReduceScatter | Collective::AllToAll => STAGED_BLOCKS,
-            _ => usize::MAX,
-        };
-        let pair = job.ranks == 2 && job.collective != Collective::AllGather;
-        let most = if pair { STAGED_AMONG_2 } else { most };
-        match job.collective {
-            _ if given(job, size) > most => 0,
-            Collective::Broadcast => BROADCAST_BYTES,
-            _ => usize::MAX,
-        }
+    /// Whether ranks show all elements of a call in slots.
+    fn copies(&self, traits: &CallTraits, algorithm: &Algorithm, job: &Job<'_>) -> bool {
+        let plan =
+            algorithm.plan(job.collective).filter(|_| self.shares_slots && !traits.signature.is_leaving());
+        plan.is_some_and(|plan| select::shown::copied(plan, job, traits.size, SHARED_BYTES))
     }
 
-    /// Whether ranks read each other's operands in place if these are registered. Who selects an algorithm gets it.
-    fn may_be_in_place(
+    /// The schedule of a call whose ranks show all elements in slots, if they do.
+    fn copied(&self, traits: &CallTraits, algorithm: &'static Algorithm, job: &Job<'_>) -> Option<Recorded> {
+        let plan = algorithm.plan(job.collective).filter(|_| self.copies(traits, algorithm, job))?;
+        Some(Recorded::shown(plan, &job.even()))
+    }
+
+    /// How ranks read each other's operands in place, if they do. An algorithm that the caller selected is used as it is.
+    fn in_place(
         &self,
         spec: &CallSpec<'_>,
+        traits: &CallTraits,
         job: &Job<'_>,
-        size: usize,
         options: &CallOptions,
-    ) -> bool {
-        let (name, blocks) = match job.collective {
-            Collective::AllReduce => ("two_shot", 1),
-            Collective::Broadcast => ("direct", 1),
-            Collective::ReduceScatter | Collective::AllGather | Collective::AllToAll => ("direct", job.ranks),
-            _ => return false,
-        };
-        let whole = spec.part_of.is_none() && !spec.coalesced && !spec.pairwise && job.uneven.is_none();
-        let allowed =
-            algorithm::find(name).is_some_and(|it| options.plan.selection.allows(job.collective, it));
-        let bytes = job.count.saturating_mul(blocks).saturating_mul(size);
-        self.shares_slots && whole && allowed && options.plan.pipeline.is_none() && bytes >= IN_PLACE_FROM
-    }
-
-    /// Whether what each rank gives fits its shared slot.
-    fn fits_slots(&self, job: &Job<'_>, size: usize) -> bool {
-        job.uneven.is_none() && !job.pairwise && given(job, size) <= SHARED_BYTES
+    ) -> Option<ShownPlan> {
+        let whole = spec.part_of.is_none() && !spec.coalesced && options.plan.pipeline.is_none();
+        if !self.shares_slots || !whole || traits.signature.is_leaving() {
+            return None;
+        }
+        let allows = |algorithm: &Algorithm| options.plan.selection.allows(job.collective, algorithm);
+        let (plan, copies) = select::shown::in_place(job, traits.size, self.topology.cores, allows)?;
+        let job = Job { shown: Some(Showing::InPlace), lanes: 1, direct: false, long: false, ..job.even() };
+        Some(ShownPlan { plan, job, copies })
     }
 
     /// The choice for a collective of elements of `size` bytes.
@@ -413,7 +366,12 @@ mod tests {
                         let spec = CallSpec { root, op, coalesced, ..CallSpec::new(collective, count) };
                         let (traits, algorithm, job) =
                             group.shared.planner.make(dtype, &spec, options).unwrap();
-                        let wanted = said(traits, CallSchedule::Made(algorithm.make(&job).unwrap()));
+                        let wanted = {
+                            let planner = &group.shared.planner;
+                            let copied = planner.copied(&traits, algorithm, &job).map(CallSchedule::Recorded);
+                            let made = || CallSchedule::Made(algorithm.make(&job).unwrap());
+                            said(traits, copied.unwrap_or_else(made))
+                        };
                         // The first is made, the second may be what was kept; another call comes between.
                         for _ in 0..3 {
                             let plan = group.shared.planner.plan(dtype, &spec, options).unwrap();

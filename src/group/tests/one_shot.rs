@@ -3,6 +3,7 @@
 
 use std::sync::Barrier;
 
+use unisono_schedule::Step;
 use unisono_transport::sim::fault::{Observed, Withheld};
 
 use super::{in_place, reproducible::reduces, *};
@@ -16,11 +17,13 @@ fn direct(group: &ProcessGroup) -> ProcessGroup {
     group.with_algorithms("direct").unwrap()
 }
 
-/// Whether what this calls takes no step of a schedule, and so is done in one shot.
+/// Whether what this calls shows elements and sends no message.
 pub(super) fn in_one_shot<R>(group: &ProcessGroup, act: impl FnOnce() -> R) -> (bool, R) {
+    let sends =
+        |step| matches!(step, Step::Put { .. } | Step::Take { .. } | Step::Write { .. } | Step::Await { .. });
     group.keep_trace();
     let result = act();
-    (group.keep_trace().is_empty(), result)
+    (!group.keep_trace().into_iter().any(|traced| sends(traced.step)), result)
 }
 
 /// Whether plain memory of this many bytes is read in shared slots, where it does not fit one shot, by ranks that share cores.
