@@ -10,7 +10,7 @@ use crate::{
     call::Signature,
     engine::{
         collective::{Pass, Run},
-        comm::{Comm, Core, Greetings, Leaving, Member, Net},
+        comm::{Comm, Core, Greetings, Leaving, Net},
         completion::{Completion, Done},
         contact::{Contact, Contacts},
         endpoint::Port,
@@ -20,7 +20,7 @@ use crate::{
         stop::{Halt, Stop, halt},
         supervisor::{Call, Request, Supervisor, Task},
         wait::{Next, Patience, Wait},
-        wire::{CommId, Entry},
+        wire::CommId,
     },
 };
 use unisono_schedule::Rank;
@@ -70,10 +70,6 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// The bytes that it keeps for each rank of the world, and the bytes of memory that it registers for each.
-    pub(crate) const PER_RANK: (usize, usize) =
-        (Port::PER_RANK + size_of::<Member>(), 2 * size_of::<Entry>());
-
     /// The engine of rank `me` of `ranks`. It knows no other rank before [`meet`](Self::meet).
     pub(crate) fn new(
         transport: Box<dyn Transport>,

@@ -24,7 +24,7 @@ use unisono_transport::Limits;
 
 pub use self::{
     erased::{Direction, MessageRequest, Request},
-    membership::{JoinCost, describe_transport},
+    membership::describe_transport,
     p2p::{Message, Source},
     typed::buckets::GradientBuckets,
 };

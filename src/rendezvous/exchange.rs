@@ -14,42 +14,6 @@ use crate::error::{Error, Failure, Result, clean, list};
 /// The most characters about refused processes in a line of the log.
 const MAX_SHOWN: usize = 1000;
 
-/// What ranks need of a store to exchange values.
-pub(crate) trait Board {
-    /// Its name in errors.
-    fn name(&self) -> &str;
-    /// As [`Store::set`].
-    fn set(&self, key: &str, value: &[u8]) -> Result<()>;
-    /// As [`Store::get`].
-    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>>;
-    /// As [`Store::collect`].
-    fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>>;
-    /// The numbers that follow this prefix in keys that are set, and the processes that the store has refused, in words.
-    fn present(&self, prefix: &str) -> Result<(Vec<Rank>, String)>;
-}
-
-impl Board for Store {
-    fn name(&self) -> &str {
-        self.name()
-    }
-
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.set(key, value)
-    }
-
-    fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
-        self.get(key, deadline)
-    }
-
-    fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
-        self.collect(prefix, count, deadline)
-    }
-
-    fn present(&self, prefix: &str) -> Result<(Vec<Rank>, String)> {
-        self.present(prefix)
-    }
-}
-
 /// Gives every rank's bytes to every rank, in the order of ranks.
 ///
 /// Rank 0 collects the bytes and publishes one table, so that each rank makes two requests whatever the world size.
@@ -78,7 +42,7 @@ pub fn exchange(
 /// # Errors
 /// As [`exchange`].
 pub(crate) fn decide<T: Serialize + DeserializeOwned>(
-    board: &dyn Board,
+    store: &Store,
     key: &str,
     (rank, ranks): (Rank, usize),
     bytes: &[u8],
@@ -86,90 +50,85 @@ pub(crate) fn decide<T: Serialize + DeserializeOwned>(
     make: impl FnOnce(Vec<Vec<u8>>) -> std::result::Result<T, Failure>,
 ) -> Result<T> {
     let begun = Instant::now();
-    enter(board, key, rank, bytes)?;
+    enter(store, key, rank, bytes)?;
     let verdict = match rank {
-        0 => conclude(board, key, ranks, deadline, make)?,
-        _ => hear(board, key, (rank, ranks), deadline)?,
+        0 => conclude(store, key, ranks, deadline, make)?,
+        _ => hear(store, key, (rank, ranks), deadline)?,
     };
     match verdict {
         Verdict::Made(made) => Ok(made),
         Verdict::Failed(failure) => Err(Error::Failed(failure.cleaned())),
         Verdict::Missing(missing, _) if missing.contains(&rank) => Err(broken(
-            board,
+            store,
             format!(
                 "rank {rank} came too late: the other ranks had stopped waiting for it; start all ranks closer together or \
                  set a longer UNISONO_JOIN_TIMEOUT"
             ),
         )),
         Verdict::Missing(missing, refused) => {
-            let (store, waited) = (board.name().to_owned(), begun.elapsed());
+            let (store, waited) = (store.name().to_owned(), begun.elapsed());
             Err(Error::Missing { store, rank, ranks, missing, waited, refused })
         }
     }
 }
 
 /// Publishes the bytes of a rank, which rank 0 collects and any rank may [read](entry_of).
-pub(crate) fn enter(board: &dyn Board, key: &str, rank: Rank, bytes: &[u8]) -> Result<()> {
-    board.set(&entry(key, rank), &[PRESENT, bytes].concat())
+fn enter(store: &Store, key: &str, rank: Rank, bytes: &[u8]) -> Result<()> {
+    store.set(&entry(key, rank), &[PRESENT, bytes].concat())
 }
 
 /// The bytes of a rank in an exchange; `None` if it has not come before the deadline.
-pub(crate) fn entry_of(
-    board: &dyn Board,
-    key: &str,
-    rank: Rank,
-    deadline: Instant,
-) -> Result<Option<Vec<u8>>> {
-    let found = board.get(&entry(key, rank), deadline)?;
+pub(crate) fn entry_of(store: &Store, key: &str, rank: Rank, deadline: Instant) -> Result<Option<Vec<u8>>> {
+    let found = store.get(&entry(key, rank), deadline)?;
     Ok(found.and_then(|bytes| bytes.strip_prefix(PRESENT).map(<[u8]>::to_vec)))
 }
 
 /// Rank 0's part: collects the bytes of all ranks, and publishes what `make` makes of them.
-pub(crate) fn conclude<T: Serialize + DeserializeOwned>(
-    board: &dyn Board,
+fn conclude<T: Serialize + DeserializeOwned>(
+    store: &Store,
     key: &str,
     ranks: usize,
     deadline: Instant,
     make: impl FnOnce(Vec<Vec<u8>>) -> std::result::Result<T, Failure>,
 ) -> Result<Verdict<T>> {
-    let wait = Wait { board, key, rank: 0, ranks, deadline };
+    let wait = Wait { store, key, rank: 0, ranks, deadline };
     let prefix = entries(key);
     let all = wait.in_parts(|until| {
-        let all = board.collect(&prefix, ranks, until)?;
+        let all = store.collect(&prefix, ranks, until)?;
         Ok((all.len() >= ranks || until >= deadline).then_some(all))
     })?;
     let verdict = match all_of(key, ranks, all.unwrap_or_default()) {
         Ok(all) => make(all).map_or_else(Verdict::Failed, Verdict::Made),
-        Err(missing) => Verdict::Missing(missing, board.present(&prefix)?.1),
+        Err(missing) => Verdict::Missing(missing, store.present(&prefix)?.1),
     };
-    publish(board, key, &verdict)?;
+    publish(store, key, &verdict)?;
     Ok(verdict)
 }
 
 /// The part of all other ranks: waits for what rank 0 publishes.
-pub(crate) fn hear<T: Serialize + DeserializeOwned>(
-    board: &dyn Board,
+fn hear<T: Serialize + DeserializeOwned>(
+    store: &Store,
     key: &str,
     (rank, ranks): (Rank, usize),
     deadline: Instant,
 ) -> Result<Verdict<T>> {
     let table = table(key);
-    let wait = Wait { board, key, rank, ranks, deadline };
-    if let Some(encoded) = wait.in_parts(|until| board.get(&table, until))? {
+    let wait = Wait { store, key, rank, ranks, deadline };
+    if let Some(encoded) = wait.in_parts(|until| store.get(&table, until))? {
         return postcard::from_bytes(&encoded)
-            .map_err(|error| broken(board, format!("{table} cannot be read: {error}")));
+            .map_err(|error| broken(store, format!("{table} cannot be read: {error}")));
     }
     // If all have come, it is rank 0 that has not said so in time.
-    let missing = match all_of(key, ranks, board.collect(&entries(key), ranks, Instant::now())?) {
+    let missing = match all_of(key, ranks, store.collect(&entries(key), ranks, Instant::now())?) {
         Err(missing) => missing,
         Ok(_) => vec![0],
     };
     // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit, and a rank
     // that still waited would take them for dead. The store may end with rank 0, and then nobody is left to tell.
-    let refused = board.present(&entries(key)).map_or_else(|_| String::new(), |(_, refused)| refused);
+    let refused = store.present(&entries(key)).map_or_else(|_| String::new(), |(_, refused)| refused);
     let verdict = Verdict::<T>::Missing(missing.clone(), refused);
-    let message = missing.iter().try_for_each(|&rank| board.set(&entry(key, rank), ABSENT));
-    if let Err(error) = message.and_then(|()| publish(board, key, &verdict)) {
+    let message = missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT));
+    if let Err(error) = message.and_then(|()| publish(store, key, &verdict)) {
         crate::log::debug!(rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
     }
     Ok(verdict)
@@ -177,7 +136,7 @@ pub(crate) fn hear<T: Serialize + DeserializeOwned>(
 
 /// A rank's wait for the others.
 struct Wait<'a> {
-    board: &'a dyn Board,
+    store: &'a Store,
     key: &'a str,
     rank: Rank,
     ranks: usize,
@@ -203,8 +162,8 @@ impl Wait<'_> {
     }
 
     fn report(&self, begun: Instant) -> Result<()> {
-        let &Self { board, key, rank, ranks, deadline } = self;
-        let (numbers, refused) = board.present(&entries(key))?;
+        let &Self { store, key, rank, ranks, deadline } = self;
+        let (numbers, refused) = store.present(&entries(key))?;
         let present: BTreeSet<Rank> = numbers.into_iter().collect();
         let missing: Vec<Rank> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
         let ranks = match &missing[..] {
@@ -220,22 +179,22 @@ impl Wait<'_> {
         crate::log::warn!(
             "rank {rank} has waited {:.0?} at {} for {ranks}; it waits {left:.0?} more (UNISONO_JOIN_TIMEOUT){refused}",
             begun.elapsed(),
-            board.name()
+            store.name()
         );
         Ok(())
     }
 }
 
-fn publish<T: Serialize>(board: &dyn Board, key: &str, verdict: &Verdict<T>) -> Result<()> {
+fn publish<T: Serialize>(store: &Store, key: &str, verdict: &Verdict<T>) -> Result<()> {
     let table = table(key);
     match postcard::to_allocvec(verdict) {
-        Ok(encoded) => board.set(&table, &encoded),
-        Err(error) => Err(broken(board, format!("encoding {table}: {error}"))),
+        Ok(encoded) => store.set(&table, &encoded),
+        Err(error) => Err(broken(store, format!("encoding {table}: {error}"))),
     }
 }
 
-fn broken(board: &dyn Board, problem: String) -> Error {
-    Error::Rendezvous { store: board.name().to_owned(), problem }
+fn broken(store: &Store, problem: String) -> Error {
+    Error::Rendezvous { store: store.name().to_owned(), problem }
 }
 
 /// The first byte of an entry: a rank's bytes follow, or another rank has stopped waiting for this one.
@@ -244,7 +203,7 @@ const ABSENT: &[u8] = &[0];
 
 /// The result of an exchange.
 #[derive(Serialize, Deserialize)]
-pub(crate) enum Verdict<T> {
+enum Verdict<T> {
     Made(T),
     /// The ranks that have not come, and the processes that the store has refused, in words.
     Missing(Vec<Rank>, String),

@@ -37,11 +37,10 @@ pub use crate::position::{
     CallRecord, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report,
 };
 pub use exchange::exchange;
-pub(crate) use exchange::{Board, Verdict, conclude, decide, enter, entry_of, hear};
+pub(crate) use exchange::{decide, entry_of};
 pub use failure_latch::FailureLatch;
 pub use position_source::PositionSource;
 pub use server::StoreServer;
-pub(crate) use server::rehearsal::{MemoryStore, Sent};
 pub use store::Store;
 pub use watch::Watch;
 

@@ -4,7 +4,6 @@ pub(crate) mod compare;
 pub(crate) mod explain;
 mod fit;
 mod goal;
-pub(crate) mod join;
 pub(crate) mod measure_rank;
 pub(crate) mod simulate;
 mod sizes;

@@ -83,9 +83,6 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// The bytes that it keeps for each process.
-    pub(crate) const PER_RANK: usize = size_of::<Link>();
-
     pub(crate) fn new(
         mut transport: Box<dyn Transport>,
         me: Rank,

@@ -9,7 +9,7 @@ use super::alike::{PROVIDER, PROVIDER_ADVICE, alike, cannot_reach};
 use crate::{
     engine::VERSION,
     error::{Error, Failure, Result},
-    rendezvous::{self, Board, Store},
+    rendezvous::{self, Store},
     runtime::{
         host::Host,
         roster::{Entry, Roster},
@@ -86,12 +86,9 @@ pub(super) fn decide<T: Serialize, R: Serialize + DeserializeOwned>(
     deadline: Instant,
     make: impl FnOnce(Vec<Vec<u8>>) -> std::result::Result<R, Failure>,
 ) -> Result<R> {
-    let store: &dyn Board = match store {
-        Some(store) => store,
-        None => {
-            let bytes = postcard::to_allocvec(value).unwrap_or_default();
-            return make(vec![bytes]).map_err(Error::Failed);
-        }
+    let Some(store) = store else {
+        let bytes = postcard::to_allocvec(value).unwrap_or_default();
+        return make(vec![bytes]).map_err(Error::Failed);
     };
     let bytes = postcard::to_allocvec(value).map_err(|error| Error::Rendezvous {
         store: store.name().to_owned(),
@@ -118,7 +115,7 @@ pub(super) enum Known {
 }
 
 /// The card of a rank that has taken part in the exchange.
-pub(super) fn fetch(store: &dyn Board, rank: Rank, deadline: Instant) -> Result<Entry> {
+pub(super) fn fetch(store: &Store, rank: Rank, deadline: Instant) -> Result<Entry> {
     let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
     let bytes = rendezvous::entry_of(store, KEY, rank, deadline)?;
     let bytes = bytes.ok_or_else(|| broken(format!("the card of rank {rank} is gone")))?;
@@ -128,7 +125,7 @@ pub(super) fn fetch(store: &dyn Board, rank: Rank, deadline: Instant) -> Result<
 }
 
 /// Of the exchange of cards.
-pub(super) const KEY: &str = "join";
+const KEY: &str = "join";
 
 /// Exchanges the cards of all ranks. The roster of more than `listed` ranks is yet to be spread.
 pub(super) fn exchange(
@@ -162,10 +159,7 @@ pub(super) fn exchange(
 }
 
 /// What rank 0 says of the cards of all ranks, and the roster if these are more than `listed`.
-pub(super) fn meet(
-    all: &[Vec<u8>],
-    listed: usize,
-) -> std::result::Result<(Meeting, Option<Arc<Roster>>), Failure> {
+fn meet(all: &[Vec<u8>], listed: usize) -> std::result::Result<(Meeting, Option<Arc<Roster>>), Failure> {
     match meeting(all)? {
         Meeting::Fits { chunk_bytes, roster } if all.len() > listed.max(1) => {
             let published = Published::new(&roster.bytes(), chunk_bytes);

@@ -1,5 +1,5 @@
-//! Making groups: `join` and `from_env` make the world (with `reach`, `near`, `address`, `cards`, `alike`, `greeting` and `spread`;
-//! `rehearsal` tells what that costs); `split` and `create` make other groups from a group.
+//! Making groups: `join` and `from_env` make the world (with `reach`, `near`, `address`, `cards`, `alike`, `greeting` and `spread`);
+//! `split` and `create` make other groups from a group.
 
 mod address;
 mod alike;
@@ -10,8 +10,7 @@ mod greeting;
 mod join;
 mod near;
 mod reach;
-mod rehearsal;
 mod split;
 mod spread;
 
-pub use self::{reach::describe_transport, rehearsal::JoinCost};
+pub use self::reach::describe_transport;

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     error::{Error, Failure, Result, clean, rank_list},
-    rendezvous::{Board, Store},
+    rendezvous::Store,
     runtime::host::Host,
 };
 
@@ -56,7 +56,7 @@ const SAME_NAME: &str =
     "ranks have drawn the same random name, as on machines that were restored from one snapshot";
 
 /// The store's key of the exchange.
-pub(super) const KEY: &str = "reach";
+const KEY: &str = "reach";
 
 /// Finds out how all ranks reach each other, and what names those that share memory with this rank, itself at least; nothing if it
 /// has none.
@@ -70,31 +70,32 @@ pub(super) fn find(
     let mut ways = decide(store, KEY, (rank, ranks), mine, deadline, |all| camps.begin(&all))?;
     let (mut able, mut first) = (mine.refused.is_none(), None::<Vec<u8>>);
     for round in 0.. {
-        let board = match (ways, store) {
+        let store = match (ways, store) {
             (Some(ways), _) => {
                 let first = first.as_ref().unwrap_or(&mine.address);
                 return Ok((ways, able.then(|| mine.host.id.scope(first))));
             }
-            (None, Some(board)) => board,
+            (None, Some(store)) => store,
             (None, None) => break,
         };
         if rank == 0 {
-            camps.name(board, round)?;
+            camps.name(store, round)?;
         }
         let mut tried = Ok(None);
         if able && first.is_none() {
-            let mut named = named(board, round, mine, deadline)?;
+            let mut named = named(store, round, mine, deadline)?;
             tried = try_them(&mine.address, &named);
             able = tried.is_ok();
             first = tried.as_ref().ok().copied().flatten().map(|at| named.swap_remove(at));
         }
-        ways = decide(store, &key(round), (rank, ranks), &tried, deadline, |all| camps.hear(&all, round))?;
+        ways =
+            decide(Some(store), &key(round), (rank, ranks), &tried, deadline, |all| camps.hear(&all, round))?;
     }
     Err(Error::Failed(Failure::Closed))
 }
 
 /// The key of a round of trying.
-pub(super) fn key(round: u32) -> String {
+fn key(round: u32) -> String {
     format!("{KEY}/{round}")
 }
 
@@ -104,9 +105,9 @@ fn place(round: u32, scope: u128) -> String {
 }
 
 /// The addresses that this rank is to try in a round.
-pub(super) fn named(board: &dyn Board, round: u32, mine: &Reach, deadline: Instant) -> Result<Vec<Vec<u8>>> {
-    let broken = |problem: String| Error::Rendezvous { store: board.name().to_owned(), problem };
-    let bytes = board.get(&place(round, mine.host.id.scope(&[])), deadline)?;
+fn named(store: &Store, round: u32, mine: &Reach, deadline: Instant) -> Result<Vec<Vec<u8>>> {
+    let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
+    let bytes = store.get(&place(round, mine.host.id.scope(&[])), deadline)?;
     let bytes = bytes.ok_or_else(|| broken("rank 0 has not named a rank to try in time".to_owned()))?;
     postcard::from_bytes(&bytes).map_err(|error| broken(format!("what rank 0 names cannot be read: {error}")))
 }
@@ -170,10 +171,10 @@ impl Camps {
     }
 
     /// Names at the store those who are to be tried in a round.
-    pub(super) fn name(&self, board: &dyn Board, round: u32) -> Result<()> {
+    fn name(&self, store: &Store, round: u32) -> Result<()> {
         self.named.iter().try_for_each(|(scope, named)| {
             let named: Vec<&[u8]> = named.iter().map(|&rank| &self.all[rank].address[..]).collect();
-            board.set(&place(round, *scope), &postcard::to_allocvec(&named).unwrap_or_default())
+            store.set(&place(round, *scope), &postcard::to_allocvec(&named).unwrap_or_default())
         })
     }
 

@@ -51,18 +51,18 @@ impl Contacts for Relatives {
 }
 
 /// The broadcast of `len` bytes from rank 0, in messages of at most `chunk` bytes.
-pub(super) fn job(rank: Rank, ranks: usize, len: usize, chunk: usize) -> Job<'static> {
+fn job(rank: Rank, ranks: usize, len: usize, chunk: usize) -> Job<'static> {
     Job { chunk: chunk.max(1), ..Job::new(Collective::Broadcast, rank, ranks, len) }
 }
 
 /// The schedule of this job, and its algorithm.
-pub(super) fn schedule(job: &Job<'_>) -> Option<(&'static Algorithm, Box<dyn Schedule>)> {
+fn schedule(job: &Job<'_>) -> Option<(&'static Algorithm, Box<dyn Schedule>)> {
     let algorithm = algorithm::find(ALGORITHM)?;
     Some((algorithm, algorithm.make(job)?))
 }
 
 /// The ranks that send to this one or get messages of it.
-pub(super) fn relatives(job: &Job<'_>) -> Vec<Rank> {
+fn relatives(job: &Job<'_>) -> Vec<Rank> {
     let mut all = BTreeSet::new();
     if let Some((_, mut schedule)) = schedule(job) {
         schedule.sources(&mut |from| _ = all.insert(from));
@@ -162,4 +162,41 @@ fn broadcast(engine: &mut Engine, check: &Check<'_>, job: &Job<'_>, mut bytes: V
     let done = outcome.take().ok_or_else(unable)?.map_err(Error::Failed)?;
     let bytes = done.memory.and_then(|memory| memory.downcast::<Vec<u8>>().ok());
     bytes.map(|bytes| *bytes).ok_or_else(unable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_next_to_each_other_in_the_trees() {
+        for ranks in [2, 3, 5, 64, 65, 1000_usize] {
+            let next = |rank: Rank| relatives(&job(rank, ranks, 30 * ranks, 1000));
+            let all: Vec<_> = (0..ranks).map(next).collect();
+            for (rank, next) in all.iter().enumerate() {
+                assert!(!next.is_empty() && next.len() <= 6, "{next:?}");
+                assert!(
+                    next.iter().all(|&other| other != rank && all[other].contains(&rank)),
+                    "{rank}: {next:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn no_rank_sends_more_than_one_roster() {
+        const CHUNK: usize = 1000;
+        for ranks in [2, 3, 65, 1000_usize] {
+            let len = 62 * ranks;
+            let sends = |rank: Rank| -> usize {
+                let (_, mut schedule) = schedule(&job(rank, ranks, len, CHUNK)).unwrap();
+                let steps = std::iter::from_fn(|| schedule.next(0));
+                steps.map(|step| if let Step::Put { from, .. } = step { from.len } else { 0 }).sum()
+            };
+            let sent: Vec<_> = (0..ranks).map(sends).collect();
+            // A tree has half of it, in whole chunks.
+            assert!(sent.iter().all(|&bytes| bytes <= len + CHUNK), "{ranks} ranks: {sent:?}");
+            assert_eq!(sent.iter().sum::<usize>(), len * (ranks - 1), "each other rank gets one");
+        }
+    }
 }

@@ -6,7 +6,6 @@ mod connection;
 pub(super) mod fuzz;
 mod members;
 mod process;
-pub(super) mod rehearsal;
 mod same_user;
 mod values;
 mod warnings;

@@ -46,6 +46,7 @@ impl Columns {
     }
 
     /// The bytes of memory that they take.
+    #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         let bytes = |column: &Column| match column {
             Column::Same(_) => 0,

@@ -3,7 +3,6 @@
 
 mod columns;
 mod entry;
-pub(crate) mod imagined;
 #[cfg(test)]
 mod tests;
 
@@ -138,19 +137,6 @@ impl Roster {
             return None;
         }
         Record::parse(&self.records.record(rank, self.host_number(rank)?))
-    }
-
-    /// The bytes of memory that it takes.
-    pub(crate) fn memory(&self) -> usize {
-        let names = |names: &[String]| names.iter().map(|it| it.len() + size_of::<String>()).sum::<usize>();
-        let cores = |cores: &Cores| size_of::<Cores>() + 4 * cores.processors.len();
-        size_of::<Self>()
-            + self.host_of.memory()
-            + self.records.memory()
-            + names(&self.names)
-            + names(&self.devices)
-            + self.cores.iter().map(cores).sum::<usize>()
-            + size_of_val(&*self.scopes)
     }
 
     /// What a rank told of itself.

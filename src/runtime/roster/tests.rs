@@ -1,6 +1,24 @@
 //! Rosters: nothing is lost, little is sent, and broken ones are refused.
 
-use super::{imagined::entries, *};
+mod imagined;
+
+use self::imagined::entries;
+use super::*;
+
+impl Roster {
+    /// The bytes of memory that it takes.
+    fn memory(&self) -> usize {
+        let names = |names: &[String]| names.iter().map(|it| it.len() + size_of::<String>()).sum::<usize>();
+        let cores = |cores: &Cores| size_of::<Cores>() + 4 * cores.processors.len();
+        size_of::<Self>()
+            + self.host_of.memory()
+            + self.records.memory()
+            + names(&self.names)
+            + names(&self.devices)
+            + self.cores.iter().map(cores).sum::<usize>()
+            + size_of_val(&*self.scopes)
+    }
+}
 
 #[test]
 fn a_roster_holds_what_the_ranks_told() {

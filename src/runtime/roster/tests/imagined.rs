@@ -1,10 +1,9 @@
-//! Ranks that do not exist, to rehearse how many of them join: what differs between ranks of a cluster differs between these.
+//! Cards of ranks that do not exist: what differs between ranks of a cluster differs between these.
 #![allow(clippy::cast_possible_truncation, reason = "random bits, and few hosts")]
 
 use std::net::SocketAddr;
 
-use super::{Cores, Entry, Nic};
-use crate::runtime::host::{Host, HostId};
+use super::{Cores, Entry, Host, HostId, Nic};
 
 /// A random number of this seed and index.
 fn random(seed: u64, index: usize) -> u64 {
@@ -13,13 +12,13 @@ fn random(seed: u64, index: usize) -> u64 {
 }
 
 /// The address of a rank's shared memory.
-pub(crate) fn near(rank: usize) -> Vec<u8> {
+fn near(rank: usize) -> Vec<u8> {
     let own: Vec<u8> = (3..7).flat_map(|seed| random(seed, rank).to_le_bytes()).collect();
     [&b"unisono-shm\x04"[..], &own].concat()
 }
 
 /// The entries of ranks that follow each other on hosts, over sockets, or with `shm` over these and shared memory.
-pub(crate) fn entries(ranks: usize, per_host: usize, shm: bool) -> Vec<Entry> {
+pub(super) fn entries(ranks: usize, per_host: usize, shm: bool) -> Vec<Entry> {
     let entry = |rank: usize| {
         let host = rank / per_host;
         let ip = [10, 1, (host >> 8) as u8, host as u8];
