@@ -121,7 +121,7 @@ mod sealed {
 
 /// A Rust type that collectives can move and reduce. Sealed: the twelve of [`Dtype`].
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no element type of unisono",
+    message = "`{Self}` is not an element type of unisono",
     label = "no element type",
     note = "the element types are f32, f64, i8 to i64, u8 to u64, and f16 and bf16 of the crate `half`",
     note = "usize and isize differ between machines: convert them to u64 and i64; values of other types travel as objects, by \

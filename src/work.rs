@@ -53,7 +53,8 @@ pub(crate) type Opening<T> = Box<dyn FnOnce() -> Result<T> + Send>;
 #[must_use = "`wait` returns the memory that the call was given"]
 pub struct Work<T> {
     outcome: Arc<Outcome>,
-    /// Dropped with the last handle of the world, which ends all operations: a forgotten `Work` keeps nothing alive.
+    /// A weak reference: the last handle of the world drops the driver, which ends all operations, so a forgotten `Work` keeps nothing
+    /// alive.
     driver: Weak<dyn Driver>,
     /// Makes the result from what the operation returns.
     open: fn(Done) -> Option<Result<T>>,

@@ -29,7 +29,7 @@ fn at<'a, 'y>(yaml: &'a Yaml<'y>, path: &str) -> &'a Yaml<'y> {
 }
 
 fn text<'a>(yaml: &'a Yaml<'_>, path: &str) -> &'a str {
-    at(yaml, path).as_str().unwrap_or_else(|| panic!("{path} is no text"))
+    at(yaml, path).as_str().unwrap_or_else(|| panic!("{path} is not text"))
 }
 
 fn number(yaml: &Yaml<'_>, path: &str) -> i64 {

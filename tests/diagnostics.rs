@@ -61,7 +61,7 @@ fn the_compiler_names_the_types_that_can_be_sent() {
     for (element, name) in [("1_usize", "usize"), ("1_i128", "i128"), ("true", "bool"), ("'a'", "char")] {
         let message = said(&format!("group.all_reduce(&mut [{element}], ReduceOp::Sum)?;"));
         for wanted in [
-            &format!("`{name}` is no element type of unisono")[..],
+            &format!("`{name}` is not an element type of unisono")[..],
             "the element types are f32, f64, i8 to i64, u8 to u64, and f16 and bf16 of the crate `half`",
             "usize and isize differ between machines: convert them to u64 and i64",
         ] {

@@ -115,7 +115,7 @@ impl Broadcast {
         let limits = group.limits();
         let (ranks, provider) = (group.size(), &limits.provider);
         let done = match (sent, writers) {
-            (0, 0) => "it was there already, so that nothing was sent or written".to_owned(),
+            (0, 0) => "it was there already; nothing was sent or written".to_owned(),
             (0, _) => format!(
                 "nothing was left to send, written by {writers} of {ranks} ranks, synced to disk in {:.3} s",
                 moving + syncing

@@ -128,8 +128,8 @@ fn what_goes_wrong_is_told_once_and_fails_all() {
     for (words, said) in [
         ("none --to to", "unisono broadcast: none on rank 0: opening it: No such file or directory"),
         ("model --to to.$RANK", "unisono broadcast: to.1 on rank 1: making the directory: "),
-        (". --to to", ". on rank 0: is no regular file"),
-        ("/dev/zero --to to", "/dev/zero on rank 0: is no regular file"),
+        (". --to to", ". on rank 0: is not a regular file"),
+        ("/dev/zero --to to", "/dev/zero on rank 0: is not a regular file"),
         (
             "/proc/self/status --to to",
             "/proc/self/status on rank 0: the system says that it has 0 bytes, and reading it gives more: it is made while \
@@ -187,7 +187,7 @@ fn what_another_user_laid_there_is_not_adopted() {
     assert!(status.unwrap().success());
     let output = broadcast(2, here, "model --to to");
     assert!(output.status.success(), "{output:?}");
-    assert!(text(&output.stderr).contains("not ours, and left alone"), "{output:?}");
+    assert!(text(&output.stderr).contains("not written by unisono, and left unchanged"), "{output:?}");
     let about = fs::symlink_metadata(to.join("model")).unwrap();
     assert!(about.is_file() && about.uid() == 0 && about.len() == 100_000, "{about:?}");
     let partial = fs::metadata(to.join(".model.unisono-part")).unwrap();

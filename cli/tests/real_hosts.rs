@@ -186,7 +186,7 @@ fn problems_name_the_host(hosts: &Network) {
     for (host, words) in [
         ("no-such-host", ["Could not resolve", "correct the name"]),
         ("nobody", ["Permission denied", "ssh-copy-id nobody"]),
-        ("stranger", ["Host key verification failed", "judge the key"]),
+        ("stranger", ["Host key verification failed", "check the key"]),
         ("down", ["No route to host", "sshd runs"]),
     ] {
         let output = hosts.run(&["--hosts", &format!("h1,{host}"), "-n", "2", "true"]).output().unwrap();

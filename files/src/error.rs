@@ -57,7 +57,7 @@ pub enum Problem {
         reason: String,
     },
     /// The source is a directory, a pipe or a device.
-    #[error("is no regular file")]
+    #[error("is not a regular file")]
     NotRegular,
     /// The source is longer or shorter than the length that the system reports.
     #[error(
@@ -87,7 +87,7 @@ pub enum Problem {
         got: u128,
     },
     /// The name is invalid, or leads out of the directory.
-    #[error("{name:?} is no name of a file in a directory")]
+    #[error("{name:?} is not the name of a file in a directory")]
     Name {
         /// The name, as far as it can be shown.
         name: String,
@@ -112,12 +112,12 @@ pub enum Problem {
         reason: String,
     },
     /// The ranks that need pieces cannot form a group.
-    #[error("those who lack it cannot be a group: {reason}")]
+    #[error("the ranks that lack it cannot form a group: {reason}")]
     Group {
         /// Why not.
         reason: String,
     },
-    /// The source is no .safetensors file, or lacks tensors that were asked for.
+    /// The source is not a .safetensors file, or lacks tensors that were asked for.
     #[error("{problem}")]
     Tensors {
         /// What is wrong, and which tensors there are.

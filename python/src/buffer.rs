@@ -43,7 +43,7 @@ pub(crate) fn memory_of(file: RawFd, offset: u64, bytes: usize) -> unisono::Resu
     if file < 0 {
         return Err(Error::Argument {
             call: "buffer_from",
-            problem: format!("{file} is no file descriptor"),
+            problem: format!("{file} is not a file descriptor"),
         });
     }
     // SAFETY: not -1. If it is closed meanwhile, or no descriptor at all, the system says so.

@@ -274,7 +274,7 @@ impl<'de> Deserialize<'de> for Value {
         let Some(code) = mark else { return Ok(value) };
         match Mark::of(code).filter(|mark| fits(*mark, &value)) {
             Some(mark) => Ok(Self::Marked(mark, Box::new(value))),
-            None => Err(D::Error::custom(format!("its mark {code} is none that such a value has"))),
+            None => Err(D::Error::custom(format!("such a value cannot have the mark {code}"))),
         }
     }
 }
@@ -354,7 +354,7 @@ impl<'de> Visitor<'de> for Any {
         let mut pairs = Vec::new();
         while let Some((key, value)) = map.next_entry()? {
             if !Value::is_hashable(&key) {
-                return Err(A::Error::custom("a key of a map is one that Python's dict cannot have"));
+                return Err(A::Error::custom("a map has a key that Python's dict cannot have"));
             }
             pairs.push((key, value));
         }

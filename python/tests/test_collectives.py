@@ -263,7 +263,7 @@ def memory_from_outside(group: Group) -> None:
         same(elements, wanted)
     with open("/dev/null", "r+b") as file, pytest.raises(unisono.Error, match="memfd"):
         group.buffer_from(file, 4)
-    with pytest.raises(ValueError, match="-1 is no file descriptor"):
+    with pytest.raises(ValueError, match="-1 is not a file descriptor"):
         group.buffer_from(-1, 4)
     with pytest.raises(TypeError, match="buffer_from: elements of object"):
         group.buffer_from(0, 4, "O")

@@ -132,7 +132,7 @@ impl Borrowed<'static> {
 }
 
 impl Borrowed<'_> {
-    /// Copies the input to `aside` and takes the copy for it, so that it lies apart from the output. The duty of
+    /// Copies the input to `aside` and uses the copy instead, so that the input does not overlap the output. The duty of
     /// [`apart`](Self::apart) holds for `aside` too.
     pub(crate) fn set_aside(&mut self, aside: &mut Aside) -> Result<(), SpanError> {
         let input = self.input.copied_to(aside)?;

@@ -19,7 +19,7 @@ pub(crate) struct Fresh {
 }
 
 impl Fresh {
-    /// Memory for this many elements, of which none is provided; `None` if it cannot be allocated.
+    /// Memory for this many elements, none of which is zeroed yet; `None` if it cannot be allocated.
     pub(crate) fn new(dtype: Dtype, count: usize) -> Option<Self> {
         let mut elements = Tensor::room(dtype, count)?;
         let (start, bytes) = (elements.start(), count * dtype.size());

@@ -8,7 +8,7 @@ use unisono_transport::{Memory, Region};
 /// # Safety
 /// As [`Memory::borrowed`].
 pub(super) unsafe fn borrow_raw(base: *mut u8, len: usize) -> Region {
-    // Where there is no byte, the address may be anything.
+    // If there are no bytes, the address may be anything.
     let base = if len == 0 { NonNull::<u128>::dangling().as_ptr().cast() } else { base };
     // SAFETY: by the caller's promise.
     Region::unregistered(unsafe { Memory::borrowed(base, len) })

@@ -20,7 +20,7 @@ use crate::dtype::Element;
 /// Elements in memory that is registered with the transport, so that every provider sends them without a copy. It dereferences to a
 /// slice, so that every call that takes a slice takes it, or a part of it.
 ///
-/// [`crate::ProcessGroup::buffer`] allocates it, and [`crate::ProcessGroup::buffer_from`] makes it of memory that is there. It may
+/// [`crate::ProcessGroup::buffer`] allocates it, and [`crate::ProcessGroup::buffer_from`] makes it of existing memory. It may
 /// outlive the group.
 pub struct Buffer<T> {
     region: Region,
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// The child would wait for the lock for ever.
+    /// In a forked child the lock may be held for ever.
     #[test]
     fn a_buffer_is_dropped_in_a_forked_child_whatever_its_parent_holds() {
         let registry = Arc::new(Registry::default());

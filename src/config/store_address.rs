@@ -21,14 +21,15 @@ pub enum StoreAddress {
     /// `file:///directory`, shared by all ranks.
     File(PathBuf),
     /// On one of several hosts, at one of several ports: rank 0 takes the first port that is free on its host, and the others look for
-    /// the store of their job. For launchers that tell the hosts of a job and not which of them has rank 0.
+    /// the store of their job. This is for launchers that name the hosts of a job, but not the host of rank 0.
     Among {
         /// Names or addresses, the likeliest first.
         hosts: Vec<String>,
         /// The ports, in the order in which they are tried.
         ports: Vec<u16>,
     },
-    /// Where rank 0 says by the process manager, in the words of PMI 1: for MPICH, Intel MPI and Flux. A process can meet in this way
+    /// At the place that rank 0 publishes through the process manager, by PMI 1: for MPICH, Intel MPI and Flux. A process can meet in
+    /// this way
     /// once.
     Pmi {
         /// The descriptor of the connection to the process manager, `PMI_FD`.

@@ -18,7 +18,7 @@ pub struct Variable {
     pub name: &'static str,
     /// Its meaning and its values.
     pub meaning: &'static str,
-    /// What holds if it is not set.
+    /// The default, if it is not set.
     pub default: &'static str,
     /// Sets the field; `None` for those that [`crate::launch`] or the Python package reads.
     set: Option<Set>,
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// The ends of every range in the table are taken, and what is beyond them is refused.
+    /// The ends of every range in the table are accepted, and values beyond them are refused.
     #[test]
     fn ranges_are_as_documented() {
         // Of two settings with a common bound, the other has its least value.
@@ -309,7 +309,7 @@ mod tests {
             let error = set(name, value).unwrap_err();
             let Error::Config { value: Some(_), problem, .. } = &error else { panic!("{error}") };
             assert!(problem.contains(words), "{error}");
-            // It may be wrong only together with another.
+            // The value may be wrong only together with another one.
             let together = format!("UNISONO_LANES × UNISONO_BULK_SLOTS={}: ", 66);
             let message = error.to_string();
             assert!(

@@ -1,4 +1,4 @@
-//! Why a group ended. The first failure is told to every rank.
+//! Why a group ended. Every rank gets the first failure.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use unisono_schedule::Rank;
 
 use super::text::{MAX_TEXT, clean};
 
-/// Why a group ended. The store tells the first failure to every rank, and every rank returns the same failure. Ranks are
+/// Why a group ended. The store sends the first failure to every rank, and every rank returns the same failure. Ranks are
 /// ranks in the world.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
@@ -190,14 +190,15 @@ pub enum Failure {
         /// What arrived.
         what: String,
     },
-    /// The group has ended in good order: it was left, or its last handle was dropped. Only what is still used after that gets it.
+    /// The group has ended in good order: it was left, or its last handle was dropped. Only calls that use it afterwards get this
+    /// failure.
     #[error("the group has ended")]
     Closed,
     /// Two ranks gave different lists of members to [`create_group`](crate::ProcessGroup::create_group), with the same tag.
     #[error("{}create_group(tag {tag}): rank {} has the ranks {}, rank {} has the ranks {}", within(.group),
         .left.0, .left.1, .right.0, .right.1)]
     Members {
-        /// The name and the ranks of the group of which they make one; empty for the world.
+        /// The name and the ranks of the parent group; empty for the world.
         group: Box<str>,
         /// The tag.
         tag: u64,

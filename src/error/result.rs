@@ -132,7 +132,7 @@ pub enum Error {
 
 /// What to do about ranks that have not come.
 fn advice(refused: &str) -> String {
-    let longer = "start them with the same address, or give them longer by UNISONO_JOIN_TIMEOUT";
+    let longer = "start them with the same address, or set a longer UNISONO_JOIN_TIMEOUT";
     if refused.is_empty() { longer.to_owned() } else { format!("the store has refused {}", shown(refused)) }
 }
 

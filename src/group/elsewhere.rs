@@ -30,9 +30,9 @@ impl ProcessGroup {
         let (sender, receiver) = channel();
         let run = move || {
             let ended = calls(&handle);
-            // Before the caller goes on, who may leave with the last handle.
+            // The handle is dropped before the caller goes on: the caller may leave, which needs the last handle.
             drop(handle);
-            // Nobody receives it if the caller has stopped waiting.
+            // The send fails if the caller has stopped waiting.
             let _unheard = sender.send(ended);
         };
         let thread = thread::Builder::new().name("unisono-call".to_owned()).spawn(run).map_err(|error| {
@@ -44,7 +44,7 @@ impl ProcessGroup {
                 Ok(ended) => return Ok(Some(ended)),
                 Err(RecvTimeoutError::Timeout) if go_on() => {}
                 Err(RecvTimeoutError::Timeout) => return Ok(None),
-                // It has told nothing, so it has panicked.
+                // The thread sent nothing, so it has panicked.
                 Err(RecvTimeoutError::Disconnected) => {
                     return thread.join().map(|()| None).or_else(|panic| resume_unwind(panic));
                 }

@@ -35,7 +35,7 @@ use crate::{
 pub struct Request<'a> {
     /// The collective.
     pub collective: Collective,
-    /// The type of the elements. What is only moved may have any type of the right size, for instance [`Dtype::U8`].
+    /// The type of the elements. Elements that are only moved may have any type of the right size, for instance [`Dtype::U8`].
     pub dtype: Dtype,
     /// What the caller calls the type, if it is moved as another: ranks compare it, and errors name it.
     pub alias: Alias,
@@ -230,7 +230,7 @@ impl ProcessGroup {
         batch: impl IntoIterator<Item = (MessageRequest, Foreign)>,
     ) -> Result<Vec<Work<(Foreign, Rank)>>> {
         let mut batch: Vec<_> = batch.into_iter().collect();
-        // Before anything is copied.
+        // Checked before anything is copied.
         for (request, data) in &batch {
             self.erased_message(request, data)?;
         }
@@ -375,7 +375,7 @@ impl<'a> Ready<'a> {
         CallSpec { uneven: uneven.map(|it| Uneven { input: &it.input, output: &it.output }), ..self.spec }
     }
 
-    /// Uneven blocks that a rank gets do not lie where those lay that it gave, unless their lengths are the same.
+    /// The uneven blocks that a rank gets replace those that it gives only if their lengths are the same.
     fn arranged<'b>(&self, mut borrowed: Borrowed<'b>) -> Borrowed<'b> {
         let moved = self.collective == Collective::AllToAll
             && self.uneven.as_ref().is_some_and(|known| known.input != known.output);

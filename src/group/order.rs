@@ -17,7 +17,7 @@ use crate::{
     runtime::Runtime,
 };
 
-/// What calls of a group change.
+/// The state that calls of a group change.
 #[derive(Default)]
 pub(crate) struct State {
     /// The number of groups that were made from this one.
@@ -65,14 +65,14 @@ impl Drop for Engaged<'_> {
 }
 
 impl Order {
-    /// The state, once no other thread has it.
+    /// Waits until no other thread has the state, and returns it.
     pub(crate) fn state(&self, runtime: &Runtime) -> Result<MutexGuard<'_, State>> {
         runtime.check_process()?;
         Ok(match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(state)) => state.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                // Until another thread's call has ended.
+                // Waits until the call of another thread has ended.
                 let _waiting = runtime.callers.wait();
                 self.state.lock().unwrap_or_else(PoisonError::into_inner)
             }
@@ -86,7 +86,7 @@ impl Order {
         Ok(Engaged { order: self, group, state })
     }
 
-    /// The state to leave with: an asynchronous call of another thread does not wait for the end of that.
+    /// The state for leaving. An asynchronous call of another thread does not wait until leaving has ended.
     pub(crate) fn leaving(&self, runtime: &Runtime) -> Result<MutexGuard<'_, State>> {
         let state = self.state(runtime)?;
         self.leaving.store(true, Ordering::Release);
@@ -106,7 +106,7 @@ impl Order {
             Err(TryLockError::WouldBlock) if self.engaged.load(Ordering::Acquire) => {
                 runtime.check_calls(call)?;
                 self.waiting().push(task);
-                // Either the call that was engaged sees it, or that has ended.
+                // Either the engaged call sees this entry, or it has ended.
                 if !self.engaged.load(Ordering::Acquire) {
                     let _state = self.state(runtime)?;
                     self.begin_waiting(group);
@@ -121,7 +121,7 @@ impl Order {
         Ok(())
     }
 
-    /// Begins what has waited. The caller has the state.
+    /// Begins the calls that have waited. The caller has the state.
     fn begin_waiting(&self, (runtime, comm_id): (&Runtime, CommId)) {
         for mut task in mem::take(&mut *self.waiting()) {
             task.completion.restart();

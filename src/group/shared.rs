@@ -59,7 +59,7 @@ pub(crate) struct Shared {
 /// they do not keep the group from ending.
 pub(crate) struct Membership {
     pub shared: Arc<Shared>,
-    /// That of the group from which this one was made, which ends after it; `None` for the world.
+    /// The handle of the parent group, which ends after this one; `None` for the world.
     #[expect(dead_code, reason = "kept for its drop")]
     pub parent: Option<Arc<Self>>,
 }
@@ -74,7 +74,7 @@ impl Shared {
         Arc::<Runtime>::clone(&self.runtime)
     }
 
-    /// The group's state, once no other thread has it.
+    /// Waits until no other thread has the group's state, and returns it.
     pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
         self.order.state(&self.runtime)
     }
@@ -122,7 +122,7 @@ impl Shared {
         let started = self.runtime.start(self.comm_id, planned, self.timeout(options), &mut || None)?;
         match started {
             (Called::Ended(number), _) => {
-                // Those before it have ended.
+                // The operations before it have ended.
                 self.latest.store(number + 1, Ordering::Relaxed);
                 Ok(Some(number))
             }
@@ -259,7 +259,7 @@ impl Shared {
         Ok(self.operation(plan, borrowed, pairs))
     }
 
-    /// The failure of the group that an error is in the middle of a call, because the other ranks go on.
+    /// Turns an error in the middle of a call into a failure of the group, because the other ranks go on.
     pub(crate) fn midway(&self, error: Error) -> Failure {
         match error {
             Error::Failed(failure) => failure,
@@ -312,7 +312,7 @@ impl Shared {
         self.fail(self.runtime.monitor.explain(stop, stalled))
     }
 
-    /// Leaves the world with all other ranks; does nothing on another group. Tells a failure that no call has returned.
+    /// Leaves the world with all other ranks; does nothing on another group. Returns a failure that no call has returned.
     pub(crate) fn shut_down(&self) -> Result<()> {
         self.runtime.check_process()?;
         let knew = self.runtime.knows();
@@ -323,11 +323,12 @@ impl Shared {
         left
     }
 
-    /// As `shut_down`, when the last handle of the world is dropped; but a panic does not wait for the other ranks, and tells them.
+    /// As `shut_down`, when the last handle of the world is dropped. If the thread panics, it does not wait for the other ranks, but
+    /// reports the panic to them.
     fn dropped(&self) -> Result<()> {
         let runtime = &self.runtime;
         match runtime.ended_by() {
-            // The others may be gone: there is nobody to tell.
+            // The other ranks may have ended, so no rank needs a report.
             _ if runtime.has_left() => Ok(()),
             Some(failure) => {
                 if !runtime.knows() {
@@ -356,7 +357,7 @@ impl Shared {
             return Ok(());
         }
         self.runtime.check()?;
-        // Operations that nobody has waited for end first: other ranks wait for them.
+        // Operations that no call has waited for end first, because other ranks wait for them.
         self.runtime.drain()?;
         self.last_barrier(Cargo::Leaving)?;
         // All ranks are here. Once all that they sent has arrived too, a message that nobody received is an error on all ranks, none
@@ -376,7 +377,7 @@ impl Shared {
     }
 
     /// One of the two barriers by which all ranks leave the world. Ranks may leave at any time, so it waits as long as one that lives
-    /// has not begun to leave. From when all have, only messages are missing, and the timeout counts.
+    /// has not begun to leave. Once all have begun, only messages are missing, and the timeout counts.
     fn last_barrier(&self, cargo: Cargo) -> Result<()> {
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, 0) };
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
@@ -444,7 +445,7 @@ impl Drop for Membership {
             return;
         }
         if *comm_id != WORLD {
-            // No rank waits for the end of another group than the world. If it fails, so has the world, whose end tells.
+            // Ranks wait only for the end of the world. If this group has failed, the world has failed, too, and reports it when it ends.
             if !runtime.over() && !runtime.has_left() {
                 drop(runtime.leave(*comm_id));
             }

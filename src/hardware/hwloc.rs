@@ -91,8 +91,8 @@ impl Hardware {
     fn load(builder: Result<TopologyBuilder, String>) -> io::Result<Self> {
         let load = |mut builder: TopologyBuilder| {
             let text = |error: &dyn std::error::Error| error.to_string();
-            // By itself it would run on each processor in turn, to ask it for what the system has said already. Elsewhere there is no such
-            // component, and leaving it out fails.
+            // This component would run on each processor in turn, to ask for what the system has said already. On other architectures it
+            // does not exist, and leaving it out fails.
             if cfg!(target_arch = "x86_64") {
                 builder = builder.without_component("x86").map_err(|error| text(&error))?;
             }
@@ -139,14 +139,14 @@ fn doubt(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
             "{name}={value} describes another host; unset it, or set HWLOC_THISSYSTEM=1 too if it describes this one"
         ));
     }
-    // hwloc would take what the system says in its place, without a word.
+    // hwloc would silently use the system's description instead.
     let read = match name {
         "HWLOC_XMLFILE" => {
             outside::read_text(Path::new(&value), LARGEST).and_then(|text| Hardware::from_xml(&text))
         }
         _ => Hardware::from_synthetic(&value),
     };
-    read.err().map(|error| format!("{name}={value}: {error}; mend it or unset it"))
+    read.err().map(|error| format!("{name}={value}: {error}; correct it or unset it"))
 }
 
 fn invalid(problem: String) -> io::Error {
@@ -191,7 +191,7 @@ fn device(object: &TopologyObject) -> Option<Device> {
     Some(Device { name: text(object.name()?), rdma, node: node.map(usize::from) })
 }
 
-/// How deep the elements of a text in XML lie in one another.
+/// The nesting depth of the elements of an XML text.
 fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     for tag in text.split('<').skip(1) {
@@ -269,7 +269,7 @@ mod tests {
         let hardware = Hardware::from_xml(&text).unwrap();
         let nodes: Vec<_> =
             hardware.nodes.iter().map(|it| (it.number, it.processors.to_string(), it.memory)).collect();
-        // The last has memory alone: it is near all processors.
+        // The last node has only memory: it is near all processors.
         assert_eq!(
             nodes,
             [

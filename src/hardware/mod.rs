@@ -17,7 +17,7 @@ pub use self::processors::Processors;
 #[cfg(not(feature = "hwloc"))]
 pub use self::undescribed::hwloc_version;
 
-/// The most processors of a host: what is said beyond that is not believed.
+/// The most processors of a host: larger numbers are ignored.
 const MOST: usize = 1 << 16;
 
 /// A host's hardware. Sets of processors are in the order of their first one.
@@ -73,7 +73,7 @@ pub struct Device {
 }
 
 impl Hardware {
-    /// What is known without a description: a core for each processor that this process may use.
+    /// The hardware as it is assumed without a description: a core for each processor that this process may use.
     fn undescribed() -> io::Result<Self> {
         let allowed = Processors::allowed()?;
         let cores = allowed.iter().map(|processor| [processor].into_iter().collect()).collect();

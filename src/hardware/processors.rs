@@ -61,7 +61,7 @@ impl Processors {
         others.0.is_subset(&self.0)
     }
 
-    /// Those that are among `others` too.
+    /// The processors that are in both sets.
     #[must_use]
     pub fn and(&self, others: &Self) -> Self {
         Self(&self.0 & &others.0)
@@ -92,7 +92,7 @@ impl FromIterator<usize> for Processors {
     }
 }
 
-/// As the system and `taskset` write them: `0-3,8`.
+/// The set as the system and `taskset` write it: `0-3,8`.
 impl fmt::Display for Processors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (first, last)) in self.ranges().enumerate() {
@@ -116,7 +116,7 @@ impl Serialize for Processors {
 impl<'de> Deserialize<'de> for Processors {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let list = String::deserialize(deserializer)?;
-        Self::parse(&list).ok_or_else(|| D::Error::custom(format!("{list:?} is no list of processors")))
+        Self::parse(&list).ok_or_else(|| D::Error::custom(format!("{list:?} is not a list of processors")))
     }
 }
 

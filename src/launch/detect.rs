@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{config::Token, error::Result};
 
-/// What a launcher tells a process.
+/// The launch information that a process gets from its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The launcher whose variables were read: `unisono`, `torchrun`, `Open MPI`, `PALS`, `MPICH`, `Flux`, `Slurm` or
@@ -22,9 +22,9 @@ pub struct Launch {
     pub rank: Rank,
     /// The world size.
     pub ranks: usize,
-    /// Its number among the ranks of its host, if the launcher tells it.
+    /// The process's number among the ranks of its host, if the launcher sets it.
     pub local_rank: Option<usize>,
-    /// The number of ranks on its host, if the launcher tells it.
+    /// The number of ranks on its host, if the launcher sets it.
     pub local_ranks: Option<usize>,
     /// Where ranks meet.
     pub meeting: Meeting,
@@ -62,7 +62,7 @@ pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
     Ok(Launch { launcher: family.name, rank, ranks, local_rank, local_ranks, meeting, job, token })
 }
 
-/// A rank's number on its host, and the number of ranks there, as far as the launcher tells them; and the variables that do.
+/// A rank's number on its host and the number of ranks there, if the launcher sets them, and the variables that contain them.
 struct Local {
     rank: Option<usize>,
     ranks: Option<usize>,
@@ -95,7 +95,7 @@ pub(super) fn job(variable: &impl Fn(&str) -> Option<String>, family: &Family) -
     let step = || Some(format!("slurm-{}.{}", variable("SLURM_JOB_ID")?, variable("SLURM_STEP_ID")?));
     let job = match family.name {
         "torchrun" => variable("TORCHELASTIC_RUN_ID"),
-        // The second is Open MPI 4's.
+        // Open MPI 4 sets the second variable.
         "Open MPI" => variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid")),
         "PALS" => variable("PALS_APID"),
         "Flux" => variable("FLUX_JOB_ID"),

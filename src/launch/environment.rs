@@ -33,7 +33,7 @@ impl Config {
     }
 
     /// What [`from_env`](Self::from_env) gives, but returns the first error among the settings beside the settings that precede it, with
-    /// defaults for the rest. With these the rank can meet the others and tell them of the error. Where only the place to meet is not
+    /// defaults for the rest. With these the rank can meet the others and report the error to them. Where only the place to meet is not
     /// known, that is the error, and the store is `None` though there are several ranks.
     pub(crate) fn read_env() -> Result<(Self, Option<Error>)> {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());

@@ -46,7 +46,7 @@ pub(super) const FAMILIES: [Family; 8] = [
         rank: "FLUX_TASK_RANK",
         ranks: "FLUX_JOB_SIZE",
         local_rank: "FLUX_TASK_LOCAL_ID",
-        // Flux tells how many hosts a job has, not how many ranks each has.
+        // Flux sets the number of hosts of a job, not the number of ranks on each.
         local_ranks: "FLUX_JOB_NNODES",
     },
     Family {
@@ -66,7 +66,7 @@ pub(super) const FAMILIES: [Family; 8] = [
     Family {
         name: "Slurm",
         rank: "SLURM_PROCID",
-        // Not SLURM_NTASKS, which a batch script has too, with SLURM_PROCID=0, although it is no step.
+        // SLURM_NTASKS is not read: a batch script has it too, with SLURM_PROCID=0, although it is not a step.
         ranks: "SLURM_STEP_NUM_TASKS",
         local_rank: "SLURM_LOCALID",
         local_ranks: "SLURM_STEP_TASKS_PER_NODE",

@@ -21,7 +21,7 @@ pub enum Meeting {
     Nowhere,
 }
 
-/// How many ports a job has. Among 64 jobs of a host the first is another's in 9 % of cases.
+/// The number of ports of a job. Among 64 jobs on a host, the first port belongs to another job in 9 % of cases.
 const PORTS: u64 = 8;
 
 /// The port of a LeaderWorkerSet's leader where no variable names one. A pod has its own ports.
@@ -83,7 +83,8 @@ pub(super) fn meeting(
     }
 }
 
-/// Where ranks on several hosts meet whose launcher is not Slurm: by PMI, else on a host of the Slurm job in which the launcher runs.
+/// The place where ranks on several hosts meet if their launcher is not Slurm: through PMI, else on a host of the Slurm job in which the
+/// launcher runs.
 fn by_other_means(
     variable: &impl Fn(&str) -> Option<String>,
     family: &Family,
@@ -91,7 +92,7 @@ fn by_other_means(
     job: &str,
 ) -> Result<Option<StoreAddress>> {
     let step = slurm::is_step(variable, family.local_rank, ranks);
-    // Slurm's PMI server takes one initialization from each task, and it may be wanted for MPI.
+    // Slurm's PMI server accepts one initialization from each task, and MPI may need it.
     if matches!(family.name, "MPICH" | "Flux")
         && !step
         && let Some(descriptor) = number(variable, "PMI_FD")?
@@ -164,7 +165,7 @@ pub fn host_in(text: &str) -> std::result::Result<&str, String> {
 /// Linux gives to clients (32768 and up). Jobs that share the first have different others.
 fn ports_of(job: &str) -> Vec<u16> {
     let hash = fnv(job.as_bytes());
-    // Odd and no multiple of 5, so that it shares no factor with 10000.
+    // The step is odd and not a multiple of 5, so it shares no factor with 10000.
     let step = hash / 10_000 % 1000 * 10 + 3;
     let port = |i: u64| 20_000 + u16::try_from((hash % 10_000 + i * step) % 10_000).unwrap_or_default();
     (0..PORTS).map(port).collect()

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 /// The variables by which a pod or another outer job says where its own ranks meet.
 const MASTER: &[&str] = &["MASTER_ADDR", "MASTER_PORT"];
 
-/// What `unisono run` sets for its ranks, and a process that these start must not read: torchrun sets the last two anew, a script may
-/// not.
+/// Variables that `unisono run` sets for its ranks, and that a process which a rank starts must not read. torchrun overwrites the last
+/// two; a script may not.
 const STORE: &[&str] = &["UNISONO_STORE"];
 const RUN: &[&str] = &["UNISONO_STORE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
 
@@ -38,7 +38,7 @@ fn nearest(
     let (mut all, mut hidden) = (found, &[] as &[&str]);
     while let [near, farther @ ..] = all {
         if farther.iter().any(|far| is_outer(variable, near, far)) {
-            // `near` was there first, and what started this process since is among the others.
+            // `near` started first; the launcher that started this process afterwards is among the others.
             hidden = match near.family.name {
                 "unisono" if is_torchrun(variable) => STORE,
                 "unisono" => RUN,
@@ -48,7 +48,7 @@ fn nearest(
             all = farther;
             continue;
         }
-        // PALS, Flux and srun set MPICH's variables too: who may start `near` is told by theirs.
+        // PALS, Flux and srun set MPICH's variables too, so their own variables say whether they may have started `near`.
         let own = |far: &&Found| {
             let sets =
                 |other: &Found| ["PALS", "Flux", "Slurm"].contains(&other.family.name) && agree(other, far);
@@ -84,9 +84,9 @@ fn starts(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found)
     let has = |name: &str| variable(name).is_some();
     let is = |name: &str, number: usize| variable(name).is_some_and(|text| text.trim() == number.to_string());
     match near.family.name {
-        // Set by hand they decide, but for a world of one rank, for which nobody needs them.
+        // If a user sets them by hand, they decide, except for a world of one rank, which does not need them.
         "unisono" => is_run(variable) || near.ranks > 1,
-        // A step, a job or a pod of one rank is as a shell, in which somebody may start ranks by hand.
+        // A step, a job or a pod of one rank is like a shell, in which a user may start ranks by hand.
         "torchrun" if far.ranks == 1 && near.ranks > 1 && outside(&["Slurm", "Flux", "LeaderWorkerSet"]) => {
             true
         }
@@ -96,7 +96,7 @@ fn starts(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found)
             has(near.family.local_rank)
                 && (!has("SLURM_STEP_NUM_NODES") || is("SLURM_STEP_NUM_NODES", far.ranks))
         }
-        // Those of mpirun on a system with PALS likewise.
+        // The daemons of mpirun on a system with PALS are such a step, too.
         "Open MPI" if far.family.name == "PALS" => has(near.family.local_rank) && is("PALS_LOCAL_SIZE", 1),
         // Flux, if it was started by mpirun itself, removes only this one of mpirun's variables.
         "Open MPI" if far.family.name == "Flux" => has(near.family.local_rank) && has("PMIX_RANK"),
@@ -120,7 +120,7 @@ fn spawned(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found
 fn is_outer(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Found) -> bool {
     let has = |name: &str| variable(name).is_some();
     match near.family.name {
-        // `unisono run` sets RANK and WORLD_SIZE as well, and removes what torchrun has set: what differs has been set since.
+        // `unisono run` sets RANK and WORLD_SIZE as well, and removes torchrun's variables: values that differ were set afterwards.
         "unisono" => {
             far.family.name == "torchrun" && is_run(variable) && (is_torchrun(variable) || !agree(near, far))
         }
@@ -128,7 +128,7 @@ fn is_outer(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Foun
         // sets both from what they tell, and the place of the store if there are several hosts.
         "torchrun" => {
             let pod = has("KUBERNETES_SERVICE_HOST") || has("PET_NNODES");
-            // Flux tells the number of hosts instead.
+            // Flux sets the number of hosts instead.
             let here = if far.family.name == "Flux" { 1 } else { far.ranks };
             let alone = variable(far.family.local_ranks).is_some_and(|text| text.trim() == here.to_string());
             pod && !is_torchrun(variable)

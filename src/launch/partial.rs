@@ -10,11 +10,11 @@ use super::{
 };
 use crate::config::Config;
 
-/// Where to tell that this process cannot join.
+/// The store at which this process can report that it cannot join.
 pub(crate) struct Partial {
     /// Rank, world size, store and token; the rank is `usize::MAX` and the world size 0 if they are not known.
     pub(crate) config: Config,
-    /// The job's id is one of these.
+    /// The job has one of these ids.
     pub(crate) jobs: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ pub(super) fn partial(variable: &impl Fn(&str) -> Option<String>) -> Option<Part
         None => FAMILIES.iter().map(|family| job(variable, family)).collect(),
     };
     let places = known.into_iter().chain(&FAMILIES);
-    // With many ranks nothing is taken for a world of one.
+    // With this many ranks, no variables mean a world of one.
     let place = places
         .map(|family| meeting(variable, family, usize::MAX, false, jobs.first().map_or("", String::as_str)));
     let store = place.filter_map(Result::ok).find_map(|meeting| match meeting {
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(launch_of(&[("UNISONO_RANK", "3"), three]), unknown);
         assert_eq!(launch_of(&[three]), unknown);
         assert_eq!(launch_of(&[]), unknown);
-        // Without a place there is nobody to tell.
+        // Without a place to meet there is no store to report to.
         assert_eq!(of(&[one, three]), None);
     }
 

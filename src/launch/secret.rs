@@ -51,12 +51,12 @@ pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> 
     let metadata = made(path)?;
     let wrong = |problem: String| format!("{}: {problem}", path.display());
     if !metadata.is_dir() {
-        return Err(wrong("it is no directory".into()));
+        return Err(wrong("it is not a directory".into()));
     }
     owned(&metadata, rustix::process::geteuid().as_raw()).and_then(|()| closed(&metadata)).map_err(wrong)
 }
 
-/// Creates a directory, or finds what is there already.
+/// Creates a directory, or returns what exists there already.
 fn made(path: &Path) -> std::result::Result<Metadata, String> {
     loop {
         match fs::DirBuilder::new().mode(0o700).create(path) {
@@ -65,7 +65,7 @@ fn made(path: &Path) -> std::result::Result<Metadata, String> {
             }
             _ => {}
         }
-        // Of a link itself, because its owner could change its target.
+        // The metadata of a link itself, because its owner could change its target.
         match fs::symlink_metadata(path) {
             // A job that ends removes the directory in which the next one meets.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

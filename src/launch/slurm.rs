@@ -7,7 +7,7 @@ use unisono_schedule::Rank;
 use super::variables::{number, wrong};
 use crate::error::Result;
 
-/// The most hosts of a list that are looked at.
+/// The most hosts of a list that are used.
 const MAX_HOSTS: usize = 100_000;
 
 /// The hosts on which task 0 of the step, or with `of_job` rank 0 of what another launcher started in the job, may be; the likeliest

@@ -13,7 +13,7 @@ pub(super) fn number(variable: &impl Fn(&str) -> Option<String>, name: &str) -> 
 
 /// The error of a variable, with its value.
 pub(super) fn wrong(variable: &impl Fn(&str) -> Option<String>, name: &str, problem: String) -> Error {
-    // A secret is not shown, even if it is wrong.
+    // The error does not show a secret, even if it is wrong.
     let value = variable(name).filter(|_| name != "UNISONO_TOKEN");
     Error::Config { name: name.into(), value, problem }
 }

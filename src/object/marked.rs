@@ -11,7 +11,7 @@ use serde::{
 pub(super) const MARK: &str = "unisono::Marked";
 
 /// A value that may have a mark: a number that says what the value is in another language, for instance that a sequence is a tuple
-/// of Python's. Only who decodes a `Marked` sees it: as any other type the value is decoded as if there was no mark.
+/// of Python's. Only code that decodes a `Marked` sees the mark: any other type is decoded as if there were no mark.
 ///
 /// ```
 /// # use unisono::object::{Marked, decode, encode};
@@ -22,7 +22,7 @@ pub(super) const MARK: &str = "unisono::Marked";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marked<T> {
-    /// What it is, if that was said.
+    /// The mark, if there is one.
     pub mark: Option<u8>,
     /// The value, which is not a marked one itself.
     pub value: T,

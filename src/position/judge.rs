@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_rank_that_may_move_is_no_deadlock() {
         let changes: [fn(&mut [Position; 2]); 6] = [
-            // It computes, or a thread of it does; it has moved just now; it does not answer.
+            // The rank or one of its threads computes; it has made progress just now; it does not answer.
             |positions| positions[0].blocked = None,
             |positions| positions[0].blocked = Some(QUIET - 1),
             |positions| positions[0] = Position::of(Stage::Busy),
@@ -262,7 +262,7 @@ mod tests {
             words(&alone).as_deref(),
             Some("ranks wait for each other: rank 0 in recv(f32, from 0, tag 1) for rank 0")
         );
-        // Of any rank, one that computes may yet send it.
+        // A receive from any rank: a rank that computes may yet send the message.
         let [one, two, _] = positions;
         assert_eq!(words(&[one, two, Position::of(Stage::Calls)]), None);
     }
@@ -281,7 +281,7 @@ mod tests {
         positions[2].groups[0].begun = 4;
         positions[2].groups[0].latest.insert(0, called("barrier()"));
         assert_eq!(words(&positions).as_deref(), Some(wanted));
-        // The same numbers of different groups say nothing.
+        // The same operation numbers in different groups prove nothing.
         positions.iter_mut().zip([0, 1, 2, 3]).for_each(|(position, id)| {
             position.groups[0].id = id;
             position.blocked = None;
@@ -296,7 +296,7 @@ mod tests {
         let waits = Position { blocked: None, ..blocked(vec![inside(1, 3, "barrier()", &[0])]) };
         let wanted = "rank 0 has left, and rank 1 waits for it in op 3 barrier() of group g1";
         assert_eq!(words(&[leaves.clone(), waits.clone()]).as_deref(), Some(wanted));
-        // Unless it has done its part.
+        // This does not hold if the rank has done its part.
         let mut done = leaves.clone();
         done.groups[1].begun = 4;
         assert_eq!(words(&[done, waits]), None);
@@ -311,7 +311,7 @@ mod tests {
         let mut sent = leaves.clone();
         sent.traffic.push(Traffic { rank: 1, sent: 1, arrived: 0 });
         assert_eq!(words(&[sent, receive]), None);
-        // From any: all others must have, and it must have no thread that may send it.
+        // A receive from any rank: all other ranks must have left, and this rank must have no thread that may send the message.
         let any = blocked(vec![receives("recv(u8, from any, tag 1)", &[0, 1, 2])]);
         let computes = Position::of(Stage::Calls);
         assert_eq!(words(&[leaves.clone(), any.clone(), computes]), None);

@@ -19,7 +19,7 @@ pub(crate) const CALLS: usize = 4;
 pub(crate) const PEERS: usize = 64;
 const LABEL: usize = 200;
 
-/// The call by which a rank leaves the world.
+/// The call with which a rank leaves the world.
 pub(crate) const LEAVES: &str = "leave()";
 
 /// The longest text of another rank that is kept, in characters.
@@ -35,7 +35,7 @@ pub struct Position {
     pub blocked: Option<u64>,
     /// Its groups: first those with calls in progress, then those used last.
     pub groups: Vec<GroupPosition>,
-    /// For each rank that puts went to or came from: their numbers, over all groups.
+    /// The numbers of puts for each rank that puts went to or came from, over all groups.
     pub traffic: Vec<Traffic>,
 }
 

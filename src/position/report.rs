@@ -27,7 +27,7 @@ pub fn report(group: u64, op: u64, positions: &[Option<Position>]) -> String {
         match position.group(group) {
             _ if position.stage == Stage::Left => left.push(rank),
             _ if position.stage == Stage::Busy => sentences.add(rank, false, BUSY.to_owned()),
-            // It is no member, or has called nothing in it.
+            // The rank is not a member, or has called nothing in the group.
             None if !position.groups.is_empty() && group != 0 => {}
             Some(it) if it.running.is_some() && it.begun.checked_sub(1) == Some(op) => inside.push(rank),
             Some(it) if it.begun > op => {
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_report_finds_the_end_of_the_line() {
-        // 0 → 1 → 2 → 3, which is a step behind.
+        // 0 waits for 1, 1 for 2, and 2 for 3, which is a step behind.
         let positions = [
             position(0, 5, Some(&[1])),
             position(0, 5, Some(&[2])),
@@ -268,7 +268,7 @@ mod tests {
         assert!(!report.contains("has not entered"), "{report}");
     }
 
-    /// Numbers of another group's operations say nothing of this one's.
+    /// The operation numbers of another group prove nothing about this one's.
     #[test]
     fn a_report_speaks_of_one_group() {
         let mut elsewhere = position(2, 9, Some(&[0])).unwrap();

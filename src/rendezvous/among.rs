@@ -30,10 +30,10 @@ use crate::{
     error::{Error, Result},
 };
 
-/// How many hosts one attempt looks at beside the likeliest.
+/// The number of hosts that one attempt tries besides the likeliest.
 const HOSTS: usize = 15;
 
-/// How long an attempt waits for hosts that do not answer, and for the others once one has accepted.
+/// How long an attempt waits for hosts that do not answer, and for the other hosts once one has accepted.
 const ATTEMPT: Duration = Duration::from_secs(1);
 const OTHERS: Duration = Duration::from_millis(20);
 
@@ -69,7 +69,7 @@ impl Store {
     }
 }
 
-/// Checks that this host, which has rank 0, is one of `hosts`. A name that cannot be resolved here may be its.
+/// Checks that this host, which has rank 0, is one of `hosts`. A name that cannot be resolved here may be a name of this host.
 fn is_here(hosts: &[String]) -> std::result::Result<(), String> {
     let own = host_name();
     let short = |host: &str| host.split('.').next().unwrap_or_default().to_owned();
@@ -166,7 +166,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Those of `all`, in their order, at which somebody accepts a connection: all are tried at once.
+/// The addresses of `all`, in their order, that accept a connection; all are tried at once.
 fn accepting(all: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     let mut accepted = vec![false; all.len()];
     let mut open: Vec<(usize, OwnedFd)> = Vec::new();
@@ -174,7 +174,7 @@ fn accepting(all: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
         match begin(at) {
             Ok((_, true)) => accepted[i] = true,
             Ok((socket, false)) => open.push((i, socket)),
-            // What has been begun is enough for this attempt.
+            // The connections that have begun are enough for this attempt.
             Err(Errno::MFILE | Errno::NFILE) if i > 0 => break,
             Err(error @ (Errno::MFILE | Errno::NFILE)) => return Err(error.into()),
             Err(_) => {}

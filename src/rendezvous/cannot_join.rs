@@ -59,7 +59,7 @@ impl Store {
                     let search = RefCell::new(Search::new(hosts, ports));
                     tries.until_deadline(purpose, |_| search.borrow_mut().attempt(), || None)
                 }
-                // A process can meet there once, and its manager ends the others when it ends.
+                // A process can meet there only once, and its manager ends the other ranks when it ends.
                 StoreAddress::Pmi { .. } => {
                     let problem = "the process manager tells the others".to_owned();
                     return Err(Error::Rendezvous { store: name.clone(), problem });

@@ -33,21 +33,21 @@ pub(super) struct Tries<'a> {
     pub(super) name: &'a str,
     pub(super) member: Member,
     pub(super) deadline: Instant,
-    /// What to look at if all fail.
+    /// What the user should check if all attempts fail.
     pub(super) advice: &'static str,
     pub(super) place: Place,
     /// Why this process cannot join, for [`Purpose::CannotJoin`].
     pub(super) why: String,
 }
 
-/// How a process knows where the store is, and so how it takes an answer that is not that of its job's store.
+/// How a process knows where the store is, which decides what it does with an answer from another store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It was told: nothing else may be there.
+    /// A setting gives the address: nothing else may listen there.
     Given,
-    /// Rank 0 has published it, and may have gone since: others may be there.
+    /// Rank 0 has published the address and may have ended since: other programs may listen there.
     Published,
-    /// It looks at several, and others may be at some.
+    /// The process tries several addresses, and other programs may listen at some.
     Sought,
 }
 
@@ -67,7 +67,7 @@ impl Place {
 /// The outcome of an attempt.
 enum Outcome {
     In(SealedStream, u64, Option<Rank>),
-    /// A later attempt may succeed. The refusal, if the store sent one.
+    /// A later attempt may succeed. Contains the refusal, if the store sent one.
     Later(String, Option<Refusal>),
     Never(Error),
 }
@@ -97,7 +97,7 @@ enum Greeting {
         refusal: Refusal,
         ending: bool,
     },
-    /// It claims to be the store of the job, and does not know the token.
+    /// The server claims to be the store of the job, and does not know the token.
     False,
 }
 
@@ -271,7 +271,7 @@ impl<'a> Tries<'a> {
         let prefix = protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
         match protocol::decode(&bytes)? {
             Challenge::Prove(_) => {}
-            // The store has not proved anything yet: only refusals that need no proof are believed.
+            // The store has not proved anything yet, so only refusals that need no proof are accepted.
             Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
                 return Ok(Greeting::Refused { refusal, ending });
             }

@@ -45,7 +45,7 @@ type Result<T> = std::result::Result<T, String>;
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    /// In this directory, which must be there: one that is not may be a typing mistake, or the file system that the hosts share is not
+    /// Meets in this directory, which must exist: a missing one may be a typing mistake, or the file system that the hosts share is not
     /// mounted. A user who can list it sees the name of the folder, and can test a
     /// guess of the token with it.
     pub(super) fn of(directory: &Path, job: &Job) -> Result<Self> {
@@ -57,7 +57,7 @@ impl Folder {
             _ => error.to_string(),
         })?;
         if !there.is_dir() {
-            return Err("it is no directory; wanted one that all ranks share".to_owned());
+            return Err("it is not a directory; wanted one that all ranks share".to_owned());
         }
         holds(directory)?;
         let purpose = "unisono 2026-11-26 file store: the folder's key";
@@ -81,7 +81,7 @@ impl Folder {
         }
     }
 
-    /// Makes this process rank 0; `None` while another one is.
+    /// Makes this process rank 0; `None` while another process is.
     pub(super) fn take(&self) -> Result<Option<Host>> {
         private_directory(&self.0)?;
         let path = self.0.join(LOCK);
@@ -106,17 +106,17 @@ impl Folder {
         private_directory(&self.0)?;
         let text =
             outside::read_text(&self.0.join(ADDRESS), MAX_ADDRESS).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => "no rank 0 has come there".to_owned(),
+                io::ErrorKind::NotFound => "rank 0 has not come there".to_owned(),
                 _ => error.to_string(),
             })?;
         let mut words = text.split_whitespace();
         let (Some(host), Some(Ok(port)), Some(secret)) =
             (words.next(), words.next().map(str::parse::<u16>), words.next())
         else {
-            return Err("what rank 0 has written there makes no sense".to_owned());
+            return Err("what rank 0 has written there is invalid".to_owned());
         };
         let here = (host == host_name()).then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        // The own host need not be able to resolve its name.
+        // Rank 0's host need not be able to resolve its own name.
         let elsewhere = (host, port).to_socket_addrs().into_iter().flatten();
         Ok((here.into_iter().chain(elsewhere).collect(), secret.into()))
     }
@@ -129,7 +129,7 @@ pub(super) struct Served {
     pub(super) _place: Option<Host>,
 }
 
-/// This process is rank 0, as long as this lives.
+/// This process is rank 0 as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Host {
     folder: PathBuf,
@@ -137,7 +137,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Says that the store is served at a port of this host, and its secret.
+    /// Publishes the port of this host at which the store is served, and the store's secret.
     pub(super) fn publish(&self, port: u16, secret: &Token) -> io::Result<()> {
         let (new, file) = (self.folder.join("new"), self.folder.join(ADDRESS));
         let text = format!("{} {port} {}", host_name(), secret.reveal());

@@ -37,7 +37,7 @@ pub fn exchange(
     Err(broken(store, format!("{} has {} entries for {ranks} ranks", table(key), all.len())))
 }
 
-/// Gives every rank what rank 0 makes of the bytes of all ranks, or the failure that rank 0 finds in them.
+/// Returns on every rank the result that rank 0 computes from the bytes of all ranks, or the failure that rank 0 finds in them.
 ///
 /// # Errors
 /// As [`exchange`].
@@ -83,7 +83,7 @@ pub(crate) fn entry_of(store: &Store, key: &str, rank: Rank, deadline: Instant) 
     Ok(found.and_then(|bytes| bytes.strip_prefix(PRESENT).map(<[u8]>::to_vec)))
 }
 
-/// Rank 0's part: collects the bytes of all ranks, and publishes what `make` makes of them.
+/// Rank 0's part: collects the bytes of all ranks, and publishes the result of `make`.
 fn conclude<T: Serialize + DeserializeOwned>(
     store: &Store,
     key: &str,
@@ -105,7 +105,7 @@ fn conclude<T: Serialize + DeserializeOwned>(
     Ok(verdict)
 }
 
-/// The part of all other ranks: waits for what rank 0 publishes.
+/// The part of all other ranks: waits for the result that rank 0 publishes.
 fn hear<T: Serialize + DeserializeOwned>(
     store: &Store,
     key: &str,
@@ -118,7 +118,7 @@ fn hear<T: Serialize + DeserializeOwned>(
         return postcard::from_bytes(&encoded)
             .map_err(|error| broken(store, format!("{table} cannot be read: {error}")));
     }
-    // If all have come, it is rank 0 that has not said so in time.
+    // If all ranks have come, rank 0 has not published the result in time.
     let missing = match all_of(key, ranks, store.collect(&entries(key), ranks, Instant::now())?) {
         Err(missing) => missing,
         Ok(_) => vec![0],
@@ -144,8 +144,8 @@ struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    /// Waits until `attempt`, which waits until the time that it is given, returns something, or until the deadline. Says meanwhile
-    /// what this rank waits for.
+    /// Waits until `attempt`, which waits until the time that it is given, returns something, or until the deadline. Logs meanwhile what
+    /// this rank waits for.
     fn in_parts<T>(&self, mut attempt: impl FnMut(Instant) -> Result<Option<T>>) -> Result<Option<T>> {
         let begun = Instant::now();
         let mut next = begun + FIRST_REPORT;

@@ -39,7 +39,8 @@ impl FailureLatch {
         self.raised.store(true, Ordering::Release);
         self.changed.notify_all();
         drop(slot);
-        // Without the lock: logging may wait for the dynamic linker, which a thread that loads libfabric's providers may hold for ever.
+        // Logged without the lock: logging may wait for the dynamic linker, which a thread that loads libfabric's providers may hold for
+        // ever.
         // A separate target, so that a program that prints its errors itself can filter it.
         crate::log::error!(target: "unisono::failure", "the group has failed: {failure}");
         true
@@ -75,7 +76,7 @@ impl FailureLatch {
     /// Waits for a failure, at most for `timeout`.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<Failure> {
-        // A year is as good as for ever, and the sum does not overflow.
+        // A year is long enough, and the sum does not overflow.
         let until = Instant::now() + timeout.min(Duration::from_secs(365 * 86400));
         let mut slot = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

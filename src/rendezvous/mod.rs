@@ -44,7 +44,7 @@ pub use server::StoreServer;
 pub use store::Store;
 pub use watch::Watch;
 
-/// What a client reads, and what a server does among frames, in any bytes.
+/// The fuzz targets: a client that reads any bytes, and a server that gets frames made of any bytes.
 #[cfg(any(test, fuzzing))]
 pub(crate) const FUZZ: [fn(&[u8]); 2] = [protocol::fuzz, server::fuzz::frames];
 
@@ -62,7 +62,7 @@ const LATECOMERS: Duration = Duration::from_secs(2);
 /// How long [`Watch::report`] waits for the store to say which failure came first.
 const ECHO: Duration = Duration::from_secs(1);
 
-/// After how long a rank says for the first time what it waits for while it joins or makes a group, and after how much longer again.
+/// While a rank joins or makes a group: after how long it first logs what it waits for, and after how long it logs it again.
 pub(crate) const FIRST_REPORT: Duration = Duration::from_secs(5);
 pub(crate) const NEXT_REPORT: Duration = Duration::from_secs(15);
 

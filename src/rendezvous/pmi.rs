@@ -48,7 +48,7 @@ const KEY: &str = "unisono";
 /// The longest `/proc/self/maps` that is read.
 const MAX_MAPS: u64 = 16 << 20;
 
-/// Why this process cannot meet by PMI any more, if it has tried.
+/// The reason why this process cannot meet through PMI any more, if it has tried.
 static SPENT: Mutex<Option<&str>> = Mutex::new(None);
 
 type Problem = String;
@@ -89,7 +89,7 @@ impl Store {
         };
         let meeting = meet(descriptor, place, deadline).map_err(wrong)?;
         let mut member = member.clone();
-        // The user's own token is a secret, too, and ranks that do not have it are to be refused.
+        // The user's own token is a secret, too: ranks that do not have it must be refused.
         if member.job.token.is_empty() {
             member.job.token = meeting.secret.clone();
         }
@@ -113,7 +113,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// As text, without spaces and without what PMI takes for something else.
+    /// Encodes it as text without spaces and without characters that PMI interprets.
     fn written(&self) -> String {
         let mut hosts = self.hosts.clone();
         loop {
@@ -149,7 +149,8 @@ impl Meeting {
 
 /// The names and addresses of this host: as the manager knows it, its own, and the addresses of the default routes.
 fn own_names(host: Option<&str>) -> Vec<String> {
-    // Connecting a socket of UDP sends nothing. These networks are for documentation (RFC 5737, RFC 3849) and lead everywhere.
+    // Connecting a UDP socket sends nothing. These networks are reserved for documentation (RFC 5737, RFC 3849), so the default route
+    // leads to them.
     let routed = |from: &str, to: &str| -> Option<IpAddr> {
         let socket = UdpSocket::bind(from).ok()?;
         socket.connect(to).ok()?;
@@ -167,7 +168,7 @@ fn own_names(host: Option<&str>) -> Vec<String> {
     names
 }
 
-/// Tells the others where rank 0 is, as rank 0, or hears it.
+/// As rank 0, publishes where rank 0 is; as another rank, reads it.
 fn meet(
     descriptor: usize,
     place: Option<Meeting>,
@@ -191,7 +192,7 @@ fn meet(
     if !is_socket {
         return Err(format!("PMI_FD={descriptor} is not an open socket of this process"));
     }
-    *spent = Some("this process has met by it before, which it can once");
+    *spent = Some("this process has met the others through it before, and can do so only once");
     exchange(&mut Connection { socket, deadline }, place)
 }
 
@@ -217,7 +218,7 @@ fn exchange(manager: &mut Connection<'_>, place: Option<Meeting>) -> std::result
         None => {
             let reply = manager.ask(&format!("cmd=get kvsname={table} key={KEY}"), "get_result")?;
             let text = value(&reply, "value").unwrap_or_default();
-            Meeting::read(text).ok_or("what rank 0 has put into its table makes no sense")?
+            Meeting::read(text).ok_or("the entry of rank 0 in its table is invalid")?
         }
     };
     manager.ask("cmd=finalize", "finalize_ack")?;
@@ -266,7 +267,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// One line. The manager speaks only when it is asked, so that nothing follows it.
+    /// Reads one line. The manager sends only answers, so nothing follows the line.
     fn line(&self) -> io::Result<String> {
         let (mut line, mut some) = (Vec::new(), [0_u8; 1024]);
         loop {
@@ -282,7 +283,7 @@ impl Connection<'_> {
             match line.iter().position(|&byte| byte == b'\n') {
                 Some(end) if end + 1 == line.len() => {
                     line.pop();
-                    return String::from_utf8(line).map_err(|_| invalid("its answer is no text"));
+                    return String::from_utf8(line).map_err(|_| invalid("its answer is not text"));
                 }
                 Some(_) => return Err(invalid("its answer has more than one line")),
                 None if line.len() > MAX_LINE => return Err(invalid("its answer has no end")),
@@ -296,7 +297,7 @@ impl Connection<'_> {
             let left = self.deadline.saturating_duration_since(Instant::now());
             let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
             match poll(&mut [PollFd::new(&self.socket, flags)], Some(&timeout)) {
-                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "it has said nothing in time")),
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time")),
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -402,7 +403,7 @@ mod tests {
             (b"cmd=response_to_init rc=-1\n", "answers init by"),
             (b"cmd=maxes\n", "answers init by"),
             (b"cmd=response_to_init\nmore\n", "more than one line"),
-            (b"cmd=response_to_init \xff\n", "is no text"),
+            (b"cmd=response_to_init \xff\n", "is not text"),
             (&[b'x'; 2 * MAX_LINE], "has no end"),
         ] {
             let message = after(said, true, soon()).unwrap_err();

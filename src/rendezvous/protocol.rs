@@ -37,7 +37,7 @@ use crate::{
 /// The first bytes of a connection, in both directions.
 pub(super) const MAGIC: [u8; 8] = *b"unisono\x1a";
 
-/// Grows whenever a frame's meaning changes.
+/// Incremented when the meaning of a frame changes.
 pub(super) const VERSION: u16 = 6;
 
 /// The magic and the version.
@@ -80,7 +80,7 @@ pub(super) enum Purpose {
     /// [`Request`]s and their replies; the first connection of a member.
     Requests,
     /// [`ToServer`] and [`ToWatch`]; the member's second connection, with the session that its first one was given. A watch whose
-    /// connection broke comes again so.
+    /// connection broke connects again in this way.
     Watch { session: u64 },
     /// Says in its first frame with a tag why this process cannot join, and nothing else. Its rank is `u64::MAX` if it does not know
     /// its rank, and its world size does not matter.
@@ -215,7 +215,7 @@ impl Frame {
         encode(Vec::new(), message).map(Self::of)
     }
 
-    /// Of encoded bytes: a frame, perhaps behind a preamble.
+    /// Makes a frame of encoded bytes, perhaps after a preamble.
     pub(super) fn of(bytes: Vec<u8>) -> Self {
         let digest = seal::digest(&[&bytes]);
         Self(Arc::new((bytes, digest)))
@@ -355,7 +355,7 @@ pub(super) fn be_patient(stream: &TcpStream, patience: Duration) -> io::Result<(
         sockopt::set_tcp_user_timeout(stream, millis.unsigned_abs())?;
     }
     let probes = u32::try_from(patience.as_secs().div_ceil(5)).unwrap_or(u32::MAX);
-    // The kernel takes no more than 127.
+    // The kernel accepts at most 127.
     sockopt::set_tcp_keepcnt(stream, probes.clamp(2, 127))?;
     Ok(())
 }
@@ -393,7 +393,7 @@ pub(super) fn rank(number: u64) -> io::Result<Rank> {
     usize::try_from(number).map_err(invalid)
 }
 
-/// Of a reply to [`Request::Present`], the ranks and the words.
+/// The ranks and the words of a reply to [`Request::Present`].
 pub(super) fn present(reply: Reply<'_>) -> Option<(Vec<Rank>, String)> {
     let Reply::Present { numbers, refused } = reply else { return None };
     let ranks = numbers.into_iter().map(rank).collect::<io::Result<_>>().ok()?;

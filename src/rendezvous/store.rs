@@ -43,9 +43,9 @@ pub struct Store {
     host: Option<Rank>,
     from: SocketAddr,
     at: SocketAddr,
-    /// `None` after an error: it is not known then which request the next reply would belong to.
+    /// `None` after an error, because the next reply could then belong to any request.
     stream: Mutex<Option<SealedStream>>,
-    // Last: this rank's connection must be closed when the server begins to wait for the others.
+    // This is the last field, because this rank's connection must be closed when the server begins to wait for the other ranks.
     server: Option<Arc<Served>>,
 }
 
@@ -105,7 +105,7 @@ impl Store {
         let port = server.address().port();
         let here: &[IpAddr] = match server.address().ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => &[Ipv4Addr::LOCALHOST.into()],
-            // It takes IPv4 too, and where IPv6 is switched off there is no other way to it.
+            // This socket accepts IPv4 too; if IPv6 is switched off, IPv4 is the only way.
             IpAddr::V6(ip) if ip.is_unspecified() => {
                 &[Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()]
             }
@@ -114,7 +114,7 @@ impl Store {
         let name = name(&server.address().ip().to_string(), port);
         let here = |_: &mut _| Ok(here.iter().map(|&ip| SocketAddr::new(ip, port)).collect());
         let store = Self::enter(Tries::new(&name, member, deadline), here)?;
-        // Not before this rank is in: another that takes itself for rank 0 would have its place.
+        // The server accepts others only after this rank has joined: otherwise another process with rank 0 could take its place.
         if let Some(place) = &place {
             place.publish(port, &member.job.token).map_err(|error| server::refused(&store.name, &error))?;
         }
@@ -168,7 +168,7 @@ impl Store {
                 let store = Self::host_in(Some(place), listener, &member, deadline)?;
                 return Ok(Self { name, ..store });
             }
-            // Another process is rank 0, or it was and has yet to let go.
+            // Another process is rank 0, or was and has not released the lock yet.
             match Self::enter(tries(Instant::now()), find) {
                 Err(error @ Error::Refused { refusal: Refusal::Duplicate { .. }, .. }) => return Err(error),
                 Err(error) if Instant::now() >= deadline => return Err(error),
@@ -280,7 +280,7 @@ impl Store {
         watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))
     }
 
-    /// Closes the connection for requests of a rank that has joined. Its watch stays, which alone says that it lives.
+    /// Closes the connection for requests of a rank that has joined. From then on the watch alone shows that the rank lives.
     pub(crate) fn hang_up(&self) {
         *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -313,7 +313,7 @@ impl Store {
             Ok(reply) => take(reply).ok_or_else(|| self.problem("its reply does not fit the request".into())),
             Err(error) => {
                 *slot = None;
-                // The watch, if there is one, finds out whether the store is gone, in the words that all ranks use.
+                // The watch, if there is one, finds out whether the store is gone, and returns the same failure as on all ranks.
                 Err(match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Failed(self.silent()),
                     io::ErrorKind::InvalidData => self.problem(error.to_string()),
@@ -327,7 +327,7 @@ impl Store {
         Error::Rendezvous { store: self.name.clone(), problem }
     }
 
-    /// The failure if nobody serves the store any more, in the same words on every rank.
+    /// The failure if no process serves the store any more; it is the same on every rank.
     fn lost(&self) -> Failure {
         match self.host {
             Some(rank) => {
@@ -340,7 +340,7 @@ impl Store {
         }
     }
 
-    /// The failure if the connection to the store ends and cannot be made again, for all that is known.
+    /// The failure if the connection to the store ends and cannot be made again, and the reason is unknown.
     fn cut(&self) -> Failure {
         let how = |server: &str| {
             format!(
@@ -385,13 +385,13 @@ fn names_loopback(host: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// Binds where ranks on other machines can reach it. Not to what the host's name resolves to: Debian's
-/// /etc/hosts gives 127.0.1.1 for the machine's own name.
+/// Binds at addresses that ranks on other machines can reach. It does not use the address of the host's name, because Debian's /etc/hosts
+/// gives 127.0.1.1 for the machine's own name.
 fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
     if names_loopback(host) { TcpListener::bind((host, port)) } else { listen_to_all(port) }
 }
 
-/// Looks up, in a separate thread, whether the name by which the other ranks find this host is one of it, and warns if it is not.
+/// Checks, in a separate thread, whether the name by which the other ranks find this host is a name of this host, and warns if it is not.
 /// The name of a new container may take a while to be known.
 fn check_name(host: &str, served: Weak<Served>, deadline: Instant) {
     let host = host.to_owned();
@@ -403,7 +403,7 @@ fn check_name(host: &str, served: Weak<Served>, deadline: Instant) {
                 Ok(addresses) => {
                     if addresses.iter().all(|address| TcpListener::bind(address).is_err()) {
                         crate::log::warn!(
-                            "{host} is no address of this host, and rank 0, which runs here, is to serve the store there"
+                            "{host} is not an address of this host, and rank 0, which runs here, is to serve the store there"
                         );
                     }
                     return;

@@ -47,7 +47,7 @@ pub struct Watch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     process: Process,
-    // Last, so that this rank's connection is closed when the server begins to wait for the others.
+    // This is the last field, so that this rank's connection is closed when the server begins to wait for the other ranks.
     _server: Option<Arc<Served>>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct At {
     pub(super) session: u64,
 }
 
-/// What the end of the connection means.
+/// The meaning of the end of the connection.
 pub(super) struct Failures {
     /// Nobody listens at its address any more.
     pub(super) lost: Failure,
@@ -80,10 +80,10 @@ struct Shared {
     changed: Condvar,
 }
 
-/// A connection, and what checks the messages that come by it.
+/// A connection, and the check of the messages that arrive on it.
 type Incoming = (Arc<Unshared<TcpStream>>, Seal);
 
-/// Seals messages, and keeps what a server that does not read could not yet be sent: the rest of a frame must follow its beginning.
+/// Seals messages, and keeps bytes that the server has not read yet: the rest of a frame must follow its beginning.
 struct Outgoing {
     /// While it is open this rank lives; forked children do not keep it open.
     stream: Arc<Unshared<TcpStream>>,
@@ -131,7 +131,7 @@ struct State {
     last: u64,
     /// Answers that this rank waits for, by the number of the question.
     positions: HashMap<u64, Option<Vec<Option<Position>>>>,
-    /// What is said again on another connection: the time that the store is to wait, that this rank leaves, and its failure.
+    /// The messages that are repeated on a new connection: how long the store waits, that this rank leaves, and its failure.
     patience: Option<Duration>,
     leaves: bool,
     reported: Option<Failure>,
@@ -321,7 +321,7 @@ impl Shared {
         let _ = stream.shutdown(Shutdown::Both);
     }
 
-    /// Connects again after the connection has ended, and says again what the server may not have heard. `None` if this rank is going.
+    /// Connects again after the connection has ended, and repeats what the server may not have received. `None` if this rank is leaving.
     fn again(&self, end: io::Result<()>) -> Result<Option<Incoming>, Failure> {
         let Failures { lost, silent, cut } = &self.failures;
         if let Err(error) = end {
@@ -404,7 +404,7 @@ impl Shared {
         self.outgoing().say(tell)
     }
 
-    /// Waits until `done` gives something, the thread has ended, or the time is over.
+    /// Waits until `done` returns something, the thread has ended, or the time is over.
     fn wait<T>(&self, time: Duration, mut done: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
         let until = Instant::now() + time;
         let mut state = self.state();
@@ -431,7 +431,7 @@ impl Drop for Watch {
         let shared = &self.shared;
         let mut state = shared.state();
         let stays = !std::mem::replace(&mut state.going, true) && !shared.latch.raised();
-        // What it says now is no news to this rank.
+        // This rank does not need messages that arrive now.
         state.dying = true;
         drop(state);
         if stays {

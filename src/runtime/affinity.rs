@@ -56,14 +56,14 @@ impl Affinity {
     }
 }
 
-/// These processors, but for those of which the system has no set.
+/// The set of these processors, without those whose numbers the type cannot hold.
 fn set_of(processors: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();
     processors.iter().filter(|&&it| it < CpuSet::MAX_CPU).for_each(|&it| set.set(it));
     set
 }
 
-/// Moves the calling thread to a processor, from where it may go on to any on which it might run before.
+/// Moves the calling thread to a processor, and then lets it run on all its earlier processors again.
 pub(crate) fn begin_on(processor: usize) {
     let moved = sched_getaffinity(None).and_then(|all| {
         sched_setaffinity(None, &set_of(&[processor]))?;

@@ -32,11 +32,11 @@ const NAPS: (Duration, Duration) = (Duration::from_micros(100), Duration::from_m
 /// The number of naps without a call after which it sleeps until it is woken.
 const NAPS_WITHOUT_CALL: u32 = 5;
 
-/// How the progress thread rests.
+/// How long the progress thread sleeps between calls.
 struct Naps {
-    /// The length of the next one.
+    /// The length of the next nap.
     next: Duration,
-    /// How many there may be without a call.
+    /// The number of further naps without a call.
     left: u32,
 }
 
@@ -58,7 +58,7 @@ impl Runtime {
         let small = task.what.bytes() <= SMALL;
         if let Some(lock) = small.then(|| self.try_lock_driver()).flatten() {
             self.open.fetch_add(1, Ordering::Release);
-            // What can be sent now is sent, in one round, which waits for nothing.
+            // One round sends what can be sent now; it does not wait.
             let passed = Cell::new(false);
             self.drive(Some((comm_id, task)), (&|| passed.replace(true), Some(Instant::now())));
             self.roles().begun = true;
@@ -69,7 +69,7 @@ impl Runtime {
         let mut roles = self.roles();
         if !roles.driven {
             if roles.sleep == Sleep::Naps {
-                // This operation does not wait for the end of the nap: the thread is woken as from a deep sleep.
+                // The thread is woken at once, so that this operation does not wait for the end of the nap.
                 roles.sleep = Sleep::Deep;
             }
             self.hand_over(roles);
@@ -83,7 +83,7 @@ impl Runtime {
             let bound = runtime.affinity.bind();
             affinity::defer();
             let here = bound.is_ok();
-            // The thread that starts this one waits for it.
+            // The thread that starts this one waits for this message.
             let _ = sender.send(bound);
             // After a panic too, completion actions run.
             while here && catch_unwind(AssertUnwindSafe(|| runtime.background())).is_err() {
@@ -96,7 +96,7 @@ impl Runtime {
         receiver.recv().unwrap_or(Ok(())).map(|()| thread)
     }
 
-    /// Drives while nobody else does, and runs completion actions, until the end.
+    /// Drives while no other thread does, and runs completion actions, until the runtime ends.
     fn background(&self) {
         let mut naps = Naps { next: NAPS.0, left: 0 };
         loop {
@@ -118,7 +118,7 @@ impl Runtime {
         }
     }
 
-    /// Rests until there is something to do.
+    /// Sleeps until there is something to do.
     fn rest<'r>(&self, mut roles: MutexGuard<'r, Roles>, naps: &mut Naps) -> MutexGuard<'r, Roles> {
         let idle = || !self.has_open() || self.wanted();
         naps.next = NAPS.0;
@@ -154,7 +154,7 @@ impl Runtime {
             // A panic of that thread has been logged.
             let _ = thread.join();
         }
-        // So that the watch's thread does not hold the last reference to this runtime.
+        // This keeps the watch's thread from holding the last reference to this runtime.
         self.monitor.position.set(|| Position::of(Stage::Leaves));
         if let (Some(watch), false) = (&self.monitor.watch, thread::panicking()) {
             watch.leave();

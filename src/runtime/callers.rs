@@ -15,7 +15,7 @@ use std::{
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The number of the [`Callers`] that this thread called last: a shortcut, since it mostly calls the same again.
+    /// The number of the [`Callers`] that this thread called last: a shortcut, because a thread mostly calls the same one again.
     static LATEST: Cell<u64> = const { Cell::new(0) };
     static COUNTED: RefCell<Counted> = const { RefCell::new(Counted(Vec::new())) };
 }

@@ -14,12 +14,12 @@ pub(crate) struct Host {
     /// The host's name.
     pub name: String,
     pub id: HostId,
-    /// Why some of it could not be read, on its own host.
+    /// On its own host, the reason why some of it could not be read.
     #[serde(skip)]
     pub unread: Option<String>,
 }
 
-/// What tells hosts apart, and what processes share there.
+/// Identifies a host, and what processes share there.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HostId {
     /// A hash of the random id of the running kernel (`boot_id`), or of the name if there is no /proc: processes of one kernel share
@@ -90,7 +90,7 @@ impl Host {
         })
     }
 
-    /// Why it is not known with which ranks this process can share memory, if it is not.
+    /// The reason why this process does not know with which ranks it can share memory, if it does not.
     pub(crate) fn unknown(&self) -> Option<String> {
         let HostId { boot, network, user, .. } = self.id;
         let known = boot != hash(&self.name) && network != 0 && user.1 != 0;

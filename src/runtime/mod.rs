@@ -124,7 +124,7 @@ struct Roles {
 enum Sleep {
     #[default]
     Awake,
-    /// It looks soon whether an operation is left to it.
+    /// The thread will soon check whether there is an operation for it.
     Naps,
     /// It must be woken.
     Deep,
@@ -141,7 +141,7 @@ impl Drop for DriverLock<'_> {
     fn drop(&mut self) {
         let runtime = self.runtime;
         if std::thread::panicking() && !self.unwinding {
-            // The engine may be in any state; nothing may touch the memory of operations any more.
+            // The engine may be in any state, so it must not touch the memory of operations any more.
             let why = "a thread panicked while it drove the engine".to_owned();
             runtime.end(runtime.abandon(), Failure::Aborted { rank: runtime.rank, why });
         }

@@ -95,7 +95,7 @@ pub enum TensorError {
         rank: usize,
     },
     /// A permutation does not name each dimension once.
-    #[error("{given:?} is no permutation of {rank} dimensions; name each of them once, counted from 0")]
+    #[error("{given:?} is not a permutation of {rank} dimensions; name each of them once, counted from 0")]
     Permutation {
         /// The permutation that was given.
         given: Vec<usize>,

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use super::{owned::Tensor, view::TensorView};
 use crate::dtype::{Dtype, Element};
 
-/// The most elements that are printed without leaving out the middle of long dimensions.
+/// The most elements that are printed in full; above it, the middle of long dimensions is omitted.
 const MOST: usize = 1000;
 /// How many elements of a long dimension are printed at either end.
 const ENDS: usize = 3;

@@ -40,7 +40,7 @@ fn case(provider: &str) -> Outcome {
     let chunks = [0, 1].map(joined);
     ensure!(chunks[0].is_some() && chunks[0] == chunks[1], "the chunks are {chunks:?}: {}", ends[1].errors);
     ensure!(chunks[0] < Some(16 << 20), "the chunk is {chunks:?}, whose windows cannot fit");
-    let warned = |rank: usize| ends[rank].errors.contains("smaller ones serve");
+    let warned = |rank: usize| ends[rank].errors.contains("using smaller ones");
     ensure!(
         warned(1) && !warned(0),
         "not rank 1 and it alone says why: {}{}",

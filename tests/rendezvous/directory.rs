@@ -81,7 +81,7 @@ fn a_directory_that_is_not_there_is_not_made() {
         assert!(message.contains("no such directory") && message.contains("UNISONO_STORE"), "{message}");
     }
     fs::write(directory.path().join("file"), "").unwrap();
-    assert!(refused(&directory.path().join("file")).contains("it is no directory"));
+    assert!(refused(&directory.path().join("file")).contains("it is not a directory"));
     assert_eq!(directory.path().read_dir().unwrap().count(), 1);
 }
 
@@ -106,10 +106,10 @@ fn a_folder_that_is_not_this_users_alone_is_refused() {
     // A link, though it leads to what is this user's.
     let elsewhere = tempfile::tempdir().unwrap();
     symlink(elsewhere.path(), &folder).unwrap();
-    assert!(refused(directory.path()).contains("is no directory"));
+    assert!(refused(directory.path()).contains("is not a directory"));
     fs::remove_file(&folder).unwrap();
     fs::write(&folder, "").unwrap();
-    assert!(refused(directory.path()).contains("is no directory"));
+    assert!(refused(directory.path()).contains("is not a directory"));
     fs::remove_file(&folder).unwrap();
     // A directory in which all may put something in its place.
     for (lax, right) in [(0o777, false), (0o772, false), (0o1777, true), (0o770, true), (0o755, true)] {

@@ -12,10 +12,10 @@ use rustix::{
 
 use crate::{Error, Wake};
 
-/// What calls are made for, in errors.
+/// The purpose of calls, for errors.
 const TO_SLEEP: &str = "to sleep";
 
-/// A time as system calls take it.
+/// A time in the form that system calls take.
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -50,7 +50,7 @@ impl EventFd {
 
     /// Forgets all wakes until now.
     pub(crate) fn reset(&self) -> Result<(), Error> {
-        // One read resets the counter, however often the sleep was ended.
+        // One read resets the counter, however many wakes there were.
         match rustix::io::read(&self.0, &mut [0; 8]) {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(error) => Err(Error::system("read of an eventfd", TO_SLEEP, error)),

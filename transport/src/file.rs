@@ -42,7 +42,7 @@ pub(crate) fn map(
     check_part(file, offset, len).map_err(refused)?;
     let system = |call: &'static str| move |error: Errno| refused(format!("{call}: {error}"));
     fcntl_add_seals(file, SealFlags::SHRINK).or_else(|error| {
-        // Others may have sealed it meanwhile.
+        // Another process may have sealed it meanwhile.
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if sealed { Ok(()) } else { Err(system("sealing it against shrinking")(error)) }
     })?;
@@ -58,11 +58,11 @@ pub(crate) fn map(
     Ok((mapping, for_peers.ok().map(|file| ReadOnly { file, offset })))
 }
 
-/// Why a file is not taken, if it is not.
+/// The reason why a file is refused, if it is.
 fn check_file(file: BorrowedFd<'_>) -> Result<(), String> {
     let seals = fcntl_get_seals(file).map_err(|error| {
         format!(
-            "it is no memory: a descriptor of memfd_create is wanted, and this one has no seals ({error})"
+            "it is not memory: a descriptor of memfd_create is wanted, and this one has no seals ({error})"
         )
     })?;
     if is_huge(file) {
@@ -85,7 +85,7 @@ fn check_file(file: BorrowedFd<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Why these bytes are not taken, if they are not.
+/// The reason why these bytes are refused, if they are.
 fn check_part(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(), String> {
     if len == 0 {
         return Err("there is no byte in it".into());
@@ -112,7 +112,7 @@ fn reopen(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let again = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let which = |file: BorrowedFd<'_>| fstat(file).map(|about| (about.st_dev, about.st_ino));
-    // What is mounted there may be another process's.
+    // A mount at this path may belong to another process.
     if which(file)? == which(again.as_fd())? { Ok(again) } else { Err(Errno::NOENT) }
 }
 

@@ -112,7 +112,7 @@ impl Process {
 /// Owns a descriptor that forked children do not keep: there it leads to `/dev/null`.
 #[derive(Debug)]
 pub struct Unshared<T> {
-    // First, so that it is off the list before the descriptor is closed.
+    // This is the first field, so that it leaves the list before the descriptor is closed.
     _listed: Listed,
     inner: T,
 }

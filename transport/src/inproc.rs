@@ -73,11 +73,11 @@ struct Slot {
     memory: Option<Arc<Memory>>,
 }
 
-/// What has landed at an endpoint.
+/// The puts that have landed at an endpoint.
 #[derive(Debug, Default)]
 struct Inbox {
     state: Mutex<State>,
-    /// Ends the owner's sleep; made when it first sleeps.
+    /// Ends the owner's sleep; created when the owner first sleeps.
     waker: OnceLock<EventFd>,
     /// The number of waiting events, so that an empty poll takes no lock.
     waiting: AtomicUsize,
@@ -273,7 +273,7 @@ unsafe impl Transport for Endpoint {
     fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
         for &peer in peers {
             let (_, inbox) = self.peers.get(peer)?;
-            // Either it is seen to sleep, or it looks after this lock was taken.
+            // Either this thread sees that the owner sleeps, or the owner looks after this lock was taken.
             if std::mem::take(&mut inbox.lock().parked) {
                 inbox.end_sleep();
             }

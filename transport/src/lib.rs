@@ -61,7 +61,7 @@ pub unsafe trait Transport: Send {
     /// The same address gives the same peer.
     ///
     /// # Errors
-    /// [`Error::BadAddress`] if it is no address of this transport's.
+    /// [`Error::BadAddress`] if it is not an address of this transport's.
     fn connect(&mut self, address: &Address) -> Result<Peer, Error>;
 
     /// Registers memory. Afterwards peers that were given its [`Region::remote`] may write to it, and puts may read from it on
@@ -251,7 +251,7 @@ pub struct Put<'a> {
     pub target: Target,
     /// The number that the peer receives in [`Event::Arrived`] once the bytes have landed.
     pub immediate: u32,
-    /// A number of the caller's, which [`Event::Sent`] returns.
+    /// A number that the caller chooses, and that [`Event::Sent`] returns.
     pub token: u64,
     /// When that event is wanted.
     pub notify: Notify,
@@ -485,7 +485,7 @@ pub enum Error {
         reason: String,
     },
     /// An address of another kind of transport, or a broken one.
-    #[error("{address:?} is no address of a {provider} endpoint: {reason}")]
+    #[error("{address:?} is not an address of a {provider} endpoint: {reason}")]
     BadAddress {
         /// The address given.
         address: Address,

@@ -155,17 +155,17 @@ impl Failure {
         Self { peer: None, code, reason: reason.into() }
     }
 
-    /// The same, of a put to this peer.
+    /// The same for a put to this peer.
     pub(crate) fn to(self, peer: Peer) -> Self {
         Self { peer: Some(peer), ..self }
     }
 
-    /// Its key names no memory of the peer's.
+    /// The peer has no memory with this key.
     pub(crate) fn unregistered() -> Self {
         Self::new(INVALID, "the peer has no memory registered under this key")
     }
 
-    /// It does not lie in the memory that its key names.
+    /// The place does not lie in the memory that its key names.
     pub(crate) fn outside() -> Self {
         Self::new(INVALID, "the put would leave the peer's registered memory")
     }

@@ -21,7 +21,7 @@ use tracing::{
     subscriber::NoSubscriber,
 };
 
-/// Where nothing else is asked for: the failure of a group is returned by a call, or told by the group's drop.
+/// The default levels: the failure of a group is not logged, because a call returns it or the group's drop reports it.
 const UNASKED: &str = "warn,unisono::failure=off";
 
 #[doc(hidden)]
@@ -153,7 +153,7 @@ impl Levels {
         };
         let mut levels: Vec<_> = [(String::new(), LevelFilter::WARN)].into_iter().collect();
         levels.extend(directives.filter_map(level));
-        // The last of those for one target holds.
+        // The last directive for a target counts.
         levels.reverse();
         levels.sort_by_key(|(target, _)| std::cmp::Reverse(target.len()));
         Self(levels)
@@ -194,7 +194,7 @@ mod tests {
             (Some("info,unisono=debug"), "unisono_transport::shm", LevelFilter::DEBUG),
             (Some("unisono=debug,unisono::launch=off"), "unisono::launch::slurm", LevelFilter::OFF),
             (Some("info,error"), "unisono::launch", LevelFilter::ERROR),
-            // What says nothing of this library silences nothing.
+            // Directives that do not concern this library do not silence it.
             (Some("hyper=debug,my_program"), "unisono::launch", LevelFilter::WARN),
             (Some("a[b{c=1}]=trace, =, ,x=loud"), "unisono::launch", LevelFilter::WARN),
             (Some("unisono_transport"), "unisono_transport::shm", LevelFilter::TRACE),

@@ -53,7 +53,7 @@ impl Memory {
             match options.clone().huge(Some(21)).len(len.max(1).next_multiple_of(2 << 20)).map_anon() {
                 Ok(map) => mapping = Some(map),
                 Err(error) => {
-                    crate::log::warn!(bytes = len, %error, "no huge pages to be had; ordinary ones serve")
+                    crate::log::warn!(bytes = len, %error, "no huge pages are available; using ordinary pages")
                 }
             }
         }

@@ -137,7 +137,7 @@ fn ranks_that_meet_beside_the_cards_network_use_the_cards_all_the_same() {
         let taken = survey.iter().find(|candidate| candidate.taken).unwrap();
         assert_eq!(taken.name, "verbs;ofi_rxm", "{options:?}: {survey:?}");
         assert!(nics.iter().any(|nic| taken.address == Some(*nic)), "{taken:?}");
-        assert!(taken.reason.contains("is no NIC's address"), "{}", taken.reason);
+        assert!(taken.reason.contains("is not a NIC's address"), "{}", taken.reason);
         assert_eq!(Ofi::open(&options).unwrap().limits().provider, taken.name);
     }
 }

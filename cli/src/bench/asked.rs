@@ -53,7 +53,7 @@ pub(super) struct Asked {
     /// The factor from one size to the next
     #[arg(short = 'f', long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     factor: u32,
-    /// The difference of one size and the next in bytes, in place of a factor
+    /// The difference between one size and the next in bytes, instead of a factor
     #[arg(short = 'i', long, value_name = "BYTES", conflicts_with = "factor", value_parser = parse_step)]
     step: Option<usize>,
     /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64, or all [default: f32]
@@ -101,7 +101,7 @@ pub(super) struct Asked {
     /// Measure the call only out of place
     #[arg(long, conflicts_with = "in_place")]
     out_of_place: bool,
-    /// A table with more of each size: the algorithm, least, mean and 99th percentile, part of raw puts, processor time
+    /// Print more columns for each size: the algorithm, least, mean and 99th percentile, part of raw puts, processor time
     #[arg(long)]
     detail: bool,
     /// Measure how much of the collective's time is hidden by computation between its start and the wait for it, in percent:

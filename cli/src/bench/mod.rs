@@ -41,7 +41,7 @@ Examples:
   unisono bench all_reduce --ranks 4 --provider tcp        the same with 4 ranks over TCP
   unisono bench all_reduce all_gather -d all -b 1M -i 1M -e 4M   two collectives, all types, 1 to 4 MiB
   unisono bench all_reduce --detail                        least and 99th percentile, algorithm, processor time
-  unisono bench all_reduce --ranks 4 --overlap             how much of it computation hides
+  unisono bench all_reduce --ranks 4 --overlap             how much of it overlaps with computation
   unisono bench send_recv --ranks 2 --window 1,16,64       messages: latency, bandwidth and rate
   unisono bench put --ranks 2 -b 8 -e 8 --json put.json    latency of the puts underneath
   mpirun -n 16 unisono bench all_gather -d bf16 -e 1G      on several hosts
@@ -72,7 +72,7 @@ impl BenchCommand {
             (Some(bench), _) => bench.run(),
             (None, Some((picture, results))) => plot::draw(picture, results).map(|()| ExitCode::SUCCESS),
             // The definition of the command line rules it out.
-            (None, None) => Err("there is neither a collective nor --plot".into()),
+            (None, None) => Err("give a collective or --plot".into()),
         };
         crate::status("bench", result)
     }

@@ -72,7 +72,9 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
         all.extend(read(file.as_ref())?);
     }
     if all.len() > chart::MOST {
-        return Err(format!("--plot: {} lines where {} can be told apart", all.len(), chart::MOST).into());
+        return Err(
+            format!("--plot: {} lines; at most {} can be distinguished", all.len(), chart::MOST).into()
+        );
     }
     // What all series have in common is in the title.
     let whats: BTreeSet<_> = all.iter().map(|series| &series.what).collect();

@@ -35,7 +35,7 @@ pub(crate) struct OneRank {
     /// Sizes in bytes, of which every algorithm is measured
     #[arg(long, value_delimiter = ',')]
     bytes: Vec<usize>,
-    /// Only this algorithm
+    /// Measure only this algorithm
     #[arg(long, value_parser = super::parse_algorithm)]
     algorithm: Option<&'static Algorithm>,
     /// How many of the ranks can run at once, by which algorithms' chunks and lanes are chosen

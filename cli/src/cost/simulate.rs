@@ -49,7 +49,7 @@ Examples:
   unisono simulate all_gather --ranks 256 --bytes 1M --fabric efa --plot all_gather.svg
   unisono simulate all_reduce --ranks 8 --bytes 1M --measure --provider tcp        fitted to this machine";
 
-/// Predicts the time of every algorithm for a collective, on a fabric that need not be at hand.
+/// Predicts the time of every algorithm for a collective, on any fabric, also one that you do not have.
 ///
 /// A cost model (docs/cost.md) runs the schedules that the library would execute: those of all ranks or, if all ranks do the
 /// same, that of one. Elements are f32.
@@ -63,13 +63,13 @@ pub(crate) struct Simulate {
     /// The fabric: shm, ndr400, hdr, efa, tcp, tcp-1g, tcp-10g, tcp-25g, tcp-100g
     #[arg(long, value_name = "NAME", value_parser = super::parse_fabric, required_unless_present = "measure")]
     fabric: Option<Fabric>,
-    /// Instead of --fabric: this machine with all ranks on it, fitted to short runs, which take some seconds
+    /// Instead of --fabric, use this machine with all ranks on it, as short runs measure it, which take some seconds
     #[arg(long, conflicts_with = "fabric")]
     measure: bool,
     /// The provider to measure
     #[arg(long, value_name = "NAME", conflicts_with = "fabric", value_parser = NonEmptyStringValueParser::new())]
     provider: Option<String>,
-    /// Only this algorithm
+    /// Predict only this algorithm
     #[arg(long, value_name = "NAME", value_parser = super::parse_algorithm)]
     algorithm: Option<&'static Algorithm>,
     /// The largest message in bytes [default: the library's choice]

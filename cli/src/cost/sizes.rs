@@ -13,10 +13,10 @@ const BESIDE: usize = 7;
 /// The sizes of a sweep.
 #[derive(clap::Args)]
 pub(super) struct Sizes {
-    /// The smallest of several sizes in bytes, which are a table: with -e or -f [default: 8]
+    /// The smallest size in bytes, for a table of several sizes, with -e or -f [default: 8]
     #[arg(short = 'b', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal"], value_parser = unisono::config::parse_size)]
     min_bytes: Option<usize>,
-    /// The largest of several sizes in bytes [default: 64M]
+    /// The largest size in bytes, for a table of several sizes [default: 64M]
     #[arg(short = 'e', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal"], value_parser = unisono::config::parse_size)]
     max_bytes: Option<usize>,
     /// The factor from one size to the next [default: 8]
@@ -71,7 +71,7 @@ pub(super) fn table(out: &mut impl Write, cells: &[(Case, Vec<Priced>)]) -> io::
         };
         writeln!(out, "{}", row("lower bound", &bound))?;
     }
-    writeln!(out, "\n* the fastest   + what the library takes; unisono explain tells why")?;
+    writeln!(out, "\n* the fastest   + the library's choice; unisono explain says why")?;
     let all = || cells.iter().flat_map(|(_, priced)| priced);
     if all().any(|it| it.cost.is_ok_and(|cost| cost.extrapolated)) {
         writeln!(out, "~ extrapolated from smaller sizes")?;

@@ -108,7 +108,7 @@ impl Way {
             address: None,
             fits: true,
             taken: true,
-            reason: "it is unisono's own shared memory, for which libfabric is not asked".to_owned(),
+            reason: "it is unisono's own shared memory, which does not use libfabric".to_owned(),
         };
         let opens = shared.opens.clone().unwrap_or(Ok(()));
         Self { request, asked: true, taken: opens.map(|()| shm), next: Vec::new() }

@@ -48,7 +48,7 @@ impl SharedMemory {
         let mut section = Section::new("shared memory");
         match &self.opens {
             None => {
-                section.note("not looked at, because a provider is asked for: ranks of one host use it too");
+                section.note("not checked, because a provider is asked for, which ranks of one host use, too");
                 return section;
             }
             Some(Ok(())) => section.ok("an endpoint opens; the self-test below tries it with two ranks"),
@@ -74,7 +74,7 @@ impl SharedMemory {
             section.warn(
                 "the system keeps strict account of memory (vm.overcommit_memory is 2): messages between ranks of this host are copied \
                  twice",
-                "`sysctl vm.overcommit_memory=0`, where nothing else wants it",
+                "`sysctl vm.overcommit_memory=0`, unless another program needs it",
             );
         }
         let or_unknown = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());

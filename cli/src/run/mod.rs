@@ -41,16 +41,16 @@ Examples:
 /// them, and fg or bg continues them. The standard input of ranks is empty. If processes that ranks started outlive them, their
 /// output is forwarded until there is none for half a second.
 ///
-/// With --hosts, `ssh HOST true` must work without a question, and unisono be installed on each, at the same path as here or in PATH. Ranks
-/// begin in this directory, if it is there, with this environment, but for what belongs to this host, login or terminal.
+/// With --hosts, `ssh HOST true` must work without a question, and unisono must be installed on each host, in PATH or at the same
+/// path as here. Ranks begin in this directory, if the host has it, with this environment except for the variables of this host, login or
+/// terminal.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
     /// The number of ranks [default: one for each core that this process may use, by its affinity and its control group's quota].
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
-    /// Start them on these hosts, by ssh, rank after rank: names as ssh takes them, and how many ranks each gets. Without numbers -n ranks
-    /// are spread evenly; without -n there is a rank for each core of a host.
+    /// Start the ranks on these hosts by ssh, host after host: names as ssh takes them, and the number of ranks on each. Without numbers, the ranks of -n are spread evenly; without -n, there is a rank for each core of a host.
     #[arg(long, value_name = "HOST[:N],...", value_delimiter = ',')]
     hosts: Vec<Asked>,
     /// The provider that the ranks use, for instance tcp, shm or verbs (sets UNISONO_PROVIDER).

@@ -41,8 +41,7 @@ Examples:
 /// With --ranks it starts that many ranks on this machine. Otherwise it is one rank of the job that its environment describes,
 /// and rank 0 writes the file. The file applies to groups of the same number of ranks. Run it on the hosts and with the
 /// provider, chunk and lanes of the programs that will use the file. A collective takes about half a minute. For more than 8
-/// ranks it skips algorithms in which a rank receives chunks from more others than their memory may suffice for, unless they
-/// are the default.
+/// ranks it skips algorithms in which a rank receives chunks from more ranks than it may have memory for, unless they are the default.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Tune {

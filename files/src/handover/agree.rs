@@ -102,12 +102,12 @@ impl Ranks<'_> {
     /// Aborts the group, because the bytes that arrived are not what this crate sends.
     fn broken(&self, what: &dyn fmt::Display) -> Error {
         let root = self.group.global(self.root);
-        self.group.abort(&format!("what describes the file of rank {root} makes no sense: {what}")).into()
+        self.group.abort(&format!("the description of the file of rank {root} is invalid: {what}")).into()
     }
 
     /// Aborts the group, because a thread that the others depend on is missing.
     pub(super) fn lost(&self, why: &dyn fmt::Display) -> Error {
-        self.group.abort(&format!("handing over a file: {why}")).into()
+        self.group.abort(&format!("copying a file: {why}")).into()
     }
 
     /// Does work that may take longer than the timeout, on another thread. All ranks call it, and it returns when all have done

@@ -53,7 +53,7 @@ pub(super) fn open(path: &Path, mode: u32) -> io::Result<Found> {
 /// Why another user can write to a file; `None` if none can.
 fn foreign_by(about: &Metadata, path: &Path) -> Option<String> {
     if !about.is_file() {
-        return Some("it is no regular file".to_owned());
+        return Some("it is not a regular file".to_owned());
     }
     if about.uid() != geteuid().as_raw() && Some(about.uid()) != owner(path.parent()?) {
         return Some(format!("user {} owns it", about.uid()));

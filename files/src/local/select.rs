@@ -81,7 +81,7 @@ impl Source {
     /// The header, and where the data begins.
     fn header(&self) -> FileResult<(Metadata, u64)> {
         let whole = self.file_len();
-        let none = |what: String| bad(format!("is no .safetensors file: {what}"));
+        let none = |what: String| bad(format!("is not a .safetensors file: {what}"));
         if whole < 8 {
             return Err(none(format!("it has {whole} bytes, and its header's length alone takes 8")));
         }

@@ -62,7 +62,7 @@ impl Target {
     /// The file that is there, if it has the length and the modification time of the one to be received. Its contents may differ.
     pub(crate) fn whole(directory: &Path, plan: &Plan) -> FileResult<Option<File>> {
         let path = directory.join(plan.name());
-        let looking = |error| Problem::io("looking at the file that is there", &error);
+        let looking = |error| Problem::io("looking at the existing file", &error);
         let about = match path.symlink_metadata() {
             Ok(about) => about,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -94,7 +94,7 @@ impl Target {
             match Self::open_at(directory, plan, paths)? {
                 Ok(opened) => return Ok(opened),
                 Err((path, why)) => {
-                    unisono::log::warn!(file = %path.display(), %why, "not ours, and left alone");
+                    unisono::log::warn!(file = %path.display(), %why, "not written by unisono, and left unchanged");
                     foreign.push(format!("{} ({why})", path.display()));
                 }
             }

@@ -28,7 +28,7 @@ pub(super) fn alike(name: &str, settings: &[String], advice: &str) -> Result<(),
     Err(Failure::Settings { name: name.to_owned(), problem })
 }
 
-/// The failure if ranks must use this provider, which cannot reach all of them because of the problem.
+/// The failure if the ranks must use this provider, and it cannot reach all of them because of `problem`.
 pub(super) fn cannot_reach(provider: &str, problem: &str) -> Failure {
     let problem = format!("{problem}; or let ranks meet by tcp or verbs, which reach all of them");
     Failure::Settings { name: format!("UNISONO_PROVIDER={provider}"), problem }

@@ -49,27 +49,28 @@ impl JoinInfo {
     }
 }
 
-/// What rank 0 says at the store of a roster that it spreads.
+/// The value that rank 0 publishes at the store about a roster that it spreads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Published {
     /// The bytes of a chunk, the smallest of all ranks'.
     pub chunk_bytes: u64,
-    /// The length of the roster, and its hash: it does not come by the store, whose messages nobody can forge.
+    /// The length of the roster, and its hash, because the roster itself does not come through the store, whose messages cannot be
+    /// forged.
     pub len: u64,
     pub hash: [u8; blake3::OUT_LEN],
 }
 
 impl Published {
-    /// Of a roster that is to be sent as these bytes.
+    /// The description of a roster that is sent as these bytes.
     fn new(roster: &[u8], chunk_bytes: u64) -> Self {
         Self { chunk_bytes, len: roster.len() as u64, hash: *blake3::hash(roster).as_bytes() }
     }
 }
 
-/// What rank 0 makes of the cards of all ranks.
+/// The result that rank 0 computes from the cards of all ranks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Meeting {
-    /// All ranks fit together. They take the smallest of their chunks.
+    /// All ranks fit together. They use the smallest of their chunks.
     Fits { chunk_bytes: u64, roster: Roster },
     /// The same of ranks among which the roster is spread.
     Spreads(Published),
@@ -77,7 +78,8 @@ pub(super) enum Meeting {
     Differs,
 }
 
-/// Gives every rank what rank 0 makes of the values of all ranks, which are encoded. A world of one rank needs no store.
+/// Collects the encoded values of all ranks at rank 0, and returns on every rank the result that rank 0 computes from them. A world of
+/// one rank needs no store.
 pub(super) fn decide<T: Serialize, R: Serialize + DeserializeOwned>(
     store: Option<&Store>,
     key: &str,
@@ -100,7 +102,7 @@ pub(super) fn decide<T: Serialize, R: Serialize + DeserializeOwned>(
 /// The values of all ranks.
 pub(super) fn decode_all<T: DeserializeOwned>(all: &[Vec<u8>]) -> std::result::Result<Vec<T>, Failure> {
     let read = |(rank, bytes): (Rank, &Vec<u8>)| {
-        let why = |error| format!("it published what cannot be decoded: {error}");
+        let why = |error| format!("the value that it published cannot be decoded: {error}");
         postcard::from_bytes(bytes).map_err(|error| Failure::Joining { rank, why: why(error) })
     };
     all.iter().enumerate().map(read).collect()
@@ -110,7 +112,7 @@ pub(super) fn decode_all<T: DeserializeOwned>(all: &[Vec<u8>]) -> std::result::R
 pub(super) enum Known {
     /// All ranks, and the bytes of a chunk.
     All(Arc<Roster>, usize),
-    /// What is to be spread; rank 0 has it.
+    /// The roster that is to be spread; only rank 0 has it.
     Spread(Published, Option<Arc<Roster>>),
 }
 
@@ -127,7 +129,7 @@ pub(super) fn fetch(store: &Store, rank: Rank, deadline: Instant) -> Result<Entr
 /// Of the exchange of cards.
 const KEY: &str = "join";
 
-/// Exchanges the cards of all ranks. The roster of more than `listed` ranks is yet to be spread.
+/// Exchanges the cards of all ranks. A roster of more than `listed` ranks must still be spread.
 pub(super) fn exchange(
     store: Option<&Store>,
     (rank, ranks): (Rank, usize),
@@ -158,7 +160,7 @@ pub(super) fn exchange(
     }
 }
 
-/// What rank 0 says of the cards of all ranks, and the roster if these are more than `listed`.
+/// The answer of rank 0 to the cards of all ranks, and the roster if there are more than `listed` ranks.
 fn meet(all: &[Vec<u8>], listed: usize) -> std::result::Result<(Meeting, Option<Arc<Roster>>), Failure> {
     match meeting(all)? {
         Meeting::Fits { chunk_bytes, roster } if all.len() > listed.max(1) => {
@@ -171,7 +173,7 @@ fn meet(all: &[Vec<u8>], listed: usize) -> std::result::Result<(Meeting, Option<
 
 /// What rank 0 makes of the cards of all ranks.
 fn meeting(all: &[Vec<u8>]) -> std::result::Result<Meeting, Failure> {
-    // Cards of other versions may have other fields behind it.
+    // Cards of other versions may have other fields after the version.
     let version = |bytes: &Vec<u8>| postcard::take_from_bytes::<u32>(bytes).map_or(0, |(wire, _)| wire);
     let versions: Vec<_> = all.iter().map(|bytes| version(bytes).to_string()).collect();
     alike("the version of the protocol", &versions, "")?;

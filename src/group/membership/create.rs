@@ -25,7 +25,8 @@ use crate::{
 const IDS: usize = size_of::<CommIds>() / 8;
 
 /// The tree: the parent of a member is the one whose index in the list has the lowest digit other than 0, of this base, replaced
-/// by 0. With fewer steps fewer ranks are woken in turn, and 15 small messages take a rank less time than one more step does.
+/// by 0. A larger base needs fewer steps, in each of which a rank must be woken; 15 small messages take a rank less time than one more
+/// step.
 const BASE: usize = 16;
 
 /// The exchange among the members.
@@ -92,7 +93,7 @@ impl ProcessGroup {
         let made = self.make(new, free, &mut |words| exchange.gather(words))?;
         // Only messages were exchanged, so the options of the members' handles may differ.
         let made = made.map(|group| group.with_options(CallOptions::default()));
-        made.ok_or_else(|| Error::Argument { call, problem: "this rank is no member".to_owned() })
+        made.ok_or_else(|| Error::Argument { call, problem: "this rank is not a member".to_owned() })
     }
 }
 
@@ -129,7 +130,7 @@ impl Exchange<'_> {
     fn agree(&self, mut free: CommIds) -> Result<(u64, CommIds)> {
         let mine: Vec<u64> = self.ranks.iter().map(|&rank| rank as u64).collect();
         for (child, _) in self.children() {
-            // One after the other, so that a list that differs is told even if other members do not come.
+            // Received one after the other, so that a list that differs is reported even if other members do not come.
             let most = isize::MAX.unsigned_abs();
             let words = elements::<u64>(self.run(vec![self.receives(child, Place::Fresh { most })])?)?.0;
             match words.split_last_chunk::<IDS>() {

@@ -47,7 +47,7 @@ pub(super) struct EndpointInfo {
 }
 
 impl EndpointInfo {
-    /// Of what a rank told of itself; `limits` are this rank's.
+    /// From the information that a rank has published; `limits` are this rank's.
     pub(super) fn of(entry: Option<Entry>, limits: &Limits) -> Self {
         entry.map_or_else(Self::default, |Entry { nic, host, shares, .. }| {
             let memory = limits.provider == SHM || shares.is_some() && shares == limits.shares;
@@ -62,7 +62,8 @@ impl EndpointInfo {
     /// `10.77.0.2 (eth0 of node2)`.
     fn words(&self) -> String {
         let Nic { at, device, .. } = &self.nic;
-        let at = at.map_or_else(|| "an address that is none of IP".to_owned(), |at| at.ip().to_string());
+        let at =
+            at.map_or_else(|| "an address that is not an IP address".to_owned(), |at| at.ip().to_string());
         format!("{at} ({device} of {})", self.host)
     }
 }
@@ -119,7 +120,7 @@ impl Check<'_> {
         all_have(engine, self.monitor, store, self.ranks, self.deadline, &explain)
     }
 
-    /// Exchanges greetings with these ranks, of which some are on other hosts.
+    /// Exchanges greetings with these ranks, some of which are on other hosts.
     pub(super) fn greet(
         &self,
         engine: &mut Engine,
@@ -141,7 +142,7 @@ impl Check<'_> {
                 Err(Stop::Transport(error)) if error.error.is_own() => Err(Stop::Transport(error)),
                 // The death of a peer breaks the transport too; then the store names the dead rank.
                 Err(Stop::Transport(error)) => match monitor.dead() {
-                    // Greetings that have not come yet are no sign of anything: nobody has waited for them.
+                    // Greetings that have not come yet mean nothing: no rank has waited for them.
                     None => Err(diagnose(engine, rank, store, endpoints, false)
                         .map_or(Stop::Transport(error), Stop::from)),
                     Some(_) => Err(Stop::Failed),
@@ -173,7 +174,7 @@ fn all_have(
     deadline: Instant,
     explain: &dyn Fn(Stop) -> Error,
 ) -> Result<()> {
-    // After the ranks that still wait for greetings have given up, so that their failures, which name the cause, come first.
+    // This waits longer than the ranks that still wait for greetings, so that their failures, which name the cause, come first.
     let deadline = deadline + CONNECTING + HEARING;
     let meet = || cards::decide(Some(store), "met", (monitor.rank, ranks), &(), deadline, |_| Ok(()));
     let waker = engine.waker();
@@ -199,7 +200,8 @@ fn findings_key(rank: Rank) -> String {
     format!("greetings/{rank}")
 }
 
-/// Finds out why greetings are missing, for which this rank has `waited` or not. `None` if the network is not the cause: then a rank
+/// Finds the reason why greetings are missing. `waited` says whether this rank has waited for them. `None` if the network is not the
+/// cause: then a rank
 /// is late or stopped.
 fn diagnose(
     engine: &mut Engine,
@@ -382,7 +384,7 @@ mod tests {
                 assert_eq!(far, ranks.len() > 1, "{ranks:?}: rank {rank} greets {greeted:?}");
             }
             let most = all.iter().map(Vec::len).max().unwrap_or(0);
-            // Of a host with fewer ranks each is chosen by several.
+            // If a host has fewer ranks, several ranks choose the same one.
             let crowd = ranks.iter().max().unwrap_or(&1).div_ceil(*ranks.iter().min().unwrap_or(&1));
             assert!(most <= 2 + MOST * (1 + crowd), "{ranks:?}: {most}");
         }

@@ -344,7 +344,7 @@ impl ProcessGroup {
     }
 }
 
-/// What the world is made of once all ranks have met.
+/// The parts of the world once all ranks have met.
 struct Joined {
     engine: Engine,
     settings: Settings,
@@ -355,15 +355,15 @@ struct Joined {
     options: CallOptions,
 }
 
-/// How long a rank that has no store tries to tell another rank's that it cannot join.
+/// How long a rank without a store tries to tell the store of another rank that it cannot join.
 const TELL: Duration = Duration::from_secs(1);
 
-/// Tells the store that this rank could not open it, if one is there that it may belong to. Returns `error`.
+/// If there is a store of this rank's job, tells it that this rank cannot join because it could not open its own. Returns `error`.
 fn unopened(config: &Config, error: Error) -> Error {
     let Some(address) = &config.store else { return error };
     let why = match &error {
         Error::Refused { refusal: refusal @ Refusal::Token, .. } => refusal.to_string(),
-        // Another process that takes itself for rank 0 may serve there.
+        // Another process that has rank 0, too, may serve the store there.
         Error::Rendezvous { problem, .. } if serves(config, address) => problem.clone(),
         _ => return error,
     };
@@ -376,7 +376,7 @@ fn serves(config: &Config, address: &StoreAddress) -> bool {
     config.rank == 0 && !elsewhere
 }
 
-/// Tells the store of others that this process cannot join.
+/// Tells the other ranks' store that this process cannot join.
 fn tell(config: &Config, address: &StoreAddress, jobs: &[String], why: &str, deadline: Instant) {
     if let Err(error) = Store::cannot_join(address, &config.member(), jobs, why, deadline) {
         untold(config, &error);
@@ -387,14 +387,14 @@ fn untold(config: &Config, error: &Error) {
     crate::log::info!(rank = config.rank, %error, "cannot tell the other ranks that this rank cannot join");
 }
 
-/// Reports to the other ranks, if the store can be reached, that this process cannot join. It may belong to one of `jobs`.
+/// Tells the other ranks that this process cannot join, if it reaches the store. The process may belong to one of `jobs`.
 pub(super) fn report(config: &Config, jobs: &[String], why: &str) {
     let Some(address) = config.store.as_ref().filter(|_| config.ranks != 1) else { return };
     let deadline = Instant::now() + LINGER.min(config.join_timeout);
     if !serves(config, address) {
         return tell(config, address, jobs, why, deadline);
     }
-    // The others learn it at the store that this rank serves for them.
+    // The other ranks learn it from the store, which this rank serves.
     let config = Config { ranks: config.ranks.max(2), ..config.clone() };
     let failure = Failure::Joining { rank: config.rank, why: why.to_owned() };
     let store = Store::open(address, &config.member(), deadline);
@@ -485,7 +485,7 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
         match transport.allocate(bytes, settings.huge_pages) {
             Ok(_) => break,
             Err(error @ unisono_transport::Error::Register { .. }) if chunk / 2 >= LEAST => {
-                crate::log::warn!(bytes, chunk, %error, "windows do not fit the limit on locked memory; smaller ones serve");
+                crate::log::warn!(bytes, chunk, %error, "windows do not fit the limit on locked memory; using smaller ones");
                 chunk /= 2;
             }
             Err(error) => return Err(error.into()),

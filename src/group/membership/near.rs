@@ -30,7 +30,7 @@ pub(super) struct Reach {
     pub(super) host: Host,
     /// The provider that the rank asks for.
     pub(super) provider: Option<String>,
-    /// Why the rank cannot share memory, if it would.
+    /// The reason why the rank cannot share memory, although its provider would allow it.
     pub(super) refused: Option<String>,
     /// Where its shared memory is reached; empty if it has none.
     pub(super) address: Vec<u8>,
@@ -41,25 +41,25 @@ pub(super) struct Reach {
 pub(super) enum Ways {
     /// By memory that all share.
     Memory,
-    /// By libfabric, since not all share memory; `shared` if some do.
+    /// By libfabric, since not all ranks share memory; `shared` is true if some do.
     Fabric { shared: bool, why: String },
 }
 
-/// The first of the ranks that a rank was to try whose shared memory it reaches; or why it may reach none.
+/// The first of the tried ranks whose shared memory this rank reaches, or the reason why it reaches none.
 pub(super) type Tried = std::result::Result<Option<usize>, String>;
 
 /// The most characters of a reason.
 const SHOWN: usize = 200;
 
-/// Why ranks share no memory of which rank 0 names none.
+/// The reason for ranks to which rank 0 names no rank to try.
 const SAME_NAME: &str =
     "ranks have drawn the same random name, as on machines that were restored from one snapshot";
 
 /// The store's key of the exchange.
 const KEY: &str = "reach";
 
-/// Finds out how all ranks reach each other, and what names those that share memory with this rank, itself at least; nothing if it
-/// has none.
+/// Finds out how all ranks reach each other, and the scope of the ranks that share memory with this one; `None` if this rank has no
+/// shared memory.
 pub(super) fn find(
     store: Option<&Store>,
     (rank, ranks): (Rank, usize),
@@ -94,12 +94,12 @@ pub(super) fn find(
     Err(Error::Failed(Failure::Closed))
 }
 
-/// The key of a round of trying.
+/// The store's key of a round in which ranks try to connect.
 fn key(round: u32) -> String {
     format!("{KEY}/{round}")
 }
 
-/// Where rank 0 names the ranks to be tried by those who say they are in this scope.
+/// The store's key at which rank 0 names the ranks that ranks of this scope try.
 fn place(round: u32, scope: u128) -> String {
     format!("{}/{scope:032x}", key(round))
 }
@@ -112,7 +112,7 @@ fn named(store: &Store, round: u32, mine: &Reach, deadline: Instant) -> Result<V
     postcard::from_bytes(&bytes).map_err(|error| broken(format!("what rank 0 names cannot be read: {error}")))
 }
 
-/// Tries these addresses, among which a rank's own may be.
+/// Tries these addresses; this rank's own may be among them.
 fn try_them(own: &[u8], named: &[Vec<u8>]) -> Tried {
     if named.is_empty() {
         return Err(SAME_NAME.to_owned());
@@ -127,18 +127,18 @@ fn try_them(own: &[u8], named: &[Vec<u8>]) -> Tried {
     Ok(None)
 }
 
-/// What rank 0 knows of which ranks share memory.
+/// What rank 0 knows about which ranks share memory.
 #[derive(Default)]
 pub(super) struct Camps {
     all: Vec<Reach>,
-    /// For every rank, the first that it reaches, once that is known.
+    /// For every rank, the first rank that it reaches, once this is known.
     firsts: Vec<Option<Rank>>,
-    /// By scope, the ranks that are to be tried in this round by those of the scope that have no first.
+    /// By scope, the ranks that this round tries: ranks of the scope that have not reached a rank yet connect to them.
     named: BTreeMap<u128, Vec<Rank>>,
 }
 
 impl Camps {
-    /// Hears what all ranks publish, encoded. Returns how they reach each other, or nothing if they are to try.
+    /// Takes the encoded values of all ranks. Returns how they reach each other, or nothing if they must try.
     pub(super) fn begin(&mut self, all: &[Vec<u8>]) -> std::result::Result<Option<Ways>, Failure> {
         self.all = decode_all(all)?;
         self.firsts = vec![None; all.len()];
@@ -151,7 +151,7 @@ impl Camps {
         self.go_on(0)
     }
 
-    /// Hears what the ranks have found that had no first, which those that are named always have. Returns the same.
+    /// Takes what ranks have found in the round; a rank that was named always reaches itself. Returns the same.
     pub(super) fn hear(&mut self, all: &[Vec<u8>], round: u32) -> std::result::Result<Option<Ways>, Failure> {
         let named = std::mem::take(&mut self.named);
         for (rank, tried) in decode_all::<Tried>(all)?.into_iter().enumerate() {
@@ -170,7 +170,7 @@ impl Camps {
         self.go_on(round + 1)
     }
 
-    /// Names at the store those who are to be tried in a round.
+    /// Publishes the ranks that a round tries.
     fn name(&self, store: &Store, round: u32) -> Result<()> {
         self.named.iter().try_for_each(|(scope, named)| {
             let named: Vec<&[u8]> = named.iter().map(|&rank| &self.all[rank].address[..]).collect();
@@ -182,13 +182,13 @@ impl Camps {
         self.all.first()?.provider.as_deref()
     }
 
-    /// The scope of which this rank says that it is, if it has no first there yet.
+    /// The scope that this rank has published, if it has not reached a rank there yet.
     fn seeks(&self, rank: Rank) -> Option<u128> {
         let seeks = self.all[rank].refused.is_none() && self.firsts[rank].is_none();
         seeks.then(|| self.all[rank].host.id.scope(&[]))
     }
 
-    /// Names those who are to be tried in this round, or concludes if no rank is left that has another to try.
+    /// Names the ranks that this round tries, or concludes if no rank has another one to try.
     fn go_on(&mut self, round: u32) -> std::result::Result<Option<Ways>, Failure> {
         let mut seeking: BTreeMap<u128, Vec<Rank>> = BTreeMap::new();
         for rank in 0..self.all.len() {
@@ -200,7 +200,7 @@ impl Camps {
             for ranks in seeking.values_mut() {
                 let mut names = HashSet::new();
                 let differ = ranks.iter().all(|&rank| names.insert(&self.all[rank].address));
-                // Of a hundred machines of one snapshot all are found in a few rounds.
+                // A few rounds find all of a hundred machines that were restored from one snapshot.
                 ranks.truncate(if differ { 4_usize.saturating_pow(round) } else { 0 });
             }
             self.named = seeking;
@@ -220,7 +220,7 @@ impl Camps {
         Ok(Ways::Fabric { shared: !alone, why: clean(&why, SHOWN) })
     }
 
-    /// Why these ranks cannot share memory, if they cannot.
+    /// The reason why these ranks cannot share memory, if there is one.
     fn apart(&self) -> Option<String> {
         let refused = |(rank, reach): (Rank, &Reach)| {
             let why = reach.refused.as_ref()?;
@@ -231,7 +231,7 @@ impl Camps {
         message.or_else(|| self.unreached())
     }
 
-    /// Why ranks that say they are on one host are not, if they are not.
+    /// The error if ranks claim to be on one host and are not.
     fn unreached(&self) -> Option<String> {
         let mut camps: BTreeMap<Rank, Vec<Rank>> = BTreeMap::new();
         for (rank, first) in self.firsts.iter().enumerate() {

@@ -55,7 +55,7 @@ impl ProcessGroup {
     }
 }
 
-/// By what the ranks of a group over this provider reach each other, in words: the [provider](unisono_transport::Limits::provider) is
+/// How the ranks of a group over this provider reach each other, in words: the [provider](unisono_transport::Limits::provider) is
 /// `shm`, one of libfabric, or `shm,` and one of libfabric.
 ///
 /// ```
@@ -95,7 +95,7 @@ pub(super) fn open(
 ) -> Result<Box<dyn Transport>> {
     let asked = config.provider.as_deref();
     let wants_shm = asked.is_none_or(|asked| asked == SHM || fabric_of(asked).is_some());
-    // Before files are opened: where there may be no more, it cannot be read.
+    // This is read before other files are opened: if the limit on open files is reached, it cannot be read.
     let host = Host::here();
     let (endpoint, refused) = match wants_shm.then(|| shared_memory(&host)) {
         Some(Ok(endpoint)) => (Some(endpoint), None),

@@ -35,7 +35,7 @@ const TAKEN: u64 = 2;
 /// The length of a [`Proposal`]: whether the rank has a color, the color, the key, and the free communicator ids.
 const WORDS: usize = 3 + size_of::<CommIds>() / 8;
 
-/// What a rank contributes to the first all_gather.
+/// A rank's contribution to the first all_gather.
 #[derive(Clone, Copy, Debug)]
 struct Proposal {
     color: Option<u64>,
@@ -322,7 +322,7 @@ impl ProcessGroup {
         }
         let mailboxes = theirs.iter().map(|&&[base, key, len, _]| RemoteRegion::from_words([base, key, len]));
         let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();
-        // An earlier group of two ranks may have had the same name.
+        // An earlier group of two ranks may have used the same name.
         let id = fnv(format!("{label}, {which}").as_bytes()).max(1);
         let introduced = runtime.with(|engine| {
             engine.net().core(comm_id).map(|core| {

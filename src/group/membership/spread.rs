@@ -34,7 +34,7 @@ use crate::{
 /// Two trees, in which every rank sends as much as it receives.
 const ALGORITHM: &str = "tree";
 
-/// What is known of the ranks next to this one in the trees.
+/// What this rank knows of the ranks next to it in the trees.
 struct Relatives {
     ranks: usize,
     entries: BTreeMap<Rank, Entry>,
@@ -75,7 +75,7 @@ fn relatives(job: &Job<'_>) -> Vec<Rank> {
     all.into_iter().collect()
 }
 
-/// Gets the roster that was published, or at rank 0 gives it to the others. Returns it, and the ranks whose connections were checked.
+/// Receives the published roster, or at rank 0 sends it. Returns it, and the ranks whose connections were checked.
 pub(super) fn spread(
     engine: &mut Engine,
     check: &Check<'_>,

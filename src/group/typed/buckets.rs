@@ -82,7 +82,7 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         let problem =
             |error: KernelError| Error::Argument { call: "GradientBuckets::new", problem: error.to_string() };
         Kernel::new(T::DTYPE, op).map_err(problem)?;
-        // Checked here: if an all_reduce could not begin later, the bucket's gradients would be lost.
+        // The check is here because the bucket's gradients would be lost if an all_reduce could not begin later.
         group.shared.runtime.prepare()?;
         let op = match (op, group.options.plan.reduction) {
             (ReduceOp::Avg, Reduction::Fastest) if T::DTYPE == Dtype::F16 => {

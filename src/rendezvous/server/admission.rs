@@ -29,7 +29,8 @@ const SPARE: usize = 256;
 /// The most connections that are accepted at a time.
 const TURN: usize = 64;
 
-/// The least time between two looks at who has the other end of a connection: strangers can come as often as they like.
+/// The least time between two checks of which process has the other end of a connection, because strangers can connect as often as they
+/// like.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Connections that are not authenticated, each with its address, the oldest first.
@@ -77,7 +78,7 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    // Out of descriptors: connections that are not authenticated may hold them.
+                    // No descriptor is left: connections that are not authenticated may hold them.
                     if !self.make_way(now) {
                         crate::log::warn!("the store cannot accept a connection: {error}");
                         self.accept_after = Some(now + Duration::from_millis(100));
@@ -276,7 +277,7 @@ impl Server {
         if let Some(refusal) = refused {
             self.warnings.tell(now, peer, || format!("refuses {}: {refusal}", process(&hello, peer)));
             if hello.purpose == Purpose::Requests && !matches!(refusal, Refusal::Failed(_)) {
-                // It belongs to the job, and without it a rank is missing.
+                // The process belongs to the job, and a rank is missing without it.
                 let why = format!("{}: {refusal}", from(&hello, peer));
                 self.fail_without(&hello, why);
             }
@@ -284,7 +285,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Notes that a process was refused which has proved nothing, and tells the ranks that wait.
+    /// Notes that a process was refused which has proved nothing, and reports it to the ranks that wait.
     fn note(&mut self, process: String) {
         if !self.members.all_have_come() && !self.members.has_failed() {
             self.members.refuse(process, self.host, &mut self.outbox);

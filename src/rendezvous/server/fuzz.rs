@@ -12,7 +12,7 @@ use super::{
     values::Values,
 };
 
-/// What one record of the bytes begins with: from which connection, what happens, and how long the frame is.
+/// The first bytes of a record: the connection, the event, and the length of the frame.
 const RECORD: usize = 4;
 /// Ranks of the job, and connections.
 const RANKS: usize = 3;
@@ -71,7 +71,7 @@ pub(crate) fn frames(bytes: &[u8]) {
         if let Some(failure) = failure {
             drop(values.fail(&failure, &mut outbox));
         }
-        // Clients can read what they are sent.
+        // Clients can decode what the server sends.
         for (to, frame) in outbox.drain(..) {
             let frame = frame.get(4..).unwrap_or_default();
             let read = match roles.get(&to) {
@@ -100,7 +100,7 @@ mod tests {
         entries.map(|it| (it.file_name().into_string().unwrap(), fs::read(it.path()).unwrap())).collect()
     }
 
-    /// Otherwise they are refused before anything is done with them.
+    /// Otherwise the server refuses them before it does anything with them.
     #[test]
     fn the_seeds_are_frames_of_this_version() {
         for (file, bytes) in seeds("client") {

@@ -40,15 +40,14 @@ pub(super) struct Members {
     pub(super) stayed: Option<(Rank, Failure)>,
     query: Option<Query>,
     queries: u64,
-    /// When the comparison begins that ranks have asked for.
+    /// The time at which the comparison begins that ranks have asked for.
     doubted: Option<Instant>,
-    /// The earliest time of another one.
+    /// The earliest time of the next comparison.
     spaced: Option<Instant>,
     /// True if a rank is leaving or has left.
     leaving: bool,
     refused: RefusedProcesses,
-    /// How many processes were refused that belong to the job. They know why the group failed, and the ranks that are missing are
-    /// theirs.
+    /// The number of refused processes that belong to the job. They know why the group failed, and each stands for a missing rank.
     unfit: usize,
 }
 
@@ -60,7 +59,7 @@ struct RefusedProcesses {
     more: u64,
 }
 
-/// The number of refused processes that all ranks are told of: strangers can come as often as they like.
+/// The number of refused processes that are reported to all ranks; there is a limit because strangers can connect as often as they like.
 const TOLD: usize = 3;
 
 /// The state of a rank.
@@ -95,19 +94,19 @@ enum Watching {
 /// transport breaks with the death of another wait for its name for longer (`NAMED_WITHIN` of the monitor).
 const RETURN: Duration = Duration::from_millis(400);
 
-/// How long to wait before it is looked again whether a process has ended: it closes its connections shortly before.
+/// How long to wait before checking again whether a process has ended: a process closes its connections shortly before it ends.
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// By its process, the kernel of its host, or something between.
+    /// Closed by its process, the kernel of its host, or something between.
     Closed,
-    /// By a reset, from its host or from something between.
+    /// Reset by its host or by something between.
     Reset,
-    /// After so long in which nothing arrived.
+    /// Nothing arrived for this long.
     Silent(Duration),
-    /// The server drops it: what it brings makes no sense.
+    /// The server drops it because it sent invalid data.
     Dropped,
 }
 
@@ -171,7 +170,7 @@ impl Members {
             return Err(Refusal::NoSuchRank { ranks });
         };
         match (hello.purpose, &mut *state) {
-            // Also while an earlier watch is there: its end may not have come through.
+            // A new watch is accepted while an earlier one exists, because the end of the earlier one may not have arrived.
             (Purpose::Watch { session }, RankState::Taken { session: held, watch, .. })
                 if session == *held =>
             {
@@ -185,7 +184,7 @@ impl Members {
                 outbox.extend(frames.map(|frame| (id, frame)));
                 Ok(Role { rank, session, watch: true })
             }
-            // Its death is about to be told.
+            // The server is about to report its death.
             (_, RankState::Taken { watch: Watching::Lost { .. }, .. }) => Err(Refusal::Left),
             (_, RankState::Taken { who, .. }) => Err(Refusal::Duplicate { holder: who.clone() }),
             (_, RankState::Left) => Err(Refusal::Left),
@@ -228,7 +227,7 @@ impl Members {
                     *why = format!("{who}: {why}");
                 }
                 let Some(first) = &self.failure else { return self.fail(failure.cleaned(), outbox) };
-                // The rank has been sent it before, but may have reported before it read that.
+                // The failure was sent to the rank before, but the rank may have reported before it read that.
                 outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|message| (id, message)));
                 return None;
             }
@@ -296,7 +295,7 @@ impl Members {
         failure.or_else(|| self.answer(now, outbox))
     }
 
-    /// When ranks whose watch has ended are looked at next.
+    /// The time at which ranks whose watch has ended are checked next.
     pub(super) fn lost_until(&self) -> Option<Instant> {
         let lost = self.lost.iter().filter_map(|&rank| match self.states.get(rank)? {
             RankState::Taken { watch: Watching::Lost { until, next, .. }, .. } => Some(*until.min(next)),
@@ -376,7 +375,7 @@ impl Members {
         Some(failure)
     }
 
-    /// Notes that a process was refused, and tells all watches but that of `host`, whose process has logged it.
+    /// Notes that a process was refused, and reports it to all watches except that of `host`, whose process has logged it.
     pub(super) fn refuse(&mut self, process: String, host: Option<Rank>, outbox: &mut Outbox) {
         if self.refused.listed.len() == TOLD {
             self.refused.more += 1;
@@ -573,7 +572,7 @@ mod tests {
             members.tell(rank as Id, watches[rank], tell, now, &mut outbox);
             outbox
         };
-        // One of them has asked before.
+        // One of these ranks has asked before.
         let number = |rank: Rank| if rank == 7 { 2 } else { 1 };
         let asked: Vec<_> = (0..RANKS)
             .flat_map(|rank| tell(rank, ToServer::WhereIsEveryone { number: number(rank), wait: 1000 }))

@@ -63,7 +63,7 @@ type Outbox = Vec<(Id, Frame)>;
 #[derive(Debug)]
 pub struct StoreServer {
     address: SocketAddr,
-    /// Its closing tells the thread to end.
+    /// The thread ends when this is closed.
     control: Option<Unshared<UnixStream>>,
     thread: Option<JoinHandle<()>>,
     late: Late,
@@ -126,7 +126,7 @@ impl StoreServer {
         listener.set_nonblocking(true)?;
         // The standard library's backlog of 128 would make the ranks of a large job wait and try again.
         rustix::net::listen(&listener, 4096)?;
-        // Both ends of all connections take the listener's.
+        // Connections inherit it from the listener, and it limits both ends.
         SockRef::from(&listener).set_tcp_mss(SEGMENT)?;
         let strangers = Strangers::among(ranks);
         raise_file_limit(3 * ranks as u64 + strangers.most() as u64 + 64);
@@ -234,7 +234,7 @@ struct Server {
     scratch: Vec<u8>,
     strangers: Strangers,
     warnings: Warnings,
-    /// When this last looked at who has the other end of a connection.
+    /// The time of the last check of which process has the other end of a connection.
     looked: Option<Instant>,
 }
 
@@ -343,7 +343,7 @@ impl Server {
         let members = [self.members.query_until(), self.members.lost_until()];
         let until = [phase, timer, self.accept_after, self.warnings.until()].into_iter().chain(members);
         let until = until.flatten().chain(self.strangers_until()).min();
-        // A millisecond more, so as not to wake just before the time.
+        // One millisecond more, so that the poll does not end just before the time.
         let timeout = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
         let timeout = timeout.map(Timespec::try_from).transpose().map_err(protocol::invalid)?;
 
@@ -387,14 +387,14 @@ impl Server {
         let mut hear = false;
         if flags.intersects(PollFlags::OUT) {
             open = connection.write().map(|()| !connection.ending || connection.wants_write());
-            // There may be room again for answers to what was said before.
+            // There may be room again for answers to earlier requests.
             hear = matches!(open, Ok(true));
         }
         if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && matches!(open, Ok(true)) {
             if connection.wants_read() {
                 open = connection.read(&mut self.scratch);
-                // What came before the end of the stream still counts, above all that the rank left. A process that closed
-                // its connection before it was admitted is no member that died: it tries again if this server was slow.
+                // Messages before the end of the stream still count, above all that the rank left. A process that closed its connection
+                // before it was admitted is not a member that died: it tries again if this server was slow.
                 hear = connection.role.is_some() || matches!(open, Ok(true));
             } else if flags.intersects(PollFlags::HUP | PollFlags::ERR) {
                 open = Ok(false);
@@ -539,7 +539,7 @@ impl Server {
         }
     }
 
-    /// Closes a connection that broke. For a member's no warning is logged: its death is told to all ranks.
+    /// Closes a connection that broke. The server logs no warning for a member: it reports the member's death to all ranks.
     fn drop_broken(&mut self, id: Id, error: &io::Error, now: Instant) {
         let mut ending = match error.kind() {
             io::ErrorKind::InvalidData => Ending::Dropped,

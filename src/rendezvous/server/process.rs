@@ -28,7 +28,7 @@ impl RankProcess {
 
     /// True if it has ended, also if nobody has waited for it yet.
     pub(super) fn has_ended(&self) -> bool {
-        // It can be read once the process has ended.
+        // The descriptor is readable once the process has ended.
         let ended = self.descriptor.as_ref().is_some_and(|descriptor| {
             let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
             poll(&mut polled, Some(&Timespec::default())) == Ok(1)

@@ -11,7 +11,7 @@ use crate::outside;
 /// The longest table of sockets, in bytes: some 100,000 of them.
 const MAX_TABLE: u64 = 16 << 20;
 
-/// What a user namespace shows for users that it does not have (/proc/sys/kernel/overflowuid).
+/// The user id that a user namespace shows for users that it does not have (/proc/sys/kernel/overflowuid).
 const UNKNOWN: u32 = 65534;
 
 /// True if a process of this user has the other end of the connection, which is at `peer`. `false` if that cannot be found out.
@@ -36,7 +36,7 @@ fn owner(line: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     }
     let (state, mut rest) = (words.next()?, words.skip(3));
     let (owner, inode) = (rest.next()?, rest.nth(1)?);
-    // The kernel shows sockets that no process has any more as those of user 0, without an inode.
+    // The kernel shows sockets that no process has any more with user 0 and without an inode.
     (state == "01" && inode != "0").then(|| owner.parse().ok()).flatten()
 }
 

@@ -2,10 +2,10 @@
 
 use crate::Address;
 
-/// What an address begins with; the last byte is the version.
+/// The first bytes of an address; the last of them is the version.
 const MAGIC: &[u8; 12] = b"unisono-mux\x01";
 
-/// What an address consists of.
+/// The parts of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Parts<'a> {
     pub(super) scope: u128,

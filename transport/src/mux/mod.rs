@@ -41,9 +41,9 @@ use crate::{
     RemoteRegion, Transport, Wake, check, shm,
 };
 
-/// A fabric of sockets that has brought nothing in this many polls is idle: as many as may pass while an answer is under way.
+/// A fabric of sockets from which nothing arrived in this many polls is idle: this many polls may pass while an answer is under way.
 const IDLE_AFTER: u32 = 64;
-/// One of this many polls of an idle one is made. A poll of shared memory takes a tenth of the system call.
+/// An idle fabric is polled once in this many polls. A poll of shared memory takes a tenth of the time of the system call.
 const IDLE_EVERY: u32 = 4;
 
 /// The fabric's name in the name of such a provider (`tcp` in `shm,tcp`); `None` if it is the name of another.
@@ -72,7 +72,7 @@ pub struct Mux {
     routes: Vec<(Way, Peer)>,
     /// The peers that each way serves, by their numbers there.
     served: [Vec<Peer>; 2],
-    /// The failure of one part, while what the other has brought is reported.
+    /// The failure of one part, kept while the events of the other part are reported.
     failing: Option<Error>,
     /// The peers that are being notified, by their numbers there.
     notified: Vec<Peer>,
@@ -164,7 +164,7 @@ impl Mux {
         if self.failing.is_some() {
             return Ok(());
         }
-        // The next poll looks at what has ended the sleep.
+        // The next poll finds what has ended the sleep.
         self.idle = self.idle.checked_next_multiple_of(IDLE_EVERY).unwrap_or(0);
         let slept = match (&mut self.shm, others) {
             (None, None) => self.fabric.park(timeout, ready),
@@ -287,8 +287,8 @@ unsafe impl Transport for Mux {
         check::put(put, &self.limits, self.routes.len())?;
         let unknown = || Error::BadPut { reason: format!("peer {} is unknown", put.to.0) };
         let (way, to) = *self.routes.get(put.to.0 as usize).ok_or_else(unknown)?;
-        // What is promised by the limits of both together: a part alone copies more, and would not tell of it. What these promise
-        // not to tell, a part does not tell either.
+        // The combined limits decide which puts report their end: a part alone copies more, and would not report it. A part also does not
+        // report what the combined limits promise not to report.
         let notify = if put.notifies(&self.limits) { Notify::Always } else { put.notify };
         let inner = Put { to, notify, ..*put };
         let posted = match (way, &mut self.shm) {
@@ -310,7 +310,7 @@ unsafe impl Transport for Mux {
         let before = events.len();
         let near = self.shm.as_mut().map_or(Ok(()), |shm| shm.poll(events));
         let between = events.len();
-        // Before a failure all that has come is reported, also by the other.
+        // All events, also those of the other part, are reported before a failure.
         let due = near.is_err() || self.fabric_is_due();
         let far = if due { self.fabric.poll(events) } else { Ok(()) };
         self.idle = if events.len() > between { 0 } else { self.idle.wrapping_add(1) };

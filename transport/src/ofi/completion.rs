@@ -23,16 +23,16 @@ pub(super) fn judge(pool: &mut Pool, entry: &sys::fi_cq_data_entry) -> Result<Ev
     if flags & sys::FI_REMOTE_CQ_DATA != 0 && flags & sys::FI_WRITE == 0 {
         let immediate = signed_immediate::immediate(entry.data)
             .ok_or_else(|| unexpected("an immediate beyond 32 bits"))?;
-        // The entry's length is none to rely on: `net` and `tcp` report 0 (prov/net/src/xnet_cq.c, xnet_report_success).
+        // The entry's length cannot be relied on: `net` and `tcp` report 0 (prov/net/src/xnet_cq.c, xnet_report_success).
         return Ok(Event::Arrived { immediate, len: None });
     }
-    let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of no put of ours"))?;
+    let put = pool.done(entry.op_context).ok_or_else(|| unexpected("a completion of an unknown put"))?;
     Ok(Event::Sent { token: put.token })
 }
 
 /// The error that the queue holds.
 pub(super) fn failure(queue: &Cq, domain: &Domain, pool: &Pool) -> Error {
-    /// Newer libraries may know of fields behind those of the headers built against.
+    /// Newer libraries may have fields after those of the headers that were compiled against.
     #[repr(C)]
     struct Roomy {
         entry: sys::fi_cq_err_entry,

@@ -62,9 +62,9 @@ pub struct Ofi {
     pub(super) alive: Option<KeepAlive>,
 }
 
-/// The endpoint, and what must not be freed before it is closed.
+/// The endpoint, and the memory that must not be freed before it is closed.
 pub(super) struct Live {
-    // Order matters: the endpoint is closed before the memory is freed that it may read.
+    // The order of the fields matters: the endpoint is closed before the memory that it may read is freed.
     pub(super) endpoint: Endpoint,
     pub(super) pool: Pool,
 }
@@ -204,7 +204,7 @@ unsafe impl Transport for Ofi {
         // If the library copies the bytes, it gives the kernel one piece instead of three: over tcp a broadcast of 8 B between 2 ranks
         // takes 8.7 µs instead of 9.8.
         let copied = len <= self.limits.max_copied;
-        // What is copied needs no registration.
+        // Bytes that are copied need no registration.
         let registered = self.limits.local_registration && !copied;
         if registered {
             let foreign = |source: &&Source<'_>| !source.is_empty() && !self.registrar.made(source.region());

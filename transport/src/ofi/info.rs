@@ -252,9 +252,9 @@ impl Ask {
                 });
             }
             let (domain, endpoint) = (&mut *raw.domain_attr, &mut *raw.ep_attr);
-            // "Any mode" is every bit there may ever be.
+            // "Any mode" is every bit that may ever exist.
             raw.mode = if self.honoured_modes { sys::FI_CONTEXT | sys::FI_CONTEXT2 } else { !0 };
-            // But not the two lowest, the modes of before 1.5: each is refused together with any other
+            // The two lowest bits, the modes before 1.5, are excluded: each is refused together with any other
             // (prov/util/src/util_attr.c, ofi_check_mr_mode).
             domain.mr_mode =
                 if self.honoured_modes { i32::try_from(MR_MODES).unwrap_or(0) } else { i32::MAX & !3 };
@@ -268,7 +268,7 @@ impl Ask {
                 }
             }
             if self.immediate {
-                // Four exactly: ofi_rxm hands it to verbs, which has no more.
+                // Exactly four: ofi_rxm passes it to verbs, which has no more.
                 domain.cq_data_size = 4;
             }
             if self.one_thread {
@@ -323,7 +323,7 @@ impl Ask {
                 });
             }
         }
-        // No single one: drop them one after another and name those dropped until it appears.
+        // No single requirement excludes it: drop them one after another, and name those that were dropped when it appears.
         let mut relaxed = self.clone();
         let mut dropped = Vec::new();
         for (words, drop) in REQUIREMENTS {
@@ -340,7 +340,7 @@ impl Ask {
 /// All that one provider offers that fits; empty if nothing does.
 pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Error> {
     match Ask::all(Some(name), from).query()? {
-        // A name may also bring providers layered over it: take the very one.
+        // A name may also return providers that are layered over it: take exactly this one.
         Some(list) => {
             let its_own = |entry: &&sys::fi_info| provider_of(entry) == name && !meets_first(entry);
             list.entries().filter(its_own).map(Info::copy).collect()
@@ -396,7 +396,7 @@ mod tests {
             hints.raw().caps & (sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM)
         };
         assert_eq!(asked("opx"), sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM);
-        // tcp has addresses that reach only one of them.
+        // An address of tcp reaches only one of them.
         assert_eq!([asked("tcp"), asked("psm3")], [0, 0]);
     }
 

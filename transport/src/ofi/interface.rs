@@ -32,7 +32,7 @@ enum Interface {
 }
 
 impl Interfaces {
-    /// The only address that may be used, if that is what was asked for.
+    /// The only address that may be used, if the list is a single address.
     pub(super) fn address(&self) -> Option<IpAddr> {
         match (self.excluded, self.listed.as_slice()) {
             (false, [Interface::Address(address)]) => Some(*address),
@@ -100,11 +100,11 @@ impl FromStr for Interface {
             return Ok(text.parse().map_or_else(|_| Self::Name(text.to_owned()), Self::Address));
         };
         let address: IpAddr =
-            address.parse().map_err(|_| format!("{address:?} before the / is no address; {WANTED}"))?;
+            address.parse().map_err(|_| format!("{address:?} before the / is not an address; {WANTED}"))?;
         let most = if address.is_ipv4() { 32 } else { 128 };
         match bits.parse() {
             Ok(bits) if bits <= most => Ok(Self::Network(address, bits)),
-            _ => Err(format!("{bits:?} after the / is no number of bits from 0 to {most}; {WANTED}")),
+            _ => Err(format!("{bits:?} after the / is not a number of bits from 0 to {most}; {WANTED}")),
         }
     }
 }
@@ -191,8 +191,8 @@ mod tests {
             ("eth0,^lo", "before the whole list"),
             ("10.0.0.0/33", "from 0 to 32"),
             ("fd00::/129", "from 0 to 128"),
-            ("10.0.0.0/", "no number"),
-            ("eth0/8", "no address"),
+            ("10.0.0.0/", "not a number"),
+            ("eth0/8", "not an address"),
         ] {
             let said = text.parse::<Interfaces>().unwrap_err();
             assert!(said.contains(word), "{text}: {said}");

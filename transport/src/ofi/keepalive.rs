@@ -27,9 +27,9 @@ use crate::fork::Process;
 const IDLE: Duration = Duration::from_secs(5);
 /// The number of probes without an answer that end a connection: the most that the system takes. The store finds out that a rank is gone.
 const PROBES: u32 = 127;
-/// How long the thread waits between looks: twice as long after each that found nothing new.
+/// How long the thread waits between checks: twice as long after each check that found nothing new.
 const LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
-/// The descriptors that are looked at where /proc is not mounted.
+/// The descriptors that are checked where /proc is not mounted.
 const WITHOUT_PROC: RawFd = 4096;
 
 /// Keeps the connections of one endpoint alive until it is dropped.
@@ -56,7 +56,7 @@ struct State {
 }
 
 impl KeepAlive {
-    /// Begins for an endpoint that listens at this address. Without a thread there is nothing to do it.
+    /// Begins for an endpoint that listens at this address. If no thread can be started, connections are not kept alive.
     pub(super) fn begin(own: SocketAddr) -> Self {
         let shared = Arc::new(Shared { own: plain(own), state: Mutex::default(), changed: Condvar::new() });
         let theirs = Arc::clone(&shared);
@@ -84,7 +84,7 @@ impl Drop for KeepAlive {
         }
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
         self.shared.changed.notify_one();
-        // A look takes a few system calls for each descriptor.
+        // Each check takes a few system calls for each descriptor.
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

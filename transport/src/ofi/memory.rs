@@ -32,7 +32,7 @@ impl Mr {
         if !self.domain.is_ours() {
             return;
         }
-        // Taken under the lock, so that the registration is closed when another thread finds none.
+        // Taken under the lock, so that the registration is closed once another thread finds none.
         let _serial = self.domain.enter(LibraryCall::Close);
         let object = self.object.swap(ptr::null_mut(), Ordering::AcqRel);
         if object.is_null() {
@@ -136,7 +136,7 @@ impl Registrar {
 
     pub(super) fn register(&mut self, memory: Memory, endpoint: &Endpoint) -> Result<Region, Error> {
         if memory.is_empty() {
-            // Nothing to reach and nothing to pin; libfabric has no registration of nothing.
+            // There is nothing to reach and nothing to pin; libfabric cannot register zero bytes.
             let remote = RemoteRegion::default();
             let registration = Registration { remote, descriptor: ptr::null_mut(), guard: Box::new(()) };
             return Ok(Region::registered(memory, registration));
@@ -146,7 +146,7 @@ impl Registrar {
         let (mut result, mut draws) = (0, 0);
         while draws < DRAWS && (draws == 0 || i64::from(result) == -call::KEY_TAKEN) {
             draws += 1;
-            // Ignored where the provider chooses the keys itself.
+            // The provider ignores the key if it chooses keys itself.
             let wanted_key = self.keys.next()?;
             let serial = self.domain.enter(LibraryCall::Register);
             // SAFETY: the memory is valid for `bytes` until the region is gone, and the region closes the

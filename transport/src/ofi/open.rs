@@ -48,7 +48,7 @@ impl Ofi {
         let only = candidates.len() == 1;
         let mut left = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
         for (info, why) in candidates {
-            // Each of those that are left may need as long.
+            // Each of the remaining providers may need as long.
             let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now()) / left;
             let patience = options.deadline.map_or(self_test::PATIENCE, until).min(self_test::PATIENCE);
             left -= 1;
@@ -93,7 +93,7 @@ impl Ofi {
         let (cq, arrivals) = match queue(options.arrivals) {
             // The device may not have a queue of this length; the usual length is enough for all but large groups.
             Err(error) if options.arrivals > select::ARRIVALS => {
-                crate::log::debug!(%error, wanted = options.arrivals, "a shorter completion queue serves");
+                crate::log::debug!(%error, wanted = options.arrivals, "using a shorter completion queue");
                 (queue(select::ARRIVALS)?, select::ARRIVALS)
             }
             cq => (cq?, options.arrivals),
@@ -105,7 +105,7 @@ impl Ofi {
         let listens = info::socket_in(info.raw().addr_format, &own);
         let (major, minor) = library_version();
         let mode = u64::from(info.domain().mr_mode.unsigned_abs());
-        // What is copied: of one source nothing, for that has no call.
+        // The bytes that are copied: none of one source, because there is no call for that.
         let copied = if facts.one_source { 0 } else { info.tx().inject_size };
         let limits = Limits {
             provider: provider.clone(),
@@ -136,7 +136,7 @@ impl Ofi {
         address.extend_from_slice(&own);
 
         let pool = Pool::new(u32::try_from(depth).unwrap_or(1));
-        // Here, since what lives as long as the endpoint would stay for good if this failed later.
+        // This is done here: if it failed later, objects that live as long as the endpoint would stay for ever.
         let waker = Arc::new(EventFd::new()?);
         let alive = listens.filter(|_| facts.sockets).map(KeepAlive::begin);
         let mut ofi = Self {

@@ -38,7 +38,7 @@ pub(super) struct Provider {
     /// True if closing an endpoint while puts arrive may crash, so that it polls until none does.
     pub(super) drains_before_close: bool,
     pub(super) crashes_on_close: bool,
-    /// What to try if it is refused; may be empty.
+    /// The advice if it is refused; may be empty.
     pub(super) remedy: &'static str,
 }
 
@@ -49,7 +49,7 @@ impl Provider {
     }
 }
 
-/// The facts about a provider that has no row: nothing is assumed.
+/// The facts about a provider without a row: nothing is assumed.
 const UNKNOWN: Provider = Provider {
     name: "",
     by_ip: false,

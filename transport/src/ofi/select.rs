@@ -143,7 +143,7 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     let flaw = |info: &Info| lost_writes::flaw((name, &info.model()), info.version(), variables::switch);
     if let Some(why) = infos.first().and_then(flaw) {
         // What comes next is slower, and works.
-        crate::log::warn!(provider = name, %why, "a provider that fits is not taken");
+        crate::log::warn!(provider = name, %why, "a provider that fits is not used");
         return Ok(Err(why));
     }
     let place = |info: &Info| match &options.interface {
@@ -181,7 +181,7 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
         (None, Some(towards), None) => match routed {
             Some(address) => {
                 format!(
-                    "{address}, from which the route to {towards} starts, is no NIC's address; it is {BEST}"
+                    "{address}, from which the route to {towards} starts, is not a NIC's address; it is {BEST}"
                 )
             }
             None => format!("no route to {towards} is known; it is {BEST}"),

@@ -242,7 +242,7 @@ impl Table {
             return None;
         }
         let made = make().inspect_err(|error| {
-            crate::log::debug!(bytes = len, %error, "memory that peers cannot map serves");
+            crate::log::debug!(bytes = len, %error, "using memory that peers cannot map");
         });
         let own = Arc::new(made.ok()?);
         let base = own.segment.base();

@@ -221,7 +221,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// [`Error::BadAddress`] if it is no address of such an endpoint, and [`Error::System`] if the system lets this process connect to
+    /// [`Error::BadAddress`] if it is not an address of such an endpoint, and [`Error::System`] if the system lets this process connect to
     /// none.
     pub fn is_near(address: &Address) -> Result<bool, Error> {
         socket::is_open(&Place::of(address)?)

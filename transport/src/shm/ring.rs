@@ -227,7 +227,7 @@ impl Reader {
             1 => Kind::Put,
             2 => Kind::Part,
             3 => Kind::Landed,
-            _ => return Err(Nonsense("a record of no kind")),
+            _ => return Err(Nonsense("a record of an unknown kind")),
         };
         if first & u64::from(u32::MAX) != u64::from(self.number) {
             return Err(Nonsense("a record that is not the next"));
@@ -239,7 +239,7 @@ impl Reader {
             return Err(Nonsense("a record longer than what was published"));
         }
         if record.len == 0 || total < record.len || usize::try_from(total).is_err() {
-            return Err(Nonsense("a record of no length that a put has"));
+            return Err(Nonsense("a record with a length that no put has"));
         }
         Ok(Some(record))
     }

@@ -173,7 +173,7 @@ impl Segment {
 
     /// Maps the pages of `len` bytes of a memfd of a peer's, from `offset` on. It must have these bytes, and keep them.
     pub(super) fn of_peer(file: &OwnedFd, offset: u64, len: usize, access: Access) -> Result<Self, Stop> {
-        let seals = fcntl_get_seals(file).map_err(|_| Nonsense("a descriptor of no memfd"))?;
+        let seals = fcntl_get_seals(file).map_err(|_| Nonsense("a descriptor that is not a memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Nonsense("memory that can shrink").into());
         }
@@ -320,7 +320,10 @@ mod tests {
             refused(Segment::of_peer(&unsealed, 0, len, Access::Read)).contains("memory that can shrink")
         );
         let null = fs::File::open("/dev/null").unwrap().into();
-        assert!(refused(Segment::of_peer(&null, 0, len, Access::Read)).contains("a descriptor of no memfd"));
+        assert!(
+            refused(Segment::of_peer(&null, 0, len, Access::Read))
+                .contains("a descriptor that is not a memfd")
+        );
         let (file, segment) = create_for_readers(8).unwrap();
         assert!(Segment::of_peer(&file, 0, segment.len(), Access::ReadWrite).is_err());
         let theirs = Segment::of_peer(&file, 0, segment.len(), Access::Read).unwrap();

@@ -333,7 +333,7 @@ fn receive(socket: BorrowedFd<'_>, token: &Token) -> Result<Received, Nonsense> 
         return Err(Nonsense("a message that is too long"));
     }
     let message = bytes.get(..received.bytes).and_then(|bytes| bytes.strip_prefix(token));
-    let message = message.and_then(Message::decode).ok_or(Nonsense("a message of no kind"))?;
+    let message = message.and_then(Message::decode).ok_or(Nonsense("a message of an unknown kind"))?;
     match (file, received.flags.contains(ReturnFlags::CTRUNC)) {
         (file, false) => Ok(Received::Message(message, file)),
         (Some(_), true) => Err(Nonsense("too many descriptors")),

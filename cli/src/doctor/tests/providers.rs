@@ -123,7 +123,7 @@ fn shared_memory_that_opens_is_refused_or_is_not_asked_for() {
              |  ok       an endpoint opens; the self-test below tries it with two ranks
              |  warn     the system keeps strict account of memory (vm.overcommit_memory is 2): messages between
              |           ranks of this host are copied twice
-             |           => `sysctl vm.overcommit_memory=0`, where nothing else wants it
+             |           => `sysctl vm.overcommit_memory=0`, unless another program needs it
              {reaches}"
         ),
     );
@@ -142,7 +142,7 @@ fn shared_memory_that_opens_is_refused_or_is_not_asked_for() {
     says(
         &shared_memory(None).judge(),
         "|shared memory
-         |  -        not looked at, because a provider is asked for: ranks of one host use it too",
+         |  -        not checked, because a provider is asked for, which ranks of one host use, too",
     );
     // Only shared memory is asked for, and libfabric is not.
     let asked = |opens| {
@@ -154,7 +154,7 @@ fn shared_memory_that_opens_is_refused_or_is_not_asked_for() {
     says(
         &open.judge(),
         "|providers
-         |  ok       shm: shm; it is unisono's own shared memory, for which libfabric is not asked",
+         |  ok       shm: shm; it is unisono's own shared memory, which does not use libfabric",
     );
     says(
         &Providers { otherwise: None, ..asked(Err(refused.into())) }.judge(),

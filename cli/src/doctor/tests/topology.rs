@@ -120,7 +120,7 @@ fn a_broken_file_is_named_and_ends_nothing() {
     let missing = directory.path().join("none.xml");
     let read = |file: &Path| Topology::Recorded(file.to_owned()).read().unwrap_err();
     assert!(read(&missing).starts_with(&format!("{}: ", missing.display())));
-    assert!(read(directory.path()).ends_with(": it is no regular file"));
+    assert!(read(directory.path()).ends_with(": it is not a regular file"));
     let section = described(Topology::Recorded(missing), Ranks::default());
     assert_eq!(section.count(Mark::Problem), 1, "{section:?}");
 }

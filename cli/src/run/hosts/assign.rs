@@ -44,7 +44,7 @@ pub(super) fn assign(hosts: &[Asked], total: Option<u32>) -> Result<Vec<Option<u
         hosts.iter().enumerate().find(|(at, host)| hosts[..*at].iter().any(|it| it.name == host.name))
     {
         let times = 1 + hosts[..at].iter().filter(|it| it.name == host.name).count();
-        return Err(format!("--hosts: {0} stands there {times} times; write {0}:{times}", host.name));
+        return Err(format!("--hosts names {0} {times} times; write {0}:{times}", host.name));
     }
     let Some(total) = total else { return Ok(hosts.iter().map(|host| host.ranks).collect()) };
     let free = hosts.iter().filter(|host| host.ranks.is_none()).count();

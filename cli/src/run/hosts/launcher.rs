@@ -200,7 +200,9 @@ fn greet(calls: Vec<(String, Call, Option<u32>)>, events: &Receiver<Event>) -> R
     let mut hosts = Vec::new();
     for ((name, mut call, ranks), said) in calls.into_iter().zip(hellos) {
         let (Said::Hello(hello), Some(input)) = (said, call.child.stdin.take()) else {
-            return Err(Early::Error(io::Error::other(format!("{name} answers what was not asked"))));
+            return Err(Early::Error(io::Error::other(format!(
+                "{name} answered another question than was asked"
+            ))));
         };
         let line = Line::new(name.clone(), input);
         let ranks = ranks.unwrap_or(hello.cores);

@@ -165,7 +165,7 @@ impl Reader {
             }
             if line.starts_with(HELLO.as_bytes()) || line.starts_with(b"{\"reached\":") {
                 return serde_json::from_slice(&line)
-                    .map_err(|error| format!("the unisono there speaks otherwise than this one ({error}): install the same on all hosts"));
+                    .map_err(|error| format!("the unisono there has another protocol than this one ({error}): install the same version on all hosts"));
             }
         }
         Err(self.silent())
@@ -176,7 +176,7 @@ impl Reader {
         match hello.unisono == own {
             true => Ok(hello),
             false => Err(format!(
-                "it has unisono {}, and this is {own}: install the same on all hosts",
+                "it has unisono {}, and this is {own}: install the same version on all hosts",
                 hello.unisono
             )),
         }
@@ -215,7 +215,7 @@ fn advice(name: &str, said: &str, status: &str) -> String {
         "HOST IDENTIFICATION HAS CHANGED",
         "authenticity of host",
     ]) {
-        format!("its key is not known here: `ssh {name} true` once, and judge the key")
+        format!("its key is not known here: run `ssh {name} true` once, and check the key")
     } else if has(&["Permission denied", "Too many authentication failures", "passphrase"]) {
         format!(
             "`ssh {name} true` must work without a question: `ssh-copy-id {name}`, and ssh-agent for a key with a passphrase"
@@ -228,7 +228,8 @@ fn advice(name: &str, said: &str, status: &str) -> String {
         "Connection closed",
         "Connection reset",
     ]) {
-        "see that the host is up, that sshd runs there, and that no firewall is between".to_owned()
+        "check that the host is up, that sshd runs there, and that no firewall blocks the connection"
+            .to_owned()
     } else {
         format!("see what `ssh {name} unisono --version` says")
     }
