@@ -45,14 +45,10 @@ pub struct Config {
     /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. 256 KiB by default. If the limit on locked memory
     /// of one rank is too small for the windows, that rank logs a warning and all ranks use a smaller chunk.
     pub chunk: usize,
-    /// How many chunks are in work at the same time: from 1 to 32, 2 by default; alike. `lanes` × `bulk_slots` is at most 64.
+    /// How many chunks are in work at the same time: from 1 to 32, 2 by default; alike.
     pub lanes: usize,
-    /// How many chunks from one neighbour may wait on one lane: from 2 to 64, 2 by default; alike.
-    pub bulk_slots: usize,
     /// The largest message of schedules with one lane (small data), in bytes: from 128 to 1 MiB, 32 KiB by default; alike.
     pub eager: usize,
-    /// How many such messages from one neighbour may wait: from 2 to 64, 8 by default; alike.
-    pub eager_slots: usize,
     /// True if windows and buffers use huge pages, if the system has any; not by default. Beside a NIC that pins memory, the ranks of a host
     /// do not read such buffers in place.
     pub huge_pages: bool,
@@ -92,9 +88,7 @@ impl Default for Config {
             leave_timeout: None,
             chunk: windows::CHUNK_BYTES,
             lanes: windows::LANES,
-            bulk_slots: windows::BULK_SLOTS,
             eager: windows::EAGER_BYTES,
-            eager_slots: windows::EAGER_SLOTS,
             huge_pages: false,
             spin: None,
             thread_cores: None,
@@ -116,9 +110,7 @@ impl Config {
             ("provider (UNISONO_PROVIDER)", or_auto(&self.provider)),
             ("chunk (UNISONO_CHUNK)", self.chunk.to_string()),
             ("lanes (UNISONO_LANES)", self.lanes.to_string()),
-            ("bulk_slots (UNISONO_BULK_SLOTS)", self.bulk_slots.to_string()),
             ("eager (UNISONO_EAGER)", self.eager.to_string()),
-            ("eager_slots (UNISONO_EAGER_SLOTS)", self.eager_slots.to_string()),
             ("algorithm (UNISONO_ALGORITHM)", or_auto(&self.algorithm)),
             ("object_limit (UNISONO_OBJECT_LIMIT)", self.object_limit.to_string()),
             ("reduction (UNISONO_REDUCTION)", self.reduction.name().into()),
@@ -148,9 +140,7 @@ mod tests {
         let changed = [
             Config { chunk: 64, ..Config::default() },
             Config { lanes: 1, ..Config::default() },
-            Config { bulk_slots: 1, ..Config::default() },
             Config { eager: 128, ..Config::default() },
-            Config { eager_slots: 1, ..Config::default() },
             Config { ranks: 3, ..Config::default() },
             Config { object_limit: 1, ..Config::default() },
             Config { provider: Some("tcp".into()), ..Config::default() },

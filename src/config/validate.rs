@@ -23,16 +23,8 @@ impl Config {
             }
         }
         within("chunk", self.chunk, 16, 64 << 20)?;
-        within("lanes", self.lanes, 1, 64)?;
-        within("bulk_slots", self.bulk_slots, 2, 64)?;
-        check(
-            "lanes × bulk_slots",
-            &(self.lanes * self.bulk_slots),
-            self.lanes * self.bulk_slots <= 64,
-            || "must be at most 64: each is a chunk that a neighbour may send without asking".into(),
-        )?;
+        within("lanes", self.lanes, 1, 32)?;
         within("eager", self.eager, 128, 1 << 20)?;
-        within("eager_slots", self.eager_slots, 2, 64)?;
         let times = [("timeout", self.timeout), ("join_timeout", self.join_timeout)].into_iter();
         for (name, time) in times.chain(self.leave_timeout.map(|time| ("leave_timeout", time))) {
             let sensible = !time.is_zero() && time <= YEAR;
@@ -50,14 +42,10 @@ impl Config {
     pub fn validate_from(&self, variable: &impl Fn(&str) -> Option<String>) -> Result<()> {
         self.validate().map_err(|error| match error {
             Error::Config { name, value, problem } => {
-                let name_of = |field: &str| format!("UNISONO_{}", field.to_uppercase());
-                let names: Vec<_> = name.split(" × ").map(name_of).collect();
-                match &names[..] {
-                    [one] if variable(one).is_some() => {
-                        Error::Config { name: one.clone(), value: variable(one), problem }
-                    }
-                    [_, _] => Error::Config { name: names.join(" × "), value, problem },
-                    _ => Error::Config { name, value, problem },
+                let asked = format!("UNISONO_{}", name.to_uppercase());
+                match variable(&asked) {
+                    Some(text) => Error::Config { name: asked, value: Some(text), problem },
+                    None => Error::Config { name, value, problem },
                 }
             }
             other => other,

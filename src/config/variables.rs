@@ -103,27 +103,15 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_LANES",
-        "how many chunks are processed at the same time, from 1 to 32; times UNISONO_BULK_SLOTS it is at most 64",
+        "how many chunks are processed at the same time, from 1 to 32",
         "2",
         |config, text| number(text).map(|lanes| config.lanes = lanes),
-    ),
-    knob(
-        "UNISONO_BULK_SLOTS",
-        "slots for chunks, for each peer and lane, from 2 to 64; times UNISONO_LANES it is at most 64",
-        "2",
-        |config, text| number(text).map(|slots| config.bulk_slots = slots),
     ),
     knob(
         "UNISONO_EAGER",
         "the largest message of schedules with one lane, in bytes, from 128 to 1M",
         "32K",
         |config, text| parse_size(text).map(|size| config.eager = size),
-    ),
-    knob(
-        "UNISONO_EAGER_SLOTS",
-        "slots for such messages, for each peer, from 2 to 64",
-        "8",
-        |config, text| number(text).map(|slots| config.eager_slots = slots),
     ),
     knob("UNISONO_HUGE_PAGES", "whether windows and buffers use huge pages: 1 or 0", "0", |config, text| {
         config.huge_pages = match text {
@@ -233,7 +221,7 @@ mod tests {
                 }
                 "UNISONO_CHUNK" | "UNISONO_EAGER" | "UNISONO_OBJECT_LIMIT" => "4K",
                 "UNISONO_REDUCTION" => "reproducible",
-                "UNISONO_LANES" | "UNISONO_BULK_SLOTS" | "UNISONO_EAGER_SLOTS" => "3",
+                "UNISONO_LANES" => "3",
                 _ => "1",
             };
             assert_ne!(set(row.name, value).unwrap(), Config::default(), "{}", row.name);
@@ -248,15 +236,9 @@ mod tests {
     /// The ends of every range in the table are accepted, and values beyond them are refused.
     #[test]
     fn ranges_are_as_documented() {
-        // Of two settings with a common bound, the other has its least value.
         let with = |name: &str, value: usize| {
             let value = value.to_string();
-            let of = |asked: &str| match asked {
-                _ if asked == name => Some(value.clone()),
-                "UNISONO_LANES" => Some("1".into()),
-                "UNISONO_BULK_SLOTS" => Some("2".into()),
-                _ => None,
-            };
+            let of = |asked: &str| (asked == name).then(|| value.clone());
             let mut config = Config::default();
             config.set_from(&of).and_then(|()| config.validate_from(&of))
         };
@@ -278,9 +260,7 @@ mod tests {
             }
             ranges.push(row.name);
         }
-        let wanted =
-            ["CHUNK", "LANES", "BULK_SLOTS", "EAGER", "EAGER_SLOTS"].map(|it| format!("UNISONO_{it}"));
-        assert_eq!(ranges, wanted);
+        assert_eq!(ranges, ["UNISONO_CHUNK", "UNISONO_LANES", "UNISONO_EAGER"]);
         for name in ["UNISONO_TIMEOUT", "UNISONO_JOIN_TIMEOUT", "UNISONO_LEAVE_TIMEOUT"] {
             assert!(set(name, "1us").is_ok() && set(name, "0").is_err());
         }
@@ -296,11 +276,8 @@ mod tests {
             ("UNISONO_CHUNK", "65M", "from 16 to"),
             ("UNISONO_CHUNK", "1T", "such as 4096, 256K or 4M"),
             ("UNISONO_CHUNK", "99999999999G", "too large"),
-            ("UNISONO_LANES", "0", "from 1 to 64"),
-            ("UNISONO_LANES", "33", "at most 64"),
-            ("UNISONO_EAGER_SLOTS", "65", "from 2 to 64"),
-            // With one slot a rank cannot pass on what it holds: a ring would stand still.
-            ("UNISONO_BULK_SLOTS", "1", "from 2 to 64"),
+            ("UNISONO_LANES", "0", "from 1 to 32"),
+            ("UNISONO_LANES", "33", "from 1 to 32"),
             ("UNISONO_TIMEOUT", "0", "longer than 0"),
             ("UNISONO_TIMEOUT", "-1s", "such as 300 (seconds)"),
             ("UNISONO_SPIN", "5 parsecs", "such as 300 (seconds)"),
@@ -309,13 +286,7 @@ mod tests {
             let error = set(name, value).unwrap_err();
             let Error::Config { value: Some(_), problem, .. } = &error else { panic!("{error}") };
             assert!(problem.contains(words), "{error}");
-            // The value may be wrong only together with another one.
-            let together = format!("UNISONO_LANES × UNISONO_BULK_SLOTS={}: ", 66);
-            let message = error.to_string();
-            assert!(
-                message.starts_with(&format!("{name}={value}: ")) || message.starts_with(&together),
-                "{message}"
-            );
+            assert!(error.to_string().starts_with(&format!("{name}={value}: ")), "{error}");
         }
         let alone = Config { ranks: 2, ..Config::default() };
         assert!(alone.validate().unwrap_err().to_string().contains("need a place to meet"));

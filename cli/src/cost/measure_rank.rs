@@ -89,7 +89,6 @@ impl OneRank {
             config.tuning = None;
             config.reduction = Reduction::Fastest;
             (config.chunk, config.lanes, config.eager) = (usual.chunk, usual.lanes, usual.eager);
-            (config.bulk_slots, config.eager_slots) = (usual.bulk_slots, usual.eager_slots);
             with = config.clone();
         })?;
         let options = ProcessGroup::transport_options(&with);

@@ -377,7 +377,7 @@ mod tests {
         assert!(matches!(&found.wrong[..], [wrong] if wrong.contains("UNISONO_LANES")), "{found:?}");
         assert_eq!(found.config(), Config::default());
         assert_eq!(found.launched(), None);
-        let found = environment(&[("UNISONO_LANES", "64"), ("UNISONO_BULK_SLOTS", "64")]);
+        let found = environment(&[("UNISONO_LANES", "64")]);
         assert_eq!(found.wrong.len(), 1);
     }
 

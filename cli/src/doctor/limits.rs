@@ -3,7 +3,11 @@
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use unisono::config::Config;
-use unisono_schedule::{cost::control_memory, select::neighbours, windows::stride};
+use unisono_schedule::{
+    cost::control_memory,
+    select::neighbours,
+    windows::{BULK_SLOTS, EAGER_SLOTS, stride},
+};
 
 use super::{files::Files, group::Reduced, report::Section, self_test::SelfTest, shared::SHM};
 use crate::{
@@ -68,8 +72,8 @@ impl Windows {
         let (eager, bulk) = neighbours(ranks);
         let (eager, bulk) = (eager as u64, bulk as u64);
         let slot = |bytes: usize| stride(bytes) as u64;
-        let eager_window = config.eager_slots as u64 * slot(config.eager);
-        let bulk_window = |chunk: usize| config.lanes as u64 * config.bulk_slots as u64 * slot(chunk);
+        let eager_window = EAGER_SLOTS as u64 * slot(config.eager);
+        let bulk_window = |chunk: usize| config.lanes as u64 * BULK_SLOTS as u64 * slot(chunk);
         let of = |chunk: usize| {
             let staging = 2 * config.lanes.max(2) as u64 * slot(chunk.max(config.eager));
             let windows = eager * eager_window + bulk * bulk_window(chunk) + control_memory(ranks) as u64;
@@ -421,14 +425,7 @@ mod tests {
     #[test]
     fn the_windows_of_two_ranks_are_as_documented() {
         // Its own settings, so that better defaults need no other figures.
-        let config = Config {
-            chunk: 128 << 10,
-            lanes: 4,
-            bulk_slots: 2,
-            eager: 8 << 10,
-            eager_slots: 8,
-            ..Config::default()
-        };
+        let config = Config { chunk: 128 << 10, lanes: 4, eager: 8 << 10, ..Config::default() };
         let windows = Windows::of(&config, 2, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
         let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 2 * 880 + 10_240 + 2 * 4 * (64 + 131_072);
@@ -440,7 +437,7 @@ mod tests {
         // Both windows are less than 2 MiB; with larger chunks one is more.
         assert_eq!(windows.pages, 2);
         assert_eq!(Windows::of(&Config { chunk: 256 << 10, ..config.clone() }, 2, 2).pages, 1 + 2);
-        let huge = Config { chunk: 64 << 20, lanes: 64, bulk_slots: 64, eager_slots: 64, ..config };
+        let huge = Config { chunk: 64 << 20, lanes: 64, ..config };
         assert!(Windows::of(&huge, 1 << 20, 8).bytes.0 > 1 << 30);
         assert_eq!(capable("x\nCapEff:\t0000000000004000\n", IPC_LOCK), Some(true));
         assert_eq!(chosen("always [madvise] never").as_deref(), Some("madvise"));

@@ -55,7 +55,7 @@ fn tested(on_one_host: Option<&str>, between_hosts: Option<&str>) -> SelfTest {
 
 /// Settings of these tests' own, so that better defaults need no other figures.
 fn config() -> Config {
-    Config { chunk: 256 << 10, lanes: 2, bulk_slots: 2, eager: 32 << 10, eager_slots: 4, ..Config::default() }
+    Config { chunk: 256 << 10, lanes: 2, eager: 16 << 10, ..Config::default() }
 }
 
 /// A machine with nothing special.
@@ -87,7 +87,7 @@ fn little_locked_memory() {
         &locked(Some(64 << 10), true, Some(verbs)),
         "|limits
          |  PROBLEM  locked memory: 64 KiB, but windows for 8 ranks need 8.90 MiB per rank, and even with the
-         |           smallest chunks 1.13 MiB
+         |           smallest chunks 1.07 MiB
          |           => raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf,
          |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
     );
@@ -108,7 +108,7 @@ fn little_locked_memory() {
     says(
         &locked(Some(64 << 10), false, Some("net")),
         "|limits
-         |  ok       locked memory: 64 KiB; windows for 8 ranks need 7.89 MiB per rank, but net locks none",
+         |  ok       locked memory: 64 KiB; windows for 8 ranks need 7.90 MiB per rank, but net locks none",
     );
     says(
         &locked(None, true, None),

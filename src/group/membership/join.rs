@@ -10,6 +10,7 @@ use std::{
 use unisono_schedule::{
     Rank,
     select::{self, Chooser, Selection, table::Table},
+    windows::{BULK_SLOTS, EAGER_SLOTS},
 };
 use unisono_transport::{Activity, Limits, Transport, ofi::Options};
 
@@ -205,10 +206,10 @@ impl ProcessGroup {
         let (wanted, most) = (settings.arrivals_per_peer(), transport.limits().arrivals_per_peer);
         if wanted > most {
             return Err(Error::Config {
-                name: "UNISONO_LANES, UNISONO_BULK_SLOTS, UNISONO_EAGER_SLOTS".to_owned(),
-                value: None,
+                name: "lanes (UNISONO_LANES)".to_owned(),
+                value: Some(config.lanes.to_string()),
                 problem: format!(
-                    "with these, {wanted} puts of one peer may be in flight, and {} takes {most}; use fewer",
+                    "with as many, {wanted} puts of one peer may be in flight, and {} takes {most}; use fewer",
                     transport.limits().provider
                 ),
             });
@@ -432,9 +433,9 @@ fn watchdog(
 const fn windows(config: &Config, bounds: Bounds) -> Settings {
     Settings {
         eager_bytes: config.eager,
-        eager_slots: config.eager_slots,
+        eager_slots: EAGER_SLOTS,
         chunk_bytes: config.chunk,
-        bulk_slots: config.bulk_slots,
+        bulk_slots: BULK_SLOTS,
         lanes: config.lanes,
         huge_pages: config.huge_pages,
         bounds,

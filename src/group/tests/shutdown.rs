@@ -45,14 +45,11 @@ fn no_message_is_lost_at_shutdown() {
 #[test]
 fn control_messages_are_not_lost_either() {
     for seed in 10..16 {
-        let tweak = |config: &mut Config| {
-            small(config);
-            config.eager_slots = 2;
-        };
-        parts(3, &fabric(seed), tweak, |group| {
+        parts(3, &fabric(seed), small, |group| {
             let pair = group.new_group(&[0, 1]).unwrap();
             for root in 0..3 {
-                for _ in 0..5 {
+                // More than there are slots.
+                for _ in 0..20 {
                     group.broadcast(&mut [seed; 3], root).unwrap();
                 }
             }

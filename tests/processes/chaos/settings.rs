@@ -19,9 +19,7 @@ pub(super) struct Setting {
 pub(super) const ALL: &[Setting] = &[
     alike(|config| config.chunk = 4096),
     alike(|config| config.lanes = 1),
-    alike(|config| config.bulk_slots = 3),
     alike(|config| config.eager = 1024),
-    alike(|config| config.eager_slots = 4),
     alike(|config| config.algorithm = Some("ring".into())),
     alike(|config| config.object_limit = 1 << 20),
     alike(|config| config.reduction = Reduction::Reproducible),
