@@ -192,7 +192,7 @@ mod tests {
     fn there_is_one_rank_0_and_nothing_stays_of_it() {
         let directory = tempfile::tempdir().unwrap();
         let folder = Folder::of(directory.path(), &Job::from("test")).unwrap();
-        assert!(folder.published().unwrap_err().contains("no rank 0"));
+        assert!(folder.published().unwrap_err().contains("rank 0 has not come"));
         for port in [7, 8] {
             let host = folder.take().unwrap().unwrap();
             assert!(folder.take().unwrap().is_none());

@@ -410,7 +410,7 @@ mod tests {
             assert!(message.contains(problem), "{message}");
         }
         let message = after(b"cmd=response", false, Instant::now() + Duration::from_millis(20)).unwrap_err();
-        assert!(message.contains("nothing in time"), "{message}");
+        assert!(message.contains("did not answer in time"), "{message}");
     }
 
     proptest! {
