@@ -30,7 +30,7 @@ const ENDS: &[(&str, &str)] = &[
     ("exit", "died ("),
     ("abort", "died ("),
     ("tuning", ": tuning file /nowhere/at/all: "),
-    ("lanes", ": lanes=65: must be from 1 to 64"),
+    ("lanes", ": lanes=65: must be from 1 to 32"),
     ("environment", ": UNISONO_LANES=several: "),
     ("algorithm", ": UNISONO_ALGORITHM=magic: "),
     ("provider", "carrier-pigeon"),
