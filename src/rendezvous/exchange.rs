@@ -123,8 +123,8 @@ fn hear<T: Serialize + DeserializeOwned>(
         Err(missing) => missing,
         Ok(_) => vec![0],
     };
-    // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit, and a rank
-    // that still waited would take them for dead. The store may end with rank 0, and then nobody is left to tell.
+    // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit, and a rank that still
+    // waited would believe that they died. The store may end with rank 0, and then no store is left to report to.
     let refused = store.present(&entries(key)).map_or_else(|_| String::new(), |(_, refused)| refused);
     let verdict = Verdict::<T>::Missing(missing.clone(), refused);
     let message = missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT));
