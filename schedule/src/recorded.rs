@@ -67,6 +67,19 @@ impl Recorded {
     }
 }
 
+impl Recorded {
+    /// All steps.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.known.steps
+    }
+
+    /// Goes on after this many steps.
+    pub fn skip(&mut self, steps: usize) {
+        self.given += steps;
+    }
+}
+
 impl Known {
     /// With at most this many steps of lane 0.
     fn of(mut schedule: Box<dyn Schedule>, most: usize) -> Self {

@@ -23,6 +23,10 @@ pub(crate) enum SpanError {
     Bounds { offset: usize, len: usize, place: usize },
     #[error("a step's spans have different lengths, or overlap in part")]
     Overlap,
+    #[error("the step writes to memory that is only read")]
+    Fixed,
+    #[error("the step does not belong in its schedule, or reads what was not viewed")]
+    Step,
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }

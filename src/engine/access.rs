@@ -23,8 +23,8 @@
 //! - A peer itself says where it may be written to: in a window within its credit, by a clear to send for one operation or message,
 //!   and in a mailbox as long as the communicator exists.
 //!
-//! - A rank alone writes to its shared slots. Who reads the slot of another has seen the number that was published there after it was
-//!   written, and the writer waits until all have entered a later operation before it writes there again (`comm/shared.rs`).
+//! - A rank alone writes to its shared slots. A rank that reads the slot of another has seen the number that was published there after it
+//!   was written, and the writer waits until all have begun a later round before it writes there again (`comm/slots/mod.rs`).
 //!
 //! An arrival that breaks these rules is an error ([`Failure::Forged`](crate::Failure::Forged), `Failure::Protocol`) before any
 //! memory is accessed for it.

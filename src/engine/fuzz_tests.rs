@@ -6,7 +6,8 @@ use unisono_schedule::{CallSchedule, Collective, Job, Rank, Recorded};
 use unisono_transport::{Notify, Put, Region, Source, Target, Transport, inproc::Hub};
 
 use super::{
-    wire::{ControlKind, Entry, Hello, Immediate, slots},
+    comm::layout,
+    wire::{ControlKind, Entry, Hello, Immediate},
     *,
 };
 use crate::{
@@ -136,7 +137,7 @@ fn step(engine: &mut Engine) -> Result<(), Halt> {
 
 /// Makes the shared slots of rank 1, and tells the engine of them, as a rank does. `own` is what it puts from.
 fn share(peer: &mut dyn Transport, to: &Contact, own: &Region) -> Result<Region, Halt> {
-    let shared = peer.allocate(slots::LEN, false).map_err(Stop::from)?;
+    let shared = peer.allocate(layout::LEN, false).map_err(Stop::from)?;
     let slots = shared.remote().unwrap_or_default().words();
     let hello = Hello::new(1, 0, [0; 3], slots);
     access::store(own, MEMORY / 2, &hello).map_err(Stop::from)?;
@@ -157,10 +158,10 @@ fn share(peer: &mut dyn Transport, to: &Contact, own: &Region) -> Result<Region,
 /// number is published.
 fn write_shared(shared: &Region, (place, at): (u8, usize), data: &[u8]) -> Result<(), Halt> {
     let at = match place % 4 {
-        0 => slots::VERDICT,
-        1 => slots::slot(1),
-        2 => slots::slot(2),
-        _ => at % (slots::LEN - usize::from(u8::MAX)),
+        0 => layout::VERDICT,
+        1 => layout::slot(1),
+        2 => layout::slot(2),
+        _ => at % (layout::LEN - usize::from(u8::MAX)),
     };
     for (index, byte) in data.iter().enumerate().rev() {
         access::store(shared, at + index, byte).map_err(Stop::from)?;
@@ -253,10 +254,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
 mod tests {
     use std::{fs, path::Path};
 
-    use super::{
-        wire::{OperationInfo, slots::Front},
-        *,
-    };
+    use super::{comm::layout::Front, wire::OperationInfo, *};
 
     /// What a rank writes to its shared slots that ends two all_reduces of six elements.
     fn honest() -> Vec<u8> {
@@ -273,7 +271,7 @@ mod tests {
             let front = Front { number: number.into(), operation };
             write(place, &[bytemuck::bytes_of(&front), &[0; 24]].concat())
         };
-        let mapped = write(0, &(slots::Verdict::Mapped as u64).to_ne_bytes());
+        let mapped = write(0, &(layout::Verdict::Mapped as u64).to_ne_bytes());
         [vec![ONE_SHOT | 4], mapped, enter(1, 1), enter(2, 2)].concat()
     }
 

@@ -30,6 +30,7 @@ mod wire;
 pub(crate) use self::tests::Traced;
 pub(crate) use self::{
     collective::Called,
+    comm::layout::SHARED_BYTES,
     comm::{Awaited, CommIds},
     completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts},
     contact::{Contact, Contacts},
@@ -39,11 +40,11 @@ pub(crate) use self::{
     stop::{Halt, StalledOperation, Stop},
     supervisor::{Call, PositionQuery, Request, Supervisor, Task},
     wait::Patience,
-    wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION, slots::SHARED_BYTES},
+    wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION},
 };
 
 #[cfg(test)]
-pub(crate) use wire::slots::LEN as SHARED_SLOTS_BYTES;
+pub(crate) use comm::layout::LEN as SHARED_SLOTS_BYTES;
 
 /// Fuzz targets: the decoding of arbitrary bytes from the wire, and an engine that gets them.
 #[cfg(any(test, fuzzing))]

@@ -40,7 +40,7 @@ pub(super) type IsDone<'d> = &'d mut dyn FnMut(&mut Engine, bool) -> Result<bool
 /// A collective that has begun.
 pub(crate) struct UnderWay {
     pub(super) comm_id: CommId,
-    pub(super) run: Run<'static>,
+    pub(super) run: Run,
     pub(super) completion: Completion,
     /// When a check first found it stalled, if nothing of it has moved since.
     pub(super) stalled: Option<Instant>,
@@ -52,7 +52,7 @@ pub(crate) struct Engine {
     /// The collectives that have begun: at most one of each communicator.
     pub(super) running: Vec<UnderWay>,
     /// The collective that its caller [runs directly](Self::call), until it moves to `running`.
-    pub(super) alone: Option<(CommId, Run<'static>)>,
+    pub(super) alone: Option<(CommId, Run)>,
     /// The communicators whose sends and receives are to be advanced.
     pub(super) messaging: Vec<CommId>,
     pub(super) wait: Wait,

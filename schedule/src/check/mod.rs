@@ -23,6 +23,7 @@
 
 mod memory;
 mod policy;
+mod rounds;
 mod run;
 mod shown;
 mod state;

@@ -1,52 +1,47 @@
-//! The checker's rules of what ranks show: when they may show and view, and that no two ranks use an element at the same time of which
-//! one writes it.
+//! What ranks have shown and read in the checker.
 //!
 //! Every rank has a vector clock: for each rank, the latest of its steps that is known to have happened before. A read of another
 //! rank's memory must happen after all writes of these elements that have happened, and every write must happen after all reads.
 
 use std::ops::Range;
 
-use super::{
-    Fault, Violation,
-    memory::{Area, Cell, overlap},
-    run::Checker,
-};
-use crate::{Place, Rank, Shown, Span, Step};
+use super::memory::{Area, Cell, overlap};
+use crate::{Rank, Shown};
 
 /// The slots of a rank to which the engine copies what it shows.
-const SLOTS: usize = 2;
+pub(super) const SLOTS: usize = 2;
 
 /// What ranks have shown and read.
 pub(super) struct Shows {
     /// For each rank, the latest known step of every rank.
-    clocks: Vec<Vec<u64>>,
+    pub(super) clocks: Vec<Vec<u64>>,
     /// For each rank, its rounds.
-    rounds: Vec<Vec<Round>>,
+    pub(super) rounds: Vec<Vec<Round>>,
     /// For each rank, those whose elements it views in this round.
-    viewed: Vec<Vec<Rank>>,
-    /// For each rank, its clock when it came to [`Step::Settle`].
-    settled: Vec<Option<Vec<u64>>>,
+    pub(super) viewed: Vec<Vec<Rank>>,
+    /// For each rank, its clock when it came to [`Step::Settle`](crate::Step::Settle).
+    pub(super) settled: Vec<Option<Vec<u64>>>,
     /// For each rank, the contents of its slots.
-    slots: Vec<[Vec<Cell>; SLOTS]>,
+    pub(super) slots: Vec<[Vec<Cell>; SLOTS]>,
     /// For each rank, the uses of its memory that a later one may conflict with.
-    uses: Vec<Vec<Use>>,
+    pub(super) uses: Vec<Vec<Use>>,
 }
 
-struct Round {
-    shown: Shown,
-    clock: Vec<u64>,
-    heard: u64,
-    chain: usize,
+pub(super) struct Round {
+    pub(super) shown: Shown,
+    pub(super) clock: Vec<u64>,
+    pub(super) heard: u64,
+    pub(super) chain: usize,
 }
 
 /// A read or write of a rank's memory.
-struct Use {
-    by: Rank,
+pub(super) struct Use {
+    pub(super) by: Rank,
     /// The step of that rank.
-    at: u64,
-    area: Area,
-    range: Range<usize>,
-    writes: bool,
+    pub(super) at: u64,
+    pub(super) area: Area,
+    pub(super) range: Range<usize>,
+    pub(super) writes: bool,
 }
 
 impl Shows {
@@ -80,12 +75,12 @@ impl Shows {
     }
 
     /// A rank learns what another knew.
-    fn learn(&mut self, rank: Rank, other: &[u64]) {
+    pub(super) fn learn(&mut self, rank: Rank, other: &[u64]) {
         self.clocks[rank].iter_mut().zip(other).for_each(|(known, theirs)| *known = (*known).max(*theirs));
     }
 
     /// Notes a use of a rank's memory. Returns the rank of an earlier one that may happen at the same time, if one of the two writes.
-    fn uses(&mut self, owner: Rank, this: Use) -> Option<Rank> {
+    pub(super) fn uses(&mut self, owner: Rank, this: Use) -> Option<Rank> {
         let known = &self.clocks[this.by];
         let conflicts = |it: &&Use| {
             (it.writes || this.writes)
@@ -99,190 +94,8 @@ impl Shows {
     }
 
     /// Forgets uses that all others know of, and so can no longer conflict with anything.
-    fn forget(&mut self, owner: Rank) {
+    pub(super) fn forget(&mut self, owner: Rank) {
         let Self { clocks, uses, .. } = self;
         uses[owner].retain(|it| clocks.iter().any(|known| known[it.by] < it.at));
-    }
-}
-
-impl Checker<'_> {
-    /// Whether others read a rank's elements in place.
-    fn in_place(&self, rank: Rank) -> bool {
-        self.setup.job.shown == Some(crate::Showing::InPlace) && self.setup.writable >> rank & 1 == 1
-    }
-
-    /// The time of a rank's next step.
-    fn tick(&mut self, rank: Rank) -> u64 {
-        self.shows.as_mut().map_or(0, |shows| {
-            shows.clocks[rank][rank] += 1;
-            shows.clocks[rank][rank]
-        })
-    }
-
-    /// The elements of another rank's memory that a span of what it shows stands for.
-    pub(super) fn find_shown(
-        &self,
-        shows: &Shows,
-        rank: Rank,
-        from: Rank,
-        span: &Span,
-    ) -> Result<(Area, Range<usize>), Fault> {
-        let round = shows.rounds[rank].len();
-        let viewed = shows.viewed[rank].contains(&from) && round > 0;
-        let Some(Round { shown, .. }) = shows.rounds[from].get(round.wrapping_sub(1)).filter(|_| viewed)
-        else {
-            return Err(Fault::NotHeld(from));
-        };
-        let bounds = Fault::Bounds { span: *span, room: shown.len() };
-        let Some(there) = shown.within(span.offset, span.len) else { return Err(bounds) };
-        if !self.in_place(from) {
-            return Ok((
-                Area::Copied { owner: from, slot: round % SLOTS },
-                span.offset..span.offset + span.len,
-            ));
-        }
-        let found = self.memories[from].find(there.place, there.offset, there.len).map_err(|_| bounds)?;
-        Ok((Area::Theirs { owner: from, apart: found.0 == Area::Apart }, found.1))
-    }
-
-    /// Begins a rank's next round.
-    pub(super) fn show(&mut self, rank: Rank, lane: usize, shown: Shown) -> Result<(), Fault> {
-        let now = self.tick(rank);
-        let Some(shows) = &mut self.shows else { return Err(Fault::Kind(Box::new(Step::Show { shown }))) };
-        let round = shows.rounds[rank].len() + 1;
-        for other in 0..self.ranks {
-            if let Some(before) = round.checked_sub(2).map(|at| shows.rounds[other][at].clock.clone()) {
-                shows.learn(rank, &before);
-            }
-        }
-        shows.viewed[rank].clear();
-        let mut cells = Vec::new();
-        let mut copy = std::mem::take(&mut shows.slots[rank][round % SLOTS]);
-        copy.clear();
-        for block in 0..shown.blocks {
-            let offset = shown.first.offset + block * shown.stride;
-            let span = Span { offset, ..shown.first };
-            if span.place != Place::Input && span.place != Place::Output {
-                return Err(Fault::Kind(Box::new(Step::Show { shown })));
-            }
-            if self.in_place(rank) {
-                self.find(rank, lane, &span)?;
-            } else {
-                self.read(rank, lane, &span, &mut cells)?;
-                copy.extend_from_slice(&cells);
-            }
-        }
-        let (area, range) = (Area::Copied { owner: rank, slot: round % SLOTS }, 0..copy.len());
-        let (heard, chain) = (self.heard[rank], self.lane(rank, lane).chain + 1);
-        let Some(shows) = &mut self.shows else { return Ok(()) };
-        shows.slots[rank][round % SLOTS] = copy;
-        if let Some(reader) = shows.uses(rank, Use { by: rank, at: now, area, range, writes: true }) {
-            return Err(Fault::StillRead { span: shown.first, reader });
-        }
-        let clock = shows.clocks[rank].clone();
-        shows.rounds[rank].push(Round { shown, clock, heard, chain });
-        (0..self.ranks).for_each(|owner| shows.forget(owner));
-        (0..self.ranks).filter(|&other| other != rank).for_each(|other| self.wake(other, lane));
-        Ok(())
-    }
-
-    /// Learns that a rank has begun this round.
-    pub(super) fn view(&mut self, rank: Rank, lane: usize, from: Rank, wanted: Shown) -> Result<(), Fault> {
-        self.tick(rank);
-        let Some(shows) = &mut self.shows else {
-            return Err(Fault::Kind(Box::new(Step::View { from, shown: wanted })));
-        };
-        let round = shows.rounds[rank].len();
-        let Some(Round { shown, clock, heard, chain }) = shows.rounds[from].get(round.wrapping_sub(1)) else {
-            return Err(Fault::NotHeld(from));
-        };
-        if *shown != wanted {
-            return Err(Fault::Views { from, wanted: Box::new(wanted), found: Box::new(*shown) });
-        }
-        let (clock, heard, chain) = (clock.clone(), *heard, *chain);
-        shows.learn(rank, &clock);
-        shows.viewed[rank].push(from);
-        self.heard[rank] |= heard;
-        self.hops = self.hops.max(chain);
-        let state = self.lane(rank, lane);
-        state.chain = state.chain.max(chain);
-        self.taken[rank].insert(from);
-        Ok(())
-    }
-
-    /// A rank comes to its [`Step::Settle`].
-    pub(super) fn settles(&mut self, rank: Rank) {
-        let Some(shows) = &mut self.shows else { return };
-        if shows.settled[rank].is_none() {
-            shows.settled[rank] = Some(shows.clocks[rank].clone());
-            (0..self.ranks).filter(|&other| other != rank).for_each(|other| self.wake(other, 0));
-        }
-    }
-
-    /// All ranks have come to their [`Step::Settle`].
-    pub(super) fn settled(&mut self, rank: Rank) {
-        let Some(shows) = &mut self.shows else { return };
-        for other in 0..self.ranks {
-            if let Some(clock) = shows.settled[other].clone() {
-                shows.learn(rank, &clock);
-            }
-        }
-    }
-
-    /// Notes that a rank reads these elements, and checks that their rank does not write them.
-    pub(super) fn reads(
-        &mut self,
-        rank: Rank,
-        area: Area,
-        range: &Range<usize>,
-        span: &Span,
-    ) -> Result<(), Fault> {
-        let owner = match area {
-            Area::Theirs { owner, .. } | Area::Copied { owner, .. } => owner,
-            _ => return Ok(()),
-        };
-        let at = self.tick(rank);
-        let this = Use { by: rank, at, area, range: range.clone(), writes: false };
-        match self.shows.as_mut().and_then(|shows| shows.uses(owner, this)) {
-            Some(_) => Err(Fault::ReadsEarly { span: *span, owner }),
-            None => Ok(()),
-        }
-    }
-
-    /// Notes that a rank writes elements of its own, and checks that no other reads them.
-    pub(super) fn writes_own(
-        &mut self,
-        rank: Rank,
-        area: Area,
-        range: &Range<usize>,
-        span: &Span,
-    ) -> Result<(), Fault> {
-        if !self.in_place(rank) || !matches!(area, Area::Main | Area::Apart) {
-            return Ok(());
-        }
-        let (at, area) = (self.tick(rank), Area::Theirs { owner: rank, apart: area == Area::Apart });
-        let this = Use { by: rank, at, area, range: range.clone(), writes: true };
-        match self.shows.as_mut().and_then(|shows| shows.uses(rank, this)) {
-            Some(reader) => Err(Fault::StillRead { span: *span, reader }),
-            None => Ok(()),
-        }
-    }
-
-    /// Checks that all ranks have had as many rounds, and that nobody reads the elements of a rank that has ended.
-    pub(super) fn judge_shows(&self) -> Result<(), Violation> {
-        let Some(shows) = &self.shows else { return Ok(()) };
-        for rank in 0..self.ranks {
-            let (found, wanted) = (shows.rounds[rank].len(), shows.rounds[0].len());
-            if found != wanted {
-                let fault = Fault::Shape { what: "the number of rounds", found, wanted };
-                return Err(self.violation(rank, 0, fault));
-            }
-            let known = &shows.clocks[rank];
-            let reads = |it: &&Use| matches!(it.area, Area::Theirs { .. }) && known[it.by] < it.at;
-            if let Some(reads) = shows.uses[rank].iter().find(reads) {
-                return Err(self.violation(rank, 0, Fault::EndsEarly(reads.by)));
-            }
-        }
-        Ok(())
     }
 }

@@ -8,7 +8,6 @@ use super::{
     flow::{Flow, Mixed, Way},
     memory,
     ports::Ports,
-    shown::Rounds,
 };
 use crate::{Place, Rank, SLICE, Schedule, Span, Step};
 
@@ -83,6 +82,15 @@ struct Lane {
     left: f64,
     /// The flow it used last at each [`End`], and with which peer.
     last: [Option<(Rank, Way, usize)>; 2],
+}
+
+/// The rounds of a rank that is simulated.
+#[derive(Default)]
+pub(super) struct Rounds {
+    /// For each round, the time at which others see that it has begun (s).
+    pub(super) seen: Vec<f64>,
+    /// The time at which others see that it has come to its end, if it has (s).
+    pub(super) settled: Option<f64>,
 }
 
 /// Which end of a flow a rank has.

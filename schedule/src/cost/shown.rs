@@ -1,16 +1,10 @@
 //! The simulation of what ranks show: a round begins on another rank one latency after it was begun, which it sees in shared memory.
 
-use super::{Path, run::Simulation};
+use super::{
+    Path,
+    run::{Rounds, Simulation},
+};
 use crate::{Rank, Showing, Shown};
-
-/// The rounds of a rank that is simulated.
-#[derive(Default)]
-pub(super) struct Rounds {
-    /// For each round, the time at which others see that it has begun (s).
-    seen: Vec<f64>,
-    /// The time at which others see that it has come to its end, if it has (s).
-    settled: Option<f64>,
-}
 
 impl Simulation<'_> {
     /// The path by which ranks of a host see what others show.

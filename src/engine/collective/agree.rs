@@ -11,15 +11,17 @@ use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Collective, Job, Rank, SLICE, Schedule, Shown, Step};
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
-use super::shown::{InPlace, Other, Rounds, copy_shown};
+use super::rounds::{InPlace, Other, Rounds, copy_shown};
 use crate::{
     buffer::Operand,
     engine::{
         access,
-        comm::{Comm, Core, Sharing, expose_part},
+        comm::{
+            Comm, Core, Sharing, expose_part,
+            layout::{self, Front, Offer, STAGED_BYTES},
+        },
         request::{Operation, ShownPlan},
         stop::Stop,
-        wire::slots::{self, Front, Offer, STAGED_BYTES},
     },
 };
 
@@ -124,7 +126,7 @@ impl Agreement {
                     offers.others.get(offers.done..).unwrap_or_default().iter().map(|other| other.rank);
                 left.filter(|&rank| !comm.shared.has_published(rank, offers.round)).collect()
             }
-            Stage::Voting => comm.shared.late(slots::vote(offers.round), offers.round << 1).collect(),
+            Stage::Voting => comm.shared.late(layout::vote(offers.round), offers.round << 1).collect(),
             Stage::Opening | Stage::Copying | Stage::Mapping => Vec::new(),
         }
     }
@@ -187,7 +189,7 @@ impl Offers {
                     && self.done < shown.len()
                 {
                     let end = shown.len().min(self.done + SLICE / operation.size);
-                    let at = slots::staged(self.round);
+                    let at = layout::staged(self.round);
                     let copied = copy_shown(operation, shown, self.done..end, core.comm.shared.own(), at);
                     copied.map_err(|error| {
                         core.stop(format!("{} into a shared slot: {error}", operation.signature.call()))
@@ -211,8 +213,8 @@ impl Offers {
                     let Some(view) = core.comm.shared.view(other.rank) else {
                         return Ok(Some(Agreed::Not { moved: false }));
                     };
-                    let front: Front = access::load(view, slots::slot(self.round))?;
-                    let offer: Offer = access::load(view, slots::slot(self.round) + slots::OFFER)?;
+                    let front: Front = access::load(view, layout::slot(self.round))?;
+                    let offer: Offer = access::load(view, layout::slot(self.round) + layout::OFFER)?;
                     let from = (other.rank, core.comm.world(other.rank));
                     operation.agree(core.port.me, from, &front.operation).map_err(Stop::from)?;
                     if offer.kind == Offer::PLAIN {
@@ -236,14 +238,14 @@ impl Offers {
                     }
                     return Ok(Some(self.agreed(core, operation)?));
                 }
-                core.tell_shared(slots::vote(self.round), self.round << 1 | u64::from(mapped))?;
+                core.tell_shared(layout::vote(self.round), self.round << 1 | u64::from(mapped))?;
                 if !mapped {
                     return Ok(Some(Agreed::Messages));
                 }
                 *stage = Stage::Voting;
             }
             Stage::Voting => {
-                let (at, refusal) = (slots::vote(self.round), self.round << 1);
+                let (at, refusal) = (layout::vote(self.round), self.round << 1);
                 if core.comm.shared.late(at, refusal).next().is_some() {
                     return Ok(Some(Agreed::Not { moved: false }));
                 }
@@ -271,7 +273,7 @@ impl Offers {
         let unchecked = (!all).then_some((operation.number, operation.signature));
         self.round = core.enter_shared(&operation.info(0), unchecked)?;
         if let Some(own) = core.comm.shared.own() {
-            access::store(own, slots::slot(self.round) + slots::OFFER, &self.own)?;
+            access::store(own, layout::slot(self.round) + layout::OFFER, &self.own)?;
         }
         if self.copies() {
             let mut schedule = self.schedule(operation, true);

@@ -8,10 +8,9 @@ use unisono_transport::{Error, Region, RemoteRegion};
 
 use super::{
     agree::Agreement,
-    held::Held,
     lane::Lane,
+    rounds::Rounds,
     run::{Exposed, Run},
-    shown::Rounds,
 };
 use crate::{
     buffer::{self, Bytes, Operand, Pieces},
@@ -23,12 +22,12 @@ use crate::{
     },
 };
 
-impl<'o> Run<'o> {
+impl Run {
     /// Begins an operation. If it sends messages, opens its windows, and sends a clear to send to each of its sources if its schedule
     /// writes straight into outputs.
     pub(crate) fn begin(
         core: &mut Core<'_>,
-        operation: Held<'o>,
+        operation: Box<Operation>,
         schedule: CallSchedule,
     ) -> Result<Self, Stop> {
         if operation.signature.is_shutdown() {
@@ -60,6 +59,27 @@ impl<'o> Run<'o> {
         }
         run.open_windows(core)?;
         Ok(run)
+    }
+
+    /// Goes on with an operation that shows elements in slots. `schedule` is at the step that is next.
+    pub(super) fn go_on(
+        core: &mut Core<'_>,
+        operation: Box<Operation>,
+        schedule: CallSchedule,
+        rounds: Rounds,
+    ) -> Self {
+        let mut run = Self {
+            operation,
+            schedule,
+            class: Class::Eager,
+            lanes: mem::take(&mut core.comm.lanes),
+            exposed: Exposed::new(),
+            working: 0,
+            agreement: None,
+            rounds: None,
+        };
+        run.begin_rounds(rounds);
+        run
     }
 
     /// Begins the rounds of its schedule, in which all is copied to slots.

@@ -2,8 +2,9 @@
 
 mod agree;
 mod begin;
-mod held;
 mod lane;
+mod quick;
+mod rounds;
 mod run;
 mod send;
 mod shown;

@@ -6,9 +6,8 @@ use unisono_transport::Region;
 
 use super::{
     agree::{Agreed, Agreement},
-    held::Held,
     lane::Lane,
-    shown::Rounds,
+    rounds::Rounds,
 };
 use crate::{
     buffer::{Bytes, SpanError},
@@ -34,8 +33,8 @@ pub(crate) enum Pass {
 pub(super) type Exposed = SmallVec<[Region; 1]>;
 
 /// An operation under way.
-pub(crate) struct Run<'o> {
-    pub operation: Held<'o>,
+pub(crate) struct Run {
+    pub operation: Box<Operation>,
     pub class: Class,
     pub(super) schedule: CallSchedule,
     pub(crate) lanes: Vec<Lane>,
@@ -49,22 +48,7 @@ pub(crate) struct Run<'o> {
     pub(super) rounds: Option<Rounds>,
 }
 
-impl Run<'_> {
-    /// The same with the operation in memory of its own.
-    pub(super) fn owned(self) -> impl FnOnce(Operation) -> Run<'static> + use<> {
-        let Self { operation: _, class, schedule, lanes, exposed, working, agreement, rounds } = self;
-        move |operation| Run {
-            operation: Held::Owned(Box::new(operation)),
-            class,
-            schedule,
-            lanes,
-            exposed,
-            working,
-            agreement,
-            rounds,
-        }
-    }
-
+impl Run {
     /// Does what can be done before the next poll: puts and takes on every lane, at most a slice of work, and control messages.
     /// `idle` says that the latest round moved nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-impl Run<'_> {
+impl Run {
     /// Sends a message to a slot. False if there is no window, no credit or no room yet.
     pub(crate) fn put(
         &mut self,

@@ -5,16 +5,16 @@ use std::{cell::Cell, ops::Range};
 use smallvec::SmallVec;
 use unisono_schedule::{Place, SLICE, Span, Step};
 
-use super::{run::Run, shown::Rounds};
+use super::{rounds::Rounds, run::Run};
 use crate::{
-    buffer::{self, Bytes},
-    engine::{comm::Core, stop::Stop},
+    buffer::{self, Bytes, SpanError},
+    engine::{comm::Core, request::Operation, stop::Stop},
 };
 
 /// The bytes that are reduced at once, one after the other.
-type Contributions<'b> = SmallVec<[Bytes<'b>; 16]>;
+pub(super) type Contributions<'b> = SmallVec<[Bytes<'b>; 16]>;
 
-impl Run<'_> {
+impl Run {
     /// Reduces or copies a slice on one lane whose step does that: the lane that did so last, or else the next one. Returns the number
     /// of bytes; `None` if there is no such lane.
     pub(crate) fn work(&mut self, core: &mut Core<'_>) -> Result<Option<usize>, Stop> {
@@ -112,14 +112,7 @@ impl Run<'_> {
                 all.push(part(into)?);
                 cut(&mut all);
                 let into = all.pop().ok_or_else(|| core.stop("a fold without a target".to_owned()))?;
-                let folded = match all[..] {
-                    // Two are the same in every order.
-                    [a, b] if !self.operation.average && !self.operation.signature.is_ordered() => {
-                        buffer::reduce(kernel, a, b, into)
-                    }
-                    _ => buffer::total(kernel, &all, into),
-                };
-                (into.len, folded)
+                (into.len, fold(&self.operation, &all, into))
             }
             Step::Copy { from, into } => {
                 let [from, into] = shortest([part(from)?, part(into)?]);
@@ -146,6 +139,21 @@ impl Run<'_> {
         let size = self.operation.size;
         let stretch = pieces.stretch(offset * size, len * size, near);
         stretch.map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
+    }
+}
+
+/// Reduces contributions in the order of ranks.
+pub(super) fn fold(
+    operation: &Operation,
+    contributions: &[Bytes<'_>],
+    into: Bytes<'_>,
+) -> Result<(), SpanError> {
+    match *contributions {
+        // Two are the same in every order.
+        [a, b] if !operation.average && !operation.signature.is_ordered() => {
+            buffer::reduce(&operation.kernel, a, b, into)
+        }
+        _ => buffer::total(&operation.kernel, contributions, into),
     }
 }
 

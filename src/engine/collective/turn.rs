@@ -7,17 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_schedule::CallSchedule;
+use unisono_schedule::{CallSchedule, Schedule};
 
 use super::{
-    held::Held,
+    quick::Quick,
     run::{Pass, Run},
 };
 use crate::engine::{
     comm::{Core, Net, QueuedCollective},
     completion::{Action, Completion, Done, Memory, Outcome},
     progress::{Engine, OFTEN, UnderWay},
-    request::{Planned, What},
+    request::{Operation, Planned, What},
     stop::{Halt, Stop, halt},
     supervisor::{Supervisor, Task},
     wait::Wait,
@@ -58,7 +58,7 @@ impl Engine {
     ) -> Result<(), Halt> {
         let (operation, schedule, completion) = turn;
         let submitted = Some(completion.submitted);
-        match self.enter(comm_id, Held::Owned(operation), schedule, submitted, supervisor) {
+        match self.enter(comm_id, operation, schedule, submitted, supervisor) {
             Ok(run) => {
                 self.running.push(UnderWay { comm_id, run, completion, stalled: None });
                 Ok(())
@@ -71,14 +71,14 @@ impl Engine {
     }
 
     /// Begins a collective, which gets its number. It was submitted at `since`, or now.
-    fn enter<'o>(
+    fn enter(
         &mut self,
         comm_id: CommId,
-        mut operation: Held<'o>,
+        mut operation: Box<Operation>,
         schedule: CallSchedule,
         since: Option<Instant>,
         supervisor: &dyn Supervisor,
-    ) -> Result<Run<'o>, Halt> {
+    ) -> Result<Run, Halt> {
         let mut core = self.net.core(comm_id)?;
         core.begin(&mut operation);
         supervisor.began(&operation);
@@ -103,29 +103,36 @@ impl Engine {
             self.turn(comm_id, (Box::new(planned.0), planned.1, completion), supervisor)?;
             return Ok(Called::UnderWay(outcome));
         }
-        let comm = self.net.core(comm_id)?.comm;
-        comm.busy = true;
-        let quick = planned.1.shows().is_some() && comm.shared.is_open();
-        let mut tried = false;
-        let run = if quick {
+        let mut core = self.net.core(comm_id)?;
+        core.comm.busy = true;
+        let (operation, schedule) = (&mut planned.0, planned.1);
+        let run = match schedule {
             // Mostly it ends before a run is worth its allocations. Nothing but this thread accesses its memory.
-            let mut run = self.enter(comm_id, Held::Lent(&mut planned.0), planned.1, None, supervisor)?;
-            let number = run.operation.number;
-            let engine = (&mut self.net, &mut self.wait, &mut self.idle);
-            let ended = go_on(engine, comm_id, |core, idle| run.pass(core, idle), supervisor);
-            if ended.map_err(|stop| run.operation.halt(stop, Instant::now()))? {
-                self.wind_up(comm_id, run)?;
-                self.next_turn(comm_id, supervisor)?;
-                return Ok(Called::Ended(number));
+            CallSchedule::Recorded(mut recorded)
+                if recorded.shows().is_some() && core.comm.shared.is_open() =>
+            {
+                core.begin(operation);
+                supervisor.began(operation);
+                core.comm.exposed = false;
+                let mut quick = Quick::new(operation, recorded.steps());
+                let engine = (&mut self.net, &mut self.wait, &mut self.idle);
+                let ended = go_on(engine, comm_id, |core, _| quick.pass(core), supervisor);
+                if ended.map_err(|stop| operation.halt(stop, Instant::now()))? {
+                    self.next_turn(comm_id, supervisor)?;
+                    return Ok(Called::Ended(planned.0.number));
+                }
+                let (done, rounds) = quick.left();
+                recorded.skip(done);
+                let schedule = CallSchedule::Recorded(recorded);
+                let run = Run::go_on(&mut self.net.core(comm_id)?, Box::new(planned.0), schedule, rounds);
+                (run, false)
             }
-            tried = true;
-            run.owned()(planned.0)
-        } else {
-            self.enter(comm_id, Held::Owned(Box::new(planned.0)), planned.1, None, supervisor)?
+            schedule => (self.enter(comm_id, Box::new(planned.0), schedule, None, supervisor)?, true),
         };
+        let (run, fresh) = run;
         let number = run.operation.number;
         self.alone = Some((comm_id, run));
-        let ended = if tried { Ok(false) } else { self.go_on_alone(supervisor) };
+        let ended = if fresh { self.go_on_alone(supervisor) } else { Ok(false) };
         // It is always there: only a panic leaves it in place, for `abandon`.
         let Some((comm_id, run)) = self.alone.take() else { return Err(Stop::Failed.into()) };
         if let Ok(true) = ended {
@@ -203,7 +210,7 @@ impl Engine {
     }
 
     /// Drops an operation that has ended, before its caller learns of the end: it refers to memory that returns to the caller.
-    pub(crate) fn wind_up(&mut self, comm_id: CommId, mut run: Run<'_>) -> Result<(), Stop> {
+    pub(crate) fn wind_up(&mut self, comm_id: CommId, mut run: Run) -> Result<(), Stop> {
         let mut lanes = std::mem::take(&mut run.lanes);
         lanes.clear();
         drop(run);

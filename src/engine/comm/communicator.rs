@@ -10,7 +10,7 @@ use unisono_transport::{Error, Region, RemoteRegion, Transport};
 use super::{
     flow::Incoming,
     member::{Member, NONE},
-    shared::Shared,
+    slots::SharedSlots,
     window::{Sender, WindowMemory, WindowState},
 };
 use crate::{
@@ -92,7 +92,7 @@ pub(crate) struct Comm {
     /// Written by peers, read when an immediate says so.
     pub(crate) mailbox: Region,
     /// Slots that ranks share, from the first operation that would use them.
-    pub(crate) shared: Shared,
+    pub(crate) shared: SharedSlots,
     /// The sources of control messages: what this rank writes to the mailboxes of the others.
     pub(crate) control: Region,
     pub(crate) control_queue: VecDeque<(Rank, ControlMessage)>,
@@ -170,7 +170,7 @@ impl Comm {
             members: Vec::new(),
             windows: Vec::new(),
             mailbox,
-            shared: Shared::default(),
+            shared: SharedSlots::default(),
             control,
             control_queue: VecDeque::new(),
             debts: Vec::new(),
@@ -343,7 +343,7 @@ impl Comm {
         (self.senders, self.receivers, self.landings) = (Vec::new(), Vec::new(), Vec::new());
         self.closed_senders.clear();
         self.debts.clear();
-        self.shared = Shared::default();
+        self.shared = SharedSlots::default();
         for member in &mut self.members {
             (member.outgoing, member.incoming) = ([NONE; 3], [NONE; 3]);
         }

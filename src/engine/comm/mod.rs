@@ -11,10 +11,7 @@ mod member;
 mod net;
 mod put;
 mod reuse;
-mod shared;
-#[cfg(test)]
-mod shared_tests;
-mod sharing;
+mod slots;
 mod window;
 
 pub(crate) use self::{
@@ -24,5 +21,5 @@ pub(crate) use self::{
     member::Member,
     net::{CommIds, Leaving, Net},
     put::{Origin, Ready, Whose},
-    shared::Sharing,
+    slots::{Sharing, layout},
 };

@@ -11,7 +11,7 @@ use unisono_schedule::{Recorded, Showing, algorithm::find};
 use super::*;
 use crate::{
     buffer::Operand,
-    engine::{request::ShownPlan, wire::slots},
+    engine::{comm::layout, request::ShownPlan},
     random::Random,
 };
 
@@ -162,7 +162,7 @@ fn players(ranks: usize, blind: Option<Rank>) -> Vec<Player> {
     let hub = Hub::new();
     let open = |rank| -> Box<dyn Transport> {
         let inner = Box::new(hub.open());
-        let withheld = Withheld::Views { but: slots::LEN as u64 };
+        let withheld = Withheld::Views { but: layout::LEN as u64 };
         if blind == Some(rank) { Box::new(Observed::withholding(inner, withheld)) } else { inner }
     };
     let mut engines: Vec<_> =

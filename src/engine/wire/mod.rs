@@ -3,7 +3,6 @@
 mod header;
 mod immediate;
 mod mailbox;
-pub(crate) mod slots;
 #[cfg(any(test, fuzzing))]
 mod tests;
 

@@ -1,9 +1,8 @@
-//! Shared slots: memory that each member of a communicator has for itself and the others map. A rank writes to its own slots alone,
-//! and reads those of the others in place (`comm/shared.rs`, `collective/one_shot.rs`).
+//! The layout of shared slots: memory that each member of a communicator has for itself, and that the others map (drawn in docs/wire.md).
 
 use bytemuck::{Pod, Zeroable};
 
-use super::header::OperationInfo;
+use crate::engine::wire::OperationInfo;
 
 /// The most bytes that a rank can share in an operation in one shot.
 pub(crate) const SHARED_BYTES: usize = 16 << 10;

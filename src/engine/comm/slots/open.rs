@@ -7,16 +7,17 @@
 
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
-use super::{communicator::Comm, core::Core, shared::Sharing};
+use super::{
+    Sharing,
+    layout::{self, Verdict},
+};
 use crate::{
     call::Signature,
     engine::{
         access,
+        comm::{Comm, Core},
         stop::Stop,
-        wire::{
-            ControlKind, Hello, OperationInfo,
-            slots::{self, Verdict},
-        },
+        wire::{ControlKind, Hello, OperationInfo},
     },
     error::Failure,
     position::CallRecord,
@@ -51,7 +52,7 @@ impl Core<'_> {
                 left = true;
                 continue;
             };
-            if slots.len != slots::LEN as u64 {
+            if slots.len != layout::LEN as u64 {
                 // It says so to all.
                 return Ok(Sharing::No);
             }
@@ -71,7 +72,7 @@ impl Core<'_> {
                 rank = port.me,
                 "memory of other ranks cannot be mapped: small collectives take messages"
             );
-            access::publish(&own, slots::VERDICT, Verdict::Refused as u64)?;
+            access::publish(&own, layout::VERDICT, Verdict::Refused as u64)?;
             self.notify_shared()?;
             return Ok(Sharing::No);
         }
@@ -79,12 +80,12 @@ impl Core<'_> {
             return Ok(Sharing::Opening);
         }
         if !std::mem::replace(&mut comm.shared.told, true) {
-            access::publish(&own, slots::VERDICT, Verdict::Mapped as u64)?;
+            access::publish(&own, layout::VERDICT, Verdict::Mapped as u64)?;
             self.notify_shared()?;
         }
         let mut sharing = Sharing::Yes;
         for (rank, view) in self.comm.shared.others() {
-            let word = access::published(view, slots::VERDICT)?;
+            let word = access::published(view, layout::VERDICT)?;
             match Verdict::of(word) {
                 Some(Verdict::Mapped) => {}
                 Some(Verdict::Refused) => return Ok(Sharing::No),
@@ -98,7 +99,7 @@ impl Core<'_> {
     /// Makes this rank's slots, and tells the others of them, or that there are none.
     fn offer_slots(&mut self) -> Result<(), Stop> {
         let Self { port, comm } = self;
-        let made = port.transport.share(slots::LEN);
+        let made = port.transport.share(layout::LEN);
         let made =
             made.map_err(|error| crate::log::warn!(rank = port.me, %error, "no memory for shared slots"));
         comm.shared.own = made.ok().filter(|own| own.remote().is_some_and(|remote| remote.mappable));
@@ -131,7 +132,7 @@ impl Core<'_> {
         port.transport.notify(&comm.shared.peers).map_err(|error| port.broken(error))
     }
 
-    /// Enters the next operation that shares slots, which all others [are ready for](Shared::behind). `unchecked`: whether this rank does not read
+    /// Enters the next operation that shares slots, which all others [are ready for](super::SharedSlots::behind). `unchecked`: whether this rank does not read
     /// the slots of all others in it.
     pub(crate) fn enter_shared(
         &mut self,
@@ -144,7 +145,7 @@ impl Core<'_> {
         comm.shared.unchecked = unchecked;
         let number = comm.shared.number;
         if let Some(own) = &comm.shared.own {
-            access::store(own, slots::slot(number) + size_of::<u64>(), info)?;
+            access::store(own, layout::slot(number) + size_of::<u64>(), info)?;
         }
         Ok(number)
     }
@@ -153,7 +154,7 @@ impl Core<'_> {
     pub(crate) fn publish_shared(&mut self) -> Result<(), Stop> {
         let comm = &mut *self.comm;
         if let Some(own) = &comm.shared.own {
-            access::publish(own, slots::slot(comm.shared.number), comm.shared.number)?;
+            access::publish(own, layout::slot(comm.shared.number), comm.shared.number)?;
         }
         self.notify_shared()
     }
@@ -170,11 +171,11 @@ impl Core<'_> {
 impl Comm {
     /// The failure if another rank has called something else as the latest operation that shared slots, if that was not compared when
     /// it ran. A rank that has not entered it has called fewer operations, or is late.
-    pub(super) fn unlike_shared(&self) -> Option<Failure> {
+    pub(in crate::engine::comm) fn unlike_shared(&self) -> Option<Failure> {
         let (number, signature) = self.shared.unchecked?;
         let shared = self.shared.number;
         let entered = self.shared.others().filter(|(rank, _)| self.shared.has_published(*rank, shared));
-        let at = slots::slot(shared) + size_of::<u64>();
+        let at = layout::slot(shared) + size_of::<u64>();
         let mut calls = entered.filter_map(|(rank, view)| {
             Some((rank, Signature::from(&access::load::<OperationInfo>(view, at).ok()?)))
         });

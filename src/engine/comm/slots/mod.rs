@@ -1,24 +1,26 @@
-//! The shared slots of a communicator whose ranks share memory, and when a rank may read and write them (`sharing.rs` opens them).
+//! The shared slots of a communicator whose ranks share memory, and when a rank may read and write them.
 //!
-//! A rank writes to its own slots alone. Operations that share slots are numbered from 1; operation `k` has slot `k mod 2`:
+//! A rank writes to its own slots alone. Rounds ([`Step::Show`](unisono_schedule::Step::Show)) are numbered from 1; round `k` has slot
+//! `k mod 2`:
 //!
-//! 1. A rank enters `k` when every other rank has entered `k - 1`. Then all have ended `k - 2`, the last to have had the slot.
-//! 2. It writes its contribution and the description of its call to its slot, and then publishes the number `k` there.
+//! 1. A rank begins `k` when every other rank has begun `k - 1`. Then all have ended `k - 2`, the last to have had the slot.
+//! 2. It writes what it shows and the description of its call to its slot, and then publishes the number `k` there.
 //! 3. It reads the slot of a rank that it needs when that has published `k`. The writer does not write there again before this rank
-//!    has entered `k + 1`.
+//!    has begun `k + 1`.
 //!
-//! A rank that needs nothing of another in `k` compares the descriptions of `k` when it enters `k + 1`, or
-//! leaves the group.
+//! A rank that needs nothing of another in `k` compares the descriptions of `k` when it begins `k + 1`, or leaves the group.
+
+pub(crate) mod layout;
+mod open;
+#[cfg(test)]
+mod tests;
 
 use unisono_schedule::Rank;
 use unisono_transport::{Peer, Region, WeakRegion};
 
 use crate::{
     call::Signature,
-    engine::{
-        access,
-        wire::{OperationInfo, slots},
-    },
+    engine::{access, wire::OperationInfo},
 };
 
 /// Whether the ranks of a communicator share slots.
@@ -33,27 +35,27 @@ pub(crate) enum Sharing {
 
 /// This rank's view of the shared slots of a communicator.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
-    pub(super) sharing: Sharing,
+pub(crate) struct SharedSlots {
+    pub(in crate::engine::comm) sharing: Sharing,
     /// This rank's slots.
-    pub(super) own: Option<Region>,
+    pub(in crate::engine::comm) own: Option<Region>,
     /// The mapped slots of the others, by rank.
-    pub(super) views: Vec<Option<Region>>,
+    pub(in crate::engine::comm) views: Vec<Option<Region>>,
     /// The other ranks, as the transport knows them.
-    pub(super) peers: Vec<Peer>,
+    pub(in crate::engine::comm) peers: Vec<Peer>,
     /// Whether this rank has published that it has mapped all.
-    pub(super) told: bool,
-    /// The number of operations that have shared slots.
-    pub(super) number: u64,
-    /// The latest of them, until it is known that all ranks have called the same.
-    pub(super) unchecked: Option<(u64, Signature)>,
+    pub(in crate::engine::comm) told: bool,
+    /// The number of the latest round.
+    pub(in crate::engine::comm) number: u64,
+    /// The operation of that round, until it is known that all ranks have called the same.
+    pub(in crate::engine::comm) unchecked: Option<(u64, Signature)>,
     /// The most bytes that this rank has staged in a slot.
-    pub(super) staged: usize,
+    pub(in crate::engine::comm) staged: usize,
     /// This rank's regions that all others have mapped.
-    pub(super) mapped_by_all: Vec<WeakRegion>,
+    pub(in crate::engine::comm) mapped_by_all: Vec<WeakRegion>,
 }
 
-impl Shared {
+impl SharedSlots {
     /// Whether it is still to be found out whether slots are shared, or they are.
     pub(crate) fn may_share(&self) -> bool {
         self.sharing != Sharing::No
@@ -86,7 +88,7 @@ impl Shared {
 
     /// The bytes of this rank's slots that may be in use.
     pub(crate) fn memory(&self) -> usize {
-        self.own.as_ref().map_or(0, |_| slots::used(self.staged))
+        self.own.as_ref().map_or(0, |_| layout::used(self.staged))
     }
 
     /// This rank stages this many bytes in a slot.
@@ -100,7 +102,7 @@ impl Shared {
     }
 
     /// The other ranks, each with its slots.
-    pub(super) fn others(&self) -> impl Iterator<Item = (Rank, &Region)> {
+    pub(in crate::engine::comm) fn others(&self) -> impl Iterator<Item = (Rank, &Region)> {
         self.views.iter().enumerate().filter_map(|(rank, view)| Some((rank, view.as_ref()?)))
     }
 
@@ -122,7 +124,7 @@ impl Shared {
     /// and are of no operation that this rank is in.
     pub(crate) fn calls(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
         self.others().filter_map(|(rank, view)| {
-            let both = [slots::slot(0), slots::slot(1)].map(|at| (access::published(view, at).ok(), at));
+            let both = [layout::slot(0), layout::slot(1)].map(|at| (access::published(view, at).ok(), at));
             let (number, at) = both.into_iter().max()?;
             let whole = number? >= self.number.max(1);
             Some((rank, access::load(view, at + size_of::<u64>()).ok().filter(|_| whole)?))
@@ -162,7 +164,7 @@ impl Shared {
         let waits = move |(rank, view): (Rank, &Option<Region>)| {
             let known = view
                 .as_ref()
-                .is_some_and(|view| access::published(view, slots::VERDICT).is_ok_and(|word| word != 0));
+                .is_some_and(|view| access::published(view, layout::VERDICT).is_ok_and(|word| word != 0));
             (rank != me && !known).then_some(rank)
         };
         self.views.iter().enumerate().filter_map(waits)
@@ -171,5 +173,5 @@ impl Shared {
 
 /// Whether slots show this operation as published.
 fn published(view: &Region, number: u64) -> bool {
-    access::published(view, slots::slot(number)).is_ok_and(|seen| seen == number)
+    access::published(view, layout::slot(number)).is_ok_and(|seen| seen == number)
 }

@@ -1,4 +1,4 @@
-//! The rules of shared slots (`shared.rs`), explored: ranks that are late at any step, and one that stops for ever at any step, in every
+//! The rules of shared slots, explored: ranks that are late at any step, and one that stops for ever at any step, in every
 //! order. Each access to memory is a step of its own, and bytes take two, so that a torn read shows. What is published is asked of the
 //! real predicates, in real memory. Mutants of the rules must be found.
 
@@ -7,11 +7,8 @@ use std::collections::HashSet;
 use unisono_schedule::Rank;
 use unisono_transport::{Memory, Region};
 
-use super::shared::Shared;
-use crate::engine::{
-    access,
-    wire::{OperationInfo, slots},
-};
+use super::{SharedSlots, layout};
+use crate::engine::{access, wire::OperationInfo};
 
 /// What an operation does; each number is of a root.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +71,7 @@ struct Model<'p> {
     mutant: Mutant,
     /// The slots of all, and what each sees of the others'.
     memory: Vec<Region>,
-    views: Vec<Shared>,
+    views: Vec<SharedSlots>,
 }
 
 /// The bytes of a rank in an operation.
@@ -87,18 +84,18 @@ fn half(rank: Rank, number: u64, half: u8) -> u64 {
 impl<'p> Model<'p> {
     fn new(ranks: usize, program: &'p [Kind], mutant: Mutant) -> Self {
         let memory: Vec<_> =
-            (0..ranks).map(|_| Region::unregistered(Memory::map(slots::LEN, false).unwrap())).collect();
-        let views = (0..ranks).map(|me| Shared {
+            (0..ranks).map(|_| Region::unregistered(Memory::map(layout::LEN, false).unwrap())).collect();
+        let views = (0..ranks).map(|me| SharedSlots {
             own: Some(memory[me].clone()),
             views: memory.iter().enumerate().map(|(rank, it)| (rank != me).then(|| it.clone())).collect(),
-            ..Shared::default()
+            ..SharedSlots::default()
         });
         let views = views.collect();
         Self { program, mutant, memory, views }
     }
 
     fn slot(&self, number: u64) -> usize {
-        slots::slot(if self.mutant == Mutant::OneSlot { 0 } else { number })
+        layout::slot(if self.mutant == Mutant::OneSlot { 0 } else { number })
     }
 
     fn read(&self, rank: Rank, at: usize) -> u64 {
@@ -112,7 +109,7 @@ impl<'p> Model<'p> {
     /// Where the words of a slot lie.
     fn places(slot: usize) -> [usize; 4] {
         let description = slot + size_of::<u64>() + std::mem::offset_of!(OperationInfo, count);
-        let bytes = slot + slots::payload(BYTES);
+        let bytes = slot + layout::payload(BYTES);
         [slot, description, bytes, bytes + size_of::<u64>()]
     }
 
@@ -120,14 +117,14 @@ impl<'p> Model<'p> {
     fn restore(&self, state: &State) {
         for (rank, both) in state.slots.iter().enumerate() {
             for (number, words) in both.iter().enumerate() {
-                let places = Self::places(slots::slot(number as u64));
+                let places = Self::places(layout::slot(number as u64));
                 places.into_iter().zip(words).for_each(|(at, &word)| self.write(rank, at, word));
             }
         }
     }
 
     fn saved(&self) -> Vec<[Words; 2]> {
-        let words = |rank, number| Self::places(slots::slot(number)).map(|at| self.read(rank, at));
+        let words = |rank, number| Self::places(layout::slot(number)).map(|at| self.read(rank, at));
         (0..self.memory.len()).map(|rank| [words(rank, 0), words(rank, 1)]).collect()
     }
 
@@ -324,7 +321,7 @@ fn a_description_that_may_be_written_over_is_not_read() {
     for number in 1..=4 {
         model.views[0].number = number;
         assert_eq!(theirs(&model), [0; 0], "it has published {} alone", number - 1);
-        let [front, description, ..] = Model::places(slots::slot(number));
+        let [front, description, ..] = Model::places(layout::slot(number));
         model.write(1, description, 100 + number);
         access::publish(&model.memory[1], front, number).unwrap();
         assert_eq!(theirs(&model), [100 + number]);

@@ -1,0 +1,194 @@
+//! The checker's rules of what ranks show: when they may show and view, and that no two ranks use an element at the same time of which
+//! one writes it.
+
+use std::ops::Range;
+
+use super::{
+    Fault, Violation,
+    memory::Area,
+    run::Checker,
+    shown::{Round, SLOTS, Shows, Use},
+};
+use crate::{Place, Rank, Shown, Span, Step};
+
+impl Checker<'_> {
+    /// Whether others read a rank's elements in place.
+    fn in_place(&self, rank: Rank) -> bool {
+        self.setup.job.shown == Some(crate::Showing::InPlace) && self.setup.writable >> rank & 1 == 1
+    }
+
+    /// The time of a rank's next step.
+    fn tick(&mut self, rank: Rank) -> u64 {
+        self.shows.as_mut().map_or(0, |shows| {
+            shows.clocks[rank][rank] += 1;
+            shows.clocks[rank][rank]
+        })
+    }
+
+    /// The elements of another rank's memory that a span of what it shows stands for.
+    pub(super) fn find_shown(
+        &self,
+        shows: &Shows,
+        rank: Rank,
+        from: Rank,
+        span: &Span,
+    ) -> Result<(Area, Range<usize>), Fault> {
+        let round = shows.rounds[rank].len();
+        let viewed = shows.viewed[rank].contains(&from) && round > 0;
+        let Some(Round { shown, .. }) = shows.rounds[from].get(round.wrapping_sub(1)).filter(|_| viewed)
+        else {
+            return Err(Fault::NotHeld(from));
+        };
+        let bounds = Fault::Bounds { span: *span, room: shown.len() };
+        let Some(there) = shown.within(span.offset, span.len) else { return Err(bounds) };
+        if !self.in_place(from) {
+            return Ok((
+                Area::Copied { owner: from, slot: round % SLOTS },
+                span.offset..span.offset + span.len,
+            ));
+        }
+        let found = self.memories[from].find(there.place, there.offset, there.len).map_err(|_| bounds)?;
+        Ok((Area::Theirs { owner: from, apart: found.0 == Area::Apart }, found.1))
+    }
+
+    /// Begins a rank's next round.
+    pub(super) fn show(&mut self, rank: Rank, lane: usize, shown: Shown) -> Result<(), Fault> {
+        let now = self.tick(rank);
+        let Some(shows) = &mut self.shows else { return Err(Fault::Kind(Box::new(Step::Show { shown }))) };
+        let round = shows.rounds[rank].len() + 1;
+        for other in 0..self.ranks {
+            if let Some(before) = round.checked_sub(2).map(|at| shows.rounds[other][at].clock.clone()) {
+                shows.learn(rank, &before);
+            }
+        }
+        shows.viewed[rank].clear();
+        let mut cells = Vec::new();
+        let mut copy = std::mem::take(&mut shows.slots[rank][round % SLOTS]);
+        copy.clear();
+        for block in 0..shown.blocks {
+            let offset = shown.first.offset + block * shown.stride;
+            let span = Span { offset, ..shown.first };
+            if span.place != Place::Input && span.place != Place::Output {
+                return Err(Fault::Kind(Box::new(Step::Show { shown })));
+            }
+            if self.in_place(rank) {
+                self.find(rank, lane, &span)?;
+            } else {
+                self.read(rank, lane, &span, &mut cells)?;
+                copy.extend_from_slice(&cells);
+            }
+        }
+        let (area, range) = (Area::Copied { owner: rank, slot: round % SLOTS }, 0..copy.len());
+        let (heard, chain) = (self.heard[rank], self.lane(rank, lane).chain + 1);
+        let Some(shows) = &mut self.shows else { return Ok(()) };
+        shows.slots[rank][round % SLOTS] = copy;
+        if let Some(reader) = shows.uses(rank, Use { by: rank, at: now, area, range, writes: true }) {
+            return Err(Fault::StillRead { span: shown.first, reader });
+        }
+        let clock = shows.clocks[rank].clone();
+        shows.rounds[rank].push(Round { shown, clock, heard, chain });
+        (0..self.ranks).for_each(|owner| shows.forget(owner));
+        (0..self.ranks).filter(|&other| other != rank).for_each(|other| self.wake(other, lane));
+        Ok(())
+    }
+
+    /// Learns that a rank has begun this round.
+    pub(super) fn view(&mut self, rank: Rank, lane: usize, from: Rank, wanted: Shown) -> Result<(), Fault> {
+        self.tick(rank);
+        let Some(shows) = &mut self.shows else {
+            return Err(Fault::Kind(Box::new(Step::View { from, shown: wanted })));
+        };
+        let round = shows.rounds[rank].len();
+        let Some(Round { shown, clock, heard, chain }) = shows.rounds[from].get(round.wrapping_sub(1)) else {
+            return Err(Fault::NotHeld(from));
+        };
+        if *shown != wanted {
+            return Err(Fault::Views { from, wanted: Box::new(wanted), found: Box::new(*shown) });
+        }
+        let (clock, heard, chain) = (clock.clone(), *heard, *chain);
+        shows.learn(rank, &clock);
+        shows.viewed[rank].push(from);
+        self.heard[rank] |= heard;
+        self.hops = self.hops.max(chain);
+        let state = self.lane(rank, lane);
+        state.chain = state.chain.max(chain);
+        self.taken[rank].insert(from);
+        Ok(())
+    }
+
+    /// A rank comes to its [`Step::Settle`].
+    pub(super) fn settles(&mut self, rank: Rank) {
+        let Some(shows) = &mut self.shows else { return };
+        if shows.settled[rank].is_none() {
+            shows.settled[rank] = Some(shows.clocks[rank].clone());
+            (0..self.ranks).filter(|&other| other != rank).for_each(|other| self.wake(other, 0));
+        }
+    }
+
+    /// All ranks have come to their [`Step::Settle`].
+    pub(super) fn settled(&mut self, rank: Rank) {
+        let Some(shows) = &mut self.shows else { return };
+        for other in 0..self.ranks {
+            if let Some(clock) = shows.settled[other].clone() {
+                shows.learn(rank, &clock);
+            }
+        }
+    }
+
+    /// Notes that a rank reads these elements, and checks that their rank does not write them.
+    pub(super) fn reads(
+        &mut self,
+        rank: Rank,
+        area: Area,
+        range: &Range<usize>,
+        span: &Span,
+    ) -> Result<(), Fault> {
+        let owner = match area {
+            Area::Theirs { owner, .. } | Area::Copied { owner, .. } => owner,
+            _ => return Ok(()),
+        };
+        let at = self.tick(rank);
+        let this = Use { by: rank, at, area, range: range.clone(), writes: false };
+        match self.shows.as_mut().and_then(|shows| shows.uses(owner, this)) {
+            Some(_) => Err(Fault::ReadsEarly { span: *span, owner }),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that a rank writes elements of its own, and checks that no other reads them.
+    pub(super) fn writes_own(
+        &mut self,
+        rank: Rank,
+        area: Area,
+        range: &Range<usize>,
+        span: &Span,
+    ) -> Result<(), Fault> {
+        if !self.in_place(rank) || !matches!(area, Area::Main | Area::Apart) {
+            return Ok(());
+        }
+        let (at, area) = (self.tick(rank), Area::Theirs { owner: rank, apart: area == Area::Apart });
+        let this = Use { by: rank, at, area, range: range.clone(), writes: true };
+        match self.shows.as_mut().and_then(|shows| shows.uses(rank, this)) {
+            Some(reader) => Err(Fault::StillRead { span: *span, reader }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that all ranks have had as many rounds, and that nobody reads the elements of a rank that has ended.
+    pub(super) fn judge_shows(&self) -> Result<(), Violation> {
+        let Some(shows) = &self.shows else { return Ok(()) };
+        for rank in 0..self.ranks {
+            let (found, wanted) = (shows.rounds[rank].len(), shows.rounds[0].len());
+            if found != wanted {
+                let fault = Fault::Shape { what: "the number of rounds", found, wanted };
+                return Err(self.violation(rank, 0, fault));
+            }
+            let known = &shows.clocks[rank];
+            let reads = |it: &&Use| matches!(it.area, Area::Theirs { .. }) && known[it.by] < it.at;
+            if let Some(reads) = shows.uses[rank].iter().find(reads) {
+                return Err(self.violation(rank, 0, Fault::EndsEarly(reads.by)));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! The rounds of an operation that shows elements: where these lie, and which ranks it waits for.
+
+use smallvec::SmallVec;
+use unisono_schedule::{Place, Rank, Shown, Span, Step};
+use unisono_transport::Region;
+
+use crate::{
+    buffer::{self, Bytes, Operand, SpanError},
+    engine::{
+        comm::{Comm, layout},
+        request::Operation,
+    },
+};
+
+/// The rounds of an operation that shows elements.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    /// The round in which the calls of ranks are compared: the first, unless they have been.
+    compares: u64,
+    /// The number of ranks whose calls have been compared with this one's.
+    compared: usize,
+    /// The bytes that another rank shows in this round.
+    bytes: usize,
+    /// How operands are read in place; `None` if all is copied to slots.
+    in_place: Option<Box<InPlace>>,
+}
+
+/// How the operands of an operation are read.
+pub(crate) struct InPlace {
+    /// Whether this rank's are, or are copied to its slot.
+    pub copies: bool,
+    /// Whether others read something of this rank.
+    pub is_read: bool,
+    /// The ranks that this one reads from.
+    pub others: SmallVec<[Other; 8]>,
+}
+
+/// A rank that is read from.
+pub(crate) struct Other {
+    pub rank: Rank,
+    /// Whether it copies to its slot what it shows.
+    pub copies: bool,
+    /// Otherwise its operands, if they are read.
+    pub input: Option<Region>,
+    pub output: Option<Region>,
+    /// What it shows in this round.
+    pub shown: Shown,
+}
+
+impl InPlace {
+    fn other(&self, rank: Rank) -> Option<&Other> {
+        self.others.iter().find(|other| other.rank == rank)
+    }
+}
+
+impl Rounds {
+    /// The rounds of an operation whose operands are read in place. The calls of `compared` ranks have been compared.
+    pub(super) fn in_place(in_place: InPlace, compared: usize) -> Self {
+        Self { compared, in_place: Some(Box::new(in_place)), ..Self::default() }
+    }
+
+    /// A round begins, in which this rank shows this many bytes.
+    pub(super) fn begin(&mut self, round: u64, bytes: usize) {
+        self.bytes = bytes;
+        if self.compared == 0 {
+            self.compares = round;
+        }
+    }
+
+    /// True if not all other ranks are known to have called the same, among `ranks`.
+    pub(super) fn is_unchecked(&self, ranks: usize) -> bool {
+        self.compared + 1 < ranks
+    }
+
+    /// This rank views what another shows in this round. True if their calls are still to be compared.
+    pub(super) fn views(&mut self, round: u64, from: Rank, shown: &Shown, bytes: usize) -> bool {
+        self.bytes = bytes;
+        if let Some(in_place) = &mut self.in_place
+            && let Some(other) = in_place.others.iter_mut().find(|other| other.rank == from)
+        {
+            other.shown = *shown;
+        }
+        let compares = self.compares == round;
+        self.compared += usize::from(compares);
+        compares
+    }
+
+    /// How operands are read in place; `None` if all is copied to slots.
+    pub(super) fn how(&self) -> Option<&InPlace> {
+        self.in_place.as_deref()
+    }
+
+    /// Whether this rank copies to a slot what it shows, a slice at a time, because its memory cannot be read in place.
+    pub(super) fn copies_slices(&self) -> bool {
+        self.in_place.as_ref().is_some_and(|in_place| in_place.copies)
+    }
+
+    /// Where in slots lies what a rank shows in a round.
+    pub(super) fn in_slot(&self, round: u64) -> usize {
+        match self.in_place {
+            None => layout::slot(round) + layout::payload(self.bytes),
+            Some(_) => layout::staged(round),
+        }
+    }
+
+    /// Where elements lie that another rank shows in this round. `size`: the bytes of an element.
+    pub(super) fn place<'c>(
+        &'c self,
+        comm: &'c Comm,
+        from: Rank,
+        span: Span,
+        size: usize,
+    ) -> Option<(&'c Region, usize)> {
+        let other = match &self.in_place {
+            Some(in_place) => Some(in_place.other(from)?).filter(|other| !other.copies),
+            None => None,
+        };
+        let Some(other) = other else {
+            return Some((comm.shared.view(from)?, self.in_slot(comm.shared.number()) + span.offset * size));
+        };
+        let there = other.shown.within(span.offset, span.len)?;
+        let operand = if there.place == Place::Input { &other.input } else { &other.output };
+        Some((operand.as_ref()?, there.offset * size))
+    }
+
+    /// The ranks that a step waits for.
+    pub(super) fn waits(&self, comm: &Comm, step: &Step, begun: bool) -> Vec<Rank> {
+        let round = comm.shared.number();
+        match *step {
+            Step::Show { .. } if !begun => comm.shared.behind().collect(),
+            Step::View { from, .. } if !comm.shared.has_published(from, round) => vec![from],
+            Step::Settle if self.is_read() => comm.shared.late(layout::DONE, round).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// True if others read operands of this rank, which then waits at the end until they have. What a rank copies to a slot is written
+    /// over no sooner than two rounds later, which no rank begins before all have ended this one.
+    pub(super) fn is_read(&self) -> bool {
+        self.how().is_some_and(|in_place| in_place.is_read && !in_place.copies)
+    }
+}
+
+/// Copies elements of what a rank shows to its slots, from byte `at` on.
+pub(super) fn copy_shown(
+    operation: &Operation,
+    shown: &Shown,
+    elements: std::ops::Range<usize>,
+    own: Option<&Region>,
+    at: usize,
+) -> Result<(), SpanError> {
+    let operand = if shown.first.place == Place::Input { &operation.input } else { &operation.output };
+    let (size, mut next) = (operation.size, elements.start);
+    let Some(own) = own else { return Ok(()) };
+    while next < elements.end {
+        let left_in_block = shown.first.len - next % shown.first.len;
+        let len = left_in_block.min(elements.end - next);
+        let nowhere = SpanError::Bounds { offset: next, len, place: shown.len() };
+        let from = shown.within(next, len).ok_or(nowhere)?;
+        copy(operand, from.offset * size, Bytes::new(own, at + next * size, len * size)?)?;
+        next += len;
+    }
+    Ok(())
+}
+
+/// Copies bytes of an operand.
+fn copy(from: &Operand, at: usize, into: Bytes<'_>) -> Result<(), SpanError> {
+    match &from.pieces {
+        Some(pieces) => pieces.gather(at, into),
+        None => buffer::copy(Bytes::new(&from.region, at, into.len)?, into),
+    }
+}
