@@ -269,6 +269,10 @@ impl Shared {
 
     /// Ends all groups with the failure of a call. Returns its error, which is that of the first failure.
     pub(crate) fn over(&self, failure: Failure) -> Error {
+        // All ranks leave, and this call has received nothing: the world has not failed.
+        if let Failure::Unsent { .. } = failure {
+            return Error::Failed(failure);
+        }
         match self.runtime.check() {
             Ok(()) => self.fail(failure),
             Err(error) => self.runtime.returned(error),
