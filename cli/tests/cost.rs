@@ -322,15 +322,37 @@ fn the_tour_follows_what_is_explained() {
 
 #[test]
 fn long_schedules_are_cut() {
-    let cut = said("explain all_gather --ranks 64 --bytes 64M");
+    let cut = said("explain all_gather --ranks 64 --bytes 64M --fabric tcp");
     let lines = cut.lines().count();
     assert!((100..130).contains(&lines), "{lines} lines");
     let last = cut.lines().last().unwrap();
     let left_out: usize = last.strip_prefix("... and ").unwrap().split(' ').next().unwrap().parse().unwrap();
-    let all = said("explain all_gather --ranks 64 --bytes 64M --all");
+    let all = said("explain all_gather --ranks 64 --bytes 64M --fabric tcp --all");
     assert_eq!(all.lines().count(), lines - 1 + left_out);
     // Every lane is shown.
     assert!(cut.lines().any(|line| line.starts_with("   1         1  put")), "{cut}");
+}
+
+#[test]
+fn explain_shows_how_ranks_read_each_others_memory() {
+    let small = said("explain all_reduce --ranks 4 --bytes 8");
+    for wanted in ["copied to slots", "show input[0..2]", "view rank 1's input[0..2]", "reduce everyone's"] {
+        assert!(small.contains(wanted), "{wanted}: {small}");
+    }
+    assert!(!small.contains("put ") && !small.contains("settle"), "{small}");
+    let large = said("explain all_reduce --ranks 4 --bytes 4M");
+    let shows = large.lines().filter(|line| line.contains("  show ")).count();
+    // Chunks of 1 MiB, with two rounds each.
+    assert_eq!(shows, 8, "{large}");
+    for wanted in ["plain memory, copied to slots", "registered buffers, read where they lie", "settle"] {
+        assert!(large.contains(wanted), "{wanted}: {large}");
+    }
+    let sent = said("explain all_reduce --ranks 2 --bytes 4M");
+    assert!(sent.contains("plain memory is sent in messages") && sent.contains("put "), "{sent}");
+    for fabric in ["tcp", "hdr"] {
+        let other = said(&format!("explain all_reduce --ranks 4 --bytes 8 --fabric {fabric}"));
+        assert!(!other.contains("show "), "{other}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Job, Rank, Schedule, Showing, Step, algorithm::Plan};
+use crate::{Job, Rank, Schedule, Step, algorithm::Plan, select::shown::copied_job};
 
 /// The schedule of one operation.
 pub enum CallSchedule {
@@ -98,12 +98,12 @@ impl Known {
 }
 
 impl Recorded {
-    /// Records the schedule that shows the elements of a job in slots ([`Showing::Copied`]), which hold all that a rank shows. Where the
+    /// Records the schedule that shows the elements of a job in slots ([`Showing::Copied`](crate::Showing::Copied)), which hold all that a rank shows. Where the
     /// ranks do not share memory, the same job is done by messages.
     #[must_use]
     pub fn shown(plan: &'static Plan, job: &Job<'static>) -> Self {
-        let shown = Job { shown: Some(Showing::Copied), chunk: usize::MAX, ..*job };
-        let known = Known { instead: Some((plan, *job)), ..Known::of(plan.make(&shown), usize::MAX) };
+        let made = plan.make(&copied_job(job));
+        let known = Known { instead: Some((plan, *job)), ..Known::of(made, usize::MAX) };
         Self { known: Arc::new(known), given: 0 }
     }
 }

@@ -81,7 +81,7 @@ impl Shown {
     /// The number of elements.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.blocks * self.first.len
+        self.blocks.saturating_mul(self.first.len)
     }
 
     /// Whether there are none.
@@ -96,7 +96,10 @@ impl Shown {
         let block = if self.blocks > 1 { at.checked_div(self.first.len).unwrap_or(0) } else { 0 };
         let from = at - block * self.first.len;
         let whole = block < self.blocks && from.checked_add(len).is_some_and(|end| end <= self.first.len);
-        whole.then(|| Span { offset: self.first.offset + block * self.stride + from, len, ..self.first })
+        whole.then(|| {
+            let offset = self.first.offset.saturating_add(block.saturating_mul(self.stride));
+            Span { offset: offset.saturating_add(from), len, ..self.first }
+        })
     }
 }
 

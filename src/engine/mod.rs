@@ -30,7 +30,6 @@ mod wire;
 pub(crate) use self::tests::Traced;
 pub(crate) use self::{
     collective::Called,
-    comm::layout::SHARED_BYTES,
     comm::{Awaited, CommIds},
     completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts},
     contact::{Contact, Contacts},
@@ -44,7 +43,7 @@ pub(crate) use self::{
 };
 
 #[cfg(test)]
-pub(crate) use comm::layout::LEN as SHARED_SLOTS_BYTES;
+pub(crate) use comm::layout::{LEN as SHARED_SLOTS_BYTES, SHARED_BYTES};
 
 /// Fuzz targets: the decoding of arbitrary bytes from the wire, and an engine that gets them.
 #[cfg(any(test, fuzzing))]

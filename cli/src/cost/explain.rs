@@ -8,10 +8,11 @@ use std::{
 
 use unisono::{dtype::Dtype, group::describe_transport};
 use unisono_schedule::{
-    Job, Kind, Place, Shown, Span, Step,
-    algorithm::Algorithm,
+    Job, Kind, Place, Showing, Shown, Span, Step,
+    algorithm::{Algorithm, Plan},
     cost::Fabric,
     price::{Effort, price_with},
+    select::shown,
 };
 use unisono_transport::shm::PROVIDER as SHM;
 
@@ -115,15 +116,23 @@ impl Explain {
         }
 
         let job = Job { rank: self.rank, ..case.job(shape) };
-        self.steps(&mut out, choice.algorithm, &job)?;
+        match Ways::of(&case, choice.algorithm, &job, &fabric) {
+            Some(ways) => {
+                ways.say(&mut out, case.dtype.size(), &fabric)?;
+                let (plan, job) = ways.plain.unwrap_or((ways.messages, job));
+                self.steps(&mut out, plan, &job)?;
+            }
+            None => {
+                let plan = choice.algorithm.plan(case.collective).ok_or_else(no_choice)?;
+                self.steps(&mut out, plan, &job)?;
+            }
+        }
         Ok(out.flush()?)
     }
 
     /// The table of steps.
-    fn steps(&self, out: &mut impl Write, algorithm: &Algorithm, job: &Job<'_>) -> Result<()> {
-        let Some(mut schedule) = algorithm.make(job) else {
-            return Err("no algorithm can do it".into());
-        };
+    fn steps(&self, out: &mut impl Write, plan: &Plan, job: &Job<'_>) -> Result<()> {
+        let mut schedule = plan.make(job);
         let lanes = schedule.lanes();
         writeln!(
             out,
@@ -159,6 +168,60 @@ impl Explain {
             COUNTED => writeln!(out, "... and more than {COUNTED} others; --all shows them")?,
             1 => writeln!(out, "... and 1 other; --all shows it")?,
             more => writeln!(out, "... and {more} others; --all shows them")?,
+        }
+        Ok(())
+    }
+}
+
+/// How ranks of one host that share memory do a call.
+struct Ways {
+    /// By messages, where they cannot.
+    messages: &'static Plan,
+    /// Elements of plain memory, which are copied to slots; `None` if messages are faster.
+    plain: Option<(&'static Plan, Job<'static>)>,
+    /// Elements of registered buffers, which are read in place.
+    registered: Option<(&'static Plan, Job<'static>)>,
+}
+
+impl Ways {
+    /// `None` if the ranks share no memory, or there is one.
+    fn of(case: &Case, algorithm: &'static Algorithm, job: &Job<'_>, fabric: &Fabric) -> Option<Self> {
+        let alone = fabric.kind != Kind::SharedMemory || fabric.hosts(job.ranks) > 1 || job.ranks == 1;
+        let messages = algorithm.plan(case.collective).filter(|_| !alone)?;
+        let size = case.dtype.size();
+        if shown::copied(messages, job, size) {
+            return Some(Self {
+                messages,
+                plain: Some((messages, shown::copied_job(job))),
+                registered: None,
+            });
+        }
+        let (plan, copies) = shown::in_place(job, size, fabric.cores, |_| true)?;
+        let plain = (copies > 0).then(|| (plan, shown::in_place_job(job, size, Some(copies))));
+        Some(Self { messages, plain, registered: Some((plan, shown::in_place_job(job, size, None))) })
+    }
+
+    /// What is done, and its predicted time.
+    fn say(&self, out: &mut impl Write, size: usize, fabric: &Fabric) -> Result<()> {
+        writeln!(out, "\nRanks of one host show elements in shared memory instead of sending them")?;
+        let mut line = |what: &str, way: &Option<(&'static Plan, Job<'static>)>| match way {
+            Some((plan, job)) => {
+                // Not all is in place: some rank copies.
+                let shown = job.shown.map(|it| if job.chunk < usize::MAX { Showing::Copied } else { it });
+                let cost = price_with(plan, &Job { shown, ..*job }, size, fabric, Effort::QUICK);
+                let time = cost.map_or_else(|why| why.to_string(), |cost| words::time(cost.seconds));
+                writeln!(out, "  {what:<58} {time:>10}")
+            }
+            None => Ok(()),
+        };
+        let plain = match (&self.plain, &self.registered) {
+            (Some(_), None) => "copied to slots",
+            _ => "plain memory, copied to slots",
+        };
+        line(plain, &self.plain)?;
+        line("registered buffers, read where they lie", &self.registered)?;
+        if self.plain.is_none() {
+            writeln!(out, "  plain memory is sent in messages, which are faster here than copies to slots")?;
         }
         Ok(())
     }

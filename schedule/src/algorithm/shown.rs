@@ -70,7 +70,8 @@ impl Shows {
 
     /// The elements of a chunk in a block of an operand.
     fn input(&self, block: usize, chunk: usize) -> Span {
-        Span::input(block * self.count + chunk * self.chunk, self.len(chunk))
+        let offset = block.saturating_mul(self.count).saturating_add(chunk * self.chunk);
+        Span::input(offset, self.len(chunk))
     }
 
     fn output(&self, block: usize, chunk: usize) -> Span {
@@ -106,7 +107,7 @@ impl Shows {
         let len = self.len(chunk);
         let lines = partition::block(len.div_ceil(LINE), self.ranks, rank);
         let start = chunk * self.chunk;
-        start + (lines.start * LINE).min(len)..start + (lines.end * LINE).min(len)
+        start + lines.start.saturating_mul(LINE).min(len)..start + lines.end.saturating_mul(LINE).min(len)
     }
 
     /// Elements from number `at` on of what a rank shows.
@@ -131,7 +132,7 @@ impl Shows {
         let len = self.len(chunk);
         let source = match from == self.rank {
             true => self.input(mine, chunk),
-            false => Self::landed(from, mine * len, len),
+            false => Self::landed(from, mine.saturating_mul(len), len),
         };
         steps.copy(source, self.output(theirs, chunk));
     }
@@ -142,7 +143,7 @@ impl Shows {
             return;
         }
         let block = if self.blocks() > 1 { self.rank } else { 0 };
-        let at = block * self.len(chunk);
+        let at = block.saturating_mul(self.len(chunk));
         steps.push(Step::Fold { own: self.input(block, chunk), at, into: self.output(0, chunk) });
     }
 
@@ -174,7 +175,7 @@ impl Shows {
 impl Pattern for Shows {
     /// A turn to show the own elements, one to view those of each other rank, one for each rank to reduce or copy, and one to settle.
     fn shape(&self) -> Shape {
-        let shows = self.chunk * self.blocks();
+        let shows = self.chunk.saturating_mul(self.blocks());
         Shape { chunks: self.chunks, turns: 2 * self.ranks + 1, shows: Some(shows), ..Shape::default() }
     }
 

@@ -143,10 +143,7 @@ impl Checker<'_> {
         range: &Range<usize>,
         span: &Span,
     ) -> Result<(), Fault> {
-        let owner = match area {
-            Area::Theirs { owner, .. } | Area::Copied { owner, .. } => owner,
-            _ => return Ok(()),
-        };
+        let (Area::Theirs { owner, .. } | Area::Copied { owner, .. }) = area else { return Ok(()) };
         let at = self.tick(rank);
         let this = Use { by: rank, at, area, range: range.clone(), writes: false };
         match self.shows.as_mut().and_then(|shows| shows.uses(owner, this)) {

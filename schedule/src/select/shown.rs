@@ -6,6 +6,12 @@ use crate::{
     algorithm::{ALGORITHMS, Algorithm, Plan},
 };
 
+/// The most bytes that a rank shows in a slot where all ranks copy: in one round.
+pub const COPIED_BYTES: usize = 16 << 10;
+
+/// The most bytes that a rank copies to a slot at once where others have operands that are read in place.
+pub const SLOT_BYTES: usize = 1 << 20;
+
 /// The least bytes of a rank that are read in place.
 const IN_PLACE_FROM: usize = 1 << 10;
 
@@ -31,11 +37,29 @@ pub fn given(job: &Job<'_>, size: usize) -> usize {
     job.count.saturating_mul(blocks).saturating_mul(size)
 }
 
-/// Whether ranks show the elements of a job by this plan in slots of `slot` bytes, in one round.
+/// True if ranks show the elements of a job by this plan in slots, in one round.
 #[must_use]
-pub fn copied(plan: &Plan, job: &Job<'_>, size: usize, slot: usize) -> bool {
+pub fn copied(plan: &Plan, job: &Job<'_>, size: usize) -> bool {
     let even = job.uneven.is_none() && !job.pairwise;
-    plan.shows.contains(&Showing::Copied) && even && given(job, size) <= slot
+    plan.shows.contains(&Showing::Copied) && even && given(job, size) <= COPIED_BYTES
+}
+
+/// The job whose elements ranks show in slots, in one round.
+#[must_use]
+pub fn copied_job(job: &Job<'_>) -> Job<'static> {
+    shown_job(job, Showing::Copied, usize::MAX)
+}
+
+/// The job whose elements ranks read in place. `copies`: the most bytes that a rank copies to a slot at once, if the memory of some rank
+/// cannot be read.
+#[must_use]
+pub fn in_place_job(job: &Job<'_>, size: usize, copies: Option<usize>) -> Job<'static> {
+    let chunk = copies.map_or(usize::MAX, |bytes| (bytes.min(SLOT_BYTES) / size).max(1));
+    shown_job(job, Showing::InPlace, chunk)
+}
+
+fn shown_job(job: &Job<'_>, shown: Showing, chunk: usize) -> Job<'static> {
+    Job { shown: Some(shown), chunk, lanes: 1, direct: false, long: false, ..job.even() }
 }
 
 /// The plan by which ranks read each other's operands in place, and the most bytes of plain memory that a rank copies to a slot at once for

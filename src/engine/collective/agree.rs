@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use unisono_schedule::{CallSchedule, Collective, Job, Rank, SLICE, Schedule, Shown, Step};
+use unisono_schedule::{
+    CallSchedule, Collective, Rank, SLICE, Schedule, Shown, Step, select::shown::in_place_job,
+};
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
 use super::rounds::{InPlace, Other, Rounds, copy_shown};
@@ -18,7 +20,7 @@ use crate::{
         access,
         comm::{
             Comm, Core, Sharing, expose_part,
-            layout::{self, Front, Offer, STAGED_BYTES},
+            layout::{self, Front, Offer},
         },
         request::{Operation, ShownPlan},
         stop::Stop,
@@ -159,9 +161,8 @@ impl Offers {
 
     /// The schedule in which a rank shows all its elements at once, or, if `cut`, as many as fit a slot.
     fn schedule(&self, operation: &Operation, cut: bool) -> Box<dyn Schedule> {
-        let most = self.plan.copies.min(STAGED_BYTES) / operation.size;
-        let chunk = if cut { most.max(1) } else { usize::MAX };
-        self.plan.plan.make(&Job { chunk, ..self.plan.job })
+        let copies = cut.then_some(self.plan.copies);
+        self.plan.plan.make(&in_place_job(&self.plan.job, operation.size, copies))
     }
 
     /// Whether this rank copies elements to its slot.

@@ -3,7 +3,7 @@
 use std::{cell::Cell, mem};
 
 use smallvec::SmallVec;
-use unisono_schedule::{CallSchedule, Schedule};
+use unisono_schedule::{CallSchedule, Recorded, Schedule};
 use unisono_transport::{Error, Region, RemoteRegion};
 
 use super::{
@@ -37,16 +37,9 @@ impl Run {
         }
         let shows = schedule.shows().is_some() || operation.shown.is_some();
         let may_show = shows && core.comm.shared.may_share();
-        let mut run = Self {
-            agreement: if may_show { Agreement::begin(core.comm, &operation) } else { None },
-            operation,
-            schedule,
-            class: Class::Eager,
-            lanes: mem::take(&mut core.comm.lanes),
-            exposed: Exposed::new(),
-            working: 0,
-            rounds: None,
-        };
+        let agreement = if may_show { Agreement::begin(core.comm, &operation) } else { None };
+        let mut run = Self::new(core, operation, schedule);
+        run.agreement = agreement;
         if may_show {
             core.comm.exposed = false;
             if run.agreement.is_none() {
@@ -61,14 +54,8 @@ impl Run {
         Ok(run)
     }
 
-    /// Goes on with an operation that shows elements in slots. `schedule` is at the step that is next.
-    pub(super) fn go_on(
-        core: &mut Core<'_>,
-        operation: Box<Operation>,
-        schedule: CallSchedule,
-        rounds: Rounds,
-    ) -> Self {
-        let mut run = Self {
+    fn new(core: &mut Core<'_>, operation: Box<Operation>, schedule: CallSchedule) -> Self {
+        Self {
             operation,
             schedule,
             class: Class::Eager,
@@ -77,8 +64,20 @@ impl Run {
             working: 0,
             agreement: None,
             rounds: None,
-        };
+        }
+    }
+
+    /// Goes on with an operation that shows elements in slots, after the first steps of its schedule.
+    pub(super) fn go_on(
+        core: &mut Core<'_>,
+        operation: Box<Operation>,
+        mut schedule: Recorded,
+        (done, rounds): (usize, Rounds),
+    ) -> Self {
+        schedule.skip(done);
+        let mut run = Self::new(core, operation, CallSchedule::Recorded(schedule));
         run.begin_rounds(rounds);
+        run.lanes.iter_mut().for_each(|lane| lane.steps = done as u64);
         run
     }
 

@@ -77,11 +77,12 @@ impl Run {
         if core.comm.has_control() {
             moved |= core.send_control()?;
         }
-        // No put may wait in the provider for a poll, since the next one comes only with the next call. Copied control messages that
-        // leave without a poll need not be completed, except in the shutdown, after which they would be lost.
+        // Elements that are shown are no messages: nothing of them is under way.
         if self.rounds.is_some() && self.ended() {
             return Ok(Pass::Ended);
         }
+        // No put may wait in the provider for a poll, since the next one comes only with the next call. Copied control messages that
+        // leave without a poll need not be completed, except in the shutdown, after which they would be lost.
         let comm = &*core.comm;
         let left = if comm.shutting_down { comm.control_completed() } else { comm.control_sent() };
         if self.ended() && comm.under_way == 0 && left {

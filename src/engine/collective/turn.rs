@@ -106,11 +106,9 @@ impl Engine {
         let mut core = self.net.core(comm_id)?;
         core.comm.busy = true;
         let (operation, schedule) = (&mut planned.0, planned.1);
-        let run = match schedule {
+        let (run, fresh) = match schedule {
             // Mostly it ends before a run is worth its allocations. Nothing but this thread accesses its memory.
-            CallSchedule::Recorded(mut recorded)
-                if recorded.shows().is_some() && core.comm.shared.is_open() =>
-            {
+            CallSchedule::Recorded(recorded) if recorded.shows().is_some() && core.comm.shared.is_open() => {
                 core.begin(operation);
                 supervisor.began(operation);
                 core.comm.exposed = false;
@@ -121,15 +119,12 @@ impl Engine {
                     self.next_turn(comm_id, supervisor)?;
                     return Ok(Called::Ended(planned.0.number));
                 }
-                let (done, rounds) = quick.left();
-                recorded.skip(done);
-                let schedule = CallSchedule::Recorded(recorded);
-                let run = Run::go_on(&mut self.net.core(comm_id)?, Box::new(planned.0), schedule, rounds);
-                (run, false)
+                let left = quick.left();
+                let mut core = self.net.core(comm_id)?;
+                (Run::go_on(&mut core, Box::new(planned.0), recorded, left), false)
             }
             schedule => (self.enter(comm_id, Box::new(planned.0), schedule, None, supervisor)?, true),
         };
-        let (run, fresh) = run;
         let number = run.operation.number;
         self.alone = Some((comm_id, run));
         let ended = if fresh { self.go_on_alone(supervisor) } else { Ok(false) };

@@ -6,7 +6,7 @@ pub(crate) mod spec;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use unisono_schedule::{
-    CallSchedule, Collective, Job, Kind, Rank, Recorded, Showing, Topology,
+    CallSchedule, Collective, Job, Kind, Rank, Recorded, Topology,
     algorithm::{self, Algorithm},
     select::{self, Choice, Chooser, table::Table},
 };
@@ -17,7 +17,7 @@ use self::spec::{CallOptions, CallSpec, Pipeline, PlanOptions};
 use crate::{
     call::{Cargo, Signature},
     dtype::{Alias, Dtype},
-    engine::{SHARED_BYTES, Settings, ShownPlan},
+    engine::{Settings, ShownPlan},
     error::{Error, Result},
     reduce::{Kernel, ReduceOp, Reduction},
 };
@@ -233,7 +233,7 @@ impl Planner {
     fn copies(&self, traits: &CallTraits, algorithm: &Algorithm, job: &Job<'_>) -> bool {
         let plan =
             algorithm.plan(job.collective).filter(|_| self.shares_slots && !traits.signature.is_leaving());
-        plan.is_some_and(|plan| select::shown::copied(plan, job, traits.size, SHARED_BYTES))
+        plan.is_some_and(|plan| select::shown::copied(plan, job, traits.size))
     }
 
     /// The schedule of a call whose ranks show all elements in slots, if they do.
@@ -256,8 +256,7 @@ impl Planner {
         }
         let allows = |algorithm: &Algorithm| options.plan.selection.allows(job.collective, algorithm);
         let (plan, copies) = select::shown::in_place(job, traits.size, self.topology.cores, allows)?;
-        let job = Job { shown: Some(Showing::InPlace), lanes: 1, direct: false, long: false, ..job.even() };
-        Some(ShownPlan { plan, job, copies })
+        Some(ShownPlan { plan, job: select::shown::in_place_job(job, traits.size, None), copies })
     }
 
     /// The choice for a collective of elements of `size` bytes.

@@ -4,11 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::engine::wire::OperationInfo;
 
-/// The most bytes that a rank can share in an operation in one shot.
-pub(crate) const SHARED_BYTES: usize = 16 << 10;
-
-/// The most bytes of plain memory that a rank can share in a round of an operation [in place](Offer). What is not touched takes no memory.
-pub(crate) const STAGED_BYTES: usize = 1 << 20;
+pub(crate) use unisono_schedule::select::shown::{COPIED_BYTES as SHARED_BYTES, SLOT_BYTES as STAGED_BYTES};
 
 /// Two cache lines, which processors fetch together.
 const LINES: usize = 128;
@@ -65,7 +61,7 @@ pub(crate) const fn vote(number: u64) -> usize {
     if number.is_multiple_of(2) { 8 } else { 16 }
 }
 
-/// Where a rank's operands lie in an operation in place, in its slot.
+/// Where a rank's operands lie that others may read in place, in its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Offer {
@@ -84,7 +80,7 @@ impl Offer {
     pub(crate) const NEW: u64 = 1;
     /// All others have mapped them before.
     pub(crate) const KNOWN: u64 = 2;
-    /// The rank has copied the input to its [slot](staged), where it also leaves its part of the output of an all_reduce.
+    /// The rank copies to its [slots](staged) what it shows.
     pub(crate) const STAGED: u64 = 3;
 }
 
@@ -102,7 +98,7 @@ pub(crate) const fn payload(bytes: usize) -> usize {
     if size_of::<Front>() + bytes <= APART { size_of::<Front>() } else { APART }
 }
 
-/// From the beginning of a rank's shared slots to its [staged](Offer::STAGED) operand in an operation of this number.
+/// From the beginning of a rank's shared slots to what it shows in this round instead of an operand ([`Offer::STAGED`]).
 pub(crate) const fn staged(number: u64) -> usize {
     slot(number) + STAGED
 }
