@@ -9,7 +9,8 @@ help: ## lists the commands
 
 demo: ## installs what is missing, builds, reduces 8 B to 64 MiB among 4 ranks over TCP and prints the table
 	@ci/setup.sh build
-	unisono=$$(ci/built.sh unisono --release -p unisono-cli) && \
+	@echo "demo: the first build takes some 3 minutes on 2 cores; the measurement takes some 10 seconds"
+	unisono=$$(ci/built.sh unisono --profile demo -p unisono-cli) && \
 	  "$$unisono" bench all_reduce --ranks 4 --provider tcp -b 8 -e 64M -f 2
 
 test: check unit examples python test-libfabric2 ## the whole gate: format, clippy, docs, tests, examples, doctests, the Python package, libfabric 2

@@ -37,7 +37,7 @@ fn workspace(at: &Path) {
     write(&at.join("ci/setup.sh"), "#!/bin/sh\n");
     write(
         &at.join("Cargo.toml"),
-        "[package]\nname = \"unisono-cli\"\nedition = \"2021\"\n[[bin]]\nname = \"unisono\"\npath = \"main.rs\"\n[workspace]\n",
+        "[package]\nname = \"unisono-cli\"\nedition = \"2021\"\n[[bin]]\nname = \"unisono\"\npath = \"main.rs\"\n[workspace]\n[profile.demo]\ninherits = \"release\"\n",
     );
     write(
         &at.join("main.rs"),
@@ -84,7 +84,7 @@ fn what_cargo_has_built_is_found_wherever_it_builds() {
         assert_eq!(PathBuf::from(&built), wanted.join("debug/unisono"));
         // The last line of `make demo` runs it.
         let shown = output_of(command("make", &at, &variables).arg("demo"));
-        let call = format!("{} bench all_reduce --ranks 4 ", wanted.join("release/unisono").display());
+        let call = format!("{} bench all_reduce --ranks 4 ", wanted.join("demo/unisono").display());
         assert!(shown.lines().last().is_some_and(|last| last.starts_with(&call)), "{shown}");
     }
 }

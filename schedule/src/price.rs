@@ -121,7 +121,7 @@ fn alike(plan: &Plan, ranks: usize, fabric: &Fabric) -> Option<Alike> {
     plan.alike(ranks).filter(|_| fabric.is_even(ranks) && (ranks > CROWD || fabric.crowd(ranks) <= 1.0))
 }
 
-/// The fabric on which this many ranks are simulated. With a port each, and schedules that are alike, they reach the ranks of their own host
+/// The fabric on which this many ranks are simulated. With a port each, and schedules that are alike, they reach the ranks of the same host
 /// through it, too: then one can be simulated for all. It has to send between hosts in any case.
 fn evened(plan: &Plan, ranks: usize, fabric: &Fabric) -> Fabric {
     let one = ranks > CROWD && fabric.has_port_each(ranks) && plan.alike(ranks).is_some();
@@ -273,11 +273,11 @@ mod tests {
                 let job = job(plan.collective, 6, 50_000_000);
                 let whole = price(plan, &job, 4, &Fabric::TCP).unwrap();
                 let part = price_with(plan, &job, 4, &Fabric::TCP, few).unwrap();
-                let told = format!("{} {:?}: {whole:?} and {part:?}", algorithm.name, plan.collective);
-                assert!(part.extrapolated && !whole.extrapolated && part.steps < whole.steps / 2, "{told}");
-                assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{told}");
+                let case = format!("{} {:?}: {whole:?} and {part:?}", algorithm.name, plan.collective);
+                assert!(part.extrapolated && !whole.extrapolated && part.steps < whole.steps / 2, "{case}");
+                assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{case}");
                 for (part, whole) in [(part.messages, whole.messages), (part.bytes, whole.bytes)] {
-                    assert!((part.total as f64 / whole.total as f64 - 1.0).abs() < 0.05, "{told}");
+                    assert!((part.total as f64 / whole.total as f64 - 1.0).abs() < 0.05, "{case}");
                 }
             }
         }
@@ -291,9 +291,9 @@ mod tests {
             let job = Job { chunk: 1 << 16, lanes: 2, ..Job::new(collective, 0, 100, 1 << 26) };
             let whole = price(plan, &job, 4, &Fabric::NDR400).unwrap();
             let part = price_with(plan, &job, 4, &Fabric::NDR400, few).unwrap();
-            let told = format!("{collective:?}: {whole:?} and {part:?}");
-            assert!(part.extrapolated && !whole.extrapolated, "{told}");
-            assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{told}");
+            let case = format!("{collective:?}: {whole:?} and {part:?}");
+            assert!(part.extrapolated && !whole.extrapolated, "{case}");
+            assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{case}");
         }
     }
 
@@ -317,9 +317,9 @@ mod tests {
                     let job = job(plan.collective, ranks, usize::MAX / 4 / ranks);
                     let few = Effort { steps: 100_000, limit: 1_000_000 };
                     let cost = price_with(plan, &job, 4, &Fabric::NDR400, few);
-                    let told = matches!(cost, Ok(cost) if cost.seconds.is_finite());
+                    let is_priced = matches!(cost, Ok(cost) if cost.seconds.is_finite());
                     assert!(
-                        told || matches!(cost, Err(Unpriced::TooLong { .. })),
+                        is_priced || matches!(cost, Err(Unpriced::TooLong { .. })),
                         "{} {cost:?}",
                         algorithm.name
                     );
@@ -364,10 +364,10 @@ mod tests {
     fn look_for_cliffs(collective: Collective, fabric: &Fabric, ranks: usize) {
         let compare = |bytes, before: (&str, f64), now: (&str, f64), (least, most): (f64, f64)| {
             let name = collective.name();
-            let told =
+            let case =
                 format!("{name} of {bytes} B among {ranks} on {}: {before:?}, then {now:?}", fabric.name);
-            assert!(now.1 >= least * before.1, "less for more: {told}");
-            assert!(now.1 <= most * before.1, "a cliff: {told}");
+            assert!(now.1 >= least * before.1, "less for more: {case}");
+            assert!(now.1 <= most * before.1, "a cliff: {case}");
         };
         let chooser = Chooser::on(fabric, ranks);
         let borders = chooser.borders(collective);

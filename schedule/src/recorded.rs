@@ -11,7 +11,7 @@ use crate::{Job, Rank, Schedule, Step, algorithm::Plan, select::shown::copied_jo
 pub enum CallSchedule {
     /// It was made for this operation.
     Made(Box<dyn Schedule>),
-    /// It was recorded in an earlier operation, and needs no memory of its own.
+    /// It was recorded in an earlier operation, and needs no separate memory.
     Recorded(Recorded),
 }
 

@@ -19,7 +19,7 @@
 //!     before the end.
 //! - This engine owns the sources of its puts (control messages, headers, staging, scratch, borrowed memory). They change only
 //!   while no put reads them: a record and its header are free when their put has ended, a control message is written again when
-//!   the peer has answered the last one, and the checker proves that steps do not write to the sources of their own puts.
+//!   the peer has answered the last one, and the checker proves that steps do not write to the sources of their puts.
 //! - A peer itself says where it may be written to: in a window within its credit, by a clear to send for one operation or message,
 //!   and in a mailbox as long as the communicator exists.
 //!

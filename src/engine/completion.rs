@@ -190,8 +190,8 @@ impl Completion {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(part)) {
                 // The drop of the payload may panic again, and so may a subscriber of the log.
                 mem::forget(payload);
-                let told = catch_unwind(|| crate::log::error!("{what} has panicked"));
-                told.unwrap_or_else(mem::forget);
+                let logged = catch_unwind(|| crate::log::error!("{what} has panicked"));
+                logged.unwrap_or_else(mem::forget);
             }
         }
         let wake = |mut completion: Self| {

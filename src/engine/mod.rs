@@ -2,7 +2,7 @@
 //!
 //! One thread at a time drives all active operations (`progress.rs`). Everything between ranks is a put: messages into slots of
 //! windows, and control messages (windows, credit, greetings) into mailboxes. All communicators of a process share one endpoint
-//! (`endpoint`); each has windows and a mailbox of its own (`comm`).
+//! (`endpoint`); each has its own windows and mailbox (`comm`).
 
 mod access;
 mod collective;

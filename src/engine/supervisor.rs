@@ -15,7 +15,7 @@ use super::{
 };
 use crate::position::Position;
 
-/// Who runs the engine: the runtime, or a test.
+/// The owner of the engine: the runtime, or a test.
 pub(crate) trait Supervisor {
     /// Whether to stop, because the failure latch is set.
     fn stopped(&self) -> bool;

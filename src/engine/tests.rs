@@ -568,10 +568,10 @@ fn a_broken_connection_names_rank_and_host() {
     match greeted {
         Err(Stop::Transport(broken)) => {
             assert_eq!(broken.error.peer(), Some(unisono_transport::Peer(0)));
-            let told = broken.to_string();
+            let message = broken.to_string();
             assert!(
-                told.starts_with("the connection to rank 2 on gamma: ") && !told.contains("peer 0"),
-                "{told}"
+                message.starts_with("the connection to rank 2 on gamma: ") && !message.contains("peer 0"),
+                "{message}"
             );
         }
         other => panic!("{other:?}"),

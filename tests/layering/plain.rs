@@ -18,14 +18,12 @@ const PHRASES: &[(&str, &str)] = &[
     ("of one s own", "`your`"),
 ];
 /// Where these phrases still stand.
-const WITH_PHRASES: &[&str] = &["docs/decisions/", "schedule/", "src/engine/"];
+const WITH_PHRASES: &[&str] = &["docs/decisions/"];
 /// Names of functions and variables, each with the reason.
 const NAMES: &[(&str, &str)] =
     &[("told", "it says how something came, not what it is: message, messages, error, report, known")];
-/// Where these names still stand.
-const WITH_NAMES: &[&str] = &["schedule/src/", "src/engine/", "src/group/plan/"];
 /// Where sentences still begin with "Who", and mean a rank or a caller.
-const WITH_WHO: &[&str] = &["docs/decisions/", "schedule/", "src/engine/", "src/group/plan/"];
+const WITH_WHO: &[&str] = &["docs/decisions/"];
 
 /// What a reader stumbles over in a file, line by line.
 pub(crate) fn stumbles(file: &str, text: &str) -> Vec<(usize, String)> {
@@ -40,7 +38,7 @@ pub(crate) fn stumbles(file: &str, text: &str) -> Vec<(usize, String)> {
         let what = "a sentence that begins with `Who` and asks nothing: begin with the rank, the caller or the process that it means";
         found.extend(who(text).into_iter().map(|line| (line, what.to_owned())));
     }
-    if file.ends_with(".rs") && held(WITH_NAMES) {
+    if file.ends_with(".rs") {
         found.extend(names(&tokens(text)));
     }
     found

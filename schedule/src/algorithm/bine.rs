@@ -175,7 +175,7 @@ impl Exchanges for Butterfly {
             if forward { self.rank + distance } else { self.rank + self.ranks - distance },
             self.ranks,
         );
-        // Of its own run, a rank has what the other one lacks next to it.
+        // Of its run, a rank has what the other one lacks next to it.
         let own = gives == (phase == Phase::Doubling);
         let start = match (own, after) {
             (true, true) => len - more,

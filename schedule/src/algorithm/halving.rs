@@ -30,7 +30,7 @@ pub(super) fn run(start: usize, len: usize, low: usize, high: usize) -> Run {
     [start..start + head, low..low + (len - head)]
 }
 
-/// Which blocks a rank exchanges, and with which ranks. Blocks are numbered by places; each rank has one of its own, which in a reduce_scatter and
+/// Which blocks a rank exchanges, and with which ranks. Blocks are numbered by places; each rank has its own place, which in a reduce_scatter and
 /// an all_gather is its rank.
 pub(super) trait Exchanges: Send + 'static {
     /// The number of exchanges of a phase.

@@ -405,7 +405,7 @@ mod tests {
                         }
                     }
                 }
-                // What is written whole needs a place of its own.
+                // What is written whole needs its own place.
                 assert!(known || !plan.whole, "{name} {plan:?}");
             }
         }

@@ -152,7 +152,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Notes that a rank writes elements of its own, and checks that no other reads them.
+    /// Notes that a rank writes its own elements, and checks that no other reads them.
     pub(super) fn writes_own(
         &mut self,
         rank: Rank,

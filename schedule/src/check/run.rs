@@ -513,13 +513,13 @@ impl<'a> Checker<'a> {
             debug_assert!(self.lanes.iter().all(|lane| lane.ended));
             return Ok(());
         };
-        let told: Vec<_> = waiting
+        let waits: Vec<_> = waiting
             .iter()
             .map(|(index, what)| {
                 format!("rank {} lane {} waits {what}", index / self.width, index % self.width)
             })
             .collect();
-        let fault = Fault::Stuck(told.join(", "));
+        let fault = Fault::Stuck(waits.join(", "));
         Err(self.violation(first / self.width, first % self.width, fault))
     }
 

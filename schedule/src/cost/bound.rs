@@ -79,15 +79,15 @@ fn spread(ranks: usize, hop: f64, gap: f64) -> f64 {
     // and the first of the rank that it told.
     let key = |time: f64| Reverse(time.max(0.0).to_bits());
     let mut agenda = BinaryHeap::from([key(0.0)]);
-    let mut told = 0.0;
+    let mut latest = 0.0;
     for _ in 1..ranks {
         let Some(Reverse(bits)) = agenda.pop() else { break };
         let begun = f64::from_bits(bits);
-        told = begun + hop;
+        latest = begun + hop;
         agenda.push(key(begun + gap));
-        agenda.push(key(told));
+        agenda.push(key(latest));
     }
-    told
+    latest
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
             assert_eq!(spread(ranks, 1.0, 1.0), hops, "{ranks} ranks");
         }
         assert_eq!(spread(1000, 3.0, 0.0), 3.0);
-        assert_eq!(spread(5, 3.0, 1.0), 6.0, "four told by one");
+        assert_eq!(spread(5, 3.0, 1.0), 6.0, "four ranks hear it from one");
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct Fabric {
     pub kind: Kind,
     /// The cost of messages between ranks of different hosts.
     pub between: Path,
-    /// The cost of messages between ranks of one host, each with a port of its own; `None` if these also go through the host's ports.
+    /// The cost of messages between ranks of one host, each with a separate port; `None` if these also go through the host's ports.
     pub inside: Option<Path>,
     /// The number of ports of a host. Its r-th rank uses port r modulo this number.
     pub ports: usize,
@@ -330,7 +330,7 @@ impl Fabric {
         (self.ranks_per_host.min(ranks) as f64 / self.cores.max(1) as f64).max(1.0)
     }
 
-    /// Whether each of `ranks` ranks has a port of its own and the same costs to all others, so that all can do the same at the same
+    /// True if each of `ranks` ranks has its own port and the same costs to all others, so that all can do the same at the same
     /// time.
     pub(crate) fn is_even(&self, ranks: usize) -> bool {
         match self.inside {

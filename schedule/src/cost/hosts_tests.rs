@@ -66,7 +66,7 @@ fn ranks_of_a_host_share_its_ports_and_not_the_path_inside() {
     assert_eq!(broadcast(&fabric, 8, Some(&[0, 0, 0, 0, 1, 1, 1, 1])), blocks);
     let scattered = broadcast(&fabric, 8, Some(&[0, 1, 1, 1, 1, 1, 1, 1]));
     assert!((7.0 * wire..7.3 * wire).contains(&scattered), "{scattered}");
-    // All of one gather's senders have ports of their own, or share two.
+    // All of one gather's senders have separate ports, or share two.
     let through = |ports| {
         let fabric = Fabric { ports, ranks_per_host: 4, inside: None, ..Fabric::TCP_1G };
         let plan = find("direct").and_then(|it| it.plan(Collective::AllToAll)).unwrap();

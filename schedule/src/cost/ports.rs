@@ -84,7 +84,7 @@ impl<'a> Ports<'a> {
     }
 
     /// A message leaves as soon as the port is free and the processor has done its part, which takes `share` times as long as on a
-    /// core of its own.
+    /// separate core.
     pub(super) fn send(&mut self, from: Rank, to: Rank, bytes: f64, share: f64, now: f64) -> Departure {
         let path = self.path(from, to);
         let spent = path.send_overhead + bytes * path.send_per_byte;

@@ -232,13 +232,13 @@ fn nothing_is_below_the_lower_bound() {
                     let job = Job { chunk: 4096, lanes, direct, long, ..job(plan.collective, ranks, count) };
                     let bound = lower_bound(plan.collective, ranks, job.count * 4, &fabric);
                     let setup = setup(&fabric);
-                    let told =
+                    let message =
                         |cost| format!("{} {job:?} {}: {cost:?}, bound {bound}", algorithm.name, fabric.name);
                     let all = all(plan, &job, &setup);
-                    assert!(all.seconds >= bound * (1.0 - 1e-9), "{}", told(all));
+                    assert!(all.seconds >= bound * (1.0 - 1e-9), "{}", message(all));
                     // Its pieces may be an element shorter than others'.
                     if let Some(one) = one(plan, &job, &setup) {
-                        assert!(one.seconds >= bound * 0.999, "{}", told(one));
+                        assert!(one.seconds >= bound * 0.999, "{}", message(one));
                     }
                 }
             }

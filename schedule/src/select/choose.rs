@@ -349,30 +349,32 @@ mod tests {
 
     #[test]
     fn a_choice_has_a_reason() {
-        let told = |topology, collective, bytes| chooser(topology).reason(collective, bytes).unwrap();
+        let reason = |topology, collective, bytes| chooser(topology).reason(collective, bytes).unwrap();
         assert_eq!(
-            told(Topology::one_host(4), AllReduce, 64 * KIB),
+            reason(Topology::one_host(4), AllReduce, 64 * KIB),
             "the row of tcp-own-cores.tuning: all_reduce ranks 4 bytes 256K rabenseifner chunk 128K..256K lanes 2"
         );
         assert_eq!(
-            told(Topology::one_host(2), AllReduce, MIB),
+            reason(Topology::one_host(2), AllReduce, MIB),
             "the row of one-host.tuning: all_reduce ranks ..4 bytes any two_shot chunk 128K..256K lanes 3"
         );
         let shm = Topology { network: Network::new(Kind::SharedMemory), ..Topology::one_host(2) };
         assert_eq!(
-            told(shm, AllReduce, MIB),
+            reason(shm, AllReduce, MIB),
             "the row of shm-slots-own-cores.tuning: all_reduce ranks ..2 bytes any recursive_doubling chunk 128K lanes 2"
         );
         let few = Topology { cores: 2, ..Topology::one_host(8) };
-        assert!(told(few, Barrier, 0).starts_with("the row of tcp-shared-cores.tuning: barrier ranks ..64"));
+        assert!(
+            reason(few, Barrier, 0).starts_with("the row of tcp-shared-cores.tuning: barrier ranks ..64")
+        );
         let many = Topology { ranks: 1000, cores: 1000, hosts: 1000, network: Network::new(Kind::Rdma) };
         assert_eq!(
-            told(many, Broadcast, MIB),
+            reason(many, Broadcast, MIB),
             "the row of infiniband.tuning: broadcast ranks any bytes 128K/rank tree chunk 128K..256K lanes 4"
         );
         let hosts = Topology { hosts: 2, ..Topology::new(4) };
         assert_eq!(
-            told(hosts, AllReduce, MIB),
+            reason(hosts, AllReduce, MIB),
             "the cost model: the fastest at 1048576 B between 2 hosts of tcp-10g"
         );
     }

@@ -228,14 +228,14 @@ fn send_clear_to_send(
     schedule: &dyn Schedule,
     parts: &[Part],
 ) -> Result<(), Stop> {
-    let (mut told, mut index) = (Ok(()), 0);
+    let (mut sent, mut index) = (Ok(()), 0);
     schedule.sources(&mut |source| {
-        if told.is_ok() {
+        if sent.is_ok() {
             let part = parts.get(if parts.len() > 1 { index } else { 0 });
             let part = part.map(|part| (part.remote, part.start));
-            told = core.send_clear_to_send(source, operation.info(source), part);
+            sent = core.send_clear_to_send(source, operation.info(source), part);
         }
         index += 1;
     });
-    told
+    sent
 }

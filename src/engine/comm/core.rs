@@ -324,7 +324,7 @@ impl Core<'_> {
         let greets = seen == wanted && !member.greeted;
         if greets {
             member.greeted = true;
-            // Who takes no large greetings sends none.
+            // A rank that cannot receive large greetings does not send them either.
             member.large_due &= RemoteRegion::from_words(hello.area).len > 0;
         }
         // It may have overwritten the greeting before that was looked at.

@@ -126,7 +126,7 @@ pub(crate) struct Incoming {
     /// The number of messages whose slots may be written again.
     freed: u64,
     /// The value of `freed` that was last sent to the sender.
-    told: u64,
+    credited: u64,
     /// Whether that was sent in a header or a clear to send, and not by a control message of credit.
     answered: bool,
 }
@@ -145,7 +145,7 @@ impl Incoming {
             taken: 0,
             given: 0,
             freed: 0,
-            told: 0,
+            credited: 0,
             answered: false,
         }
     }
@@ -153,17 +153,17 @@ impl Incoming {
     /// Goes on with the numbers of the flow before its window was closed. All its messages were taken and freed.
     pub(crate) fn following(self, before: &Self) -> Self {
         let taken = before.taken;
-        Self { taken, given: taken, freed: taken, told: taken, ..self }
+        Self { taken, given: taken, freed: taken, credited: taken, ..self }
     }
 
     /// A message has landed. Returns its slot; an error if the sender had no credit for it.
     pub(crate) fn arrive(&mut self, number: u16) -> Result<usize, Violation> {
         let number = widen(self.taken, number);
-        if number >= self.told + self.slots {
+        if number >= self.credited + self.slots {
             return Err(Violation(format!(
                 "message {number} when {} were taken and it had credit for those below {}",
                 self.taken,
-                self.told + self.slots
+                self.credited + self.slots
             )));
         }
         let bit = 1 << (number % self.slots);
@@ -232,18 +232,19 @@ impl Incoming {
 
     /// Whether the sender has used all the credit that it knows of, and all slots are free again.
     pub(crate) fn exhausted(&self) -> bool {
-        self.freed - self.told == self.slots
+        self.freed - self.credited == self.slots
     }
 
     /// Whether the sender should get credit though it may not wait yet: half of the slots were freed since the last credit, which was
     /// not sent in a header or a clear to send. If credit arrives in time, the sender never waits.
     pub(crate) fn owes(&self) -> bool {
-        !self.answered && self.freed - self.told >= self.slots.div_ceil(2)
+        !self.answered && self.freed - self.credited >= self.slots.div_ceil(2)
     }
 
     /// Whether the sender may wait: it has used all the credit that it knows of, and there is more.
     pub(crate) fn stalls(&self) -> bool {
-        self.freed > self.told && self.taken + u64::from(self.landed.count_ones()) == self.told + self.slots
+        self.freed > self.credited
+            && self.taken + u64::from(self.landed.count_ones()) == self.credited + self.slots
     }
 
     /// The number of messages that were taken.
@@ -263,12 +264,12 @@ impl Incoming {
 
     /// Credit for all freed messages is sent by a control message, or by a message from point to point.
     pub(crate) fn tell(&mut self) {
-        (self.told, self.answered) = (self.freed, false);
+        (self.credited, self.answered) = (self.freed, false);
     }
 
     /// Credit for all freed messages is sent in a header or a clear to send of the opposite direction, and so will be the next.
     pub(crate) fn answer(&mut self) {
-        (self.told, self.answered) = (self.freed, true);
+        (self.credited, self.answered) = (self.freed, true);
     }
 }
 
@@ -288,7 +289,7 @@ mod tests {
             let mut out = Outgoing::new(1, 0, 0, slots as u64);
             let mut inc = Incoming::new(0, 0, 0, slots);
             (out.sent, out.freed) = (start, start);
-            (inc.taken, inc.given, inc.freed, inc.told) = (start, start, start, start);
+            (inc.taken, inc.given, inc.freed, inc.credited) = (start, start, start, start);
             let (mut wire, mut credits, mut next, mut sizes) = (Vec::new(), Vec::new(), start, Vec::new());
             for (action, choice) in moves {
                 match action {
@@ -327,8 +328,8 @@ mod tests {
                 prop_assert!(under_way <= out.bytes());
                 prop_assert!(out.pending() > 0 || out.bytes() == 0);
                 // A sender that waits gets the credit that there is.
-                let waits = out.sent == inc.told + slots as u64 && wire.is_empty();
-                prop_assert!(inc.stalls() || !waits || inc.freed == inc.told);
+                let waits = out.sent == inc.credited + slots as u64 && wire.is_empty();
+                prop_assert!(inc.stalls() || !waits || inc.freed == inc.credited);
             }
         }
     }

@@ -258,7 +258,7 @@ impl Messages {
         oldest.and_then(|id| self.sendings.get(&id))
     }
 
-    /// Whether a send to this rank has waited so long that the rank may wait for one of its own messages to be received here.
+    /// Whether a send to this rank has waited so long that the rank may wait until one of its messages is received here.
     pub(super) fn waits_for(&self, to: Rank, now: Instant) -> bool {
         let queued = self.queues.get(&to).and_then(|queue| queue.front());
         let requested = self.requests.range((to, 0)..=(to, u32::MAX)).next().map(|(_, id)| id);

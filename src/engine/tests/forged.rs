@@ -110,7 +110,7 @@ fn an_arrival_that_names_nothing_blames_nobody() {
             mask
         },
     );
-    assert_ne!(masks[0], masks[1], "every process has a mask of its own");
+    assert_ne!(masks[0], masks[1], "every process has its own mask");
 }
 
 /// A message that takes credit along may arrive after the window that the credit is for was closed and opened again.

@@ -96,10 +96,10 @@ fn a_message_is_as_much_work_however_many_wait() {
     for bytes in [8, 100] {
         for first in [false, true] {
             let (few, more) = (looks(100, bytes, first), looks(3000, bytes, first));
-            let told =
+            let message =
                 format!("{bytes} bytes, sends first: {first}: {few:.1} and {more:.1} looks for each message");
-            println!("{told}");
-            assert!(more < 4.0 * few.max(10.0), "{told}");
+            println!("{message}");
+            assert!(more < 4.0 * few.max(10.0), "{message}");
         }
     }
 }

@@ -121,7 +121,7 @@ impl Immediate {
     }
 }
 
-/// The two ways of a flow. Each has message numbers and credit of its own.
+/// The two ways of a flow. Each has its own message numbers and credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Into the slots of a window.

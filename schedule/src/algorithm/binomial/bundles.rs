@@ -2,7 +2,7 @@
 //!
 //! A **bundle** is the blocks of as many consecutive places as fit into a message, rounded down to a power of two: of places 0 to
 //! 3, 4 to 7 and so on. Its places are a subtree, or the end of one. Within a bundle, a message holds the blocks of a whole
-//! subtree. Between the first places of bundles, each bundle is a message of its own. If all blocks fit into one message, each rank
+//! subtree. Between the first places of bundles, each bundle is a separate message. If all blocks fit into one message, each rank
 //! sends or receives one. If not even one block fits, blocks are cut: a chunk has a slice of each block, and a bundle one slice.
 
 use std::ops::Range;

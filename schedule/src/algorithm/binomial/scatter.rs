@@ -1,5 +1,5 @@
 //! Scatter: the blocks of a subtree go down in bundles, the farthest first. A rank forwards them from the slots where they landed:
-//! first whole bundles, then the parts of its own one. The root assembles in scratch the bundle that wraps around the end of its
+//! first whole bundles, then the parts of its bundle. The root assembles in scratch the bundle that wraps around the end of its
 //! input.
 
 use super::{bundles::Bundles, hops};

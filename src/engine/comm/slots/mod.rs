@@ -44,7 +44,7 @@ pub(crate) struct SharedSlots {
     /// The other ranks, as the transport knows them.
     pub(in crate::engine::comm) peers: Vec<Peer>,
     /// Whether this rank has published that it has mapped all.
-    pub(in crate::engine::comm) told: bool,
+    pub(in crate::engine::comm) published: bool,
     /// The number of the latest round.
     pub(in crate::engine::comm) number: u64,
     /// The operation of that round, until it is known that all ranks have called the same.
@@ -132,18 +132,18 @@ impl SharedSlots {
     }
 
     /// What each other rank has last told by a word of its slots.
-    fn told(&self, at: usize) -> impl Iterator<Item = (Rank, Option<u64>)> {
+    fn words(&self, at: usize) -> impl Iterator<Item = (Rank, Option<u64>)> {
         self.others().map(move |(rank, view)| (rank, access::published(view, at).ok()))
     }
 
     /// The ranks that have not yet told `least` or more by a word of their slots.
     pub(crate) fn late(&self, at: usize, least: u64) -> impl Iterator<Item = Rank> {
-        self.told(at).filter_map(move |(rank, told)| told.is_none_or(|told| told < least).then_some(rank))
+        self.words(at).filter_map(move |(rank, word)| word.is_none_or(|word| word < least).then_some(rank))
     }
 
     /// Whether another rank has last told this by a word of its slots.
     pub(crate) fn has_told(&self, at: usize, word: u64) -> bool {
-        self.told(at).any(|(_, told)| told == Some(word))
+        self.words(at).any(|(_, last)| last == Some(word))
     }
 
     /// Whether all others have mapped this region of this rank's before.

@@ -79,7 +79,7 @@ impl Core<'_> {
         if left {
             return Ok(Sharing::Opening);
         }
-        if !std::mem::replace(&mut comm.shared.told, true) {
+        if !std::mem::replace(&mut comm.shared.published, true) {
             access::publish(&own, layout::VERDICT, Verdict::Mapped as u64)?;
             self.notify_shared()?;
         }

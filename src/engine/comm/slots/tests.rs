@@ -1,5 +1,5 @@
 //! The rules of shared slots, explored: ranks that are late at any step, and one that stops for ever at any step, in every
-//! order. Each access to memory is a step of its own, and bytes take two, so that a torn read shows. What is published is asked of the
+//! order. Each access to memory is a separate step, and bytes take two, so that a torn read shows. What is published is asked of the
 //! real predicates, in real memory. Mutants of the rules must be found.
 
 use std::collections::HashSet;
@@ -312,7 +312,7 @@ fn mutants_of_the_rules_are_found() {
     }
 }
 
-/// Who is behind may write there at any moment, once all have published what comes between.
+/// A rank that is behind may write there at any moment, once all have published what comes between.
 #[test]
 fn a_description_that_may_be_written_over_is_not_read() {
     let mut model = Model::new(2, &[], Mutant::None);
