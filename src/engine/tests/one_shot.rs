@@ -64,8 +64,8 @@ struct Player {
     engine: Engine,
     rank: Rank,
     begun: usize,
-    /// The operation under way, with its output.
-    current: Option<(Region, Arc<Outcome>)>,
+    /// The operation under way, with its output; without an outcome if it has ended.
+    current: Option<(Region, Option<Arc<Outcome>>)>,
     /// Memory of earlier operations in place, for later ones.
     mapped: Vec<Region>,
     /// Memory of the operation under way.
@@ -112,7 +112,22 @@ impl Player {
             }
         }
         let output = operation.output.region.clone();
-        self.engine.take(WORLD, task, &Nobody).map_err(|halt| halt.stop).unwrap();
+        // Every other operation of a rank is called: a small one then takes its recorded steps as far as it gets.
+        let outcome = match (task.what, (self.begun + self.rank) % 2) {
+            (What::Collective(operation, schedule), 1) => {
+                let planned = (*operation, schedule);
+                let called = self.engine.call(WORLD, planned, LIMIT, &mut || None, &Nobody);
+                match called.map_err(|halt| halt.stop).unwrap() {
+                    Called::Ended(_) => None,
+                    Called::UnderWay(outcome) => Some(outcome),
+                }
+            }
+            (what, _) => {
+                let task = Task { what, ..task };
+                self.engine.take(WORLD, task, &Nobody).map_err(|halt| halt.stop).unwrap();
+                Some(outcome)
+            }
+        };
         (self.begun, self.current) = (self.begun + 1, Some((output, outcome)));
     }
 
@@ -135,9 +150,11 @@ impl Player {
             self.begin(next, ranks);
             return true;
         };
-        let moved = self.engine.round(&Nobody).map_err(|halt| halt.stop).unwrap();
-        if !outcome.ended() {
-            return moved;
+        if let Some(outcome) = outcome {
+            let moved = self.engine.round(&Nobody).map_err(|halt| halt.stop).unwrap();
+            if !outcome.ended() {
+                return moved;
+            }
         }
         let (collective, count, root, way) = program[self.begun - 1];
         let got: Vec<i64> = (0..output.len() / 8).map(|at| access::load(output, at * 8).unwrap()).collect();
