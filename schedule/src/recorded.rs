@@ -65,9 +65,16 @@ impl Recorded {
         let known = Known::of(schedule, most.saturating_add(1));
         (known.steps.len() <= most).then(|| Self { known: Arc::new(known), given: 0 })
     }
-}
 
-impl Recorded {
+    /// Records the schedule that shows the elements of a job in slots ([`Showing::Copied`](crate::Showing::Copied)), which hold all that a rank shows. Where the
+    /// ranks do not share memory, the same job is done by messages.
+    #[must_use]
+    pub fn shown(plan: &'static Plan, job: &Job<'static>) -> Self {
+        let made = plan.make(&copied_job(job));
+        let known = Known { instead: Some((plan, *job)), ..Known::of(made, usize::MAX) };
+        Self { known: Arc::new(known), given: 0 }
+    }
+
     /// All steps.
     #[must_use]
     pub fn steps(&self) -> &[Step] {
@@ -94,17 +101,6 @@ impl Known {
             sources,
             steps: std::iter::from_fn(|| schedule.next(0)).take(most).collect(),
         }
-    }
-}
-
-impl Recorded {
-    /// Records the schedule that shows the elements of a job in slots ([`Showing::Copied`](crate::Showing::Copied)), which hold all that a rank shows. Where the
-    /// ranks do not share memory, the same job is done by messages.
-    #[must_use]
-    pub fn shown(plan: &'static Plan, job: &Job<'static>) -> Self {
-        let made = plan.make(&copied_job(job));
-        let known = Known { instead: Some((plan, *job)), ..Known::of(made, usize::MAX) };
-        Self { known: Arc::new(known), given: 0 }
     }
 }
 

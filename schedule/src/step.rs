@@ -90,16 +90,21 @@ impl Shown {
         self.len() == 0
     }
 
+    /// Where a block lies.
+    #[must_use]
+    pub const fn block(&self, index: usize) -> Span {
+        let offset = self.first.offset.saturating_add(index.saturating_mul(self.stride));
+        Span { offset, ..self.first }
+    }
+
     /// Where `len` of the elements lie, from number `at` on, in the rank's input or output. `None` if they are not in one block.
     #[must_use]
     pub fn within(&self, at: usize, len: usize) -> Option<Span> {
         let block = if self.blocks > 1 { at.checked_div(self.first.len).unwrap_or(0) } else { 0 };
         let from = at - block * self.first.len;
         let whole = block < self.blocks && from.checked_add(len).is_some_and(|end| end <= self.first.len);
-        whole.then(|| {
-            let offset = self.first.offset.saturating_add(block.saturating_mul(self.stride));
-            Span { offset: offset.saturating_add(from), len, ..self.first }
-        })
+        let first = self.block(block);
+        whole.then(|| Span { offset: first.offset.saturating_add(from), len, ..first })
     }
 }
 

@@ -270,8 +270,8 @@ pub enum Fault {
     /// A rank ends while another may still read its elements.
     #[error("ends, and rank {0} may still read its elements")]
     EndsEarly(Rank),
-    /// A step shows or views elements in a job of messages, or sends in a job that is shown.
-    #[error("{0:?} does not belong in a job that is shown, or only there")]
+    /// A step shows or views elements in a job of messages, or shows elements of scratch or of another rank.
+    #[error("{0:?} does not belong in this job")]
     Kind(Box<Step>),
     /// Spans of one step have different lengths, or overlap without being the same.
     #[error("{} and {} differ in length or overlap", Show(.0), Show(.1))]
@@ -389,15 +389,9 @@ pub fn check(schedules: Vec<Box<dyn Schedule>>, setup: &Setup<'_>) -> Result<Rep
     run::Checker::new(schedules, setup)?.run()
 }
 
-/// The least elements that a rank shows at once if it shows any: one of each block.
-fn most_blocks(setup: &Setup<'_>) -> usize {
-    if setup.job.shown.is_some() { setup.job.ranks } else { 0 }
-}
-
 /// The number of lanes, the longest message and whether there are writes into outputs, which must be the same on all ranks and
 /// within the job's limits.
 fn shape(schedules: &[Box<dyn Schedule>], setup: &Setup<'_>) -> Result<(usize, usize, bool), Violation> {
-    let shows = |schedule: &dyn Schedule| schedule.shows().map_or(0, |most| most + 1);
     let ranks = setup.job.ranks;
     let at = |rank, fault| Violation { rank, lane: 0, step: 0, fault };
     let shape = |rank, what, found, wanted| Err(at(rank, Fault::Shape { what, found, wanted }));
@@ -407,16 +401,20 @@ fn shape(schedules: &[Box<dyn Schedule>], setup: &Setup<'_>) -> Result<(usize, u
             ("direct", direct),
             ("lanes", schedule.lanes()),
             ("max_message", schedule.max_message()),
-            ("1 more than it shows", shows(schedule)),
+            ("the most that it shows", schedule.shows().unwrap_or(usize::MAX)),
         ]
     };
     let first = schedules.first().filter(|_| schedules.len() == ranks && ranks <= 64);
     let Some(first) = first.map(|schedule| of(&**schedule)) else {
         return shape(0, "the number of schedules", schedules.len(), ranks.min(64));
     };
-    let [(_, direct), (_, width), (_, limit), (_, shown)] = first;
-    if limit.max(shown.saturating_sub(1)) > setup.job.chunk.max(most_blocks(setup)) {
-        return shape(0, "max_message, or what is shown", limit.max(shown - 1), setup.job.chunk);
+    let [(_, direct), (_, width), (_, limit), (what, shown)] = first;
+    if limit > setup.job.chunk {
+        return shape(0, "max_message", limit, setup.job.chunk);
+    }
+    // A rank shows at least an element of each block.
+    if shown < usize::MAX && shown > setup.job.chunk.max(ranks) {
+        return shape(0, what, shown, setup.job.chunk);
     }
     if width == 0 || width > setup.job.lanes {
         return shape(0, "lanes", width, setup.job.lanes);

@@ -66,8 +66,7 @@ impl Checker<'_> {
         let mut copy = std::mem::take(&mut shows.slots[rank][round % SLOTS]);
         copy.clear();
         for block in 0..shown.blocks {
-            let offset = shown.first.offset + block * shown.stride;
-            let span = Span { offset, ..shown.first };
+            let span = shown.block(block);
             if span.place != Place::Input && span.place != Place::Output {
                 return Err(Fault::Kind(Box::new(Step::Show { shown })));
             }
@@ -135,6 +134,18 @@ impl Checker<'_> {
         }
     }
 
+    /// Notes a use of a rank's memory. Returns the rank of another use that may happen at the same time, if one of the two writes.
+    fn used(
+        &mut self,
+        owner: Rank,
+        by: Rank,
+        (area, range): (Area, &Range<usize>),
+        writes: bool,
+    ) -> Option<Rank> {
+        let this = Use { by, at: self.tick(by), area, range: range.clone(), writes };
+        self.shows.as_mut()?.uses(owner, this)
+    }
+
     /// Notes that a rank reads these elements, and checks that their rank does not write them.
     pub(super) fn reads(
         &mut self,
@@ -144,9 +155,7 @@ impl Checker<'_> {
         span: &Span,
     ) -> Result<(), Fault> {
         let (Area::Theirs { owner, .. } | Area::Copied { owner, .. }) = area else { return Ok(()) };
-        let at = self.tick(rank);
-        let this = Use { by: rank, at, area, range: range.clone(), writes: false };
-        match self.shows.as_mut().and_then(|shows| shows.uses(owner, this)) {
+        match self.used(owner, rank, (area, range), false) {
             Some(_) => Err(Fault::ReadsEarly { span: *span, owner }),
             None => Ok(()),
         }
@@ -163,9 +172,8 @@ impl Checker<'_> {
         if !self.in_place(rank) || !matches!(area, Area::Main | Area::Apart) {
             return Ok(());
         }
-        let (at, area) = (self.tick(rank), Area::Theirs { owner: rank, apart: area == Area::Apart });
-        let this = Use { by: rank, at, area, range: range.clone(), writes: true };
-        match self.shows.as_mut().and_then(|shows| shows.uses(rank, this)) {
+        let area = Area::Theirs { owner: rank, apart: area == Area::Apart };
+        match self.used(rank, rank, (area, range), true) {
             Some(reader) => Err(Fault::StillRead { span: *span, reader }),
             None => Ok(()),
         }

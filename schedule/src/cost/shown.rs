@@ -63,7 +63,7 @@ impl Simulation<'_> {
 
     /// A rank comes to the end of its schedule.
     pub(super) fn settle(&mut self, actor: usize, now: f64) {
-        if self.setup.showing.is_some() && self.rounds[actor].settled.is_none() {
+        if self.rounds[actor].settled.is_none() {
             let time = now + self.sight().latency;
             self.rounds[actor].settled = Some(time);
             self.tell(actor, time);

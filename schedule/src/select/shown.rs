@@ -28,8 +28,7 @@ const COPIED_BLOCKS: usize = 256 << 10;
 const BROADCAST_BYTES: usize = 128 << 10;
 
 /// The bytes that a rank gives to all others together, in elements of `size` bytes.
-#[must_use]
-pub fn given(job: &Job<'_>, size: usize) -> usize {
+fn given(job: &Job<'_>, size: usize) -> usize {
     let blocks = match job.collective {
         Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => job.ranks,
         _ => 1,

@@ -8,12 +8,10 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use unisono_schedule::{
-    CallSchedule, Collective, Rank, SLICE, Schedule, Shown, Step, select::shown::in_place_job,
-};
+use unisono_schedule::{CallSchedule, Collective, Rank, Schedule, Shown, Step, select::shown::in_place_job};
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
-use super::rounds::{InPlace, Other, Rounds, copy_shown};
+use super::rounds::{InPlace, Other, Rounds, copy_slice};
 use crate::{
     buffer::Operand,
     engine::{
@@ -189,12 +187,7 @@ impl Offers {
                 if let Some((_, shown)) = &self.copied
                     && self.done < shown.len()
                 {
-                    let end = shown.len().min(self.done + SLICE / operation.size);
-                    let at = layout::staged(self.round);
-                    let copied = copy_shown(operation, shown, self.done..end, core.comm.shared.own(), at);
-                    copied.map_err(|error| {
-                        core.stop(format!("{} into a shared slot: {error}", operation.signature.call()))
-                    })?;
+                    let end = copy_slice(core, operation, shown, self.done)?;
                     self.done = end;
                     return Ok((end < shown.len()).then_some(Agreed::Not { moved: true }));
                 }
@@ -279,7 +272,6 @@ impl Offers {
         if self.copies() {
             let mut schedule = self.schedule(operation, true);
             let shown = first(core, &mut *schedule)?;
-            core.comm.shared.stages(shown.len() * operation.size);
             self.copied = Some((schedule, shown));
         }
         Ok(())

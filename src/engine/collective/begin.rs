@@ -43,12 +43,9 @@ impl Run {
         if may_show {
             core.comm.exposed = false;
             if run.agreement.is_none() {
-                run.show_copies();
+                run.begin_rounds(Rounds::default());
             }
             return Ok(run);
-        }
-        if let Some(instead) = run.schedule.instead() {
-            run.schedule = instead;
         }
         run.open_windows(core)?;
         Ok(run)
@@ -81,18 +78,17 @@ impl Run {
         run
     }
 
-    /// Begins the rounds of its schedule, in which all is copied to slots.
-    pub(super) fn show_copies(&mut self) {
-        self.begin_rounds(Rounds::default());
-    }
-
+    /// Begins the rounds of its schedule, and makes its lane.
     pub(super) fn begin_rounds(&mut self, rounds: Rounds) {
         self.rounds = Some(rounds);
         self.lanes.resize_with(self.schedule.lanes(), Lane::default);
     }
 
-    /// Opens the windows of its schedule, and makes its lanes.
+    /// Opens the windows of its schedule, and makes its lanes. If the schedule shows elements, messages are sent instead.
     pub(super) fn open_windows(&mut self, core: &mut Core<'_>) -> Result<(), Stop> {
+        if let Some(instead) = self.schedule.instead() {
+            self.schedule = instead;
+        }
         let Self { operation, schedule, .. } = self;
         let small = schedule.is_small(operation.size, core.comm.settings.eager_bytes);
         let class = if small { Class::Eager } else { Class::Bulk };

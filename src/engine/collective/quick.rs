@@ -1,5 +1,5 @@
 //! Runs the recorded schedule of a small operation that shows all its elements in slots: the same steps as [`Run`](super::run::Run) takes,
-//! without lanes, slices and allocations. In an all_reduce of 8 bytes these are a third of all instructions (docs/performance.md).
+//! without lanes, slices and allocations, which are a third of the instructions of a run of 8 bytes (docs/decisions/090-shown.md).
 //! Where a step must wait for long, a run goes on with the rest of the steps.
 
 use std::cell::Cell;

@@ -1,14 +1,17 @@
 //! The rounds of an operation that shows elements: where these lie, and which ranks it waits for.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
-use unisono_schedule::{Place, Rank, Shown, Span, Step};
+use unisono_schedule::{Place, Rank, SLICE, Shown, Span, Step};
 use unisono_transport::Region;
 
 use crate::{
     buffer::{self, Bytes, Operand, SpanError},
     engine::{
-        comm::{Comm, layout},
+        comm::{Comm, Core, layout},
         request::Operation,
+        stop::Stop,
     },
 };
 
@@ -141,11 +144,36 @@ impl Rounds {
     }
 }
 
-/// Copies elements of what a rank shows to its slots, from byte `at` on.
-pub(super) fn copy_shown(
+/// Copies a slice of what this rank shows in this round to its slot, because its memory cannot be read in place. Returns the number of
+/// elements that are copied by now.
+pub(super) fn copy_slice(
+    core: &mut Core<'_>,
     operation: &Operation,
     shown: &Shown,
-    elements: std::ops::Range<usize>,
+    done: usize,
+) -> Result<usize, Stop> {
+    core.comm.shared.stages(shown.len() * operation.size);
+    let end = shown.len().min(done + SLICE / operation.size);
+    copy_to_slot(core, operation, (shown, done..end), layout::staged(core.comm.shared.number()))?;
+    Ok(end)
+}
+
+/// Copies elements of what this rank shows to its slots, from byte `at` on.
+pub(super) fn copy_to_slot(
+    core: &Core<'_>,
+    operation: &Operation,
+    (shown, elements): (&Shown, Range<usize>),
+    at: usize,
+) -> Result<(), Stop> {
+    let copied = copy_shown(operation, shown, elements, core.comm.shared.own(), at);
+    copied.map_err(|error| core.stop(format!("{} into a shared slot: {error}", operation.signature.call())))
+}
+
+/// Copies elements of what a rank shows to its slots, from byte `at` on.
+fn copy_shown(
+    operation: &Operation,
+    shown: &Shown,
+    elements: Range<usize>,
     own: Option<&Region>,
     at: usize,
 ) -> Result<(), SpanError> {

@@ -97,13 +97,8 @@ impl Run {
         let Some(agreement) = &mut self.agreement else { return Ok(None) };
         match agreement.pass(core, &self.operation)? {
             Agreed::Not { moved } => return Ok(Some(moved)),
-            Agreed::Messages => {
-                if let Some(instead) = self.schedule.instead() {
-                    self.schedule = instead;
-                }
-                self.open_windows(core)?;
-            }
-            Agreed::Copied => self.show_copies(),
+            Agreed::Messages => self.open_windows(core)?,
+            Agreed::Copied => self.begin_rounds(Rounds::default()),
             Agreed::InPlace(schedule, rounds) => {
                 self.schedule = schedule;
                 self.begin_rounds(rounds);

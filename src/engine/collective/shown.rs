@@ -1,21 +1,18 @@
 //! The steps of schedules that show elements, in rounds through [shared slots](crate::engine::comm::Sharing). A rank shows what it has
 //! copied to its own slot, or its operands, which the others have [mapped](super::agree); they read it there.
 
-use unisono_schedule::{Rank, SLICE, Shown};
+use unisono_schedule::{Rank, Shown};
 
 use super::{
-    rounds::{InPlace, Rounds, copy_shown},
+    rounds::{InPlace, Rounds, copy_to_slot},
     run::Run,
 };
-use crate::{
-    buffer::SpanError,
-    engine::{
-        access,
-        comm::{Core, layout},
-        request::Operation,
-        stop::Stop,
-        wire::OperationInfo,
-    },
+use crate::engine::{
+    access,
+    comm::{Core, layout},
+    request::Operation,
+    stop::Stop,
+    wire::OperationInfo,
 };
 
 /// A step shows or views elements, and its schedule does not say that it does.
@@ -37,11 +34,7 @@ impl Rounds {
         let round = core.enter_shared(&operation.info(0), unchecked)?;
         self.begin(round, shown.len() * operation.size);
         if self.how().is_none() && !shown.is_empty() {
-            let copied =
-                copy_shown(operation, shown, 0..shown.len(), core.comm.shared.own(), self.in_slot(round));
-            copied.map_err(|error| {
-                core.stop(format!("{} into a shared slot: {error}", operation.signature.call()))
-            })?;
+            copy_to_slot(core, operation, (shown, 0..shown.len()), self.in_slot(round))?;
         }
         Ok(true)
     }
@@ -92,21 +85,6 @@ impl Run {
             Some(rounds) => rounds.view(core, &self.operation, from, shown),
             None => Err(core.stop(NO_ROUNDS.to_owned())),
         }
-    }
-
-    /// Copies a slice of what this rank shows to its slot, since its memory cannot be read in place. Returns the number of elements that
-    /// are copied by now.
-    pub(super) fn copy_slice(
-        &self,
-        core: &mut Core<'_>,
-        shown: &Shown,
-        done: usize,
-    ) -> Result<usize, SpanError> {
-        core.comm.shared.stages(shown.len() * self.operation.size);
-        let end = shown.len().min(done + SLICE / self.operation.size);
-        let at = layout::staged(core.comm.shared.number());
-        copy_shown(&self.operation, shown, done..end, core.comm.shared.own(), at)?;
-        Ok(end)
     }
 
     /// Tells the others that this rank reads their operands no more, if any of them waits for that, and waits for those that read its

@@ -5,7 +5,10 @@ use std::{cell::Cell, ops::Range};
 use smallvec::SmallVec;
 use unisono_schedule::{Place, SLICE, Span, Step};
 
-use super::{rounds::Rounds, run::Run};
+use super::{
+    rounds::{Rounds, copy_slice},
+    run::Run,
+};
 use crate::{
     buffer::{self, Bytes, SpanError},
     engine::{comm::Core, request::Operation, stop::Stop},
@@ -51,8 +54,7 @@ impl Run {
     /// Does a slice of a step.
     fn slice(&mut self, core: &mut Core<'_>, lane: usize, step: Step, into: Span) -> Result<(), Stop> {
         if let Step::Show { shown } = step {
-            let copied = self.copy_slice(core, &shown, self.lanes[lane].done);
-            self.lanes[lane].done = copied.map_err(|error| self.broken(core, step, &error))?;
+            self.lanes[lane].done = copy_slice(core, &self.operation, &shown, self.lanes[lane].done)?;
             return Ok(());
         }
         let core = &*core;
