@@ -16,7 +16,7 @@ have_cc() { command -v cc && echo 'int main(void) { return 0; }' | cc -x c - -o 
 have_pkg_config() { command -v pkg-config; }
 have_libfabric() { pkg-config --exists libfabric; }
 have_hwloc() { pkg-config --atleast-version 2.1 hwloc; }
-have_udev() { echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null $(pkg-config --static --libs hwloc); }
+have_udev() { have_hwloc && echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null $(pkg-config --static --libs hwloc); }
 have_libclang() { # the library, and the compiler's own headers that it reads (stddef.h)
   local lib=/usr/lib lib64=/usr/lib64
   { [ -n "${LIBCLANG_PATH:-}" ] || compgen -G "$lib/llvm-*/lib/libclang*.so*" ||
