@@ -77,7 +77,7 @@ soak: chaos ## what is long: chaos, UNISONO_TEST_SOAK (a million) mixed operatio
 test-hosts: ## ranks on several hosts, made of network namespaces, over libfabric 1 and 2 (needs root)
 	@ci/setup.sh build hosts
 	UNISONO_TEST_HOSTS=1 cargo test -p unisono --test hosts
-	UNISONO_TEST_HOSTS=1 cargo test -p unisono-cli --test real_hosts -- --nocapture
+	UNISONO_TEST_HOSTS=1 cargo test -p unisono-cli --test command_line -- real_hosts:: --nocapture
 	@UNISONO_TEST_HOSTS=1 ci/libfabric2.sh hosts
 
 test-verbs: ## conformance, collectives and a checked bench over verbs on soft-RoCE in an emulated machine
@@ -91,7 +91,7 @@ test-machines: ## a short suite on machines of other kinds: emulated ones (socke
 
 test-judges: ## the cost model's predictions before SimGrid, which replays the same schedules
 	@ci/setup.sh build judges
-	UNISONO_TEST_JUDGES=1 cargo test -p unisono-cli --test judges -- --show-output
+	UNISONO_TEST_JUDGES=1 cargo test -p unisono-cli --test command_line -- judges:: --show-output
 
 fuzz: ## runs the fuzz targets, each for UNISONO_FUZZ_SECONDS (30), with cargo-fuzz on a nightly toolchain
 	@ci/fuzz.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every example with 1, 2 and 3 ranks over TCP on this machine; each checks its own results. What they print with 4
-# ranks is checked by cli/tests/examples.rs.
+# ranks is checked by cli/tests/command_line/examples.rs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # As `cargo test` has built them.

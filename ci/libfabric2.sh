@@ -30,5 +30,5 @@ for program in $programs; do
   "$program"
 done
 [ $# -eq 0 ] || exit 0
-launchers=$(ci/test-binaries.sh launchers)
-PATH=$venv/bin:$PATH UNISONO_TEST_LAUNCHERS=mpiexec.hydra "$launchers" --show-output
+commands=$(ci/test-binaries.sh command_line)
+PATH=$venv/bin:$PATH UNISONO_TEST_LAUNCHERS=mpiexec.hydra "$commands" launchers:: --show-output
