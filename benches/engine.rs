@@ -15,16 +15,16 @@ fn messages(criterion: &mut Criterion) {
         let ranks = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None).expect("memory");
         let mut byte = [0_u8];
         for tag in 0..waiting {
-            ranks.send(&byte, 0, tag).expect("a world of one");
+            ranks.send(&byte, (0, tag)).expect("a world of one");
         }
         group.bench_function(BenchmarkId::new("behind", waiting), |bencher| {
             bencher.iter(|| {
-                ranks.send(&byte, 0, TAG).expect("a world of one");
-                ranks.recv(&mut byte, 0, TAG).expect("a message that was sent")
+                ranks.send(&byte, (0, TAG)).expect("a world of one");
+                ranks.recv(&mut byte, (0, TAG)).expect("a message that was sent")
             });
         });
         for tag in 0..waiting {
-            ranks.recv(&mut byte, 0, tag).expect("a message that was sent");
+            ranks.recv(&mut byte, (0, tag)).expect("a message that was sent");
         }
         ranks.leave().expect("a world of one");
     }

@@ -19,7 +19,7 @@ fn to_oneself(criterion: &mut Criterion) {
         let (from, mut into) = (vec![1_u8; bytes], vec![0_u8; bytes]);
         group.throughput(Throughput::Bytes(bytes as u64));
         group.bench_function(BenchmarkId::from_parameter(bytes), |bencher| {
-            bencher.iter(|| alone.send_recv(&from, 0, &mut into, 0, 0).expect("a world of one"));
+            bencher.iter(|| alone.send_recv((&from, &mut into), 0, 0).expect("a world of one"));
             assert_eq!(from, into);
         });
     }
@@ -39,11 +39,11 @@ fn there_and_back(criterion: &mut Criterion) {
                     let begun = Instant::now();
                     for _ in 0..iters {
                         if other == 1 {
-                            group.send(&data, other, 0).expect("it is received");
+                            group.send(&data, other).expect("it is received");
                         }
-                        group.recv(&mut data, other, 0).expect("it is sent");
+                        group.recv(&mut data, other).expect("it is sent");
                         if other == 0 {
-                            group.send(&data, other, 0).expect("it is received");
+                            group.send(&data, other).expect("it is received");
                         }
                     }
                     begun.elapsed()
@@ -72,11 +72,11 @@ fn many(criterion: &mut Criterion) {
                     for _ in 0..iters {
                         // One way, since a rank that receives at once waits for nobody.
                         if other == 1 {
-                            let begin = |data| group.isend(data, other, 0).expect("it is begun");
+                            let begin = |data| group.begin().send(data, other).expect("it is begun");
                             let works: Vec<_> = data.drain(..).map(begin).collect();
                             data.extend(works.into_iter().map(|work| work.wait().expect("it is received")));
                         } else {
-                            let begin = |data| group.irecv(data, other, 0).expect("it is begun");
+                            let begin = |data| group.begin().recv(data, other).expect("it is begun");
                             let works: Vec<_> = data.drain(..).map(begin).collect();
                             data.extend(works.into_iter().map(|work| work.wait().expect("it is sent").0));
                         }
@@ -96,14 +96,14 @@ type Receive = fn(&ProcessGroup, &mut [f32], &mut [Tensor]);
 
 const RECEIVES: [(&str, Receive); 4] = [
     ("one message", |group, one, _| {
-        group.recv(one, 0, 0).expect("it is sent");
+        group.recv(one, 0).expect("it is sent");
     }),
-    ("one message to fresh memory", |group, _, _| drop(group.recv_vec::<f32>(0, 0).expect("it is sent"))),
+    ("one message to fresh memory", |group, _, _| drop(group.recv_vec::<f32>(0).expect("it is sent"))),
     ("tensors", |group, _, many| {
         let mut into: Vec<_> = many.iter_mut().map(Tensor::view_mut).collect();
-        group.recv_tensors_into(&mut into, 0, 1).expect("they are sent");
+        group.recv_tensors_into(&mut into, (0, 1)).expect("they are sent");
     }),
-    ("tensors to fresh memory", |group, _, _| drop(group.recv_tensors(0, 1).expect("they are sent"))),
+    ("tensors to fresh memory", |group, _, _| drop(group.recv_tensors((0, 1)).expect("they are sent"))),
 ];
 
 /// Of 64 B, 128 B and so on to 16 MiB.
@@ -127,10 +127,10 @@ fn tensors(criterion: &mut Criterion) {
                         if group.rank() == 1 {
                             receive(group, &mut one, &mut many);
                         } else if name.starts_with("one") {
-                            group.send(&one, 1, 0).expect("it is received");
+                            group.send(&one, 1).expect("it is received");
                         } else {
                             let views: Vec<TensorView<'_>> = many.iter().map(Tensor::view).collect();
-                            group.send_tensors(&views, 1, 1).expect("they are received");
+                            group.send_tensors(&views, (1, 1)).expect("they are received");
                         }
                     }
                     group.barrier().expect("both are done");

@@ -20,7 +20,7 @@ fn calls(criterion: &mut Criterion) {
     group.bench_function("begun and waited for", |bencher| {
         bencher.iter(|| {
             let given = std::mem::take(&mut data);
-            let work = alone.all_reduce_async(given, ReduceOp::Max).expect("a world of one");
+            let work = alone.begin().all_reduce(given, ReduceOp::Max).expect("a world of one");
             data = work.wait().expect("a world of one");
         });
     });
@@ -28,7 +28,7 @@ fn calls(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(MANY as u64));
     group.bench_function("16 begun, then waited for", |bencher| {
         bencher.iter(|| {
-            let begin = |data| alone.all_reduce_async(data, ReduceOp::Max).expect("a world of one");
+            let begin = |data| alone.begin().all_reduce(data, ReduceOp::Max).expect("a world of one");
             let works: Vec<_> = data.drain(..).map(begin).collect();
             data.extend(works.into_iter().map(|work| work.wait().expect("a world of one")));
         });

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let word = |rank: usize| rank.to_string().repeat(rank + 1);
 
     let mut all = vec![0; 2 * ranks];
-    group.all_gather(&mine, &mut all)?;
+    group.all_gather((&mine, &mut all))?;
     let (words, lengths) = group.all_gather_v(word(rank).as_bytes())?;
     let words = String::from_utf8(words)?;
 

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Its columns of the output, and all ranks' side by side.
     let output = product(&input, &mine)?;
-    let whole = group.all_gather_tensor(&output.view(), Parts::Split(1))?;
+    let whole = group.all_gather_tensor(output.view(), Parts::Split(1))?;
 
     let range = partition::block(OUTPUTS, ranks, rank);
     let (left, right) = (input.shape(), mine.shape());

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Only the root needs room for what comes.
     let mut all = vec![0; if rank == ROOT { 2 * ranks } else { 0 }];
-    group.gather(&found, &mut all, ROOT)?;
+    group.gather((&found, &mut all), ROOT)?;
     let (uneven, lengths) = group.gather_v(&more, ROOT)?;
 
     if rank == ROOT {

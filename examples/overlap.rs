@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // owns it meanwhile.
     let mut works = Vec::new();
     for layer in 0..3 {
-        works.push(group.all_reduce_async(gradient(rank, layer), ReduceOp::Sum)?);
+        works.push(group.begin().all_reduce(gradient(rank, layer), ReduceOp::Sum)?);
     }
 
     let mut sums = Vec::new();

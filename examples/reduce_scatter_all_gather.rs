@@ -25,11 +25,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gradients = vec![(rank + 1) as f32; ranks * SHARD];
 
     let mut gradient = vec![0.0; SHARD];
-    group.reduce_scatter(&gradients, &mut gradient, ReduceOp::Avg)?;
+    group.reduce_scatter((&gradients, &mut gradient), ReduceOp::Avg)?;
     for (parameter, gradient) in parameters[own].iter_mut().zip(&gradient) {
         *parameter -= RATE * gradient;
     }
-    group.all_gather_in_place(&mut parameters)?;
+    group.all_gather(&mut parameters)?;
 
     println!("rank {rank} of {ranks}: parameters are now {}", parameters[0]);
     let wanted = 1.0 - RATE * (ranks + 1) as f32 / 2.0;

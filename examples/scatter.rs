@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let mut share = [0; 3];
-    group.scatter(&work, &mut share, ROOT)?;
+    group.scatter((&work, &mut share), ROOT)?;
     let uneven = group.scatter_v(&more, &lengths, ROOT)?;
 
     println!("rank {rank} of {ranks}: an equal share is {share:?}, an unequal one {uneven:?}");

@@ -24,35 +24,35 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // A token goes around and grows; nobody knows beforehand how long it is.
     if rank == 0 {
-        group.send(&[0_u64], after, TOKEN)?;
-        let (token, _) = group.recv_vec::<u64>(before, TOKEN)?;
+        group.send(&[0_u64], (after, TOKEN))?;
+        let (token, _) = group.recv_vec::<u64>((before, TOKEN))?;
         println!("rank 0 of {ranks}: the token has been at {token:?}");
         assert_eq!(token, (0..ranks as u64).collect::<Vec<_>>());
     } else {
-        let (mut token, _) = group.recv_vec::<u64>(before, TOKEN)?;
+        let (mut token, _) = group.recv_vec::<u64>((before, TOKEN))?;
         token.push(rank as u64);
-        group.send(&token, after, TOKEN)?;
+        group.send(&token, (after, TOKEN))?;
     }
 
     // Rank 0 takes results in the order in which they come.
     if rank == 0 {
         let (mut sum, mut result) = (0, [0_u64]);
         for _ in 1..ranks {
-            let from = group.recv(&mut result, Source::Any, RESULT)?;
+            let from = group.recv(&mut result, (Source::Any, RESULT))?;
             assert_eq!(result, [10 * from as u64]);
             sum += result[0];
         }
         println!("rank 0 of {ranks}: results of all others came, {sum} together");
     } else {
-        group.send(&[10 * rank as u64], 0, RESULT)?;
+        group.send(&[10 * rank as u64], (0, RESULT))?;
     }
 
     // Everyone exchanges with both neighbours, all at once: the order does not matter.
-    let works = group.batch_isend_irecv([
-        Message::Recv { data: vec![0_u64], from: Source::Rank(before), tag: HALO },
-        Message::Recv { data: vec![0_u64], from: Source::Rank(after), tag: HALO },
-        Message::Send { data: vec![rank as u64], to: before, tag: HALO },
-        Message::Send { data: vec![rank as u64], to: after, tag: HALO },
+    let works = group.begin().batch([
+        Message::recv(vec![0_u64], (Source::Rank(before), HALO)),
+        Message::recv(vec![0_u64], (Source::Rank(after), HALO)),
+        Message::send(vec![rank as u64], (before, HALO)),
+        Message::send(vec![rank as u64], (after, HALO)),
     ])?;
     let mut got = Vec::new();
     for work in works {

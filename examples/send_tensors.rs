@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ];
         forward(&group, &batch, after)?;
     }
-    let (received, from) = group.recv_tensors(before, BATCH)?;
+    let (received, from) = group.recv_tensors((before, BATCH))?;
     for tensor in &received {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         println!("rank {rank} of {ranks} got {dtype} {shape:?} from rank {from}: {tensor}");
@@ -64,5 +64,5 @@ fn forward(group: &ProcessGroup, batch: &[Tensor], to: usize) -> unisono::Result
     let mut views: Vec<_> = batch.iter().map(Tensor::view).collect();
     views[0] = views[0].transpose(0, 1)?;
     assert!(!views[0].is_contiguous());
-    group.send_tensors(&views, to, BATCH)
+    group.send_tensors(&views, (to, BATCH))
 }

@@ -41,9 +41,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("block", Parts::Blocks { rows, columns: ranks / rows }),
     ];
     for (name, parts) in ways {
-        let part = group.scatter_tensor(whole.as_ref(), parts, ROOT)?;
+        let part = group.scatter_tensor(whole.clone(), parts, ROOT)?;
         println!("rank {rank} of {ranks}, {name}: {part}");
-        let back = group.gather_tensor(&part.view(), parts, ROOT)?;
+        let back = group.gather_tensor(part.view(), parts, ROOT)?;
         assert_eq!(back, matrix);
     }
     if rank == ROOT {

@@ -25,8 +25,8 @@ fn program(group: &ProcessGroup) -> unisono::Result<()> {
 
     // Each rank gets its block's sums, and then the blocks of all ranks.
     let mut block = vec![0.0; 60_000];
-    group.reduce_scatter(&gradients, &mut block, ReduceOp::Sum)?;
-    group.all_gather(&block, &mut gradients)?;
+    group.reduce_scatter((&gradients, &mut block), ReduceOp::Sum)?;
+    group.all_gather((&block, &mut gradients))?;
     println!("rank {rank} of {ranks}: the average is {average}, the sum of averages {}", gradients[0]);
     assert!(gradients.iter().all(|&sum| sum == average * ranks as f32));
     Ok(())

@@ -32,12 +32,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (all_rows, all_columns): (Vec<_>, Vec<_>) = each.into_iter().unzip();
 
     // For every rank one tensor: the rows of all, one below the other.
-    let all = group.all_gather_tensor(&rows.view(), Parts::Split(0))?;
+    let all = group.all_gather_tensor(rows.view(), Parts::Split(0))?;
     println!("rank {rank} of {ranks}: all rows are {all}");
     assert_eq!(all, tensor::concat(&views(&all_rows), 0)?);
 
     // For the root one tensor: the columns of all, one beside the other.
-    if let Some(all) = group.gather_tensor(&columns.view(), Parts::Split(1), ROOT)? {
+    if let Some(all) = group.gather_tensor(columns.view(), Parts::Split(1), ROOT)? {
         println!("rank {rank} of {ranks}: all columns are {all}");
         assert_eq!(all, tensor::concat(&views(&all_columns), 1)?);
     }

@@ -119,13 +119,12 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that collectives can move and reduce. Sealed: the twelve of [`Dtype`].
+/// A Rust type that collectives can move and reduce. Sealed: the twelve of [`Dtype`], and usize and isize.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an element type of unisono",
     label = "no element type",
-    note = "the element types are f32, f64, i8 to i64, u8 to u64, and f16 and bf16 of the crate `half`",
-    note = "usize and isize differ between machines: convert them to u64 and i64; values of other types travel as objects, by \
-            `broadcast_object`, `send_object` and their like"
+    note = "the element types are f32, f64, i8 to i64, u8 to u64, usize and isize, and f16 and bf16 of the crate `half`",
+    note = "values of other types travel as objects, by `broadcast_object`, `send_object` and their like"
 )]
 pub trait Element: bytemuck::Pod + Send + Sync + sealed::Sealed {
     /// Which one it is.
@@ -146,6 +145,12 @@ elements! {
     i8 => I8, i16 => I16, i32 => I32, i64 => I64,
     u8 => U8, u16 => U16, u32 => U32, u64 => U64,
 }
+
+// As wide as this machine's addresses: a rank with others sends another type, which is an error on all.
+#[cfg(target_pointer_width = "64")]
+elements! { usize => U64, isize => I64 }
+#[cfg(target_pointer_width = "32")]
+elements! { usize => U32, isize => I32 }
 
 #[cfg(test)]
 mod tests {

@@ -1,41 +1,41 @@
 //! Collective communication by one-sided RDMA writes over libfabric: the operations of `torch.distributed`, for CPU memory, on
-//! every fabric that libfabric supports. In the repository, README.md describes the program `unisono` and how to start,
-//! docs/performance.md has measurements, ARCHITECTURE.md and docs/decisions describe the design.
+//! every fabric that libfabric supports.
 //!
-//! A program first joins a [`ProcessGroup`]. The launcher's environment variables (`unisono run`, torchrun, srun, mpirun) give
-//! its rank and the world size:
+//! A program joins a [`ProcessGroup`] and calls its methods. Started by a launcher (`unisono run`, torchrun, srun, mpirun) it is one of
+//! many ranks; started by itself it is the only one. This is a whole program:
 //!
-//! ```no_run
+//! ```
 //! use unisono::{ProcessGroup, ReduceOp};
 //!
-//! # fn main() -> unisono::Result<()> {
-//! let group = ProcessGroup::from_env()?;
-//! // Any slice of `half::f16`, `half::bf16`, f32, f64, i8 to i64 or u8 to u64. Every rank gets the average over all ranks.
-//! let mut gradients = vec![group.rank() as f32; 1_000_000];
-//! group.all_reduce(&mut gradients, ReduceOp::Avg)?;
-//! # Ok(()) }
+//! fn main() -> std::process::ExitCode {
+//!     unisono::main(program)
+//! }
+//!
+//! fn program(group: &ProcessGroup) -> unisono::Result<()> {
+//!     // Any slice of f16, bf16, f32, f64, i8 to i64, u8 to u64, isize or usize. Every rank gets the average over all ranks.
+//!     let mut gradients = vec![group.rank() as f32; 1_000_000];
+//!     group.all_reduce(&mut gradients, ReduceOp::Avg)?;
+//!     println!("rank {} of {}: {}", group.rank(), group.size(), gradients[0]);
+//!     Ok(())
+//! }
 //! ```
 //!
-//! A world of one rank needs no environment and no other process:
+//! Everything about a call but its operands is said in the same way for all calls:
 //!
-//! ```
-//! use unisono::{Config, ProcessGroup, ReduceOp};
+//! | wanted | said by |
+//! |---|---|
+//! | the result in place | `group.all_reduce(&mut data, op)` |
+//! | the result in other memory | `group.all_reduce((&input, &mut output), op)` |
+//! | blocks of several lengths | `group.all_gather(uneven(&mut data, &counts))` |
+//! | not to wait | `group.begin().all_reduce(data, op)`, which returns a [`Work`] to wait for or to await |
+//! | a tag | `group.send(&data, (rank, tag))` |
+//! | another timeout | `group.with_timeout(timeout)?.all_reduce(&mut data, op)` |
 //!
-//! # fn main() -> unisono::Result<()> {
-//! let group = ProcessGroup::join(Config::default())?;
-//! let mut data = [1.0_f32, 2.0];
-//! group.all_reduce(&mut data, ReduceOp::Sum)?;
-//! assert_eq!(data, [1.0, 2.0]);
-//! # Ok(()) }
-//! ```
+//! A slice that is a variable is passed on as `&mut *slice`, because a call takes its operands by value.
 //!
-//! Bindings to other languages call [`ProcessGroup::collective`] and [`ProcessGroup::message`], which take the type of the elements as a
-//! value and [memory](Foreign) from outside.
-//!
-//! The modules: [`group`] has the calls, and [`work`] the asynchronous ones; [`config`] has the settings, [`launch`] reads the
-//! variables of launchers, and [`rendezvous`] is the store at which ranks meet. [`tensor`] has data of any type and shape,
-//! [`object`] encodes values of any serde type, [`dtype`] and [`reduce`] have the element types and reductions, [`schedule`]
-//! the algorithms, and [`hardware`] describes a host. The crate `unisono-files` copies files and directories from one rank to all others.
+//! Where to read on: [`ProcessGroup`] has a table of what a program has and wants, [`tensor`] and [`object`] what travels besides slices,
+//! [`config`] the settings, [`launch`] the variables of launchers, and [`schedule`] the algorithms. The crate `unisono-files` copies
+//! files and directories from one rank to all others.
 //!
 //! Features: `hwloc`, on by default, places shared memory on NUMA nodes and describes the host, by the library hwloc; `ndarray` and
 //! `safetensors` convert tensors from and to the types of those crates.
@@ -74,7 +74,10 @@ pub mod work;
 pub use buffer::{Buffer, Foreign, Memory};
 pub use config::{Config, ThreadCores};
 pub use error::{Error, Failure, Result};
-pub use group::{Direction, GradientBuckets, Message, MessageRequest, ProcessGroup, Request, Source};
+pub use group::{
+    Destination, Direction, GradientBuckets, Message, MessageRequest, Origin, ProcessGroup, Request, Source,
+    uneven,
+};
 pub use program::main;
 pub use reduce::{ReduceOp, Reduction};
 pub use runtime::late_failure;

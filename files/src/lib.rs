@@ -104,7 +104,7 @@ pub fn send(
 ) -> Result<Delivered> {
     other(group, "send", to)?;
     let invitation = Invitation { number: std::hash::RandomState::new().hash_one(tag) };
-    group.send_object(&invitation, to, tag)?;
+    group.send_object(&invitation, (to, tag))?;
     let pair = group.create_group(&[group.rank(), to], invitation.number)?;
     Handover::new(&pair, file, None, 0).run(options)
 }
@@ -125,7 +125,7 @@ pub fn recv(
     if let Source::Rank(rank) = from {
         other(group, "recv", rank)?;
     }
-    let (invitation, from) = group.recv_object::<Invitation>(from, tag)?;
+    let (invitation, from) = group.recv_object::<Invitation>((from, tag))?;
     let pair = group.create_group(&[from, group.rank()], invitation.number)?;
     let delivered = Handover::new(&pair, Path::new(""), Some(directory), 0).run(options)?;
     Ok((delivered, from))

@@ -115,7 +115,7 @@ impl Group {
     ) -> PyResult<T> {
         let mut signals = Ok(());
         let ended = self.detached(py, call, |group| {
-            group.elsewhere_while(call, run, SIGNALS, || {
+            group.erased().elsewhere_while(call, run, SIGNALS, || {
                 signals = Python::attach(|py| py.check_signals());
                 signals.is_ok()
             })
@@ -158,7 +158,7 @@ impl Group {
     fn run(&self, py: Python<'_>, request: &Request<'_>, input: Foreign, output: Foreign) -> PyResult<()> {
         let mut signals = Ok(());
         let ended = self.detached(py, request.collective.name(), |group| {
-            group.collective_while(request, input, output, SIGNALS, || {
+            group.erased().collective_while(request, input, output, SIGNALS, || {
                 signals = Python::attach(|py| py.check_signals());
                 signals.is_ok()
             })
@@ -179,7 +179,7 @@ impl Group {
         output: Foreign,
     ) -> PyResult<Work> {
         let begun = self.detached(py, request.collective.name(), |group| {
-            group.collective_async(request, input, output)
+            group.erased().begin_collective(request, input, output)
         })?;
         let ended = |py: Python<'_>, memory: (Foreign, Foreign)| {
             finisher::dropped(py, memory);
@@ -221,7 +221,7 @@ impl Group {
             let keep = keep.as_ref().map(|keep| keep.clone_ref(py));
             (request, data.memory(Keep::new(keep)))
         });
-        let begun = self.detached(py, MESSAGE, |group| group.messages_async(batch))?;
+        let begun = self.detached(py, MESSAGE, |group| group.erased().begin_messages(batch))?;
         let sent = |py: Python<'_>, (memory, peer): (Foreign, usize)| {
             finisher::dropped(py, memory);
             peer.into_py_any(py)
@@ -239,7 +239,7 @@ impl Group {
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
         let data = data.memory(Keep::new(keep));
-        let begun = self.detached(py, MESSAGE, |group| group.message_async(&request, data))?;
+        let begun = self.detached(py, MESSAGE, |group| group.erased().begin_message(&request, data))?;
         let sent = |py: Python<'_>, (memory, peer): (Foreign, usize)| {
             finisher::dropped(py, memory);
             peer.into_py_any(py)
@@ -283,7 +283,7 @@ impl Group {
     /// The number of collective operations that this rank has begun.
     #[getter]
     fn operations(&self, py: Python<'_>) -> PyResult<u64> {
-        self.detached(py, "operations", ProcessGroup::operations)
+        self.detached(py, "operations", |group| group.usage().operations)
     }
 
     /// Runs a collective; returns when it has ended.
@@ -446,7 +446,7 @@ impl Group {
     /// A part of a memfd, which the NIC and the ranks of the host know from now on.
     fn buffer_from(&self, py: Python<'_>, file: i32, offset: u64, bytes: usize) -> PyResult<Buffer> {
         let buffer = self.detached(py, "buffer_from", |group| {
-            group.buffer_from::<u8>(buffer::memory_of(file, offset, bytes)?)
+            unisono::Buffer::<u8>::of(group, buffer::memory_of(file, offset, bytes)?)
         })?;
         buffer.map(Buffer::registered).map_err(|error| self.error(py, &error))
     }

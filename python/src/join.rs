@@ -58,7 +58,7 @@ impl Meeting {
         };
         if let Err(error) = config.set_from_env() {
             if port != 0 {
-                py.detach(|| ProcessGroup::cannot_join(&config, &error));
+                py.detach(|| config.cannot_join(&error));
             }
             return Err(exception(py, class.as_ref(), &error));
         }
@@ -200,7 +200,7 @@ impl Settings {
         if let Ok(mut config) = known {
             // It fails here too.
             drop(self.apply(&mut config));
-            ProcessGroup::cannot_join(&config, why);
+            config.cannot_join(why);
         }
     }
 }
@@ -226,7 +226,7 @@ pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> 
             settings.apply(&mut config)?;
             joined(py, None, move || match set {
                 Ok(()) => ProcessGroup::join(config),
-                Err(error) => Err(ProcessGroup::cannot_join(&config, error)),
+                Err(error) => Err(config.cannot_join(error)),
             })
         }
         (rank, size) => {

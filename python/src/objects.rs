@@ -18,7 +18,7 @@ pub(crate) fn broadcast_object(
 ) -> PyResult<Work> {
     let value = Value::of(value);
     group.get().begin(group.py(), "broadcast_object", timeout, |handle| {
-        let work = handle.broadcast_object_async(Some(value), root)?;
+        let work = handle.begin().broadcast_object(Some(value), root)?;
         Ok(Pending::new(work, |py, value| value.into_python(py)))
     })
 }
@@ -33,7 +33,7 @@ pub(crate) fn gather_object(
 ) -> PyResult<Work> {
     let value = Value::of(value);
     group.get().begin(group.py(), "gather_object", timeout, |handle| {
-        let work = handle.gather_object_async(&value, root)?;
+        let work = handle.begin().gather_object(&value, root)?;
         let list = |py: Python<'_>, values: Option<Vec<Value>>| match values {
             Some(values) => Value::List(values).into_python(py),
             None => Ok(py.None()),
@@ -51,7 +51,7 @@ pub(crate) fn all_gather_object(
 ) -> PyResult<Work> {
     let value = Value::of(value);
     group.get().begin(group.py(), "all_gather_object", timeout, |handle| {
-        let work = handle.all_gather_object_async(&value)?;
+        let work = handle.begin().all_gather_object(&value)?;
         Ok(Pending::new(work, |py, values| Value::List(values).into_python(py)))
     })
 }
@@ -66,7 +66,7 @@ pub(crate) fn scatter_object(
 ) -> PyResult<Work> {
     let values = values.map(|values| values.iter().map(Value::of).collect());
     group.get().begin(group.py(), "scatter_object", timeout, |handle| {
-        let work = handle.scatter_object_async(values, root)?;
+        let work = handle.begin().scatter_object(values, root)?;
         Ok(Pending::new(work, |py, value: Value| value.into_python(py)))
     })
 }
@@ -82,7 +82,7 @@ pub(crate) fn send_object(
 ) -> PyResult<Work> {
     let value = Value::of(value);
     group.get().begin(group.py(), "send_object", timeout, |handle| {
-        let work = handle.send_object_async(&value, to, tag)?;
+        let work = handle.begin().send_object(&value, (to, tag))?;
         Ok(Pending::new(work, |py, ()| Ok(py.None())))
     })
 }
@@ -96,7 +96,7 @@ pub(crate) fn recv_object(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     group.get().begin(group.py(), "recv_object", timeout, |handle| {
-        let work = handle.recv_object_async(group::source(source), tag)?;
+        let work = handle.begin().recv_object((group::source(source), tag))?;
         let pair =
             |py: Python<'_>, (value, from): (Value, usize)| (value.into_python(py)?, from).into_py_any(py);
         Ok(Pending::new(work, pair))

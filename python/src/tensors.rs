@@ -69,7 +69,7 @@ pub(crate) fn send_tensors(
 ) -> PyResult<Work> {
     let tensors = all_owned(group.py(), tensors)?;
     group.get().begin(group.py(), "send_tensors", timeout, |handle| {
-        let work = handle.send_tensors_async(tensors, to, tag)?;
+        let work = handle.begin().send_tensors(tensors, (to, tag))?;
         Ok(Pending::new(work, |py, _| Ok(py.None())))
     })
 }
@@ -83,7 +83,7 @@ pub(crate) fn recv_tensors(
     timeout: Option<f64>,
 ) -> PyResult<Work> {
     group.get().begin(group.py(), "recv_tensors", timeout, |handle| {
-        let work = handle.recv_tensors_async(group::source(source), tag)?;
+        let work = handle.begin().recv_tensors((group::source(source), tag))?;
         let pair = |py: Python<'_>, (tensors, from): (Vec<Tensor>, usize)| {
             (all_taken(py, tensors)?, from).into_py_any(py)
         };
@@ -101,7 +101,7 @@ pub(crate) fn broadcast_tensors(
 ) -> PyResult<Work> {
     let tensors = tensors.map(|tensors| all_owned(group.py(), tensors)).transpose()?;
     group.get().begin(group.py(), "broadcast_tensors", timeout, |handle| {
-        let work = handle.broadcast_tensors_async(tensors, root)?;
+        let work = handle.begin().broadcast_tensors(tensors, root)?;
         Ok(Pending::new(work, |py, tensors| all_taken(py, tensors)?.into_py_any(py)))
     })
 }
@@ -122,7 +122,7 @@ pub(crate) fn gather_tensors(
 ) -> PyResult<Work> {
     let tensors = all_owned(group.py(), tensors)?;
     group.get().begin(group.py(), "gather_tensors", timeout, |handle| {
-        let work = handle.gather_tensors_async(tensors, root)?;
+        let work = handle.begin().gather_tensors(tensors, root)?;
         Ok(Pending::new(work, |py, (_, gathered)| match gathered {
             Some(gathered) => lists(py, gathered),
             None => Ok(py.None()),
@@ -139,7 +139,7 @@ pub(crate) fn all_gather_tensors(
 ) -> PyResult<Work> {
     let tensors = all_owned(group.py(), tensors)?;
     group.get().begin(group.py(), "all_gather_tensors", timeout, |handle| {
-        let work = handle.all_gather_tensors_async(tensors)?;
+        let work = handle.begin().all_gather_tensors(tensors)?;
         Ok(Pending::new(work, |py, (_, gathered)| lists(py, gathered)))
     })
 }
@@ -155,7 +155,7 @@ pub(crate) fn scatter_tensor(
 ) -> PyResult<Work> {
     let tensor = tensor.map(|tensor| owned(group.py(), tensor)).transpose()?;
     group.get().begin(group.py(), "scatter_tensor", timeout, |handle| {
-        let work = handle.scatter_tensor_async(tensor, split.parts(), root)?;
+        let work = handle.begin().scatter_tensor(tensor, split.parts(), root)?;
         Ok(Pending::new(work, |py, (_, part)| taken(py, part)))
     })
 }
@@ -171,7 +171,7 @@ pub(crate) fn gather_tensor(
 ) -> PyResult<Work> {
     let part = owned(group.py(), part)?;
     group.get().begin(group.py(), "gather_tensor", timeout, |handle| {
-        let work = handle.gather_tensor_async(part, split.parts(), root)?;
+        let work = handle.begin().gather_tensor(part, split.parts(), root)?;
         Ok(Pending::new(work, |py, (_, whole)| match whole {
             Some(whole) => taken(py, whole),
             None => Ok(py.None()),
@@ -189,7 +189,7 @@ pub(crate) fn all_gather_tensor(
 ) -> PyResult<Work> {
     let part = owned(group.py(), part)?;
     group.get().begin(group.py(), "all_gather_tensor", timeout, |handle| {
-        let work = handle.all_gather_tensor_async(part, split.parts())?;
+        let work = handle.begin().all_gather_tensor(part, split.parts())?;
         Ok(Pending::new(work, |py, (_, whole)| taken(py, whole)))
     })
 }

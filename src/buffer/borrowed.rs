@@ -12,7 +12,6 @@ use super::{
     operand::{Aside, Operand, Overlap},
     pieces::Pieces,
     raw::borrow_raw,
-    registered::Buffer,
 };
 use crate::{dtype::Element, reduce::Kernel};
 
@@ -102,20 +101,19 @@ impl Borrowed<'static> {
     ///
     /// The caller keeps both owners, and accesses neither, until the engine has dropped every clone of the two regions or its
     /// transport: the completion of the task owns them, and returns them only then.
-    pub(crate) fn kept<I: Owned, O: Owned>(input: &mut I, output: &mut O) -> Self {
-        let (input, output) = (input.elements(), output.elements());
+    pub(crate) fn kept<I: Element, O: Element>(input: &[I], output: &mut [O]) -> Self {
         let Borrowed { input, output, overlap, .. } =
             Borrowed::apart::<u8>(cast_slice(input), cast_slice_mut(output));
         Self::of(input, output, overlap)
     }
 
     /// Borrows the elements of one owner, of which `input` and `output` are parts (ranges of elements). The same duty.
-    pub(crate) fn kept_within<B: Owned>(
-        owner: &mut B,
+    pub(crate) fn kept_within<T: Element>(
+        elements: &mut [T],
         input: Range<usize>,
         output: Range<usize>,
     ) -> Option<Self> {
-        let Borrowed { input, output, overlap, .. } = Borrowed::within(owner.elements(), input, output)?;
+        let Borrowed { input, output, overlap, .. } = Borrowed::within(elements, input, output)?;
         Some(Self::of(input, output, overlap))
     }
 
@@ -143,45 +141,6 @@ impl Borrowed<'_> {
     /// Multiplies the input of a pre-multiplied sum by this rank's factor.
     pub(crate) fn scale(&self, kernel: &Kernel) -> Result<(), SpanError> {
         self.input.stretches().try_for_each(|stretch| scale(kernel, stretch))
-    }
-}
-
-#[expect(unnameable_types, reason = "that is what seals it")]
-mod sealed {
-    /// Limits [`super::Owned`] to types whose elements do not move.
-    pub trait Sealed {}
-}
-
-/// An owner of elements that an asynchronous operation can keep: the elements do not move when their owner moves. Sealed: `Vec`
-/// and [`Buffer`].
-#[diagnostic::on_unimplemented(
-    message = "an asynchronous call cannot keep a `{Self}`",
-    label = "neither a `Vec` nor a `Buffer` of elements",
-    note = "pass a `Vec` or a `Buffer` of elements by value: the call keeps it and returns it when it has ended"
-)]
-pub trait Owned: sealed::Sealed + Send + 'static {
-    /// The type of the elements.
-    type Element: Element;
-
-    /// The elements.
-    fn elements(&mut self) -> &mut [Self::Element];
-}
-
-impl<T: Element> sealed::Sealed for Vec<T> {}
-impl<T: Element> Owned for Vec<T> {
-    type Element = T;
-
-    fn elements(&mut self) -> &mut [T] {
-        self
-    }
-}
-
-impl<T: Element> sealed::Sealed for Buffer<T> {}
-impl<T: Element> Owned for Buffer<T> {
-    type Element = T;
-
-    fn elements(&mut self) -> &mut [T] {
-        self
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory that was allocated outside of this library, with what keeps it alive.
 #![allow(unsafe_code)]
 
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use super::{
     bytes::SpanError,
@@ -9,9 +9,10 @@ use super::{
     pieces::Pieces,
     raw::borrow_raw,
 };
+use crate::dtype::Element;
 
 /// Memory that was allocated outside of this library, as an operand of an erased call
-/// ([`ProcessGroup::collective`](crate::ProcessGroup::collective), [`ProcessGroup::message`](crate::ProcessGroup::message)), and its
+/// ([`Erased`](crate::group::Erased)), and its
 /// owner: a value of any type that keeps the memory alive.
 ///
 /// The memory may be one piece, several that are used one after the other as one operand, or none. An asynchronous call keeps the
@@ -29,7 +30,7 @@ use super::{
 /// // SAFETY: `data` is not touched until the operation has ended, and the vector's elements stay where they are until it is dropped.
 /// let (input, output) = unsafe { (Foreign::new(base, bytes, ()), Foreign::new(base, bytes, data)) };
 /// let request = Request::new(Collective::AllReduce, Dtype::F32);
-/// let work = group.collective_async(&request, input, output)?;
+/// let work = group.erased().begin_collective(&request, input, output)?;
 /// work.wait_done()?;
 /// let (_input, output) = work.wait()?;
 /// assert_eq!(output.bytes(), 4000);
@@ -70,7 +71,7 @@ impl Foreign {
     /// Until `owner` is dropped, and until the call has returned if it blocks, the memory must be valid for reads, and for writes if it
     /// is an output or, with [`ReduceOp::PreMulSum`](crate::ReduceOp::PreMulSum), an input that contains the output. While an operation
     /// works on it, nothing else may write to it, or read it if it is an output; other operands of the same operation may overlap it as
-    /// [`ProcessGroup::collective`](crate::ProcessGroup::collective) says.
+    /// [`Erased::collective`](crate::group::Erased::collective) says.
     #[must_use]
     pub unsafe fn new(base: *mut u8, bytes: usize, owner: impl Send + 'static) -> Self {
         // SAFETY: by the caller's promise, which holds as long as the owner lives. A call keeps this value until the engine has dropped
@@ -96,6 +97,37 @@ impl Foreign {
             (first, second) => Operand::several(Pieces::of(first.into_iter().chain(second).chain(pieces))),
         };
         Self { operand, owner: Some(Box::new(owner)) }
+    }
+
+    /// These elements, for a call that only reads them. The duty is that of [`Borrowed::apart`](super::Borrowed::apart).
+    pub(crate) fn read<T: Element>(elements: &[T]) -> Self {
+        // SAFETY: as in `Borrowed::apart`: an input is only read.
+        let region = unsafe { borrow_raw(elements.as_ptr().cast_mut().cast(), size_of_val(elements)) };
+        Self { operand: region.into(), owner: None }
+    }
+
+    /// These elements, for a call that writes them. The same duty.
+    pub(crate) fn write<T: Element>(elements: &mut [T]) -> Self {
+        // SAFETY: as in `Borrowed::apart`: the elements are exclusively borrowed.
+        let region = unsafe { borrow_raw(elements.as_mut_ptr().cast(), size_of_val(elements)) };
+        Self { operand: region.into(), owner: None }
+    }
+
+    /// Two ranges of elements, an input and an output, which may overlap; `None` if they are not within the elements. The same duty.
+    pub(crate) fn within<T: Element>(
+        elements: &mut [T],
+        input: &Range<usize>,
+        output: &Range<usize>,
+    ) -> Option<(Self, Self)> {
+        let base = elements.as_mut_ptr();
+        elements.get(input.clone())?;
+        elements.get(output.clone())?;
+        let part = |range: &Range<usize>| {
+            // SAFETY: both ranges were found to lie in `elements`, which is exclusively borrowed; otherwise as in `Borrowed::apart`.
+            let region = unsafe { borrow_raw(base.add(range.start).cast(), range.len() * size_of::<T>()) };
+            Self { operand: region.into(), owner: None }
+        };
+        Some((part(input), part(output)))
     }
 
     /// The bytes of all its pieces.

@@ -3,6 +3,7 @@
 
 mod borrowed;
 mod bytes;
+mod elements;
 mod foreign;
 mod fresh;
 mod operand;
@@ -14,7 +15,6 @@ pub(crate) mod test_memory;
 
 pub use unisono_transport::Memory;
 
-pub use self::{borrowed::Owned, foreign::Foreign, registered::Buffer};
 pub(crate) use self::{
     borrowed::{Borrowed, expose},
     bytes::{Bytes, SpanError, copy, divide, reduce, total},
@@ -22,4 +22,9 @@ pub(crate) use self::{
     operand::{Aside, Operand, Overlap},
     pieces::Pieces,
     registered::Registry,
+};
+pub use self::{
+    elements::{Elements, ElementsMut, Owned},
+    foreign::Foreign,
+    registered::Buffer,
 };

@@ -20,7 +20,7 @@ use crate::dtype::Element;
 /// Elements in memory that is registered with the transport, so that every provider sends them without a copy. It dereferences to a
 /// slice, so that every call that takes a slice takes it, or a part of it.
 ///
-/// [`crate::ProcessGroup::buffer`] allocates it, and [`crate::ProcessGroup::buffer_from`] makes it of existing memory. It may
+/// [`crate::ProcessGroup::buffer`] allocates it, and [`Buffer::of`] makes it of existing memory. It may
 /// outlive the group.
 pub struct Buffer<T> {
     region: Region,

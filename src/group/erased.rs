@@ -1,7 +1,7 @@
 //! The erased entry: collectives and messages whose element type is a value and whose operands are memory that was allocated outside
 //! of this library. Bindings to other languages call it; it runs the same checks and the same code as the typed methods.
 
-use std::{borrow::Cow, cell::Cell, time::Duration};
+use std::{borrow::Cow, cell::Cell, fmt, time::Duration};
 
 use unisono_schedule::{Collective, Rank, Uneven};
 
@@ -12,11 +12,14 @@ use crate::{
     engine::{Planned, What},
     error::{Error, Result},
     group::{
-        ProcessGroup, Source, check_timeout,
+        ProcessGroup,
         collective::{
             check::{Checked, check_root, sides},
             lengths::{longest, sum},
         },
+        elsewhere::elsewhere_while,
+        handle::Handle,
+        message::{Destination, Origin, Source},
         p2p::sender,
         plan::spec::{CallOptions, CallSpec},
         typed::coalesced::list,
@@ -25,7 +28,7 @@ use crate::{
     work::Work,
 };
 
-/// A collective, for [`ProcessGroup::collective`].
+/// A collective, for [`Erased::collective`].
 ///
 /// ```
 /// # use unisono::{ReduceOp, Request, dtype::Dtype, schedule::Collective};
@@ -44,7 +47,7 @@ pub struct Request<'a> {
     /// The root, if the collective has one: a rank of the group.
     pub root: Rank,
     /// The lengths of the blocks in elements, if they may differ; `None` for blocks of equal length. All ranks give lengths, or none
-    /// does. See [`ProcessGroup::collective`].
+    /// does. See [`Erased::collective`].
     pub lengths: Option<Uneven<'a>>,
     /// True if the operands are those of many tensors, so that blocks may lie in several pieces. The same on all ranks.
     pub coalesced: bool,
@@ -70,7 +73,7 @@ pub enum Direction {
     Recv(Source),
 }
 
-/// A message, for [`ProcessGroup::message`].
+/// A message, for [`Erased::message`].
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRequest {
     /// Its direction, and the other rank.
@@ -102,7 +105,18 @@ impl MessageRequest {
 /// The input and the output of a collective, with their owners.
 type Operands = (Foreign, Foreign);
 
-impl ProcessGroup {
+/// The calls of bindings to other languages, which know the type of elements at run time and have their memory elsewhere:
+/// [`ProcessGroup::erased`](crate::ProcessGroup::erased).
+#[derive(Clone, Copy)]
+pub struct Erased<'g>(pub(super) &'g Handle);
+
+impl fmt::Debug for Erased<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Erased").field(&self.0.shared.name).finish()
+    }
+}
+
+impl Erased<'_> {
     /// Runs a collective on memory that was allocated outside of this library, and returns when this rank's part is done.
     ///
     /// # Operands
@@ -143,25 +157,21 @@ impl ProcessGroup {
     /// lengths do not fit each other; [`Error::Failed`] if the ranks disagree (other call, lengths, type or operation), the timeout
     /// passes, or the group has failed.
     pub fn collective(&self, request: &Request<'_>, input: &Foreign, output: &Foreign) -> Result<()> {
-        let ready = Ready::new(self, request, (input, output))?;
-        let spec = ready.spec();
-        let borrowed = Borrowed::foreign(ready.input, ready.output, ready.at);
-        let borrowed = ready.arranged(borrowed);
-        self.shared.run(self.shared.state()?, request.dtype, &spec, borrowed, &ready.options).map(drop)
+        self.0.collective(request, input, output)
     }
 
     /// Begins a [`collective`](Self::collective). [`Work::wait`] returns both operands with their owners.
     ///
     /// # Errors
     /// As [`collective`](Self::collective), here or from the wait.
-    pub fn collective_async(
+    pub fn begin_collective(
         &self,
         request: &Request<'_>,
         input: Foreign,
         output: Foreign,
     ) -> Result<Work<Operands>> {
-        let (plan, options) = self.erased_plan(request, &input, &output)?;
-        self.shared.begin_planned(request.collective.name(), plan, (input, output), &options)
+        let (plan, options) = self.0.erased_plan(request, &input, &output)?;
+        self.0.shared.begin_planned(request.collective.name(), plan, (input, output), &options)
     }
 
     /// Runs a [`collective`](Self::collective), and asks `go_on` every `every` whether to wait on: for callers that must look at other
@@ -177,33 +187,20 @@ impl ProcessGroup {
         every: Duration,
         go_on: impl FnMut() -> bool,
     ) -> Result<std::result::Result<Operands, Work<Operands>>> {
-        let (plan, options) = self.erased_plan(request, &input, &output)?;
+        let (plan, options) = self.0.erased_plan(request, &input, &output)?;
         let call = request.collective.name();
-        self.shared.run_while(call, plan, (input, output), &options, (every, go_on))
-    }
-
-    /// A collective that is ready to begin, and its options.
-    fn erased_plan(
-        &self,
-        request: &Request<'_>,
-        input: &Foreign,
-        output: &Foreign,
-    ) -> Result<((Planned, Aside), CallOptions)> {
-        let ready = Ready::new(self, request, (input, output))?;
-        let borrowed = ready.arranged(Borrowed::kept_foreign(ready.input, ready.output, ready.at));
-        let (spec, options) = (ready.spec(), ready.options);
-        Ok((self.shared.plan(request.dtype, &spec, borrowed, &options)?, options))
+        self.0.shared.run_while(call, plan, (input, output), &options, (every, go_on))
     }
 
     /// Sends or receives a message from or into memory that was allocated outside of this library, in one piece. Returns the other
-    /// rank. The other rank may use [`send`](Self::send) or [`recv`](Self::recv) as well.
+    /// rank. The other rank may use [`send`](ProcessGroup::send) or [`recv`](ProcessGroup::recv) as well.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such rank, or if the memory is not one piece or not aligned for the type; otherwise as
-    /// [`send`](Self::send) and [`recv`](Self::recv).
+    /// [`send`](ProcessGroup::send) and [`recv`](ProcessGroup::recv).
     pub fn message(&self, request: &MessageRequest, data: &Foreign) -> Result<Rank> {
-        let (what, options) = self.erased_message(request, data)?;
-        let done = self.wait_with(what, &options)?;
+        let (what, options) = self.0.erased_message(request, data)?;
+        let done = self.0.wait_with(what, &options)?;
         Ok(match request.direction {
             Direction::Send(to) => to,
             Direction::Recv(_) => sender(&done.received),
@@ -214,9 +211,9 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`message`](Self::message), here or from the wait.
-    pub fn message_async(&self, request: &MessageRequest, data: Foreign) -> Result<Work<(Foreign, Rank)>> {
-        let (what, options) = self.erased_message(request, &data)?;
-        self.begin_message(what, (data, request.receiver()), &options)
+    pub fn begin_message(&self, request: &MessageRequest, data: Foreign) -> Result<Work<(Foreign, Rank)>> {
+        let (what, options) = self.0.erased_message(request, &data)?;
+        self.0.begin_message(what, (data, request.receiver()), &options)
     }
 
     /// Begins several messages; if one of them is invalid, none begins. Returns a [`Work`] for each, in the given order. The messages do
@@ -225,14 +222,14 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`message`](Self::message), here or from the waits; [`Error::Argument`] also if two are received into the same memory.
-    pub fn messages_async(
+    pub fn begin_messages(
         &self,
         batch: impl IntoIterator<Item = (MessageRequest, Foreign)>,
     ) -> Result<Vec<Work<(Foreign, Rank)>>> {
         let mut batch: Vec<_> = batch.into_iter().collect();
         // Checked before anything is copied.
         for (request, data) in &batch {
-            self.erased_message(request, data)?;
+            self.0.erased_message(request, data)?;
         }
         let received = batch.iter().filter(|(request, _)| request.receiver().is_none());
         let received = Operand::joined(received.map(|(_, data)| data.operand()));
@@ -248,11 +245,63 @@ impl ProcessGroup {
             }
         }
         let ready = batch.into_iter().map(|(request, data)| {
-            let (what, options) = self.erased_message(&request, &data)?;
+            let (what, options) = self.0.erased_message(&request, &data)?;
             Ok((what, (data, request.receiver()), options))
         });
         let ready: Vec<_> = ready.collect::<Result<_>>()?;
-        ready.into_iter().map(|(what, kept, options)| self.begin_message(what, kept, &options)).collect()
+        ready.into_iter().map(|(what, kept, options)| self.0.begin_message(what, kept, &options)).collect()
+    }
+
+    /// Runs `calls` with another handle of this group on a separate thread, and asks `go_on` every `every` whether to wait for it on.
+    /// Returns what it returns, or `None` if this thread does not wait any more: the other one then goes on, until its calls end or the
+    /// world is left. Meanwhile this thread counts as one that waits, so that deadlocks are found.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if no thread can be started.
+    pub fn elsewhere_while<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        calls: impl FnOnce(&ProcessGroup) -> T + Send + 'static,
+        every: Duration,
+        go_on: impl FnMut() -> bool,
+    ) -> Result<Option<T>> {
+        let group = ProcessGroup::of(self.0.clone());
+        elsewhere_while(group, (call, calls), (every, go_on))
+    }
+}
+
+impl Handle {
+    /// Runs a collective on memory that was allocated outside of this library.
+    pub(super) fn collective(&self, request: &Request<'_>, input: &Foreign, output: &Foreign) -> Result<()> {
+        let ready = Ready::new(self, request, (input, output))?;
+        let spec = ready.spec();
+        let borrowed = Borrowed::foreign(ready.input, ready.output, ready.at);
+        let borrowed = ready.arranged(borrowed);
+        self.shared.run(self.shared.state()?, request.dtype, &spec, borrowed, &ready.options).map(drop)
+    }
+
+    /// Begins a collective on memory that `held` owns; the work returns it.
+    pub(super) fn begin_collective<B: Send + 'static>(
+        &self,
+        request: &Request<'_>,
+        (input, output): (&Foreign, &Foreign),
+        held: B,
+    ) -> Result<Work<B>> {
+        let (plan, options) = self.erased_plan(request, input, output)?;
+        self.shared.begin_planned(request.collective.name(), plan, held, &options)
+    }
+
+    /// A collective that is ready to begin, and its options.
+    fn erased_plan(
+        &self,
+        request: &Request<'_>,
+        input: &Foreign,
+        output: &Foreign,
+    ) -> Result<((Planned, Aside), CallOptions)> {
+        let ready = Ready::new(self, request, (input, output))?;
+        let borrowed = ready.arranged(Borrowed::kept_foreign(ready.input, ready.output, ready.at));
+        let (spec, options) = (ready.spec(), ready.options);
+        Ok((self.shared.plan(request.dtype, &spec, borrowed, &options)?, options))
     }
 
     fn erased_message(&self, request: &MessageRequest, data: &Foreign) -> Result<(What, CallOptions)> {
@@ -271,16 +320,10 @@ impl ProcessGroup {
         }
         let options = self.options_for(call, timeout)?;
         let what = match direction {
-            Direction::Send(to) => self.outbound(dtype, memory, to, tag, Form::Plain)?,
-            Direction::Recv(from) => self.inbound(dtype, memory, from, tag)?,
+            Direction::Send(rank) => self.outbound(dtype, memory, Destination { rank, tag }, Form::Plain)?,
+            Direction::Recv(source) => self.inbound(dtype, memory, Origin { source, tag })?,
         };
         Ok((what.named(alias), options))
-    }
-
-    /// The options of this handle, with this timeout if there is one.
-    fn options_for(&self, call: &'static str, timeout: Option<Duration>) -> Result<CallOptions> {
-        timeout.map_or(Ok(()), |timeout| check_timeout(call, timeout))?;
-        Ok(CallOptions { timeout: timeout.or(self.options.timeout), ..self.options })
     }
 }
 
@@ -315,7 +358,7 @@ struct Known<'a> {
 
 impl<'a> Ready<'a> {
     fn new(
-        group: &ProcessGroup,
+        group: &Handle,
         request: &Request<'a>,
         (input, output): (&'a Foreign, &'a Foreign),
     ) -> Result<Self> {
@@ -449,7 +492,7 @@ fn blocks_are_whole(operand: &Operand, mut lengths: impl Iterator<Item = usize>)
 impl<'a> Known<'a> {
     /// Checks lengths of blocks against the numbers of elements of the operands.
     fn new(
-        group: &ProcessGroup,
+        group: &Handle,
         request: &Request<'a>,
         lengths: Uneven<'a>,
         (inputs, outputs): (usize, usize),

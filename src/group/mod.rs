@@ -1,10 +1,14 @@
 //! Process groups and their calls: the methods of [`ProcessGroup`]. A call checks its arguments, plans the operation, and has the
 //! runtime run it.
 
+mod calls;
 mod collective;
 mod elsewhere;
 mod erased;
+mod handle;
+mod members;
 mod membership;
+mod message;
 mod order;
 mod p2p;
 mod plan;
@@ -14,7 +18,7 @@ mod shared;
 mod tests;
 mod typed;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, time::Duration};
 
 use unisono_schedule::{
     Collective, Rank,
@@ -23,31 +27,71 @@ use unisono_schedule::{
 use unisono_transport::Limits;
 
 pub use self::{
-    erased::{Direction, MessageRequest, Request},
-    membership::describe_transport,
-    p2p::{Message, Source},
+    calls::{
+        mode::{Asynchronous, Blocking, Mode},
+        operands::{Apart, Blocks, Gathered, InPlace, Input, Operands, UnevenBlocks, uneven},
+        tensors::{TensorLists, TensorMode},
+    },
+    erased::{Direction, Erased, MessageRequest, Request},
+    members::Members,
+    membership::{describe_transport, open_transport},
+    message::{Destination, Message, Origin, Source},
     typed::buckets::GradientBuckets,
 };
 use self::{
+    handle::{Handle, check_timeout},
     plan::spec::{CallOptions, CallSpec, Pipeline, PlanOptions},
-    shared::{Membership, Shared},
 };
 use crate::{
     buffer::{Buffer, Memory},
-    config::{Config, YEAR},
+    config::Config,
     dtype::{Dtype, Element},
     error::{Error, Failure, Result},
     reduce::Reduction,
 };
 
+/// What a group has done and uses: [`ProcessGroup::usage`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The number of collective operations of the group that this rank has begun. Errors give an operation's number: `op 3` is the fourth.
+    /// A call of objects or tensors may be several operations.
+    pub operations: u64,
+    /// The bytes of registered memory that the groups of this process use now for windows, mailboxes, staging and scratch;
+    /// [buffers](ProcessGroup::buffer) are not counted. 0 after the group has ended.
+    pub memory: usize,
+    /// The largest message of a collective, in bytes: [`Config::chunk`], or less if the limit on locked memory of some rank requires it.
+    pub chunk_bytes: usize,
+}
+
 /// A handle of a group of ranks that communicate with each other: the world ([`from_env`](Self::from_env),
 /// [`join`](Self::join)), or a part of it ([`split`](Self::split), [`new_group`](Self::new_group),
 /// [`create_group`](Self::create_group)).
 ///
+/// # I have, and I want
+///
+/// | each rank has | it wants | call |
+/// |---|---|---|
+/// | elements | their sum, maximum and so on over all ranks | [`all_reduce`](Self::all_reduce), at one rank [`reduce`](Self::reduce) |
+/// | elements of all blocks | its block of the sum | [`reduce_scatter`](Self::reduce_scatter) |
+/// | a block | the blocks of all ranks | [`all_gather`](Self::all_gather), at one rank [`gather`](Self::gather) |
+/// | at one rank: elements | the same elements | [`broadcast`](Self::broadcast) |
+/// | at one rank: a block for each | its block | [`scatter`](Self::scatter) |
+/// | a block for each rank | a block of each rank | [`all_to_all`](Self::all_to_all) |
+/// | blocks of several lengths that it knows | the same | the same calls, with [`uneven`] |
+/// | blocks whose lengths others do not know | new memory | [`all_gather_v`](Self::all_gather_v), [`gather_v`](Self::gather_v), [`scatter_v`](Self::scatter_v), [`all_to_all_v`](Self::all_to_all_v) |
+/// | elements for one rank | that the rank gets them | [`send`](Self::send), [`recv`](Self::recv), [`recv_vec`](Self::recv_vec), [`send_recv`](Self::send_recv) |
+/// | values of any type | those of others | [`broadcast_object`](Self::broadcast_object) and the other calls of objects |
+/// | tensors of any shapes | those of others | [`broadcast_tensors`](Self::broadcast_tensors) and the other calls of tensors |
+/// | nothing | to wait for all | [`barrier`](Self::barrier) |
+/// | any of these | not to wait | [`begin`](Self::begin) |
+/// | any of these | another timeout, algorithm or order of reduction | [`with_timeout`](Self::with_timeout) and its siblings |
+/// | a group | a part of it | [`split`](Self::split), [`new_group`](Self::new_group), [`create_group`](Self::create_group) |
+///
 /// # Calls
 /// Every rank makes the same collective calls in the same order. A call blocks until this rank's part is done: its output is
-/// complete, and its input may be changed. Its `_async` twin returns a [`Work`](crate::Work) at once. Threads may share a group:
-/// its operations run one after the other, those of different groups concurrently.
+/// complete, and its input may be changed. A call of the handle that [`begin`](Self::begin) returns takes its operands by value and
+/// returns a [`Work`](crate::Work) at once. Threads may share a group: its operations run one after the other, those of different groups
+/// concurrently.
 ///
 /// # Failures
 /// If the calls of the ranks differ, the call fails on all of them with a [`Failure::Mismatch`], and no element of a message that
@@ -62,7 +106,7 @@ use crate::{
 ///
 /// # Ranks
 /// Roots, sources and destinations are ranks of the group, unlike `src` and `dst` of torch.distributed, which are ranks of the
-/// world. [`local`](Self::local) and [`global`](Self::global) convert. An [`Error::Argument`] names ranks of the group. All other
+/// world. [`members`](Self::members) converts. An [`Error::Argument`] names ranks of the group. All other
 /// errors name ranks of the world, except for the root in a call that they quote: `broadcast(i8, root 0)`.
 ///
 /// # Forks
@@ -73,46 +117,81 @@ use crate::{
 /// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline),
 /// [`with_reduction`](Self::with_reduction) and [`with_timeout`](Self::with_timeout) return another handle of the same group, with other options for its calls. The group
 /// ends when its last handle is dropped.
-pub struct ProcessGroup {
-    shared: Arc<Shared>,
-    options: CallOptions,
-    /// `None` in the handle of an asynchronous call, which does not keep the group from ending.
-    membership: Option<Arc<Membership>>,
+pub struct ProcessGroup<M = Blocking> {
+    handle: Handle,
+    mode: PhantomData<fn() -> M>,
 }
 
-impl fmt::Debug for ProcessGroup {
+impl<M> fmt::Debug for ProcessGroup<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ProcessGroup")
-            .field("rank", &self.rank())
-            .field("ranks", &self.size())
-            .field("provider", &self.limits().provider)
+            .field("rank", &self.handle.rank())
+            .field("ranks", &self.handle.size())
+            .field("provider", &self.handle.shared.runtime.limits.provider)
             .finish_non_exhaustive()
     }
 }
 
+impl<M> ProcessGroup<M> {
+    fn of(handle: Handle) -> Self {
+        Self { handle, mode: PhantomData }
+    }
+}
+
+/// # The group
+/// Its ranks, its memory, and how it ends.
 impl ProcessGroup {
-    /// This process's rank in this group, counted from 0. [`global_rank`](Self::global_rank) is its rank in the world.
+    /// A handle of this group whose calls return at once, with a [`Work`](crate::Work) to wait for or to await. They take their operands
+    /// by value and return them when they have ended.
+    ///
+    /// ```
+    /// # use unisono::{Config, ProcessGroup, ReduceOp};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> unisono::Result<()> {
+    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// let sum = group.begin().all_reduce(vec![1.0_f32; 1000], ReduceOp::Sum)?;
+    /// let names = group.begin().all_gather_object(&"a name".to_owned())?;
+    /// // Compute something else meanwhile.
+    /// assert_eq!(sum.wait()?[0], group.size() as f32);
+    /// assert_eq!(names.wait()?.len(), group.size());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Operations begin in the order of their calls, also where a call that blocks follows one that does not. A thread that begins a call
+    /// does not wait for a call that blocks in another thread.
+    #[must_use]
+    pub fn begin(&self) -> ProcessGroup<Asynchronous> {
+        ProcessGroup::of(self.handle.clone())
+    }
+
+    /// The calls of bindings to other languages, which know the type of elements at run time and have their memory elsewhere.
+    #[must_use]
+    pub fn erased(&self) -> Erased<'_> {
+        Erased(&self.handle)
+    }
+
+    /// This process's rank in this group, counted from 0. [`members`](Self::members) has its rank in the world.
     #[must_use]
     pub fn rank(&self) -> Rank {
-        self.shared.planner.rank
+        self.handle.rank()
     }
 
     /// The number of ranks of this group.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.shared.planner.topology.ranks
+        self.handle.size()
     }
 
     /// The configuration with which the world was joined.
     #[must_use]
     pub fn config(&self) -> &Config {
-        &self.shared.runtime.config
+        &self.handle.shared.runtime.config
     }
 
     /// The capabilities of the transport, and the name and version of its provider.
     #[must_use]
     pub fn limits(&self) -> &Limits {
-        &self.shared.runtime.limits
+        &self.handle.shared.runtime.limits
     }
 
     /// Allocates a buffer of `len` zeros in registered memory. The NIC reads it, and writes large results into it, without a copy
@@ -140,51 +219,9 @@ impl ProcessGroup {
             problem: format!("{len} elements of {} bytes are more than can be addressed", size_of::<T>()),
         };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(overflow)?;
-        let (bytes, huge) = (bytes.max(1), self.shared.runtime.config.huge_pages);
-        let region = self.shared.runtime.with(|engine| engine.transport().allocate(bytes, huge))??;
-        Buffer::new(region, len, &self.shared.runtime.registry).ok_or_else(overflow)
-    }
-
-    /// Makes a buffer of memory that is there already, such as a part of a memfd that another library or process has made
-    /// ([`Memory::of_memfd`]). It serves as one that [`buffer`](Self::buffer) allocates: the ranks of the host map the same memfd and read it
-    /// in place, but they write to it through this process. Its elements are what the memory holds, and results are seen by each process that
-    /// has mapped the memfd.
-    ///
-    /// ```
-    /// # use std::os::{fd::OwnedFd, unix::fs::FileExt};
-    /// # use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-    /// # use unisono::{Config, Memory, ProcessGroup, ReduceOp};
-    /// # use unisono_transport::inproc::Hub;
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
-    /// let file: OwnedFd = memfd_create("gradients", MemfdFlags::ALLOW_SEALING)?;
-    /// ftruncate(&file, 400_000)?;
-    /// // SAFETY: as long as `gradients` is there, nobody else writes to the file, and others read it between calls.
-    /// let memory = unsafe { Memory::of_memfd(&file, 0, 400_000)? };
-    /// let mut gradients = group.buffer_from::<f32>(memory)?;
-    /// gradients.fill(1.5);
-    /// group.all_reduce(&mut gradients, ReduceOp::Sum)?;
-    /// let mut first = [0; 4];
-    /// std::fs::File::from(file).read_exact_at(&mut first, 0)?;
-    /// assert_eq!(f32::from_ne_bytes(first), 1.5);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Transport`] if the memory cannot be registered (see `ulimit -l`); [`Error::Argument`] if it is not aligned for such
-    /// elements, or no whole number of them; [`Error::Failed`] if the group has failed.
-    pub fn buffer_from<T: Element>(&self, memory: Memory) -> Result<Buffer<T>> {
-        let (bytes, size) = (memory.len(), size_of::<T>());
-        let unfit = |what: &str| Error::Argument {
-            call: "buffer_from",
-            problem: format!("{bytes} bytes at {:p} are {what} of {size} bytes", memory.base()),
-        };
-        if !bytes.is_multiple_of(size) {
-            return Err(unfit("no whole number of elements"));
-        }
-        let unaligned = unfit("not aligned for elements");
-        let region = self.shared.runtime.with(|engine| engine.transport().register(memory))??;
-        Buffer::new(region, bytes / size, &self.shared.runtime.registry).ok_or(unaligned)
+        let (bytes, huge) = (bytes.max(1), self.handle.shared.runtime.config.huge_pages);
+        let region = self.handle.shared.runtime.with(|engine| engine.transport().allocate(bytes, huge))??;
+        Buffer::new(region, len, &self.handle.shared.runtime.registry).ok_or_else(overflow)
     }
 
     /// Ends the world and all its groups, also for ranks that are not in this group: every rank gets [`Failure::Aborted`] with
@@ -195,50 +232,40 @@ impl ProcessGroup {
     /// control characters `?`, and what follows the first 4000 characters is cut, so it should begin with what matters.
     /// Afterwards, handles are dropped without waiting, and this process may join a new world.
     pub fn abort(&self, why: &str) -> Error {
-        let runtime = &self.shared.runtime;
+        let runtime = &self.handle.shared.runtime;
         runtime.returned(runtime.fail(Failure::Aborted { rank: runtime.rank, why: why.to_owned() }))
     }
 
     /// The failure that has ended the world, if there is one; every call returns it.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        let runtime = &self.shared.runtime;
+        let runtime = &self.handle.shared.runtime;
         match runtime.check().map_err(|error| runtime.returned(error)) {
             Err(Error::Failed(failure)) => Some(failure),
             _ => None,
         }
     }
 
-    /// The name of the algorithm that this handle uses for a collective of `count` elements (as [`Collective`] counts them).
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group has failed.
-    pub fn algorithm(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<&'static str> {
-        Ok(self.choice(collective, count, dtype)?.algorithm.name)
-    }
-
     /// The algorithm, the largest message and the most lanes that this handle uses for a collective of `count` elements (as
     /// [`Collective`] counts them).
     ///
     /// # Errors
-    /// As [`Self::algorithm`].
+    /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group has failed.
     pub fn choice(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<Choice> {
-        self.shared.runtime.check()?;
-        self.shared.planner.choose(&CallSpec::new(collective, count), dtype.size(), &self.options)
+        self.handle.shared.runtime.check()?;
+        self.handle.shared.planner.choose(
+            &CallSpec::new(collective, count),
+            dtype.size(),
+            &self.handle.options,
+        )
     }
 
-    /// The number of collective operations of the group that this rank has begun. Errors give an operation's number: `op 3` is the
-    /// fourth. A call of objects or tensors may be several operations.
+    /// What the group has done and what memory the groups of this process use.
     #[must_use]
-    pub fn operations(&self) -> u64 {
-        self.shared.operations()
-    }
-
-    /// The bytes of registered memory that the groups of this process use now for windows, mailboxes, staging and scratch;
-    /// [buffers](Self::buffer) are not counted. 0 after the group has ended.
-    #[must_use]
-    pub fn memory(&self) -> usize {
-        self.shared.runtime.with(|engine| engine.memory()).unwrap_or_default()
+    pub fn usage(&self) -> Usage {
+        let memory = self.handle.shared.runtime.with(|engine| engine.memory()).unwrap_or_default();
+        let chunk_bytes = self.handle.shared.runtime.settings.chunk_bytes;
+        Usage { operations: self.handle.shared.operations(), memory, chunk_bytes }
     }
 
     /// Another handle of the same group, whose calls use only these algorithms, instead of those of [`Config::algorithm`]; the
@@ -258,14 +285,7 @@ impl ProcessGroup {
     pub fn with_algorithms(&self, algorithms: &str) -> Result<Self> {
         let selection = Selection::parse(algorithms)
             .map_err(|problem| Error::Argument { call: "with_algorithms", problem })?;
-        Ok(self.with_plan(PlanOptions { selection, ..self.options.plan }))
-    }
-
-    /// The largest message of a collective, in bytes: [`Config::chunk`], or less if the limit on locked memory of some rank
-    /// requires it.
-    #[must_use]
-    pub fn chunk_bytes(&self) -> usize {
-        self.shared.runtime.settings.chunk_bytes
+        Ok(Self::of(self.handle.with_plan(PlanOptions { selection, ..self.handle.options.plan })))
     }
 
     /// Another handle of the same group, whose calls send messages of at most `chunk_bytes` bytes on at most `lanes` lanes, instead
@@ -275,7 +295,7 @@ impl ProcessGroup {
     /// # Errors
     /// [`Error::Argument`] if a value is 0, or exceeds [`Config::chunk`] or [`Config::lanes`].
     pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
-        let config = &self.shared.runtime.config;
+        let config = &self.handle.shared.runtime.config;
         let most = [("chunk_bytes", chunk_bytes, config.chunk), ("lanes", lanes, config.lanes)];
         if let Some((name, value, most)) =
             most.into_iter().find(|&(_, value, most)| value == 0 || value > most)
@@ -283,15 +303,15 @@ impl ProcessGroup {
             let problem = format!("{name} is {value}; with this configuration it must be from 1 to {most}");
             return Err(Error::Argument { call: "with_pipeline", problem });
         }
-        Ok(self
-            .with_plan(PlanOptions { pipeline: Some(Pipeline { chunk_bytes, lanes }), ..self.options.plan }))
+        let pipeline = Some(Pipeline { chunk_bytes, lanes });
+        Ok(Self::of(self.handle.with_plan(PlanOptions { pipeline, ..self.handle.options.plan })))
     }
 
     /// Another handle of the same group, whose reductions are of this kind instead of [`Config::reduction`]. All ranks must make a
     /// call with the same.
     #[must_use]
     pub fn with_reduction(&self, reduction: Reduction) -> Self {
-        self.with_plan(PlanOptions { reduction, ..self.options.plan })
+        Self::of(self.handle.with_plan(PlanOptions { reduction, ..self.handle.options.plan }))
     }
 
     /// Another handle of the same group, whose calls have this timeout instead of [`Config::timeout`]. The ranks' timeouts may
@@ -313,27 +333,8 @@ impl ProcessGroup {
     /// [`Error::Argument`] unless it is longer than 0 and at most a year.
     pub fn with_timeout(&self, timeout: Duration) -> Result<Self> {
         check_timeout("with_timeout", timeout)?;
-        Ok(self.with_options(CallOptions { timeout: Some(timeout), ..self.options }))
-    }
-
-    fn with_plan(&self, plan: PlanOptions) -> Self {
-        self.with_options(CallOptions { plan, ..self.options })
-    }
-
-    fn with_options(&self, options: CallOptions) -> Self {
-        Self { shared: Arc::clone(&self.shared), options, membership: self.membership.clone() }
-    }
-
-    /// A handle for an asynchronous call. It does not keep the group from ending.
-    fn under_way(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), options: self.options, membership: None }
-    }
-
-    /// The first handle of a group; `parent` is the group that it was made from, `None` for the world.
-    fn of(shared: Shared, options: CallOptions, parent: Option<&Self>) -> Self {
-        let (shared, parent) = (Arc::new(shared), parent.and_then(|parent| parent.membership.clone()));
-        let membership = Some(Arc::new(Membership { shared: Arc::clone(&shared), parent }));
-        Self { shared, options, membership }
+        let options = CallOptions { timeout: Some(timeout), ..self.handle.options };
+        Ok(Self::of(self.handle.with_options(options)))
     }
 
     /// On the world: leaves it and all groups in good order; no calls are possible afterwards. Every rank must call it, as any
@@ -358,15 +359,50 @@ impl ProcessGroup {
     /// theirs, or if a message of any group was not received. All ranks get the same failure. A pending receive without a message
     /// is no failure: its [`Work`](crate::Work) ends with an error.
     pub fn leave(self) -> Result<()> {
-        self.shared.shut_down()
+        self.handle.shared.shut_down()
     }
 }
 
-/// An error unless a call can have this timeout.
-fn check_timeout(call: &'static str, timeout: Duration) -> Result<()> {
-    if !timeout.is_zero() && timeout <= YEAR {
-        return Ok(());
+impl<T: Element> Buffer<T> {
+    /// Makes a buffer of memory that is there already, such as a part of a memfd that another library or process has made
+    /// ([`Memory::of_memfd`]). It serves as one that [`ProcessGroup::buffer`] allocates: the ranks of the host map the same memfd and read it
+    /// in place, but they write to it through this process. Its elements are what the memory holds, and results are seen by each process that
+    /// has mapped the memfd.
+    ///
+    /// ```
+    /// # use std::os::{fd::OwnedFd, unix::fs::FileExt};
+    /// # use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    /// # use unisono::{Buffer, Config, Memory, ProcessGroup, ReduceOp};
+    /// # use unisono_transport::inproc::Hub;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+    /// let file: OwnedFd = memfd_create("gradients", MemfdFlags::ALLOW_SEALING)?;
+    /// ftruncate(&file, 400_000)?;
+    /// // SAFETY: as long as `gradients` is there, nobody else writes to the file, and others read it between calls.
+    /// let memory = unsafe { Memory::of_memfd(&file, 0, 400_000)? };
+    /// let mut gradients = Buffer::<f32>::of(&group, memory)?;
+    /// gradients.fill(1.5);
+    /// group.all_reduce(&mut gradients, ReduceOp::Sum)?;
+    /// let mut first = [0; 4];
+    /// std::fs::File::from(file).read_exact_at(&mut first, 0)?;
+    /// assert_eq!(f32::from_ne_bytes(first), 1.5);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Transport`](crate::Error::Transport) if the memory cannot be registered (see `ulimit -l`); [`Error::Argument`](crate::Error::Argument) if it is not aligned for such
+    /// elements, or no whole number of them; [`Error::Failed`](crate::Error::Failed) if the group has failed.
+    pub fn of(group: &ProcessGroup, memory: Memory) -> Result<Self> {
+        let (bytes, size) = (memory.len(), size_of::<T>());
+        let unfit = |what: &str| Error::Argument {
+            call: "Buffer::of",
+            problem: format!("{bytes} bytes at {:p} are {what} of {size} bytes", memory.base()),
+        };
+        if !bytes.is_multiple_of(size) {
+            return Err(unfit("no whole number of elements"));
+        }
+        let unaligned = unfit("not aligned for elements");
+        let region = group.handle.shared.runtime.with(|engine| engine.transport().register(memory))??;
+        Self::new(region, bytes / size, &group.handle.shared.runtime.registry).ok_or(unaligned)
     }
-    let problem = format!("the timeout is {timeout:?}; it must be longer than 0 and at most a year");
-    Err(Error::Argument { call, problem })
 }

@@ -1,4 +1,4 @@
-//! Messages between two ranks of a group: blocking and asynchronous, one or several at once.
+//! How messages between two ranks of a group run: one or several at once, waited for or begun.
 
 use std::sync::Arc;
 
@@ -10,203 +10,89 @@ use crate::{
     dtype::{Alias, Dtype, Element},
     engine::{Action, Done, Inbound, Memory, Outbound, Outcome, Place, Receipts, What},
     error::{Error, Result},
-    group::{ProcessGroup, plan::spec::CallOptions, sequence::Sequence, shared::Shared},
+    group::{
+        collective::check::{read, write},
+        handle::Handle,
+        message::{Destination, Message, Origin, Source},
+        plan::spec::CallOptions,
+        sequence::Sequence,
+        shared::Shared,
+    },
     tensor::Tensor,
     work::Work,
 };
 
-/// The sender of a message to be received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// This rank of the group.
-    Rank(Rank),
-    /// Any rank: the earliest message with the tag.
-    Any,
-}
-
-impl From<Rank> for Source {
-    fn from(rank: Rank) -> Self {
-        Self::Rank(rank)
-    }
-}
-
-/// One message of a [`ProcessGroup::batch_isend_irecv`].
-#[derive(Debug)]
-pub enum Message<B> {
-    /// A send.
-    Send {
-        /// The elements to send.
-        data: B,
-        /// The receiver.
-        to: Rank,
-        /// As in [`ProcessGroup::send`].
-        tag: u32,
-    },
-    /// A receive.
-    Recv {
-        /// The memory to receive into.
-        data: B,
-        /// The sender.
-        from: Source,
-        /// As in [`ProcessGroup::recv`].
-        tag: u32,
-    },
-}
-
-impl ProcessGroup {
-    /// Sends `data` to a rank, which receives it by [`recv`](Self::recv) with the same tag. Returns when `data` may be
-    /// changed; the message may not have been received then.
-    ///
-    /// Messages from one rank to another with the same tag are received in the order in which they were sent; messages with
-    /// different tags in any order. Messages and collectives do not wait for each other.
-    ///
-    /// A message of up to [`crate::Config::eager`] bytes is sent at once. A larger one is sent when the receiver has posted the
-    /// receive. If the receiver is blocked meanwhile, in a send, in a collective or in the receive of another message, it
-    /// buffers the message instead, as an unexpected message: up to 256 MiB in each group, and without that limit if the two
-    /// ranks send to each other. So ranks that all send before they receive do not deadlock. For more, post the receive first
-    /// ([`irecv`](Self::irecv)).
-    ///
-    /// ```
-    /// # use unisono::{Config, ProcessGroup, Source};
-    /// # use unisono_transport::inproc::Hub;
-    /// # fn main() -> unisono::Result<()> {
-    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
-    /// let (right, size) = ((group.rank() + 1) % group.size(), group.size());
-    /// group.send(&[group.rank() as i32], right, 7)?;
-    /// let mut data = [0];
-    /// let from = group.recv(&mut data, Source::Any, 7)?;
-    /// assert_eq!((data, from), ([from as i32], (group.rank() + size - 1) % size));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the receiver asked for another length or type, if a
-    /// large message is not received before the deadline, or if the group has failed.
-    pub fn send<T: Element>(&self, data: &[T], to: Rank, tag: u32) -> Result<()> {
+impl Handle {
+    pub(crate) fn send<T: Element>(&self, data: &[T], to: Destination) -> Result<()> {
         let borrowed = Borrowed::apart(data, &mut []);
-        self.wait(self.outbound(T::DTYPE, &borrowed.input, to, tag, Form::Plain)?).map(drop)
+        self.wait(self.outbound(T::DTYPE, &borrowed.input, to, Form::Plain)?).map(drop)
     }
 
-    /// Receives the earliest message with this tag from that rank, or from any ([`Source::Any`]). `data` must be as long as the
-    /// message. Returns the sender.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there is no such rank; [`Error::Failed`] if the message has another length or type, if none
-    /// arrives before the deadline, or if the group has failed.
-    pub fn recv<T: Element>(&self, data: &mut [T], from: impl Into<Source>, tag: u32) -> Result<Rank> {
+    pub(crate) fn recv<T: Element>(&self, data: &mut [T], from: Origin) -> Result<Rank> {
         let borrowed = Borrowed::apart(&[], data);
-        Ok(sender(&self.wait(self.inbound(T::DTYPE, &borrowed.output, from.into(), tag)?)?.received))
+        Ok(sender(&self.wait(self.inbound(T::DTYPE, &borrowed.output, from)?)?.received))
     }
 
-    /// Receives a message of `T` of any length. Returns its elements and its sender.
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv), but for any length; [`Error::Failed`] also if memory is short.
-    pub fn recv_vec<T: Element>(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<T>, Rank)> {
-        elements(self.wait(self.fresh_elements(T::DTYPE, from.into(), tag)?)?.received)
-    }
-
-    /// Sends `data` to a rank and concurrently receives a message into `into`: for two ranks that exchange data, or for a ring.
-    /// Returns the sender of the received message.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send) and [`recv`](Self::recv).
-    pub fn send_recv<T: Element>(
+    pub(crate) fn send_recv<T: Element>(
         &self,
         data: &[T],
-        to: Rank,
+        to: Destination,
         into: &mut [T],
-        from: impl Into<Source>,
-        tag: u32,
+        from: Origin,
     ) -> Result<Rank> {
-        let what = self.both(T::DTYPE, &Borrowed::apart(data, into), to, from.into(), tag)?;
+        let what = self.both(T::DTYPE, &Borrowed::apart(data, into), to, from)?;
         Ok(sender(&self.wait(what)?.received))
     }
 
-    /// Begins a [`send`](Self::send). [`Work::wait`] returns `data`.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send), here or from the wait.
-    pub fn isend<B: Owned>(&self, mut data: B, to: Rank, tag: u32) -> Result<Work<B>> {
-        let borrowed = Borrowed::kept(&mut data, &mut Vec::<u8>::new());
-        let what = self.outbound(B::Element::DTYPE, &borrowed.input, to, tag, Form::Plain)?;
+    pub(crate) fn begin_send<B: Owned>(&self, data: B, to: Destination) -> Result<Work<B>> {
+        let borrowed = Borrowed::kept(read("send", &data)?, &mut [0_u8; 0]);
+        let what = self.outbound(B::Element::DTYPE, &borrowed.input, to, Form::Plain)?;
         let outcome = self.start(what, Some(Box::new(data)))?;
         Ok(Work::new(outcome, &self.shared.driver()))
     }
 
-    /// Begins a [`recv`](Self::recv). [`Work::wait`] returns `data`, filled, and the sender.
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv), here or from the wait.
-    pub fn irecv<B: Owned>(&self, mut data: B, from: impl Into<Source>, tag: u32) -> Result<Work<(B, Rank)>> {
-        let borrowed = Borrowed::kept(&mut Vec::<u8>::new(), &mut data);
-        let what = self.inbound(B::Element::DTYPE, &borrowed.output, from.into(), tag)?;
+    pub(crate) fn begin_recv<B: Owned>(&self, mut data: B, from: Origin) -> Result<Work<(B, Rank)>> {
+        let borrowed = Borrowed::kept(&[0_u8; 0], write("recv", &mut data)?);
+        let what = self.inbound(B::Element::DTYPE, &borrowed.output, from)?;
         let outcome = self.start(what, Some(Box::new(data)))?;
         Ok(Work::received(outcome, &self.shared.driver()))
     }
 
-    /// Begins a [`recv_vec`](Self::recv_vec).
-    ///
-    /// # Errors
-    /// As [`recv_vec`](Self::recv_vec), here or from the wait.
-    pub fn recv_vec_async<T: Element>(
+    pub(crate) fn begin_send_recv<I, O>(
         &self,
-        from: impl Into<Source>,
-        tag: u32,
-    ) -> Result<Work<(Vec<T>, Rank)>> {
-        let what = self.fresh_elements(T::DTYPE, from.into(), tag)?;
-        let steps = |sequence: Sequence<'static>| async move { sequence.messages(what).await };
-        self.later("recv_vec", steps, elements)
-    }
-
-    /// Begins a [`send_recv`](Self::send_recv). [`Work::wait`] returns `data`, `into`, filled, and the sender.
-    ///
-    /// # Errors
-    /// As [`send_recv`](Self::send_recv), here or from the wait.
-    pub fn send_recv_async<I, O>(
-        &self,
-        mut data: I,
-        to: Rank,
-        mut into: O,
-        from: impl Into<Source>,
-        tag: u32,
-    ) -> Result<Work<(I, O, Rank)>>
+        (data, mut into): (I, O),
+        to: Destination,
+        from: Origin,
+    ) -> Result<Work<((I, O), Rank)>>
     where
         I: Owned,
         O: Owned<Element = I::Element>,
     {
-        let from = from.into();
-        let steps = |sequence: Sequence<'static>| async move {
-            let borrowed = Borrowed::apart(data.elements(), into.elements());
-            let both = sequence.group.both(I::Element::DTYPE, &borrowed, to, from, tag)?;
+        let steps = |sequence: Sequence| async move {
+            let borrowed = Borrowed::apart(read("send_recv", &data)?, write("send_recv", &mut into)?);
+            let both = sequence.group.both(I::Element::DTYPE, &borrowed, to, from)?;
             let from = sender(&sequence.messages(both).await?);
-            Ok((data, into, from))
+            Ok(((data, into), from))
         };
         self.later("send_recv", steps, Ok)
     }
 
-    /// Begins several messages; if one of them is invalid, none begins. Returns a [`Work`] for each, in the given order; its
-    /// [`wait`](Work::wait) returns the data and the receiver or sender. The messages do not wait for each other, in whatever
-    /// order the two ranks give them.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send) and [`recv`](Self::recv), here or from the waits.
-    pub fn batch_isend_irecv<B: Owned>(
+    /// Begins several messages; if one of them is invalid, none begins.
+    pub(crate) fn begin_messages<B: Owned>(
         &self,
-        batch: impl IntoIterator<Item = Message<B>>,
+        messages: impl IntoIterator<Item = Message<B>>,
     ) -> Result<Vec<Work<(B, Rank)>>> {
         let mut ready = Vec::new();
-        for message in batch {
-            let nothing = &mut Vec::<u8>::new();
+        for message in messages {
+            let dtype = B::Element::DTYPE;
             ready.push(match message {
-                Message::Send { mut data, to, tag } => {
-                    let borrowed = Borrowed::kept(&mut data, nothing);
-                    let dtype = B::Element::DTYPE;
-                    (self.outbound(dtype, &borrowed.input, to, tag, Form::Plain)?, data, Some(to))
+                Message::Send(data, to) => {
+                    let borrowed = Borrowed::kept(read("send", &data)?, &mut [0_u8; 0]);
+                    (self.outbound(dtype, &borrowed.input, to, Form::Plain)?, data, Some(to.rank))
                 }
-                Message::Recv { mut data, from, tag } => {
-                    let borrowed = Borrowed::kept(nothing, &mut data);
-                    (self.inbound(B::Element::DTYPE, &borrowed.output, from, tag)?, data, None)
+                Message::Recv(mut data, from) => {
+                    let borrowed = Borrowed::kept(&[0_u8; 0], write("recv", &mut data)?);
+                    (self.inbound(dtype, &borrowed.output, from)?, data, None)
                 }
             });
         }
@@ -233,8 +119,7 @@ impl ProcessGroup {
         &self,
         dtype: Dtype,
         memory: &Operand,
-        to: Rank,
-        tag: u32,
+        Destination { rank: to, tag }: Destination,
         form: Form,
     ) -> Result<What> {
         self.partner("send", to)?;
@@ -245,26 +130,25 @@ impl ProcessGroup {
     }
 
     /// A receive into memory in one piece.
-    pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Source, tag: u32) -> Result<What> {
-        let from = self.source("recv", from)?;
+    pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Origin) -> Result<What> {
+        let (source, tag) = (self.source("recv", from.source)?, from.tag);
         let Operand { region: output, registered, .. } =
             memory.clone().found_in(&self.shared.runtime.registry);
         let count = output.len() / dtype.size();
         let place = Place::There { output, count, registered };
-        Ok(receive(dtype, from, tag, place))
+        Ok(receive(dtype, source, tag, place))
     }
 
     /// A receive into new memory.
-    fn fresh_elements(&self, dtype: Dtype, from: Source, tag: u32) -> Result<What> {
+    pub(crate) fn fresh_elements(&self, dtype: Dtype, from: Origin) -> Result<What> {
         let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
-        let from = self.source("recv_vec", from)?;
-        Ok(receive(dtype, from, tag, place))
+        Ok(receive(dtype, self.source("recv_vec", from.source)?, from.tag, place))
     }
 
     /// A receive and a send that run concurrently.
-    fn both(&self, dtype: Dtype, borrowed: &Borrowed<'_>, to: Rank, from: Source, tag: u32) -> Result<What> {
-        let inbound = self.inbound(dtype, &borrowed.output, from, tag)?;
-        Ok(What::Several(vec![inbound, self.outbound(dtype, &borrowed.input, to, tag, Form::Plain)?]))
+    fn both(&self, dtype: Dtype, borrowed: &Borrowed<'_>, to: Destination, from: Origin) -> Result<What> {
+        let inbound = self.inbound(dtype, &borrowed.output, from)?;
+        Ok(What::Several(vec![inbound, self.outbound(dtype, &borrowed.input, to, Form::Plain)?]))
     }
 
     /// The sender, if it is a rank of this group; `None` for any.

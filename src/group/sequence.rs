@@ -21,22 +21,22 @@ use crate::{
     dtype::Dtype,
     engine::{Action, Done, Memory, Next, Receipts, What},
     error::{Error, Failure, Result},
-    group::{ProcessGroup, order::Engaged, plan::spec::CallSpec, shared::Shared},
+    group::{calls::mode::Mode, handle::Handle, plan::spec::CallSpec, shared::Shared},
     work::{Opening, Work},
 };
 
 /// Runs the operations of one call, one after the other.
-pub(crate) struct Sequence<'s> {
+pub(crate) struct Sequence {
     /// The call's handle of the group.
-    pub group: ProcessGroup,
-    how: How<'s>,
+    pub group: Handle,
+    how: How,
     /// The number of the call's latest operation.
     latest: Option<u64>,
 }
 
-enum How<'s> {
-    /// The caller waits for each operation. No other collective call of the group comes between.
-    Now(#[expect(dead_code, reason = "it proves that the call has the group's state")] &'s Engaged<'s>),
+enum How {
+    /// The caller waits for each operation, and has the group's state: no other collective call of the group comes between.
+    Now,
     /// The caller waits for each operation; they are messages, which may come between other calls.
     Beside,
     /// The driver polls the call again when the operation has ended.
@@ -59,7 +59,7 @@ impl Between {
     }
 }
 
-impl Sequence<'_> {
+impl Sequence {
     /// Runs a collective. The borrowed memory must not be touched before it has ended.
     pub(crate) async fn run(
         &mut self,
@@ -67,9 +67,9 @@ impl Sequence<'_> {
         spec: &CallSpec<'_>,
         borrowed: Borrowed<'_>,
     ) -> Result<()> {
-        let ProcessGroup { shared, options, .. } = &self.group;
+        let Handle { shared, options, .. } = &self.group;
         let done = match &self.how {
-            How::Now(_) => shared.run((), dtype, spec, borrowed, options),
+            How::Now => shared.run((), dtype, spec, borrowed, options),
             How::Beside => shared.run(shared.state()?, dtype, spec, borrowed, options),
             How::Later(between) => {
                 let mut aside = Aside::new();
@@ -101,30 +101,25 @@ impl Sequence<'_> {
     /// [`run`](Self::run).
     pub(crate) async fn messages(&self, what: What) -> Result<Receipts> {
         match &self.how {
-            How::Now(_) | How::Beside => Ok(self.group.wait(what)?.received),
+            How::Now | How::Beside => Ok(self.group.wait(what)?.received),
             How::Later(between) => Ok(between.ask(what).await.received),
         }
     }
-
-    /// The number of the call's latest operation; 0 before the first.
-    pub(crate) fn op(&self) -> u64 {
-        self.latest.unwrap_or_default()
-    }
 }
 
-impl ProcessGroup {
+impl Handle {
     /// Runs a call of collectives to its end.
-    pub(crate) fn now<R>(&self, call: impl AsyncFnOnce(Sequence<'_>) -> Result<R>) -> Result<R> {
-        let engaged = self.shared.engage()?;
-        self.at_once(How::Now(&engaged), call)
+    pub(crate) fn now<R>(&self, call: impl AsyncFnOnce(Sequence) -> Result<R>) -> Result<R> {
+        let _engaged = self.shared.engage()?;
+        self.at_once(How::Now, call)
     }
 
     /// Runs a call of messages to its end.
-    pub(crate) fn beside<R>(&self, call: impl AsyncFnOnce(Sequence<'_>) -> Result<R>) -> Result<R> {
+    pub(crate) fn beside<R>(&self, call: impl AsyncFnOnce(Sequence) -> Result<R>) -> Result<R> {
         self.at_once(How::Beside, call)
     }
 
-    fn at_once<'s, R>(&self, how: How<'s>, call: impl AsyncFnOnce(Sequence<'s>) -> Result<R>) -> Result<R> {
+    fn at_once<R>(&self, how: How, call: impl AsyncFnOnce(Sequence) -> Result<R>) -> Result<R> {
         let end = pin!(call(self.sequence(how))).poll(&mut Context::from_waker(Waker::noop()));
         match end {
             Poll::Ready(Err(Error::Failed(failure))) => Err(self.shared.over(failure)),
@@ -133,7 +128,48 @@ impl ProcessGroup {
         }
     }
 
-    fn sequence<'s>(&self, how: How<'s>) -> Sequence<'s> {
+    /// Runs a call of collectives to its end or begins it, as the mode says. `open` makes the result of what the steps return, on the
+    /// thread that waits.
+    pub(crate) fn run_steps<M, R, T, F>(
+        &self,
+        name: &'static str,
+        steps: impl FnOnce(Sequence) -> F,
+        open: impl FnOnce(R) -> Result<T> + Send + 'static,
+    ) -> Result<M::Returns<T>>
+    where
+        M: Mode,
+        F: Future<Output = Result<R>> + Send + 'static,
+        R: Send + 'static,
+        T: Send + 'static,
+    {
+        M::run(
+            (steps, open),
+            |(steps, open)| open(self.now(async |sequence| steps(sequence).await)?),
+            |(steps, open)| self.later(name, steps, open),
+        )
+    }
+
+    /// The same for a call of messages.
+    pub(crate) fn run_beside<M, R, T, F>(
+        &self,
+        name: &'static str,
+        steps: impl FnOnce(Sequence) -> F,
+        open: impl FnOnce(R) -> Result<T> + Send + 'static,
+    ) -> Result<M::Returns<T>>
+    where
+        M: Mode,
+        F: Future<Output = Result<R>> + Send + 'static,
+        R: Send + 'static,
+        T: Send + 'static,
+    {
+        M::run(
+            (steps, open),
+            |(steps, open)| open(self.beside(async |sequence| steps(sequence).await)?),
+            |(steps, open)| self.later(name, steps, open),
+        )
+    }
+
+    fn sequence(&self, how: How) -> Sequence {
         Sequence { group: self.under_way(), how, latest: None }
     }
 
@@ -141,7 +177,7 @@ impl ProcessGroup {
     pub(crate) fn later<R, T, F>(
         &self,
         name: &'static str,
-        call: impl FnOnce(Sequence<'static>) -> F,
+        call: impl FnOnce(Sequence) -> F,
         open: impl FnOnce(R) -> Result<T> + Send + 'static,
     ) -> Result<Work<T>>
     where

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_schedule::{Collective, Rank};
+use unisono_schedule::Collective;
 
 use crate::{
     buffer::{Aside, Borrowed, Overlap, SpanError},
@@ -21,6 +21,7 @@ use crate::{
     },
     error::{Error, Failure, Result},
     group::{
+        members::Members,
         order::{Engaged, Order, State},
         plan::{
             CallTraits, PlannedCall, Planner,
@@ -44,7 +45,7 @@ pub(crate) struct Shared {
     /// Plans calls; has this rank's number in the group, and how its ranks are spread over hosts and cores.
     pub planner: Planner,
     /// The ranks in the world of all members, by rank.
-    pub members: Vec<Rank>,
+    pub members: Members,
     pub name: String,
     /// The group's name and members, for errors; `None` for the world.
     pub label: Option<Arc<str>>,

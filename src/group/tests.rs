@@ -45,7 +45,7 @@ mod work;
 impl ProcessGroup {
     /// Starts to keep the steps of this process's operations, and returns those that were kept so far.
     fn keep_trace(&self) -> Vec<crate::engine::Traced> {
-        self.shared.runtime.with(|engine| engine.keep_trace()).unwrap()
+        self.handle.shared.runtime.with(|engine| engine.keep_trace()).unwrap()
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn world<R: Send>(
 /// something else.
 fn hear(group: &ProcessGroup) -> Result<()> {
     for _ in 0..20_000 {
-        group.algorithm(Collective::Barrier, 0, Dtype::U8)?;
+        group.choice(Collective::Barrier, 0, Dtype::U8)?;
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
@@ -137,7 +137,7 @@ fn operations<T: Element + PartialEq + fmt::Debug>(group: &ProcessGroup, of: fn(
             let input: Vec<T> = (0..count).map(|i| of(value(rank, i))).collect();
             let wanted: Vec<T> = (0..count).map(reduced).collect();
             let mut output = vec![of(0); count];
-            group.all_reduce_into(&input, &mut output, op).unwrap();
+            group.all_reduce((&input, &mut output), op).unwrap();
             assert_eq!(output, wanted, "{op} of {}", T::DTYPE);
             let mut data = input;
             group.all_reduce(&mut data, op).unwrap();
@@ -146,10 +146,10 @@ fn operations<T: Element + PartialEq + fmt::Debug>(group: &ProcessGroup, of: fn(
             let input: Vec<T> = (0..ranks * count).map(|i| of(value(rank, i))).collect();
             let wanted: Vec<T> = (0..count).map(|i| reduced(rank * count + i)).collect();
             let mut output = vec![of(0); count];
-            group.reduce_scatter(&input, &mut output, op).unwrap();
+            group.reduce_scatter((&input, &mut output), op).unwrap();
             assert_eq!(output, wanted, "reduce_scatter {op} of {}", T::DTYPE);
             let mut data = input;
-            assert_eq!(group.reduce_scatter_in_place(&mut data, op).unwrap(), wanted);
+            assert_eq!(group.reduce_scatter(&mut data, op).unwrap(), wanted);
         }
     }
 }
@@ -188,11 +188,11 @@ fn averages_gathers_broadcasts_and_buffers() {
         assert_eq!(data[9], (rank * 9) as f32, "outside of the slice nothing changes");
 
         let mut all = vec![0_u16; 3 * 77];
-        group.all_gather(&[rank as u16; 77], &mut all).unwrap();
+        group.all_gather((&[rank as u16; 77], &mut all)).unwrap();
         assert!(all.chunks(77).enumerate().all(|(from, block)| block.iter().all(|&x| x == from as u16)));
         all.fill(9);
         all[rank * 77..][..77].fill(40 + rank as u16);
-        group.all_gather_in_place(&mut all).unwrap();
+        group.all_gather(&mut all).unwrap();
         assert!(all.chunks(77).enumerate().all(|(from, block)| block.iter().all(|&x| x == 40 + from as u16)));
 
         for root in 0..3 {
@@ -221,16 +221,16 @@ fn chunks_may_be_smaller_than_eager_messages() {
                 group.broadcast(&mut data, root).unwrap();
                 assert!(data.iter().all(|&it| it == 7), "broadcast of {len}");
                 let mut all = vec![0; if rank == root { ranks * len } else { 0 }];
-                group.gather(&vec![rank as u8; len], &mut all, root).unwrap();
+                group.gather((&vec![rank as u8; len], &mut all), root).unwrap();
                 assert!(
                     all.iter().enumerate().all(|(at, &it)| usize::from(it) == at / len),
                     "gather of {len}"
                 );
                 let mut block = vec![99; len];
-                group.scatter(&all, &mut block, root).unwrap();
+                group.scatter((&all, &mut block), root).unwrap();
                 assert!(block.iter().all(|&it| usize::from(it) == rank), "scatter of {len}");
                 let mut all = vec![0; ranks * len];
-                group.all_to_all(&vec![rank as u8; ranks * len], &mut all).unwrap();
+                group.all_to_all((&vec![rank as u8; ranks * len], &mut all)).unwrap();
                 assert!(
                     all.iter().enumerate().all(|(at, &it)| usize::from(it) == at / len),
                     "all_to_all of {len}"
@@ -249,10 +249,10 @@ fn bad_arguments_are_errors_and_the_group_goes_on() {
         let mut ten = [0.0_f32; 10];
         let errors = [
             group.all_reduce(&mut ten, ReduceOp::BitOr).unwrap_err(),
-            group.all_reduce_into(&[1.0_f32; 9], &mut ten, ReduceOp::Sum).unwrap_err(),
-            group.reduce_scatter(&[1.0_f32; 19], &mut ten, ReduceOp::Sum).unwrap_err(),
-            group.reduce_scatter_in_place(&mut ten[..9], ReduceOp::Sum).unwrap_err(),
-            group.all_gather(&[1.0_f32; 6], &mut ten).unwrap_err(),
+            group.all_reduce((&[1.0_f32; 9], &mut ten), ReduceOp::Sum).unwrap_err(),
+            group.reduce_scatter((&[1.0_f32; 19], &mut ten), ReduceOp::Sum).unwrap_err(),
+            group.reduce_scatter(&mut ten[..9], ReduceOp::Sum).unwrap_err(),
+            group.all_gather((&[1.0_f32; 6], &mut ten)).unwrap_err(),
             group.broadcast(&mut ten, 2).unwrap_err(),
             group.buffer::<u64>(usize::MAX / 4).unwrap_err(),
         ];
@@ -411,11 +411,11 @@ fn ranks_that_disagree_about_one_long_write_find_out() {
         (|it| it.broadcast(&mut vec![1_u8; LONG], 0), |it| it.broadcast(&mut [1_u8; 8], 0)),
         (|it| it.broadcast(&mut vec![1_u8; LONG], 0), |it| it.broadcast(&mut vec![1_u8; LONG], 1)),
         (
-            |it| it.scatter(&vec![1_u8; 2 * LONG], &mut vec![0; LONG], 0),
-            |it| it.scatter(&[], &mut [0_u8; 8], 0),
+            |it| it.scatter((&vec![1_u8; 2 * LONG], &mut vec![0; LONG]), 0),
+            |it| it.scatter((&[], &mut [0_u8; 8]), 0),
         ),
-        (|it| it.gather(&[1_u8; 8], &mut [0; 16], 0), |it| it.gather(&vec![1_u8; LONG], &mut [], 0)),
-        (|it| it.all_gather(&vec![1_u8; LONG], &mut vec![0; 2 * LONG]), |it| it.barrier()),
+        (|it| it.gather((&[1_u8; 8], &mut [0; 16]), 0), |it| it.gather((&vec![1_u8; LONG], &mut []), 0)),
+        (|it| it.all_gather((&vec![1_u8; LONG], &mut vec![0; 2 * LONG])), |it| it.barrier()),
     ];
     for (number, (one, other)) in long.into_iter().enumerate() {
         let messages = world(

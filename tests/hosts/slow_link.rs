@@ -55,11 +55,8 @@ fn play_measures(_: &str) -> rank::Outcome {
     let mut messages = Vec::new();
     for (bytes, long) in SIZES {
         let mut data = vec![1.0_f32; bytes.div_ceil(4)];
-        let chosen = group.algorithm(
-            unisono::schedule::Collective::AllReduce,
-            data.len(),
-            unisono::dtype::Dtype::F32,
-        )?;
+        let collective = unisono::schedule::Collective::AllReduce;
+        let chosen = group.choice(collective, data.len(), unisono::dtype::Dtype::F32)?.algorithm.name;
         let mut times = Vec::new();
         for name in ALGORITHMS {
             let handle = group.with_algorithms(name)?;

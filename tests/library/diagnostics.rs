@@ -70,9 +70,9 @@ fn the_compiler_names_the_types_that_can_be_sent() {
 
 #[test]
 fn the_compiler_says_what_an_asynchronous_call_keeps() {
-    assert_eq!(said("group.all_reduce_async(vec![1_u64], ReduceOp::Sum)?.wait()?;"), "");
+    assert_eq!(said("group.begin().all_reduce(vec![1_u64], ReduceOp::Sum)?.wait()?;"), "");
     for memory in ["&mut [1_u64][..]", "[1_u64]", "&mut vec![1_u64]"] {
-        let message = said(&format!("group.all_reduce_async({memory}, ReduceOp::Sum)?.wait()?;"));
+        let message = said(&format!("group.begin().all_reduce({memory}, ReduceOp::Sum)?.wait()?;"));
         for wanted in
             ["an asynchronous call cannot keep a `", "pass a `Vec` or a `Buffer` of elements by value"]
         {

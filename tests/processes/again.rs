@@ -39,7 +39,7 @@ fn aborts(_: &str) -> rank::Outcome {
     rank::meet(&world);
     let messages = thread::scope(|scope| {
         let receives = scope.spawn(|| {
-            failure(world.recv(&mut [0_u8], world.rank(), 7).map(drop)).map_err(|it| it.to_string())
+            failure(world.recv(&mut [0_u8], (world.rank(), 7)).map(drop)).map_err(|it| it.to_string())
         });
         let reduces = (world.rank() != 1).then(|| {
             scope.spawn(|| failure(world.all_reduce(&mut [1_u8], ReduceOp::Sum)).map_err(|it| it.to_string()))
@@ -95,11 +95,11 @@ fn aborts_at_exit(_: &str) -> rank::Outcome {
     let world = WORLD.get_or_init(|| join().expect("the world forms"));
     rank::meet(world);
     if world.rank() != 0 {
-        say("failure", failure(world.recv(&mut [0_u8], 0, 8).map(drop))?);
+        say("failure", failure(world.recv(&mut [0_u8], (0, 8)).map(drop))?);
         return Ok(());
     }
     forking::at_exit(last_words)?;
-    thread::spawn(|| world.recv(&mut [0_u8], 1, 7));
+    thread::spawn(|| world.recv(&mut [0_u8], (1, 7)));
     thread::spawn(|| world.all_reduce(&mut [1_u8], ReduceOp::Sum));
     thread::sleep(Duration::from_millis(200));
     std::process::exit(0);
@@ -132,7 +132,7 @@ fn again(_: &str) -> rank::Outcome {
             buffer.fill(1);
             group.all_reduce(&mut buffer[..], ReduceOp::Sum)?;
             ensure!(buffer.iter().all(|it| *it as usize == ranks), "a wrong sum in world {round}");
-            let work = group.all_reduce_async(vec![1_u64; 3], ReduceOp::Sum)?;
+            let work = group.begin().all_reduce(vec![1_u64; 3], ReduceOp::Sum)?;
             ensure!(work.wait()? == vec![ranks as u64; 3], "a wrong sum in world {round}");
         }
         // No rank ends the group while another is still in a call that must succeed; this one may fail.

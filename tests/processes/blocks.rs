@@ -64,12 +64,12 @@ impl Blocks<'_> {
         let mine = wanted[rank * count..(rank + 1) * count].to_vec();
         let input = self.check.room(mine.clone(), self.registered)?;
         let mut output = self.check.room(vec![T::of(99); ranks * count], self.registered)?;
-        group.gather(&input, &mut output, root)?;
+        group.gather((&input[..], &mut output[..]), root)?;
         let untouched = vec![T::of(99); ranks * count];
         expect(&self.what::<T>("gather"), &output, if rank == root { &wanted } else { &untouched })?;
         output[rank * count..(rank + 1) * count].copy_from_slice(&mine);
         let mut data = if rank == root { output } else { input };
-        group.gather_in_place(&mut data, root)?;
+        group.gather(&mut data[..], root)?;
         expect(&self.what::<T>("gather in place"), &data, if rank == root { &wanted } else { &mine })?;
         Ok(())
     }
@@ -82,11 +82,11 @@ impl Blocks<'_> {
         let input =
             self.check.room(if rank == root { whole.clone() } else { Vec::new() }, self.registered)?;
         let mut output = self.check.room(vec![T::of(99); count], self.registered)?;
-        group.scatter(&input, &mut output, root)?;
+        group.scatter((&input[..], &mut output[..]), root)?;
         expect(&self.what::<T>("scatter"), &output, wanted)?;
         output.fill(T::of(98));
         let mut data = if rank == root { input } else { output };
-        let block = group.scatter_in_place(&mut data, root)?;
+        let block = group.scatter(&mut data[..], root)?;
         expect(&self.what::<T>("scatter in place"), block, wanted)?;
         expect(
             &self.what::<T>("all of scatter in place"),
@@ -103,11 +103,11 @@ impl Blocks<'_> {
         let wanted = self.all(|from| self.of(from, rank, count));
         let input = self.check.room(mine.clone(), self.registered)?;
         let mut output = self.check.room(vec![T::of(99); ranks * count], self.registered)?;
-        group.all_to_all(&input, &mut output)?;
+        group.all_to_all((&input[..], &mut output[..]))?;
         expect(&self.what::<T>("all_to_all"), &output, &wanted)?;
         expect(&self.what::<T>("the input of all_to_all"), &input, &mine)?;
         let mut data = input;
-        group.all_to_all_in_place(&mut data)?;
+        group.all_to_all(&mut data[..])?;
         expect(&self.what::<T>("all_to_all in place"), &data, &wanted)?;
         Ok(())
     }
@@ -127,38 +127,38 @@ impl Blocks<'_> {
         let mine: Vec<T> = self.of(rank, 0, own(rank));
         let (whole, known): (&[T], &[usize]) = if rank == root { (&together, &lengths) } else { (&[], &[]) };
         // All at once, while the blocking calls below are made.
-        let gathered = group.all_gather_v_async(mine.clone())?;
-        let at_root = group.gather_v_async(mine.clone(), root)?;
-        let scattered = group.scatter_v_async(whole.to_vec(), known, root)?;
+        let gathered = group.begin().all_gather_v(mine.clone())?;
+        let at_root = group.begin().gather_v(mine.clone(), root)?;
+        let scattered = group.begin().scatter_v(whole.to_vec(), known, root)?;
         let (output, learned) = group.all_gather_v(&mine)?;
         expect(&self.what::<T>("all_gather_v"), &output, &together)?;
         crate::ensure!(learned == lengths, "all_gather_v: lengths {learned:?}, not {lengths:?}");
         let (output, _) = group.gather_v(&mine, root)?;
         expect(&self.what::<T>("gather_v"), &output, if rank == root { &together } else { &[] })?;
         expect(&self.what::<T>("scatter_v"), &group.scatter_v(whole, known, root)?, &mine)?;
-        expect(&self.what::<T>("all_gather_v_async"), &gathered.wait()?.1, &together)?;
+        expect(&self.what::<T>("all_gather_v, begun"), &gathered.wait()?.1.0, &together)?;
         let here: &[T] = if rank == root { &together } else { &[] };
-        expect(&self.what::<T>("gather_v_async"), &at_root.wait()?.1, here)?;
-        expect(&self.what::<T>("scatter_v_async"), &scattered.wait()?.1, &mine)?;
+        expect(&self.what::<T>("gather_v, begun"), &at_root.wait()?.1.0, here)?;
+        expect(&self.what::<T>("scatter_v, begun"), &scattered.wait()?.1, &mine)?;
 
         // Where the lengths are known.
         let before: usize = lengths[..rank].iter().sum();
         let block = before..before + own(rank);
         let mut data = self.check.room(vec![T::of(99); together.len()], self.registered)?;
         data[block.clone()].copy_from_slice(&mine);
-        group.all_gather_v_in_place(&mut data, &lengths)?;
+        group.all_gather(unisono::uneven(&mut data[..], &lengths))?;
         expect(&self.what::<T>("all_gather_v in place"), &data, &together)?;
         let mut data = if rank == root { vec![T::of(99); together.len()] } else { mine.clone() };
         if rank == root {
             data[block.clone()].copy_from_slice(&mine);
         }
         let mut data = self.check.room(data, self.registered)?;
-        group.gather_v_in_place(&mut data, known, root)?;
+        group.gather(unisono::uneven(&mut data[..], known), root)?;
         let here = if rank == root { &together } else { &mine };
         expect(&self.what::<T>("gather_v in place"), &data, here)?;
         let data = if rank == root { together.clone() } else { vec![T::of(99); own(rank)] };
         let mut data = self.check.room(data, self.registered)?;
-        let got = group.scatter_v_in_place(&mut data, known, root)?;
+        let got = group.scatter(unisono::uneven(&mut data[..], known), root)?;
         expect(&self.what::<T>("scatter_v in place"), got, &mine)?;
         expect(&self.what::<T>("all of scatter_v in place"), &data, here)?;
         self.uneven_sums::<T>(&lengths, block)?;
@@ -166,10 +166,10 @@ impl Blocks<'_> {
         let gives: Vec<usize> = (0..ranks).map(|to| self.length(rank, to)).collect();
         let input: Vec<T> = self.all(|to| self.of(rank, to, gives[to]));
         let wanted = self.all(|from| self.of(from, rank, self.length(from, rank)));
-        let turned = group.all_to_all_v_async(input.clone(), &gives)?;
+        let turned = group.begin().all_to_all_v(input.clone(), &gives)?;
         let (output, _) = group.all_to_all_v(&input, &gives)?;
         expect(&self.what::<T>("all_to_all_v"), &output, &wanted)?;
-        expect(&self.what::<T>("all_to_all_v_async"), &turned.wait()?.1, &wanted)?;
+        expect(&self.what::<T>("all_to_all_v, begun"), &turned.wait()?.1.0, &wanted)?;
 
         // In place any two have equally much for each other.
         let pair = |one: usize, other: usize| self.length(one.min(other), one.max(other));
@@ -177,7 +177,7 @@ impl Blocks<'_> {
         let mine: Vec<T> = self.all(|to| self.of(rank, to, lengths[to]));
         let wanted = self.all(|from| self.of(from, rank, lengths[from]));
         let mut data = self.check.room(mine, self.registered)?;
-        group.all_to_all_v_in_place(&mut data, &lengths)?;
+        group.all_to_all(unisono::uneven(&mut data[..], &lengths))?;
         expect(&self.what::<T>("all_to_all_v in place"), &data, &wanted)
     }
 
@@ -194,13 +194,14 @@ impl Blocks<'_> {
 
         let input = self.check.room(mine.clone(), self.registered)?;
         let mut output = self.check.room(vec![T::of(99); block.len()], self.registered)?;
-        let reduced = group.reduce_scatter_v_async(mine.clone(), output.to_vec(), op)?;
-        group.reduce_scatter_v(&input, &mut output, op)?;
+        let reduced =
+            group.begin().reduce_scatter(unisono::uneven((mine.clone(), output.to_vec()), lengths), op)?;
+        group.reduce_scatter(unisono::uneven((&input[..], &mut output[..]), lengths), op)?;
         expect(&what("reduce_scatter_v"), &output, &wanted)?;
         expect(&what("the input of reduce_scatter_v"), &input, &mine)?;
-        expect(&what("reduce_scatter_v_async"), &reduced.wait()?.1, &wanted)?;
+        expect(&what("reduce_scatter_v, begun"), &reduced.wait()?.1, &wanted)?;
         let mut data = input;
-        let got = group.reduce_scatter_v_in_place(&mut data, block.len(), op)?;
+        let got = group.reduce_scatter(unisono::uneven(&mut data[..], lengths), op)?;
         expect(&what("reduce_scatter_v in place"), got, &wanted)
     }
 }

@@ -74,7 +74,7 @@ fn play(_: &str) -> rank::Outcome {
             format!("{} with seed {SEED}, at {}: {error}", check.round.name, check.seed - SEED)
         })?;
         say(&format!("bits of {}:", check.round.name), format!("{:016x}", check.bits));
-        calls += check.group.operations();
+        calls += check.group.usage().operations;
     }
     say("calls", calls);
     Ok(())
@@ -94,7 +94,7 @@ pub(crate) fn short(group: ProcessGroup, kinds: usize) -> Result<u64, Box<dyn st
         check.moves::<f32>(count, registered)?;
     }
     check.rounding::<bf16>(&[700])?;
-    Ok(check.group.operations())
+    Ok(check.group.usage().operations)
 }
 
 pub(crate) struct Check {
@@ -219,11 +219,11 @@ impl Check {
             let (mine, wanted) = (mine(count), reduced(0..count));
             let input = self.room(mine.clone(), registered)?;
             let mut output = self.room(vec![T::of(99); count], registered)?;
-            self.group.all_reduce_into(&input, &mut output, op)?;
+            self.group.all_reduce((&input[..], &mut output[..]), op)?;
             expect(&what("all_reduce"), &output, &wanted)?;
             expect(&what("the input of all_reduce"), &input, &mine)?;
             let mut data = input;
-            self.group.all_reduce(&mut data, op)?;
+            self.group.all_reduce(&mut data[..], op)?;
             expect(&what("all_reduce in place"), &data, &wanted)?;
         }
         if self.does(Collective::Reduce) {
@@ -231,11 +231,11 @@ impl Check {
             let (mine, wanted) = (mine(count), reduced(0..count));
             let input = self.room(mine.clone(), registered)?;
             let mut output = self.room(vec![T::of(99); if rank == root { count } else { 1 }], registered)?;
-            self.group.reduce_into(&input, &mut output, op, root)?;
+            self.group.reduce((&input[..], &mut output[..]), op, root)?;
             let untouched = [T::of(99)];
             expect(&what("reduce"), &output, if rank == root { &wanted } else { &untouched })?;
             let mut data = input;
-            self.group.reduce(&mut data, op, root)?;
+            self.group.reduce(&mut data[..], op, root)?;
             expect(&what("reduce in place"), &data, if rank == root { &wanted } else { &mine })?;
         }
         if self.does(Collective::ReduceScatter) {
@@ -244,11 +244,11 @@ impl Check {
             let mut mine = mine(ranks * count);
             let input = self.room(mine.clone(), registered)?;
             let mut output = self.room(vec![T::of(99); count], registered)?;
-            self.group.reduce_scatter(&input, &mut output, op)?;
+            self.group.reduce_scatter((&input[..], &mut output[..]), op)?;
             expect(&what("reduce_scatter"), &output, &wanted)?;
             expect(&what("the input of reduce_scatter"), &input, &mine)?;
             let mut data = input;
-            let block = self.group.reduce_scatter_in_place(&mut data, op)?;
+            let block = self.group.reduce_scatter(&mut data[..], op)?;
             expect(&what("reduce_scatter in place"), block, &wanted)?;
             if !matches!(op, ReduceOp::PreMulSum(_)) {
                 mine[rank * count..(rank + 1) * count].copy_from_slice(&wanted);
@@ -272,12 +272,12 @@ impl Check {
             let mine = &wanted[rank * count..(rank + 1) * count];
             let input = self.room(mine.to_vec(), registered)?;
             let mut output = self.room(vec![T::of(99); ranks * count], registered)?;
-            self.group.all_gather(&input, &mut output)?;
+            self.group.all_gather((&input[..], &mut output[..]))?;
             expect(&what("all_gather"), &output, &wanted)?;
             expect(&what("the input of all_gather"), &input, mine)?;
             output.fill(T::of(98));
             output[rank * count..(rank + 1) * count].copy_from_slice(&input);
-            self.group.all_gather_in_place(&mut output)?;
+            self.group.all_gather(&mut output[..])?;
             expect(&what("all_gather in place"), &output, &wanted)?;
         }
         if self.does(Collective::Broadcast) {
@@ -285,7 +285,7 @@ impl Check {
             let wanted = of(root, count);
             let data = if rank == root { wanted.clone() } else { vec![T::of(99); count] };
             let mut data = self.room(data, registered)?;
-            self.group.broadcast(&mut data, root)?;
+            self.group.broadcast(&mut data[..], root)?;
             expect(&what("broadcast"), &data, &wanted)?;
         }
         if self.does(Collective::Barrier) {
@@ -307,15 +307,15 @@ impl Check {
             .collect();
         let what = |call: &str| format!("reproducible {call}({}, {op}) of {count}", T::DTYPE);
         let mut data = given.clone();
-        group.all_reduce(&mut data, op)?;
+        group.all_reduce(&mut data[..], op)?;
         expect(&what("all_reduce"), &data, &wanted)?;
         let root = usize::try_from(seed)? % ranks;
         let mut data = given.clone();
-        group.reduce(&mut data, op, root)?;
+        group.reduce(&mut data[..], op, root)?;
         expect(&what("reduce"), &data, if rank == root { &wanted } else { &given })?;
         let block = count / ranks;
         let mut output = vec![T::of(99); block];
-        group.reduce_scatter(&given[..ranks * block], &mut output, op)?;
+        group.reduce_scatter((&given[..ranks * block], &mut output), op)?;
         expect(&what("reduce_scatter"), &output, &wanted[rank * block..(rank + 1) * block])
     }
 
@@ -331,7 +331,7 @@ impl Check {
             self.seed += 1;
             let seed = self.seed;
             let mut data: Vec<T> = (0..count).map(|index| wild(seed, rank, index)).collect();
-            self.group.all_reduce(&mut data, op)?;
+            self.group.all_reduce(&mut data[..], op)?;
             let share = if op == ReduceOp::Avg { size } else { 1.0 };
             for (index, got) in data.iter().enumerate() {
                 let all = (0..ranks).map(|rank| wild::<T>(seed, rank, index).value());

@@ -37,14 +37,14 @@ const ENDS: &[(&str, Call, Call, &[&str])] = &[
     ),
     (
         "no root of a gather",
-        |group| group.gather(&[1_i64; 5], &mut [], 1),
-        |group| group.gather(&[2_i64; 5], &mut [], 0),
+        |group| group.gather((&[1_i64; 5], &mut []), 1),
+        |group| group.gather((&[2_i64; 5], &mut []), 0),
         &["rank 0 calls gather(i64, root 1)", "rank 1 calls gather(i64, root 0)"],
     ),
     (
         "two roots of a scatter",
-        |group| group.scatter(&vec![1_u8; group.size()], &mut [0], 0),
-        |group| group.scatter(&vec![2_u8; group.size()], &mut [0], group.rank()),
+        |group| group.scatter((&vec![1_u8; group.size()], &mut [0]), 0),
+        |group| group.scatter((&vec![2_u8; group.size()], &mut [0]), group.rank()),
         &["rank 0 calls scatter(u8, root 0)", "rank 1 calls scatter(u8, root 1)"],
     ),
     (
@@ -88,25 +88,25 @@ const ENDS: &[(&str, Call, Call, &[&str])] = &[
     (
         "one call less",
         |_| Ok(()),
-        |group| group.gather(&[2_i64; 5], &mut [], 0),
+        |group| group.gather((&[2_i64; 5], &mut []), 0),
         &["rank 0", "rank 1 calls gather(i64, root 0)"],
     ),
     (
         "a message that nobody takes",
-        |group| group.send(&[1_f32; 5], 1, 3),
+        |group| group.send(&[1_f32; 5], (1, 3)),
         |_| Ok(()),
         &["from rank 0 to rank 1, tag 3", "5 f32 elements"],
     ),
     (
         "a large message that nobody takes, whose work is dropped",
-        |group| group.isend(vec![1_f32; 1_000_000], 1, 3).map(drop),
+        |group| group.begin().send(vec![1_f32; 1_000_000], (1, 3)).map(drop),
         |_| Ok(()),
         &["from rank 0 to rank 1, tag 3", "1000000 f32 elements"],
     ),
     (
         "works that are dropped",
-        |group| group.all_reduce_async(vec![1_f32; 5], Sum).map(drop),
-        |group| group.all_reduce_async(vec![1_f32; 6], Sum).map(drop),
+        |group| group.begin().all_reduce(vec![1_f32; 5], Sum).map(drop),
+        |group| group.begin().all_reduce(vec![1_f32; 6], Sum).map(drop),
         &["all_reduce(f32, sum)", "rank 0 has 5 elements", "rank 1 has 6 elements"],
     ),
     (

@@ -67,7 +67,7 @@ fn calls(_: &str) -> rank::Outcome {
             let pieces = output.iter().map(|buffer| (buffer.base().cast(), bytes));
             (Foreign::new(input.base().cast(), bytes, ()), Foreign::pieces(pieces, ()))
         };
-        group.collective(&Request::new(Collective::AllGather, Dtype::I32), &given, &gets)?;
+        group.erased().collective(&Request::new(Collective::AllGather, Dtype::I32), &given, &gets)?;
         for (from, buffer) in output.iter().enumerate() {
             ensure!(**buffer == block(from, 0, len)[..], "registered: {len} elements of rank {from}");
         }
@@ -82,8 +82,8 @@ fn one(group: &ProcessGroup, len: usize, waits: bool) -> rank::Outcome {
     let run = |request: &Request<'_>, input: &mut [Vec<i32>], output: &mut [Vec<i32>]| {
         let (input, output) = (of(input), of(output));
         match waits {
-            true => group.collective(request, &input, &output),
-            false => group.collective_async(request, input, output)?.wait().map(drop),
+            true => group.erased().collective(request, &input, &output),
+            false => group.erased().begin_collective(request, input, output)?.wait().map(drop),
         }
     };
     let new = |collective| Request::new(collective, Dtype::I32);
@@ -122,7 +122,7 @@ fn one(group: &ProcessGroup, len: usize, waits: bool) -> rank::Outcome {
         (MessageRequest::send(Dtype::I32, next, 9), of(&mut sent)),
         (MessageRequest::recv(Dtype::I32, Source::Any, 9), of(&mut got)),
     ];
-    let works = group.messages_async(batch)?;
+    let works = group.erased().begin_messages(batch)?;
     let peers =
         works.into_iter().map(|work| work.wait().map(|(_, peer)| peer)).collect::<Result<Vec<_>, _>>()?;
     ensure!(peers == [next, before] && got == [block(before, before, len)], "messages of {len}");
@@ -148,7 +148,8 @@ fn lengths(_: &str) -> rank::Outcome {
     let lengths = Some(Uneven { input: &[5000; 3], output: &gets });
     let request = Request { lengths, ..Request::new(Collective::AllToAll, Dtype::I32) };
     let (mut input, mut output) = ([vec![1; 15000]], [vec![1; gets.iter().sum()]]);
-    let result = group.collective(&request, &of(&mut input), &of(&mut output)).and_then(|()| group.barrier());
+    let result =
+        group.erased().collective(&request, &of(&mut input), &of(&mut output)).and_then(|()| group.barrier());
     say("failure", failure(result)?);
     Ok(())
 }
@@ -173,13 +174,13 @@ fn timeout(_: &str) -> rank::Outcome {
         // Waits for nobody, and hears of it.
         let hear = |group: &ProcessGroup| {
             std::thread::sleep(Duration::from_millis(5));
-            group.algorithm(Collective::Barrier, 0, Dtype::U8).map(drop)
+            group.choice(Collective::Barrier, 0, Dtype::U8).map(drop)
         };
         return until_failure(&group, hear).map(drop);
     }
     let short = Some(Duration::from_millis(700));
     let request = Request { timeout: short, ..Request::new(Collective::Barrier, Dtype::U8) };
-    let result = group.collective(&request, &Foreign::none(), &Foreign::none());
+    let result = group.erased().collective(&request, &Foreign::none(), &Foreign::none());
     if let Err(Error::Failed(Failure::Deadline { waited, .. })) = &result {
         ensure!((700..5000).contains(&waited.as_millis()), "it waited {waited:?}");
     }

@@ -298,13 +298,13 @@ fn play_unseen(_: &str) -> rank::Outcome {
     // Ranks 1 and 3 are no neighbours on the ring, and nothing has gone from one to the other.
     let mut stopped = [rustix::process::getpid().as_raw_nonzero().get()];
     match group.rank() {
-        0 => drop(group.recv(&mut stopped, 1, 0).and_then(|_| group.send(&stopped, 3, 0))?),
-        1 => group.send(&stopped, 0, 0).map(|()| signal_myself(Signal::STOP))??,
+        0 => drop(group.recv(&mut stopped, 1).and_then(|_| group.send(&stopped, 3))?),
+        1 => group.send(&stopped, 0).map(|()| signal_myself(Signal::STOP))??,
         3 => {
-            group.recv(&mut stopped, 0, 0)?;
+            group.recv(&mut stopped, 0)?;
             let stopped = rustix::process::Pid::from_raw(stopped[0]).ok_or("no process")?;
             thread::sleep(Duration::from_millis(50));
-            let message = group.isend(vec![1_u8], 1, 0)?;
+            let message = group.begin().send(vec![1_u8], 1)?;
             let _still_under_way = message.wait_timeout(Duration::from_millis(50));
             group.abort("the loss is NaN");
             rustix::process::kill_process(stopped, Signal::CONT)?;
@@ -361,10 +361,10 @@ fn play_reused(directory: &str) -> rank::Outcome {
     let group = join()?;
     if group.rank() == 1 {
         marks().wait_for("awaited");
-        group.send(&[1_u8], 0, 1)?;
+        group.send(&[1_u8], (0, 1))?;
         marks().wait_for("held");
         // The receiver takes both of these at once: it clears the large message to be sent, and the small one holds it.
-        let small = group.isend(vec![1_u8], 0, 2)?;
+        let small = group.begin().send(vec![1_u8], (0, 2))?;
         let mut data = vec![2_u8; BYTES];
         let sent = thread::scope(|scope| {
             scope.spawn(|| {
@@ -375,7 +375,7 @@ fn play_reused(directory: &str) -> rank::Outcome {
                 group.abort("the loss is NaN");
                 set.expect("a mark can be set");
             });
-            group.send(&data, 0, 0)
+            group.send(&data, 0)
         });
         // Over sockets the message may be on its way before.
         say("failure", sent.err().map_or_else(|| failure(group.barrier()), |error| failure(Err(error)))?);
@@ -386,10 +386,10 @@ fn play_reused(directory: &str) -> rank::Outcome {
         marks().wait_for("returned");
         return Ok(());
     }
-    let message = group.irecv(vec![0_u8; BYTES], 1, 0)?;
+    let message = group.begin().recv(vec![0_u8; BYTES], 1)?;
     let mut small = Vec::new();
     for (tag, held, until) in [(1, "held", "sent"), (2, "cleared", "changed")] {
-        let mut receive = Box::pin(group.irecv(vec![0_u8], 1, tag)?);
+        let mut receive = Box::pin(group.begin().recv(vec![0_u8], (1, tag))?);
         let waker = Arc::new(Holds(marks(), held, until)).into();
         if receive.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
             return Err("a message came before it was sent".into());

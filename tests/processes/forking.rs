@@ -55,13 +55,13 @@ fn refused<T>(what: &str, result: unisono::Result<T>) -> rank::Outcome {
 
 /// What the child does with the group.
 fn child(world: ProcessGroup, part: ProcessGroup, late: bool) -> rank::Outcome {
-    let work = world.irecv(vec![0_u8; 3], 0, 7);
+    let work = world.begin().recv(vec![0_u8; 3], (0, 7));
     refused("irecv", work)?;
     refused("all_reduce", world.all_reduce(&mut [1_u64], ReduceOp::Sum))?;
     refused("all_reduce of a part", part.all_reduce(&mut [1_u64], ReduceOp::Sum))?;
-    refused("all_reduce_async", world.all_reduce_async(vec![1_u64], ReduceOp::Sum))?;
-    refused("send", world.send(&[1_u8], 0, 0))?;
-    refused("recv_vec", world.recv_vec::<u8>(Source::Any, 0))?;
+    refused("all_reduce_async", world.begin().all_reduce(vec![1_u64], ReduceOp::Sum))?;
+    refused("send", world.send(&[1_u8], 0))?;
+    refused("recv_vec", world.recv_vec::<u8>(Source::Any))?;
     refused("broadcast_object", world.broadcast_object(Some(1), 0))?;
     refused("split", world.split(Some(0), 0))?;
     refused("buffer", world.buffer::<u8>(1))?;
@@ -84,7 +84,7 @@ fn forks(_: &str) -> rank::Outcome {
         let mut buffer = world.buffer::<u64>(1000)?;
         // Something is under way, and a thread that works on it.
         let next = (rank + 1) % ranks;
-        let receive = world.irecv(vec![0_u8; 100_000], (rank + ranks - 1) % ranks, 1)?;
+        let receive = world.begin().recv(vec![0_u8; 100_000], ((rank + ranks - 1) % ranks, 1))?;
         let children = if usize::from(round % 2) == rank % 2 {
             match fork()? {
                 Some(child) => Some(child),
@@ -103,7 +103,7 @@ fn forks(_: &str) -> rank::Outcome {
         } else {
             None
         };
-        world.isend(vec![round; 100_000], next, 1)?.wait()?;
+        world.begin().send(vec![round; 100_000], (next, 1))?.wait()?;
         let (got, _) = receive.wait()?;
         ensure!(got == vec![round; 100_000], "a wrong message in round {round}");
         let look = |what: &str| -> rank::Outcome {
@@ -176,7 +176,7 @@ fn forks_workers(_: &str) -> rank::Outcome {
             }
             let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
             let mut got = vec![0; 30_000];
-            world.send_recv(&vec![turn; 30_000], right, &mut got, left, 0)?;
+            world.send_recv((&vec![turn; 30_000], &mut got), right, left)?;
             ensure!(got == vec![turn; 30_000], "a wrong message in turn {turn}");
             if let Some(worker) = workers.last()
                 && let Some((_, status)) = waitpid(Some(*worker), WaitOptions::NOHANG)?
@@ -206,7 +206,7 @@ fn forks_and_dies(who: &str) -> rank::Outcome {
         return signal_myself(Signal::KILL);
     }
     let begun = Instant::now();
-    let failed = failure(world.recv_vec::<u8>(who.parse::<usize>()?, 0).map(drop))?;
+    let failed = failure(world.recv_vec::<u8>(who.parse::<usize>()?).map(drop))?;
     say("failed", now());
     say("failure", failed);
     ensure!(begun.elapsed() < Duration::from_secs(30), "only after {:?}", begun.elapsed());

@@ -54,7 +54,7 @@ fn play(_: &str) -> rank::Outcome {
             let mut data = vec![1_i32; 400];
             part.all_reduce(&mut data, ReduceOp::Sum)?;
             ensure!(data == vec![i32::try_from(part.size())?; 400], "a wrong sum in round {round}");
-            drop(part.all_gather_v_async(vec![1_u8; round % 50])?);
+            drop(part.begin().all_gather_v(vec![1_u8; round % 50])?);
         }
         drop(part);
         if round == EARLY {
@@ -86,10 +86,10 @@ fn many_groups(groups: &str) -> rank::Outcome {
         }
         let mut got = vec![0; 30_000];
         let sent = vec![u32::try_from(turn)?; 30_000];
-        part.send_recv(&sent, (rank + 1) % ranks, &mut got, (rank + ranks - 1) % ranks, 0)?;
+        part.send_recv((&sent, &mut got), (rank + 1) % ranks, (rank + ranks - 1) % ranks)?;
         ensure!(got == sent, "a wrong message in turn {turn}");
     }
-    say("registered", world.memory());
+    say("registered", world.usage().memory);
     world.leave()?;
     Ok(())
 }
@@ -111,16 +111,16 @@ fn groups_at_once(groups: &str) -> rank::Outcome {
         drop(made);
         // The other rank's messages that it has left the groups are handled in some of these calls: until none has freed memory on
         // either rank for a while.
-        let (mut before, mut still, mut calls) = (world.memory(), 0, 0);
+        let (mut before, mut still, mut calls) = (world.usage().memory, 0, 0);
         while still < 20 && calls < 1000 {
-            let now = world.memory();
+            let now = world.usage().memory;
             let mut changed = [u8::from(now != before)];
             world.all_reduce(&mut changed, ReduceOp::Max)?;
             still = if changed == [0] { still + 1 } else { 0 };
             (before, calls) = (now, calls + 1);
             thread::sleep(Duration::from_millis(5));
         }
-        left.push((taken()?, world.memory()));
+        left.push((taken()?, world.usage().memory));
     }
     let [(first, registered), .., (last, again)] = left[..] else {
         return Err("several turns are wanted".into());

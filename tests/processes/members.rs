@@ -44,7 +44,7 @@ fn members(_: &str) -> rank::Outcome {
     let ranks: Vec<usize> = (0..last).rev().collect();
     world.barrier()?;
     if rank == last {
-        world.recv(&mut [0_u8], 0, 1)?;
+        world.recv(&mut [0_u8], (0, 1))?;
         world.leave()?;
         return Ok(());
     }
@@ -76,7 +76,7 @@ fn members(_: &str) -> rank::Outcome {
     say("threads and files", (early.1, early.2) == (late.1, late.2));
     say("bytes", late.0 - early.0);
     if rank == 0 {
-        world.send(&[0_u8], last, 1)?;
+        world.send(&[0_u8], (last, 1))?;
     }
     world.leave()?;
     Ok(())
@@ -130,7 +130,7 @@ fn threads(_: &str) -> rank::Outcome {
             world.all_reduce(&mut sum, ReduceOp::Sum)?;
             ensure!(sum == [turn * ranks as u64; 500], "a wrong sum in turn {turn}");
             let mut got = [0_u64; 500];
-            world.send_recv(&[turn; 500], (rank + 1) % ranks, &mut got, Source::Any, 0)?;
+            world.send_recv((&[turn; 500], &mut got), (rank + 1) % ranks, Source::Any)?;
             ensure!(got == [turn; 500], "a wrong message in turn {turn}");
         }
         all.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err("a panic".to_owned())))?;

@@ -58,22 +58,22 @@ fn around<T: Number>(group: &ProcessGroup, number: usize, len: usize) -> rank::O
     let (mine, theirs) = (data::<T>(rank, number, len), data::<T>(before, number, len));
     let what = |how: &str| format!("{len} {} {how}", T::DTYPE);
     // Everyone sends first.
-    group.send(&mine, next, 1)?;
+    group.send(&mine, (next, 1))?;
     let mut got = vec![T::of(99); len];
-    group.recv(&mut got, before, 1)?;
+    group.recv(&mut got, (before, 1))?;
     ensure!(got == theirs, "{}", what("sent before received"));
-    group.send(&mine, next, 2)?;
-    let (got, from) = group.recv_vec::<T>(Source::Any, 2)?;
+    group.send(&mine, (next, 2))?;
+    let (got, from) = group.recv_vec::<T>((Source::Any, 2))?;
     ensure!(got == theirs && from == before, "{}", what("of unknown length"));
     let mut got = vec![T::of(99); len];
-    group.send_recv(&mine, next, &mut got, before, 1)?;
+    group.send_recv((&mine, &mut got), (next, 1), (before, 1))?;
     ensure!(got == theirs, "{}", what("sent and received"));
     let (mut from, mut into) = (group.buffer::<T>(len)?, group.buffer::<T>(len)?);
     from.copy_from_slice(&mine);
-    group.send_recv(&from, next, &mut into, before, 1)?;
+    group.send_recv((&from, &mut into), (next, 1), (before, 1))?;
     ensure!(*into == *theirs, "{}", what("from and to registered buffers"));
     into.fill(T::of(99));
-    group.send_recv(&mine, next, &mut into, before, 1)?;
+    group.send_recv((&mine, &mut into), (next, 1), (before, 1))?;
     ensure!(*into == *theirs, "{}", what("to a registered buffer"));
     Ok(())
 }
@@ -83,14 +83,14 @@ fn crowd(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
     let (rank, ranks, each) = (group.rank(), group.size(), 40);
     for number in 0..each {
         for to in 0..ranks {
-            group.send(&data::<i64>(rank, number, number), to, u32::try_from(number % 4)?)?;
+            group.send(&data::<i64>(rank, number, number), (to, u32::try_from(number % 4)?))?;
         }
     }
     for tag in (0..4_usize).rev() {
         for from in 0..ranks {
             for number in (tag..each).step_by(4) {
                 let mut got = vec![0; number];
-                group.recv(&mut got, from, u32::try_from(tag)?)?;
+                group.recv(&mut got, (from, u32::try_from(tag)?))?;
                 ensure!(got == data::<i64>(from, number, number), "message {number} from {from}");
             }
         }
@@ -106,13 +106,12 @@ fn at_once(group: &ProcessGroup) -> Result<usize, Box<dyn std::error::Error>> {
     let mut messages = Vec::new();
     for (number, len) in LENGTHS.into_iter().enumerate() {
         for group in [group, &part] {
-            let mine = data(group.global_rank(), number, len);
-            sums.push((group, number, group.all_reduce_async(mine, ReduceOp::Sum)?));
+            let mine = data(group.members()[group.rank()], number, len);
+            sums.push((group, number, group.begin().all_reduce(mine, ReduceOp::Sum)?));
         }
-        let sends = (0..ranks).map(|to| Message::Send { data: data::<i64>(rank, number, len), to, tag: 0 });
-        let receives =
-            (0..ranks).map(|from| Message::Recv { data: vec![0; len], from: Source::Rank(from), tag: 0 });
-        messages.extend(group.batch_isend_irecv(sends.chain(receives))?.into_iter().skip(ranks).enumerate());
+        let sends = (0..ranks).map(|to| Message::send(data::<i64>(rank, number, len), to));
+        let receives = (0..ranks).map(|from| Message::recv(vec![0; len], (Source::Rank(from), 0)));
+        messages.extend(group.begin().batch(sends.chain(receives))?.into_iter().skip(ranks).enumerate());
     }
     let count = messages.len();
     for (place, (from, work)) in messages.into_iter().enumerate() {
@@ -167,12 +166,12 @@ fn misfit(_: &str) -> rank::Outcome {
         let group = rank::join_with(config)?;
         let len = if round == 1 { 900_000 } else { 9 };
         let done = match (group.rank(), round) {
-            (0, 2) => group.send(&vec![0_i32; len], 1, 6),
-            (0, 3) => group.recv(&mut [0_u16], 1, 6).map(drop),
-            (0, _) => group.send(&vec![0_f32; len], 1, 6),
-            (_, 2) => group.recv(&mut vec![0_f32; len], Source::Any, 6).map(drop),
+            (0, 2) => group.send(&vec![0_i32; len], (1, 6)),
+            (0, 3) => group.recv(&mut [0_u16], (1, 6)).map(drop),
+            (0, _) => group.send(&vec![0_f32; len], (1, 6)),
+            (_, 2) => group.recv(&mut vec![0_f32; len], (Source::Any, 6)).map(drop),
             (_, 3) => Ok(()),
-            _ => group.recv(&mut vec![0_f32; len + 1], 0, 6).map(drop),
+            _ => group.recv(&mut vec![0_f32; len + 1], (0, 6)).map(drop),
         };
         // A rank that has sent a small message learns of it at its next call; a rank to which nothing is sent waits longer.
         say(&format!("round {round}"), failure(done.and_then(|()| group.barrier()))?);

@@ -66,7 +66,7 @@ const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
     ),
     (
         "empty",
-        |group, _| group.all_reduce::<f32>(&mut [], ReduceOp::Sum),
+        |group, _| group.all_reduce(&mut [0.0_f32; 0], ReduceOp::Sum),
         |group, data| group.all_reduce(&mut data.floats[..10], ReduceOp::Sum),
         &["has 10 elements", "LAST has 0 elements"],
     ),
@@ -130,9 +130,9 @@ const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
     ),
     (
         "kind",
-        |group, data| group.all_gather(&data.floats[..10], &mut data.output[..10 * group.size()]),
+        |group, data| group.all_gather((&data.floats[..10], &mut data.output[..10 * group.size()])),
         |group, data| {
-            group.reduce_scatter(&data.floats[..10 * group.size()], &mut data.output[..10], ReduceOp::Sum)
+            group.reduce_scatter((&data.floats[..10 * group.size()], &mut data.output[..10]), ReduceOp::Sum)
         },
         &["calls reduce_scatter(f32, sum)", "LAST calls all_gather(f32)"],
     ),
@@ -152,7 +152,7 @@ const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
         "one call less",
         |_, _| Ok(()),
         |group, data| {
-            group.all_gather(&data.floats[..LARGE / 4], &mut data.output[..LARGE / 4 * group.size()])
+            group.all_gather((&data.floats[..LARGE / 4], &mut data.output[..LARGE / 4 * group.size()]))
         },
         &["calls all_gather(f32)", "LAST has left before it"],
     ),

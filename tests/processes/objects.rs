@@ -82,24 +82,24 @@ fn later(group: &ProcessGroup, number: usize) -> rank::Outcome {
     let lists = (0..ranks).map(list).collect::<Result<Vec<_>, _>>()?;
     let objects: Vec<Object> = (0..ranks).map(|rank| object(rank, 9000)).collect();
 
-    let come = group.recv_tensors_async(before, 1)?;
-    let come_object = group.recv_object_async::<Object>(before, 2)?;
-    let sent = group.send_tensors_async(mine.clone(), next, 1)?;
-    drop(group.send_object_async(&objects[me], next, 2)?);
-    let all = group.all_gather_object_async(&objects[me])?;
-    drop(group.gather_object_async(&objects[me], root)?);
-    let scattered = group.scatter_object_async((me == root).then(|| objects.clone()), root)?;
-    let broadcast = group.broadcast_tensors_async((me == root).then(|| mine.clone()), root)?;
+    let come = group.begin().recv_tensors((before, 1))?;
+    let come_object = group.begin().recv_object::<Object>((before, 2))?;
+    let sent = group.begin().send_tensors(mine.clone(), (next, 1))?;
+    drop(group.begin().send_object(&objects[me], (next, 2))?);
+    let all = group.begin().all_gather_object(&objects[me])?;
+    drop(group.begin().gather_object(&objects[me], root)?);
+    let scattered = group.begin().scatter_object((me == root).then(|| objects.clone()), root)?;
+    let broadcast = group.begin().broadcast_tensors((me == root).then(|| mine.clone()), root)?;
     let gathered = match me == root {
-        true => group.gather_tensors_async(mine.clone(), root)?.wait()?.1,
+        true => group.begin().gather_tensors(mine.clone(), root)?.wait()?.1,
         false => {
             let views: Vec<_> = mine.iter().map(Tensor::view).collect();
             group.gather_tensors(&views, root)?
         }
     };
     let parts = Parts::Split(0);
-    let part = group.scatter_tensor_async((me == root).then(|| large.clone()), parts, root)?.wait()?.1;
-    let whole = group.all_gather_tensor_async(part, parts)?;
+    let part = group.begin().scatter_tensor((me == root).then(|| large.clone()), parts, root)?.wait()?.1;
+    let whole = group.begin().all_gather_tensor(part, parts)?;
 
     ensure!(gathered == (me == root).then(|| lists.clone()), "lists gathered by some ranks came otherwise");
     ensure!(whole.wait()?.1 == large, "parts make something else later");
@@ -146,10 +146,10 @@ fn tensors(group: &ProcessGroup) -> rank::Outcome {
     for parts in
         [Parts::Split(0), Parts::Split(1), Parts::Chunk(1), Parts::Blocks { rows: ranks, columns: 1 }]
     {
-        let part = group.scatter_tensor((me == root).then_some(&large), parts, root)?;
-        let whole = group.all_gather_tensor(&part.view(), parts)?;
+        let part = group.scatter_tensor((me == root).then(|| large.clone()), parts, root)?;
+        let whole = group.all_gather_tensor(part.view(), parts)?;
         ensure!(whole == wanted[0], "the parts by {parts:?} make something else");
-        let whole = group.gather_tensor(&part.view(), parts, 0)?;
+        let whole = group.gather_tensor(part.view(), parts, 0)?;
         ensure!(whole.is_none_or(|whole| whole == wanted[0]), "the root makes something else of {parts:?}");
     }
     Ok(())

@@ -28,7 +28,7 @@ fn play(_: &str) -> rank::Outcome {
 
 /// Says on which processors the progress thread may run; the process's other threads may on all.
 pub(crate) fn bound(group: &ProcessGroup) -> rank::Outcome {
-    let sum = group.all_reduce_async(vec![1_i32; 1000], ReduceOp::Sum)?.wait()?;
+    let sum = group.begin().all_reduce(vec![1_i32; 1000], ReduceOp::Sum)?.wait()?;
     ensure!(sum == vec![i32::try_from(group.size())?; 1000], "a wrong sum");
     let mut found = false;
     for task in std::fs::read_dir("/proc/self/task")? {

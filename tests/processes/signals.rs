@@ -132,7 +132,7 @@ fn play_waits(here: &str) -> rank::Outcome {
     group.barrier()?;
     fs::write(Path::new(here).join(group.rank().to_string()), b"")?;
     let from = (group.rank() + 1) % RANKS;
-    until_failure(&group, |group| group.recv(&mut [0_u8], from, 0).map(drop)).map(drop)
+    until_failure(&group, |group| group.recv(&mut [0_u8], from).map(drop)).map(drop)
 }
 
 /// What Debian's libfabric loads would write a file into the working directory, and exit with status 1.

@@ -7,7 +7,6 @@
 
 use std::{net::Ipv4Addr, process::ExitCode, thread, time::Instant};
 
-use unisono::ProcessGroup;
 use unisono_transport::ofi::Options;
 
 use crate::{
@@ -77,7 +76,7 @@ pub(crate) fn main(
             rank::DEFAULT => Options { provider: None, ..options },
             _ => options,
         };
-        match ProcessGroup::open_transport(&opened) {
+        match unisono::group::open_transport(&opened) {
             Err(error) => {
                 println!("FAILED   {name}: it does not open: {error}");
                 failed = true;

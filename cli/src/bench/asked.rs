@@ -284,7 +284,7 @@ impl Asked {
             }
             with = config.clone();
         })?;
-        let options = ProcessGroup::transport_options(&with);
+        let options = with.transport_options();
         let measured = self.checked(group.size()).and_then(|benches| {
             let mut report = Report::new(&group, &benches[0], with.reduction)?;
             let mut wrong = 0;

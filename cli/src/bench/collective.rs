@@ -148,7 +148,7 @@ impl Run<'_> {
         operands.prepare(&part);
         operands.call(group, &part)?;
         let case = self.case(count, operands.wrong(&part), iters)?;
-        Ok(Row { case, samples, mean: mean[0], cpu: cpu[0], memory: group.memory() })
+        Ok(Row { case, samples, mean: mean[0], cpu: cpu[0], memory: group.usage().memory })
     }
 
     /// The case of the report. `wrong` is the number of wrong elements on this rank; the case has that of all ranks.
@@ -159,7 +159,7 @@ impl Run<'_> {
         let (inputs, outputs) = self.lengths(bench.root(), count)?;
         Ok(Case {
             collective,
-            algorithm: group.algorithm(collective, count, bench.dtype())?,
+            algorithm: group.choice(collective, count, bench.dtype())?.algorithm.name,
             bytes: inputs.max(outputs) * bench.dtype().size(),
             count,
             dtype: bench.dtype(),

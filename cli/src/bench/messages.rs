@@ -165,11 +165,11 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
     fn ping_pong(&mut self) -> Result<()> {
         let (Some(from), Some(into)) = (self.from.first(), self.into.first_mut()) else { return Ok(()) };
         if self.first {
-            self.group.send(from, self.partner, DATA)?;
+            self.group.send(from, (self.partner, DATA))?;
         }
-        self.group.recv(into, self.partner, DATA)?;
+        self.group.recv(into, (self.partner, DATA))?;
         if !self.first {
-            self.group.send(from, self.partner, DATA)?;
+            self.group.send(from, (self.partner, DATA))?;
         }
         Ok(())
     }
@@ -184,12 +184,12 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
             let group = self.group;
             let mut coming = Vec::new();
             if receives {
-                let begin = |into| group.irecv(into, self.partner, DATA);
+                let begin = |into| group.begin().recv(into, (self.partner, DATA));
                 coming = self.into.drain(..window).map(begin).collect::<unisono::Result<_>>()?;
             }
             let mut going = Vec::new();
             if sends {
-                let begin = |from| group.isend(from, self.partner, DATA);
+                let begin = |from| group.begin().send(from, (self.partner, DATA));
                 going = self.from.drain(..window).map(begin).collect::<unisono::Result<_>>()?;
             }
             for work in going {
@@ -204,9 +204,9 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
             // If both send, a rank that has received a window knows that the other has finished as much.
             if !both {
                 if self.first {
-                    group.recv::<u8>(&mut [], self.partner, ARRIVED)?;
+                    group.recv(&mut [0_u8; 0], (self.partner, ARRIVED))?;
                 } else {
-                    group.send::<u8>(&[], self.partner, ARRIVED)?;
+                    group.send(&[0_u8; 0], (self.partner, ARRIVED))?;
                 }
             }
         }

@@ -55,14 +55,14 @@ impl<M> Operands<M> {
         match self {
             Self::Apart { input, output } => call(group, collective, op, root, input, output)?,
             Self::InPlace { data, .. } => match collective {
-                Collective::AllReduce => group.all_reduce(data, op)?,
-                Collective::ReduceScatter => group.reduce_scatter_in_place(data, op).map(drop)?,
-                Collective::AllGather => group.all_gather_in_place(data)?,
-                Collective::Reduce => group.reduce(data, op, root)?,
-                Collective::Gather => group.gather_in_place(data, root)?,
-                Collective::Scatter => group.scatter_in_place(data, root).map(drop)?,
-                Collective::AllToAll => group.all_to_all_in_place(data)?,
-                Collective::Broadcast => group.broadcast(data, root)?,
+                Collective::AllReduce => group.all_reduce(&mut **data, op)?,
+                Collective::ReduceScatter => group.reduce_scatter(&mut **data, op).map(drop)?,
+                Collective::AllGather => group.all_gather(&mut **data)?,
+                Collective::Reduce => group.reduce(&mut **data, op, root)?,
+                Collective::Gather => group.gather(&mut **data, root)?,
+                Collective::Scatter => group.scatter(&mut **data, root).map(drop)?,
+                Collective::AllToAll => group.all_to_all(&mut **data)?,
+                Collective::Broadcast => group.broadcast(&mut **data, root)?,
                 Collective::Barrier => group.barrier()?,
             },
         }
@@ -105,15 +105,15 @@ pub(crate) fn call<T: Sample>(
     output: &mut [T],
 ) -> Result<()> {
     match collective {
-        Collective::AllReduce => group.all_reduce_into(input, output, op)?,
-        Collective::ReduceScatter => group.reduce_scatter(input, output, op)?,
-        Collective::AllGather => group.all_gather(input, output)?,
+        Collective::AllReduce => group.all_reduce((input, output), op)?,
+        Collective::ReduceScatter => group.reduce_scatter((input, output), op)?,
+        Collective::AllGather => group.all_gather((input, output))?,
         Collective::Broadcast => group.broadcast(output, root)?,
         Collective::Barrier => group.barrier()?,
-        Collective::Reduce => group.reduce_into(input, output, op, root)?,
-        Collective::Gather => group.gather(input, output, root)?,
-        Collective::Scatter => group.scatter(input, output, root)?,
-        Collective::AllToAll => group.all_to_all(input, output)?,
+        Collective::Reduce => group.reduce((input, output), op, root)?,
+        Collective::Gather => group.gather((input, output), root)?,
+        Collective::Scatter => group.scatter((input, output), root)?,
+        Collective::AllToAll => group.all_to_all((input, output))?,
     }
     Ok(())
 }

@@ -208,14 +208,14 @@ impl<M> UnderWay<M> {
 fn begin<M: Owned>(run: &Run<'_>, input: M, output: M) -> Result<UnderWay<M>> {
     let (group, op, root) = (run.group, run.bench.op(), run.bench.root());
     Ok(match run.collective {
-        Collective::AllReduce => UnderWay::InPlace(group.all_reduce_async(output, op)?, input),
-        Collective::Reduce => UnderWay::InPlace(group.reduce_async(output, op, root)?, input),
-        Collective::Broadcast => UnderWay::InPlace(group.broadcast_async(output, root)?, input),
-        Collective::ReduceScatter => UnderWay::Apart(group.reduce_scatter_async(input, output, op)?),
-        Collective::AllGather => UnderWay::Apart(group.all_gather_async(input, output)?),
-        Collective::Gather => UnderWay::Apart(group.gather_async(input, output, root)?),
-        Collective::Scatter => UnderWay::Apart(group.scatter_async(input, output, root)?),
-        Collective::AllToAll => UnderWay::Apart(group.all_to_all_async(input, output)?),
-        Collective::Barrier => UnderWay::Bare(group.barrier_async()?, (input, output)),
+        Collective::AllReduce => UnderWay::InPlace(group.begin().all_reduce(output, op)?, input),
+        Collective::Reduce => UnderWay::InPlace(group.begin().reduce(output, op, root)?, input),
+        Collective::Broadcast => UnderWay::InPlace(group.begin().broadcast(output, root)?, input),
+        Collective::ReduceScatter => UnderWay::Apart(group.begin().reduce_scatter((input, output), op)?),
+        Collective::AllGather => UnderWay::Apart(group.begin().all_gather((input, output))?),
+        Collective::Gather => UnderWay::Apart(group.begin().gather((input, output), root)?),
+        Collective::Scatter => UnderWay::Apart(group.begin().scatter((input, output), root)?),
+        Collective::AllToAll => UnderWay::Apart(group.begin().all_to_all((input, output))?),
+        Collective::Barrier => UnderWay::Bare(group.begin().barrier()?, (input, output)),
     })
 }

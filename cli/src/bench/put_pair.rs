@@ -66,7 +66,7 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
     if other.is_some() {
         // What the group uses, also where nobody has asked for it.
         let provider = Some(group.limits().provider.clone());
-        let mut transport = ProcessGroup::open_transport(&Options { provider, ..options.clone() })?;
+        let mut transport = unisono::group::open_transport(&Options { provider, ..options.clone() })?;
         let window = touched(&mut *transport, bytes.max(8))?;
         let source = touched(&mut *transport, bytes.max(8))?;
         let remote = window.remote().ok_or("a registered region has no key")?;

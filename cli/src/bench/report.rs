@@ -447,7 +447,7 @@ impl Report {
     pub(super) fn end(mut self, group: &ProcessGroup) -> Result<()> {
         if self.reports && self.greeted {
             self.sum_up();
-            self.line(&format!("# Registered for windows : {} bytes on rank 0", group.memory()));
+            self.line(&format!("# Registered for windows : {} bytes on rank 0", group.usage().memory));
         }
         self.written()
     }

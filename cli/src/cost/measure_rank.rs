@@ -91,7 +91,7 @@ impl OneRank {
             (config.chunk, config.lanes, config.eager) = (usual.chunk, usual.lanes, usual.eager);
             with = config.clone();
         })?;
-        let options = ProcessGroup::transport_options(&with);
+        let options = with.transport_options();
         let found = self.find(&group, &options).inspect_err(|error| drop(group.abort(&error.to_string())))?;
         if group.rank() == 0 {
             writeln!(io::stdout(), "{}", serde_json::to_string(&found)?)?;

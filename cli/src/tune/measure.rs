@@ -47,7 +47,7 @@ impl Way {
 
 /// The group's default choice, and others that may be faster. The same on all ranks.
 pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
-    let (config, chunk) = (group.config(), group.chunk_bytes());
+    let (config, chunk) = (group.config(), group.usage().chunk_bytes);
     let choice = usual(group, case)?;
     // Without with_pipeline, which cannot express all choices of the built-in table.
     let usual = Way { handle: group.with_algorithms(choice.algorithm.name)?, choice };

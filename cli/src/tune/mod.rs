@@ -151,7 +151,7 @@ impl Tune {
                 let seconds = measure::seconds(group, case, &ways, &progress)?;
                 let ways = ways.iter().map(|way| way.choice).zip(seconds).collect();
                 let measured = Measured { bytes: case.bytes(), ways };
-                let default = group.algorithm(case.collective, case.count, case.dtype)?;
+                let default = group.choice(case.collective, case.count, case.dtype)?.algorithm.name;
                 progress.done(|| say(line(case, &measured, default)));
                 found.push(measured);
             }

@@ -66,7 +66,7 @@ fn play(role: &str) -> ExitCode {
         // After the first call, a small one that needs nothing of others returns before these know of it.
         "roots" => group.barrier().and_then(|()| group.broadcast(&mut data, rank)).unwrap(),
         "agree" => group.broadcast(&mut data, 0).unwrap(),
-        "unreceived" => group.send(&data, (rank + 1) % group.size(), 3).unwrap(),
+        "unreceived" => group.send(&data, ((rank + 1) % group.size(), 3)).unwrap(),
         // These end the process and do not drop the group.
         "exit" => group.barrier().map(|()| exit(0)).unwrap(),
         "exit roots" | "exit of one roots" => {
@@ -76,7 +76,7 @@ fn play(role: &str) -> ExitCode {
             }
         }
         "exit unreceived" | "exit of one unreceived" => {
-            group.barrier().and_then(|()| group.send(&data, (rank + 1) % group.size(), 3)).unwrap();
+            group.barrier().and_then(|()| group.send(&data, ((rank + 1) % group.size(), 3))).unwrap();
             if role == "exit unreceived" || rank == 0 {
                 exit(0);
             }

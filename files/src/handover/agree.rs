@@ -77,7 +77,7 @@ impl Ranks<'_> {
 
     /// The error of a rank's trouble, as all ranks return it.
     pub(super) fn error(&self, rank: Rank, Trouble { file, problem }: Trouble) -> Error {
-        Error::File { rank: self.group.global(rank), file: PathBuf::from(file), problem }
+        Error::File { rank: self.group.members()[rank], file: PathBuf::from(file), problem }
     }
 
     /// The root's value, or its trouble, on all ranks. Only the root gives `mine`.
@@ -101,7 +101,7 @@ impl Ranks<'_> {
 
     /// Aborts the group, because the bytes that arrived are not what this crate sends.
     fn broken(&self, what: &dyn fmt::Display) -> Error {
-        let root = self.group.global(self.root);
+        let root = self.group.members()[self.root];
         self.group.abort(&format!("the description of the file of rank {root} is invalid: {what}")).into()
     }
 

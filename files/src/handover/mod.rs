@@ -263,7 +263,7 @@ impl<'c> Handover<'c> {
     /// For each of these values, on which ranks it is true.
     fn which<const N: usize>(&self, mine: [bool; N]) -> Result<[Vec<bool>; N]> {
         let mut all = vec![0; N * self.ranks.group.size()];
-        self.ranks.group.all_gather(&mine.map(u8::from), &mut all)?;
+        self.ranks.group.all_gather((&mine.map(u8::from), &mut all))?;
         Ok(std::array::from_fn(|which| all.iter().skip(which).step_by(N).map(|&it| it == 1).collect()))
     }
 

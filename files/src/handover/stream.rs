@@ -129,7 +129,7 @@ impl Stream<'_> {
         progress: &mut Option<&mut dyn FnMut(Progress)>,
     ) -> Result<()> {
         let whole = self.ranks.group;
-        let root = members.local(whole.global(self.ranks.root)).unwrap_or_default();
+        let root = members.members().local(whole.members()[self.ranks.root]).unwrap_or_default();
         let patience = whole.config().timeout / PATIENCE;
         let mut left: u64 = self.all.missing().map(|piece| self.plan.range(piece).1 as u64).sum();
         let (mut count, mut begun) = (0, Instant::now());

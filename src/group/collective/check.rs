@@ -6,10 +6,10 @@ use std::ops::Range;
 use unisono_schedule::{Collective, Rank};
 
 use crate::{
-    buffer::Borrowed,
+    buffer::{Borrowed, Elements, ElementsMut},
     dtype::Dtype,
     error::{Error, Result},
-    group::{ProcessGroup, plan::spec::CallSpec},
+    group::{handle::Handle, plan::spec::CallSpec},
     reduce::ReduceOp,
     work::Work,
 };
@@ -21,7 +21,7 @@ pub(crate) struct Checked {
     pub output: Range<usize>,
 }
 
-impl ProcessGroup {
+impl Handle {
     /// Runs a collective on borrowed memory; a failure ends the group.
     pub(crate) fn run(&self, dtype: Dtype, spec: &CallSpec<'_>, borrowed: Borrowed<'_>) -> Result<()> {
         self.shared.run(self.shared.state()?, dtype, spec, borrowed, &self.options).map(drop)
@@ -42,7 +42,7 @@ impl ProcessGroup {
 impl Checked {
     /// Checks a call in place, on `len` elements.
     pub(crate) fn in_place(
-        group: &ProcessGroup,
+        group: &Handle,
         collective: Collective,
         len: usize,
         op: ReduceOp,
@@ -56,19 +56,13 @@ impl Checked {
             false => whole.clone(),
         };
         let spec = CallSpec { root, op, ..CallSpec::new(collective, block.len()) };
-        let (input, output) = match collective {
-            Collective::Reduce | Collective::Gather if elsewhere => (whole, 0..0),
-            Collective::Scatter if elsewhere => (0..0, whole),
-            Collective::AllGather | Collective::Gather => (block, whole),
-            Collective::ReduceScatter | Collective::Scatter => (whole, block),
-            _ => (whole.clone(), whole),
-        };
+        let (input, output) = in_place_sides(collective, elsewhere, whole, block);
         Ok(Self { spec, input, output })
     }
 
     /// Checks a call that reads an input and writes an output of these numbers of elements.
     pub(crate) fn apart(
-        group: &ProcessGroup,
+        group: &Handle,
         collective: Collective,
         (inputs, outputs): (usize, usize),
         op: ReduceOp,
@@ -104,7 +98,45 @@ pub(crate) fn sides(collective: Collective, at_root: bool) -> (bool, bool) {
     (reads, writes)
 }
 
-pub(crate) fn check_root(group: &ProcessGroup, collective: Collective, root: Rank) -> Result<()> {
+/// The parts of an operand in place that are the input and the output: all of it, or this rank's block. `elsewhere`: the collective has
+/// a root, and it is another rank.
+pub(crate) fn in_place_sides(
+    collective: Collective,
+    elsewhere: bool,
+    whole: Range<usize>,
+    block: Range<usize>,
+) -> (Range<usize>, Range<usize>) {
+    match collective {
+        Collective::Reduce | Collective::Gather if elsewhere => (whole, 0..0),
+        Collective::Scatter if elsewhere => (0..0, whole),
+        Collective::AllGather | Collective::Gather => (block, whole),
+        Collective::ReduceScatter | Collective::Scatter => (whole, block),
+        _ => (whole.clone(), whole),
+    }
+}
+
+/// The elements of an operand that a call reads.
+#[inline]
+pub(crate) fn read<'d, S: Elements + ?Sized>(call: &'static str, data: &'d S) -> Result<&'d [S::Element]> {
+    data.elements().ok_or_else(|| scattered(call))
+}
+
+/// The elements of an operand that a call writes.
+#[inline]
+pub(crate) fn write<'d, S>(call: &'static str, data: &'d mut S) -> Result<&'d mut [S::Element]>
+where
+    S: ElementsMut + ?Sized,
+{
+    data.elements_mut().ok_or_else(|| scattered(call))
+}
+
+fn scattered(call: &'static str) -> Error {
+    let problem =
+        "the elements of an array are not contiguous in the order of their indices: copy them first";
+    Error::Argument { call, problem: problem.to_owned() }
+}
+
+pub(crate) fn check_root(group: &Handle, collective: Collective, root: Rank) -> Result<()> {
     if root < group.size() || !collective.has_root() {
         return Ok(());
     }
@@ -113,7 +145,7 @@ pub(crate) fn check_root(group: &ProcessGroup, collective: Collective, root: Ran
 }
 
 /// The length of a block, if the whole has one for each rank.
-fn one_block(group: &ProcessGroup, collective: Collective, block: usize, whole: usize) -> Result<usize> {
+fn one_block(group: &Handle, collective: Collective, block: usize, whole: usize) -> Result<usize> {
     let wanted = block.checked_mul(group.size());
     if wanted == Some(whole) {
         return Ok(block);
@@ -129,7 +161,7 @@ fn one_block(group: &ProcessGroup, collective: Collective, block: usize, whole: 
 }
 
 /// This rank's block among equal ones of `len` elements in all.
-pub(crate) fn own_block(group: &ProcessGroup, collective: Collective, len: usize) -> Result<Range<usize>> {
+pub(crate) fn own_block(group: &Handle, collective: Collective, len: usize) -> Result<Range<usize>> {
     if !len.is_multiple_of(group.size()) {
         let problem = format!("{len} elements cannot be cut into {} equal blocks", group.size());
         return Err(Error::Argument { call: collective.name(), problem });

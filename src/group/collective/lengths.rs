@@ -9,20 +9,21 @@ use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
     buffer::Borrowed,
+    call::Cargo,
     dtype::{Dtype, Element},
     error::{Error, Failure, Result},
     group::{
-        ProcessGroup,
         collective::check::outside,
+        handle::Handle,
         plan::spec::{CallId, CallSpec},
         sequence::Sequence,
     },
-    reduce::Kernel,
+    reduce::{Kernel, ReduceOp},
 };
 
 /// A call whose lengths have to be learned; its arguments are valid.
 pub(crate) struct UnevenCall {
-    pub group: ProcessGroup,
+    pub group: Handle,
     /// What ranks compare of the call.
     pub id: CallId,
     /// The method called, for errors.
@@ -30,12 +31,12 @@ pub(crate) struct UnevenCall {
 }
 
 /// Such a call while it runs.
-pub(crate) struct UnevenSteps<'c, 's> {
+pub(crate) struct UnevenSteps<'c> {
     call: &'c UnevenCall,
-    pub sequence: Sequence<'s>,
+    pub sequence: Sequence,
 }
 
-impl Deref for UnevenSteps<'_, '_> {
+impl Deref for UnevenSteps<'_> {
     type Target = UnevenCall;
 
     fn deref(&self) -> &UnevenCall {
@@ -43,7 +44,7 @@ impl Deref for UnevenSteps<'_, '_> {
     }
 }
 
-impl ProcessGroup {
+impl Handle {
     /// A call whose lengths have to be learned. Fails if there is no such root, or the operation does not fit the type.
     pub(crate) fn uneven_call(&self, name: &'static str, id: CallId) -> Result<UnevenCall> {
         let CallId { dtype, op, root, .. } = id;
@@ -57,31 +58,24 @@ impl ProcessGroup {
         Kernel::new(dtype, op).map_err(|error| argument(error.to_string()))?;
         Ok(UnevenCall { group: self.under_way(), id, name })
     }
+
+    /// A call of blocks of elements, which is named after its collective.
+    pub(crate) fn uneven<T: Element>(&self, collective: Collective, root: Rank) -> Result<UnevenCall> {
+        let name = match collective {
+            Collective::AllGather => "all_gather_v",
+            Collective::Gather => "gather_v",
+            Collective::Scatter => "scatter_v",
+            _ => "all_to_all_v",
+        };
+        let (dtype, op, cargo) = (T::DTYPE, ReduceOp::Sum, Cargo::Elements);
+        self.uneven_call(name, CallId { collective, dtype, op, root, cargo })
+    }
 }
 
 impl UnevenCall {
     /// The call, whose operations this sequence runs.
-    pub(crate) fn on<'s>(&self, sequence: Sequence<'s>) -> UnevenSteps<'_, 's> {
+    pub(crate) fn on(&self, sequence: Sequence) -> UnevenSteps<'_> {
         UnevenSteps { call: self, sequence }
-    }
-
-    /// This rank's block among blocks of these lengths, which are one for each rank and together `len` elements.
-    pub(crate) fn own(&self, lengths: &[usize], len: usize) -> Result<Range<usize>> {
-        let argument = |problem: String| Err(Error::Argument { call: self.name, problem });
-        let ranks = self.group.size();
-        if lengths.len() != ranks {
-            return argument(format!("{} lengths were given; there are {ranks} ranks", lengths.len()));
-        }
-        match sum(lengths) {
-            None => argument("the lengths add up to more than can be addressed".to_owned()),
-            Some(sum) if sum != len => {
-                argument(format!("the lengths add up to {sum}, and there are {len} elements"))
-            }
-            Some(_) => {
-                let start = lengths.iter().take(self.group.rank()).sum();
-                Ok(start..start + lengths.get(self.group.rank()).copied().unwrap_or_default())
-            }
-        }
     }
 
     pub(crate) fn within<'d, T: Element>(
@@ -92,27 +86,6 @@ impl UnevenCall {
     ) -> Result<Borrowed<'d>> {
         let len = data.len();
         Borrowed::within(data, input, output).ok_or_else(|| outside(self.name, len))
-    }
-
-    /// The failure of two ranks that disagree in operation `op`, with what each says.
-    fn mismatch(&self, op: u64, one: (Rank, String), other: (Rank, String)) -> Error {
-        let mut sides = [one, other].map(|(rank, says)| (self.group.global(rank), says));
-        sides.sort();
-        let [left, right] = sides;
-        let (group, call) = (self.group.shared.group_name(), self.name.to_owned());
-        Error::Failed(Failure::Mismatch { group, op, call, left, right })
-    }
-
-    /// Checks that the lengths that this rank expects are those that it has learned.
-    fn agree(&self, op: u64, known: &[usize], learned: &[usize]) -> Result<()> {
-        let differs = known.iter().zip(learned).position(|(known, learned)| known != learned);
-        let Some(other) = differs else { return Ok(()) };
-        let (expects, has) = (known[other], learned[other]);
-        Err(self.mismatch(
-            op,
-            (self.group.rank(), format!("expects {expects} elements of rank {}", self.group.global(other))),
-            (other, format!("has {has}")),
-        ))
     }
 
     /// Zeros for blocks of these lengths. If there is no memory for them, the group fails, because the other ranks go on.
@@ -127,34 +100,9 @@ impl UnevenCall {
             Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why })
         })
     }
-
-    /// In a group of one rank, an output that does not fit the input is an invalid argument.
-    fn fits_alone(&self, own: usize, whole: usize) -> Result<()> {
-        if self.group.size() > 1 || own == whole {
-            return Ok(());
-        }
-        let problem = format!("the input has {whole} elements, and the output {own}");
-        Err(Error::Argument { call: self.name, problem })
-    }
-
-    /// Checks that every rank's input is as long as all outputs together.
-    fn fits_all(&self, op: u64, [lengths, wholes]: &[Vec<usize>; 2]) -> Result<()> {
-        let sum = sum(lengths);
-        // All ranks find the same one.
-        let misfit = wholes.iter().enumerate().find(|(_, whole)| Some(**whole) != sum);
-        let Some((rank, has)) = misfit else { return Ok(()) };
-        let together = sum.map_or_else(|| "more than can be addressed".to_owned(), |sum| sum.to_string());
-        let other = usize::from(rank == 0);
-        let part = lengths.get(other).copied().unwrap_or_default();
-        Err(self.mismatch(
-            op,
-            (rank, format!("has an input of {has} elements")),
-            (other, format!("has an output of {part}, of {together} in all")),
-        ))
-    }
 }
 
-impl UnevenSteps<'_, '_> {
+impl UnevenSteps<'_> {
     /// Exchanges numbers by a collective of `count` elements: gives `given`, and returns the `len` numbers that this rank gets.
     pub(crate) async fn exchange(
         &mut self,
@@ -210,22 +158,6 @@ impl UnevenSteps<'_, '_> {
         }
     }
 
-    /// Runs a call in place. `lengths` are those that this rank knows; for `reduce_scatter` its block's. Returns the range
-    /// of this rank's block in a scattered result, otherwise all of `data`.
-    pub(crate) async fn in_place<T: Element>(
-        &mut self,
-        data: &mut [T],
-        lengths: &[usize],
-    ) -> Result<Range<usize>> {
-        match (self.id.collective, lengths) {
-            (Collective::Scatter, _) => return self.scatter_in_place(data, lengths).await,
-            (Collective::ReduceScatter, &[own]) => return self.reduce_in_place(data, own).await,
-            (Collective::AllToAll, _) => self.all_to_all_in_place(data, lengths).await?,
-            _ => self.gather_in_place(data, lengths).await?,
-        }
-        Ok(0..data.len())
-    }
-
     /// Gathers blocks, on the root or on all ranks, whose lengths all ranks know.
     pub(crate) async fn gather(&mut self, lengths: &[usize], borrowed: Borrowed<'_>) -> Result<()> {
         let longest = longest(lengths);
@@ -238,17 +170,6 @@ impl UnevenSteps<'_, '_> {
         let mut output = self.room::<T>(if self.gets() { &lengths } else { &[] })?;
         self.gather(&lengths, Borrowed::apart(input, &mut output)).await?;
         Ok((output, lengths))
-    }
-
-    /// Gathers blocks in place. A rank that gets them knows all lengths, and has its own block where it belongs.
-    async fn gather_in_place<T: Element>(&mut self, data: &mut [T], lengths: &[usize]) -> Result<()> {
-        let own = if self.gets() { self.own(lengths, data.len())? } else { 0..data.len() };
-        let [learned] = self.everyone([own.len()]).await?;
-        if self.gets() {
-            self.agree(self.sequence.op(), lengths, &learned)?;
-        }
-        let whole = if self.gets() { 0..data.len() } else { 0..0 };
-        self.gather(&learned, self.within(data, own, whole)?).await
     }
 
     /// Scatters the root's blocks. The root knows all lengths, the other ranks their own, and all the longest.
@@ -265,7 +186,7 @@ impl UnevenSteps<'_, '_> {
     pub(crate) async fn scatter_all<T: Element>(&mut self, input: &[T], lengths: &[usize]) -> Result<Vec<T>> {
         let input = if self.at_root() { input } else { &[] };
         if self.at_root() {
-            self.own(lengths, input.len())?;
+            own_part(&self.group, self.name, lengths, input.len())?;
         }
         let (blocks, longest) = self.blocks_of_root(lengths).await?;
         let own = blocks.get(self.group.rank()).copied().unwrap_or_default();
@@ -274,35 +195,12 @@ impl UnevenSteps<'_, '_> {
         Ok(output)
     }
 
-    /// Scatters blocks in place: the root's own block stays where it is, and the other ranks' `data` is filled. Returns the range
-    /// of this rank's block.
-    async fn scatter_in_place<T: Element>(
-        &mut self,
-        data: &mut [T],
-        lengths: &[usize],
-    ) -> Result<Range<usize>> {
-        let own = if self.at_root() { self.own(lengths, data.len())? } else { 0..data.len() };
-        let (blocks, longest) = self.blocks_of_root(lengths).await?;
-        let given = blocks.get(self.group.rank()).copied().unwrap_or_default();
-        if given != own.len() {
-            let (has, gets) = (own.len(), given);
-            return Err(self.mismatch(
-                self.sequence.op(),
-                (self.group.rank(), format!("has room for {has} elements")),
-                (self.id.root, format!("has {gets} for it")),
-            ));
-        }
-        let whole = if self.at_root() { 0..data.len() } else { 0..0 };
-        self.scatter(&blocks, longest, self.within(data, whole, own.clone())?).await?;
-        Ok(own)
-    }
-
     async fn all_to_all<T: Element>(
         &mut self,
         input: &[T],
         lengths: &[usize],
     ) -> Result<(Vec<T>, Vec<usize>)> {
-        self.own(lengths, input.len())?;
+        own_part(&self.group, self.name, lengths, input.len())?;
         let (gets, longest) = self.of_each(lengths).await?;
         let mut output = self.room::<T>(&gets)?;
         let uneven = Uneven { input: lengths, output: &gets };
@@ -310,49 +208,35 @@ impl UnevenSteps<'_, '_> {
         Ok((output, gets))
     }
 
-    /// The same in place: the blocks that this rank gets replace those that it gives.
-    async fn all_to_all_in_place<T: Element>(&mut self, data: &mut [T], lengths: &[usize]) -> Result<()> {
-        self.own(lengths, data.len())?;
-        let (gets, longest) = self.of_each(lengths).await?;
-        self.agree(self.sequence.op(), lengths, &gets)?;
-        let uneven = Uneven { input: lengths, output: &gets };
-        let whole = 0..data.len();
-        self.finish(uneven, longest, self.within(data, whole.clone(), whole)?).await
-    }
-
-    pub(crate) async fn reduce_all<T: Element>(&mut self, input: &[T], output: &mut [T]) -> Result<()> {
-        let lengths = self.learn_fitting(output.len(), input.len()).await?;
-        self.reduce_scatter(&lengths, Borrowed::apart(input, output)).await
-    }
-
-    /// Reduces `data` in place: this rank's block, of `own` elements, gets the result. Returns its range.
-    async fn reduce_in_place<T: Element>(&mut self, data: &mut [T], own: usize) -> Result<Range<usize>> {
-        let lengths = self.learn_fitting(own, data.len()).await?;
-        let start = lengths.iter().take(self.group.rank()).sum();
-        let (whole, block) = (0..data.len(), start..start + own);
-        self.reduce_scatter(&lengths, self.within(data, whole, block.clone())?).await?;
-        Ok(block)
-    }
-
-    async fn reduce_scatter(&mut self, lengths: &[usize], borrowed: Borrowed<'_>) -> Result<()> {
-        let uneven = Uneven { input: lengths, output: &[] };
-        self.finish(uneven, longest(lengths), borrowed).await
-    }
-
-    /// Learns the lengths of all ranks' blocks, and checks that they fit all ranks' inputs.
-    async fn learn_fitting(&mut self, own: usize, whole: usize) -> Result<Vec<usize>> {
-        self.fits_alone(own, whole)?;
-        let learned = self.everyone([own, whole]).await?;
-        self.fits_all(self.sequence.op(), &learned)?;
-        let [lengths, _] = learned;
-        Ok(lengths)
-    }
-
     /// Runs the collective of the call, once all lengths are known.
     async fn finish(&mut self, uneven: Uneven<'_>, longest: usize, borrowed: Borrowed<'_>) -> Result<()> {
         let CallId { collective, dtype, op, root, cargo } = self.id;
         let spec = CallSpec { uneven: Some(uneven), root, op, cargo, ..CallSpec::new(collective, longest) };
         self.sequence.run(dtype, &spec, borrowed).await
+    }
+}
+
+/// This rank's block among blocks of these lengths, which are one for each rank and together `len` elements.
+pub(crate) fn own_part(
+    group: &Handle,
+    call: &'static str,
+    lengths: &[usize],
+    len: usize,
+) -> Result<Range<usize>> {
+    let argument = |problem: String| Err(Error::Argument { call, problem });
+    let ranks = group.size();
+    if lengths.len() != ranks {
+        return argument(format!("{} lengths were given; there are {ranks} ranks", lengths.len()));
+    }
+    match sum(lengths) {
+        None => argument("the lengths add up to more than can be addressed".to_owned()),
+        Some(sum) if sum != len => {
+            argument(format!("the lengths add up to {sum}, and there are {len} elements"))
+        }
+        Some(_) => {
+            let start = lengths.iter().take(group.rank()).sum();
+            Ok(start..start + lengths.get(group.rank()).copied().unwrap_or_default())
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     engine::{CommIds, Inbound, MAX_RANKS, Outbound, Place, Receipts, What},
     error::{Error, Failure, Result, list},
     group::{
-        ProcessGroup,
+        handle::Handle,
         membership::split::{NewGroup, common},
         p2p::elements,
         plan::spec::CallOptions,
@@ -31,7 +31,7 @@ const BASE: usize = 16;
 
 /// The exchange among the members.
 struct Exchange<'g> {
-    group: &'g ProcessGroup,
+    group: &'g Handle,
     /// The members, as ranks of the parent group.
     ranks: &'g [Rank],
     /// This rank's index in `ranks`.
@@ -39,39 +39,8 @@ struct Exchange<'g> {
     tag: u64,
 }
 
-impl ProcessGroup {
-    /// Makes a group of these ranks of this group, in this order, as `MPI_Comm_create_group` does: only the members call it, all
-    /// with the same list and tag. Other ranks do nothing, and members may meanwhile be in other calls of this group by other
-    /// threads. ([`new_group`](Self::new_group) is a collective call of all ranks of this group.)
-    ///
-    /// The tag distinguishes groups that threads make at the same time. Groups that a thread makes one after the other may have
-    /// the same tag, if all ranks of several of them make these in the same order. No tag of a message is meant by it.
-    ///
-    /// The new group has the configuration's options, not those of this handle
-    /// ([`with_algorithms`](Self::with_algorithms) and its siblings). Dropping it waits for no rank.
-    ///
-    /// ```
-    /// # use unisono::{Config, ProcessGroup, ReduceOp};
-    /// # use unisono_transport::inproc::Hub;
-    /// # fn main() -> unisono::Result<()> {
-    /// # let world = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
-    /// // The ranks with even numbers.
-    /// let even: Vec<_> = (0..world.size()).step_by(2).collect();
-    /// if even.contains(&world.rank()) {
-    ///     let group = world.create_group(&even, 0)?;
-    ///     group.all_reduce(&mut [1.0_f32; 1000], ReduceOp::Sum)?;
-    /// }
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if the list is empty, has a rank twice or one that does not exist, or if this rank is not in it; and
-    /// on all members if they already are in 4096 groups, taken together. If one member has no memory for the group,
-    /// [`Error::Transport`] there and [`Error::Argument`] on the others. [`Error::Failed`] with [`Failure::Members`] if two
-    /// members have other lists; with [`Failure::Undelivered`], which names the ranks that called nothing or something else, if a
-    /// member does not come before the deadline; with [`Failure::Deadlock`] if it waits for this rank in another call; or if
-    /// the group has failed.
-    pub fn create_group(&self, ranks: &[Rank], tag: u64) -> Result<Self> {
+impl Handle {
+    pub(in crate::group) fn create_group(&self, ranks: &[Rank], tag: u64) -> Result<Self> {
         let call = "create_group";
         self.check_members(call, ranks)?;
         let Some(me) = ranks.iter().position(|&rank| rank == self.rank()) else {
@@ -84,7 +53,7 @@ impl ProcessGroup {
         let members: Vec<usize> = (0..ranks.len()).collect();
         let new = NewGroup {
             call,
-            name: format!("{}/tag {tag}", self.name()),
+            name: format!("{}/tag {tag}", self.shared.name),
             members: &members,
             me: Some(me),
             which: global.first().map_or(0, |&first| first as u64) << 32 | number,

@@ -12,19 +12,36 @@ impl Config {
     /// `UNISONO_` variables.
     ///
     /// # Errors
-    /// [`Error::Config`] if a variable is missing or not valid. If no variable names a rank, that is an error, not a world of one
-    /// rank. As far as the variables say where the store is, the other ranks are told of the error, for at most five seconds.
+    /// [`Error::Config`] if a variable is missing or not valid. As far as the variables say where the store is, the other ranks are told of the error, for at most five seconds.
     pub fn from_env() -> Result<Self> {
         match read()? {
             (config, None) => Ok(config),
-            (config, Some(problem)) => Err(ProcessGroup::cannot_join(&config, problem)),
+            (config, Some(problem)) => Err(config.cannot_join(problem)),
         }
+    }
+
+    /// Tells the other ranks of this world, which has not begun, that this process cannot join for this reason, so that they fail at once
+    /// and do not wait for it. Returns the reason. Where the store is not reached, it gives up after five seconds.
+    ///
+    /// ```no_run
+    /// # use unisono::Config;
+    /// # fn main() -> unisono::Result<()> {
+    /// let config = Config::from_env()?;
+    /// if !std::path::Path::new("shard").exists() {
+    ///     eprintln!("{}", config.cannot_join("its host has no file shard"));
+    ///     std::process::exit(1);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn cannot_join<E: std::fmt::Display>(&self, reason: E) -> E {
+        report(self, &[], &reason.to_string());
+        reason
     }
 }
 
 impl ProcessGroup {
     /// Joins the world that the environment describes: the variables of torchrun, Slurm, Open MPI, MPICH or `unisono run` (see
-    /// [`crate::launch`]), and the settings of [`Config`].
+    /// [`crate::launch`]), and the settings of [`Config`]. Without a launcher the process is a world of one rank.
     ///
     /// # Errors
     /// [`Error::Config`] if variables are missing or invalid, otherwise as [`Self::join`]. As far as the variables
@@ -52,27 +69,9 @@ impl ProcessGroup {
         let nowhere = config.store.is_none() && config.ranks > 1;
         change(&mut config);
         match problem {
-            Some(problem) if !nowhere || config.store.is_none() => Err(Self::cannot_join(&config, problem)),
+            Some(problem) if !nowhere || config.store.is_none() => Err(config.cannot_join(problem)),
             _ => Self::join(config),
         }
-    }
-
-    /// Tells the other ranks of this world, which has not begun, that this process cannot join for this reason, so that they fail at once
-    /// and do not wait for it. Returns the reason. Where the store is not reached, it gives up after five seconds.
-    ///
-    /// ```no_run
-    /// # use unisono::{Config, ProcessGroup};
-    /// # fn main() -> unisono::Result<()> {
-    /// let config = Config::from_env()?;
-    /// if !std::path::Path::new("shard").exists() {
-    ///     eprintln!("{}", ProcessGroup::cannot_join(&config, "its host has no file shard"));
-    ///     std::process::exit(1);
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn cannot_join<E: std::fmt::Display>(config: &Config, reason: E) -> E {
-        report(config, &[], &reason.to_string());
-        reason
     }
 }
 

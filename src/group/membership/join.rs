@@ -20,6 +20,8 @@ use crate::{
     error::{Error, Failure, Refusal, Result, list},
     group::{
         ProcessGroup,
+        handle::Handle,
+        members::Members,
         membership::{
             cards::{self, JoinInfo, Known},
             greeting::Check,
@@ -56,6 +58,37 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 /// megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
 const ALONE: Duration = Duration::from_millis(1);
 
+impl Config {
+    /// The options with which [`ProcessGroup::join`] opens libfabric. If the configuration names no interface, the interface
+    /// that leads to the store is used, unless the store's address is a loopback address here, which ranks of other hosts
+    /// cannot reach.
+    ///
+    /// ```
+    /// # use unisono::Config;
+    /// let config = Config { provider: Some("tcp".to_owned()), ..Config::default() };
+    /// assert_eq!(config.transport_options().provider.as_deref(), Some("tcp"));
+    /// ```
+    #[must_use]
+    pub fn transport_options(&self) -> Options {
+        let config = self;
+        let towards = match &config.store {
+            Some(StoreAddress::Tcp { host, .. }) => leads_to(config, host),
+            Some(StoreAddress::Among { hosts, .. }) => hosts.first().and_then(|host| leads_to(config, host)),
+            _ => None,
+        };
+        Options {
+            provider: config.provider.clone(),
+            interface: config.interface.clone(),
+            towards,
+            process: config.local_rank.unwrap_or(0),
+            arrivals: Options::default()
+                .arrivals
+                .max(windows(config, Bounds::default()).arrivals_among(config.ranks)),
+            deadline: None,
+        }
+    }
+}
+
 impl ProcessGroup {
     /// Joins the world that a configuration describes. Returns when all ranks have joined and their connections are checked.
     ///
@@ -67,7 +100,7 @@ impl ProcessGroup {
     /// reports this to the store, and the other ranks get [`Error::Failed`]. All ranks get [`Error::Failed`] if a rank dies
     /// while they join, if their settings differ, or if the connection check fails.
     pub fn join(config: Config) -> Result<Self> {
-        config.validate().map_err(|problem| Self::cannot_join(&config, problem))?;
+        config.validate().map_err(|problem| config.cannot_join(problem))?;
         let deadline = Instant::now() + config.join_timeout;
         let open = |address| Store::open(address, &config.member(), deadline);
         let store = config.store.as_ref().map(open).transpose().map_err(|error| unopened(&config, error))?;
@@ -94,7 +127,7 @@ impl ProcessGroup {
     /// # Errors
     /// As [`join`](Self::join).
     pub fn join_at(config: Config, store: Store) -> Result<Self> {
-        config.validate().map_err(|problem| Self::cannot_join(&config, problem))?;
+        config.validate().map_err(|problem| config.cannot_join(problem))?;
         Self::join_before(Instant::now() + config.join_timeout, config, Some(store))
     }
 
@@ -106,37 +139,9 @@ impl ProcessGroup {
         })
     }
 
-    /// The options with which [`join`](Self::join) opens libfabric. If the configuration names no interface, the interface
-    /// that leads to the store is used, unless the store's address is a loopback address here, which ranks of other hosts
-    /// cannot reach.
-    ///
-    /// ```
-    /// # use unisono::{Config, ProcessGroup};
-    /// let config = Config { provider: Some("tcp".to_owned()), ..Config::default() };
-    /// assert_eq!(ProcessGroup::transport_options(&config).provider.as_deref(), Some("tcp"));
-    /// ```
-    #[must_use]
-    pub fn transport_options(config: &Config) -> Options {
-        let towards = match &config.store {
-            Some(StoreAddress::Tcp { host, .. }) => leads_to(config, host),
-            Some(StoreAddress::Among { hosts, .. }) => hosts.first().and_then(|host| leads_to(config, host)),
-            _ => None,
-        };
-        Options {
-            provider: config.provider.clone(),
-            interface: config.interface.clone(),
-            towards,
-            process: config.local_rank.unwrap_or(0),
-            arrivals: Options::default()
-                .arrivals
-                .max(windows(config, Bounds::default()).arrivals_among(config.ranks)),
-            deadline: None,
-        }
-    }
-
     /// Joins over a given transport and store, for instance to run the ranks of a test as threads of one process. A world of
     /// one rank needs no store. A program that cannot open the store or the transport tells the other ranks by
-    /// [`cannot_join`](Self::cannot_join).
+    /// [`Config::cannot_join`].
     ///
     /// ```
     /// # use std::time::Instant;
@@ -149,7 +154,7 @@ impl ProcessGroup {
     ///     let config = Config { rank, ranks: 2, store: Some(address.clone()), ..Config::default() };
     ///     let within = Instant::now() + config.join_timeout;
     ///     let store = Store::open(&address, &config.member(), within)
-    ///         .map_err(|error| ProcessGroup::cannot_join(&config, error))?;
+    ///         .map_err(|error| config.cannot_join(error))?;
     ///     let group = ProcessGroup::with(config, Box::new(hub.open()), Some(store))?;
     ///     assert_eq!(group.all_gather_object(&rank)?, [0, 1]);
     ///     group.leave()
@@ -334,14 +339,14 @@ impl ProcessGroup {
             runtime,
             comm_id: WORLD,
             planner,
-            members: (0..ranks).collect(),
+            members: Members((0..ranks).collect()),
             name: "world".to_owned(),
             label: None,
             id: 0,
             order: Order::default(),
             latest: AtomicU64::new(0),
         };
-        Ok(Self::of(shared, options, None))
+        Ok(Self::of(Handle::of(shared, options, None)))
     }
 }
 

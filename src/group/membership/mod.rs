@@ -13,4 +13,4 @@ mod reach;
 mod split;
 mod spread;
 
-pub use self::reach::describe_transport;
+pub use self::reach::{describe_transport, open_transport};

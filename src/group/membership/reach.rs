@@ -18,41 +18,38 @@ use super::{
 use crate::{
     config::Config,
     error::{Error, Result},
-    group::ProcessGroup,
     rendezvous::Store,
     runtime::host::Host,
 };
 
-impl ProcessGroup {
-    /// An endpoint of what `options.provider` names, for programs that measure what lies below a group: `shm`, a provider of libfabric,
-    /// or `shm,` and a provider, which are memory that ranks share within a host and libfabric between hosts. Without a name it is
-    /// libfabric's best.
-    ///
-    /// ```
-    /// # use unisono::{Config, ProcessGroup};
-    /// # fn main() -> unisono::Result<()> {
-    /// let config = Config { provider: Some("shm".to_owned()), ..Config::default() };
-    /// let endpoint = ProcessGroup::open_transport(&ProcessGroup::transport_options(&config))?;
-    /// assert_eq!(endpoint.limits().provider, "shm");
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Transport`] if it cannot be opened; [`Error::Failed`] if there is no shared memory beside a provider.
-    pub fn open_transport(options: &Options) -> Result<Box<dyn Transport>> {
-        let named = options.provider.as_deref();
-        if named == Some(SHM) {
-            return Ok(Box::new(shm::Endpoint::open()?));
-        }
-        let Some(provider) = named.and_then(fabric_of) else {
-            return Ok(Box::new(Ofi::open(options)?));
-        };
-        let host = Host::here();
-        let shared = shared_memory(&host)
-            .map_err(|why| Error::Failed(cannot_reach(&format!("{SHM},{provider}"), &why)))?;
-        let fabric = Ofi::open(&Options { provider: Some(provider.to_owned()), ..options.clone() })?;
-        Ok(beside(Some((host.id.scope(&[]), shared)), fabric))
+/// An endpoint of what `options.provider` names, for programs that measure what lies below a group: `shm`, a provider of libfabric,
+/// or `shm,` and a provider, which are memory that ranks share within a host and libfabric between hosts. Without a name it is
+/// libfabric's best.
+///
+/// ```
+/// # use unisono::{Config, group::open_transport};
+/// # fn main() -> unisono::Result<()> {
+/// let config = Config { provider: Some("shm".to_owned()), ..Config::default() };
+/// let endpoint = open_transport(&config.transport_options())?;
+/// assert_eq!(endpoint.limits().provider, "shm");
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// [`Error::Transport`] if it cannot be opened; [`Error::Failed`] if there is no shared memory beside a provider.
+pub fn open_transport(options: &Options) -> Result<Box<dyn Transport>> {
+    let named = options.provider.as_deref();
+    if named == Some(SHM) {
+        return Ok(Box::new(shm::Endpoint::open()?));
     }
+    let Some(provider) = named.and_then(fabric_of) else {
+        return Ok(Box::new(Ofi::open(options)?));
+    };
+    let host = Host::here();
+    let shared = shared_memory(&host)
+        .map_err(|why| Error::Failed(cannot_reach(&format!("{SHM},{provider}"), &why)))?;
+    let fabric = Ofi::open(&Options { provider: Some(provider.to_owned()), ..options.clone() })?;
+    Ok(beside(Some((host.id.scope(&[]), shared)), fabric))
 }
 
 /// How the ranks of a group over this provider reach each other, in words: the [provider](unisono_transport::Limits::provider) is
@@ -134,7 +131,7 @@ fn fabric(
     activity: &Arc<Activity>,
     deadline: Instant,
 ) -> Result<Ofi> {
-    let asked = ProcessGroup::transport_options(config);
+    let asked = config.transport_options();
     let towards = match store {
         Some(store) => address::towards(config, store, asked.towards, deadline)?,
         None => asked.towards,

@@ -18,7 +18,8 @@ use crate::{
     engine::{CommId, CommIds, MAX_MEMBERS},
     error::{Error, Failure, Result, list},
     group::{
-        ProcessGroup,
+        handle::Handle,
+        members::Members,
         order::{Engaged, Order},
         plan::{Planner, spec::CallSpec},
         shared::Shared,
@@ -94,31 +95,8 @@ fn one_of(free: &CommIds, which: u64, round: u64) -> Option<CommId> {
     found.and_then(|it| CommId::try_from(it).ok())
 }
 
-impl ProcessGroup {
-    /// Splits this group, as `MPI_Comm_split` does: ranks that give the same color form a group, ordered by key and, if keys
-    /// are equal, by their ranks in this group. A rank without a color joins no group and gets `None`. Every rank of this group
-    /// must call it.
-    ///
-    /// Calls of the new groups run concurrently with calls of this group and of each other. A failure in one group ends all
-    /// groups of all its processes. If calls of dozens of groups run at once, all ranks should begin them in the same order,
-    /// because the number of messages that a process can receive at once is bounded.
-    ///
-    /// ```
-    /// # use unisono::{Config, ProcessGroup};
-    /// # use unisono_transport::inproc::Hub;
-    /// # fn main() -> unisono::Result<()> {
-    /// # let world = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
-    /// // The ranks with even numbers, and those with odd ones; within each the highest rank first.
-    /// let half = world.split(Some(world.rank() as u64 % 2), -(world.rank() as i64))?;
-    /// assert_eq!(half.map(|half| half.size()), Some(world.size().div_ceil(2)));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Argument`] on all members of a group if they already are in 4096 groups, taken together. If one member has no
-    /// memory for the group, [`Error::Transport`] there, and [`Error::Argument`], which names that rank, on the other members;
-    /// other ranks get no error. [`Error::Failed`] if the ranks disagree on the call, or the group has failed.
-    pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
+impl Handle {
+    pub(in crate::group) fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Self>> {
         let mut state = self.shared.engage()?;
         let proposals = self.proposals(Cargo::Split, color, ordered(key))?;
         let mut members: Vec<(u64, Rank)> = proposals
@@ -133,12 +111,7 @@ impl ProcessGroup {
         self.found(&mut state, ("split", Cargo::Split), &proposals, &members, &name)
     }
 
-    /// Makes a group of these ranks of this group, in this order. Every rank of this group must call it with the same list;
-    /// ranks that are not on the list get `None`.
-    ///
-    /// # Errors
-    /// As [`split`](Self::split), and [`Error::Argument`] if the list is empty, or has a rank twice or one that does not exist.
-    pub fn new_group(&self, ranks: &[Rank]) -> Result<Option<Self>> {
+    pub(in crate::group) fn new_group(&self, ranks: &[Rank]) -> Result<Option<Self>> {
         self.check_members("new_group", ranks)?;
         let mut state = self.shared.engage()?;
         // A hash of the list, which ranks compare.
@@ -161,37 +134,6 @@ impl ProcessGroup {
         }
         let name = state.made.to_string();
         self.found(&mut state, ("new_group", Cargo::NewGroup), &proposals, ranks, &name)
-    }
-
-    /// This process's rank in the world.
-    #[must_use]
-    pub fn global_rank(&self) -> Rank {
-        self.shared.runtime.rank
-    }
-
-    /// The rank in the world of a rank of this group; `rank` itself if there is no such rank.
-    #[must_use]
-    pub fn global(&self, rank: Rank) -> Rank {
-        self.shared.members.get(rank).copied().unwrap_or(rank)
-    }
-
-    /// The rank in this group of a rank of the world; `None` if it is no member.
-    #[must_use]
-    pub fn local(&self, global: Rank) -> Option<Rank> {
-        self.shared.members.iter().position(|&member| member == global)
-    }
-
-    /// The ranks in the world of all members, by rank.
-    #[must_use]
-    pub fn members(&self) -> &[Rank] {
-        &self.shared.members
-    }
-
-    /// The group's name, the same on all its members: `world`, or the name of the parent group, the number of groups made of
-    /// that before, and the color: `world/0:2` is color 2 of the world's first split.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.shared.name
     }
 
     /// Checks a list of members: it has a rank, each is of this group, and none is there twice.
@@ -342,7 +284,7 @@ impl ProcessGroup {
             label: Some(label),
             id,
             name,
-            members: global,
+            members: Members(global),
             order: Order::default(),
             latest: AtomicU64::new(0),
         };

@@ -352,7 +352,9 @@ mod tests {
                 group.with_reduction(Reduction::Reproducible),
                 group.with_pipeline(64, 1).unwrap(),
             ];
-            for options in [&group.options].into_iter().chain(others.iter().map(|other| &other.options)) {
+            for options in
+                [&group.handle.options].into_iter().chain(others.iter().map(|other| &other.handle.options))
+            {
                 for &(collective, count) in &all {
                     for (root, op, dtype, coalesced) in [
                         (0, ReduceOp::Sum, Dtype::F32, false),
@@ -364,24 +366,24 @@ mod tests {
                     ] {
                         let spec = CallSpec { root, op, coalesced, ..CallSpec::new(collective, count) };
                         let (traits, algorithm, job) =
-                            group.shared.planner.make(dtype, &spec, options).unwrap();
+                            group.handle.shared.planner.make(dtype, &spec, options).unwrap();
                         let wanted = {
-                            let planner = &group.shared.planner;
+                            let planner = &group.handle.shared.planner;
                             let copied = planner.copied(&traits, algorithm, &job).map(CallSchedule::Recorded);
                             let made = || CallSchedule::Made(algorithm.make(&job).unwrap());
                             said(traits, copied.unwrap_or_else(made))
                         };
                         // The first is made, the second may be what was kept; another call comes between.
                         for _ in 0..3 {
-                            let plan = group.shared.planner.plan(dtype, &spec, options).unwrap();
+                            let plan = group.handle.shared.planner.plan(dtype, &spec, options).unwrap();
                             assert_eq!(said(plan.traits, plan.schedule), wanted, "{spec:?}");
                             let other = CallSpec::new(Collective::Barrier, 0);
-                            group.shared.planner.plan(Dtype::U8, &other, options).unwrap();
+                            group.handle.shared.planner.plan(Dtype::U8, &other, options).unwrap();
                         }
                     }
                 }
             }
-            let latest = group.shared.planner.latest.lock().unwrap();
+            let latest = group.handle.shared.planner.latest.lock().unwrap();
             assert_eq!(latest.kept.len(), KEPT);
             drop(latest);
             group.leave().unwrap();

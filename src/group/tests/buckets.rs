@@ -48,7 +48,7 @@ fn tensors_are_reduced_together() {
             assert!(whole.iter().flatten().all(|&it| it == sum));
             assert_eq!(turned, sums(ranks, 77, 12));
             // Far fewer operations than tensors.
-            assert!(group.operations() < 8, "{}", group.operations());
+            assert!(group.usage().operations < 8, "{}", group.usage().operations);
             group.all_reduce_coalesced(&mut [], ReduceOp::Sum).unwrap();
             let mut scaled = [2.0_f64, 4.0];
             let mut one = [TensorViewMut::new(&mut scaled, &[2]).unwrap()];
@@ -186,30 +186,30 @@ fn tensors_are_reduced_together_while_others_are() {
             for op in [ReduceOp::Sum, ReduceOp::PreMulSum(2.0), ReduceOp::Max] {
                 let works = [&group, &twin].map(|group| {
                     let works =
-                        [0, 1].map(|_| group.all_reduce_coalesced_async(tensors.clone(), op).unwrap());
+                        [0, 1].map(|_| group.begin().all_reduce_coalesced(tensors.clone(), op).unwrap());
                     group.barrier().unwrap();
                     works
                 });
-                let before = group.operations();
+                let before = group.usage().operations;
                 let mut wanted = tensors.clone();
                 let mut views: Vec<_> = wanted.iter_mut().map(Tensor::view_mut).collect();
                 group.all_reduce_coalesced(&mut views, op).unwrap();
                 drop(views);
-                assert_eq!(group.operations() - before, 2);
+                assert_eq!(group.usage().operations - before, 2);
                 for work in works.into_iter().flatten() {
                     assert!(work.wait().unwrap() == wanted);
                 }
             }
             for op in ReduceOp::PLAIN.into_iter().chain([ReduceOp::PreMulSum(0.5)]) {
-                let before = group.operations();
+                let before = group.usage().operations;
                 group.all_reduce_coalesced(&mut [], op).unwrap();
                 // What ranks compare where there are others.
-                assert_eq!(group.operations() - before, u64::from(ranks > 1));
-                let nothing = group.all_reduce_coalesced_async(Vec::new(), op).unwrap();
+                assert_eq!(group.usage().operations - before, u64::from(ranks > 1));
+                let nothing = group.begin().all_reduce_coalesced(Vec::new(), op).unwrap();
                 assert!(ranks > 1 || nothing.is_done());
                 assert!(nothing.wait().unwrap().is_empty());
             }
-            drop(group.all_reduce_coalesced_async(tensors, ReduceOp::Sum).unwrap());
+            drop(group.begin().all_reduce_coalesced(tensors, ReduceOp::Sum).unwrap());
         });
     }
 }
@@ -222,11 +222,11 @@ fn what_cannot_be_reduced_is_refused() {
         let error = group.all_reduce_coalesced(&mut tensors, ReduceOp::BitXor).unwrap_err();
         assert!(matches!(error, Error::Argument { call: "all_reduce_coalesced", .. }), "{error}");
         let tensors = vec![Tensor::from_vec(vec![1.0_f32], &[1]).unwrap()];
-        let error = group.all_reduce_coalesced_async(tensors, ReduceOp::BitXor).unwrap_err();
+        let error = group.begin().all_reduce_coalesced(tensors, ReduceOp::BitXor).unwrap_err();
         assert!(matches!(error, Error::Argument { call: "all_reduce_coalesced", .. }), "{error}");
         let error = GradientBuckets::<f32>::new(&group, &[1], ReduceOp::BitXor, 1).unwrap_err();
         assert!(matches!(error, Error::Argument { .. }), "{error}");
-        assert_eq!(group.operations(), 0);
+        assert_eq!(group.usage().operations, 0);
     });
 }
 
@@ -253,7 +253,7 @@ fn gradients_are_summed_in_buckets() {
                 }
             }
             let count = [9, 9, 7, 1][ranks - 1];
-            assert_eq!(group.operations(), 5 * count, "{ranks}");
+            assert_eq!(group.usage().operations, 5 * count, "{ranks}");
         });
     }
 }

@@ -59,7 +59,7 @@ fn different_roots_without_a_message_are_a_mismatch() {
     let message = failure_of(4, |group, [one, _]| {
         let root = usize::from(group.rank() == 0);
         let input = if group.rank() == root { vec![1_u8; 40] } else { Vec::new() };
-        one.scatter(&input, &mut [0; 10], root)
+        one.scatter((&input, &mut [0; 10]), root)
     });
     // The rank that sees it first tells it.
     let sides = ["rank 0 calls scatter(u8, root 1), rank ", " calls scatter(u8, root 0)"];
@@ -70,17 +70,17 @@ fn different_roots_without_a_message_are_a_mismatch() {
 fn crossing_messages_are_a_deadlock() {
     let tags = failure_of(2, |group, _| {
         let other = 1 - group.rank();
-        group.recv(&mut [0_u8; 3], other, group.rank() as u32).map(drop)
+        group.recv(&mut [0_u8; 3], (other, group.rank() as u32)).map(drop)
     });
     let wanted = "ranks wait for each other: rank 0 in recv(u8, from 1, tag 0) for rank 1, rank 1 in recv(u8, from 0, tag 1) \
                   for rank 0";
     assert_eq!(tags, wanted);
     let any = failure_of(3, |group, [one, _]| match group.rank() {
         0 => sum(one),
-        _ => one.recv(&mut [0_u8; 3], Source::Any, 7).map(drop),
+        _ => one.recv(&mut [0_u8; 3], (Source::Any, 7)).map(drop),
     });
     assert!(any.contains("rank 1 in recv(u8, from any, tag 7) of group world/0"), "{any}");
-    let alone = failure_of(1, |group, _| group.recv(&mut [0_u8; 3], 0, 7).map(drop));
+    let alone = failure_of(1, |group, _| group.recv(&mut [0_u8; 3], (0, 7)).map(drop));
     assert_eq!(alone, "ranks wait for each other: rank 0 in recv(u8, from 0, tag 7) for rank 0");
 }
 
@@ -94,7 +94,7 @@ fn a_slow_rank_is_not_reported() {
         match group.rank() {
             // Its work goes on by itself, and nobody waits for it.
             2 => {
-                let work = one.all_reduce_async(vec![1_u32; 10], ReduceOp::Sum).unwrap();
+                let work = one.begin().all_reduce(vec![1_u32; 10], ReduceOp::Sum).unwrap();
                 std::thread::sleep(slow);
                 sum(other).unwrap();
                 assert_eq!(work.wait().unwrap(), [3; 10]);
@@ -103,7 +103,7 @@ fn a_slow_rank_is_not_reported() {
             rank => std::thread::scope(|scope| {
                 scope.spawn(|| sum(one).unwrap());
                 scope.spawn(move || {
-                    let _calls = other.operations();
+                    let _calls = other.usage().operations;
                     if rank == 1 {
                         std::thread::sleep(slow);
                     }

@@ -60,7 +60,7 @@ fn tensors_in_another_order_are_a_mismatch() {
         });
         let begun = failure_of(|group| {
             let all = lens(group).map(|len| Tensor::zeros(Dtype::F32, &[len]).unwrap());
-            group.all_reduce_coalesced_async(all.into(), ReduceOp::Sum)?.wait().map(drop)
+            group.begin().all_reduce_coalesced(all.into(), ReduceOp::Sum)?.wait().map(drop)
         });
         let buckets = failure_of(|group| {
             let lens = lens(group);
@@ -97,7 +97,7 @@ fn told_of_lists(ours: &[Like], theirs: &[Like], op: ReduceOp) -> [String; 2] {
         let mut views: Vec<_> = tensors.iter_mut().map(Tensor::view_mut).collect();
         group.all_reduce_coalesced(&mut views, op)
     });
-    let later = failure_of(|group| group.all_reduce_coalesced_async(tensors(group), op)?.wait().map(drop));
+    let later = failure_of(|group| group.begin().all_reduce_coalesced(tensors(group), op)?.wait().map(drop));
     [now, later]
 }
 
@@ -121,7 +121,7 @@ fn an_additional_type_is_a_mismatch() {
     let message = failure_of(|group| {
         for list in if group.rank() == 0 { [&both[..1], &both[1..]] } else { [&both[..], &both[1..]] } {
             let tensors = list.iter().map(|&(dtype, len)| Tensor::zeros(dtype, &[len]).unwrap()).collect();
-            group.all_reduce_coalesced_async(tensors, ReduceOp::Sum)?.wait()?;
+            group.begin().all_reduce_coalesced(tensors, ReduceOp::Sum)?.wait()?;
         }
         Ok(())
     });
@@ -171,10 +171,10 @@ fn told_of_types(collective: Option<Collective>, (ours, theirs): (&str, &str), l
                 0 => MessageRequest::send(Dtype::U8, 1, 7),
                 _ => MessageRequest::recv(Dtype::U8, Source::Any, 7),
             };
-            return group.message(&MessageRequest { alias, ..request }, &input.all()).map(drop);
+            return group.erased().message(&MessageRequest { alias, ..request }, &input.all()).map(drop);
         };
         let request = Request { alias, ..Request::new(collective, Dtype::U8) };
-        group.collective(&request, &input.all(), &output.all())
+        group.erased().collective(&request, &input.all(), &output.all())
     })
 }
 
@@ -213,7 +213,7 @@ fn types_of_one_name_are_one_type() {
             let memory = TestMemory::new(&vec![group.rank() as u8 + 1; len], []);
             let request =
                 Request { alias: Alias::of(name), ..Request::new(Collective::Broadcast, Dtype::U8) };
-            group.collective(&request, &memory.all(), &memory.all()).unwrap();
+            group.erased().collective(&request, &memory.all(), &memory.all()).unwrap();
             assert_eq!(memory.bytes(), vec![1; len]);
         }
     });

@@ -215,7 +215,7 @@ fn make<T: Element + PartialEq + fmt::Debug>(
     let room = |there: bool| vec![of(99); if there { ranks * count } else { 0 }];
     match kind {
         Kind::AllReduce if later => {
-            assert_eq!(group.all_reduce_async(mine, op)?.wait()?, vec![reduced; count])
+            assert_eq!(group.begin().all_reduce(mine, op)?.wait()?, vec![reduced; count])
         }
         Kind::AllReduce => {
             let mut data = mine;
@@ -228,7 +228,7 @@ fn make<T: Element + PartialEq + fmt::Debug>(
             assert_eq!(data[0], if me == root { reduced } else { of(me) });
         }
         Kind::Broadcast if later => {
-            assert_eq!(group.broadcast_async(mine, root)?.wait()?, vec![of(root); count]);
+            assert_eq!(group.begin().broadcast(mine, root)?.wait()?, vec![of(root); count]);
         }
         Kind::Broadcast => {
             let mut data = mine;
@@ -237,33 +237,33 @@ fn make<T: Element + PartialEq + fmt::Debug>(
         }
         Kind::AllGather => {
             let mut got = room(true);
-            group.all_gather(&mine, &mut got)?;
+            group.all_gather((&mine, &mut got))?;
             by_rank(&got);
         }
         Kind::Gather => {
             let mut got = room(me == root);
-            group.gather(&mine, &mut got, root)?;
+            group.gather((&mine, &mut got), root)?;
             by_rank(&got);
         }
         Kind::Scatter => {
             let mut got = vec![of(99); count];
-            group.scatter(if me == root { &all } else { &[] }, &mut got, root)?;
+            group.scatter((if me == root { &all[..] } else { &[] }, &mut got), root)?;
             assert_eq!(got, vec![of(root); count]);
         }
         Kind::ReduceScatter => {
             let mut got = vec![of(99); count];
-            group.reduce_scatter(&all, &mut got, op)?;
+            group.reduce_scatter((&all, &mut got), op)?;
             assert_eq!(got, vec![reduced; count]);
         }
         Kind::AllToAll => {
             let mut got = room(true);
-            group.all_to_all(&all, &mut got)?;
+            group.all_to_all((&all, &mut got))?;
             by_rank(&got);
         }
-        Kind::Barrier if later => group.barrier_async()?.wait()?,
+        Kind::Barrier if later => group.begin().barrier()?.wait()?,
         Kind::Barrier => group.barrier()?,
         Kind::AllGatherV if later => {
-            let (_, got, lengths) = group.all_gather_v_async(mine)?.wait()?;
+            let (_, (got, lengths)) = group.begin().all_gather_v(mine)?.wait()?;
             by_length(&got, &lengths);
         }
         Kind::AllGatherV => {
@@ -281,7 +281,7 @@ fn make<T: Element + PartialEq + fmt::Debug>(
         }
         Kind::BroadcastObject if later => {
             let value = (me == root).then(|| object(root, count));
-            assert!(is_of(&group.broadcast_object_async(value, root)?.wait()?, root));
+            assert!(is_of(&group.begin().broadcast_object(value, root)?.wait()?, root));
         }
         Kind::BroadcastObject => {
             let value = (me == root).then(|| object(root, count));
@@ -313,25 +313,25 @@ fn make<T: Element + PartialEq + fmt::Debug>(
         }
         Kind::Coalesced => {
             let tensors = vec![Tensor::from_vec(mine, &[count]).unwrap()];
-            let got = group.all_reduce_coalesced_async(tensors, op)?.wait()?;
+            let got = group.begin().all_reduce_coalesced(tensors, op)?.wait()?;
             assert_eq!(got[0].bytes(), bytemuck::cast_slice::<T, u8>(&vec![reduced; count]));
         }
         Kind::Split => drop(group.split(Some(0), 0)?),
         Kind::SendRecv => {
             let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
             let mut got = vec![of(99); count];
-            group.send_recv(&mine, next, &mut got, before, tag)?;
+            group.send_recv((&mine, &mut got), (next, tag), (before, tag))?;
             assert_eq!(got, vec![of(before); count]);
         }
         Kind::Message => {
             let to = (root + 1) % ranks;
             if me == root {
-                group.send(&mine, to, tag)?;
+                group.send(&mine, (to, tag))?;
             }
             if me == to {
                 let mut got = mine;
                 let source = if later { Source::Any } else { Source::Rank(root) };
-                let from = group.recv(&mut got, source, tag)?;
+                let from = group.recv(&mut got, (source, tag))?;
                 assert!(later || from == root);
                 assert_eq!(got, vec![of(from); count]);
             }
@@ -339,10 +339,10 @@ fn make<T: Element + PartialEq + fmt::Debug>(
         Kind::ObjectMessage => {
             let to = (root + 1) % ranks;
             if me == root {
-                group.send_object(&object(root, count), to, tag)?;
+                group.send_object(&object(root, count), (to, tag))?;
             }
             if me == to {
-                assert!(is_of(&group.recv_object(root, tag)?.0, root));
+                assert!(is_of(&group.recv_object((root, tag))?.0, root));
             }
         }
     }

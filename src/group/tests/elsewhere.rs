@@ -8,11 +8,12 @@ const EVERY: Duration = Duration::from_millis(5);
 fn a_call_elsewhere_returns_what_it_returns() {
     world(3, small, |group| {
         let color = u64::from(group.rank() != 1);
-        let part = group.elsewhere_while("split", move |group| group.split(Some(color), 0), EVERY, || true);
+        let part =
+            group.erased().elsewhere_while("split", move |group| group.split(Some(color), 0), EVERY, || true);
         let part = part.unwrap().unwrap().unwrap().unwrap();
         assert_eq!(part.size(), if color == 0 { 1 } else { 2 });
         part.barrier().unwrap();
-        let panics = || group.elsewhere_while("nothing", |_| panic!("as it must"), EVERY, || true);
+        let panics = || group.erased().elsewhere_while("nothing", |_| panic!("as it must"), EVERY, || true);
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
         group.barrier().unwrap();
     });
@@ -24,8 +25,9 @@ fn ranks_that_wait_for_each_other_elsewhere_are_told() {
     let messages = world(2, small, |group| {
         group.barrier().unwrap();
         let other = 1 - group.rank();
-        let receive = move |group: &ProcessGroup| group.recv_object::<u32>(other, 7).map(drop);
+        let receive = move |group: &ProcessGroup| group.recv_object::<u32>((other, 7)).map(drop);
         group
+            .erased()
             .elsewhere_while("recv_object", receive, EVERY, || true)
             .unwrap()
             .unwrap()
@@ -44,13 +46,14 @@ fn a_call_that_nobody_waits_for_goes_on() {
         if group.rank() == 0 {
             assert!(
                 group
+                    .erased()
                     .elsewhere_while("split", |group| group.split(None, 0), EVERY, || false)
                     .unwrap()
                     .is_none()
             );
-            group.send(&[1_u8], 1, 7).unwrap();
+            group.send(&[1_u8], (1, 7)).unwrap();
         } else {
-            group.recv(&mut [0_u8], 0, 7).unwrap();
+            group.recv(&mut [0_u8], (0, 7)).unwrap();
             assert!(group.split(Some(0), 0).unwrap().unwrap().size() == 1);
         }
         group.barrier().unwrap();
@@ -63,10 +66,10 @@ fn a_rank_leaves_although_a_call_that_nobody_waits_for_never_ends() {
     worlds(2, |group| {
         if group.rank() == 0 {
             let make = |group: &ProcessGroup| group.create_group(&[0, 1], 7).map(drop);
-            assert!(group.elsewhere_while("create_group", make, EVERY, || false).unwrap().is_none());
-            group.send(&[0_u8], 1, 8).unwrap();
+            assert!(group.erased().elsewhere_while("create_group", make, EVERY, || false).unwrap().is_none());
+            group.send(&[0_u8], (1, 8)).unwrap();
         } else {
-            group.recv(&mut [0_u8], 0, 8).unwrap();
+            group.recv(&mut [0_u8], (0, 8)).unwrap();
         }
         group.leave().unwrap();
     });

@@ -228,8 +228,10 @@ impl Case<'_> {
             ..Request::new(self.collective, self.dtype)
         };
         let result = match waits {
-            true => self.group.collective(&request, &input, &output).map(|()| (input, output)),
-            false => self.group.collective_async(&request, input, output).and_then(crate::Work::wait),
+            true => self.group.erased().collective(&request, &input, &output).map(|()| (input, output)),
+            false => {
+                self.group.erased().begin_collective(&request, input, output).and_then(crate::Work::wait)
+            }
         };
         let what = || {
             let Self { collective, dtype, layout, uneven, op, root, len, seed, .. } = self;

@@ -3,7 +3,7 @@
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use super::{work::block_on, *};
-use crate::Work;
+use crate::{Work, uneven};
 
 /// The length of one rank's block for another.
 fn length(seed: usize, from: usize, to: usize) -> usize {
@@ -73,19 +73,19 @@ fn begin_in_place(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: 
     match kind {
         0 => {
             let mut all = whole.clone();
-            twin.all_gather_v_in_place(&mut all, &lengths).unwrap();
-            check(group.all_gather_v_in_place_async(whole, &lengths).unwrap(), all)
+            twin.all_gather(uneven(&mut all, &lengths)).unwrap();
+            check(group.begin().all_gather(uneven(whole, &lengths)).unwrap(), all)
         }
         1 => {
             let mut data = if at_root { whole } else { mine };
-            let work = group.gather_v_in_place_async(data.clone(), &known, root).unwrap();
-            twin.gather_v_in_place(&mut data, &known, root).unwrap();
+            let work = group.begin().gather(uneven(data.clone(), &known), root).unwrap();
+            twin.gather(uneven(&mut data, &known), root).unwrap();
             check(work, data)
         }
         2 => {
             let mut data = if at_root { whole } else { mine };
-            let work = group.scatter_v_in_place_async(data.clone(), &known, root).unwrap();
-            let block = twin.scatter_v_in_place(&mut data, &known, root).unwrap().to_vec();
+            let work = group.begin().scatter(uneven(data.clone(), &known), root).unwrap();
+            let block = twin.scatter(uneven(&mut data, &known), root).unwrap().to_vec();
             Box::new(move || {
                 let (scattered, range) = work.wait().unwrap();
                 assert_eq!((&scattered[range], &scattered), (&block[..], &data));
@@ -93,8 +93,8 @@ fn begin_in_place(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: 
         }
         3 => {
             let mut data = whole;
-            let work = group.reduce_scatter_v_in_place_async(data.clone(), lengths[me], op).unwrap();
-            let block = twin.reduce_scatter_v_in_place(&mut data, lengths[me], op).unwrap().to_vec();
+            let work = group.begin().reduce_scatter(uneven(data.clone(), &lengths), op).unwrap();
+            let block = twin.reduce_scatter(uneven(&mut data, &lengths), op).unwrap().to_vec();
             Box::new(move || {
                 let (reduced, range) = work.wait().unwrap();
                 assert_eq!((&reduced[range], &reduced), (&block[..], &data));
@@ -104,22 +104,22 @@ fn begin_in_place(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: 
             let pair = |other: usize| length(seed, me.min(other), me.max(other));
             let lengths: Vec<usize> = (0..ranks).map(pair).collect();
             let mut data = given(me, seed, lengths.iter().sum());
-            let work = group.all_to_all_v_in_place_async(data.clone(), &lengths).unwrap();
+            let work = group.begin().all_to_all(uneven(data.clone(), &lengths)).unwrap();
             if kind == 5 {
                 drop(work);
                 return Box::new(|| {});
             }
-            twin.all_to_all_v_in_place(&mut data, &lengths).unwrap();
+            twin.all_to_all(uneven(&mut data, &lengths)).unwrap();
             check(work, data)
         }
         6 => {
             let mut data = given(me, seed, ranks * (seed % 90));
-            let work = group.all_to_all_in_place_async(data.clone()).unwrap();
-            twin.all_to_all_in_place(&mut data).unwrap();
+            let work = group.begin().all_to_all(data.clone()).unwrap();
+            twin.all_to_all(&mut data).unwrap();
             check(work, data)
         }
         _ => {
-            std::mem::forget(group.reduce_scatter_v_in_place_async(whole, lengths[me], op).unwrap());
+            std::mem::forget(group.begin().reduce_scatter(uneven(whole, &lengths), op).unwrap());
             Box::new(|| {})
         }
     }
@@ -135,50 +135,51 @@ fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) ->
     match kind {
         0 => {
             let (all, lengths) = twin.all_gather_v(&mine).unwrap();
-            check(group.all_gather_v_async(mine.clone()).unwrap(), (mine, all, lengths))
+            check(group.begin().all_gather_v(mine.clone()).unwrap(), (mine, (all, lengths)))
         }
         1 => {
             let (all, lengths) = twin.gather_v(&mine, root).unwrap();
-            check(group.gather_v_async(mine.clone(), root).unwrap(), (mine, all, lengths))
+            check(group.begin().gather_v(mine.clone(), root).unwrap(), (mine, (all, lengths)))
         }
         2 => {
             let (whole, lengths) = if at_root { (whole, lengths) } else { (vec![-1; seed % 3], Vec::new()) };
             let block = twin.scatter_v(&whole, &lengths, root).unwrap();
-            check(group.scatter_v_async(whole.clone(), &lengths, root).unwrap(), (whole, block))
+            check(group.begin().scatter_v(whole.clone(), &lengths, root).unwrap(), (whole, block))
         }
         3 => {
             let op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::PreMulSum(3.0)][seed % 3];
-            let work = group.reduce_scatter_v_async(whole.clone(), output.clone(), op).unwrap();
-            twin.reduce_scatter_v(&whole, &mut output, op).unwrap();
+            let work =
+                group.begin().reduce_scatter(uneven((whole.clone(), output.clone()), &lengths), op).unwrap();
+            twin.reduce_scatter(uneven((&whole, &mut output), &lengths), op).unwrap();
             check(work, (whole, output))
         }
         4 => {
             let (got, gets) = twin.all_to_all_v(&blocks, &gives).unwrap();
-            check(group.all_to_all_v_async(blocks.clone(), &gives).unwrap(), (blocks, got, gets))
+            check(group.begin().all_to_all_v(blocks.clone(), &gives).unwrap(), (blocks, (got, gets)))
         }
         5 => {
             let mut buffer = group.buffer::<i64>(mine.len()).unwrap();
             buffer.copy_from_slice(&mine);
-            let work = group.all_gather_v_async(buffer).unwrap();
+            let work = group.begin().all_gather_v(buffer).unwrap();
             let wanted = twin.all_gather_v(&mine).unwrap();
             Box::new(move || {
-                let (buffer, all, lengths) = work.wait().unwrap();
-                assert_eq!((&buffer[..], (all, lengths)), (&mine[..], wanted));
+                let (buffer, got) = work.wait().unwrap();
+                assert_eq!((&buffer[..], got), (&mine[..], wanted));
             })
         }
         6 => {
             summed.resize(90, 5);
-            let work = group.all_reduce_async(summed.clone(), ReduceOp::Sum).unwrap();
+            let work = group.begin().all_reduce(summed.clone(), ReduceOp::Sum).unwrap();
             twin.all_reduce(&mut summed, ReduceOp::Sum).unwrap();
             check(work, summed)
         }
         // Nobody waits for these.
         7 => {
-            drop(group.all_gather_v_async(mine).unwrap());
+            drop(group.begin().all_gather_v(mine).unwrap());
             Box::new(|| {})
         }
         8 => {
-            std::mem::forget(group.all_to_all_v_async(blocks, &gives).unwrap());
+            std::mem::forget(group.begin().all_to_all_v(blocks, &gives).unwrap());
             Box::new(|| {})
         }
         // Whether a rank waits is its own affair.
@@ -188,8 +189,8 @@ fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) ->
                 assert_eq!(group.all_gather_v(&mine).unwrap(), wanted);
                 return Box::new(|| {});
             }
-            let work = group.all_gather_v_async(mine.clone()).unwrap();
-            check(work, (mine, wanted.0, wanted.1))
+            let work = group.begin().all_gather_v(mine.clone()).unwrap();
+            check(work, (mine, wanted))
         }
         10 => {
             group.barrier().unwrap();
@@ -197,7 +198,7 @@ fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) ->
         }
         11 => {
             let mut output = vec![0; 2 * group.size()];
-            group.all_gather(&[1_u8, 2], &mut output).unwrap();
+            group.all_gather((&[1_u8, 2], &mut output)).unwrap();
             assert_eq!(output, [1, 2].repeat(group.size()));
             Box::new(|| {})
         }
@@ -242,16 +243,16 @@ fn groups_end_while_calls_go_on() {
     world(3, small, |group| {
         for round in 0..20 {
             let part = group.new_group(&[2, 1, 0]).unwrap().unwrap();
-            let work = part.all_gather_v_async(given(part.rank(), round, 300 + part.rank())).unwrap();
-            drop(part.all_to_all_v_async(vec![1_u8; 600], &[100, 200, 300]).unwrap());
+            let work = part.begin().all_gather_v(given(part.rank(), round, 300 + part.rank())).unwrap();
+            drop(part.begin().all_to_all_v(vec![1_u8; 600], &[100, 200, 300]).unwrap());
             drop(part);
             let wanted: Vec<i64> = (0..3).flat_map(|rank| given(rank, round, 300 + rank)).collect();
-            assert_eq!(block_on(work).unwrap().1, wanted);
+            assert_eq!(block_on(work).unwrap().1.0, wanted);
         }
-        let work = group.all_gather_v_async(given(group.rank(), 0, 9)).unwrap();
-        drop(group.all_gather_v_async(given(group.rank(), 0, 900)).unwrap());
+        let work = group.begin().all_gather_v(given(group.rank(), 0, 9)).unwrap();
+        drop(group.begin().all_gather_v(given(group.rank(), 0, 900)).unwrap());
         group.leave().unwrap();
-        assert_eq!(work.wait().unwrap().2, [9; 3]);
+        assert_eq!(work.wait().unwrap().1.1, [9; 3]);
     });
 }
 
@@ -262,42 +263,43 @@ fn what_is_wrong_with_arguments_is_told_at_once() {
             Error::Argument { call, problem } => format!("{call}: {problem}"),
             other => panic!("{other}"),
         };
-        let error = group.gather_v_async(vec![0_u8], 2).unwrap_err();
+        let error = group.begin().gather_v(vec![0_u8], 2).unwrap_err();
         assert_eq!(text_of(error), "gather_v: the root is rank 2; there are ranks 0 to 1");
-        let error = group.all_to_all_v_async(vec![0_u8; 3], &[1, 1]).unwrap_err();
+        let error = group.begin().all_to_all_v(vec![0_u8; 3], &[1, 1]).unwrap_err();
         assert_eq!(text_of(error), "all_to_all_v: the lengths add up to 2, and there are 3 elements");
-        let error = group.reduce_scatter_v_async(vec![0.5_f32], vec![0.5], ReduceOp::BitAnd).unwrap_err();
-        assert!(text_of(error).starts_with("reduce_scatter_v: "));
+        let error =
+            group.begin().reduce_scatter(uneven(vec![0.5_f32; 2], &[1, 1]), ReduceOp::BitAnd).unwrap_err();
+        assert!(text_of(error).starts_with("reduce_scatter: "));
         let (three, mut data) = (|| vec![0_u8; 3], [0_u8; 3]);
         let same = |begun: Error, called: Error| assert_eq!(text_of(begun), text_of(called));
         same(
-            group.all_gather_v_in_place_async(three(), &[1, 1]).unwrap_err(),
-            group.all_gather_v_in_place(&mut data, &[1, 1]).unwrap_err(),
+            group.begin().all_gather(uneven(three(), &[1, 1])).unwrap_err(),
+            group.all_gather(uneven(&mut data, &[1, 1])).unwrap_err(),
         );
         same(
-            group.all_to_all_v_in_place_async(three(), &[3]).unwrap_err(),
-            group.all_to_all_v_in_place(&mut data, &[3]).unwrap_err(),
+            group.begin().all_to_all(uneven(three(), &[3])).unwrap_err(),
+            group.all_to_all(uneven(&mut data, &[3])).unwrap_err(),
         );
         // At the root, and where there is none.
         for root in [group.rank(), 2] {
             same(
-                group.gather_v_in_place_async(three(), &[usize::MAX, 4], root).unwrap_err(),
-                group.gather_v_in_place(&mut data, &[usize::MAX, 4], root).unwrap_err(),
+                group.begin().gather(uneven(three(), &[usize::MAX, 4]), root).unwrap_err(),
+                group.gather(uneven(&mut data, &[usize::MAX, 4]), root).unwrap_err(),
             );
             same(
-                group.scatter_v_in_place_async(three(), &[1, 1], root).unwrap_err(),
-                group.scatter_v_in_place(&mut data, &[1, 1], root).map(drop).unwrap_err(),
+                group.begin().scatter(uneven(three(), &[1, 1]), root).unwrap_err(),
+                group.scatter(uneven(&mut data, &[1, 1]), root).map(drop).unwrap_err(),
             );
         }
         let half = ReduceOp::PreMulSum(0.5);
         same(
-            group.reduce_scatter_v_in_place_async(three(), 1, half).unwrap_err(),
-            group.reduce_scatter_v_in_place(&mut data, 1, half).map(drop).unwrap_err(),
+            group.begin().reduce_scatter(uneven(three(), &[1, 2]), half).unwrap_err(),
+            group.reduce_scatter(uneven(&mut data, &[1, 2]), half).map(drop).unwrap_err(),
         );
         // Nothing of that has begun.
-        assert_eq!(group.operations(), 0);
+        assert_eq!(group.usage().operations, 0);
         assert_eq!(group.all_gather_v(&[1_u8]).unwrap().1, [1, 1]);
-        assert_eq!(group.operations(), 2);
+        assert_eq!(group.usage().operations, 2);
     });
 }
 
@@ -305,23 +307,27 @@ fn what_is_wrong_with_arguments_is_told_at_once() {
 fn lengths_that_do_not_fit_are_a_mismatch_as_of_the_blocking_call() {
     for blocking in [0, 1, 2, 3] {
         let failures = world(3, small, |group| {
-            let (input, mut output) = (vec![1_i32; 6 - group.rank() / 2], vec![0; 2]);
+            let counts = [2, 2, 2 - group.rank() / 2];
+            let (input, mut output) = (vec![1_i32; counts.iter().sum()], vec![0; counts[group.rank()]]);
             group.barrier().unwrap();
             // Some ranks wait at once, and some later.
             let failed = if group.rank() < blocking {
-                group.reduce_scatter_v(&input, &mut output, ReduceOp::Sum).unwrap_err()
+                group.reduce_scatter(uneven((&input, &mut output), &counts), ReduceOp::Sum).unwrap_err()
             } else {
-                let work = group.reduce_scatter_v_async(input, output, ReduceOp::Sum).unwrap();
+                let work =
+                    group.begin().reduce_scatter(uneven((input, output), &counts), ReduceOp::Sum).unwrap();
                 // The others may have noticed already: then this call is told so itself.
-                let next = group.all_gather_v_async(vec![1_u8]).and_then(Work::wait);
+                let next = group.begin().all_gather_v(vec![1_u8]).and_then(Work::wait);
                 let failed = work.wait().unwrap_err();
                 assert_eq!(next.unwrap_err().to_string(), failed.to_string());
                 failed
             };
             assert_eq!(group.barrier().unwrap_err().to_string(), failed.to_string());
-            failed.to_string()
+            // Ranks 0 and 1 have the same lengths: either may be told of.
+            failed.to_string().replace("rank 1 was", "rank 0 was")
         });
-        let wanted = "op 1 reduce_scatter_v: rank 0 has an output of 2, of 6 in all, rank 2 has an input of 5 elements";
+        let wanted = "op 1 reduce_scatter_v(i32, sum): rank 0 was given lengths of blocks that hash to 77d4e7d4, the longest of 2 \
+                      elements, rank 2 was given lengths of blocks that hash to 77d4e801, the longest of 2 elements";
         assert_eq!(failures, [wanted; 3], "{blocking} wait at once");
     }
 }
@@ -333,13 +339,13 @@ fn room_that_does_not_fit_is_a_mismatch_on_whichever_rank() {
             let mut data = vec![0_u8; [4, 3, 2][group.rank()]];
             let lengths = [1, 1, 2];
             let failed = if group.rank() < blocking {
-                group.scatter_v_in_place(&mut data, &lengths, 0).map(drop)
+                group.scatter(uneven(&mut data, &lengths), 0).map(drop)
             } else {
-                group.scatter_v_in_place_async(data, &lengths, 0).and_then(Work::wait).map(drop)
+                group.begin().scatter(uneven(data, &lengths), 0).and_then(Work::wait).map(drop)
             };
             failed.and_then(|()| group.barrier()).unwrap_err().to_string()
         });
-        let wanted = "op 0 scatter_v: rank 0 has 1 for it, rank 1 has room for 3 elements";
+        let wanted = "op 0 scatter_v(u8, root 0): rank 0 has 1 elements for rank 1, rank 1 expects 3 elements of rank 0";
         assert_eq!(failures, [wanted; 3], "{blocking} wait at once");
     }
 }
@@ -348,8 +354,8 @@ fn room_that_does_not_fit_is_a_mismatch_on_whichever_rank() {
 fn a_rank_that_calls_something_else_is_named() {
     let failures = world(2, small, |group| {
         let failed = match group.rank() {
-            0 => group.all_gather_v_async(vec![1_u8]).unwrap().wait().map(drop),
-            _ => group.all_gather_async(vec![1_u8], vec![0; 2]).unwrap().wait().map(drop),
+            0 => group.begin().all_gather_v(vec![1_u8]).unwrap().wait().map(drop),
+            _ => group.begin().all_gather((vec![1_u8], vec![0; 2])).unwrap().wait().map(drop),
         };
         failed.unwrap_err().to_string()
     });
@@ -360,12 +366,12 @@ fn a_rank_that_calls_something_else_is_named() {
 fn no_memory_for_what_comes_ends_the_group_for_all() {
     let failures = world(2, small, |group| {
         let failed = match group.rank() {
-            0 => group.all_gather_v_async(vec![1_u8]).unwrap().wait().map(drop),
+            0 => group.begin().all_gather_v(vec![1_u8]).unwrap().wait().map(drop),
             // It says that it has more than there can be.
             _ => {
-                let call = group.uneven::<u8>(Collective::AllGather, ReduceOp::Sum, 0).unwrap();
+                let call = group.handle.uneven::<u8>(Collective::AllGather, 0).unwrap();
                 // The other rank may have given up before this one has its word.
-                let _ = group.now(async |sequence| call.on(sequence).everyone([1 << 62]).await);
+                let _ = group.handle.now(async |sequence| call.on(sequence).everyone([1 << 62]).await);
                 group.barrier()
             }
         };

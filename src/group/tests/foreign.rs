@@ -22,7 +22,7 @@ fn registered_memory_is_recognized() {
         |group| {
             let mut buffer = group.buffer::<u8>(1 << 20).unwrap();
             assert_eq!(buffer.base(), buffer.as_mut_ptr());
-            let registry = &group.shared.runtime.registry;
+            let registry = &group.handle.shared.runtime.registry;
             let inside = nowhere(buffer.base().addr() + 4096, 8192);
             let found = inside.operand().clone().found_in(registry).registered.unwrap();
             assert_eq!((found.0.base(), found.1), (buffer.base(), 4096));
@@ -44,7 +44,7 @@ fn wrong_arguments_are_the_callers_error() {
         let all_reduce = Request::new(Collective::AllReduce, Dtype::F32);
         let good = memory(Dtype::F32, &[1, 2, 3]);
         let call = |request: &Request<'_>, input: &Foreign, output: &Foreign| {
-            error(group.collective(request, input, output))
+            error(group.erased().collective(request, input, output))
         };
         let report = call(&all_reduce, &nowhere(0x1001, 12), &good.all());
         assert_eq!(
@@ -76,15 +76,17 @@ fn wrong_arguments_are_the_callers_error() {
         let report = call(&Request { timeout: Some(Duration::ZERO), ..all_reduce }, &good.all(), &good.all());
         assert!(report.contains("the timeout is 0ns"), "{report}");
         assert!(group.with_timeout(Duration::from_secs(1 << 30)).is_err());
-        let report = error(group.message(&MessageRequest::send(Dtype::U8, 7, 0), &good.all()).map(drop));
+        let report =
+            error(group.erased().message(&MessageRequest::send(Dtype::U8, 7, 0), &good.all()).map(drop));
         assert_eq!(report, "send: there is no rank 7; there are ranks 0 to 1");
-        let report = error(group.message(&MessageRequest::send(Dtype::F32, 1, 0), &pieces.all()).map(drop));
+        let report =
+            error(group.erased().message(&MessageRequest::send(Dtype::F32, 1, 0), &pieces.all()).map(drop));
         assert!(report.contains("one piece"), "{report}");
         let both = [pieces.part(0..4), pieces.part(0..4)];
         assert_eq!(good.owners().0, 0, "what was refused is dropped");
         drop(both);
         // The group goes on.
-        group.collective(&all_reduce, &good.all(), &good.all()).unwrap();
+        group.erased().collective(&all_reduce, &good.all(), &good.all()).unwrap();
         assert_eq!(good.bytes(), encode(Dtype::F32, &[2, 4, 6]));
     });
 }
@@ -120,7 +122,7 @@ fn lengths_that_differ_are_a_mismatch_for_all() {
         };
         let (input, output) = (TestMemory::new(&vec![0; gives], []), TestMemory::new(&vec![0; gets], []));
         let request = Request { lengths: Some(lengths), root, op, ..Request::new(collective, Dtype::U8) };
-        group.collective(&request, &input.all(), &output.all())
+        group.erased().collective(&request, &input.all(), &output.all())
     };
     let sum = ReduceOp::Sum;
     for collective in [Collective::AllGather, Collective::ReduceScatter] {
@@ -175,7 +177,7 @@ fn pieces_that_differ_are_a_mismatch_of_coalesced_calls() {
     let coalesced = Request { coalesced: true, ..Request::new(Collective::Broadcast, Dtype::U8) };
     let call = |group: &ProcessGroup, cut, coalesced: &Request<'_>| {
         let data = TestMemory::new(&[group.rank() as u8; 8], [cut]);
-        let result = group.collective(coalesced, &Foreign::none(), &data.all());
+        let result = group.erased().collective(coalesced, &Foreign::none(), &data.all());
         result.map(|()| assert_eq!(data.bytes(), [0; 8]))
     };
     world(3, small, |group| call(&group, 3, &coalesced).unwrap());
@@ -196,7 +198,8 @@ fn messages_from_foreign_memory() {
                 (MessageRequest::recv(dtype, if len == 5 { Source::Any } else { left.into() }, 3), got.all()),
                 (MessageRequest::send(dtype, right, 3), sent.all()),
             ];
-            let peers = group.messages_async(batch).unwrap().into_iter().map(|work| work.wait().unwrap().1);
+            let peers =
+                group.erased().begin_messages(batch).unwrap().into_iter().map(|work| work.wait().unwrap().1);
             assert_eq!(peers.collect::<Vec<_>>(), [left, right]);
             assert_eq!(got.bytes(), encode(dtype, &numbers(left)));
             group.barrier().unwrap();
@@ -207,9 +210,10 @@ fn messages_from_foreign_memory() {
                 ..MessageRequest::recv(Dtype::I64, Source::Any, 4)
             };
             let work = group
-                .message_async(&MessageRequest::send(Dtype::I64, right, 4), memory(Dtype::I64, &[7, 8]).all())
+                .erased()
+                .begin_message(&MessageRequest::send(Dtype::I64, right, 4), memory(Dtype::I64, &[7, 8]).all())
                 .unwrap();
-            assert_eq!(group.message(&from, &got.all()).unwrap(), left);
+            assert_eq!(group.erased().message(&from, &got.all()).unwrap(), left);
             assert_eq!((got.bytes(), work.wait().unwrap().1), (encode(Dtype::I64, &[7, 8]), right));
             assert_eq!(got.owners(), (0, 1));
             group.barrier().unwrap();
@@ -232,7 +236,7 @@ fn messages_in_overlapping_memory_arrive_as_if_apart() {
                 (MessageRequest::recv(Dtype::U8, left.into(), 3), data.part(into..into + len)),
                 (MessageRequest::send(Dtype::U8, right, 3), data.part(from..from + len)),
             ];
-            for work in group.messages_async(batch).unwrap() {
+            for work in group.erased().begin_messages(batch).unwrap() {
                 assert_eq!(work.wait().unwrap().0.bytes(), len);
             }
             let sent: Vec<_> = contents(left).skip(from).take(len).collect();
@@ -248,11 +252,11 @@ fn messages_in_overlapping_memory_arrive_as_if_apart() {
         let nobody = MessageRequest::send(Dtype::U8, 9, 4);
         let beyond = [(recv(), data.part(0..4)), (nobody, data.part(0..4))];
         for batch in [twice, beyond] {
-            assert!(matches!(group.messages_async(batch), Err(Error::Argument { .. })));
+            assert!(matches!(group.erased().begin_messages(batch), Err(Error::Argument { .. })));
         }
-        group.send(&[rank as u8; 4], right, 4).unwrap();
+        group.send(&[rank as u8; 4], (right, 4)).unwrap();
         let mut got = [0; 4];
-        group.recv(&mut got, left, 4).unwrap();
+        group.recv(&mut got, (left, 4)).unwrap();
         assert_eq!((got, data.bytes()), ([left as u8; 4], vec![7; 8]));
     });
 }
@@ -263,17 +267,21 @@ fn the_shortest_timeout_counts() {
     // The world has five minutes; a handle and a call have less.
     let ways: [fn(&ProcessGroup, Duration) -> Result<()>; 5] = [
         |group, short| group.with_timeout(short)?.barrier(),
-        |group, short| group.with_timeout(short)?.barrier_async()?.wait(),
+        |group, short| group.with_timeout(short)?.begin().barrier()?.wait(),
         |group, short| {
             let request = Request { timeout: Some(short), ..Request::new(Collective::Barrier, Dtype::U8) };
-            group.with_timeout(short * 1000)?.collective(&request, &Foreign::none(), &Foreign::none())
+            group.with_timeout(short * 1000)?.erased().collective(
+                &request,
+                &Foreign::none(),
+                &Foreign::none(),
+            )
         },
-        |group, short| group.with_timeout(short)?.recv(&mut [0_u8], 1, 0).map(drop),
+        |group, short| group.with_timeout(short)?.recv(&mut [0_u8], 1).map(drop),
         |group, short| {
             let data = memory(Dtype::U8, &[1]);
             let request =
                 MessageRequest { timeout: Some(short), ..MessageRequest::recv(Dtype::U8, Source::Any, 0) };
-            group.message_async(&request, data.all())?.wait().map(drop)
+            group.erased().begin_message(&request, data.all())?.wait().map(drop)
         },
     ];
     for way in ways {
@@ -321,18 +329,18 @@ fn owners_are_dropped_once_and_not_before_the_end() {
         // The work is dropped before the operation has ended, which waits for rank 1.
         let data = memory(Dtype::I32, &[1; 500]);
         if group.rank() == 0 {
-            drop(group.collective_async(&request, data.all(), data.all()).unwrap());
+            drop(group.erased().begin_collective(&request, data.all(), data.all()).unwrap());
             std::thread::sleep(Duration::from_millis(20));
             assert_eq!(data.owners(), (2, 0));
-            group.send(&[1_u8], 1, 0).unwrap();
+            group.send(&[1_u8], 1).unwrap();
         } else {
-            group.recv(&mut [0_u8], 0, 0).unwrap();
-            group.collective(&request, &data.all(), &data.all()).unwrap();
+            group.recv(&mut [0_u8], 0).unwrap();
+            group.erased().collective(&request, &data.all(), &data.all()).unwrap();
         }
         until_dropped(&data, 2);
         assert_eq!(data.bytes(), encode(Dtype::I32, &[2; 500]));
         // A result that is taken has the owners.
-        let work = group.collective_async(&request, data.all(), data.all()).unwrap();
+        let work = group.erased().begin_collective(&request, data.all(), data.all()).unwrap();
         work.wait_done().unwrap();
         assert_eq!(data.owners(), (2, 2));
         let kept = work.wait().unwrap();
@@ -343,23 +351,25 @@ fn owners_are_dropped_once_and_not_before_the_end() {
     // The group fails while operations wait.
     world(2, small, |group| {
         if group.rank() == 1 {
-            group.recv(&mut [0_u8], 0, 0).unwrap();
+            group.recv(&mut [0_u8], 0).unwrap();
             group.abort("enough");
             return;
         }
         let [data, other] = [memory(Dtype::I32, &[1; 500]), memory(Dtype::I32, &[1; 500])];
-        let work = group.collective_async(&request, data.all(), data.all()).unwrap();
-        drop(group.collective_async(&request, other.all(), other.all()).unwrap());
+        let work = group.erased().begin_collective(&request, data.all(), data.all()).unwrap();
+        drop(group.erased().begin_collective(&request, other.all(), other.all()).unwrap());
         let late = memory(Dtype::I32, &[1; 500]);
-        drop(group.message_async(&MessageRequest::recv(Dtype::I32, 1.into(), 0), late.all()).unwrap());
+        drop(
+            group.erased().begin_message(&MessageRequest::recv(Dtype::I32, 1.into(), 0), late.all()).unwrap(),
+        );
         assert_eq!((data.owners(), other.owners(), late.owners()), ((2, 0), (2, 0), (1, 0)));
-        group.send(&[1_u8], 1, 0).unwrap();
+        group.send(&[1_u8], 1).unwrap();
         assert!(matches!(work.wait(), Err(Error::Failed(Failure::Aborted { rank: 1, .. }))));
         until_dropped(&data, 2);
         until_dropped(&other, 2);
         until_dropped(&late, 1);
         // A call that cannot begin drops its operands too.
-        assert!(group.collective_async(&request, data.all(), data.all()).is_err());
+        assert!(group.erased().begin_collective(&request, data.all(), data.all()).is_err());
         assert_eq!(data.owners(), (0, 4));
     });
 }
@@ -368,10 +378,10 @@ fn owners_are_dropped_once_and_not_before_the_end() {
 fn work_is_awaited_by_reference() {
     world(2, small, |group| {
         if group.rank() == 1 {
-            group.recv(&mut [0_u8], 0, 0).unwrap();
+            group.recv(&mut [0_u8], 0).unwrap();
             return group.barrier().unwrap();
         }
-        let work = group.barrier_async().unwrap();
+        let work = group.begin().barrier().unwrap();
         let short = Duration::from_millis(5);
         assert!(!work.wait_done_timeout(short).unwrap() && !work.is_done());
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -380,7 +390,7 @@ fn work_is_awaited_by_reference() {
             let waits: Vec<_> = (0..3).map(|_| scope.spawn(|| work.wait_done().unwrap())).collect();
             let polls = scope
                 .spawn(|| super::work::block_on(std::future::poll_fn(|context| work.poll_done(context))));
-            group.send(&[1_u8], 1, 0).unwrap();
+            group.send(&[1_u8], 1).unwrap();
             waits.into_iter().for_each(|wait| wait.join().unwrap());
             polls.join().unwrap();
         });
@@ -398,15 +408,17 @@ fn a_call_that_is_given_up_goes_on_as_a_work() {
         let request = Request::new(Collective::AllReduce, Dtype::F32);
         let every = Duration::from_millis(1);
         let (one, two) = (memory(Dtype::F32, &[1, 2]), encode(Dtype::F32, &[2, 4]));
-        let call = |go_on: fn() -> bool| group.collective_while(&request, one.all(), one.all(), every, go_on);
+        let call = |go_on: fn() -> bool| {
+            group.erased().collective_while(&request, one.all(), one.all(), every, go_on)
+        };
         if group.rank() == 0 {
             // Rank 1 waits for a message before it comes: the call asks whether to wait on.
             let work = call(|| false).unwrap().unwrap_err();
             assert_eq!(one.owners(), (2, 0), "the operation goes on");
-            group.send(&[0_u8], 1, 7).unwrap();
+            group.send(&[0_u8], (1, 7)).unwrap();
             drop(work.wait().unwrap());
         } else {
-            group.recv(&mut [0_u8], 0, 7).unwrap();
+            group.recv(&mut [0_u8], (0, 7)).unwrap();
             drop(call(|| true).unwrap().unwrap());
         }
         assert_eq!(one.bytes(), two);
@@ -418,7 +430,7 @@ fn a_call_that_is_given_up_goes_on_as_a_work() {
         let mut asked = 0;
         let late = Request { timeout: Some(Duration::from_millis(200)), ..request };
         if group.rank() == 0 {
-            let failed = group.collective_while(&late, one.all(), one.all(), every, || {
+            let failed = group.erased().collective_while(&late, one.all(), one.all(), every, || {
                 asked += 1;
                 true
             });

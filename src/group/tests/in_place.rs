@@ -19,30 +19,30 @@ pub(super) fn all(group: &ProcessGroup, len: usize) {
             data = vec![-1; ranks * len];
             data[me * len..][..len].copy_from_slice(&mine);
         }
-        group.gather_in_place(&mut data, root).unwrap();
+        group.gather(&mut data, root).unwrap();
         assert_eq!(data, if me == root { together.clone() } else { mine.clone() });
 
         let work: Vec<i64> = (0..ranks).flat_map(|to| block(root, to, len)).collect();
         let mut data = if me == root { work.clone() } else { vec![-1; len] };
-        assert_eq!(group.scatter_in_place(&mut data, root).unwrap(), block(root, me, len));
+        assert_eq!(group.scatter(&mut data, root).unwrap(), block(root, me, len));
         assert!(me != root || data == work, "the root keeps the whole");
 
         let mut output = vec![-1; if me == root { len } else { 1 }];
-        group.reduce_into(&mine, &mut output, ReduceOp::Sum, root).unwrap();
+        group.reduce((&mine, &mut output), ReduceOp::Sum, root).unwrap();
         let sum = |at: usize| (0..ranks).map(|rank| together[rank * len + at]).sum();
         assert_eq!(output, if me == root { (0..len).map(sum).collect() } else { vec![-1] });
     }
     let given: Vec<i64> = (0..ranks).flat_map(|to| block(me, to, len)).collect();
     let wanted: Vec<i64> = (0..ranks).flat_map(|from| block(from, me, len)).collect();
     let mut data = given.clone();
-    group.all_to_all_in_place(&mut data).unwrap();
+    group.all_to_all(&mut data).unwrap();
     assert_eq!(data, wanted);
     // Some ranks out of place, and without waiting for it at once.
     let work = match me % 2 {
-        0 => group.all_to_all_in_place_async(given.clone()).unwrap(),
+        0 => group.begin().all_to_all(given.clone()).unwrap(),
         _ => {
             data.fill(-1);
-            group.all_to_all(&given, &mut data).unwrap();
+            group.all_to_all((&given, &mut data)).unwrap();
             assert_eq!(data, wanted);
             return;
         }

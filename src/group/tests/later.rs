@@ -79,21 +79,21 @@ fn begin(group: &ProcessGroup, kind: usize, seed: usize, blocks: bool) -> Check 
             let given = at_root.then(|| things[root].clone());
             let call = match blocks {
                 true => Now(group.broadcast_object(given, root)),
-                false => Later(group.broadcast_object_async(given, root).unwrap()),
+                false => Later(group.begin().broadcast_object(given, root).unwrap()),
             };
             check(seed, call, things[root].clone())
         }
         1 => {
             let call = match blocks {
                 true => Now(group.gather_object(&things[me], root)),
-                false => Later(group.gather_object_async(&things[me], root).unwrap()),
+                false => Later(group.begin().gather_object(&things[me], root).unwrap()),
             };
             check(seed, call, at_root.then_some(things))
         }
         2 => {
             let call = match blocks {
                 true => Now(group.all_gather_object(&things[me])),
-                false => Later(group.all_gather_object_async(&things[me]).unwrap()),
+                false => Later(group.begin().all_gather_object(&things[me]).unwrap()),
             };
             check(seed, call, things)
         }
@@ -101,7 +101,7 @@ fn begin(group: &ProcessGroup, kind: usize, seed: usize, blocks: bool) -> Check 
             let given = at_root.then(|| things.clone());
             let call = match blocks {
                 true => Now(group.scatter_object(given, root)),
-                false => Later(group.scatter_object_async(given, root).unwrap()),
+                false => Later(group.begin().scatter_object(given, root).unwrap()),
             };
             check(seed, call, things[me].clone())
         }
@@ -113,21 +113,21 @@ fn begin(group: &ProcessGroup, kind: usize, seed: usize, blocks: bool) -> Check 
                     let got = group.broadcast_tensors(views.as_deref(), root);
                     Now(got.map(|got| got.or(given).unwrap()))
                 }
-                false => Later(group.broadcast_tensors_async(given, root).unwrap()),
+                false => Later(group.begin().broadcast_tensors(given, root).unwrap()),
             };
             check(seed, call, lists[root].clone())
         }
         5 => {
             let call = match blocks {
                 true => Now(group.gather_tensors(&tensor_views(&mine), root).map(|got| (mine.clone(), got))),
-                false => Later(group.gather_tensors_async(mine.clone(), root).unwrap()),
+                false => Later(group.begin().gather_tensors(mine.clone(), root).unwrap()),
             };
             check(seed, call, (mine, at_root.then_some(lists)))
         }
         6 => {
             let call = match blocks {
                 true => Now(group.all_gather_tensors(&tensor_views(&mine)).map(|got| (mine.clone(), got))),
-                false => Later(group.all_gather_tensors_async(mine.clone()).unwrap()),
+                false => Later(group.begin().all_gather_tensors(mine.clone()).unwrap()),
             };
             check(seed, call, (mine, lists))
         }
@@ -135,44 +135,44 @@ fn begin(group: &ProcessGroup, kind: usize, seed: usize, blocks: bool) -> Check 
             let given = at_root.then(|| whole.clone());
             let call = match blocks {
                 true => {
-                    let got = group.scatter_tensor(at_root.then_some(&view), way, root);
+                    let got = group.scatter_tensor(at_root.then_some(view), way, root);
                     Now(got.map(|got| (given.clone(), got)))
                 }
-                false => Later(group.scatter_tensor_async(given.clone(), way, root).unwrap()),
+                false => Later(group.begin().scatter_tensor(given.clone(), way, root).unwrap()),
             };
             check(seed, call, (given, part))
         }
         8 => {
             let call = match blocks {
-                true => Now(group.gather_tensor(&part.view(), way, root).map(|got| (part.clone(), got))),
-                false => Later(group.gather_tensor_async(part.clone(), way, root).unwrap()),
+                true => Now(group.gather_tensor(part.view(), way, root).map(|got| (part.clone(), got))),
+                false => Later(group.begin().gather_tensor(part.clone(), way, root).unwrap()),
             };
             check(seed, call, (part, at_root.then_some(whole)))
         }
         9 => {
             let call = match blocks {
-                true => Now(group.all_gather_tensor(&part.view(), way).map(|got| (part.clone(), got))),
-                false => Later(group.all_gather_tensor_async(part.clone(), way).unwrap()),
+                true => Now(group.all_gather_tensor(part.view(), way).map(|got| (part.clone(), got))),
+                false => Later(group.begin().all_gather_tensor(part.clone(), way).unwrap()),
             };
             check(seed, call, (part, whole))
         }
         // Nobody waits for these.
         10 => {
-            drop(group.all_gather_object_async(&things[me]).unwrap());
+            drop(group.begin().all_gather_object(&things[me]).unwrap());
             Box::new(|| {})
         }
         11 => {
-            std::mem::forget(group.gather_tensors_async(mine, root).unwrap());
+            std::mem::forget(group.begin().gather_tensors(mine, root).unwrap());
             Box::new(|| {})
         }
         _ => {
             let call = match blocks {
                 true => Now(group.all_gather_v(&[me as u8; 9])),
                 false => {
-                    group.barrier_async().unwrap().wait().unwrap();
+                    group.begin().barrier().unwrap().wait().unwrap();
                     let mut all = vec![0; 9 * ranks];
                     group.barrier().unwrap();
-                    group.all_gather(&[me as u8; 9], &mut all).unwrap();
+                    group.all_gather((&[me as u8; 9], &mut all)).unwrap();
                     Now(Ok((all, vec![9; ranks])))
                 }
             };
@@ -192,7 +192,7 @@ fn ranks_that_wait_and_ranks_that_do_not_fit_together() {
                 (0..KINDS).for_each(|kind| begin(&group, kind, seed, (me + seed) % 3 == 1)());
             }
             group.barrier().unwrap();
-            let mut operations = group.all_gather_object(&group.operations()).unwrap();
+            let mut operations = group.all_gather_object(&group.usage().operations).unwrap();
             operations.dedup();
             assert_eq!(operations.len(), 1);
         });
@@ -205,9 +205,9 @@ fn ranks_that_wait_and_ranks_that_do_not_fit_together() {
             let large = tensor(7, Dtype::F32, &[300, 1000]);
             let given = vec![large.clone(), tensor(8, Dtype::I8, &[3]), large];
             let works = (
-                group.broadcast_tensors_async((group.rank() == 1).then(|| given.clone()), 1).unwrap(),
-                group.all_gather_tensors_async(given.clone()).unwrap(),
-                group.broadcast_object_async((group.rank() == 2).then(|| vec![7_u8; 300_000]), 2).unwrap(),
+                group.begin().broadcast_tensors((group.rank() == 1).then(|| given.clone()), 1).unwrap(),
+                group.begin().all_gather_tensors(given.clone()).unwrap(),
+                group.begin().broadcast_object((group.rank() == 2).then(|| vec![7_u8; 300_000]), 2).unwrap(),
             );
             assert_eq!(works.0.wait().unwrap(), given);
             assert_eq!(works.1.wait().unwrap().1, vec![given; 3]);
@@ -249,19 +249,19 @@ fn messages_arrive_as_they_were() {
             let (mine, theirs) = (owned(rank + count, count), owned(before + count, count));
             let value = |from: usize| thing(4, from + count);
             // Receives before their sends and after them; one side waits at once, or none.
-            let early = group.recv_tensors_async(before, 1).unwrap();
-            let early_value = group.recv_object_async::<Thing>(Source::Any, 2).unwrap();
-            let sent = group.send_tensors_async(mine.clone(), next, 1).unwrap();
-            let sent_value = group.send_object_async(&value(rank), next, 2).unwrap();
-            drop(group.send_tensors_async(mine.clone(), next, 3).unwrap());
-            std::mem::forget(group.send_object_async(&value(rank), next, 4).unwrap());
-            group.send_tensors(&tensor_views(&mine), next, 5).unwrap();
-            group.send_object(&value(rank), next, 6).unwrap();
+            let early = group.begin().recv_tensors((before, 1)).unwrap();
+            let early_value = group.begin().recv_object::<Thing>((Source::Any, 2)).unwrap();
+            let sent = group.begin().send_tensors(mine.clone(), (next, 1)).unwrap();
+            let sent_value = group.begin().send_object(&value(rank), (next, 2)).unwrap();
+            drop(group.begin().send_tensors(mine.clone(), (next, 3)).unwrap());
+            std::mem::forget(group.begin().send_object(&value(rank), (next, 4)).unwrap());
+            group.send_tensors(&tensor_views(&mine), (next, 5)).unwrap();
+            group.send_object(&value(rank), (next, 6)).unwrap();
             let room = theirs.iter().map(|tensor| Tensor::zeros(tensor.dtype(), tensor.shape()).unwrap());
-            let late = group.recv_tensors_into_async(room.collect(), Source::Any, 5).unwrap();
-            let late_value = group.recv_object_async::<Thing>(before, 6).unwrap();
-            assert_eq!(group.recv_tensors(before, 3).unwrap(), (theirs.clone(), before));
-            assert_eq!(group.recv_object::<Thing>(Source::Any, 4).unwrap(), (value(before), before));
+            let late = group.begin().recv_tensors_into(room.collect(), (Source::Any, 5)).unwrap();
+            let late_value = group.begin().recv_object::<Thing>((before, 6)).unwrap();
+            assert_eq!(group.recv_tensors((before, 3)).unwrap(), (theirs.clone(), before));
+            assert_eq!(group.recv_object::<Thing>((Source::Any, 4)).unwrap(), (value(before), before));
             assert_eq!(block_on(late).unwrap(), (theirs.clone(), before));
             assert_eq!(late_value.wait().unwrap(), (value(before), before));
             assert_eq!(early.wait().unwrap(), (theirs, before));
@@ -276,9 +276,9 @@ fn messages_arrive_as_they_were() {
 fn many_lists_with_one_tag_do_not_mix() {
     worlds(2, |group| {
         let other = 1 - group.rank();
-        let receives: Vec<_> = (0..12).map(|_| group.recv_tensors_async(other, 0).unwrap()).collect();
+        let receives: Vec<_> = (0..12).map(|_| group.begin().recv_tensors(other).unwrap()).collect();
         for number in 0..12 {
-            drop(group.send_tensors_async(owned(number + 5 * group.rank(), number), other, 0).unwrap());
+            drop(group.begin().send_tensors(owned(number + 5 * group.rank(), number), other).unwrap());
         }
         for (number, receive) in receives.into_iter().enumerate().rev() {
             assert_eq!(receive.wait().unwrap(), (owned(number + 5 * other, number), other));
@@ -294,13 +294,13 @@ fn operations_progress_without_a_wait() {
             vec![tensor(1, Dtype::F64, &[90, 90]), tensor(2, Dtype::U8, &[5]), tensor(3, Dtype::U8, &[2000])];
         if group.rank() == 0 {
             // It has gone when the other has taken it.
-            group.send_tensors(&tensor_views(&given), 1, 0).unwrap();
+            group.send_tensors(&tensor_views(&given), 1).unwrap();
             group.broadcast_tensors(Some(&tensor_views(&given)), 0).unwrap();
             group.barrier().unwrap();
             return;
         }
         let (list, tensors) =
-            (group.recv_tensors_async(0, 0).unwrap(), group.broadcast_tensors_async(None, 0).unwrap());
+            (group.begin().recv_tensors(0).unwrap(), group.begin().broadcast_tensors(None, 0).unwrap());
         while !list.is_done() || !tensors.is_done() {
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -331,10 +331,10 @@ fn who_waits_decodes() {
     world(2, small, |group| {
         let here = std::thread::current().id();
         let other = 1 - group.rank();
-        group.send_object(&Where(here), other, 0).unwrap();
+        group.send_object(&Where(here), other).unwrap();
         let works = (
-            group.all_gather_object_async(&Where(here)).unwrap(),
-            group.recv_object_async::<Where>(other, 0).unwrap(),
+            group.begin().all_gather_object(&Where(here)).unwrap(),
+            group.begin().recv_object::<Where>(other).unwrap(),
         );
         while !works.0.is_done() || !works.1.is_done() {
             std::thread::sleep(Duration::from_micros(100));
@@ -356,24 +356,24 @@ fn what_one_call_ends_with_is_its_own_and_the_group_goes_on() {
         let wanted = || if me == 1 { (1, own()) } else { (1, ObjectError::Unsent) };
         let values = || Some(vec![Stubborn(1), Stubborn(0), Stubborn(2)]);
         // All begun before the first has ended, and one of them never looked at.
-        let all = group.all_gather_object_async(&Stubborn(me)).unwrap();
-        drop(group.all_gather_object_async(&Stubborn(me)).unwrap());
-        let at_root = group.gather_object_async(&Stubborn(me), 2).unwrap();
-        let broadcast = group.broadcast_object_async(Some(Stubborn(1)), 1).unwrap();
-        let scattered = group.scatter_object_async(values(), 1).unwrap();
-        let kept = group.scatter_object_async(values(), 0).unwrap();
-        let large = group.all_gather_object_async(&vec![1_u8; if me == 1 { 1000 } else { 1 }]).unwrap();
-        let none = group.broadcast_object_async(None::<u8>, 2).unwrap();
-        let few = group.scatter_object_async(Some(vec![1_u8]), 0).unwrap();
-        let text = group.all_gather_object_async(&"text".to_owned()).unwrap();
-        let lists = group.broadcast_tensors_async(None, 1).unwrap();
+        let all = group.begin().all_gather_object(&Stubborn(me)).unwrap();
+        drop(group.begin().all_gather_object(&Stubborn(me)).unwrap());
+        let at_root = group.begin().gather_object(&Stubborn(me), 2).unwrap();
+        let broadcast = group.begin().broadcast_object(Some(Stubborn(1)), 1).unwrap();
+        let scattered = group.begin().scatter_object(values(), 1).unwrap();
+        let kept = group.begin().scatter_object(values(), 0).unwrap();
+        let large = group.begin().all_gather_object(&vec![1_u8; if me == 1 { 1000 } else { 1 }]).unwrap();
+        let none = group.begin().broadcast_object(None::<u8>, 2).unwrap();
+        let few = group.begin().scatter_object(Some(vec![1_u8]), 0).unwrap();
+        let text = group.begin().all_gather_object(&"text".to_owned()).unwrap();
+        let lists = group.begin().broadcast_tensors(None, 1).unwrap();
         let odd = tensor(1, if me == 2 { Dtype::F64 } else { Dtype::I8 }, &[2]);
-        let odd = group.gather_tensor_async(odd, Parts::Split(0), 1).unwrap();
+        let odd = group.begin().gather_tensor(odd, Parts::Split(0), 1).unwrap();
         let shapes =
-            group.all_gather_tensor_async(tensor(1, Dtype::U8, &[2, 3 + me / 2]), Parts::Split(0)).unwrap();
+            group.begin().all_gather_tensor(tensor(1, Dtype::U8, &[2, 3 + me / 2]), Parts::Split(0)).unwrap();
         let uncut = (me == 0).then(|| tensor(1, Dtype::U8, &[4]));
-        let uncut = group.scatter_tensor_async(uncut, Parts::Split(1), 0).unwrap();
-        let last = group.all_gather_object_async(&me).unwrap();
+        let uncut = group.begin().scatter_tensor(uncut, Parts::Split(1), 0).unwrap();
+        let last = group.begin().all_gather_object(&me).unwrap();
 
         assert_eq!(object(all.wait()), wanted());
         assert_eq!(object(block_on(at_root)), wanted());
@@ -407,7 +407,7 @@ fn what_one_call_ends_with_is_its_own_and_the_group_goes_on() {
             other => panic!("{other}"),
         }
         assert_eq!(last.wait().unwrap(), [0, 1, 2]);
-        let error = group.gather_object_async(&me, 3).unwrap_err().to_string();
+        let error = group.begin().gather_object(&me, 3).unwrap_err().to_string();
         assert_eq!(error, "gather_object: the root is rank 3; there are ranks 0 to 2");
     });
 }
@@ -416,19 +416,19 @@ fn what_one_call_ends_with_is_its_own_and_the_group_goes_on() {
 fn messages_that_are_not_what_is_wanted_are_their_receivers_error() {
     world(2, small, |group| {
         if group.rank() == 0 {
-            assert_eq!(object(group.send_object_async(&Stubborn(1), 1, 0)).0, 0);
-            group.send_object_async(&"seven", 1, 0).unwrap().wait().unwrap();
-            group.send_object_async(&7_u8, 1, 0).unwrap().wait().unwrap();
-            let error = group.send_tensors_async(Vec::new(), 2, 0).unwrap_err().to_string();
+            assert_eq!(object(group.begin().send_object(&Stubborn(1), 1)).0, 0);
+            group.begin().send_object(&"seven", 1).unwrap().wait().unwrap();
+            group.begin().send_object(&7_u8, 1).unwrap().wait().unwrap();
+            let error = group.begin().send_tensors(Vec::new(), 2).unwrap_err().to_string();
             assert_eq!(error, "send: there is no rank 2; there are ranks 0 to 1");
         } else {
-            let works = [0, 1].map(|_| group.recv_object_async::<u8>(0, 0).unwrap());
+            let works = [0, 1].map(|_| group.begin().recv_object::<u8>(0).unwrap());
             let [text, number] = works.map(Work::wait);
             let error = text.unwrap_err().to_string();
             assert!(error.starts_with("recv_object: the u8 of rank 0:"), "{error}");
             assert_eq!(number.unwrap(), (7, 0));
             assert!(matches!(
-                group.recv_tensors_async(2, 0),
+                group.begin().recv_tensors(2),
                 Err(Error::Argument { call: "recv_tensors", .. })
             ));
         }
@@ -442,22 +442,25 @@ type Call = fn(&ProcessGroup) -> Result<()>;
 fn what_ends_the_group_ends_it_for_all() {
     let labels: Call = |group| {
         let borrowed = Borrowed::apart(&[1_u8, 2, 3], &mut []);
-        group.wait(group.outbound(Dtype::U8, &borrowed.input, 1, 6, Form::Tensors)?).map(drop)
+        group
+            .handle
+            .wait(group.handle.outbound(Dtype::U8, &borrowed.input, (1, 6).into(), Form::Tensors)?)
+            .map(drop)
     };
-    let list: Call = |group| group.recv_tensors_async(0, 6)?.wait().map(drop);
+    let list: Call = |group| group.begin().recv_tensors((0, 6))?.wait().map(drop);
     let cases: [(Call, Call, &str); 5] = [
         (
-            |group| group.broadcast_object_async(Some(1), 0)?.wait().map(drop),
-            |group| group.broadcast_tensors_async(None, 0)?.wait().map(drop),
+            |group| group.begin().broadcast_object(Some(1), 0)?.wait().map(drop),
+            |group| group.begin().broadcast_tensors(None, 0)?.wait().map(drop),
             "op 0: rank 0 calls broadcast_object(root 0), rank 1 calls broadcast_tensors(root 0)",
         ),
         (
-            |group| group.all_gather_object_async(&1)?.wait().map(drop),
+            |group| group.begin().all_gather_object(&1)?.wait().map(drop),
             |group| group.all_gather_tensors(&[]).map(drop),
             "op 0: rank 0 calls all_gather_object(), rank 1 calls all_gather_tensors()",
         ),
         (
-            |group| group.send_object_async(&1, 1, 6)?.wait(),
+            |group| group.begin().send_object(&1, (1, 6))?.wait(),
             list,
             "rank 0 sends an object, rank 1 receives tensors",
         ),
@@ -467,7 +470,7 @@ fn what_ends_the_group_ends_it_for_all() {
             "rank 1 received something from rank 0 that the protocol does not allow: recv_tensors: ",
         ),
         // Nobody waits for it: the next call is told.
-        (labels, |group| group.recv_tensors_async(0, 6).map(drop), ": recv_tensors: "),
+        (labels, |group| group.begin().recv_tensors((0, 6)).map(drop), ": recv_tensors: "),
     ];
     for (zero, one, wanted) in cases {
         let messages = world(2, small, |group| {
@@ -487,11 +490,11 @@ fn groups_end_while_calls_go_on() {
         for round in 0..10 {
             let part = group.new_group(&[2, 1, 0]).unwrap().unwrap();
             let me = part.rank();
-            let work = part.all_gather_object_async(&thing(round, me)).unwrap();
-            let list = part.broadcast_tensors_async((me == 1).then(|| owned(round, 20)), 1).unwrap();
-            drop(part.all_gather_tensors_async(owned(me, round)).unwrap());
-            let sent = part.send_tensors_async(owned(round + me, 9), (me + 1) % 3, 0).unwrap();
-            let come = part.recv_tensors_async(Source::Any, 0).unwrap();
+            let work = part.begin().all_gather_object(&thing(round, me)).unwrap();
+            let list = part.begin().broadcast_tensors((me == 1).then(|| owned(round, 20)), 1).unwrap();
+            drop(part.begin().all_gather_tensors(owned(me, round)).unwrap());
+            let sent = part.begin().send_tensors(owned(round + me, 9), (me + 1) % 3).unwrap();
+            let come = part.begin().recv_tensors(Source::Any).unwrap();
             drop(part);
             assert_eq!(block_on(work).unwrap(), [0, 1, 2].map(|rank| thing(round, rank)));
             assert_eq!(list.wait().unwrap(), owned(round, 20));
@@ -499,8 +502,8 @@ fn groups_end_while_calls_go_on() {
             assert_eq!(come.wait().unwrap(), (owned(round + before, 9), before));
             assert_eq!(sent.wait().unwrap(), owned(round + me, 9));
         }
-        let work = group.all_gather_object_async(&group.rank()).unwrap();
-        drop(group.scatter_object_async(Some(vec!["x".repeat(900); 3]), 0).unwrap());
+        let work = group.begin().all_gather_object(&group.rank()).unwrap();
+        drop(group.begin().scatter_object(Some(vec!["x".repeat(900); 3]), 0).unwrap());
         group.leave().unwrap();
         assert_eq!(work.wait().unwrap(), [0, 1, 2]);
     });

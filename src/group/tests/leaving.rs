@@ -26,11 +26,11 @@ fn a_rank_that_has_left_is_not_waited_for() {
     let calls: [(Call, &str); 5] = [
         (|_, part| part.barrier(), "op 1 barrier() of group world/0 of ranks 0–2"),
         (
-            |_, part| part.all_reduce_async(vec![1_u8; 5], ReduceOp::Sum)?.wait().map(drop),
+            |_, part| part.begin().all_reduce(vec![1_u8; 5], ReduceOp::Sum)?.wait().map(drop),
             "op 1 all_reduce(u8, sum)",
         ),
-        (|group, _| group.recv(&mut [0_u8; 3], 0, 7).map(drop), "recv(u8, from 0, tag 7)"),
-        (|group, _| group.recv_object::<u8>(0, 7).map(drop), "recv(u8, from 0, tag 7)"),
+        (|group, _| group.recv(&mut [0_u8; 3], (0, 7)).map(drop), "recv(u8, from 0, tag 7)"),
+        (|group, _| group.recv_object::<u8>((0, 7)).map(drop), "recv(u8, from 0, tag 7)"),
         (|_, part| part.split(Some(0), 0).map(drop), "op 1 split() of group world/0"),
     ];
     let mut fastest = Duration::MAX;
@@ -57,9 +57,9 @@ fn what_another_thread_will_send_is_waited_for_though_all_others_leave() {
         if group.rank() == 1 {
             let mut got = [0_u8; 3];
             std::thread::scope(|scope| {
-                let receives = scope.spawn(|| group.recv(&mut got, Source::Any, 7).unwrap());
+                let receives = scope.spawn(|| group.recv(&mut got, (Source::Any, 7)).unwrap());
                 std::thread::sleep(Duration::from_millis(1500));
-                group.send(&[5_u8; 3], 1, 7).unwrap();
+                group.send(&[5_u8; 3], (1, 7)).unwrap();
                 assert_eq!(receives.join().unwrap(), 1);
             });
             assert_eq!(got, [5; 3]);
@@ -73,8 +73,9 @@ fn a_message_for_a_receive_that_was_kept_comes_however_late_though_its_rank_leav
     world(3, small, |group| {
         let part = group.new_group(&[0, 1, 2]).unwrap().unwrap();
         if group.rank() == 0 {
-            let works = [&group, &part].map(|group| group.irecv(vec![0_u8; 3], Source::Any, 7).unwrap());
-            let tensors = part.recv_tensors_async(2, 8).unwrap();
+            let works =
+                [&group, &part].map(|group| group.begin().recv(vec![0_u8; 3], (Source::Any, 7)).unwrap());
+            let tensors = part.begin().recv_tensors((2, 8)).unwrap();
             // As the group's handle goes first or with the world.
             drop(part);
             group.leave().unwrap();
@@ -84,11 +85,11 @@ fn a_message_for_a_receive_that_was_kept_comes_however_late_though_its_rank_leav
         }
         std::thread::sleep(Duration::from_millis(1500));
         if group.rank() == 1 {
-            group.send(&[1_u8; 3], 0, 7).unwrap();
+            group.send(&[1_u8; 3], (0, 7)).unwrap();
         } else {
-            part.send(&[2_u8; 3], 0, 7).unwrap();
+            part.send(&[2_u8; 3], (0, 7)).unwrap();
             let tensors = [3, 5000].map(|len| Tensor::from_vec(vec![7_u8; len], &[len]).unwrap());
-            part.send_tensors(&tensors.each_ref().map(Tensor::view), 0, 8).unwrap();
+            part.send_tensors(&tensors.each_ref().map(Tensor::view), (0, 8)).unwrap();
         }
         drop(part);
         group.leave().unwrap();
@@ -105,7 +106,7 @@ fn a_rank_that_leaves_keeps_nobody_from_going_on_with_others() {
                 std::thread::sleep(slow);
                 pair.all_reduce(&mut [1_u8; 40], ReduceOp::Sum).unwrap();
                 let mut got = [0; 3];
-                pair.send_recv(&[round; 3], 1 - pair.rank(), &mut got, Source::Any, 0).unwrap();
+                pair.send_recv((&[round; 3], &mut got), 1 - pair.rank(), Source::Any).unwrap();
                 assert_eq!(got, [round; 3]);
             }
         }
@@ -120,10 +121,10 @@ fn receives_that_nobody_answers_keep_nobody_from_leaving_though_their_work_is_ke
         let other = 1 - group.rank();
         let part = group.new_group(&[0, 1]).unwrap().unwrap();
         let works = [
-            group.irecv(vec![0_u8; 64], other, 7).unwrap(),
-            part.irecv(vec![0_u8; 64], Source::Any, 7).unwrap(),
+            group.begin().recv(vec![0_u8; 64], (other, 7)).unwrap(),
+            part.begin().recv(vec![0_u8; 64], (Source::Any, 7)).unwrap(),
         ];
-        let tensors = group.recv_tensors_async(other, 8).unwrap();
+        let tensors = group.begin().recv_tensors((other, 8)).unwrap();
         group.leave().unwrap();
         let failed = works.map(|work| work.wait().unwrap_err());
         assert!(failed.iter().all(|error| matches!(error, Error::Failed(_))), "{failed:?}");
@@ -135,7 +136,7 @@ fn receives_that_nobody_answers_keep_nobody_from_leaving_though_their_work_is_ke
 #[test]
 fn a_rank_that_comes_late_may_leave_with_receives_that_nobody_answers() {
     world(2, small, |group| {
-        let work = group.irecv(vec![0_u8; 64], 1 - group.rank(), 7).unwrap();
+        let work = group.begin().recv(vec![0_u8; 64], (1 - group.rank(), 7)).unwrap();
         if group.rank() == 1 {
             std::thread::sleep(Duration::from_millis(1200));
         }
@@ -152,7 +153,7 @@ fn a_rank_that_awaits_a_message_of_a_rank_that_has_left_is_told() {
             return group.leave().unwrap_err().to_string();
         }
         // Another runtime's thread awaits it, and none is blocked in this library.
-        block_on(group.irecv(vec![0_u8; 64], 0, 7).unwrap()).unwrap_err().to_string()
+        block_on(group.begin().recv(vec![0_u8; 64], (0, 7)).unwrap()).unwrap_err().to_string()
     });
     assert!(
         messages.iter().all(|it| it.starts_with("rank 0 has left, and rank 1 waits for it")),
@@ -174,7 +175,7 @@ fn an_extra_call_in_a_group_is_a_mismatch_at_its_end() {
             |part| part.broadcast_tensors((part.rank() == 0).then_some(&[][..]), 0).map(drop),
             "calls broadcast_tensors(root 0)",
         ),
-        (|part| part.scatter(&[1_u8; 30], &mut [0; 10], 0), "calls scatter(u8, root 0)"),
+        (|part| part.scatter((&[1_u8; 30], &mut [0; 10]), 0), "calls scatter(u8, root 0)"),
         (|part| part.scatter_object(Some(vec![1_u8; 3]), 0).map(drop), "calls scatter_object(root 0)"),
         (|part| part.reduce(&mut [1_u8; 3], ReduceOp::Sum, 1), "calls reduce(u8, sum, root 1)"),
     ];
@@ -210,7 +211,7 @@ fn a_message_that_no_rank_receives_is_reported_to_all_when_its_group_ends() {
     for of_world in [true, false] {
         let (message, _) = failure_of(3, |group, part| {
             let through = if of_world { group } else { part };
-            if group.rank() == 2 { through.send(&[1_u8; 3], 1, 5) } else { Ok(()) }
+            if group.rank() == 2 { through.send(&[1_u8; 3], (1, 5)) } else { Ok(()) }
         });
         let wanted = "message 0 from rank 2 to rank 1, tag 5: rank 2 sends 3 u8 elements, rank 1 receives nothing, and leaves";
         assert_eq!(message, wanted);

@@ -37,7 +37,7 @@ impl<T: Element> Data<T> {
     /// The same in a memfd.
     fn in_memfd(group: &ProcessGroup, values: &[T]) -> Self {
         let bytes = size_of_val(values);
-        let mut buffer = group.buffer_from(memory_of(&memfd("operand", 4096 + bytes), 4096, bytes)).unwrap();
+        let mut buffer = Buffer::of(group, memory_of(&memfd("operand", 4096 + bytes), 4096, bytes)).unwrap();
         buffer.copy_from_slice(values);
         Self::Registered(buffer)
     }
@@ -105,48 +105,48 @@ fn every_collective(group: &ProcessGroup, whole: usize, whose: Whose) {
     };
     check("all_reduce", false, whole, &mut || {
         let mut data = input(0..whole);
-        group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+        group.all_reduce(&mut *data, ReduceOp::Sum).unwrap();
         assert!(data[..] == sums(0..whole), "all_reduce of {whole}, {whose:?}");
     });
     check("all_reduce_into", true, whole, &mut || {
         let mut data = output(whole);
-        group.all_reduce_into(&input(0..whole), &mut data, ReduceOp::Sum).unwrap();
+        group.all_reduce((&input(0..whole)[..], &mut *data), ReduceOp::Sum).unwrap();
         assert!(data[..] == sums(0..whole), "all_reduce_into of {whole}, {whose:?}");
     });
     check("broadcast", false, whole, &mut || {
         let mut data = if me == root { input(0..whole) } else { output(whole) };
-        group.broadcast(&mut data, root).unwrap();
+        group.broadcast(&mut *data, root).unwrap();
         assert!(data[..] == bytes(root, 0..whole), "broadcast of {whole}, {whose:?}");
     });
     check("all_gather", false, len, &mut || {
         let mut data = output(ranks * len);
-        group.all_gather(&input(0..len), &mut data).unwrap();
+        group.all_gather((&input(0..len)[..], &mut *data)).unwrap();
         let all: Vec<u8> = (0..ranks).flat_map(|from| bytes(from, 0..len)).collect();
         assert!(data[..] == all, "all_gather of {whole}, {whose:?}");
         data.fill(98);
         data[me * len..][..len].copy_from_slice(&bytes(me, 0..len));
         if whose != Whose::AllInputs {
-            group.all_gather_in_place(&mut data).unwrap();
+            group.all_gather(&mut *data).unwrap();
             assert!(data[..] == all, "all_gather_in_place of {whole}, {whose:?}");
         }
     });
     check("reduce_scatter", false, ranks * len, &mut || {
         let mut data = output(len);
-        group.reduce_scatter(&input(0..ranks * len), &mut data, ReduceOp::Sum).unwrap();
+        group.reduce_scatter((&input(0..ranks * len)[..], &mut *data), ReduceOp::Sum).unwrap();
         assert!(data[..] == sums(me * len..(me + 1) * len), "reduce_scatter of {whole}, {whose:?}");
         let mut work = input(0..ranks * len);
-        let got = group.reduce_scatter_in_place(&mut work, ReduceOp::Sum).unwrap();
+        let got = group.reduce_scatter(&mut *work, ReduceOp::Sum).unwrap();
         assert!(got == sums(me * len..(me + 1) * len), "reduce_scatter_in_place of {whole}, {whose:?}");
     });
     let to_me: Vec<u8> = (0..ranks).flat_map(|from| bytes(from, me * len..(me + 1) * len)).collect();
     check("all_to_all", false, ranks * len, &mut || {
         let mut data = output(ranks * len);
-        group.all_to_all(&input(0..ranks * len), &mut data).unwrap();
+        group.all_to_all((&input(0..ranks * len)[..], &mut *data)).unwrap();
         assert!(data[..] == to_me, "all_to_all of {whole}, {whose:?}");
     });
     // Blocks change places: that takes messages.
     let mut work = input(0..ranks * len);
-    group.all_to_all_in_place(&mut work).unwrap();
+    group.all_to_all(&mut *work).unwrap();
     assert!(work[..] == to_me, "all_to_all_in_place of {whole}, {whose:?}");
 }
 
@@ -196,7 +196,7 @@ fn a_rank_that_cannot_map_operands_makes_all_take_messages() {
                 for _ in 0..2 {
                     data.fill(group.rank() as u32 + 1);
                     let (in_place, ()) =
-                        in_one_shot(&group, || group.all_reduce(&mut data, ReduceOp::Sum).unwrap());
+                        in_one_shot(&group, || group.all_reduce(&mut *data, ReduceOp::Sum).unwrap());
                     assert!(!in_place);
                     assert!(data.iter().all(|&it| it as usize == ranks * (ranks + 1) / 2));
                 }
@@ -212,7 +212,7 @@ fn reduces<T: Real>(group: &ProcessGroup, op: ReduceOp) {
     let given = |rank: Rank, at: usize| T::of(wild(7, rank, at));
     let mine: Vec<T> = (0..count).map(|at| given(group.rank(), at)).collect();
     let mut data = Data::of(group, true, &mine);
-    let (in_place, ()) = in_one_shot(group, || group.all_reduce(&mut data, op).unwrap());
+    let (in_place, ()) = in_one_shot(group, || group.all_reduce(&mut *data, op).unwrap());
     assert!(in_place || matches!(op, ReduceOp::PreMulSum(_)), "{op:?}");
     for (at, &got) in data.iter().enumerate() {
         let all: Vec<T> = (0..ranks).map(|rank| given(rank, at)).collect();
@@ -254,9 +254,10 @@ fn parts_of_one_buffer_are_operands() {
                     *it = (at * (me + 1)) as u32;
                 }
                 let (in_place, ()) =
-                    in_one_shot(&group, || group.all_reduce_into(input, output, ReduceOp::Sum).unwrap());
+                    in_one_shot(&group, || group.all_reduce((&*input, &mut *output), ReduceOp::Sum).unwrap());
                 assert!(in_place && output.iter().enumerate().all(|(at, &it)| it as usize == at * 6));
-                let (in_place, ()) = in_one_shot(&group, || group.all_to_all(input, output).unwrap());
+                let (in_place, ()) =
+                    in_one_shot(&group, || group.all_to_all((&*input, &mut *output)).unwrap());
                 let right =
                     (0..9_000).all(|at| output[at] as usize == (me * 3000 + at % 3000) * (at / 3000 + 1));
                 assert!(in_place && right, "{start}");
@@ -264,7 +265,7 @@ fn parts_of_one_buffer_are_operands() {
             // Ranks' operands lie in different places, and one output overlaps its input: that is copied first.
             let whole = &mut buffer[me * 10..][..30_000];
             whole.fill(me as u32 + 1);
-            group.all_reduce(whole, ReduceOp::Sum).unwrap();
+            group.all_reduce(&mut *whole, ReduceOp::Sum).unwrap();
             assert!(whole.iter().all(|&it| it == 6));
         },
     );
@@ -281,7 +282,7 @@ fn buffers_may_come_and_go() {
                 let mut data =
                     Data::of(&group, true, &vec![round + group.rank() as u32; 5_000 + 9 * round as usize]);
                 let (in_place, ()) =
-                    in_one_shot(&group, || group.all_reduce(&mut data, ReduceOp::Sum).unwrap());
+                    in_one_shot(&group, || group.all_reduce(&mut *data, ReduceOp::Sum).unwrap());
                 assert!(in_place && data.iter().all(|&it| it == 3 * round + 3), "{round}");
                 // They are dropped in different orders.
                 kept.push(data);
@@ -322,29 +323,29 @@ fn operations_of_all_kinds_in_several_groups_at_once() {
                 };
                 match kind {
                     0 => {
-                        let work = part.all_reduce_async(fresh(6_000, value(mine)), ReduceOp::Sum).unwrap();
+                        let work = part.begin().all_reduce(fresh(6_000, value(mine)), ReduceOp::Sum).unwrap();
                         works.push((work, vec![total; 6_000]));
                     }
                     // In some calls one rank's memory is plain.
                     1 if registered == mine => {
                         let mut data = vec![value(mine); 6_000];
-                        part.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                        part.all_reduce(&mut *data, ReduceOp::Sum).unwrap();
                         assert_eq!(data, vec![total; 6_000]);
                     }
                     1 => {
                         let mut data = fresh(6_000, value(mine));
-                        part.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+                        part.all_reduce(&mut *data, ReduceOp::Sum).unwrap();
                         assert_eq!(data[..], vec![total; 6_000]);
                     }
                     2 => {
                         let root = round % size;
                         let data = fresh(5_000, if mine == root { value(root) } else { 9 });
-                        works.push((part.broadcast_async(data, root).unwrap(), vec![value(root); 5_000]));
+                        works.push((part.begin().broadcast(data, root).unwrap(), vec![value(root); 5_000]));
                     }
                     _ => {
                         let (next, previous) = ((mine + 1) % size, (mine + size - 1) % size);
                         let mut got = vec![0_u32; 3_000];
-                        part.send_recv(&vec![value(mine); 3_000], next, &mut got, previous, 0).unwrap();
+                        part.send_recv((&vec![value(mine); 3_000], &mut got), next, previous).unwrap();
                         assert_eq!(got, vec![value(previous); 3_000]);
                     }
                 }
@@ -372,16 +373,16 @@ const CALLS: [(&str, Call); 9] = [
     ("all_reduce(f32, sum)", |it| it.all_reduce(&mut filled(it, 30_000)?, ReduceOp::Sum)),
     ("all_reduce(f32, max)", |it| it.all_reduce(&mut filled(it, 30_000)?, ReduceOp::Max)),
     ("all_reduce(f32, sum)", |it| it.all_reduce(&mut filled(it, 29_999)?, ReduceOp::Sum)),
-    ("all_gather(f32)", |it| it.all_gather(&filled(it, 9_000)?, &mut filled(it, 9_000 * it.size())?)),
+    ("all_gather(f32)", |it| it.all_gather((&filled(it, 9_000)?, &mut filled(it, 9_000 * it.size())?))),
     ("broadcast(f32, root 0)", |it| it.broadcast(&mut filled(it, 30_000)?, 0)),
     ("broadcast(f32, root 1)", |it| it.broadcast(&mut filled(it, 30_000)?, 1)),
     // Plain memory, one shot, messages.
     ("reduce_scatter(f32, sum)", |it| {
-        it.reduce_scatter(&vec![0.0; 9_000 * it.size()], &mut vec![0.0; 9_000], ReduceOp::Sum)
+        it.reduce_scatter((&vec![0.0; 9_000 * it.size()], &mut vec![0.0; 9_000]), ReduceOp::Sum)
     }),
     ("barrier()", |it| it.with_algorithms("direct")?.barrier()),
     ("gather(f32, root 0)", |it| {
-        it.gather(&[0_f32; 9_000], &mut vec![0.0; if it.rank() == 0 { 9_000 * it.size() } else { 0 }], 0)
+        it.gather((&[0_f32; 9_000], &mut vec![0.0; if it.rank() == 0 { 9_000 * it.size() } else { 0 }]), 0)
     }),
 ];
 

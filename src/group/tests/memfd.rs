@@ -44,7 +44,7 @@ fn reduces(
             file.write_all_at(&[7; 8], (PAGE - 8) as u64).unwrap();
             file.write_all_at(&[8; 8], (PAGE + bytes) as u64).unwrap();
             let mut buffer = if elsewhere(me) {
-                group.buffer_from::<u32>(memory_of(&file, PAGE, bytes)).unwrap()
+                Buffer::<u32>::of(&group, memory_of(&file, PAGE, bytes)).unwrap()
             } else {
                 group.buffer(count).unwrap()
             };
@@ -123,14 +123,14 @@ fn messages_land_in_it() {
         |group| {
             let (me, bytes) = (group.rank(), 1 << 20);
             let file = memfd("landing", bytes);
-            let mut buffer = group.buffer_from::<u8>(memory_of(&file, 0, bytes)).unwrap();
+            let mut buffer = Buffer::<u8>::of(&group, memory_of(&file, 0, bytes)).unwrap();
             for round in 0..20_u8 {
                 let mut sent = vec![round; bytes];
                 if me == 0 {
-                    group.send(&sent, 1, 0).unwrap();
+                    group.send(&sent, 1).unwrap();
                     sent.fill(99);
                 } else {
-                    group.recv(&mut buffer, 0, 0).unwrap();
+                    group.recv(&mut buffer, 0).unwrap();
                     let mut seen = vec![0; bytes];
                     file.read_exact_at(&mut seen, 0).unwrap();
                     assert!(seen == sent && buffer[..] == sent, "round {round}");
@@ -144,12 +144,12 @@ fn messages_land_in_it() {
 fn memory_that_does_not_fit_the_elements_is_refused() {
     let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None).unwrap();
     let file = memfd("odd", 100);
-    let error = group.buffer_from::<u32>(memory_of(&file, 0, 99)).unwrap_err();
-    assert!(matches!(error, Error::Argument { call: "buffer_from", .. }), "{error:?}");
+    let error = Buffer::<u32>::of(&group, memory_of(&file, 0, 99)).unwrap_err();
+    assert!(matches!(error, Error::Argument { call: "Buffer::of", .. }), "{error:?}");
     let message = error.to_string();
     assert!(
         message.contains("99 bytes at 0x") && message.contains("no whole number of elements of 4 bytes"),
         "{message}"
     );
-    assert_eq!(group.buffer_from::<u8>(memory_of(&file, 0, 99)).unwrap().len(), 99);
+    assert_eq!(Buffer::<u8>::of(&group, memory_of(&file, 0, 99)).unwrap().len(), 99);
 }

@@ -46,39 +46,44 @@ fn what_is_sent_is_received() {
                 let mine = message(rank, number, len);
                 let theirs = message(before, number, len);
                 // All send first.
-                group.send(&mine, next, 3).unwrap();
+                group.send(&mine, (next, 3)).unwrap();
                 let mut got = vec![7; len];
-                assert_eq!(group.recv(&mut got, before, 3).unwrap(), before);
+                assert_eq!(group.recv(&mut got, (before, 3)).unwrap(), before);
                 assert_eq!(got, theirs);
                 got.fill(7);
-                assert_eq!(group.send_recv(&mine, next, &mut got, before, 4).unwrap(), before);
+                assert_eq!(group.send_recv((&mine, &mut got), (next, 4), (before, 4)).unwrap(), before);
                 assert_eq!(got, theirs);
                 // The length need not be known, nor who sends.
-                group.send(&mine, next, u32::MAX).unwrap();
-                assert_eq!(group.recv_vec::<u64>(Source::Any, u32::MAX).unwrap(), (theirs.clone(), before));
+                group.send(&mine, (next, u32::MAX)).unwrap();
+                assert_eq!(group.recv_vec::<u64>((Source::Any, u32::MAX)).unwrap(), (theirs.clone(), before));
                 // Nor need anybody wait before all have begun.
-                let come = group.recv_vec_async::<u64>(before, 5).unwrap();
-                let turned = group.send_recv_async(mine.clone(), next, vec![7; len], Source::Any, 6).unwrap();
-                drop(group.send_recv_async(mine.clone(), next, vec![7; len], before, 7).unwrap());
-                std::mem::forget(group.send_recv_async(mine.clone(), next, vec![7; len], before, 8).unwrap());
-                let sent = group.isend(mine.clone(), next, 5).unwrap();
-                assert_eq!(block_on(turned).unwrap(), (mine.clone(), theirs.clone(), before));
+                let come = group.begin().recv_vec::<u64>((before, 5)).unwrap();
+                let turned = group
+                    .begin()
+                    .send_recv((mine.clone(), vec![7; len]), (next, 6), (Source::Any, 6))
+                    .unwrap();
+                drop(group.begin().send_recv((mine.clone(), vec![7; len]), (next, 7), (before, 7)).unwrap());
+                std::mem::forget(
+                    group.begin().send_recv((mine.clone(), vec![7; len]), (next, 8), (before, 8)).unwrap(),
+                );
+                let sent = group.begin().send(mine.clone(), (next, 5)).unwrap();
+                assert_eq!(block_on(turned).unwrap(), ((mine.clone(), theirs.clone()), before));
                 assert_eq!(come.wait().unwrap(), (theirs.clone(), before));
                 assert_eq!(sent.wait().unwrap(), mine);
                 // Registered, on both sides or one.
                 let mut buffer = group.buffer::<u64>(len + 3).unwrap();
                 buffer[3..].copy_from_slice(&mine);
                 let mut other = group.buffer::<u64>(len).unwrap();
-                group.send_recv(&buffer[3..], next, &mut other, before, 4).unwrap();
+                group.send_recv((&buffer[3..], &mut other), (next, 4), (before, 4)).unwrap();
                 assert_eq!(&*other, theirs);
                 other.fill(7);
-                group.send_recv(&mine, next, &mut other, before, 4).unwrap();
+                group.send_recv((&mine, &mut other), (next, 4), (before, 4)).unwrap();
                 assert_eq!(&*other, theirs);
                 other.fill(7);
-                let work = group.send_recv_async(mine.clone(), next, other, before, 4).unwrap();
-                assert_eq!(&*work.wait().unwrap().1, theirs);
+                let work = group.begin().send_recv((mine.clone(), other), (next, 4), (before, 4)).unwrap();
+                assert_eq!(&*work.wait().unwrap().0.1, theirs);
                 got.fill(7);
-                group.send_recv(&buffer[3..], next, &mut got, before, 4).unwrap();
+                group.send_recv((&buffer[3..], &mut got), (next, 4), (before, 4)).unwrap();
                 assert_eq!(got, theirs);
             }
         });
@@ -145,8 +150,8 @@ fn program(group: &ProcessGroup, steps: &[Step]) {
             for (number, step) in steps.iter().enumerate().filter(|(_, it)| it.from == rank) {
                 let data = message(rank, number, step.len);
                 match step.blocking {
-                    true => group.send(&data, step.to, step.tag).unwrap(),
-                    false => works.push(group.isend(data, step.to, step.tag).unwrap()),
+                    true => group.send(&data, (step.to, step.tag)).unwrap(),
+                    false => works.push(group.begin().send(data, (step.to, step.tag)).unwrap()),
                 }
             }
             works.into_iter().for_each(|work| drop(work.wait().unwrap()));
@@ -157,7 +162,7 @@ fn program(group: &ProcessGroup, steps: &[Step]) {
             let step = steps[number];
             let source = if step.any { Source::Any } else { Source::Rank(step.from) };
             let wanted = (message(step.from, number, step.len), step.from);
-            (group.irecv(vec![0; step.len], source, step.tag).unwrap(), wanted)
+            (group.begin().recv(vec![0; step.len], (source, step.tag)).unwrap(), wanted)
         });
         for (work, wanted) in works.collect::<Vec<_>>() {
             assert_eq!(work.wait().unwrap(), wanted);
@@ -170,19 +175,16 @@ fn a_batch_is_begun_at_once() {
     worlds(3, |group| {
         let (rank, len) = (group.rank(), 400);
         // Everyone to everyone, itself too; receives last.
-        let sends = (0..3).map(|to| Message::Send { data: message(rank, to, len), to, tag: 1 });
-        let recvs = (0..3).map(|from| Message::Recv { data: vec![0; len], from: Source::Rank(from), tag: 1 });
-        let works = group.batch_isend_irecv(sends.chain(recvs)).unwrap();
+        let sends = (0..3).map(|to| Message::send(message(rank, to, len), (to, 1)));
+        let recvs = (0..3).map(|from| Message::recv(vec![0; len], (Source::Rank(from), 1)));
+        let works = group.begin().batch(sends.chain(recvs)).unwrap();
         let ends: Vec<_> = works.into_iter().map(|work| work.wait().unwrap()).collect();
         for other in 0..3 {
             assert_eq!(ends[other], (message(rank, other, len), other));
             assert_eq!(ends[3 + other], (message(other, rank, len), other));
         }
-        let bad = [
-            Message::Send { data: vec![1_u8], to: 0, tag: 9 },
-            Message::Send { data: vec![1], to: 3, tag: 9 },
-        ];
-        let error = group.batch_isend_irecv(bad).unwrap_err();
+        let bad = [Message::send(vec![1_u8], (0, 9)), Message::send(vec![1], (3, 9))];
+        let error = group.begin().batch(bad).unwrap_err();
         assert!(error.to_string().contains("there is no rank 3; there are ranks 0 to 2"), "{error}");
     });
 }
@@ -193,14 +195,14 @@ fn many_small_ones_go_before_they_are_asked_for() {
         // Far more than there are slots, with the tag last that is wanted first.
         if group.rank() == 0 {
             for number in 0..300 {
-                group.send(&message(0, number, 9), 1, u32::from(number >= 299)).unwrap();
+                group.send(&message(0, number, 9), (1, u32::from(number >= 299))).unwrap();
             }
         } else {
             let mut got = vec![0; 9];
-            group.recv(&mut got, 0, 1).unwrap();
+            group.recv(&mut got, (0, 1)).unwrap();
             assert_eq!(got, message(0, 299, 9));
             for number in 0..299 {
-                group.recv(&mut got, 0, 0).unwrap();
+                group.recv(&mut got, 0).unwrap();
                 assert_eq!(got, message(0, number, 9));
             }
         }
@@ -215,15 +217,15 @@ fn they_go_on_beside_collectives_and_in_groups() {
         let other = 1 - pair.rank();
         for round in 0..20 {
             let len = round * 37;
-            let sent = pair.isend(message(group.rank(), round, len), other, 0).unwrap();
-            let got = pair.irecv(vec![0; len], other, 0).unwrap();
-            let world = group.isend(message(group.rank(), 1, len), (group.rank() + 1) % 4, 0).unwrap();
+            let sent = pair.begin().send(message(group.rank(), round, len), other).unwrap();
+            let got = pair.begin().recv(vec![0; len], other).unwrap();
+            let world = group.begin().send(message(group.rank(), 1, len), (group.rank() + 1) % 4).unwrap();
             let mut data = vec![group.rank() as i32; len];
             group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
             assert_eq!(data, vec![6; len]);
             let before = (group.rank() + 3) % 4;
-            assert_eq!(group.recv_vec::<u64>(before, 0).unwrap(), (message(before, 1, len), before));
-            assert_eq!(got.wait().unwrap(), (message(pair.global(other), round, len), other));
+            assert_eq!(group.recv_vec::<u64>(before).unwrap(), (message(before, 1, len), before));
+            assert_eq!(got.wait().unwrap(), (message(pair.members()[other], round, len), other));
             drop((sent, world));
         }
     });
@@ -238,10 +240,10 @@ fn a_large_one_comes_in_pieces() {
             let len = (130 << 20) / 8 + 1;
             let data = message(0, 1, len);
             if group.rank() == 0 {
-                group.send(&data, 1, 0).unwrap();
+                group.send(&data, 1).unwrap();
             } else {
                 let mut got = vec![0; len];
-                group.recv(&mut got, 0, 0).unwrap();
+                group.recv(&mut got, 0).unwrap();
                 assert!(got == data);
             }
         },
@@ -266,8 +268,8 @@ fn disagree(
 #[test]
 fn lengths_and_types_that_differ_are_errors_on_both_sides() {
     for len in [3, 3000] {
-        let longer = move |group: &ProcessGroup| group.recv(&mut vec![0_f32; len + 1], 0, 7).map(drop);
-        let message = disagree(move |group| group.send(&vec![0_f32; len], 1, 7), longer);
+        let longer = move |group: &ProcessGroup| group.recv(&mut vec![0_f32; len + 1], (0, 7)).map(drop);
+        let message = disagree(move |group| group.send(&vec![0_f32; len], (1, 7)), longer);
         let more = len + 1;
         assert_eq!(
             message,
@@ -277,27 +279,27 @@ fn lengths_and_types_that_differ_are_errors_on_both_sides() {
             )
         );
         let message = disagree(
-            move |group| group.send(&vec![0_i32; len], 1, 7),
-            move |group| group.recv(&mut vec![0_f32; len], Source::Any, 7).map(drop),
+            move |group| group.send(&vec![0_i32; len], (1, 7)),
+            move |group| group.recv(&mut vec![0_f32; len], (Source::Any, 7)).map(drop),
         );
         assert!(
             message.ends_with(&format!("sends {len} i32 elements, rank 1 receives {len} f32 elements")),
             "{message}"
         );
         let message = disagree(
-            move |group| group.send(&vec![0_i32; len], 1, 7),
-            |group| group.recv_vec::<f32>(0, 7).map(drop),
+            move |group| group.send(&vec![0_i32; len], (1, 7)),
+            |group| group.recv_vec::<f32>((0, 7)).map(drop),
         );
         assert!(message.ends_with("i32 elements, rank 1 receives f32 elements"), "{message}");
         let begun = disagree(
-            move |group| group.send(&vec![0_i32; len], 1, 7),
-            |group| group.recv_vec_async::<f32>(0, 7)?.wait().map(drop),
+            move |group| group.send(&vec![0_i32; len], (1, 7)),
+            |group| group.begin().recv_vec::<f32>((0, 7))?.wait().map(drop),
         );
         assert_eq!(begun, message);
         let shorter = move |group: &ProcessGroup| {
-            group.send_recv_async(Vec::new(), 0, vec![0_f32; len - 1], 0, 7)?.wait().map(drop)
+            group.begin().send_recv((Vec::new(), vec![0_f32; len - 1]), (0, 7), (0, 7))?.wait().map(drop)
         };
-        let message = disagree(move |group| group.send(&vec![0_f32; len], 1, 7), shorter);
+        let message = disagree(move |group| group.send(&vec![0_f32; len], (1, 7)), shorter);
         let less = len - 1;
         assert!(
             message.ends_with(&format!("sends {len} f32 elements, rank 1 receives {less} f32 elements")),
@@ -309,8 +311,8 @@ fn lengths_and_types_that_differ_are_errors_on_both_sides() {
 #[test]
 fn awaiting_what_does_not_fit_ends() {
     let messages = world(2, small, |group| match group.rank() {
-        0 => group.send(&[1_u8; 3], 1, 0).and_then(|()| group.barrier()).unwrap_err().to_string(),
-        _ => block_on(group.irecv(vec![0_u8; 4], 0, 0).unwrap()).unwrap_err().to_string(),
+        0 => group.send(&[1_u8; 3], 1).and_then(|()| group.barrier()).unwrap_err().to_string(),
+        _ => block_on(group.begin().recv(vec![0_u8; 4], 0).unwrap()).unwrap_err().to_string(),
     });
     assert_eq!(messages[0], messages[1]);
 }
@@ -325,7 +327,7 @@ fn what_nobody_sends_is_said_at_the_deadline() {
     let wait = std::sync::Mutex::new(wait);
     let messages = world(2, impatient, |group| {
         if group.rank() == 0 {
-            let error = group.recv(&mut [0_f32; 4], 1, 9).unwrap_err().to_string();
+            let error = group.recv(&mut [0_f32; 4], (1, 9)).unwrap_err().to_string();
             go.send(()).unwrap();
             return error;
         }
@@ -339,7 +341,7 @@ fn what_nobody_sends_is_said_at_the_deadline() {
     let messages = world(3, impatient, |group| {
         let part = group.new_group(&[2, 0]).unwrap();
         match (group.rank(), part) {
-            (2, Some(part)) => part.send(&[0_u8; 4000], 1, 9).unwrap_err().to_string(),
+            (2, Some(part)) => part.send(&[0_u8; 4000], (1, 9)).unwrap_err().to_string(),
             _ => hear(&group).unwrap_err().to_string(),
         }
     });
@@ -352,7 +354,7 @@ fn what_nobody_sends_is_said_at_the_deadline() {
 fn a_message_that_no_rank_received_is_reported_at_the_end() {
     let message = world(2, small, |group| {
         if group.rank() == 0 {
-            group.send(&[1_u16, 2], 1, 5).unwrap();
+            group.send(&[1_u16, 2], (1, 5)).unwrap();
         }
         group.barrier().unwrap();
         group.leave().map_err(|error| error.to_string())
@@ -366,17 +368,20 @@ fn dropped_messages_arrive_all_the_same() {
     worlds(2, |group| {
         let other = 1 - group.rank();
         for len in SIZES {
-            drop(group.isend(message(group.rank(), 2, len), other, 1).unwrap());
+            drop(group.begin().send(message(group.rank(), 2, len), (other, 1)).unwrap());
             // What it receives is lost, but the sender is served.
-            drop(group.irecv(vec![0_u64; len], other, 1).unwrap());
+            drop(group.begin().recv(vec![0_u64; len], (other, 1)).unwrap());
             drop(
-                group.send_recv_async(message(group.rank(), 2, len), other, vec![0; len], other, 1).unwrap(),
+                group
+                    .begin()
+                    .send_recv((message(group.rank(), 2, len), vec![0; len]), (other, 1), (other, 1))
+                    .unwrap(),
             );
-            drop(group.isend(message(group.rank(), 2, len), other, 1).unwrap());
-            drop(group.recv_vec_async::<u64>(other, 1).unwrap());
+            drop(group.begin().send(message(group.rank(), 2, len), (other, 1)).unwrap());
+            drop(group.begin().recv_vec::<u64>((other, 1)).unwrap());
         }
-        drop(group.isend(message(group.rank(), 3, 5000), other, 1).unwrap());
-        assert_eq!(group.recv_vec::<u64>(other, 1).unwrap().0, message(other, 3, 5000));
+        drop(group.begin().send(message(group.rank(), 3, 5000), (other, 1)).unwrap());
+        assert_eq!(group.recv_vec::<u64>((other, 1)).unwrap().0, message(other, 3, 5000));
         group.leave().unwrap();
     });
 }
@@ -384,15 +389,15 @@ fn dropped_messages_arrive_all_the_same() {
 #[test]
 fn there_is_no_rank_but_those_of_the_group() {
     world(1, small, |group| {
-        let error = group.send(&[1_u8], 1, 0).unwrap_err();
+        let error = group.send(&[1_u8], 1).unwrap_err();
         assert_eq!(error.to_string(), "send: there is no rank 1; there are ranks 0 to 0");
-        let error = group.recv(&mut [1_u8], 9, 0).unwrap_err();
+        let error = group.recv(&mut [1_u8], 9).unwrap_err();
         assert_eq!(error.to_string(), "recv: there is no rank 9; there are ranks 0 to 0");
-        let error = group.recv_vec_async::<u8>(9, 0).unwrap_err();
+        let error = group.begin().recv_vec::<u8>(9).unwrap_err();
         assert_eq!(error.to_string(), "recv_vec: there is no rank 9; there are ranks 0 to 0");
-        let error = group.send_recv_async(vec![1_u8], 1, vec![0], Source::Any, 0).unwrap_err();
+        let error = group.begin().send_recv((vec![1_u8], vec![0]), 1, Source::Any).unwrap_err();
         assert_eq!(error.to_string(), "send: there is no rank 1; there are ranks 0 to 0");
-        let error = group.send_recv_async(vec![1_u8], 0, vec![0], 9, 0).unwrap_err();
+        let error = group.begin().send_recv((vec![1_u8], vec![0]), 0, 9).unwrap_err();
         assert_eq!(error.to_string(), "recv: there is no rank 9; there are ranks 0 to 0");
     });
 }
@@ -402,12 +407,12 @@ fn what_comes_for_a_group_that_was_left_is_an_error_of_all() {
     worlds(2, |group| {
         let part = group.new_group(&[0, 1]).unwrap().unwrap();
         let done = if group.rank() == 0 {
-            part.send(&[1_u8], 1, 0).unwrap();
+            part.send(&[1_u8], 1).unwrap();
             std::thread::sleep(Duration::from_millis(20));
             // Nobody receives these.
-            (0..7).try_for_each(|_| part.send(&[2_u8], 1, 0))
+            (0..7).try_for_each(|_| part.send(&[2_u8], 1))
         } else {
-            part.recv(&mut [0_u8], 0, 0).map(drop)
+            part.recv(&mut [0_u8], 0).map(drop)
         };
         drop(part);
         if group.rank() == 1 {
@@ -429,19 +434,19 @@ fn a_rank_that_waits_in_a_collective_takes_in_what_comes() {
             let messages: Vec<_> = (0..40).map(|number| message(0, number, number % 17)).collect();
             if group.rank() == 0 {
                 // More than there are slots.
-                messages.iter().for_each(|it| talk.send(it, 1, 3).unwrap());
+                messages.iter().for_each(|it| talk.send(it, (1, 3)).unwrap());
                 group.barrier().unwrap();
             } else {
                 group.barrier().unwrap();
                 for it in &messages {
-                    assert_eq!(&talk.recv_vec::<u64>(0, 3).unwrap().0, it);
+                    assert_eq!(&talk.recv_vec::<u64>((0, 3)).unwrap().0, it);
                 }
             }
             // Both send first, and then both wait in a collective: one has ended its own send before the other's.
             let long = |rank: Rank| message(rank, 7, if rank == 0 { 6000 } else { 90_000 });
-            talk.send(&long(group.rank()), other, 4).unwrap();
+            talk.send(&long(group.rank()), (other, 4)).unwrap();
             group.barrier().unwrap();
-            assert_eq!(talk.recv_vec::<u64>(other, 4).unwrap().0, long(other));
+            assert_eq!(talk.recv_vec::<u64>((other, 4)).unwrap().0, long(other));
         });
     }
 }
@@ -461,8 +466,8 @@ fn sends_that_wait_for_each_other_end_beside_fast_collectives() {
             });
             let other = 1 - group.rank();
             for number in 0..5 {
-                group.send(&message(group.rank(), number, 5000), other, 4).unwrap();
-                assert_eq!(group.recv_vec::<u64>(other, 4).unwrap().0, message(other, number, 5000));
+                group.send(&message(group.rank(), number, 5000), (other, 4)).unwrap();
+                assert_eq!(group.recv_vec::<u64>((other, 4)).unwrap().0, message(other, number, 5000));
             }
             sent.store(1, Ordering::Relaxed);
         });
@@ -475,17 +480,18 @@ fn a_large_message_gets_past_small_ones_that_nobody_receives() {
     const SMALL: usize = 4000;
     worlds(2, |group| {
         if group.rank() == 0 {
-            let large = group.isend(message(0, 0, 5000), 1, 1).unwrap();
-            let small: Vec<_> =
-                (1..=SMALL).map(|number| group.isend(message(0, number, 16), 1, 2).unwrap()).collect();
+            let large = group.begin().send(message(0, 0, 5000), (1, 1)).unwrap();
+            let small: Vec<_> = (1..=SMALL)
+                .map(|number| group.begin().send(message(0, number, 16), (1, 2)).unwrap())
+                .collect();
             assert_eq!(large.wait().unwrap(), message(0, 0, 5000));
             small.into_iter().for_each(|small| drop(small.wait().unwrap()));
         } else {
             // When enough have come that no more are taken.
             std::thread::sleep(Duration::from_millis(200));
-            assert_eq!(group.recv_vec::<u64>(0, 1).unwrap().0, message(0, 0, 5000));
+            assert_eq!(group.recv_vec::<u64>((0, 1)).unwrap().0, message(0, 0, 5000));
             for number in 1..=SMALL {
-                assert_eq!(group.recv_vec::<u64>(0, 2).unwrap().0, message(0, number, 16));
+                assert_eq!(group.recv_vec::<u64>((0, 2)).unwrap().0, message(0, number, 16));
             }
         }
     });

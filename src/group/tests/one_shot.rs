@@ -64,15 +64,15 @@ fn every_collective(group: &ProcessGroup, len: usize) {
         assert!(ranks == 1 || by_slots == wanted, "{what} of {len}: {by_slots}");
     };
     check("barrier", 0, &mut || group.barrier().unwrap());
-    check("barrier", 0, &mut || group.barrier_async().unwrap().wait().unwrap());
+    check("barrier", 0, &mut || group.begin().barrier().unwrap().wait().unwrap());
     check("all_reduce", len, &mut || {
         let mut data = mine.clone();
         group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
         assert!(data == sums(0..len), "all_reduce of {len}");
         data.fill(99);
-        group.all_reduce_into(&mine, &mut data, ReduceOp::Sum).unwrap();
+        group.all_reduce((&mine, &mut data), ReduceOp::Sum).unwrap();
         assert!(data == sums(0..len), "all_reduce_into of {len}");
-        let data = group.all_reduce_async(mine.clone(), ReduceOp::Sum).unwrap().wait().unwrap();
+        let data = group.begin().all_reduce(mine.clone(), ReduceOp::Sum).unwrap().wait().unwrap();
         assert!(data == sums(0..len), "all_reduce_async of {len}");
     });
     check("reduce", len, &mut || {
@@ -80,7 +80,7 @@ fn every_collective(group: &ProcessGroup, len: usize) {
         group.reduce(&mut data, ReduceOp::Sum, root).unwrap();
         assert!(data == if at_root { sums(0..len) } else { mine.clone() }, "reduce of {len}");
         let mut data = none(at_root, len);
-        group.reduce_into(&mine, &mut data, ReduceOp::Sum, root).unwrap();
+        group.reduce((&mine, &mut data), ReduceOp::Sum, root).unwrap();
         assert!(!at_root || data == sums(0..len), "reduce_into of {len}");
     });
     check("broadcast", len, &mut || {
@@ -88,44 +88,44 @@ fn every_collective(group: &ProcessGroup, len: usize) {
         group.broadcast(&mut data, root).unwrap();
         assert!(data == bytes(root, 0..len), "broadcast of {len}");
         let data = if at_root { mine.clone() } else { vec![99; len] };
-        let data = group.broadcast_async(data, root).unwrap().wait().unwrap();
+        let data = group.begin().broadcast(data, root).unwrap().wait().unwrap();
         assert!(data == bytes(root, 0..len), "broadcast_async of {len}");
     });
     check("all_gather", len, &mut || {
         let mut data = vec![99; ranks * len];
-        group.all_gather(&mine, &mut data).unwrap();
+        group.all_gather((&mine, &mut data)).unwrap();
         assert!(data == all, "all_gather of {len}");
         data.fill(98);
         data[me * len..][..len].copy_from_slice(&mine);
-        group.all_gather_in_place(&mut data).unwrap();
+        group.all_gather(&mut data).unwrap();
         assert!(data == all, "all_gather_in_place of {len}");
     });
     check("gather", len, &mut || {
         let mut data = none(at_root, ranks * len);
-        group.gather(&mine, &mut data, root).unwrap();
+        group.gather((&mine, &mut data), root).unwrap();
         assert!(!at_root || data == all, "gather of {len}");
     });
     check("scatter", ranks * len, &mut || {
         let mut data = vec![99; len];
-        group.scatter(if at_root { &whole } else { &[] }, &mut data, root).unwrap();
+        group.scatter((if at_root { &whole[..] } else { &[] }, &mut data), root).unwrap();
         assert!(data == bytes(root, me * len..(me + 1) * len), "scatter of {len}");
     });
     check("reduce_scatter", ranks * len, &mut || {
         let mut data = vec![99; len];
-        group.reduce_scatter(&whole, &mut data, ReduceOp::Sum).unwrap();
+        group.reduce_scatter((&whole, &mut data), ReduceOp::Sum).unwrap();
         assert!(data == sums(me * len..(me + 1) * len), "reduce_scatter of {len}");
         let mut work = whole.clone();
-        let got = group.reduce_scatter_in_place(&mut work, ReduceOp::Sum).unwrap();
+        let got = group.reduce_scatter(&mut work, ReduceOp::Sum).unwrap();
         assert!(got == sums(me * len..(me + 1) * len), "reduce_scatter_in_place of {len}");
     });
     check("all_to_all", ranks * len, &mut || {
         let mut data = vec![99; ranks * len];
-        group.all_to_all(&whole, &mut data).unwrap();
+        group.all_to_all((&whole, &mut data)).unwrap();
         assert!(data == to_me, "all_to_all of {len}");
     });
     check("all_to_all_in_place", ranks * len, &mut || {
         let mut work = whole.clone();
-        group.all_to_all_in_place(&mut work).unwrap();
+        group.all_to_all(&mut work).unwrap();
         assert!(work == to_me, "all_to_all_in_place of {len}");
     });
 }
@@ -245,7 +245,7 @@ fn blocks_that_lie_apart_come_and_go_in_one_shot() {
                     let call = |collective, root, input: Foreign, output: Foreign| {
                         let request = Request { root, ..Request::new(collective, Dtype::U8) };
                         let (one_shot, called) =
-                            in_one_shot(&group, || group.collective(&request, &input, &output));
+                            in_one_shot(&group, || group.erased().collective(&request, &input, &output));
                         called.unwrap();
                         assert!(one_shot, "{collective:?} of {len}");
                     };
@@ -315,21 +315,21 @@ fn begin(group: &ProcessGroup, random: &mut Random) -> Box<dyn FnOnce()> {
     let sums = (0..len).map(|at| (0..ranks).map(|rank| (rank * 100 + at) as u64).sum()).collect::<Vec<_>>();
     let all: Vec<u64> = (0..ranks).flat_map(of).collect();
     match kind {
-        0 => checked(group.all_reduce_async(of(me), ReduceOp::Sum).unwrap(), sums),
+        0 => checked(group.begin().all_reduce(of(me), ReduceOp::Sum).unwrap(), sums),
         1 => {
             let wanted = if me == root { sums } else { of(me) };
-            checked(group.reduce_async(of(me), ReduceOp::Sum, root).unwrap(), wanted)
+            checked(group.begin().reduce(of(me), ReduceOp::Sum, root).unwrap(), wanted)
         }
         2 => {
             let data = if me == root { of(root) } else { vec![9; len] };
-            checked(group.broadcast_async(data, root).unwrap(), of(root))
+            checked(group.begin().broadcast(data, root).unwrap(), of(root))
         }
-        3 => checked(group.all_gather_async(of(me), vec![9; ranks * len]).unwrap(), (of(me), all)),
+        3 => checked(group.begin().all_gather((of(me), vec![9; ranks * len])).unwrap(), (of(me), all)),
         4 => {
             let data = if me == root { all } else { Vec::new() };
-            checked(group.scatter_async(data.clone(), vec![9; len], root).unwrap(), (data, of(me)))
+            checked(group.begin().scatter((data.clone(), vec![9; len]), root).unwrap(), (data, of(me)))
         }
-        _ => checked(group.barrier_async().unwrap(), ()),
+        _ => checked(group.begin().barrier().unwrap(), ()),
     }
 }
 
@@ -392,7 +392,7 @@ fn a_rank_that_cannot_share_memory_makes_all_take_messages() {
                             group.broadcast(&mut data, odd).unwrap();
                             assert_eq!(data, bytes(odd, 0..len));
                             let mut all = vec![0; ranks * len];
-                            group.all_gather(&bytes(group.rank(), 0..len), &mut all).unwrap();
+                            group.all_gather((&bytes(group.rank(), 0..len), &mut all)).unwrap();
                             let wanted: Vec<u8> = (0..ranks).flat_map(|from| bytes(from, 0..len)).collect();
                             assert_eq!(all, wanted);
                         }

@@ -14,10 +14,10 @@ const CALLS: [(&str, Call); 18] = [
     ("all_reduce(f64, sum)", |it| it.all_reduce(&mut [0_f64; 10], ReduceOp::Sum)),
     ("all_reduce(f32, max)", |it| it.all_reduce(&mut [0_f32; 10], ReduceOp::Max)),
     ("all_reduce(f32, sum)", |it| it.all_reduce(&mut [0_f32; 9], ReduceOp::Sum)),
-    ("all_gather(f32)", |it| it.all_gather(&[0_f32; 10], &mut vec![0_f32; 10 * it.size()])),
-    ("all_to_all(f32)", |it| it.all_to_all(&vec![0_f32; 10 * it.size()], &mut vec![0_f32; 10 * it.size()])),
+    ("all_gather(f32)", |it| it.all_gather((&[0_f32; 10], &mut vec![0_f32; 10 * it.size()]))),
+    ("all_to_all(f32)", |it| it.all_to_all((&vec![0_f32; 10 * it.size()], &mut vec![0_f32; 10 * it.size()]))),
     ("reduce_scatter(f32, sum)", |it| {
-        it.reduce_scatter(&vec![0_f32; 10 * it.size()], &mut [0_f32; 10], ReduceOp::Sum)
+        it.reduce_scatter((&vec![0_f32; 10 * it.size()], &mut [0_f32; 10]), ReduceOp::Sum)
     }),
     ("barrier()", ProcessGroup::barrier),
     ("broadcast(f32, root 0)", |it| it.broadcast(&mut [0_f32; 10], 0)),
@@ -25,10 +25,10 @@ const CALLS: [(&str, Call); 18] = [
     ("reduce(f32, sum, root 0)", |it| it.reduce(&mut [0_f32; 10], ReduceOp::Sum, 0)),
     ("reduce(f32, sum, root 1)", |it| it.reduce(&mut [0_f32; 10], ReduceOp::Sum, 1)),
     ("gather(f32, root 0)", |it| {
-        it.gather(&[0_f32; 10], &mut vec![0_f32; if it.rank() == 0 { 10 * it.size() } else { 0 }], 0)
+        it.gather((&[0_f32; 10], &mut vec![0_f32; if it.rank() == 0 { 10 * it.size() } else { 0 }]), 0)
     }),
     ("scatter(f32, root 1)", |it| {
-        it.scatter(&vec![0_f32; if it.rank() == 1 { 10 * it.size() } else { 0 }], &mut [0_f32; 10], 1)
+        it.scatter((&vec![0_f32; if it.rank() == 1 { 10 * it.size() } else { 0 }], &mut [0_f32; 10]), 1)
     }),
     // These take messages.
     ("all_reduce", |it| it.all_reduce(&mut vec![0_f32; 100_000], ReduceOp::Sum)),

@@ -23,10 +23,10 @@ fn objects_arrive_as_they_were() {
         let (rank, next, before) = (group.rank(), (group.rank() + 1) % 3, (group.rank() + 2) % 3);
         for seed in [0, 1, 5, 40, 100] {
             // All send first; to itself too.
-            group.send_object(&thing(seed + rank), next, 2).unwrap();
-            group.send_object("to myself", rank, 3).unwrap();
-            assert_eq!(group.recv_object::<Thing>(Source::Any, 2).unwrap(), (thing(seed + before), before));
-            assert_eq!(group.recv_object::<String>(rank, 3).unwrap(), ("to myself".to_owned(), rank));
+            group.send_object(&thing(seed + rank), (next, 2)).unwrap();
+            group.send_object("to myself", (rank, 3)).unwrap();
+            assert_eq!(group.recv_object::<Thing>((Source::Any, 2)).unwrap(), (thing(seed + before), before));
+            assert_eq!(group.recv_object::<String>((rank, 3)).unwrap(), ("to myself".to_owned(), rank));
         }
     });
 }
@@ -35,14 +35,14 @@ fn objects_arrive_as_they_were() {
 fn objects_of_another_type_are_an_error_of_the_receiver() {
     world(2, small, |group| {
         if group.rank() == 0 {
-            group.send_object(&"seven", 1, 0).unwrap();
-            group.send_object(&7_u8, 1, 0).unwrap();
+            group.send_object(&"seven", 1).unwrap();
+            group.send_object(&7_u8, 1).unwrap();
         } else {
-            let error = group.recv_object::<u8>(0, 0).unwrap_err();
+            let error = group.recv_object::<u8>(0).unwrap_err();
             let words = ["recv_object: the u8 of rank 0:"];
             words.iter().for_each(|words| assert!(error.to_string().contains(words), "{error}"));
             // The group goes on.
-            assert_eq!(group.recv_object::<u8>(0, 0).unwrap(), (7, 0));
+            assert_eq!(group.recv_object::<u8>(0).unwrap(), (7, 0));
         }
         group.barrier().unwrap();
     });
@@ -56,12 +56,12 @@ fn objects_have_a_limit() {
     };
     world(2, limited, |group| {
         if group.rank() == 0 {
-            let error = group.send_object(&vec!["x"; 1000], 1, 0).unwrap_err();
+            let error = group.send_object(&vec!["x"; 1000], 1).unwrap_err();
             assert!(matches!(error, Error::Object { call: "send_object", rank: 0, .. }), "{error}");
-            group.send_object(&"short", 1, 0).unwrap();
+            group.send_object(&"short", 1).unwrap();
         } else {
             // Nothing came of the first.
-            assert_eq!(group.recv_object::<String>(0, 0).unwrap().0, "short");
+            assert_eq!(group.recv_object::<String>(0).unwrap().0, "short");
         }
     });
 }
@@ -72,8 +72,8 @@ fn tensors_arrive_as_they_were() {
         let (rank, next, before) = (group.rank(), (group.rank() + 1) % 3, (group.rank() + 2) % 3);
         for count in [0, 1, 2, 9, 25] {
             let (mine, theirs) = (owned(rank + count, count), owned(before + count, count));
-            group.send_tensors(&views(&mine), next, 4).unwrap();
-            let (got, from) = group.recv_tensors(Source::Any, 4).unwrap();
+            group.send_tensors(&views(&mine), (next, 4)).unwrap();
+            let (got, from) = group.recv_tensors((Source::Any, 4)).unwrap();
             assert_eq!(from, before);
             assert_eq!(all_bits(&got), packed(&views(&theirs)));
         }
@@ -104,8 +104,8 @@ fn tensors_arrive_where_others_were() {
                 if turned(index, view.shape()) { view.transpose(0, last).unwrap() } else { view }
             });
             let mut into: Vec<_> = into.collect();
-            group.send_tensors(&views(&mine), next, 4).unwrap();
-            assert_eq!(group.recv_tensors_into(&mut into, Source::Any, 4).unwrap(), before);
+            group.send_tensors(&views(&mine), (next, 4)).unwrap();
+            assert_eq!(group.recv_tensors_into(&mut into, (Source::Any, 4)).unwrap(), before);
             let got: Vec<_> = into.iter().map(|tensor| tensor.view()).collect();
             assert_eq!(packed(&got), packed(&theirs));
         }
@@ -125,11 +125,11 @@ fn tensors_that_do_not_fit_are_the_same_failure_on_all_ranks() {
             let failed = if group.rank() == 0 {
                 let sent = owned_as(Dtype::I32, &[2, 3]);
                 let sent: Vec<_> = sent.iter().map(Tensor::view).collect();
-                group.send_tensors(&sent, 1, 0).and_then(|()| hear(&group))
+                group.send_tensors(&sent, 1).and_then(|()| hear(&group))
             } else {
                 let mut places = places.clone();
                 let mut into: Vec<_> = places.iter_mut().map(Tensor::view_mut).collect();
-                let failed = group.recv_tensors_into(&mut into, 0, 0).map(drop);
+                let failed = group.recv_tensors_into(&mut into, 0).map(drop);
                 assert_eq!(all_bits(&places), before, "not a byte was touched");
                 failed
             };
@@ -153,10 +153,10 @@ fn tensors_of_several_threads_do_not_mix() {
         let (mine, theirs) = (views(&mine), packed(&views(&theirs)));
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| (0..5).for_each(|_| group.send_tensors(&mine, 1 - group.rank(), 0).unwrap()));
+                scope.spawn(|| (0..5).for_each(|_| group.send_tensors(&mine, 1 - group.rank()).unwrap()));
                 scope.spawn(|| {
                     for _ in 0..5 {
-                        assert_eq!(all_bits(&group.recv_tensors(Source::Any, 0).unwrap().0), theirs);
+                        assert_eq!(all_bits(&group.recv_tensors(Source::Any).unwrap().0), theirs);
                     }
                 });
             }
@@ -169,18 +169,18 @@ fn objects_tensors_and_elements_are_distinguished() {
     type Call = fn(&ProcessGroup) -> Result<()>;
     let cases: [(Call, Call, &str); 3] = [
         (
-            |group| group.send_object(&1_u8, 1, 6),
-            |group| group.recv(&mut [0_u8; 2], 0, 6).map(drop),
+            |group| group.send_object(&1_u8, (1, 6)),
+            |group| group.recv(&mut [0_u8; 2], (0, 6)).map(drop),
             "rank 0 sends an object, rank 1 receives 2 u8 elements",
         ),
         (
-            |group| group.send(&[1_u8; 2], 1, 6),
-            |group| group.recv_object::<u8>(Source::Any, 6).map(drop),
+            |group| group.send(&[1_u8; 2], (1, 6)),
+            |group| group.recv_object::<u8>((Source::Any, 6)).map(drop),
             "rank 0 sends 2 u8 elements, rank 1 receives an object",
         ),
         (
-            |group| group.send_tensors(&[], 1, 6),
-            |group| group.recv_vec::<u8>(0, 6).map(drop),
+            |group| group.send_tensors(&[], (1, 6)),
+            |group| group.recv_vec::<u8>((0, 6)).map(drop),
             "rank 0 sends tensors, rank 1 receives u8 elements",
         ),
     ];

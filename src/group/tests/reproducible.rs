@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use unisono_schedule::algorithm::ALGORITHMS;
 
 use super::world;
-use crate::{Config, ProcessGroup, ReduceOp, Reduction, dtype::Element};
+use crate::{Config, ProcessGroup, ReduceOp, Reduction, dtype::Element, uneven};
 
 /// An element type for the oracle.
 pub(super) trait Real: Element + Send + Sync {
@@ -88,11 +88,11 @@ pub(super) fn reduces<T: Real>(group: &ProcessGroup, seed: u64, count: usize) {
         let mut data = given(rank, count);
         match way % 3 {
             0 => group.all_reduce(&mut data, op).unwrap(),
-            1 => data = group.all_reduce_async(data, op).unwrap().wait().unwrap(),
+            1 => data = group.begin().all_reduce(data, op).unwrap().wait().unwrap(),
             _ => {
                 let input = std::mem::replace(&mut data, vec![T::of(7.0); count]);
                 for part in [0..count / 3, count / 3..count] {
-                    group.all_reduce_into(&input[part.clone()], &mut data[part], op).unwrap();
+                    group.all_reduce((&input[part.clone()], &mut data[part]), op).unwrap();
                 }
             }
         }
@@ -101,18 +101,26 @@ pub(super) fn reduces<T: Real>(group: &ProcessGroup, seed: u64, count: usize) {
         let way = way + 1;
         let (input, mut output) = (given(rank, count * ranks), vec![T::of(7.0); count]);
         match way % 3 {
-            0 => group.reduce_scatter(&input, &mut output, op).unwrap(),
-            1 => output = group.reduce_scatter_async(input, output, op).unwrap().wait().unwrap().1,
-            _ => output = group.reduce_scatter_in_place(&mut { input }, op).unwrap().to_vec(),
+            0 => group.reduce_scatter((&input, &mut output), op).unwrap(),
+            1 => output = group.begin().reduce_scatter((input, output), op).unwrap().wait().unwrap().1,
+            _ => output = group.reduce_scatter(&mut { input }, op).unwrap().to_vec(),
         }
         assert_eq!(bits(&output), range(rank * count..(rank + 1) * count), "{}", what("reduce_scatter", way));
 
-        let (before, own) = (rank * (rank + 1) / 2, rank + 1);
+        let (before, own, counts) = (rank * (rank + 1) / 2, rank + 1, (1..=ranks).collect::<Vec<_>>());
         let (input, mut output) = (given(rank, ranks * (ranks + 1) / 2), vec![T::of(7.0); own]);
         match way % 3 {
-            0 => output = group.reduce_scatter_v_in_place(&mut { input }, own, op).unwrap().to_vec(),
-            1 => group.reduce_scatter_v(&input, &mut output, op).unwrap(),
-            _ => output = group.reduce_scatter_v_async(input, output, op).unwrap().wait().unwrap().1,
+            0 => output = group.reduce_scatter(uneven(&mut { input }, &counts), op).unwrap().to_vec(),
+            1 => group.reduce_scatter(uneven((&input, &mut output), &counts), op).unwrap(),
+            _ => {
+                output = group
+                    .begin()
+                    .reduce_scatter(uneven((input, output), &counts), op)
+                    .unwrap()
+                    .wait()
+                    .unwrap()
+                    .1
+            }
         }
         assert_eq!(bits(&output), range(before..before + own), "{}", what("reduce_scatter_v", way));
 
@@ -121,10 +129,10 @@ pub(super) fn reduces<T: Real>(group: &ProcessGroup, seed: u64, count: usize) {
         let mut data = given(rank, count);
         match way % 3 {
             0 => group.reduce(&mut data, op, root).unwrap(),
-            1 => data = group.reduce_async(data, op, root).unwrap().wait().unwrap(),
+            1 => data = group.begin().reduce(data, op, root).unwrap().wait().unwrap(),
             _ => {
                 let mut output = vec![T::of(7.0); if rank == root { count } else { 0 }];
-                group.reduce_into(&data, &mut output, op, root).unwrap();
+                group.reduce((&data, &mut output), op, root).unwrap();
                 data = if rank == root { output } else { data };
             }
         }

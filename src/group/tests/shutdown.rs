@@ -101,11 +101,11 @@ fn a_rank_that_panics_with_something_under_way_is_heard_of_at_once() {
             |_| {},
             |group| {
                 if group.rank() == 0 {
-                    let died = group.recv_vec::<u8>(1, 0).map(drop);
+                    let died = group.recv_vec::<u8>(1).map(drop);
                     assert!(matches!(died, Err(Error::Failed(Failure::Died { rank: 1, .. }))), "{died:?}");
                     return;
                 }
-                let work = group.irecv(vec![0_u8; 5], 0, 7).unwrap();
+                let work = group.begin().recv(vec![0_u8; 5], (0, 7)).unwrap();
                 let unwinds = move || {
                     let _group = group;
                     panic!("as this test wants");

@@ -23,9 +23,9 @@ fn receives_that_were_dropped_keep_nobody_from_leaving() {
         let part = group.new_group(&[0, 2]).unwrap();
         for group in part.iter().chain([&group]) {
             for from in [Source::Any, Source::Rank(1)] {
-                drop(group.irecv(vec![0_u8; 64], from, 7).unwrap());
-                drop(group.recv_tensors_async(from, 8).unwrap());
-                drop(group.recv_object_async::<String>(from, 9).unwrap());
+                drop(group.begin().recv(vec![0_u8; 64], (from, 7)).unwrap());
+                drop(group.begin().recv_tensors((from, 8)).unwrap());
+                drop(group.begin().recv_object::<String>((from, 9)).unwrap());
             }
         }
         drop(part);
@@ -42,7 +42,7 @@ fn a_receive_that_was_dropped_hurts_nobody_where_the_other_has_left() {
         let part = group.new_group(&[0, 1]).unwrap().unwrap();
         if group.rank() == 0 {
             std::thread::sleep(Duration::from_millis(100));
-            drop(part.irecv(vec![0_u8; 64], other, 7).unwrap());
+            drop(part.begin().recv(vec![0_u8; 64], (other, 7)).unwrap());
         }
         drop(part);
         // The world is as well as ever, and so is another group.
@@ -67,7 +67,7 @@ fn a_rank_that_has_closed_its_endpoint_still_says_where_it_was() {
         if group.rank() == 0 {
             let failure = group.barrier().unwrap_err().to_string();
             assert!(failure.contains("did not finish within"), "{failure}");
-            let position = group.shared.runtime.position();
+            let position = group.handle.shared.runtime.position();
             assert_eq!(position.groups[0].begun, 2, "{position:?}");
             assert_eq!(position.groups[0].latest[0].call, "barrier()", "{position:?}");
         } else {
@@ -86,7 +86,7 @@ fn what_waits_behind_others_has_its_time_yet() {
     world(2, impatient, |group| {
         if group.rank() == 0 {
             let all: Vec<_> =
-                (0..6).map(|_| group.all_reduce_async(vec![1_u32; 10], ReduceOp::Sum).unwrap()).collect();
+                (0..6).map(|_| group.begin().all_reduce(vec![1_u32; 10], ReduceOp::Sum).unwrap()).collect();
             for work in all {
                 assert_eq!(work.wait().unwrap(), [2; 10]);
             }
@@ -123,12 +123,12 @@ fn receives_that_were_dropped_get_what_comes_for_them() {
     worlds(2, |group| {
         let other = 1 - group.rank();
         if group.rank() == 0 {
-            (0..100).for_each(|tag| drop(group.irecv(vec![0_u8; 8], other, tag).unwrap()));
-            drop(group.recv_vec_async::<u64>(other, 100).unwrap());
+            (0..100).for_each(|tag| drop(group.begin().recv(vec![0_u8; 8], (other, tag)).unwrap()));
+            drop(group.begin().recv_vec::<u64>((other, 100)).unwrap());
         } else {
             std::thread::sleep(Duration::from_millis(100));
-            (0..100).for_each(|tag| group.send(&[0_u8; 8], other, tag).unwrap());
-            group.send(&large(1), other, 100).unwrap();
+            (0..100).for_each(|tag| group.send(&[0_u8; 8], (other, tag)).unwrap());
+            group.send(&large(1), (other, 100)).unwrap();
         }
         group.leave().unwrap();
     });
@@ -144,8 +144,8 @@ fn receives_that_were_dropped_fail_nobody_at_their_deadline() {
         let other = 1 - group.rank();
         let part = group.new_group(&[0, 1]).unwrap().unwrap();
         let _later = [&group, &part].map(|group| {
-            drop(group.irecv(vec![0_u8; 64], other, 7).unwrap());
-            drop(group.recv_tensors_async(Source::Any, 8).unwrap());
+            drop(group.begin().recv(vec![0_u8; 64], (other, 7)).unwrap());
+            drop(group.begin().recv_tensors((Source::Any, 8)).unwrap());
         });
         drop(part);
         for _ in 0..20 {
@@ -153,8 +153,8 @@ fn receives_that_were_dropped_fail_nobody_at_their_deadline() {
             group.barrier().unwrap();
         }
         // Others are served as ever.
-        group.send(&large(other), other, 1).unwrap();
-        assert_eq!(group.recv_vec::<u64>(other, 1).unwrap().0, large(group.rank()));
+        group.send(&large(other), (other, 1)).unwrap();
+        assert_eq!(group.recv_vec::<u64>((other, 1)).unwrap().0, large(group.rank()));
         group.leave().unwrap();
     });
 }
@@ -168,9 +168,9 @@ fn ranks_may_both_send_more_first_than_is_kept_aside() {
         let mine = tensors(group.rank(), 512 << 10);
         let views: Vec<_> = mine.iter().map(Tensor::view).collect();
         // Small ones stand between them.
-        (0..3).for_each(|_| group.send_tensors(&views, other, 4).unwrap());
+        (0..3).for_each(|_| group.send_tensors(&views, (other, 4)).unwrap());
         for _ in 0..3 {
-            let (theirs, _) = group.recv_tensors(other, 4).unwrap();
+            let (theirs, _) = group.recv_tensors((other, 4)).unwrap();
             let wanted = tensors(other, 512 << 10);
             assert!(theirs.iter().zip(&wanted).all(|(got, wanted)| got.bytes() == wanted.bytes()));
             assert_eq!(theirs.len(), wanted.len());
@@ -185,16 +185,16 @@ fn a_rank_that_waits_in_a_receive_takes_in_what_others_must_send_before() {
     worlds(3, |group| {
         match group.rank() {
             0 => {
-                group.send(&large(0), 1, 0).unwrap();
-                group.send(&large(0), 2, 0).unwrap();
+                group.send(&large(0), 1).unwrap();
+                group.send(&large(0), 2).unwrap();
             }
             1 => {
-                assert_eq!(group.recv_vec::<u64>(2, 0).unwrap().0, large(2));
-                assert_eq!(group.recv_vec::<u64>(0, 0).unwrap().0, large(0));
+                assert_eq!(group.recv_vec::<u64>(2).unwrap().0, large(2));
+                assert_eq!(group.recv_vec::<u64>(0).unwrap().0, large(0));
             }
             _ => {
-                assert_eq!(group.recv_vec::<u64>(0, 0).unwrap().0, large(0));
-                group.send(&large(2), 1, 0).unwrap();
+                assert_eq!(group.recv_vec::<u64>(0).unwrap().0, large(0));
+                group.send(&large(2), 1).unwrap();
             }
         }
         group.leave().unwrap();
@@ -217,11 +217,11 @@ fn a_rank_that_waits_beside_fast_collectives_takes_in_what_comes() {
             });
             for _ in 0..3 {
                 if group.rank() == 0 {
-                    group.send(&large(0), 1, 4).unwrap();
+                    group.send(&large(0), (1, 4)).unwrap();
                     group.barrier().unwrap();
                 } else {
                     group.barrier().unwrap();
-                    assert_eq!(group.recv_vec::<u64>(0, 4).unwrap().0, large(0));
+                    assert_eq!(group.recv_vec::<u64>((0, 4)).unwrap().0, large(0));
                 }
             }
             done.store(true, Ordering::Relaxed);
@@ -237,14 +237,14 @@ fn a_group_that_is_left_first_gets_what_was_begun() {
         for _ in 0..3 {
             let part = group.new_group(&[0, 1]).unwrap().unwrap();
             if group.rank() == 0 {
-                let work = part.send_tensors_async(tensors(0, 400 << 10), 1, 4).unwrap();
+                let work = part.begin().send_tensors(tensors(0, 400 << 10), (1, 4)).unwrap();
                 std::thread::sleep(Duration::from_millis(50));
                 group.barrier().unwrap();
                 drop(part);
                 work.wait().unwrap();
             } else {
                 group.barrier().unwrap();
-                let shared = Arc::clone(&group.shared);
+                let shared = Arc::clone(&group.handle.shared);
                 let (held, is_held) = std::sync::mpsc::channel();
                 let holder = std::thread::spawn(move || {
                     shared.runtime.with(|_| {
@@ -253,7 +253,7 @@ fn a_group_that_is_left_first_gets_what_was_begun() {
                     })
                 });
                 is_held.recv().unwrap();
-                let work = part.recv_tensors_async(0, 4).unwrap();
+                let work = part.begin().recv_tensors((0, 4)).unwrap();
                 drop(part);
                 let (theirs, _) = work.wait().unwrap();
                 assert_eq!(theirs.len(), 10);
@@ -268,14 +268,14 @@ fn a_group_that_is_left_first_gets_what_was_begun() {
 #[test]
 fn a_wait_with_a_limit_ends_in_time() {
     world(1, small, |group| {
-        let mut work = group.irecv(vec![0_u8; 8], 0, 1).unwrap();
+        let mut work = group.begin().recv(vec![0_u8; 8], (0, 1)).unwrap();
         let begun = Instant::now();
         for _ in 0..100 {
             work = work.wait_timeout(Duration::from_millis(1)).unwrap().unwrap_err();
         }
         // A sleep between looks at failure latches lasts 20 ms.
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
-        group.send(&[3_u8; 8], 0, 1).unwrap();
+        group.send(&[3_u8; 8], (0, 1)).unwrap();
         assert_eq!(work.wait().unwrap(), (vec![3; 8], 0));
     });
 }

@@ -136,15 +136,15 @@ fn parts(group: &ProcessGroup, whole: &TensorView<'_>) {
     for (number, way) in ways(ranks).into_iter().enumerate() {
         let root = number % ranks;
         let wanted = part(whole, way, ranks, me).pack().unwrap();
-        let given = (me == root).then_some(whole);
+        let given = (me == root).then(|| whole.clone());
         // Only the root needs to say how the tensor is cut.
         let said = if me == root { way } else { Parts::Split(9) };
         let got = group.scatter_tensor(given, said, root).unwrap();
         assert_eq!(bits(&got), bits(&wanted), "{way:?} of {:?}", whole.shape());
         let whole = bits(&whole.pack().unwrap());
-        let back = group.gather_tensor(&got.view(), way, root).unwrap();
+        let back = group.gather_tensor(got.view(), way, root).unwrap();
         assert_eq!(back.as_ref().map(bits), (me == root).then_some(whole.clone()), "{way:?}");
-        assert_eq!(bits(&group.all_gather_tensor(&got.view(), way).unwrap()), whole, "{way:?}");
+        assert_eq!(bits(&group.all_gather_tensor(got.view(), way).unwrap()), whole, "{way:?}");
     }
 }
 
@@ -175,9 +175,9 @@ fn pieces_may_have_elements_in_common() {
             let whole = tensor(1, Dtype::I16, &[7, 5]);
             let wanted = whole.view().tensor_split_at(dim, &indices).unwrap()[group.rank()].pack().unwrap();
             let way = Parts::SplitAt { dim, indices: &indices };
-            let got = group.scatter_tensor(Some(&whole.view()), way, 2).unwrap();
+            let got = group.scatter_tensor(Some(whole.view()), way, 2).unwrap();
             assert_eq!(bits(&got), bits(&wanted));
-            let all = group.all_gather_tensor(&got.view(), way).unwrap();
+            let all = group.all_gather_tensor(got.view(), way).unwrap();
             let cut = whole.view().tensor_split_at(dim, &indices).unwrap();
             assert_eq!(bits(&all), bits(&tensor::concat(&cut, dim).unwrap()));
         }
@@ -193,9 +193,9 @@ fn pieces_of_any_length_become_one() {
             let pieces: Vec<_> = pieces.iter().map(Tensor::view).collect();
             let wanted = bits(&tensor::concat(&pieces, 1).unwrap());
             let mine = &pieces[group.rank()];
-            assert_eq!(bits(&group.all_gather_tensor(mine, Parts::Split(1)).unwrap()), wanted);
+            assert_eq!(bits(&group.all_gather_tensor(mine.clone(), Parts::Split(1)).unwrap()), wanted);
             let root = ranks - 1;
-            let got = group.gather_tensor(mine, Parts::Split(1), root).unwrap();
+            let got = group.gather_tensor(mine.clone(), Parts::Split(1), root).unwrap();
             assert_eq!(got.as_ref().map(bits), (group.rank() == root).then_some(wanted));
         });
     }
@@ -220,7 +220,7 @@ fn what_does_not_fit_together_is_said_on_all_ranks() {
         3,
         |group| {
             let mine = odd(group, tensor(1, Dtype::F32, &[2, 4]), tensor(1, Dtype::F32, &[2, 5]));
-            group.all_gather_tensor(&mine.view(), Parts::Split(0))
+            group.all_gather_tensor(mine.view(), Parts::Split(0))
         },
         "all_gather_tensor: the tensor of rank 2 has the shape [2, 5] and [2, 4] was wanted; reshape or narrow it",
     );
@@ -228,7 +228,7 @@ fn what_does_not_fit_together_is_said_on_all_ranks() {
         3,
         |group| {
             let mine = odd(group, tensor(1, Dtype::F32, &[2]), tensor(1, Dtype::I32, &[2]));
-            group.gather_tensor(&mine.view(), Parts::Split(0), 1)
+            group.gather_tensor(mine.view(), Parts::Split(0), 1)
         },
         "gather_tensor: rank 0 has elements of f32, rank 2 of i32",
     );
@@ -236,7 +236,7 @@ fn what_does_not_fit_together_is_said_on_all_ranks() {
         3,
         |group| {
             let way = if group.rank() == 1 { Parts::Split(1) } else { Parts::Split(0) };
-            group.gather_tensor(&tensor(1, Dtype::F32, &[2, 2]).view(), way, 1)
+            group.gather_tensor(tensor(1, Dtype::F32, &[2, 2]).view(), way, 1)
         },
         "gather_tensor: rank 0 joins parts by Split(0), rank 1 by Split(1)",
     );
@@ -245,26 +245,26 @@ fn what_does_not_fit_together_is_said_on_all_ranks() {
         |group| {
             let indices = [isize::try_from(group.rank()).unwrap()];
             let way = Parts::SplitAt { dim: 0, indices: &indices };
-            group.all_gather_tensor(&tensor(1, Dtype::F32, &[2]).view(), way)
+            group.all_gather_tensor(tensor(1, Dtype::F32, &[2]).view(), way)
         },
         "all_gather_tensor: rank 0 joins parts by SplitAt { dim: 0, indices: [0] }, \
          rank 1 by SplitAt { dim: 0, indices: [1] }",
     );
     refused(
         2,
-        |group| group.all_gather_tensor(&tensor(1, Dtype::F32, &[]).view(), Parts::Split(0)),
+        |group| group.all_gather_tensor(tensor(1, Dtype::F32, &[]).view(), Parts::Split(0)),
         "there is no dimension 0 in a tensor of 0; they are counted from 0",
     );
     let grid = Parts::Blocks { rows: 2, columns: 2 };
     refused(
         3,
-        |group| group.all_gather_tensor(&tensor(1, Dtype::F32, &[1, 1]).view(), grid),
+        |group| group.all_gather_tensor(tensor(1, Dtype::F32, &[1, 1]).view(), grid),
         "3 blocks do not fill a grid of 2 x 2; give one for each place, row by row",
     );
     // More than memory can have, though no rank has much.
     refused(
         3,
-        |group| group.all_gather_tensor(&tensor(1, Dtype::F64, &[0, 1 << 59]).view(), Parts::Split(1)),
+        |group| group.all_gather_tensor(tensor(1, Dtype::F64, &[0, 1 << 59]).view(), Parts::Split(1)),
         "the shape [0, 1729382256910270464] of f64 takes more than 9223372036854775807 bytes; give a smaller one",
     );
 }
@@ -283,17 +283,20 @@ fn what_the_root_cannot_give_is_said_on_all_ranks() {
         let wanted = "scatter_tensor: this rank is the root and gave None; the root must give a tensor";
         refused(group.scatter_tensor(None, Parts::Split(0), 1), wanted);
         let wanted = "there is no dimension 2 in a tensor of 2; they are counted from 0";
-        refused(group.scatter_tensor(Some(&whole), Parts::Chunk(2), 1), wanted);
+        refused(group.scatter_tensor(Some(whole.clone()), Parts::Chunk(2), 1), wanted);
         let wanted = "3 blocks do not fill a grid of 2 x 2; give one for each place, row by row";
-        refused(group.scatter_tensor(Some(&whole), Parts::Blocks { rows: 2, columns: 2 }, 1), wanted);
+        refused(group.scatter_tensor(Some(whole.clone()), Parts::Blocks { rows: 2, columns: 2 }, 1), wanted);
         let wanted =
             "1 indices cut a dimension into 2 parts, and 3 are wanted; give one index fewer than parts";
-        refused(group.scatter_tensor(Some(&whole), Parts::SplitAt { dim: 0, indices: &[2] }, 1), wanted);
+        refused(
+            group.scatter_tensor(Some(whole.clone()), Parts::SplitAt { dim: 0, indices: &[2] }, 1),
+            wanted,
+        );
         match (me, group.broadcast_tensors(None, 1).unwrap_err()) {
             (1, Error::Argument { call: "broadcast_tensors", .. }) | (_, Error::Object { rank: 1, .. }) => {}
             (_, other) => panic!("{other}"),
         }
-        let error = group.scatter_tensor(Some(&whole), Parts::Split(0), 3).unwrap_err().to_string();
+        let error = group.scatter_tensor(Some(whole.clone()), Parts::Split(0), 3).unwrap_err().to_string();
         assert_eq!(error, "scatter_tensor: the root is rank 3; there are ranks 0 to 2");
         group.barrier().unwrap();
     });
@@ -307,9 +310,9 @@ fn who_calls_something_else_is_named() {
     let object: Call = |group| group.broadcast_object(Some(1), 0).map(drop);
     let lists: Call = |group| group.all_gather_tensors(&[]).map(drop);
     let whole: Call =
-        |group| group.all_gather_tensor(&TensorView::new(&[1_u8], &[1])?, Parts::Split(0)).map(drop);
+        |group| group.all_gather_tensor(TensorView::new(&[1_u8], &[1])?, Parts::Split(0)).map(drop);
     let scatter: Call =
-        |group| group.scatter_tensor(Some(&TensorView::new(&[1_u8], &[1])?), Parts::Split(0), 0).map(drop);
+        |group| group.scatter_tensor(Some(TensorView::new(&[1_u8], &[1])?), Parts::Split(0), 0).map(drop);
     for (one, other, wanted) in [
         (
             broadcast,

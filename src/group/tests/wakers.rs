@@ -42,7 +42,7 @@ fn summed(awaited: &Barrier, group: &ProcessGroup, waker: &Waker) -> Work<Vec<i3
     if group.rank() == 1 {
         awaited.wait();
     }
-    let mut work = group.all_reduce_async(vec![1, 2], ReduceOp::Sum).unwrap();
+    let mut work = group.begin().all_reduce(vec![1, 2], ReduceOp::Sum).unwrap();
     if group.rank() == 0 {
         await_by(&mut work, waker);
         awaited.wait();
@@ -72,14 +72,14 @@ fn who_is_woken_may_call_anything() {
             let work = summed(&awaited, &group, &waker(calls));
             if rank == 0 {
                 if waits {
-                    group.recv(&mut [0_u8], 1, 0).unwrap();
+                    group.recv(&mut [0_u8], 1).unwrap();
                 }
                 assert_eq!(receiver.recv_timeout(SOON).unwrap(), [5, 6]);
             } else {
                 group.broadcast(&mut [5, 6], 1).unwrap();
                 group.split(Some(0), 0).unwrap().unwrap().barrier().unwrap();
                 if waits {
-                    group.send(&[1_u8], 0, 0).unwrap();
+                    group.send(&[1_u8], 0).unwrap();
                 }
             }
             assert_eq!(work.wait().unwrap(), [2, 4]);
@@ -137,7 +137,7 @@ fn who_is_woken_may_call_beside_a_thread_that_waits_in_the_group() {
         if rank == 1 {
             // While the other waits in the barrier.
             thread::sleep(Duration::from_millis(50));
-            group.send(&[3_u8], 0, 0).unwrap();
+            group.send(&[3_u8], 0).unwrap();
             thread::sleep(Duration::from_millis(50));
             group.barrier().unwrap();
             return group.broadcast(&mut [5_i32, 6], 1).unwrap();
@@ -151,7 +151,7 @@ fn who_is_woken_may_call_beside_a_thread_that_waits_in_the_group() {
                 sender.send(data).unwrap();
             }
         };
-        let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();
+        let mut work = group.begin().recv(vec![0_u8], 1).unwrap();
         await_by(&mut work, &waker(calls));
         group.barrier().unwrap();
         assert_eq!(receiver.recv_timeout(SOON).unwrap(), [5, 6]);
@@ -191,12 +191,12 @@ fn who_is_woken_may_wait_for_what_ends_with_the_group() {
     world(2, small, |group| {
         if group.rank() == 1 {
             awaited.wait();
-            group.send(&[3_u8], 0, 0).unwrap();
-            return drop(group.recv(&mut [0_u8], 0, 0).unwrap_err());
+            group.send(&[3_u8], 0).unwrap();
+            return drop(group.recv(&mut [0_u8], 0).unwrap_err());
         }
         let (sender, receiver) = mpsc::channel();
-        let never = group.irecv(vec![0_u8], 1, 1).unwrap();
-        let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();
+        let never = group.begin().recv(vec![0_u8], (1, 1)).unwrap();
+        let mut work = group.begin().recv(vec![0_u8], 1).unwrap();
         let waits = move || {
             sender.send(None).unwrap();
             sender.send(Some(never.wait())).unwrap();
@@ -227,7 +227,7 @@ fn wakers_may_call_while_a_group_fails() {
         let mut works = Vec::new();
         for _ in 0..2 {
             let (group, sender) = (Arc::clone(&group), sender.clone());
-            let mut work = group.all_reduce_async(vec![1, 2], ReduceOp::Sum).unwrap();
+            let mut work = group.begin().all_reduce(vec![1, 2], ReduceOp::Sum).unwrap();
             let calls = move || {
                 group.abort("too late");
                 sender.send(group.barrier().unwrap_err()).unwrap();
@@ -279,13 +279,13 @@ fn who_awaits_is_woken_though_telling_of_the_failure_panics() {
             return drop(group.abort("it has had enough"));
         }
         let (sender, receiver) = mpsc::channel();
-        let mut work = group.irecv(vec![0_u8], 1, 0).unwrap();
+        let mut work = group.begin().recv(vec![0_u8], 1).unwrap();
         await_by(&mut work, &waker(move || sender.send(()).unwrap()));
         // This thread leads, and is told.
         let hears = std::panic::AssertUnwindSafe(|| {
             tracing::subscriber::with_default(Deaf, || {
                 awaited.wait();
-                group.recv(&mut [0_u8], 1, 1)
+                group.recv(&mut [0_u8], (1, 1))
             })
         });
         let _ = std::panic::catch_unwind(hears);
@@ -324,7 +324,7 @@ fn what_a_forgotten_work_has_may_call_when_it_is_dropped() {
             }
             let (sender, receiver) = mpsc::channel();
             let value = Last { value: 7, calls: Some((Arc::clone(&group), sender)) };
-            drop(group.broadcast_object_async(Some(value), 0).unwrap());
+            drop(group.begin().broadcast_object(Some(value), 0).unwrap());
             receiver.recv_timeout(SOON).unwrap();
         }
     });

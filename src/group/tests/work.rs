@@ -54,8 +54,8 @@ impl<T: Unpin> Future for All<T> {
 fn a_finished_work_that_is_polled_again_gives_an_error() {
     world(2, small, |group| {
         let mut works = [
-            group.all_reduce_async(vec![1_u32; 3], ReduceOp::Sum).unwrap(),
-            group.all_reduce_async(vec![1_u32; 3], ReduceOp::Sum).unwrap(),
+            group.begin().all_reduce(vec![1_u32; 3], ReduceOp::Sum).unwrap(),
+            group.begin().all_reduce(vec![1_u32; 3], ReduceOp::Sum).unwrap(),
         ];
         for work in &mut works {
             assert_eq!(block_on(&mut *work).unwrap(), [2; 3]);
@@ -93,23 +93,19 @@ fn every_collective_does_what_its_blocking_form_does() {
             for len in [0, 1, 7, 400] {
                 let (mine, whole) = (given(rank, len), given(rank, len * ranks));
                 let works = (
-                    group.all_reduce_async(mine.clone(), ReduceOp::Avg).unwrap(),
-                    group.reduce_async(mine.clone(), ReduceOp::PreMulSum(2.0), root).unwrap(),
-                    group.broadcast_async(mine.clone(), root).unwrap(),
-                    group.all_gather_async(mine.clone(), vec![0; len * ranks]).unwrap(),
-                    group.reduce_scatter_async(whole.clone(), vec![0; len], ReduceOp::Max).unwrap(),
-                    group.all_to_all_async(whole.clone(), vec![0; len * ranks]).unwrap(),
-                    group.gather_async(
-                        mine.clone(),
-                        vec![0; if rank == root { len * ranks } else { 0 }],
-                        root,
-                    ),
-                    group.scatter_async(
-                        if rank == root { whole.clone() } else { Vec::new() },
-                        vec![0; len],
-                        root,
-                    ),
-                    group.barrier_async().unwrap(),
+                    group.begin().all_reduce(mine.clone(), ReduceOp::Avg).unwrap(),
+                    group.begin().reduce(mine.clone(), ReduceOp::PreMulSum(2.0), root).unwrap(),
+                    group.begin().broadcast(mine.clone(), root).unwrap(),
+                    group.begin().all_gather((mine.clone(), vec![0; len * ranks])).unwrap(),
+                    group.begin().reduce_scatter((whole.clone(), vec![0; len]), ReduceOp::Max).unwrap(),
+                    group.begin().all_to_all((whole.clone(), vec![0; len * ranks])).unwrap(),
+                    group
+                        .begin()
+                        .gather((mine.clone(), vec![0; if rank == root { len * ranks } else { 0 }]), root),
+                    group
+                        .begin()
+                        .scatter((if rank == root { whole.clone() } else { Vec::new() }, vec![0; len]), root),
+                    group.begin().barrier().unwrap(),
                 );
                 let (mut reduced, mut at_root, mut from_root) = (mine.clone(), mine.clone(), mine.clone());
                 let (mut all, mut block, mut turned) =
@@ -118,11 +114,11 @@ fn every_collective_does_what_its_blocking_form_does() {
                 group.all_reduce(&mut reduced, ReduceOp::Avg).unwrap();
                 group.reduce(&mut at_root, ReduceOp::PreMulSum(2.0), root).unwrap();
                 group.broadcast(&mut from_root, root).unwrap();
-                group.all_gather(&mine, &mut all).unwrap();
-                group.reduce_scatter(&whole, &mut block, ReduceOp::Max).unwrap();
-                group.all_to_all(&whole, &mut turned).unwrap();
-                group.gather(&mine, &mut gathered, root).unwrap();
-                group.scatter(&whole, &mut part, root).unwrap();
+                group.all_gather((&mine, &mut all)).unwrap();
+                group.reduce_scatter((&whole, &mut block), ReduceOp::Max).unwrap();
+                group.all_to_all((&whole, &mut turned)).unwrap();
+                group.gather((&mine, &mut gathered), root).unwrap();
+                group.scatter((&whole, &mut part), root).unwrap();
                 assert_eq!(works.0.wait().unwrap(), reduced);
                 assert_eq!(works.1.wait().unwrap(), at_root);
                 assert_eq!(works.2.wait().unwrap(), from_root);
@@ -148,41 +144,41 @@ fn in_place(group: &ProcessGroup, len: usize, op: ReduceOp) {
     // Elsewhere than at the root an output is not looked at.
     let output = vec![-1; if at_root { len } else { len / 2 }];
     let works = (
-        group.all_gather_in_place_async(whole.clone()).unwrap(),
-        group.gather_in_place_async(data(), root).unwrap(),
-        group.scatter_in_place_async(data(), root).unwrap(),
-        group.reduce_scatter_in_place_async(whole.clone(), op).unwrap(),
-        group.all_to_all_in_place_async(whole.clone()).unwrap(),
-        group.all_reduce_into_async(mine.clone(), vec![-1; len], op).unwrap(),
-        group.reduce_into_async(mine.clone(), output.clone(), op, root).unwrap(),
+        group.begin().all_gather(whole.clone()).unwrap(),
+        group.begin().gather(data(), root).unwrap(),
+        group.begin().scatter(data(), root).unwrap(),
+        group.begin().reduce_scatter(whole.clone(), op).unwrap(),
+        group.begin().all_to_all(whole.clone()).unwrap(),
+        group.begin().all_reduce((mine.clone(), vec![-1; len]), op).unwrap(),
+        group.begin().reduce((mine.clone(), output.clone()), op, root).unwrap(),
     );
     // Nobody waits for these.
-    drop(group.all_to_all_in_place_async(whole.clone()).unwrap());
-    std::mem::forget(group.all_to_all_in_place_async(whole.clone()).unwrap());
-    drop(group.gather_in_place_async(data(), root).unwrap());
-    std::mem::forget(group.reduce_into_async(mine.clone(), output.clone(), op, root).unwrap());
-    drop(group.all_reduce_into_async(mine.clone(), vec![-1; len], op).unwrap());
+    drop(group.begin().all_to_all(whole.clone()).unwrap());
+    std::mem::forget(group.begin().all_to_all(whole.clone()).unwrap());
+    drop(group.begin().gather(data(), root).unwrap());
+    std::mem::forget(group.begin().reduce((mine.clone(), output.clone()), op, root).unwrap());
+    drop(group.begin().all_reduce((mine.clone(), vec![-1; len]), op).unwrap());
 
     let (mut all, mut gathered, mut scattered, mut reduced) = (whole.clone(), data(), data(), whole.clone());
     let (mut turned, mut total, mut at_one) = (vec![0; len * ranks], vec![0; len], output);
-    group.all_gather_in_place(&mut all).unwrap();
-    group.gather_in_place(&mut gathered, root).unwrap();
-    group.all_to_all(&whole, &mut turned).unwrap();
-    group.all_reduce_into(&mine, &mut total, op).unwrap();
-    group.reduce_into(&mine, &mut at_one, op, root).unwrap();
+    group.all_gather(&mut all).unwrap();
+    group.gather(&mut gathered, root).unwrap();
+    group.all_to_all((&whole, &mut turned)).unwrap();
+    group.all_reduce((&mine, &mut total), op).unwrap();
+    group.reduce((&mine, &mut at_one), op, root).unwrap();
     assert_eq!(works.0.wait().unwrap(), all);
     assert_eq!(block_on(works.1).unwrap(), gathered);
     let (mut data, block) = works.2.wait().unwrap();
-    assert_eq!(&mut data[block], group.scatter_in_place(&mut scattered, root).unwrap());
+    assert_eq!(&mut data[block], group.scatter(&mut scattered, root).unwrap());
     assert_eq!(data, scattered);
     let (mut data, block) = works.3.wait().unwrap();
     assert_eq!(block, rank * len..(rank + 1) * len);
-    assert_eq!(&mut data[block], group.reduce_scatter_in_place(&mut reduced, op).unwrap());
+    assert_eq!(&mut data[block], group.reduce_scatter(&mut reduced, op).unwrap());
     assert_eq!(data, reduced);
     assert_eq!(works.4.wait().unwrap(), turned);
     assert_eq!(works.5.wait().unwrap(), (mine.clone(), total));
     assert_eq!(works.6.wait().unwrap(), (mine, at_one));
-    group.all_to_all_in_place(&mut whole).unwrap();
+    group.all_to_all(&mut whole).unwrap();
     assert_eq!(whole, turned);
 }
 
@@ -217,22 +213,23 @@ fn what_is_scaled_is_a_copy() {
                     let mut data = mine.clone();
                     let (kept, output) = if (rank + waiting).is_multiple_of(3) {
                         let mut output = vec![0; len];
-                        group.reduce_scatter(&whole, &mut output, op).unwrap();
+                        group.reduce_scatter((&whole, &mut output), op).unwrap();
                         group.reduce(&mut data, op, root).unwrap();
                         (whole.clone(), output)
                     } else {
-                        let scattered = group.reduce_scatter_async(whole.clone(), vec![0; len], op).unwrap();
-                        data = group.reduce_async(data, op, root).unwrap().wait().unwrap();
+                        let scattered =
+                            group.begin().reduce_scatter((whole.clone(), vec![0; len]), op).unwrap();
+                        data = group.begin().reduce(data, op, root).unwrap().wait().unwrap();
                         scattered.wait().unwrap()
                     };
                     assert_eq!((&kept, &output), (&whole, &block), "{ranks} ranks, {len} elements");
                     assert_eq!(&data, if rank == root { &total } else { &mine });
                 }
                 // It may be forgotten while it is under way.
-                std::mem::forget(group.reduce_async(mine, op, root).unwrap());
-                drop(group.reduce_scatter_async(whole, vec![0; len], op).unwrap());
+                std::mem::forget(group.begin().reduce(mine, op, root).unwrap());
+                drop(group.begin().reduce_scatter((whole, vec![0; len]), op).unwrap());
             }
-            let error = group.reduce_async(vec![1_u8], ReduceOp::PreMulSum(0.5), root).unwrap_err();
+            let error = group.begin().reduce(vec![1_u8], ReduceOp::PreMulSum(0.5), root).unwrap_err();
             assert!(matches!(error, Error::Argument { call: "reduce", .. }), "{error}");
             group.leave().unwrap();
         });
@@ -247,8 +244,8 @@ fn many_are_in_flight_on_several_groups() {
         let mut works = Vec::new();
         for len in 0..60 {
             for part in [&group, &pair, &twin] {
-                let mine = given(part.global_rank(), len * 3);
-                works.push((len * 3, part, part.all_reduce_async(mine, ReduceOp::Sum).unwrap()));
+                let mine = given(part.members()[part.rank()], len * 3);
+                works.push((len * 3, part, part.begin().all_reduce(mine, ReduceOp::Sum).unwrap()));
             }
         }
         // The latest first, from two threads.
@@ -271,7 +268,7 @@ fn many_are_in_flight_on_several_groups() {
 #[test]
 fn an_operation_progresses_without_a_wait() {
     world(3, small, |group| {
-        let work = group.all_reduce_async(given(group.rank(), 5000), ReduceOp::Sum).unwrap();
+        let work = group.begin().all_reduce(given(group.rank(), 5000), ReduceOp::Sum).unwrap();
         while !work.is_done() {
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -279,7 +276,7 @@ fn an_operation_progresses_without_a_wait() {
         // Registered buffers come back too.
         let mut buffer = group.buffer::<f32>(300).unwrap();
         buffer.fill(2.0);
-        let work = group.all_reduce_async(buffer, ReduceOp::Sum).unwrap();
+        let work = group.begin().all_reduce(buffer, ReduceOp::Sum).unwrap();
         assert!(work.wait().unwrap().iter().all(|&it| (it - 6.0).abs() < f32::EPSILON));
     });
 }
@@ -289,13 +286,13 @@ fn they_can_be_awaited() {
     world(3, small, |group| {
         let rank = group.rank();
         let gathered = block_on(async {
-            let summed = group.all_reduce_async(given(rank, 50), ReduceOp::Sum)?.await?;
+            let summed = group.begin().all_reduce(given(rank, 50), ReduceOp::Sum)?.await?;
             assert_eq!(summed, sums(3, 50));
-            group.barrier_async()?.await?;
-            group.all_gather_async(vec![rank as u8], vec![0; 3])?.await
+            group.begin().barrier()?.await?;
+            group.begin().all_gather((vec![rank as u8], vec![0; 3]))?.await
         });
         assert_eq!(gathered.unwrap(), (vec![rank as u8], vec![0, 1, 2]));
-        let works = (0..40).map(|len| group.all_reduce_async(given(rank, len), ReduceOp::Sum));
+        let works = (0..40).map(|len| group.begin().all_reduce(given(rank, len), ReduceOp::Sum));
         let all = block_on(All(works.map(|work| Ok(work.unwrap())).collect()));
         assert_eq!(all, (0..40).map(|len| sums(3, len)).collect::<Vec<_>>());
     });
@@ -308,7 +305,7 @@ fn a_wait_may_have_a_limit() {
         if group.rank() == 1 {
             late.wait();
         }
-        let mut work = group.all_reduce_async(given(group.rank(), 9), ReduceOp::Sum).unwrap();
+        let mut work = group.begin().all_reduce(given(group.rank(), 9), ReduceOp::Sum).unwrap();
         if group.rank() == 0 {
             let begun = Instant::now();
             work = work.wait_timeout(Duration::from_millis(20)).unwrap().unwrap_err();
@@ -327,7 +324,7 @@ fn work_that_is_dropped_or_forgotten_is_done_all_the_same() {
         let (rank, part) = (group.rank(), group.new_group(&[0, 1, 2]).unwrap().unwrap());
         for round in 0..30 {
             let works = [&group, &part]
-                .map(|it| it.all_reduce_async(given(rank, round * 40), ReduceOp::Sum).unwrap());
+                .map(|it| it.begin().all_reduce(given(rank, round * 40), ReduceOp::Sum).unwrap());
             let [one, other] = works;
             match (rank + round) % 3 {
                 0 => drop((one, other)),
@@ -336,9 +333,9 @@ fn work_that_is_dropped_or_forgotten_is_done_all_the_same() {
             }
         }
         // Both groups end while operations of theirs are under way, for all anyone knows.
-        drop(part.all_reduce_async(given(rank, 3000), ReduceOp::Sum).unwrap());
+        drop(part.begin().all_reduce(given(rank, 3000), ReduceOp::Sum).unwrap());
         drop(part);
-        std::mem::forget(group.all_reduce_async(given(rank, 3000), ReduceOp::Sum).unwrap());
+        std::mem::forget(group.begin().all_reduce(given(rank, 3000), ReduceOp::Sum).unwrap());
         group.leave().unwrap();
     });
 }
@@ -346,7 +343,7 @@ fn work_that_is_dropped_or_forgotten_is_done_all_the_same() {
 #[test]
 fn work_outlives_its_group() {
     world(2, small, |group| {
-        let work = group.all_reduce_async(given(group.rank(), 700), ReduceOp::Sum).unwrap();
+        let work = group.begin().all_reduce(given(group.rank(), 700), ReduceOp::Sum).unwrap();
         group.leave().unwrap();
         assert_eq!(work.wait().unwrap(), sums(2, 700));
     });
@@ -355,11 +352,11 @@ fn work_outlives_its_group() {
 #[test]
 fn bad_arguments_are_refused_at_once() {
     world(2, small, |group| {
-        let error = group.broadcast_async(vec![0_u8], 2).unwrap_err();
+        let error = group.begin().broadcast(vec![0_u8], 2).unwrap_err();
         assert!(matches!(error, Error::Argument { .. }), "{error}");
-        let error = group.all_gather_async(vec![0_u8], vec![0; 3]).unwrap_err();
+        let error = group.begin().all_gather((vec![0_u8], vec![0; 3])).unwrap_err();
         assert!(matches!(error, Error::Argument { .. }), "{error}");
-        let error = group.all_reduce_async(vec![0.5_f32], ReduceOp::BitAnd).unwrap_err();
+        let error = group.begin().all_reduce(vec![0.5_f32], ReduceOp::BitAnd).unwrap_err();
         assert!(matches!(error, Error::Argument { .. }), "{error}");
         let same = |begun: Error, called: Error| {
             assert!(matches!(begun, Error::Argument { .. }), "{begun}");
@@ -367,39 +364,33 @@ fn bad_arguments_are_refused_at_once() {
         };
         let (three, sum) = (|| vec![1_u8; 3], ReduceOp::Sum);
         let mut data = three();
+        same(group.begin().all_gather(three()).unwrap_err(), group.all_gather(&mut data).unwrap_err());
         same(
-            group.all_gather_in_place_async(three()).unwrap_err(),
-            group.all_gather_in_place(&mut data).unwrap_err(),
+            group.begin().reduce_scatter(three(), sum).unwrap_err(),
+            group.reduce_scatter(&mut data, sum).unwrap_err(),
         );
-        same(
-            group.reduce_scatter_in_place_async(three(), sum).unwrap_err(),
-            group.reduce_scatter_in_place(&mut data, sum).unwrap_err(),
-        );
-        same(
-            group.all_to_all_in_place_async(three()).unwrap_err(),
-            group.all_to_all_in_place(&mut data).unwrap_err(),
-        );
+        same(group.begin().all_to_all(three()).unwrap_err(), group.all_to_all(&mut data).unwrap_err());
         // At the root, and where there is none.
         for root in [group.rank(), 2] {
             same(
-                group.gather_in_place_async(three(), root).unwrap_err(),
-                group.gather_in_place(&mut data, root).unwrap_err(),
+                group.begin().gather(three(), root).unwrap_err(),
+                group.gather(&mut data, root).unwrap_err(),
             );
             same(
-                group.scatter_in_place_async(three(), root).unwrap_err(),
-                group.scatter_in_place(&mut data, root).map(drop).unwrap_err(),
+                group.begin().scatter(three(), root).unwrap_err(),
+                group.scatter(&mut data, root).map(drop).unwrap_err(),
             );
             same(
-                group.reduce_into_async(three(), vec![1; 2], sum, root).unwrap_err(),
-                group.reduce_into(&three(), &mut data[1..], sum, root).unwrap_err(),
+                group.begin().reduce((three(), vec![1; 2]), sum, root).unwrap_err(),
+                group.reduce((&three(), &mut data[1..]), sum, root).unwrap_err(),
             );
         }
         same(
-            group.all_reduce_into_async(three(), vec![1; 2], sum).unwrap_err(),
-            group.all_reduce_into(&three(), &mut data[1..], sum).unwrap_err(),
+            group.begin().all_reduce((three(), vec![1; 2]), sum).unwrap_err(),
+            group.all_reduce((&three(), &mut data[1..]), sum).unwrap_err(),
         );
         // Nothing of that has begun.
-        assert_eq!(group.operations(), 0);
+        assert_eq!(group.usage().operations, 0);
         group.barrier().unwrap();
     });
 }
@@ -415,11 +406,11 @@ fn a_failure_reaches_all_that_is_under_way() {
             return drop(group.abort("it has had enough"));
         }
         let mut works: Vec<_> =
-            (0..4).map(|_| group.all_reduce_async(given(0, 90), ReduceOp::Sum).unwrap()).collect();
+            (0..4).map(|_| group.begin().all_reduce(given(0, 90), ReduceOp::Sum).unwrap()).collect();
         sender.send(()).unwrap();
         let awaited = block_on(works.pop().unwrap()).unwrap_err();
         let mut errors: Vec<_> = works.into_iter().map(|work| work.wait().unwrap_err()).collect();
-        errors.extend([awaited, group.barrier_async().unwrap_err()]);
+        errors.extend([awaited, group.begin().barrier().unwrap_err()]);
         for error in errors {
             assert!(error.to_string().contains("it has had enough"), "{error}");
         }
@@ -430,7 +421,7 @@ fn a_failure_reaches_all_that_is_under_way() {
 fn ranks_that_begin_different_things_find_out() {
     world(2, small, |group| {
         let rank = group.rank();
-        let work = group.all_reduce_async(vec![0_i32; 3 + rank], ReduceOp::Sum).unwrap();
+        let work = group.begin().all_reduce(vec![0_i32; 3 + rank], ReduceOp::Sum).unwrap();
         let error = work.wait().unwrap_err();
         assert!(error.to_string().contains("rank 0 has 3 elements, rank 1 has 4 elements"), "{error}");
     });
@@ -451,7 +442,7 @@ fn a_wait_can_be_given_up_and_the_operation_goes_on() {
     world(2, small, |group| {
         let other = 1 - group.rank();
         if group.rank() == 0 {
-            let work = group.irecv(vec![0_u8; 5], other, 7).unwrap();
+            let work = group.begin().recv(vec![0_u8; 5], (other, 7)).unwrap();
             let mut asked = 0;
             let go_on = || {
                 asked += 1;
@@ -459,13 +450,13 @@ fn a_wait_can_be_given_up_and_the_operation_goes_on() {
             };
             assert!(!work.wait_done_while(Duration::from_millis(5), go_on).unwrap());
             assert_eq!(asked, 3);
-            group.send(&[1_u8], other, 8).unwrap();
+            group.send(&[1_u8], (other, 8)).unwrap();
             assert!(work.wait_done_while(Duration::from_secs(1), || true).unwrap());
             assert_eq!(work.take().unwrap(), (vec![9; 5], other));
             assert!(matches!(work.take(), Err(Error::Argument { .. })), "a result is given once");
         } else {
-            group.recv(&mut [0_u8], other, 8).unwrap();
-            group.send(&[9_u8; 5], other, 7).unwrap();
+            group.recv(&mut [0_u8], (other, 8)).unwrap();
+            group.send(&[9_u8; 5], (other, 7)).unwrap();
         }
     });
 }
@@ -474,7 +465,7 @@ fn a_wait_can_be_given_up_and_the_operation_goes_on() {
 fn a_thread_that_waits_and_may_give_up_counts_as_blocked() {
     world(2, small, |group| {
         assert_eq!(group.failure(), None);
-        let work = group.irecv(vec![0_u8; 5], 1 - group.rank(), 7).unwrap();
+        let work = group.begin().recv(vec![0_u8; 5], (1 - group.rank(), 7)).unwrap();
         assert!(work.wait_done_while(Duration::from_millis(20), || true).unwrap());
         let failure = match work.take() {
             Err(Error::Failed(failure @ Failure::Deadlock { .. })) => failure,

@@ -13,8 +13,8 @@ use crate::{
     engine::{Inbound, Place, What},
     error::{Error, Result},
     group::{
-        ProcessGroup,
         collective::lengths::{UnevenCall, UnevenSteps, longest, numbers},
+        handle::Handle,
         p2p::elements,
         plan::spec::{CallId, CallSpec},
         sequence::Sequence,
@@ -32,7 +32,7 @@ const HEAD: usize = 512;
 /// The contents of a blob, or why it was not sent; the same on all ranks.
 pub(crate) type Blob<T> = std::result::Result<T, ObjectError>;
 
-impl ProcessGroup {
+impl Handle {
     /// A call of blobs: ranks compare its collective, its root and its cargo.
     pub(crate) fn carrier(
         &self,
@@ -56,7 +56,7 @@ impl ProcessGroup {
     }
 }
 
-impl Sequence<'_> {
+impl Sequence {
     /// Receives a message of unknown length. Returns its bytes and its sender.
     pub(crate) async fn receive_blob(
         &self,
@@ -112,7 +112,7 @@ impl UnevenCall {
     }
 }
 
-impl UnevenSteps<'_, '_> {
+impl UnevenSteps<'_> {
     /// Broadcasts `len` bytes from the root.
     pub(crate) async fn run_broadcast(&mut self, len: usize, borrowed: Borrowed<'_>) -> Result<()> {
         let CallId { dtype, root, .. } = self.id;

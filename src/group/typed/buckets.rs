@@ -83,8 +83,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
             |error: KernelError| Error::Argument { call: "GradientBuckets::new", problem: error.to_string() };
         Kernel::new(T::DTYPE, op).map_err(problem)?;
         // The check is here because the bucket's gradients would be lost if an all_reduce could not begin later.
-        group.shared.runtime.prepare()?;
-        let op = match (op, group.options.plan.reduction) {
+        group.handle.shared.runtime.prepare()?;
+        let op = match (op, group.handle.options.plan.reduction) {
             (ReduceOp::Avg, Reduction::Fastest) if T::DTYPE == Dtype::F16 => {
                 ReduceOp::PreMulSum(1.0 / group.size() as f64)
             }
@@ -159,7 +159,9 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
             let data = std::mem::take(&mut bucket.data);
             let (op, list) = (self.op, bucket.list);
             let work =
-                self.group.begin_matching(Collective::AllReduce, data, op, (0, list), |data, _| data)?;
+                self.group
+                    .handle
+                    .begin_in_place(Collective::AllReduce, data, op, (0, list), |data, _| data)?;
             bucket.work = Some(work);
             self.begun += 1;
         }
@@ -180,7 +182,7 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
             return Err(Error::Argument { call: "GradientBuckets::finish", problem });
         }
         if self.begun < self.buckets.len() {
-            self.group.shared.runtime.check()?;
+            self.group.handle.shared.runtime.check()?;
             let problem =
                 "the all_reduce of a bucket could not begin (see the error of ready()): its gradients are lost, and the other \
                  ranks wait for it"

@@ -1,4 +1,4 @@
-//! Coalesced all_reduce: reduces many tensors as one.
+//! How a coalesced all_reduce runs: many tensors are reduced as one.
 
 use unisono_schedule::Collective;
 
@@ -7,60 +7,15 @@ use crate::{
     config::fnv_of_words,
     dtype::Dtype,
     error::{Error, Result},
-    group::{ProcessGroup, plan::spec::CallSpec, sequence::Sequence},
+    group::{handle::Handle, plan::spec::CallSpec, sequence::Sequence},
     reduce::{Kernel, KernelError, ReduceOp},
     tensor::{Tensor, TensorViewMut},
-    work::Work,
 };
 
-impl ProcessGroup {
-    /// Reduces each tensor over all ranks, in place. The tensors may have any types, shapes and strides, but all ranks must give
-    /// the same types and shapes in the same order. Tensors of one type are reduced together, without a copy: a thousand small
-    /// tensors take little longer than one large one. Tensors that are not contiguous are packed first. Ranks compare the types
-    /// and shapes, also of empty lists.
-    ///
-    /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); [`Error::Tensor`] if there is no memory to pack one.
-    pub fn all_reduce_coalesced(&self, tensors: &mut [TensorViewMut<'_>], op: ReduceOp) -> Result<()> {
-        let kernels = self.kernels(tensors.iter().map(TensorViewMut::dtype), op)?;
-        let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
-        self.now(async |mut sequence| {
-            for kernel in kernels {
-                sequence.reduce_together(kernel, tensors, op, list).await?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Begins an [`all_reduce_coalesced`](Self::all_reduce_coalesced). [`Work::wait`] returns the reduced tensors.
-    ///
-    /// # Errors
-    /// As [`all_reduce_coalesced`](Self::all_reduce_coalesced), here or from the wait.
-    pub fn all_reduce_coalesced_async(
-        &self,
-        tensors: Vec<Tensor>,
-        op: ReduceOp,
-    ) -> Result<Work<Vec<Tensor>>> {
-        let kernels = self.kernels(tensors.iter().map(Tensor::dtype), op)?;
-        let list = list(tensors.iter().map(|tensor| (tensor.dtype(), tensor.shape())));
-        let steps = |mut sequence: Sequence<'static>| async move {
-            let mut tensors = tensors;
-            for kernel in kernels {
-                let of_type = |tensor: &Tensor| tensor.dtype() == kernel.dtype();
-                let mut pieces = Vec::new();
-                for tensor in tensors.iter_mut().filter(|tensor| of_type(tensor)) {
-                    pieces.push(tensor.bytes_mut());
-                }
-                sequence.reduce_pieces(kernel, op, list, pieces).await?;
-            }
-            Ok(tensors)
-        };
-        self.later(NAME, steps, Ok)
-    }
-
+impl Handle {
     /// A kernel for each of these types, in an order that is the same on all ranks. If there are no types, the kernel of an
     /// empty reduction, in which ranks compare that their lists are empty.
-    fn kernels(&self, dtypes: impl Iterator<Item = Dtype>, op: ReduceOp) -> Result<Vec<Kernel>> {
+    pub(crate) fn kernels(&self, dtypes: impl Iterator<Item = Dtype>, op: ReduceOp) -> Result<Vec<Kernel>> {
         let mut found: Vec<Dtype> = Vec::new();
         for dtype in dtypes {
             if found.last() != Some(&dtype) && !found.contains(&dtype) {
@@ -76,7 +31,37 @@ impl ProcessGroup {
     }
 }
 
-impl Sequence<'_> {
+impl Sequence {
+    /// Reduces tensors of any strides.
+    pub(crate) async fn reduce_views(
+        &mut self,
+        kernels: Vec<Kernel>,
+        tensors: &mut [TensorViewMut<'_>],
+        op: ReduceOp,
+        list: u32,
+    ) -> Result<()> {
+        for kernel in kernels {
+            self.reduce_together(kernel, tensors, op, list).await?;
+        }
+        Ok(())
+    }
+
+    /// Reduces whole tensors.
+    pub(crate) async fn reduce_tensors(
+        &mut self,
+        kernels: Vec<Kernel>,
+        tensors: &mut [Tensor],
+        op: ReduceOp,
+        list: u32,
+    ) -> Result<()> {
+        for kernel in kernels {
+            let of_type = tensors.iter_mut().filter(|tensor| tensor.dtype() == kernel.dtype());
+            let pieces = of_type.map(Tensor::bytes_mut).collect();
+            self.reduce_pieces(kernel, op, list, pieces).await?;
+        }
+        Ok(())
+    }
+
     /// Reduces several pieces of memory as one operation.
     async fn reduce_pieces(
         &mut self,
@@ -137,7 +122,7 @@ pub(crate) fn list<'s>(tensors: impl Iterator<Item = (Dtype, &'s [usize])>) -> u
 }
 
 /// The call's name in errors.
-const NAME: &str = "all_reduce_coalesced";
+pub(crate) const NAME: &str = "all_reduce_coalesced";
 
 fn argument(error: KernelError) -> Error {
     Error::Argument { call: NAME, problem: error.to_string() }

@@ -161,11 +161,11 @@ impl Call {
             What::AllReduce => {
                 let data = of(rank, count);
                 if asynchronous {
-                    let data = group.all_reduce_async(data, op)?.wait()?;
+                    let data = group.begin().all_reduce(data, op)?.wait()?;
                     return expect(&name, &data, &reduced(0, count));
                 }
                 let mut data = room(data)?;
-                group.all_reduce(&mut data, op)?;
+                group.all_reduce(&mut data[..], op)?;
                 expect(&name, &data, &reduced(0, count))
             }
             What::Reduce => {
@@ -177,48 +177,48 @@ impl Call {
             What::Broadcast => {
                 let data = if rank == root { of(root, count) } else { vec![T::of(99); count] };
                 if asynchronous {
-                    let data = group.broadcast_async(data, root)?.wait()?;
+                    let data = group.begin().broadcast(data, root)?.wait()?;
                     return expect(&name, &data, &of(root, count));
                 }
                 let mut data = room(data)?;
-                group.broadcast(&mut data, root)?;
+                group.broadcast(&mut data[..], root)?;
                 expect(&name, &data, &of(root, count))
             }
             What::AllGather => {
                 let all = vec![T::of(99); count * ranks];
                 if asynchronous {
-                    let (_, all) = group.all_gather_async(of(rank, count), all)?.wait()?;
+                    let (_, all) = group.begin().all_gather((of(rank, count), all))?.wait()?;
                     return expect(&name, &all, &concat(count));
                 }
                 let mut all = room(all)?;
-                group.all_gather(&room(of(rank, count))?, &mut all)?;
+                group.all_gather((&room(of(rank, count))?[..], &mut all[..]))?;
                 expect(&name, &all, &concat(count))
             }
             What::Gather => {
                 let mut all = vec![T::of(99); if rank == root { count * ranks } else { 0 }];
-                group.gather(&of(rank, count), &mut all, root)?;
+                group.gather((&of(rank, count), &mut all), root)?;
                 expect(&name, &all, &if rank == root { concat(count) } else { Vec::new() })
             }
             What::Scatter => {
                 let input = if rank == root { concat(count) } else { Vec::new() };
                 let mut block = vec![T::of(99); count];
-                group.scatter(&input, &mut block, root)?;
+                group.scatter((&input, &mut block), root)?;
                 expect(&name, &block, &of(rank, count))
             }
             What::ReduceScatter => {
                 let mut block = room(vec![T::of(99); count])?;
-                group.reduce_scatter(&room(of(rank, count * ranks))?, &mut block, op)?;
+                group.reduce_scatter((&room(of(rank, count * ranks))?[..], &mut block[..]), op)?;
                 expect(&name, &block, &reduced(rank * count, count))
             }
             What::AllToAll => {
                 let mut all = room(vec![T::of(99); count * ranks])?;
-                group.all_to_all(&room(of(rank, count * ranks))?, &mut all)?;
+                group.all_to_all((&room(of(rank, count * ranks))?[..], &mut all[..]))?;
                 let wanted: Vec<T> = (0..ranks)
                     .flat_map(|from| of(from, count * ranks)[rank * count..(rank + 1) * count].to_vec())
                     .collect();
                 expect(&name, &all, &wanted)
             }
-            What::Barrier if asynchronous => Ok(group.barrier_async()?.wait()?),
+            What::Barrier if asynchronous => Ok(group.begin().barrier()?.wait()?),
             What::Barrier => Ok(group.barrier()?),
             What::AllGatherV => {
                 let (all, _) = group.all_gather_v(&of(rank, count + rank))?;
@@ -247,17 +247,17 @@ impl Call {
             What::Message { from, to } if rank == from && from != to => {
                 let data = of(from, count);
                 if asynchronous {
-                    group.isend(data, to, self.tag)?.wait()?;
+                    group.begin().send(data, (to, self.tag))?.wait()?;
                     return Ok(());
                 }
-                Ok(group.send(&data, to, self.tag)?)
+                Ok(group.send(&data, (to, self.tag))?)
             }
             What::Message { from, to } if rank == to && from != to => {
                 let mut data = vec![T::of(99); count];
                 if asynchronous {
-                    (data, _) = group.irecv(data, from, self.tag)?.wait()?;
+                    (data, _) = group.begin().recv(data, (from, self.tag))?.wait()?;
                 } else {
-                    group.recv(&mut data, from, self.tag)?;
+                    group.recv(&mut data, (from, self.tag))?;
                 }
                 expect(&name, &data, &of(from, count))
             }

@@ -138,7 +138,7 @@ impl Call {
             }
             What::Message | What::ObjectMessage | What::Ring => typed.messages::<T>(),
             What::Barrier if self.asynchronous => {
-                let work = group.barrier_async()?;
+                let work = group.begin().barrier()?;
                 Ok(Some(Box::new(move || Ok(work.wait()?))))
             }
             What::Barrier => Ok(group.barrier().map(|()| None)?),
@@ -194,32 +194,32 @@ impl Typed<'_> {
         let blank = vec![T::of(99); count];
         match what {
             What::AllReduce if asynchronous => {
-                let (work, wanted) = (group.all_reduce_async(mine, op)?, self.reduced(0, count));
+                let (work, wanted) = (group.begin().all_reduce(mine, op)?, self.reduced(0, count));
                 return Ok(Some(Box::new(move || expect(&name, &work.wait()?, &wanted))));
             }
             What::AllReduce if in_place => {
                 let mut data = self.room(mine)?;
-                group.all_reduce(&mut data, op)?;
+                group.all_reduce(&mut data[..], op)?;
                 expect(&name, &data, &self.reduced(0, count))?;
             }
             What::AllReduce => {
                 let (input, mut output) = (self.room(mine)?, self.room(blank)?);
-                group.all_reduce_into(&input, &mut output, op)?;
+                group.all_reduce((&input[..], &mut output[..]), op)?;
                 expect(&name, &output, &self.reduced(0, count))?;
             }
             What::Reduce => {
                 let mut data = self.room(mine.clone())?;
-                group.reduce(&mut data, op, root)?;
+                group.reduce(&mut data[..], op, root)?;
                 expect(&name, &data, &if rank == root { self.reduced(0, count) } else { mine })?;
             }
             What::ReduceScatter if asynchronous => {
                 let (work, wanted) =
-                    (group.reduce_scatter_async(mine, blank, op)?, self.reduced(rank * count, count));
+                    (group.begin().reduce_scatter((mine, blank), op)?, self.reduced(rank * count, count));
                 return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1, &wanted))));
             }
             What::ReduceScatter => {
                 let (input, mut output) = (self.room(mine)?, self.room(blank)?);
-                group.reduce_scatter(&input, &mut output, op)?;
+                group.reduce_scatter((&input[..], &mut output[..]), op)?;
                 expect(&name, &output, &self.reduced(rank * count, count))?;
             }
             _ => {
@@ -227,7 +227,7 @@ impl Typed<'_> {
                 let before: usize = lengths[..rank].iter().sum();
                 let (input, mut output) =
                     (self.given(rank, 0, lengths.iter().sum()), vec![T::of(99); lengths[rank]]);
-                group.reduce_scatter_v(&input, &mut output, op)?;
+                group.reduce_scatter(unisono::uneven((&input, &mut output), &lengths), op)?;
                 expect(&name, &output, &self.reduced(before, lengths[rank]))?;
             }
         }
@@ -250,50 +250,51 @@ impl Typed<'_> {
             What::Broadcast => {
                 let (data, wanted) = (if rank == root { mine } else { blank(1) }, self.given(root, 0, count));
                 if asynchronous {
-                    let work = group.broadcast_async(data, root)?;
+                    let work = group.begin().broadcast(data, root)?;
                     return Ok(Some(Box::new(move || expect(&name, &work.wait()?, &wanted))));
                 }
                 let mut data = self.room(data)?;
-                group.broadcast(&mut data, root)?;
+                group.broadcast(&mut data[..], root)?;
                 expect(&name, &data, &wanted)?;
             }
             What::AllGather if asynchronous => {
-                let (work, wanted) = (group.all_gather_async(mine, blank(ranks))?, together());
+                let (work, wanted) = (group.begin().all_gather((mine, blank(ranks)))?, together());
                 return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1, &wanted))));
             }
             What::AllGather => {
                 let (input, mut output) = (self.room(mine)?, self.room(blank(ranks))?);
                 if in_place {
                     output[rank * count..][..count].copy_from_slice(&input);
-                    group.all_gather_in_place(&mut output)?;
+                    group.all_gather(&mut output[..])?;
                 } else {
-                    group.all_gather(&input, &mut output)?;
+                    group.all_gather((&input[..], &mut output[..]))?;
                 }
                 expect(&name, &output, &together())?;
             }
             What::Gather => {
                 let mut output = self.room(if rank == root { blank(ranks) } else { Vec::new() })?;
-                group.gather(&mine, &mut output, root)?;
+                group.gather((&mine[..], &mut output[..]), root)?;
                 expect(&name, &output, &if rank == root { together() } else { Vec::new() })?;
             }
             What::Scatter => {
                 let mut output = self.room(blank(1))?;
-                group.scatter(&if rank == root { together() } else { Vec::new() }, &mut output, root)?;
+                group
+                    .scatter((&if rank == root { together() } else { Vec::new() }, &mut output[..]), root)?;
                 expect(&name, &output, &mine)?;
             }
             _ => {
                 let input: Vec<T> = (0..ranks).flat_map(|to| self.given(rank, to, count)).collect();
                 let wanted: Vec<T> = (0..ranks).flat_map(|from| self.given(from, rank, count)).collect();
                 if asynchronous {
-                    let work = group.all_to_all_async(input, blank(ranks))?;
+                    let work = group.begin().all_to_all((input, blank(ranks)))?;
                     return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1, &wanted))));
                 }
                 let (mut input, mut output) = (self.room(input)?, self.room(blank(ranks))?);
                 let output = if in_place {
-                    group.all_to_all_in_place(&mut input)?;
+                    group.all_to_all(&mut input[..])?;
                     input
                 } else {
-                    group.all_to_all(&input, &mut output)?;
+                    group.all_to_all((&input[..], &mut output[..]))?;
                     output
                 };
                 expect(&name, &output, &wanted)?;
@@ -311,8 +312,8 @@ impl Typed<'_> {
         let lengths: Vec<usize> = (0..ranks).map(length).collect();
         match what {
             What::AllGatherV if asynchronous => {
-                let work = group.all_gather_v_async(mine)?;
-                return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1, &together))));
+                let work = group.begin().all_gather_v(mine)?;
+                return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1.0, &together))));
             }
             What::AllGatherV => {
                 let (output, learned) = group.all_gather_v(&mine)?;
@@ -322,8 +323,8 @@ impl Typed<'_> {
             What::GatherV => {
                 let wanted = if rank == root { together } else { Vec::new() };
                 if asynchronous {
-                    let work = group.gather_v_async(mine, root)?;
-                    return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1, &wanted))));
+                    let work = group.begin().gather_v(mine, root)?;
+                    return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1.0, &wanted))));
                 }
                 expect(&name, &group.gather_v(&mine, root)?.0, &wanted)?;
             }
@@ -339,8 +340,8 @@ impl Typed<'_> {
                 let wanted: Vec<T> =
                     (0..ranks).flat_map(|from| self.given(from, rank, length(from, rank))).collect();
                 if asynchronous {
-                    let work = group.all_to_all_v_async(input, &gives)?;
-                    return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1, &wanted))));
+                    let work = group.begin().all_to_all_v(input, &gives)?;
+                    return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1.0, &wanted))));
                 }
                 expect(&name, &group.all_to_all_v(&input, &gives)?.0, &wanted)?;
             }
@@ -371,7 +372,7 @@ impl Typed<'_> {
                 same(&name, &got, &(rank == root).then(together))?;
             }
             What::AllGatherObject if asynchronous => {
-                let (work, wanted) = (group.all_gather_object_async(&self.object(rank))?, together());
+                let (work, wanted) = (group.begin().all_gather_object(&self.object(rank))?, together());
                 return Ok(Some(Box::new(move || same(&name, &work.wait()?, &wanted))));
             }
             What::AllGatherObject => same(&name, &group.all_gather_object(&self.object(rank))?, &together())?,
@@ -397,36 +398,37 @@ impl Typed<'_> {
                 let (next, before) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
                 let (mine, wanted) = (self.given::<T>(rank, 0, count), self.given::<T>(before, 0, count));
                 if asynchronous {
-                    let work = group.send_recv_async(mine, next, blank, source(before), tag)?;
-                    return Ok(Some(Box::new(move || expect(&name, &work.wait()?.1, &wanted))));
+                    let work = group.begin().send_recv((mine, blank), (next, tag), (source(before), tag))?;
+                    return Ok(Some(Box::new(move || expect(&name, &work.wait()?.0.1, &wanted))));
                 }
                 let (input, mut output) = (self.room(mine)?, self.room(blank)?);
-                let from = group.send_recv(&input, next, &mut output, source(before), tag)?;
+                let from =
+                    group.send_recv((&input[..], &mut output[..]), (next, tag), (source(before), tag))?;
                 ensure!(from == before, "{name} comes from {from}");
                 expect(&name, &output, &wanted)?;
             }
-            What::ObjectMessage if rank == root => group.send_object(&self.object(root), to, tag)?,
+            What::ObjectMessage if rank == root => group.send_object(&self.object(root), (to, tag))?,
             What::ObjectMessage if rank == to => {
-                let (got, from) = group.recv_object(source(root), tag)?;
+                let (got, from) = group.recv_object((source(root), tag))?;
                 ensure!(from == root, "{name} comes from {from}");
                 same(&name, &got, &self.object(root))?;
             }
             What::Message if rank == root => {
                 let mine = self.given::<T>(root, 0, count);
                 if asynchronous {
-                    let work = group.isend(mine, to, tag)?;
+                    let work = group.begin().send(mine, (to, tag))?;
                     return Ok(Some(Box::new(move || Ok(work.wait().map(drop)?))));
                 }
-                group.send(&self.room(mine)?, to, tag)?;
+                group.send(&self.room(mine)?[..], (to, tag))?;
             }
             What::Message if rank == to => {
                 let wanted = self.given::<T>(root, 0, count);
                 if asynchronous {
-                    let work = group.irecv(blank, source(root), tag)?;
+                    let work = group.begin().recv(blank, (source(root), tag))?;
                     return Ok(Some(Box::new(move || expect(&name, &work.wait()?.0, &wanted))));
                 }
                 let mut data = self.room(blank)?;
-                group.recv(&mut data, source(root), tag)?;
+                group.recv(&mut data[..], (source(root), tag))?;
                 expect(&name, &data, &wanted)?;
             }
             _ => {}

@@ -74,7 +74,7 @@ fn play(arguments: &str) -> rank::Outcome {
             let seconds = begun.elapsed().as_secs();
             say(
                 &format!("tenth {tenth}"),
-                format!("{resident} {mapped} {files} {threads} {} {seconds}", world.memory()),
+                format!("{resident} {mapped} {files} {threads} {} {seconds}", world.usage().memory),
             );
         }
     }

@@ -34,7 +34,7 @@ fn a_file_goes_to_one_rank_alone() {
             let options = Options { progress: Some(&mut tell), ..pieces(100) };
             let delivered = hand_over(&part, &path, &to, (1, 2), options);
             assert_eq!(messages.len(), if delivered.is_some() { len.div_ceil(100) } else { 0 });
-            assert_eq!(part.operations(), 0);
+            assert_eq!(part.usage().operations, 0);
             delivered.map(|it| (group.rank(), it.unwrap()))
         });
         let delivered: Vec<_> = delivered.into_iter().flatten().collect();
@@ -141,7 +141,7 @@ fn ranks_hear_of_one_that_does_not_take_the_file_or_sends_none() {
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let elements: Does = |group, _| Ok(group.recv(&mut [0_u64; 5], 0, 5).map(drop)?);
+    let elements: Does = |group, _| Ok(group.recv(&mut [0_u64; 5], (0, 5)).map(drop)?);
     let cases: [(Does, Does, &str); 3] = [
         (sends, hears, "waits for rank 1; rank 1 called nothing yet"),
         (hears, receives, "recv(u8, from 0, tag 5)"),
@@ -216,7 +216,7 @@ fn both_ranks_get_the_error_of_one() {
             // The two work on.
             let mut data = [0];
             let peer = 3 - group.rank();
-            group.send_recv(&[7_u32], peer, &mut data, peer, 1).unwrap();
+            group.send_recv((&[7_u32], &mut data), (peer, 1), (peer, 1)).unwrap();
             assert_eq!(data, [7]);
             result.err().map(|error| error.to_string())
         });
@@ -238,14 +238,14 @@ fn files_come_and_go_and_leave_nothing_behind() {
             }
             if round % 50 == 49 {
                 group.barrier().unwrap();
-                memory.push(group.memory());
+                memory.push(group.usage().memory);
             }
         }
         // The latest round's group of two may end after a barrier that takes no messages.
         for _ in 0..100 {
             group.barrier().unwrap();
         }
-        memory.push(group.memory());
+        memory.push(group.usage().memory);
         let least = memory.iter().min().unwrap();
         assert!(memory[6] <= *least, "{memory:?}");
     });

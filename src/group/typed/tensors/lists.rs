@@ -3,122 +3,24 @@
 //! The headers travel first, as a blob. Then every rank knows all lengths, and the elements follow: each large tensor in a
 //! separate operation, without a copy, and runs of small tensors packed together.
 
-use unisono_schedule::{Collective, Rank};
+use unisono_schedule::Rank;
 
 use crate::{
     buffer::Borrowed,
-    call::Cargo,
     error::{Error, Failure, Result},
     group::{
-        ProcessGroup,
         collective::lengths::{UnevenCall, UnevenSteps},
         typed::{
             blobs::{Blob, cut},
             tensors::{
                 header::{TensorHeader, TensorInfo},
-                packing::{packed, runs, unpack_each, views},
+                packing::{packed, runs, unpack_each},
             },
         },
     },
     object::{ObjectError, decode, encode},
     tensor::{Tensor, TensorError, TensorView},
-    work::Work,
 };
-
-impl ProcessGroup {
-    /// Broadcasts the root's tensors. The other ranks need not know their number, types and shapes, and their `tensors` is
-    /// ignored. The root gets `None`.
-    ///
-    /// Large tensors that are contiguous are sent and received without a copy. Other tensors are packed first; many small ones
-    /// share an operation.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there is no such root, or if the root gives `None`; then the other ranks get [`Error::Object`].
-    /// [`Error::Object`] on all ranks if the shapes alone take more than
-    /// [`Config::object_limit`](crate::Config::object_limit). [`Error::Failed`] if the ranks disagree on the call, if memory is
-    /// short on a rank, or if the group has failed.
-    pub fn broadcast_tensors(
-        &self,
-        tensors: Option<&[TensorView<'_>]>,
-        root: Rank,
-    ) -> Result<Option<Vec<Tensor>>> {
-        let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
-        self.now(async |sequence| call.on(sequence).broadcast_list(tensors).await)
-    }
-
-    /// Begins a [`broadcast_tensors`](Self::broadcast_tensors). [`Work::wait`] returns the root's tensors on every rank.
-    ///
-    /// # Errors
-    /// As [`broadcast_tensors`](Self::broadcast_tensors), here or from the wait.
-    pub fn broadcast_tensors_async(
-        &self,
-        tensors: Option<Vec<Tensor>>,
-        root: Rank,
-    ) -> Result<Work<Vec<Tensor>>> {
-        let call = self.carrier("broadcast_tensors", Collective::Broadcast, Cargo::Tensors, root)?;
-        let steps = |sequence| async move {
-            let given = tensors.as_deref().map(views);
-            let got = call.on(sequence).broadcast_list(given.as_deref()).await?;
-            Ok(got.or(tensors).unwrap_or_default())
-        };
-        self.later("broadcast_tensors", steps, Ok)
-    }
-
-    /// Gathers the tensors of all ranks on the root: a list for each rank; the other ranks get `None`. The lists may differ in
-    /// length or be empty, and the tensors may have any types and shapes.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there is no such root; [`Error::Object`] as [`broadcast_tensors`](Self::broadcast_tensors);
-    /// [`Error::Failed`] if the ranks disagree on the call, if memory is short on a rank, or if the group has failed.
-    pub fn gather_tensors(&self, tensors: &[TensorView<'_>], root: Rank) -> Result<Option<Vec<Vec<Tensor>>>> {
-        let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
-        self.now(async |sequence| call.on(sequence).lists(tensors).await)
-    }
-
-    /// Begins a [`gather_tensors`](Self::gather_tensors). [`Work::wait`] returns `tensors` and the result.
-    ///
-    /// # Errors
-    /// As [`gather_tensors`](Self::gather_tensors), here or from the wait.
-    #[expect(clippy::type_complexity, reason = "the input and the result")]
-    pub fn gather_tensors_async(
-        &self,
-        tensors: Vec<Tensor>,
-        root: Rank,
-    ) -> Result<Work<(Vec<Tensor>, Option<Vec<Vec<Tensor>>>)>> {
-        let call = self.carrier("gather_tensors", Collective::Gather, Cargo::Tensors, root)?;
-        let steps = |sequence| async move {
-            let lists = call.on(sequence).lists(&views(&tensors)).await?;
-            Ok((tensors, lists))
-        };
-        self.later("gather_tensors", steps, Ok)
-    }
-
-    /// As [`gather_tensors`](Self::gather_tensors), with the result on every rank.
-    ///
-    /// # Errors
-    /// As [`gather_tensors`](Self::gather_tensors).
-    pub fn all_gather_tensors(&self, tensors: &[TensorView<'_>]) -> Result<Vec<Vec<Tensor>>> {
-        let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
-        Ok(self.now(async |sequence| call.on(sequence).lists(tensors).await)?.unwrap_or_default())
-    }
-
-    /// Begins an [`all_gather_tensors`](Self::all_gather_tensors). [`Work::wait`] returns `tensors` and the result.
-    ///
-    /// # Errors
-    /// As [`all_gather_tensors`](Self::all_gather_tensors), here or from the wait.
-    #[expect(clippy::type_complexity, reason = "the input and the result")]
-    pub fn all_gather_tensors_async(
-        &self,
-        tensors: Vec<Tensor>,
-    ) -> Result<Work<(Vec<Tensor>, Vec<Vec<Tensor>>)>> {
-        let call = self.carrier("all_gather_tensors", Collective::AllGather, Cargo::Tensors, 0)?;
-        let steps = |sequence| async move {
-            let lists = call.on(sequence).lists(&views(&tensors)).await?;
-            Ok((tensors, lists.unwrap_or_default()))
-        };
-        self.later("all_gather_tensors", steps, Ok)
-    }
-}
 
 impl UnevenCall {
     /// A rank's headers, or the error that says why there are none.
@@ -165,9 +67,12 @@ impl UnevenCall {
     }
 }
 
-impl UnevenSteps<'_, '_> {
+impl UnevenSteps<'_> {
     /// The root's tensors, on the other ranks.
-    async fn broadcast_list(&mut self, tensors: Option<&[TensorView<'_>]>) -> Result<Option<Vec<Tensor>>> {
+    pub(crate) async fn broadcast_list(
+        &mut self,
+        tensors: Option<&[TensorView<'_>]>,
+    ) -> Result<Option<Vec<Tensor>>> {
         let root = self.id.root;
         if !self.at_root() {
             let headers = self.broadcast_blob(None).await?;
@@ -214,7 +119,7 @@ impl UnevenSteps<'_, '_> {
     }
 
     /// Gathers the lists of all ranks, on all ranks or the root.
-    async fn lists(&mut self, tensors: &[TensorView<'_>]) -> Result<Option<Vec<Vec<Tensor>>>> {
+    pub(crate) async fn lists(&mut self, tensors: &[TensorView<'_>]) -> Result<Option<Vec<Vec<Tensor>>>> {
         let headers = encode(&tensors.iter().map(TensorHeader::of).collect::<Vec<_>>());
         let all = self.all_headers(headers).await?;
         let infos = all.iter().enumerate().map(|(rank, headers)| self.infos(rank, headers));

@@ -12,17 +12,15 @@ use crate::{
     engine::{Inbound, Place, What},
     error::{Error, Failure, Result},
     group::{
-        ProcessGroup,
-        p2p::Source,
+        message::Destination,
         sequence::Sequence,
         typed::tensors::{
             header::{TensorHeader, TensorInfo},
-            packing::{packed, runs, unpack_each, views, zeroed},
+            packing::{packed, runs, unpack_each, zeroed},
         },
     },
     object::decode,
     tensor::{Tensor, TensorError, TensorView, TensorViewMut},
-    work::Work,
 };
 
 /// What precedes the elements: the headers of the tensors, and the tag of the messages with their elements.
@@ -39,92 +37,8 @@ struct IncomingList {
     from: Rank,
 }
 
-impl ProcessGroup {
-    /// Sends tensors of any types and shapes to a rank, which receives them by [`recv_tensors`](Self::recv_tensors) with the
-    /// same tag and need not know types and shapes.
-    ///
-    /// Large tensors that are contiguous are sent and received without a copy. Other tensors are packed first; many small ones
-    /// share a message.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send); [`Error::Tensor`] if there is no memory to pack a tensor that is not contiguous;
-    /// [`Error::Object`] if the shapes alone take more than [`Config::object_limit`](crate::Config::object_limit). In these two
-    /// cases nothing was sent.
-    pub fn send_tensors(&self, tensors: &[TensorView<'_>], to: Rank, tag: u32) -> Result<()> {
-        self.beside(async |sequence| sequence.send_list(tensors, to, tag).await)
-    }
-
-    /// Begins a [`send_tensors`](Self::send_tensors). [`Work::wait`] returns `tensors`.
-    ///
-    /// # Errors
-    /// As [`send_tensors`](Self::send_tensors), here or from the wait.
-    pub fn send_tensors_async(&self, tensors: Vec<Tensor>, to: Rank, tag: u32) -> Result<Work<Vec<Tensor>>> {
-        let steps = |sequence: Sequence<'static>| async move {
-            sequence.send_list(&views(&tensors), to, tag).await?;
-            Ok(tensors)
-        };
-        self.later("send_tensors", steps, Ok)
-    }
-
-    /// Receives tensors. Returns them and their sender.
-    ///
-    /// # Errors
-    /// As [`recv`](Self::recv), but any types and shapes are received; [`Error::Failed`] also if memory is short.
-    pub fn recv_tensors(&self, from: impl Into<Source>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
-        let from = self.source("recv_tensors", from.into())?;
-        self.beside(async |sequence| sequence.receive_list(from, tag).await)
-    }
-
-    /// Begins a [`recv_tensors`](Self::recv_tensors).
-    ///
-    /// # Errors
-    /// As [`recv_tensors`](Self::recv_tensors), here or from the wait.
-    pub fn recv_tensors_async(&self, from: impl Into<Source>, tag: u32) -> Result<Work<(Vec<Tensor>, Rank)>> {
-        let from = self.source("recv_tensors", from.into())?;
-        let steps = |sequence: Sequence<'static>| async move { sequence.receive_list(from, tag).await };
-        self.later("recv_tensors", steps, Ok)
-    }
-
-    /// Receives tensors into existing ones, which must have the same number, types and shapes. Returns the sender.
-    ///
-    /// A program that receives the same tensors repeatedly, for instance new weights, allocates no memory for them. Large
-    /// tensors that are contiguous are received in place; other tensors are unpacked.
-    ///
-    /// # Errors
-    /// As [`recv_tensors`](Self::recv_tensors); [`Error::Failed`] also if number, types or shapes differ. Then `tensors` is
-    /// unchanged.
-    pub fn recv_tensors_into(
-        &self,
-        tensors: &mut [TensorViewMut<'_>],
-        from: impl Into<Source>,
-        tag: u32,
-    ) -> Result<Rank> {
-        let from = self.source("recv_tensors_into", from.into())?;
-        self.beside(async |sequence| sequence.receive_into(tensors, from, tag).await)
-    }
-
-    /// Begins a [`recv_tensors_into`](Self::recv_tensors_into). [`Work::wait`] returns `tensors` and the sender.
-    ///
-    /// # Errors
-    /// As [`recv_tensors_into`](Self::recv_tensors_into), here or from the wait.
-    pub fn recv_tensors_into_async(
-        &self,
-        mut tensors: Vec<Tensor>,
-        from: impl Into<Source>,
-        tag: u32,
-    ) -> Result<Work<(Vec<Tensor>, Rank)>> {
-        let from = self.source("recv_tensors_into", from.into())?;
-        let steps = |sequence: Sequence<'static>| async move {
-            let mut places: Vec<_> = tensors.iter_mut().map(Tensor::view_mut).collect();
-            let from = sequence.receive_into(&mut places, from, tag).await?;
-            Ok((tensors, from))
-        };
-        self.later("recv_tensors_into", steps, Ok)
-    }
-}
-
-impl Sequence<'_> {
-    async fn send_list(&self, tensors: &[TensorView<'_>], to: Rank, tag: u32) -> Result<()> {
+impl Sequence {
+    pub(crate) async fn send_list(&self, tensors: &[TensorView<'_>], to: Destination) -> Result<()> {
         let inner = self.group.shared.runtime.inner();
         let headers = ListHeader { inner, tensors: tensors.iter().map(TensorHeader::of).collect() };
         let headers = self.group.encoded("send_tensors", &headers)?;
@@ -133,20 +47,19 @@ impl Sequence<'_> {
         let parts = parts.map(|run| packed(tensors.get(run).unwrap_or_default()));
         let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
         let head = Borrowed::apart(&headers, &mut []);
-        let mut all = vec![self.group.outbound(Dtype::U8, &head.input, to, tag, Form::Tensors)?];
+        let mut all = vec![self.group.outbound(Dtype::U8, &head.input, to, Form::Tensors)?];
         for part in &parts {
             all.push(self.group.outbound(
                 Dtype::U8,
                 &Borrowed::apart(part, &mut []).input,
-                to,
-                inner,
+                Destination { tag: inner, ..to },
                 Form::Inner,
             )?);
         }
         self.messages(What::Several(all)).await.map(drop)
     }
 
-    async fn receive_list(&self, from: Option<Rank>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
+    pub(crate) async fn receive_list(&self, from: Option<Rank>, tag: u32) -> Result<(Vec<Tensor>, Rank)> {
         let IncomingList { infos, inner, from } = self.receive_header("recv_tensors", from, tag).await?;
         let abort_error = |error: TensorError| self.abort_error_in("recv_tensors", &error);
         // A large tensor is a separate message, which is received into new memory.
@@ -189,7 +102,7 @@ impl Sequence<'_> {
         Ok((tensors, from))
     }
 
-    async fn receive_into(
+    pub(crate) async fn receive_into(
         &self,
         tensors: &mut [TensorViewMut<'_>],
         from: Option<Rank>,

@@ -5,4 +5,4 @@ pub(crate) mod header;
 mod lists;
 mod messages;
 pub(crate) mod packing;
-mod parts;
+pub(crate) mod parts;

@@ -1,14 +1,12 @@
 //! One tensor whose parts are on the ranks: scatters and gathers it.
 
 use serde::{Deserialize, Serialize};
-use unisono_schedule::{Collective, Rank};
+use unisono_schedule::Rank;
 
 use crate::{
     buffer::Borrowed,
-    call::Cargo,
     error::{Error, Result},
     group::{
-        ProcessGroup,
         collective::{
             check::outside,
             lengths::{UnevenCall, UnevenSteps, longest},
@@ -23,7 +21,6 @@ use crate::{
     },
     object::{decode, encode},
     tensor::{Parts, Tensor, TensorView},
-    work::Work,
 };
 
 /// What precedes the elements: how the tensor is split, and the header of the whole tensor or of a rank's part.
@@ -35,7 +32,7 @@ struct PartHeader {
 
 /// [`Parts`] as they travel, and as an asynchronous call keeps them.
 #[derive(PartialEq, Serialize, Deserialize)]
-enum OwnedParts {
+pub(crate) enum OwnedParts {
     Split(u64),
     Chunk(u64),
     Blocks(u64, u64),
@@ -43,7 +40,7 @@ enum OwnedParts {
 }
 
 impl OwnedParts {
-    fn of(parts: Parts<'_>) -> Self {
+    pub(crate) fn of(parts: Parts<'_>) -> Self {
         match parts {
             Parts::Split(dim) => Self::Split(dim as u64),
             Parts::Chunk(dim) => Self::Chunk(dim as u64),
@@ -52,7 +49,7 @@ impl OwnedParts {
         }
     }
 
-    fn read(&self) -> Parts<'_> {
+    pub(crate) fn read(&self) -> Parts<'_> {
         // A number that does not fit is no dimension of a tensor here.
         let number = |number: &u64| usize::try_from(*number).unwrap_or(usize::MAX);
         match self {
@@ -61,126 +58,6 @@ impl OwnedParts {
             Self::Blocks(rows, columns) => Parts::Blocks { rows: number(rows), columns: number(columns) },
             Self::SplitAt(dim, indices) => Parts::SplitAt { dim: number(dim), indices },
         }
-    }
-}
-
-impl ProcessGroup {
-    /// Splits the root's tensor and gives each rank its part. Only the root's `tensor` and `parts` count; the other ranks need
-    /// not know type and shape.
-    ///
-    /// A contiguous tensor whose parts are consecutive in memory, as blocks of rows are, is sent without a copy. Another one is
-    /// packed first, part by part.
-    ///
-    /// ```
-    /// # use unisono::{Config, ProcessGroup, Tensor, tensor::Parts};
-    /// # use unisono_transport::inproc::Hub;
-    /// # fn main() -> unisono::Result<()> {
-    /// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
-    /// // The root has a matrix with two rows for each rank; every rank gets its two rows, and gives them back.
-    /// let matrix = (group.rank() == 0).then(|| Tensor::zeros(unisono::dtype::Dtype::F32, &[2 * group.size(), 5]));
-    /// let matrix = matrix.transpose()?;
-    /// let rows = group.scatter_tensor(matrix.as_ref().map(Tensor::view).as_ref(), Parts::Chunk(0), 0)?;
-    /// assert_eq!(rows.shape(), [2, 5]);
-    /// let whole = group.gather_tensor(&rows.view(), Parts::Chunk(0), 0)?;
-    /// # assert_eq!(whole.map(|whole| whole.shape().to_vec()), Some(vec![2 * group.size(), 5]));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there is no such root, or on the root if it gives no tensor; [`Error::Tensor`] on the root if the
-    /// tensor cannot be split so: there is no such dimension, or the number of blocks or of pieces is not the number of ranks.
-    /// In both cases the other ranks get [`Error::Object`]. [`Error::Failed`] if the ranks disagree on the call, if memory is
-    /// short on a rank, or if the group has failed.
-    pub fn scatter_tensor(
-        &self,
-        tensor: Option<&TensorView<'_>>,
-        parts: Parts<'_>,
-        root: Rank,
-    ) -> Result<Tensor> {
-        let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
-        self.now(async |sequence| call.on(sequence).scatter_parts(tensor, parts).await)
-    }
-
-    /// Begins a [`scatter_tensor`](Self::scatter_tensor). [`Work::wait`] returns `tensor` and this rank's part.
-    ///
-    /// # Errors
-    /// As [`scatter_tensor`](Self::scatter_tensor), here or from the wait.
-    pub fn scatter_tensor_async(
-        &self,
-        tensor: Option<Tensor>,
-        parts: Parts<'_>,
-        root: Rank,
-    ) -> Result<Work<(Option<Tensor>, Tensor)>> {
-        let call = self.carrier("scatter_tensor", Collective::Scatter, Cargo::Parts, root)?;
-        let parts = OwnedParts::of(parts);
-        let steps = |sequence| async move {
-            let given = tensor.as_ref().map(Tensor::view);
-            let part = call.on(sequence).scatter_parts(given.as_ref(), parts.read()).await?;
-            Ok((tensor, part))
-        };
-        self.later("scatter_tensor", steps, Ok)
-    }
-
-    /// Joins the parts of all ranks, in the order of ranks, to one tensor on the root: the inverse of
-    /// [`scatter_tensor`](Self::scatter_tensor). The other ranks get `None`. Along the dimension that is joined, the parts may
-    /// differ in length.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there is no such root. On all ranks: [`Error::Tensor`] if the parts do not fit together, and
-    /// [`Error::Argument`] if their types or the values of `parts` differ; then the group still works. [`Error::Failed`] if the
-    /// ranks disagree on the call, if memory is short on a rank, or if the group has failed.
-    pub fn gather_tensor(
-        &self,
-        part: &TensorView<'_>,
-        parts: Parts<'_>,
-        root: Rank,
-    ) -> Result<Option<Tensor>> {
-        let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
-        self.now(async |sequence| call.on(sequence).join_parts(part, parts).await)
-    }
-
-    /// Begins a [`gather_tensor`](Self::gather_tensor). [`Work::wait`] returns `part` and the result.
-    ///
-    /// # Errors
-    /// As [`gather_tensor`](Self::gather_tensor), here or from the wait.
-    pub fn gather_tensor_async(
-        &self,
-        part: Tensor,
-        parts: Parts<'_>,
-        root: Rank,
-    ) -> Result<Work<(Tensor, Option<Tensor>)>> {
-        let call = self.carrier("gather_tensor", Collective::Gather, Cargo::Parts, root)?;
-        let parts = OwnedParts::of(parts);
-        let steps = |sequence| async move {
-            let whole = call.on(sequence).join_parts(&part.view(), parts.read()).await?;
-            Ok((part, whole))
-        };
-        self.later("gather_tensor", steps, Ok)
-    }
-
-    /// As [`gather_tensor`](Self::gather_tensor), with the tensor on every rank. With [`Parts::Split`], it concatenates the
-    /// tensors of all ranks along a dimension.
-    ///
-    /// # Errors
-    /// As [`gather_tensor`](Self::gather_tensor).
-    pub fn all_gather_tensor(&self, part: &TensorView<'_>, parts: Parts<'_>) -> Result<Tensor> {
-        let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
-        let whole = self.now(async |sequence| call.on(sequence).join_parts(part, parts).await)?;
-        whole.ok_or_else(|| outside(call.name, 0))
-    }
-
-    /// Begins an [`all_gather_tensor`](Self::all_gather_tensor). [`Work::wait`] returns `part` and the result.
-    ///
-    /// # Errors
-    /// As [`all_gather_tensor`](Self::all_gather_tensor), here or from the wait.
-    pub fn all_gather_tensor_async(&self, part: Tensor, parts: Parts<'_>) -> Result<Work<(Tensor, Tensor)>> {
-        let call = self.carrier("all_gather_tensor", Collective::AllGather, Cargo::Parts, 0)?;
-        let parts = OwnedParts::of(parts);
-        let steps = |sequence| async move {
-            let whole = call.on(sequence).join_parts(&part.view(), parts.read()).await?;
-            Ok((part, whole.ok_or_else(|| outside(call.name, 0))?))
-        };
-        self.later("all_gather_tensor", steps, Ok)
     }
 }
 
@@ -216,13 +93,17 @@ impl UnevenCall {
             return Err(argument(problem));
         }
         let shapes: Vec<&[usize]> = infos.iter().map(|info| &info.shape[..]).collect();
-        Ok(first_parts.read().joined(first.dtype, &shapes, self.name, self.group.members())?)
+        Ok(first_parts.read().joined(first.dtype, &shapes, self.name, &self.group.shared.members)?)
     }
 }
 
-impl UnevenSteps<'_, '_> {
+impl UnevenSteps<'_> {
     /// This rank's part of the root's tensor.
-    async fn scatter_parts(&mut self, tensor: Option<&TensorView<'_>>, parts: Parts<'_>) -> Result<Tensor> {
+    pub(crate) async fn scatter_parts(
+        &mut self,
+        tensor: Option<&TensorView<'_>>,
+        parts: Parts<'_>,
+    ) -> Result<Tensor> {
         let root = self.id.root;
         if !self.at_root() {
             let received = self.broadcast_blob(None).await?;
@@ -270,7 +151,11 @@ impl UnevenSteps<'_, '_> {
     }
 
     /// The tensor that the parts of all ranks make, on the ranks that get it.
-    async fn join_parts(&mut self, part: &TensorView<'_>, parts: Parts<'_>) -> Result<Option<Tensor>> {
+    pub(crate) async fn join_parts(
+        &mut self,
+        part: &TensorView<'_>,
+        parts: Parts<'_>,
+    ) -> Result<Option<Tensor>> {
         let header = encode(&PartHeader { parts: OwnedParts::of(parts), header: TensorHeader::of(part) });
         let headers = self.all_headers(header).await?;
         let headers = headers.iter().enumerate().map(|(rank, header)| self.read(rank, header));

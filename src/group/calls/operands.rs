@@ -1,0 +1,537 @@
+//! The operands of calls of elements: what is in place or apart, borrowed or kept, follows from their types.
+//!
+//! | operands | blocking | asynchronous |
+//! |---|---|---|
+//! | in place | `&mut data` | `data` |
+//! | apart | `(&input, &mut output)` | `(input, output)` |
+//! | blocks of these lengths | [`uneven(…, &counts)`](uneven()) | the same |
+
+use std::ops::Range;
+
+use unisono_schedule::{Collective, Rank, Uneven};
+
+use super::mode::{Asynchronous, Blocking, Mode};
+use crate::{
+    buffer::{Elements, ElementsMut, Foreign, Owned},
+    dtype::Element,
+    error::Result,
+    group::{
+        ProcessGroup,
+        collective::{
+            check::{in_place_sides, outside, read, write},
+            lengths::own_part,
+        },
+        erased::Request,
+        message::{Destination, Origin},
+    },
+    reduce::ReduceOp,
+    work::Work,
+};
+
+#[expect(unnameable_types, reason = "that is what seals it")]
+mod sealed {
+    /// Limits the traits of operands to the types that this library knows.
+    pub trait Sealed<M> {}
+
+    /// The same for inputs.
+    pub trait Given<M> {}
+}
+
+/// The operands of a collective of blocks: what [`Operands`] are, or [`uneven`] blocks.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no operand of this call of a `ProcessGroup<{M}>`",
+    label = "no operand",
+    note = "a blocking call takes `&mut data` in place, or `(&input, &mut output)`",
+    note = "a call that `group.begin()` makes takes `data` or `(input, output)` by value, each a `Vec`, a `Box<[T]>` or a `Buffer`"
+)]
+pub trait Blocks<M: Mode>: sealed::Sealed<M> + Sized {
+    /// What the call returns: nothing if it blocks, otherwise a [`Work`] that returns the operands.
+    type Returns;
+    /// What a call returns by which this rank gets one block. Where the operand is in place, that includes the block: the slice, or the
+    /// operand and the range of the block in it.
+    type Block;
+
+    #[doc(hidden)]
+    fn call(
+        self,
+        group: &ProcessGroup<M>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Self::Returns>;
+
+    #[doc(hidden)]
+    fn block(
+        self,
+        group: &ProcessGroup<M>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Self::Block>;
+}
+
+/// The operands of a collective of elements: `&mut data` in place, or `(&input, &mut output)`; by value if the call is asynchronous.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no operand of this call of a `ProcessGroup<{M}>`",
+    label = "no operand",
+    note = "a blocking call takes `&mut data` in place, or `(&input, &mut output)`",
+    note = "a call that `group.begin()` makes takes `data` or `(input, output)` by value, each a `Vec`, a `Box<[T]>` or a `Buffer`"
+)]
+pub trait Operands<M: Mode>: Blocks<M> {}
+
+/// One operand, which the call reads or writes in place: `&mut data`, or `data` if the call is asynchronous.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no operand of this call of a `ProcessGroup<{M}>`",
+    label = "no operand",
+    note = "a blocking call takes `&mut data`",
+    note = "a call that `group.begin()` makes takes `data` by value: a `Vec`, a `Box<[T]>` or a `Buffer`"
+)]
+pub trait InPlace<M: Mode>: Operands<M> {
+    /// What a receive returns: the sender, or a [`Work`] that returns the memory and the sender.
+    type Received;
+
+    #[doc(hidden)]
+    fn recv(self, group: &ProcessGroup<M>, from: Origin) -> Result<Self::Received>;
+}
+
+/// Two operands, of which a call reads one and writes the other: `(&input, &mut output)`; by value if the call is asynchronous.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no operand of this call of a `ProcessGroup<{M}>`",
+    label = "no pair of operands",
+    note = "a blocking call takes `(&data, &mut into)`",
+    note = "a call that `group.begin()` makes takes `(data, into)` by value, each a `Vec`, a `Box<[T]>` or a `Buffer`"
+)]
+pub trait Apart<M: Mode>: Operands<M> {
+    /// What a call returns that sends one and receives the other: the sender, or a [`Work`] that returns both operands and the sender.
+    type Received;
+
+    #[doc(hidden)]
+    fn send_recv(self, group: &ProcessGroup<M>, to: Destination, from: Origin) -> Result<Self::Received>;
+}
+
+/// The elements of all ranks, in the order of ranks, and how many each rank gave.
+pub type Gathered<T> = (Vec<T>, Vec<usize>);
+
+/// Elements that a call reads and does not change: `&data`, or `data` if the call is asynchronous.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no input of this call of a `ProcessGroup<{M}>`",
+    label = "no input",
+    note = "a blocking call takes `&data`",
+    note = "a call that `group.begin()` makes takes `data` by value: a `Vec`, a `Box<[T]>` or a `Buffer`"
+)]
+pub trait Input<M: Mode>: sealed::Given<M> + Sized {
+    /// The type of the elements.
+    type Element: Element;
+    /// What a send returns: nothing if it blocks, otherwise a [`Work`] that returns the elements.
+    type Sent;
+    /// What a call returns whose result is an `R`: the result, or a [`Work`] that returns the elements and the result.
+    type With<R>;
+
+    #[doc(hidden)]
+    fn send(self, group: &ProcessGroup<M>, to: Destination) -> Result<Self::Sent>;
+
+    /// Gathers or exchanges blocks of unknown lengths; `counts` are those of the blocks of an all_to_all.
+    #[doc(hidden)]
+    fn exchange(
+        self,
+        group: &ProcessGroup<M>,
+        collective: Collective,
+        counts: &[usize],
+        root: Rank,
+    ) -> Result<Self::With<Gathered<Self::Element>>>;
+
+    /// Scatters blocks of these lengths, which the root knows.
+    #[doc(hidden)]
+    fn scatter(
+        self,
+        group: &ProcessGroup<M>,
+        counts: &[usize],
+        root: Rank,
+    ) -> Result<Self::With<Vec<Self::Element>>>;
+}
+
+impl<S: ElementsMut + ?Sized> sealed::Sealed<Blocking> for &mut S {}
+impl<S: ElementsMut + ?Sized> InPlace<Blocking> for &mut S {
+    type Received = Rank;
+
+    fn recv(self, group: &ProcessGroup, from: Origin) -> Result<Rank> {
+        group.handle.recv(write("recv", self)?, from)
+    }
+}
+impl<S: ElementsMut + ?Sized> Operands<Blocking> for &mut S {}
+impl<'a, S: ElementsMut + ?Sized> Blocks<Blocking> for &'a mut S {
+    type Returns = ();
+    type Block = &'a mut [S::Element];
+
+    #[inline]
+    fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
+        group.handle.in_place(collective, write(collective.name(), self)?, op, root).map(drop)
+    }
+
+    fn block(
+        self,
+        group: &ProcessGroup,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Self::Block> {
+        let data = write(collective.name(), self)?;
+        let block = group.handle.in_place(collective, data, op, root)?;
+        Ok(data.get_mut(block).unwrap_or_default())
+    }
+}
+
+impl<I: Elements + ?Sized, O: ElementsMut + ?Sized> sealed::Sealed<Blocking> for (&I, &mut O) {}
+impl<I, O> Operands<Blocking> for (&I, &mut O)
+where
+    I: Elements + ?Sized,
+    O: ElementsMut<Element = I::Element> + ?Sized,
+{
+}
+impl<I, O> Blocks<Blocking> for (&I, &mut O)
+where
+    I: Elements + ?Sized,
+    O: ElementsMut<Element = I::Element> + ?Sized,
+{
+    type Returns = ();
+    type Block = ();
+
+    #[inline]
+    fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
+        let name = collective.name();
+        group.handle.apart(collective, read(name, self.0)?, write(name, self.1)?, op, root)
+    }
+
+    fn block(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
+        self.call(group, collective, op, root)
+    }
+}
+
+impl<S: Elements + ?Sized> sealed::Given<Blocking> for &S {}
+impl<S: Elements + ?Sized> Input<Blocking> for &S {
+    type Element = S::Element;
+    type Sent = ();
+    type With<R> = R;
+
+    fn send(self, group: &ProcessGroup, to: Destination) -> Result<()> {
+        group.handle.send(read("send", self)?, to)
+    }
+
+    fn exchange(
+        self,
+        group: &ProcessGroup,
+        collective: Collective,
+        counts: &[usize],
+        root: Rank,
+    ) -> Result<Gathered<S::Element>> {
+        let call = group.handle.uneven::<S::Element>(collective, root)?;
+        let input = read(call.name, self)?;
+        group.handle.now(async |sequence| call.on(sequence).apart(input, counts).await)
+    }
+
+    fn scatter(self, group: &ProcessGroup, counts: &[usize], root: Rank) -> Result<Vec<S::Element>> {
+        let call = group.handle.uneven::<S::Element>(Collective::Scatter, root)?;
+        let input = read(call.name, self)?;
+        group.handle.now(async |sequence| call.on(sequence).scatter_all(input, counts).await)
+    }
+}
+
+impl<B: Owned> sealed::Given<Asynchronous> for B {}
+impl<B: Owned> Input<Asynchronous> for B {
+    type Element = B::Element;
+    type Sent = Work<B>;
+    type With<R> = Work<(B, R)>;
+
+    fn send(self, group: &ProcessGroup<Asynchronous>, to: Destination) -> Result<Work<B>> {
+        group.handle.begin_send(self, to)
+    }
+
+    fn exchange(
+        self,
+        group: &ProcessGroup<Asynchronous>,
+        collective: Collective,
+        counts: &[usize],
+        root: Rank,
+    ) -> Result<Self::With<Gathered<B::Element>>> {
+        let call = group.handle.uneven::<B::Element>(collective, root)?;
+        let (name, counts) = (call.name, counts.to_vec());
+        let steps = |sequence| async move {
+            let result = call.on(sequence).apart(read(call.name, &self)?, &counts).await?;
+            Ok((self, result))
+        };
+        group.handle.later(name, steps, Ok)
+    }
+
+    fn scatter(
+        self,
+        group: &ProcessGroup<Asynchronous>,
+        counts: &[usize],
+        root: Rank,
+    ) -> Result<Work<(B, Vec<B::Element>)>> {
+        let call = group.handle.uneven::<B::Element>(Collective::Scatter, root)?;
+        let (name, counts) = (call.name, counts.to_vec());
+        let steps = |sequence| async move {
+            let block = call.on(sequence).scatter_all(read(call.name, &self)?, &counts).await?;
+            Ok((self, block))
+        };
+        group.handle.later(name, steps, Ok)
+    }
+}
+
+impl<I, O> Apart<Blocking> for (&I, &mut O)
+where
+    I: Elements + ?Sized,
+    O: ElementsMut<Element = I::Element> + ?Sized,
+{
+    type Received = Rank;
+
+    fn send_recv(self, group: &ProcessGroup, to: Destination, from: Origin) -> Result<Rank> {
+        group.handle.send_recv(read("send_recv", self.0)?, to, write("send_recv", self.1)?, from)
+    }
+}
+
+impl<I: Owned, O: Owned<Element = I::Element>> Apart<Asynchronous> for (I, O) {
+    type Received = Work<((I, O), Rank)>;
+
+    fn send_recv(
+        self,
+        group: &ProcessGroup<Asynchronous>,
+        to: Destination,
+        from: Origin,
+    ) -> Result<Work<((I, O), Rank)>> {
+        group.handle.begin_send_recv(self, to, from)
+    }
+}
+
+impl<B: Owned> sealed::Sealed<Asynchronous> for B {}
+impl<B: Owned> InPlace<Asynchronous> for B {
+    type Received = Work<(B, Rank)>;
+
+    fn recv(self, group: &ProcessGroup<Asynchronous>, from: Origin) -> Result<Work<(B, Rank)>> {
+        group.handle.begin_recv(self, from)
+    }
+}
+impl<B: Owned> Operands<Asynchronous> for B {}
+impl<B: Owned> Blocks<Asynchronous> for B {
+    type Returns = Work<B>;
+    type Block = Work<(B, Range<usize>)>;
+
+    fn call(
+        self,
+        group: &ProcessGroup<Asynchronous>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Work<B>> {
+        group.handle.begin_in_place(collective, self, op, (root, 0), |data, _| data)
+    }
+
+    fn block(
+        self,
+        group: &ProcessGroup<Asynchronous>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Self::Block> {
+        group.handle.begin_in_place(collective, self, op, (root, 0), |data, block| (data, block))
+    }
+}
+
+impl<I: Owned, O: Owned<Element = I::Element>> sealed::Sealed<Asynchronous> for (I, O) {}
+impl<I: Owned, O: Owned<Element = I::Element>> Operands<Asynchronous> for (I, O) {}
+impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for (I, O) {
+    type Returns = Work<(I, O)>;
+    type Block = Work<(I, O)>;
+
+    fn call(
+        self,
+        group: &ProcessGroup<Asynchronous>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Work<(I, O)>> {
+        group.handle.begin_apart(collective, self, op, root)
+    }
+
+    fn block(
+        self,
+        group: &ProcessGroup<Asynchronous>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Work<(I, O)>> {
+        self.call(group, collective, op, root)
+    }
+}
+
+/// Operands whose blocks differ in length, which the ranks that get or give several blocks know: made by [`uneven`].
+#[derive(Debug)]
+pub struct UnevenBlocks<'c, D> {
+    data: D,
+    counts: Uneven<'c>,
+}
+
+/// Operands of a collective whose blocks have these numbers of elements, one for each rank. `data` is in place or apart, borrowed or by
+/// value, as for equal blocks. A rank that has only its own block, as another rank than the root in a gather, may give no counts.
+///
+/// ```
+/// # use unisono::{Config, ProcessGroup, uneven};
+/// # use unisono_transport::inproc::Hub;
+/// # fn main() -> unisono::Result<()> {
+/// # let group = ProcessGroup::with(Config::default(), Box::new(Hub::new().open()), None)?;
+/// // Rank r gives r + 1 elements; each rank's own are where they belong.
+/// let counts: Vec<usize> = (1..=group.size()).collect();
+/// let mut data = vec![group.rank() as i32; counts.iter().sum()];
+/// group.all_gather(uneven(&mut data, &counts))?;
+/// assert_eq!(data.first(), Some(&0));
+/// # Ok(()) }
+/// ```
+///
+/// Where no rank knows the lengths of the others' blocks, [`all_gather_v`](ProcessGroup::all_gather_v) and its like exchange them.
+pub fn uneven<D>(data: D, counts: &[usize]) -> UnevenBlocks<'_, D> {
+    UnevenBlocks { data, counts: Uneven { input: counts, output: counts } }
+}
+
+impl<'c, D> UnevenBlocks<'c, D> {
+    /// The same, where the blocks that this rank gets in an all_to_all have these numbers of elements; those that it gives have the
+    /// numbers that [`uneven`] was given.
+    #[must_use]
+    pub fn gets(self, counts: &'c [usize]) -> Self {
+        Self { counts: Uneven { output: counts, ..self.counts }, ..self }
+    }
+
+    fn request(
+        &self,
+        dtype: crate::dtype::Dtype,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Request<'c> {
+        Request { op, root, lengths: Some(self.counts), ..Request::new(collective, dtype) }
+    }
+}
+
+/// Operands in one piece of memory, and the range of this rank's block in it.
+fn in_one<M: Mode, T: Element>(
+    group: &ProcessGroup<M>,
+    request: &Request<'_>,
+    data: &mut [T],
+) -> Result<(Foreign, Foreign, Range<usize>)> {
+    let Request { collective, root, lengths, .. } = *request;
+    let (call, handle, whole) = (collective.name(), &group.handle, 0..data.len());
+    let elsewhere = collective.has_root() && handle.rank() != root;
+    let block = match lengths {
+        Some(Uneven { input, .. }) if !elsewhere => own_part(handle, call, input, data.len())?,
+        _ => whole.clone(),
+    };
+    let (input, output) = in_place_sides(collective, elsewhere, whole, block);
+    let (from, into) = Foreign::within(data, &input, &output).ok_or_else(|| outside(call, data.len()))?;
+    Ok((from, into, output))
+}
+
+impl<S: ElementsMut + ?Sized> sealed::Sealed<Blocking> for UnevenBlocks<'_, &mut S> {}
+impl<'a, S: ElementsMut + ?Sized> Blocks<Blocking> for UnevenBlocks<'_, &'a mut S> {
+    type Returns = ();
+    type Block = &'a mut [S::Element];
+
+    fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
+        self.block(group, collective, op, root).map(drop)
+    }
+
+    fn block(
+        self,
+        group: &ProcessGroup,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Self::Block> {
+        let request = self.request(S::Element::DTYPE, collective, op, root);
+        let data = write(collective.name(), self.data)?;
+        let (input, output, block) = in_one(group, &request, data)?;
+        group.handle.collective(&request, &input, &output)?;
+        Ok(data.get_mut(block).unwrap_or_default())
+    }
+}
+
+impl<I: Elements + ?Sized, O: ElementsMut + ?Sized> sealed::Sealed<Blocking>
+    for UnevenBlocks<'_, (&I, &mut O)>
+{
+}
+impl<I, O> Blocks<Blocking> for UnevenBlocks<'_, (&I, &mut O)>
+where
+    I: Elements + ?Sized,
+    O: ElementsMut<Element = I::Element> + ?Sized,
+{
+    type Returns = ();
+    type Block = ();
+
+    fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
+        let request = self.request(I::Element::DTYPE, collective, op, root);
+        let (input, output) = self.data;
+        let (input, output) = (read(collective.name(), input)?, write(collective.name(), output)?);
+        group.handle.collective(&request, &Foreign::read(input), &Foreign::write(output))
+    }
+
+    fn block(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
+        self.call(group, collective, op, root)
+    }
+}
+
+impl<B: Owned> sealed::Sealed<Asynchronous> for UnevenBlocks<'_, B> {}
+impl<B: Owned> Blocks<Asynchronous> for UnevenBlocks<'_, B> {
+    type Returns = Work<B>;
+    type Block = Work<(B, Range<usize>)>;
+
+    fn call(
+        mut self,
+        group: &ProcessGroup<Asynchronous>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Work<B>> {
+        let request = self.request(B::Element::DTYPE, collective, op, root);
+        let (input, output, _) = in_one(group, &request, write(collective.name(), &mut self.data)?)?;
+        group.handle.begin_collective(&request, (&input, &output), self.data)
+    }
+
+    fn block(
+        mut self,
+        group: &ProcessGroup<Asynchronous>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Self::Block> {
+        let request = self.request(B::Element::DTYPE, collective, op, root);
+        let (input, output, block) = in_one(group, &request, write(collective.name(), &mut self.data)?)?;
+        group.handle.begin_collective(&request, (&input, &output), (self.data, block))
+    }
+}
+
+impl<I: Owned, O: Owned<Element = I::Element>> sealed::Sealed<Asynchronous> for UnevenBlocks<'_, (I, O)> {}
+impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for UnevenBlocks<'_, (I, O)> {
+    type Returns = Work<(I, O)>;
+    type Block = Work<(I, O)>;
+
+    fn call(
+        mut self,
+        group: &ProcessGroup<Asynchronous>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Work<(I, O)>> {
+        let request = self.request(I::Element::DTYPE, collective, op, root);
+        let (name, (input, output)) = (collective.name(), &mut self.data);
+        let (from, into) = (Foreign::read(read(name, input)?), Foreign::write(write(name, output)?));
+        group.handle.begin_collective(&request, (&from, &into), self.data)
+    }
+
+    fn block(
+        self,
+        group: &ProcessGroup<Asynchronous>,
+        collective: Collective,
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<Work<(I, O)>> {
+        self.call(group, collective, op, root)
+    }
+}

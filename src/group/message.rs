@@ -1,0 +1,93 @@
+//! Messages as their callers give them: the data, and the rank and the tag that it is sent to or received from.
+
+use unisono_schedule::Rank;
+
+/// The sender of a message to be received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// This rank of the group.
+    Rank(Rank),
+    /// Any rank: the earliest message with the tag.
+    Any,
+}
+
+impl From<Rank> for Source {
+    fn from(rank: Rank) -> Self {
+        Self::Rank(rank)
+    }
+}
+
+/// The receiver of a message, and the tag that the receiver asks for. A rank alone is one with tag 0; `(rank, tag)` has another tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Destination {
+    /// The receiver.
+    pub rank: Rank,
+    /// The tag: a number that tells messages of one purpose from those of others.
+    pub tag: u32,
+}
+
+impl From<Rank> for Destination {
+    fn from(rank: Rank) -> Self {
+        Self { rank, tag: 0 }
+    }
+}
+
+impl From<(Rank, u32)> for Destination {
+    fn from((rank, tag): (Rank, u32)) -> Self {
+        Self { rank, tag }
+    }
+}
+
+/// The sender of a message, and its tag. A rank or a [`Source`] alone is one with tag 0; `(source, tag)` has another tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The sender.
+    pub source: Source,
+    /// The tag that the sender has given.
+    pub tag: u32,
+}
+
+impl From<Rank> for Origin {
+    fn from(rank: Rank) -> Self {
+        Self { source: rank.into(), tag: 0 }
+    }
+}
+
+impl From<Source> for Origin {
+    fn from(source: Source) -> Self {
+        Self { source, tag: 0 }
+    }
+}
+
+impl From<(Rank, u32)> for Origin {
+    fn from((rank, tag): (Rank, u32)) -> Self {
+        Self { source: rank.into(), tag }
+    }
+}
+
+impl From<(Source, u32)> for Origin {
+    fn from((source, tag): (Source, u32)) -> Self {
+        Self { source, tag }
+    }
+}
+
+/// One message of a [`batch`](crate::ProcessGroup::batch).
+#[derive(Debug)]
+pub enum Message<B> {
+    /// Elements to send, and the receiver.
+    Send(B, Destination),
+    /// The memory to receive into, and the sender.
+    Recv(B, Origin),
+}
+
+impl<B> Message<B> {
+    /// A message to be sent.
+    pub fn send(data: B, to: impl Into<Destination>) -> Self {
+        Self::Send(data, to.into())
+    }
+
+    /// A message to be received into `data`, which must be as long.
+    pub fn recv(data: B, from: impl Into<Origin>) -> Self {
+        Self::Recv(data, from.into())
+    }
+}
