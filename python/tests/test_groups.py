@@ -231,8 +231,13 @@ def test_wrong_settings_are_named(options: dict[str, Any], text: str) -> None:
     assert text in str(raised.value)
 
 
-def test_a_program_without_a_launcher_is_told_what_to_do(python: Any) -> None:
-    done = python("-c", "import unisono; unisono.init()")
+def test_a_program_without_a_launcher_is_a_world_of_one(python: Any) -> None:
+    done = python("-c", "import unisono; group = unisono.init(); print(group.rank, group.size)")
+    assert done.returncode == 0 and done.stdout == "0 1\n", done.stderr
+
+
+def test_half_a_launcher_is_told_what_to_do(python: Any) -> None:
+    done = python("-c", "import unisono; unisono.init(store='tcp://localhost:29500')")
     assert done.returncode == 1 and "this process does not know its rank" in done.stderr
 
 

@@ -16,7 +16,7 @@ use crate::{config::Token, error::Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The launcher whose variables were read: `unisono`, `torchrun`, `Open MPI`, `PALS`, `MPICH`, `Flux`, `Slurm` or
-    /// `LeaderWorkerSet`.
+    /// `LeaderWorkerSet`; `none` if there is no trace of one, so that the process is a world of one rank.
     pub launcher: &'static str,
     /// This process's rank.
     pub rank: Rank,
@@ -34,13 +34,24 @@ pub struct Launch {
     pub token: Token,
 }
 
-/// Reads the variables that launchers set; `variable` returns the value of a variable.
+impl Launch {
+    /// A process that no launcher started: a world of one rank.
+    fn alone(token: Token) -> Self {
+        let (meeting, job) = (Meeting::Nowhere, String::new());
+        Self { launcher: "none", rank: 0, ranks: 1, local_rank: None, local_ranks: None, meeting, job, token }
+    }
+}
+
+/// Reads the variables that launchers set; `variable` returns the value of a variable. Without a trace of a launcher, and of a place
+/// where ranks meet, the process is a world of one rank.
 ///
 /// # Errors
 /// [`Error::Config`](crate::Error::Config) names the variable, its value and what was wanted, or two launchers that contradict each
 /// other.
 pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
-    let (Found { family, rank, ranks }, hidden) = family(variable)?;
+    let Some((Found { family, rank, ranks }, hidden)) = family(variable)? else {
+        return Ok(Launch::alone(token(variable)?));
+    };
     let variable = &|name: &str| if hidden.contains(&name) { None } else { variable(name) };
     let Local { rank: local_rank, ranks: local_ranks, names } = local(variable, family, rank, ranks)?;
     for (name, value, below, of) in [

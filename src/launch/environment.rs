@@ -46,6 +46,9 @@ impl Config {
             Ok(launch) => (launch, None),
             Err(problem) => (elsewhere(&variable).ok_or_else(|| problem.clone())?, Some(problem)),
         };
+        if launch.launcher == "none" {
+            crate::log::info!("no launcher has set this process's rank: it is a world of one rank");
+        }
         // One rank warns for all.
         for (name, _) in env::vars_os().filter(|_| launch.rank == 0) {
             let name = name.to_string_lossy();
@@ -87,6 +90,11 @@ impl Config {
         }
     }
 
+    /// The error of a program that says itself where ranks meet and that no launcher has started.
+    pub(crate) fn unlaunched() -> Option<Error> {
+        at_any_place(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned())).err()
+    }
+
     /// Reads what [`read_env`](Self::read_env) could not because of an error in other variables; `None` if the store is not known.
     pub(crate) fn partial_env() -> Option<Partial> {
         partial(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
@@ -99,9 +107,12 @@ fn elsewhere(variable: &impl Fn(&str) -> Option<String>) -> Option<Launch> {
     if variable("UNISONO_STORE").is_some() || variable("MASTER_ADDR").is_some() {
         return None;
     }
-    let place =
-        |name: &str| if name == "UNISONO_STORE" { Some("file:///".to_owned()) } else { variable(name) };
-    detect(&place).ok()
+    at_any_place(variable).ok()
+}
+
+/// The launch, with a placeholder for the place where ranks meet.
+fn at_any_place(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
+    detect(&|name: &str| if name == "UNISONO_STORE" { Some("file:///".to_owned()) } else { variable(name) })
 }
 
 /// The directory for jobs whose ranks are all on this host; only this user has access. It is below /tmp where that is possible, because

@@ -153,18 +153,25 @@ pub(super) fn found(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<Fo
     Ok(all)
 }
 
-/// The error if no launcher has set both a rank and a world size.
-pub(super) fn none(variable: &impl Fn(&str) -> Option<String>) -> Error {
+/// Variables that say where the ranks of a job meet, which a process that is alone does not have.
+const PLACES: [&str; 2] = ["UNISONO_STORE", "MASTER_ADDR"];
+
+/// What is wrong if no launcher has set both a rank and a world size; `None` if there is no trace of a launcher: then the process is a
+/// world of one rank.
+pub(super) fn none(variable: &impl Fn(&str) -> Option<String>) -> Option<Error> {
     if variable("SLURM_PROCID").is_some() && variable("SLURM_JOB_ID").is_some() {
         let problem = "is not set: this is a Slurm batch script, not a step with ranks; start the program by `srun` in it";
-        return wrong(variable, "SLURM_STEP_NUM_TASKS", problem.into());
+        return Some(wrong(variable, "SLURM_STEP_NUM_TASKS", problem.into()));
     }
     let halves =
         FAMILIES.iter().find(|family| variable(family.rank).is_some() != variable(family.ranks).is_some());
-    match halves {
-        Some(family) => half(variable, family),
-        None => wrong(variable, "UNISONO_RANK", format!("is not set, nor what a launcher would set: {WAYS}")),
+    if let Some(family) = halves {
+        return Some(half(variable, family));
     }
+    PLACES.into_iter().find(|place| variable(place).is_some())?;
+    let problem =
+        format!("is not set, nor what a launcher would set, though it is said where ranks meet: {WAYS}");
+    Some(wrong(variable, "UNISONO_RANK", problem))
 }
 
 /// The error of a launcher's rank without a world size, or the other way round.

@@ -19,22 +19,25 @@ const STORE: &[&str] = &["UNISONO_STORE"];
 const RUN: &[&str] = &["UNISONO_STORE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
 
 /// The launcher that started this process, and the variables that must not be read because they describe another process: those of a
-/// launcher that started this one.
+/// launcher that started this one. `None` if there is no trace of a launcher.
 ///
 /// # Errors
-/// [`Error::Config`] if there is none, or two contradict each other.
-pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<(Found, &'static [&'static str])> {
-    nearest(variable, &found(variable)?)?.ok_or_else(|| none(variable))
+/// [`Error::Config`] if one has set only a part of what it sets, or two contradict each other.
+pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Nearest>> {
+    match nearest(variable, &found(variable)?)? {
+        Some(nearest) => Ok(Some(nearest)),
+        None => none(variable).map_or(Ok(None), Err),
+    }
 }
+
+/// The nearest launcher, and the variables that must not be read.
+type Nearest = (Found, &'static [&'static str]);
 
 /// The nearest of the launchers, which stand in the order of `FAMILIES`, and the variables that belong to another one alone.
 ///
 /// # Errors
 /// [`Error::Config`] names two launchers that contradict each other, with their variables and values.
-fn nearest(
-    variable: &impl Fn(&str) -> Option<String>,
-    found: &[Found],
-) -> Result<Option<(Found, &'static [&'static str])>> {
+fn nearest(variable: &impl Fn(&str) -> Option<String>, found: &[Found]) -> Result<Option<Nearest>> {
     let (mut all, mut hidden) = (found, &[] as &[&str]);
     while let [near, farther @ ..] = all {
         if farther.iter().any(|far| is_outer(variable, near, far)) {

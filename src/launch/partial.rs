@@ -20,7 +20,7 @@ pub(crate) struct Partial {
 
 /// Reads what can be read; `None` if the store is not known.
 pub(super) fn partial(variable: &impl Fn(&str) -> Option<String>) -> Option<Partial> {
-    let known = family(variable).ok().map(|(found, _)| found.family);
+    let known = family(variable).ok().flatten().map(|(found, _)| found.family);
     let jobs: Vec<String> = match known {
         Some(family) => vec![job(variable, family)],
         None => FAMILIES.iter().map(|family| job(variable, family)).collect(),

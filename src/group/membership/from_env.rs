@@ -66,8 +66,13 @@ impl ProcessGroup {
     /// As [`from_env`](Self::from_env).
     pub fn from_env_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
         let (mut config, problem) = read()?;
-        let nowhere = config.store.is_none() && config.ranks > 1;
+        let (nowhere, alone) =
+            (config.store.is_none() && config.ranks > 1, config.store.is_none() && config.ranks == 1);
         change(&mut config);
+        if let (true, true, Some(problem)) = (alone, config.store.is_some(), Config::unlaunched()) {
+            let unknown = Config { rank: usize::MAX, ranks: 0, ..config };
+            return Err(unknown.cannot_join(problem));
+        }
         match problem {
             Some(problem) if !nowhere || config.store.is_none() => Err(config.cannot_join(problem)),
             _ => Self::join(config),

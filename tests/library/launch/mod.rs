@@ -101,7 +101,7 @@ type Wanted = (&'static str, usize, usize, Option<usize>, Option<usize>, &'stati
 
 #[test]
 fn real_launchers_are_understood() {
-    let cases: [(&str, Wanted); 15] = [
+    let cases: [(&str, Wanted); 17] = [
         (TORCHRUN, ("torchrun", 3, 4, Some(1), Some(2), "job7")),
         (OPEN_MPI, ("Open MPI", 1, 2, Some(1), Some(2), "prterun-vm-11994@1")),
         (MPICH, ("MPICH", 1, 2, Some(1), Some(2), "")),
@@ -117,6 +117,9 @@ fn real_launchers_are_understood() {
         (PALS_AT_MASTER, ("PALS", 3, 4, Some(1), Some(2), "b15a8eb7")),
         (LWS, ("LeaderWorkerSet", 2, 4, None, None, "")),
         ("UNISONO_RANK=0 UNISONO_WORLD_SIZE=1", ("unisono", 0, 1, None, None, "")),
+        // Without a trace of a launcher a process is alone.
+        ("", ("none", 0, 1, None, None, "")),
+        ("PATH=/bin HOME=/root UNISONO_PROVIDER=shm", ("none", 0, 1, None, None, "")),
     ];
     for (environment, wanted) in cases {
         let it = launch(environment).unwrap_or_else(|error| panic!("{error}\n{environment}"));
@@ -340,8 +343,8 @@ fn the_nearer_launcher_wins() {
 fn whatever_is_wrong_is_named() {
     let rank = |rank: &str| TORCHRUN.replace(" RANK=3", &format!(" RANK={rank}"));
     let cases = [
-        (String::new(), "UNISONO_RANK", "unisono run"),
-        ("PATH=/bin HOME=/root".into(), "UNISONO_RANK", "torchrun"),
+        ("UNISONO_STORE=tcp://node01:29500".into(), "UNISONO_RANK", "unisono run"),
+        ("MASTER_ADDR=node01 MASTER_PORT=29500".into(), "UNISONO_RANK", "though it is said where ranks meet"),
         (SLURM_BATCH.into(), "SLURM_STEP_NUM_TASKS", "start the program by `srun`"),
         (rank("4"), "RANK", "must be less than 4, by WORLD_SIZE"),
         (rank("-1"), "RANK", "wanted a number from 0"),
@@ -433,7 +436,9 @@ fn the_real_environment_is_read() {
         text.lines().find_map(|line| Some(line.split_once("told ")?.1.to_owned())).unwrap()
     };
     let nothing = launched("");
-    assert!(nothing.contains("UNISONO_RANK") && nothing.contains("mpirun"), "{nothing}");
+    assert!(nothing.contains("rank: 0, ranks: 1,") && nothing.contains("store: None"), "{nothing}");
+    let half = launched("UNISONO_STORE=tcp://node01:29500");
+    assert!(half.contains("UNISONO_RANK") && half.contains("mpirun"), "{half}");
     let config = launched(&format!("{TORCHRUN} UNISONO_CHUNK=64K UNISONO_UNHEARD_OF=1"));
     assert!(config.contains("rank: 3, ranks: 4,") && config.contains("chunk: 65536,"), "{config}");
     let wrong = launched(&format!("{TORCHRUN} UNISONO_LANES=many"));
