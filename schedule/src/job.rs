@@ -138,7 +138,8 @@ pub struct Job<'a> {
     /// [plan](crate::algorithm::Plan::ordered) that can.
     pub ordered: bool,
     /// How elements are shown, if no messages are sent; only for a [plan](crate::algorithm::Plan::shows) that can, with even blocks. A
-    /// rank shows at most `chunk` elements at once.
+    /// rank shows at most `chunk` elements at once. Of a [plan](crate::algorithm::Plan::shows_inside) of two levels: in place, if ranks of
+    /// a host show each other scratch; messages go between hosts, the same as otherwise.
     pub shown: Option<Showing>,
     /// The hosts of the ranks, for a plan of two levels ([`Plan::flat`](crate::algorithm::Plan::flat)).
     pub spread: Spread<'a>,

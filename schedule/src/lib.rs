@@ -75,6 +75,6 @@ mod topology;
 pub mod windows;
 
 pub use job::{Collective, Job, Showing, Uneven};
-pub use recorded::{CallSchedule, Recorded};
+pub use recorded::{CallSchedule, Inside, Recorded};
 pub use step::{Place, Rank, SLICE, Schedule, Shown, Span, Step};
 pub use topology::{Kind, Network, Spread, Topology};

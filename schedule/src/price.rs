@@ -73,6 +73,8 @@ pub(crate) fn price_among(
 ) -> Result<Cost, Unpriced> {
     let spread = hosts.map_or(Spread::Even(fabric.ranks_per_host), Spread::Of);
     let job = &Job { spread, ..*job };
+    let shown = job.shown.or_else(|| plan.inside(job, element_size, fabric.network().shared_memory));
+    let job = &Job { shown, ..*job };
     let fabric = &evened(plan, job.ranks, fabric);
     let setup = Setup { hosts, ..setup(plan, job, element_size, fabric, effort.limit) };
     let one = alike(plan, job.ranks, fabric).is_some();
@@ -108,7 +110,7 @@ fn setup<'a>(plan: &Plan, job: &Job<'_>, element: usize, fabric: &'a Fabric, lim
     };
     let slots = slots.max(plan.depth);
     let window = lanes.saturating_mul(slots).saturating_mul(stride(bytes));
-    let (writes, showing) = (writes_in_flight(most), job.shown);
+    let (writes, showing) = (writes_in_flight(most), job.shown.filter(|_| plan.flat.is_none()));
     Setup { fabric, hosts: None, element, slots, window, showing, writes, limit }
 }
 

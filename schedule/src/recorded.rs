@@ -13,6 +13,20 @@ pub enum CallSchedule {
     Made(Box<dyn Schedule>),
     /// It was recorded in an earlier operation, and needs no separate memory.
     Recorded(Recorded),
+    /// Ranks of a host may show each other elements.
+    Inside(Box<Inside>),
+}
+
+/// The schedules of an operation on several hosts in which ranks of a host show each other elements, if those of this host agree to.
+pub struct Inside {
+    /// That in which they do.
+    pub shown: Box<dyn Schedule>,
+    /// That in which they send each other messages.
+    pub messages: Box<dyn Schedule>,
+    /// The ranks of this host.
+    pub host: Vec<Rank>,
+    /// Whether they have agreed to.
+    pub agreed: bool,
 }
 
 impl Deref for CallSchedule {
@@ -22,6 +36,8 @@ impl Deref for CallSchedule {
         match self {
             Self::Made(schedule) => &**schedule,
             Self::Recorded(schedule) => schedule,
+            Self::Inside(inside) if inside.agreed => &*inside.shown,
+            Self::Inside(inside) => &*inside.messages,
         }
     }
 }
@@ -31,6 +47,10 @@ impl DerefMut for CallSchedule {
         match self {
             Self::Made(schedule) => &mut **schedule,
             Self::Recorded(schedule) => schedule,
+            Self::Inside(inside) => match inside.agreed {
+                true => &mut *inside.shown,
+                false => &mut *inside.messages,
+            },
         }
     }
 }
@@ -105,6 +125,16 @@ impl Known {
 }
 
 impl CallSchedule {
+    /// The two schedules of an operation in which ranks of this host show each other elements, if they agree to; `None` if they do not by
+    /// this plan. `shared`: whether they share memory.
+    #[must_use]
+    pub fn inside(plan: &Plan, job: &Job<'_>, size: usize, shared: bool) -> Option<Self> {
+        let host = job.spread.beside(job.rank, job.ranks);
+        let shown = plan.inside(job, size, shared).filter(|_| host.len() > 1)?;
+        let (shown, messages) = (plan.make(&Job { shown: Some(shown), ..*job }), plan.make(job));
+        Some(Self::Inside(Box::new(Inside { shown, messages, host, agreed: false })))
+    }
+
     /// The schedule of messages that does the same as this one, which shows elements.
     #[must_use]
     pub fn instead(&self) -> Option<Self> {

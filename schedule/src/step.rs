@@ -60,7 +60,7 @@ impl Span {
 /// after the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shown {
-    /// The first block, in the rank's input or output.
+    /// The first block, in the rank's input or output, or in scratch where messages go between hosts.
     pub first: Span,
     /// The number of blocks.
     pub blocks: usize,
@@ -97,7 +97,7 @@ impl Shown {
         Span { offset, ..self.first }
     }
 
-    /// Where `len` of the elements lie, from number `at` on, in the rank's input or output. `None` if they are not in one block.
+    /// Where `len` of the elements lie, from number `at` on. `None` if they are not in one block.
     #[must_use]
     pub fn within(&self, at: usize, len: usize) -> Option<Span> {
         let block = if self.blocks > 1 { at.checked_div(self.first.len).unwrap_or(0) } else { 0 };
@@ -194,7 +194,7 @@ pub enum Step {
         /// The sender of that message.
         from: Rank,
     },
-    /// Waits until the sources of this lane's puts and writes are no longer read. In a schedule that shows elements: until all other
+    /// Waits until the sources of this lane's puts and writes are no longer read. In a schedule without messages: until all other
     /// ranks have come to their `Settle`, and so read nothing any more. It is then the last step of all ranks.
     Settle,
 }
@@ -236,12 +236,14 @@ pub trait Schedule: Send {
     /// The number of elements of scratch that this rank needs.
     fn scratch(&self) -> usize;
 
-    /// The most elements that a rank [shows](Step::Show) at once, the same on every rank; `None` if it sends messages instead.
+    /// The most elements that a rank [shows](Step::Show) at once, the same on every rank; `None` if it sends messages instead, or
+    /// between hosts.
     fn shows(&self) -> Option<usize> {
         None
     }
 
-    /// Calls `visit` once for every rank from which this rank takes messages on any lane, or whose elements it views.
+    /// Calls `visit` once for every rank from which this rank takes messages on any lane, or, if there are no messages, whose elements it
+    /// views.
     fn sources(&self, visit: &mut dyn FnMut(Rank));
 
     /// The elements of the output that contain all that a source [writes](Step::Write) there; `None` if these may be any. A rank whose

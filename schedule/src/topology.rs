@@ -110,6 +110,12 @@ impl Spread<'_> {
         }
     }
 
+    /// The ranks of a rank's host, as [`hosts`](Self::hosts).
+    #[must_use]
+    pub fn beside(self, rank: Rank, ranks: usize) -> Vec<Rank> {
+        self.hosts(ranks).into_iter().find(|host| host.contains(&rank)).unwrap_or_default()
+    }
+
     /// Whether there are several hosts, and one has several of `ranks` ranks.
     #[must_use]
     pub fn has_levels(self, ranks: usize) -> bool {

@@ -31,6 +31,7 @@ mod control;
 mod credit;
 mod forged;
 mod greet;
+mod inside;
 mod many;
 mod one_shot;
 

@@ -124,7 +124,11 @@ impl Explain {
             }
             None => {
                 let plan = choice.algorithm.plan(case.collective).ok_or_else(no_choice)?;
-                self.steps(&mut out, plan, &job)?;
+                let shown = plan.inside(&job, case.dtype.size(), fabric.network().shared_memory);
+                if shown.is_some() {
+                    writeln!(out, "\nRanks of a host read each other's scratch; messages go between hosts")?;
+                }
+                self.steps(&mut out, plan, &Job { shown, ..job })?;
             }
         }
         Ok(out.flush()?)

@@ -28,6 +28,8 @@ pub(super) trait Stages: Send + 'static {
 pub(super) enum Part {
     Among(Stage),
     Copies(Copies),
+    /// Steps in the memory of the whole, of a schedule of one lane.
+    Steps(Box<dyn Iterator<Item = Step> + Send>),
 }
 
 /// Copies: from where to where, and how many elements.
@@ -89,6 +91,7 @@ enum Running {
     Among(Inner),
     /// With the first element of the lane's scratch.
     Copies(Copies, usize),
+    Steps(Box<dyn Iterator<Item = Step> + Send>),
 }
 
 /// An algorithm whose steps are taken.
@@ -114,7 +117,7 @@ impl At {
     }
 
     /// Elements from here on, if the lane's scratch begins at `lane`.
-    fn span(self, lane: usize, len: usize) -> Span {
+    pub(super) fn span(self, lane: usize, len: usize) -> Span {
         let base = if self.place == Place::Scratch { lane } else { 0 };
         Span { place: self.place, offset: base + self.offset, len }
     }
@@ -215,6 +218,7 @@ impl<P: Stages> Schedule for Composed<P> {
                     Running::Among(Inner { stage, schedule, lane: at, scratch: at + self.shape.scratch })
                 }
                 Part::Copies(copies) => Running::Copies(copies, at),
+                Part::Steps(steps) => Running::Steps(steps),
             });
             lane.stage += 1;
         }
@@ -230,6 +234,7 @@ impl Running {
                 let (from, into, len) = copies.next()?;
                 Some(Step::Copy { from: from.span(*lane, len), into: into.span(*lane, len) })
             }
+            Self::Steps(steps) => steps.next(),
         }
     }
 }

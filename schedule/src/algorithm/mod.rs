@@ -62,6 +62,9 @@ pub struct Plan {
     pub from_all: bool,
     /// How ranks can show elements instead of sending messages ([`Job::shown`]).
     pub shows: &'static [Showing],
+    /// Of a plan of two levels: whether ranks of a host can show each other elements of scratch ([`Job::shown`]), while messages go
+    /// between hosts.
+    pub shows_inside: bool,
     /// Whether others have as many hops and send as much, and it differs in that near ranks send each other more. The cost model chooses
     /// it only if it saves more than the model's own error.
     pub near: bool,
@@ -235,6 +238,7 @@ impl Plan {
             whole: false,
             from_all: false,
             shows: &[],
+            shows_inside: false,
             near: false,
             flat: None,
         }
@@ -257,6 +261,10 @@ impl Plan {
             split: flat.split,
             from_all: flat.from_all,
             flat: Some(flat),
+            shows_inside: matches!(
+                flat.collective,
+                Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll
+            ),
             ..Self::new(flat.collective, make, flat.hops)
         }
     }
@@ -278,6 +286,16 @@ impl Plan {
         Lanes::schedule(job, Alone { count })
     }
 
+    /// How ranks of a host show each other elements of scratch, of `size` bytes, while messages go between hosts, if they do. `shared`:
+    /// whether they share memory.
+    #[must_use]
+    pub fn inside(&self, job: &Job<'_>, size: usize, shared: bool) -> Option<Showing> {
+        let many = job.count.saturating_mul(job.ranks).saturating_mul(size) >= SHOWN_INSIDE;
+        let even = job.uneven.is_none() && !job.pairwise;
+        let shows = shared && many && even && self.shows_inside && job.spread.has_levels(job.ranks);
+        shows.then_some(Showing::InPlace)
+    }
+
     /// The hops of one chunk among `ranks` ranks: the length of the longest chain of messages in which each depends on the one before.
     #[must_use]
     pub fn hops(&self, ranks: usize) -> usize {
@@ -290,6 +308,9 @@ impl Plan {
         if ranks > 1 { (self.alike)(ranks) } else { None }
     }
 }
+
+/// The least bytes of all blocks of a rank that ranks of a host show each other: fewer are sent in messages by the time all agree.
+const SHOWN_INSIDE: usize = 256 << 10;
 
 /// ⌈log2 n⌉ for n ranks: the hops until all have what one had, if each rank sends to one other in a hop.
 const fn doublings(ranks: usize) -> usize {

@@ -84,10 +84,39 @@ pub(super) enum Area {
     Scratch,
     /// A slot of a flow.
     Slot { flow: usize, slot: usize },
-    /// The memory of another rank that is read in place: its input, if that lies apart, or else its output.
-    Theirs { owner: Rank, apart: bool },
+    /// The memory of another rank that is read in place.
+    Theirs { owner: Rank, part: Part },
     /// What another rank has copied to one of the slots that it shows.
     Copied { owner: Rank, slot: usize },
+}
+
+/// A part of a rank's own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Main,
+    Apart,
+    Scratch,
+}
+
+impl Part {
+    /// The part of an area of the rank's own memory; `None` of another.
+    pub(super) const fn of(area: Area) -> Option<Self> {
+        match area {
+            Area::Main => Some(Self::Main),
+            Area::Apart => Some(Self::Apart),
+            Area::Scratch => Some(Self::Scratch),
+            _ => None,
+        }
+    }
+
+    /// The area of that rank's own memory.
+    pub(super) const fn area(self) -> Area {
+        match self {
+            Self::Main => Area::Main,
+            Self::Apart => Area::Apart,
+            Self::Scratch => Area::Scratch,
+        }
+    }
 }
 
 /// Input, output and scratch of one rank.

@@ -48,7 +48,8 @@ pub struct Setup<'a> {
     /// output has many, at the rank's block; if the output is one block and the input has many, the output lies in the input.
     pub in_place: bool,
     /// The ranks into whose outputs others may write: bit r for rank r. A write to another rank goes through a slot, as in the
-    /// engine. If the job is [shown](Job::shown): the ranks whose elements are read in place; what others show is copied to slots.
+    /// engine. If the job is [shown](Job::shown): the ranks whose elements are read in place; what others show is copied to slots. In a
+    /// plan of two levels: the hosts, by the bits of their first ranks, whose ranks show elements; the ranks of others send messages.
     pub writable: u64,
     /// The adversary.
     pub policy: Policy,
@@ -69,7 +70,15 @@ impl<'a> Setup<'a> {
             true => known.map(|(_, len)| *len).max().unwrap_or_default(),
             false => self.job.count,
         };
-        Job { rank, count, uneven, ..self.job }
+        let sends =
+            || !self.shows(self.job.spread.beside(rank, self.job.ranks).first().copied().unwrap_or(rank));
+        let shown = self.job.shown.filter(|_| !(self.job.spread.has_levels(self.job.ranks) && sends()));
+        Job { rank, count, uneven, shown, ..self.job }
+    }
+
+    /// Whether ranks of the host whose first rank this is show each other elements.
+    fn shows(&self, first: Rank) -> bool {
+        self.writable >> first & 1 == 1
     }
 
     /// Whether others may write into this rank's output.

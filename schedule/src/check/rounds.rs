@@ -5,16 +5,26 @@ use std::ops::Range;
 
 use super::{
     Fault, Violation,
-    memory::Area,
+    memory::{Area, Part},
     run::Checker,
     shown::{Round, SLOTS, Shows, Use},
 };
 use crate::{Place, Rank, Shown, Span, Step};
 
 impl Checker<'_> {
-    /// Whether others read a rank's elements in place.
+    /// Whether others read a rank's elements in place. Scratch always is.
     fn in_place(&self, rank: Rank) -> bool {
-        self.setup.job.shown == Some(crate::Showing::InPlace) && self.setup.writable >> rank & 1 == 1
+        let inside = self.shows.as_ref().is_some_and(|shows| shows.inside);
+        inside
+            || self.setup.job.shown == Some(crate::Showing::InPlace) && self.setup.writable >> rank & 1 == 1
+    }
+
+    /// Whether a rank may show elements there.
+    fn may_be_shown(&self, span: &Span) -> bool {
+        match self.shows.as_ref().is_some_and(|shows| shows.inside) {
+            true => span.place == Place::Scratch || span.len == 0,
+            false => matches!(span.place, Place::Input | Place::Output),
+        }
     }
 
     /// The time of a rank's next step.
@@ -47,8 +57,9 @@ impl Checker<'_> {
                 span.offset..span.offset + span.len,
             ));
         }
-        let found = self.memories[from].find(there.place, there.offset, there.len).map_err(|_| bounds)?;
-        Ok((Area::Theirs { owner: from, apart: found.0 == Area::Apart }, found.1))
+        let found = self.memories[from].find(there.place, there.offset, there.len);
+        let (area, range) = found.map_err(|_| bounds.clone())?;
+        Ok((Area::Theirs { owner: from, part: Part::of(area).ok_or(bounds)? }, range))
     }
 
     /// Begins a rank's next round.
@@ -56,7 +67,7 @@ impl Checker<'_> {
         let now = self.tick(rank);
         let Some(shows) = &mut self.shows else { return Err(Fault::Kind(Box::new(Step::Show { shown }))) };
         let round = shows.rounds[rank].len() + 1;
-        for other in 0..self.ranks {
+        for other in shows.sharers(rank) {
             if let Some(before) = round.checked_sub(2).map(|at| shows.rounds[other][at].clock.clone()) {
                 shows.learn(rank, &before);
             }
@@ -67,7 +78,7 @@ impl Checker<'_> {
         copy.clear();
         for block in 0..shown.blocks {
             let span = shown.block(block);
-            if span.place != Place::Input && span.place != Place::Output {
+            if !self.may_be_shown(&span) {
                 return Err(Fault::Kind(Box::new(Step::Show { shown })));
             }
             if self.in_place(rank) {
@@ -86,8 +97,9 @@ impl Checker<'_> {
         }
         let clock = shows.clocks[rank].clone();
         shows.rounds[rank].push(Round { shown, clock, heard, chain });
+        let others = shows.sharers(rank);
         (0..self.ranks).for_each(|owner| shows.forget(owner));
-        (0..self.ranks).filter(|&other| other != rank).for_each(|other| self.wake(other, lane));
+        others.filter(|&other| other != rank).for_each(|other| self.wake(other, lane));
         Ok(())
     }
 
@@ -111,13 +123,15 @@ impl Checker<'_> {
         self.hops = self.hops.max(chain);
         let state = self.lane(rank, lane);
         state.chain = state.chain.max(chain);
-        self.taken[rank].insert(from);
+        if !self.shows.as_ref().is_some_and(|shows| shows.inside) {
+            self.taken[rank].insert(from);
+        }
         Ok(())
     }
 
     /// A rank comes to its [`Step::Settle`].
     pub(super) fn settles(&mut self, rank: Rank) {
-        let Some(shows) = &mut self.shows else { return };
+        let Some(shows) = self.shows.as_mut().filter(|shows| !shows.inside) else { return };
         if shows.settled[rank].is_none() {
             shows.settled[rank] = Some(shows.clocks[rank].clone());
             (0..self.ranks).filter(|&other| other != rank).for_each(|other| self.wake(other, 0));
@@ -126,7 +140,7 @@ impl Checker<'_> {
 
     /// All ranks have come to their [`Step::Settle`].
     pub(super) fn settled(&mut self, rank: Rank) {
-        let Some(shows) = &mut self.shows else { return };
+        let Some(shows) = self.shows.as_mut().filter(|shows| !shows.inside) else { return };
         for other in 0..self.ranks {
             if let Some(clock) = shows.settled[other].clone() {
                 shows.learn(rank, &clock);
@@ -169,10 +183,8 @@ impl Checker<'_> {
         range: &Range<usize>,
         span: &Span,
     ) -> Result<(), Fault> {
-        if !self.in_place(rank) || !matches!(area, Area::Main | Area::Apart) {
-            return Ok(());
-        }
-        let area = Area::Theirs { owner: rank, apart: area == Area::Apart };
+        let Some(part) = Part::of(area).filter(|_| self.in_place(rank)) else { return Ok(()) };
+        let area = Area::Theirs { owner: rank, part };
         match self.used(rank, rank, (area, range), true) {
             Some(reader) => Err(Fault::StillRead { span: *span, reader }),
             None => Ok(()),
@@ -183,7 +195,8 @@ impl Checker<'_> {
     pub(super) fn judge_shows(&self) -> Result<(), Violation> {
         let Some(shows) = &self.shows else { return Ok(()) };
         for rank in 0..self.ranks {
-            let (found, wanted) = (shows.rounds[rank].len(), shows.rounds[0].len());
+            let first = shows.sharers(rank).next().unwrap_or(rank);
+            let (found, wanted) = (shows.rounds[rank].len(), shows.rounds[first].len());
             if found != wanted {
                 let fault = Fault::Shape { what: "the number of rounds", found, wanted };
                 return Err(self.violation(rank, 0, fault));

@@ -86,7 +86,7 @@ impl<'a> Checker<'a> {
             taken: vec![BTreeSet::new(); ranks],
             agenda,
             hops: 0,
-            shows: setup.job.shown.map(|_| Shows::new(ranks)),
+            shows: setup.job.shown.map(|_| Shows::new(setup)),
             left: Vec::new(),
             right: Vec::new(),
         })
@@ -377,7 +377,7 @@ impl<'a> Checker<'a> {
         if from >= self.ranks || from == rank {
             return Err(Fault::Peer(from));
         }
-        if let Some(shows) = &self.shows {
+        if let Some(shows) = self.shows.as_ref().filter(|shows| shows.share(rank, from)) {
             return self.find_shown(shows, rank, from, span);
         }
         let index = self.flow(from, rank, lane);
@@ -394,9 +394,7 @@ impl<'a> Checker<'a> {
     fn cells(&self, rank: Rank, area: Area) -> &[Cell] {
         match area {
             Area::Slot { flow, slot } => &self.flows[flow].slots[slot].cells,
-            Area::Theirs { owner, apart } => {
-                self.memories[owner].cells(if apart { Area::Apart } else { Area::Main })
-            }
+            Area::Theirs { owner, part } => self.memories[owner].cells(part.area()),
             Area::Copied { owner, slot } => {
                 self.shows.as_ref().map_or(&[], |shows| shows.copied(owner, slot))
             }

@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::memory::{Area, Cell, overlap};
+use super::Setup;
+use super::memory::{Area, Cell, everyone, overlap};
 use crate::{Rank, Shown};
 
 /// The slots of a rank to which the engine copies what it shows.
@@ -13,6 +14,10 @@ pub(super) const SLOTS: usize = 2;
 
 /// What ranks have shown and read.
 pub(super) struct Shows {
+    /// For each rank, the ranks with which it shares memory and itself, as bits: those of its host.
+    near: Vec<u64>,
+    /// Whether there are several such groups, of which each shows scratch.
+    pub(super) inside: bool,
     /// For each rank, the latest known step of every rank.
     pub(super) clocks: Vec<Vec<u64>>,
     /// For each rank, its rounds.
@@ -45,8 +50,18 @@ pub(super) struct Use {
 }
 
 impl Shows {
-    pub(super) fn new(ranks: usize) -> Self {
+    pub(super) fn new(setup: &Setup<'_>) -> Self {
+        let job = &setup.job;
+        let (ranks, inside) = (job.ranks, job.spread.has_levels(job.ranks));
+        let mut near: Vec<u64> =
+            (0..ranks).map(|rank| if inside { 1 << rank } else { everyone(ranks) }).collect();
+        for host in job.spread.hosts(ranks).iter().filter(|host| inside && setup.shows(host[0])) {
+            let all = host.iter().fold(0, |all, rank| all | 1 << rank);
+            host.iter().for_each(|&rank| near[rank] = all);
+        }
         Self {
+            near,
+            inside,
             clocks: vec![vec![0; ranks]; ranks],
             rounds: (0..ranks).map(|_| Vec::new()).collect(),
             viewed: vec![Vec::new(); ranks],
@@ -56,9 +71,20 @@ impl Shows {
         }
     }
 
+    /// Whether two ranks share memory.
+    pub(super) fn share(&self, rank: Rank, other: Rank) -> bool {
+        self.near[rank] >> other & 1 == 1
+    }
+
+    /// The ranks that share memory with this one, and itself.
+    pub(super) fn sharers(&self, rank: Rank) -> impl Iterator<Item = Rank> + use<> {
+        let near = self.near[rank];
+        (0..self.near.len()).filter(move |other| near >> other & 1 == 1)
+    }
+
     /// Whether all other ranks have begun the round before the next one of this rank.
     pub(super) fn may_show(&self, rank: Rank) -> bool {
-        self.rounds.iter().all(|rounds| rounds.len() >= self.rounds[rank].len())
+        self.sharers(rank).all(|other| self.rounds[other].len() >= self.rounds[rank].len())
     }
 
     /// Whether a rank has begun the present round of another.
@@ -66,8 +92,9 @@ impl Shows {
         self.rounds[from].len() >= self.rounds[rank].len()
     }
 
+    /// Whether all ranks have come to their [`Step::Settle`]. Where messages go between hosts, that concerns puts alone.
     pub(super) fn all_settled(&self) -> bool {
-        self.settled.iter().all(Option::is_some)
+        self.inside || self.settled.iter().all(Option::is_some)
     }
 
     pub(super) fn copied(&self, owner: Rank, slot: usize) -> &[Cell] {
@@ -95,7 +122,9 @@ impl Shows {
 
     /// Forgets uses that all others know of, and so can no longer conflict with anything.
     pub(super) fn forget(&mut self, owner: Rank) {
+        let near = self.near[owner];
         let Self { clocks, uses, .. } = self;
-        uses[owner].retain(|it| clocks.iter().any(|known| known[it.by] < it.at));
+        let readers = || clocks.iter().enumerate().filter(|(reader, _)| near >> reader & 1 == 1);
+        uses[owner].retain(|it| readers().any(|(_, known)| known[it.by] < it.at));
     }
 }

@@ -67,7 +67,7 @@ impl<'a> Ports<'a> {
         Self { fabric, hosts, port, ports, inside, alone_inside }
     }
 
-    fn same_host(&self, one: Rank, other: Rank) -> bool {
+    pub(super) fn same_host(&self, one: Rank, other: Rank) -> bool {
         if one == other { self.alone_inside } else { self.hosts[one] == self.hosts[other] }
     }
 

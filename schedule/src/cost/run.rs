@@ -28,7 +28,7 @@ pub(super) struct Simulation<'a> {
     ranks: usize,
     actors: Vec<Actor>,
     hosts: Vec<Host>,
-    ports: Ports<'a>,
+    pub(super) ports: Ports<'a>,
     flows: Vec<Flow>,
     /// The rounds of each rank that is simulated.
     pub(super) rounds: Vec<Rounds>,

@@ -23,10 +23,15 @@ impl Simulation<'_> {
             Some(from) => time(&self.rounds[from]),
             None => {
                 let others = self.rounds.iter().enumerate();
-                let others = others.filter(|&(other, _)| other != actor || self.rounds.len() == 1);
+                let others = others.filter(|&(other, _)| self.rounds.len() == 1 || self.share(actor, other));
                 others.map(|(_, rounds)| time(rounds)).try_fold(0.0, |latest, time| Some(time?.max(latest)))
             }
         }
+    }
+
+    /// Whether one rank sees what another shows.
+    fn share(&self, actor: usize, other: usize) -> bool {
+        actor != other && self.ports.same_host(actor, other)
     }
 
     /// The time at which a rank may begin its next round, if it is known.
@@ -77,6 +82,7 @@ impl Simulation<'_> {
 
     /// Wakes the others, which may wait for this.
     fn tell(&mut self, actor: usize, time: f64) {
-        (0..self.rounds.len()).filter(|&other| other != actor).for_each(|other| self.wake_by(other, time));
+        let others: Vec<_> = (0..self.rounds.len()).filter(|&other| self.share(actor, other)).collect();
+        others.into_iter().for_each(|other| self.wake_by(other, time));
     }
 }

@@ -78,8 +78,8 @@ fn spreads() -> Vec<&'static [u32]> {
     all.into_iter().map(leak).collect()
 }
 
-fn schedules(plan: &Plan, job: &Job<'static>) -> Vec<Box<dyn Schedule>> {
-    (0..job.ranks).map(|rank| plan.make(&Job { rank, ..*job })).collect()
+fn schedules(plan: &Plan, setup: &Setup<'static>) -> Vec<Box<dyn Schedule>> {
+    (0..setup.job.ranks).map(|rank| plan.make(&setup.job_of(rank))).collect()
 }
 
 /// Random cases of a plan with ranks on these hosts.
@@ -105,11 +105,13 @@ fn cases(
             draw.below(if plan.collective.has_blocks() { 6 * chunk.min(40) } else { 40 * chunk } + 2)
         };
         let count = if plan.collective == Collective::Barrier { 0 } else { count };
+        let spread = Job { spread: Spread::Of(hosts), ..Job::new(plan.collective, 0, ranks, count) };
         let job = Job {
             chunk,
             lanes: draw.one(&[1, 3]),
             direct: draw.flip(),
             root: if plan.collective.has_root() { draw.below(ranks) } else { 0 },
+            shown: plan.inside(&spread, 1 << 20, draw.flip()),
             spread: Spread::Of(hosts),
             ..Job::new(plan.collective, 0, ranks, count)
         };
@@ -117,12 +119,17 @@ fn cases(
         if work.messages.max(work.elements / 16) * ranks > 20_000 {
             continue;
         }
+        let some = draw.bits();
         let setup = Setup {
             job,
             uneven: None,
             depth: draw.one(&[plan.depth, plan.depth, 2, 8]),
             in_place: draw.flip(),
-            writable: draw.one(&[u64::MAX, 0]),
+            writable: if job.shown.is_some() {
+                draw.one(&[u64::MAX, some])
+            } else {
+                draw.one(&[u64::MAX, 0])
+            },
             policy: policy(&mut draw, ranks),
             seed: draw.bits(),
         };
@@ -147,6 +154,7 @@ fn two_levels_keep_their_promises_on_any_hosts() {
                 );
             };
             some("of the least depth", &|it| it.depth == plan.depth);
+            some("that shows elements", &|it| it.job.shown.is_some() == plan.shows_inside);
             some("where sent is late", &|it| matches!(it.policy, Policy::LateSent));
             some("of two lanes", &|it| {
                 plan.collective == Collective::Barrier
@@ -156,7 +164,7 @@ fn two_levels_keep_their_promises_on_any_hosts() {
         }
     }
     run_with(&all, |(plan, setup)| {
-        check(schedules(plan, &setup.job), setup)
+        check(schedules(plan, setup), setup)
             .map(|_| ())
             .map_err(|violation| format!("{setup:?}: {violation}"))
     });

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use unisono_schedule::{
-    Collective::{self, AllReduce, AllToAll, Broadcast},
-    Job, Place, Schedule, Showing, Shown, Span, Step,
+    Collective::{self, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter},
+    Job, Place, Schedule, Showing, Shown, Span, Spread, Step,
     algorithm::{ALGORITHMS, Algorithm, Plan, find},
     check::{Fault, Policy, Setup, Violation, check},
     cost::Fabric,
@@ -226,6 +226,96 @@ fn nobody_ends_while_others_read() {
         // What is copied to slots needs none.
         let copied = wanted(collective, true, false);
         assert!(copied.scripts().iter().all(|it| !it.lanes[0].iter().any(is_settle)));
+    }
+}
+
+/// A collective by lanes among hosts of three ranks and two, whose ranks read each other's scratch.
+fn inside(collective: Collective) -> Case {
+    let algorithm = find("lanes").unwrap();
+    let plan = algorithm.plan(collective).unwrap();
+    let job = Job { spread: Spread::Of(&[0, 0, 1, 0, 1]), ..Job::new(collective, 0, 5, 6) };
+    let job = Job { shown: plan.inside(&job, 1 << 20, true), chunk: 40, ..job };
+    let (policy, writable) = (Policy::Random, u64::MAX);
+    let setup = Setup { job, uneven: None, depth: 2, in_place: false, writable, policy, seed: 1 };
+    Case { algorithm, plan, setup }
+}
+
+#[test]
+fn ranks_of_a_host_read_what_they_view() {
+    for collective in [AllGather, ReduceScatter, AllToAll] {
+        let case = inside(collective);
+        for fault in broken(&case, |all| all[1].drop(0, is_view)) {
+            assert!(matches!(fault, Fault::NotHeld(_)), "{collective:?}: {fault}");
+        }
+        for fault in broken(&case, |all| {
+            if let Step::View { shown, .. } = all[1].nth(0, is_view) {
+                shown.first.offset += 1;
+            }
+        }) {
+            assert!(matches!(fault, Fault::Views { .. }), "{collective:?}: {fault}");
+        }
+    }
+}
+
+#[test]
+fn scratch_is_shown_when_it_is_written() {
+    for collective in [ReduceScatter, AllToAll] {
+        // A rank shows its blocks before it has copied the last of them there.
+        for fault in broken(&inside(collective), |all| {
+            let place = all[3].place(0, is_show);
+            all[3].lanes[0].swap(place - 1, place);
+        }) {
+            let early =
+                matches!(fault, Fault::ReadsEarly { .. } | Fault::StillRead { .. } | Fault::Undefined { .. });
+            assert!(early, "{collective:?}: {fault}");
+        }
+    }
+}
+
+#[test]
+fn scratch_is_not_written_over_while_a_rank_of_the_host_reads_it() {
+    for collective in [ReduceScatter, AllToAll] {
+        for fault in broken(&inside(collective), |all| {
+            let place = all[1].place(0, is_show);
+            let step = Step::Copy { from: Span::input(0, 1), into: Span::scratch(0, 1) };
+            all[1].lanes[0].insert(place + 1, step);
+        }) {
+            let read = matches!(fault, Fault::ReadsEarly { .. } | Fault::StillRead { .. });
+            assert!(read, "{collective:?}: {fault}");
+        }
+    }
+}
+
+#[test]
+fn no_rank_of_a_host_ends_while_another_reads_its_scratch() {
+    for collective in [AllGather, ReduceScatter, AllToAll] {
+        let case = inside(collective);
+        let rounds = case.scripts()[0].lanes[0].iter().filter(|step| is_show(step)).count();
+        for fault in broken(&case, |all| {
+            for rank in [0, 1, 3] {
+                let last = all[rank].place(rounds - 1, is_show);
+                all[rank].lanes[0].truncate(last);
+            }
+        }) {
+            assert!(matches!(fault, Fault::EndsEarly(_)), "{collective:?}: {fault}");
+        }
+        for fault in broken(&case, |all| all[1].drop(rounds - 1, is_show)) {
+            assert!(
+                matches!(fault, Fault::Stuck(_) | Fault::Views { .. } | Fault::NotHeld(_)),
+                "{collective:?}: {fault}"
+            );
+        }
+    }
+}
+
+#[test]
+fn scratch_alone_is_shown_where_messages_go_between_hosts() {
+    for fault in broken(&inside(ReduceScatter), |all| {
+        if let Step::Show { shown } = all[0].nth(0, is_show) {
+            shown.first.place = Place::Input;
+        }
+    }) {
+        assert!(matches!(fault, Fault::Kind(_)), "{fault}");
     }
 }
 

@@ -32,9 +32,17 @@ pub(crate) struct Agreement {
     offers: Option<Offers>,
 }
 
-/// Where operands lie.
+/// What others read in place.
+enum Read {
+    /// Operands, by this plan.
+    Operands(Arc<ShownPlan>),
+    /// The scratch of ranks of a host. It always can be read, unless it cannot be mapped.
+    Scratch,
+}
+
+/// Where that lies which is read in place.
 struct Offers {
-    plan: Arc<ShownPlan>,
+    read: Read,
     /// Where those of this rank do.
     own: Offer,
     /// Whether others read operands of this rank.
@@ -78,6 +86,8 @@ pub(super) enum Agreed {
     Copied,
     /// Operands are read in place by this schedule, whose first elements are shown already.
     InPlace(CallSchedule, Rounds),
+    /// The ranks of this host read each other's scratch, and messages go between hosts.
+    Inside(Rounds),
 }
 
 impl Agreement {
@@ -86,6 +96,11 @@ impl Agreement {
         let offers = operation.shown.as_ref().map(|plan| Offers::new(comm, operation, plan));
         let agreed = offers.is_none() && comm.shared.is_open();
         (!agreed).then(|| Box::new(Self { stage: Stage::Opening, offers }))
+    }
+
+    /// What the ranks of a host agree on before they read each other's scratch.
+    pub(super) fn inside(comm: &Comm, host: &[Rank]) -> Box<Self> {
+        Box::new(Self { stage: Stage::Opening, offers: Some(Offers::inside(comm, host)) })
     }
 
     /// Does what can be done now: at most a slice.
@@ -142,25 +157,36 @@ impl Offers {
         let (collective, root) = (plan.job.collective, plan.job.root);
         let whole = collective != Collective::Broadcast;
         let reads = |rank: &Rank| *rank != comm.me && (whole || *rank == root);
-        let other = |rank| Other { rank, copies: false, input: None, output: None, shown: Shown::NOTHING };
-        let others: SmallVec<_> = (0..operation.ranks).filter(reads).map(other).collect();
-        Self {
-            own: offer(collective, operation, plan),
-            is_read: whole || comm.me == root,
-            theirs: SmallVec::from_elem(Offer::default(), others.len()),
-            others,
-            round: 0,
-            done: 0,
-            votes: false,
-            copied: None,
-            plan: Arc::clone(plan),
-        }
+        let own = offer(collective, operation, plan);
+        let is_read = whole || comm.me == root;
+        Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.ranks).filter(reads))
     }
 
-    /// The schedule in which a rank shows all its elements at once, or, if `cut`, as many as fit a slot.
-    fn schedule(&self, operation: &Operation, cut: bool) -> Box<dyn Schedule> {
-        let copies = cut.then_some(self.plan.copies);
-        self.plan.plan.make(&in_place_job(&self.plan.job, operation.size, copies))
+    fn inside(comm: &Comm, host: &[Rank]) -> Self {
+        let own = match comm.scratch.as_ref().map(Region::remote) {
+            // There is nothing to read.
+            None => Offer { kind: Offer::NEW, ..Offer::default() },
+            Some(Some(remote)) if remote.mappable => {
+                Offer { kind: Offer::NEW, input: remote.words(), ..Offer::default() }
+            }
+            Some(_) => Offer::default(),
+        };
+        Self::of(Read::Scratch, own, true, host.iter().copied().filter(|&rank| rank != comm.me))
+    }
+
+    fn of(read: Read, own: Offer, is_read: bool, others: impl Iterator<Item = Rank>) -> Self {
+        let other = |rank| Other { rank, copies: false, input: None, output: None, shown: Shown::NOTHING };
+        let others: SmallVec<_> = others.map(other).collect();
+        let theirs = SmallVec::from_elem(Offer::default(), others.len());
+        Self { read, own, is_read, others, theirs, round: 0, done: 0, votes: false, copied: None }
+    }
+
+    /// This rank's regions that others read.
+    fn regions(&self, comm: &Comm, operation: &Operation) -> SmallVec<[Region; 2]> {
+        match &self.read {
+            Read::Operands(plan) => read(plan.job.collective, operation).cloned().collect(),
+            Read::Scratch => comm.scratch.iter().cloned().collect(),
+        }
     }
 
     /// Whether this rank copies elements to its slot.
@@ -247,8 +273,8 @@ impl Offers {
                     return Ok(Some(Agreed::Messages));
                 }
                 if self.own.kind == Offer::NEW && self.is_read {
-                    for region in read(self.plan.job.collective, operation) {
-                        core.comm.shared.set_mapped_by_all(region);
+                    for region in self.regions(core.comm, operation) {
+                        core.comm.shared.set_mapped_by_all(&region);
                     }
                 }
                 return Ok(Some(self.agreed(core, operation)?));
@@ -260,17 +286,19 @@ impl Offers {
     /// Begins the round in which ranks publish where their operands lie.
     fn enter(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<(), Stop> {
         let known = |region: &Region| core.comm.shared.is_mapped_by_all(region);
-        if self.own.kind == Offer::NEW && read(self.plan.job.collective, operation).all(known) {
+        if self.own.kind == Offer::NEW && self.regions(core.comm, operation).iter().all(known) {
             self.own.kind = Offer::KNOWN;
         }
-        let all = self.others.len() + 1 == operation.ranks;
+        let all = matches!(self.read, Read::Scratch) || self.others.len() + 1 == operation.ranks;
         let unchecked = (!all).then_some((operation.number, operation.signature));
         self.round = core.enter_shared(&operation.info(0), unchecked)?;
         if let Some(own) = core.comm.shared.own() {
             access::store(own, layout::slot(self.round) + layout::OFFER, &self.own)?;
         }
-        if self.copies() {
-            let mut schedule = self.schedule(operation, true);
+        if let Read::Operands(plan) = &self.read
+            && self.copies()
+        {
+            let mut schedule = schedule(plan, operation, true);
             let shown = first(core, &mut *schedule)?;
             self.copied = Some((schedule, shown));
         }
@@ -291,7 +319,7 @@ impl Offers {
                 if view.is_some() || words == [0; 3] {
                     continue;
                 }
-                if remote.len != len as u64 {
+                if matches!(self.read, Read::Operands(_)) && remote.len != len as u64 {
                     let what = format!("an operand of {} bytes where {len} were due", remote.len);
                     return Err(core.violation(other.rank, what));
                 }
@@ -309,20 +337,29 @@ impl Offers {
     /// The schedule that all have agreed on.
     fn agreed(&mut self, core: &Core<'_>, operation: &Operation) -> Result<Agreed, Stop> {
         let copies = self.copies();
+        let others = std::mem::take(&mut self.others);
+        let plan = match &self.read {
+            Read::Operands(plan) => plan,
+            Read::Scratch => return Ok(Agreed::Inside(Rounds::inside(others))),
+        };
         let schedule = match self.copied.take() {
             Some((schedule, _)) => schedule,
             None => {
-                let mut schedule = self.schedule(operation, self.others.iter().any(|other| other.copies));
+                let mut schedule = schedule(plan, operation, others.iter().any(|other| other.copies));
                 first(core, &mut *schedule)?;
                 schedule
             }
         };
-        let others = std::mem::take(&mut self.others);
         // The calls of those that this rank reads from have been compared.
         let compared = others.len();
         let rounds = Rounds::in_place(InPlace { copies, is_read: self.is_read, others }, compared);
         Ok(Agreed::InPlace(CallSchedule::Made(schedule), rounds))
     }
+}
+
+/// The schedule in which a rank shows all its elements at once, or, if `cut`, as many as fit a slot.
+fn schedule(plan: &ShownPlan, operation: &Operation, cut: bool) -> Box<dyn Schedule> {
+    plan.plan.make(&in_place_job(&plan.job, operation.size, cut.then_some(plan.copies)))
 }
 
 /// Takes the first step of a schedule, which shows elements.

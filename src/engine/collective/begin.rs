@@ -35,9 +35,20 @@ impl Run {
             core.comm.shut_down();
             core.port.shutting_down = true;
         }
-        let shows = schedule.shows().is_some() || operation.shown.is_some();
+        let inside = matches!(schedule, CallSchedule::Inside(_));
+        let shows = inside || schedule.shows().is_some() || operation.shown.is_some();
         let may_show = shows && core.comm.shared.may_share();
-        let agreement = if may_show { Agreement::begin(core.comm, &operation) } else { None };
+        let agreement = match &schedule {
+            _ if !may_show => None,
+            CallSchedule::Inside(inside) => {
+                // The others are told where it lies, and no message may move it then.
+                let scratch = inside.shown.scratch().max(inside.messages.scratch());
+                core.provide_scratch(scratch.saturating_mul(operation.size))?;
+                core.comm.shared.set_host(&inside.host);
+                Some(Agreement::inside(core.comm, &inside.host))
+            }
+            _ => Agreement::begin(core.comm, &operation),
+        };
         let mut run = Self::new(core, operation, schedule);
         run.agreement = agreement;
         if may_show {

@@ -26,6 +26,8 @@ pub(crate) struct Rounds {
     bytes: usize,
     /// How operands are read in place; `None` if all is copied to slots.
     in_place: Option<Box<InPlace>>,
+    /// Whether messages go between hosts, and the ranks of this one read each other's scratch.
+    sends: bool,
 }
 
 /// How the operands of an operation are read.
@@ -43,7 +45,7 @@ pub(crate) struct Other {
     pub rank: Rank,
     /// Whether it copies to its slot what it shows.
     pub copies: bool,
-    /// Otherwise its operands, if they are read.
+    /// Otherwise its operands, if they are read. Where messages go between hosts: its scratch, in place of its input.
     pub input: Option<Region>,
     pub output: Option<Region>,
     /// What it shows in this round.
@@ -62,17 +64,42 @@ impl Rounds {
         Self { compared, in_place: Some(Box::new(in_place)), ..Self::default() }
     }
 
+    /// The rounds of an operation whose messages go between hosts. The calls of all ranks of this host have been compared.
+    pub(super) fn inside(others: SmallVec<[Other; 8]>) -> Self {
+        let in_place = InPlace { copies: false, is_read: true, others };
+        Self { in_place: Some(Box::new(in_place)), sends: true, ..Self::default() }
+    }
+
+    /// Whether messages go between hosts.
+    pub(super) fn sends(&self) -> bool {
+        self.sends
+    }
+
+    /// Whether a step is done by what ranks show, or by this rank alone, and not by messages.
+    pub(super) fn has(&self, step: &Step) -> bool {
+        let message = matches!(
+            step,
+            Step::Put { .. } | Step::Take { .. } | Step::Write { .. } | Step::Await { .. } | Step::Settle
+        );
+        !(self.sends && message)
+    }
+
+    /// Whether a rank shows elements to this one, and sends it no messages.
+    pub(super) fn reads(&self, from: Rank) -> bool {
+        !self.sends || self.how().is_some_and(|how| how.other(from).is_some())
+    }
+
     /// A round begins, in which this rank shows this many bytes.
     pub(super) fn begin(&mut self, round: u64, bytes: usize) {
         self.bytes = bytes;
-        if self.compared == 0 {
+        if self.compared == 0 && !self.sends {
             self.compares = round;
         }
     }
 
     /// True if not all other ranks are known to have called the same, among `ranks`.
     pub(super) fn is_unchecked(&self, ranks: usize) -> bool {
-        self.compared + 1 < ranks
+        !self.sends && self.compared + 1 < ranks
     }
 
     /// This rank views what another shows in this round. True if their calls are still to be compared.
@@ -122,7 +149,7 @@ impl Rounds {
             return Some((comm.shared.view(from)?, self.in_slot(comm.shared.number()) + span.offset * size));
         };
         let there = other.shown.within(span.offset, span.len)?;
-        let operand = if there.place == Place::Input { &other.input } else { &other.output };
+        let operand = if there.place == Place::Output { &other.output } else { &other.input };
         Some((operand.as_ref()?, there.offset * size))
     }
 

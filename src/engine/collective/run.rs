@@ -78,7 +78,7 @@ impl Run {
             moved |= core.send_control()?;
         }
         // Elements that are shown are no messages: nothing of them is under way.
-        if self.rounds.is_some() && self.ended() {
+        if self.shows_alone() && self.ended() {
             return Ok(Pass::Ended);
         }
         // No put may wait in the provider for a poll, since the next one comes only with the next call. Copied control messages that
@@ -98,6 +98,13 @@ impl Run {
         match agreement.pass(core, &self.operation)? {
             Agreed::Not { moved } => return Ok(Some(moved)),
             Agreed::Messages => self.open_windows(core)?,
+            Agreed::Inside(rounds) => {
+                if let CallSchedule::Inside(inside) = &mut self.schedule {
+                    inside.agreed = true;
+                }
+                self.rounds = Some(rounds);
+                self.open_windows(core)?;
+            }
             Agreed::Copied => self.begin_rounds(Rounds::default()),
             Agreed::InPlace(schedule, rounds) => {
                 self.schedule = schedule;
@@ -113,10 +120,16 @@ impl Run {
         match (&self.agreement, &self.rounds) {
             (Some(agreement), _) => agreement.is_ready(comm),
             (None, Some(rounds)) => self.lanes.iter().filter(|lane| !lane.ended).any(|lane| {
-                lane.step.as_ref().is_none_or(|step| rounds.waits(comm, step, lane.begun).is_empty())
+                let due = |step| rounds.has(step) && rounds.waits(comm, step, lane.begun).is_empty();
+                lane.step.as_ref().is_none_or(due)
             }),
             (None, None) => false,
         }
+    }
+
+    /// Whether elements are shown, and no messages sent.
+    fn shows_alone(&self) -> bool {
+        self.rounds.as_ref().is_some_and(|rounds| !rounds.sends())
     }
 
     /// Whether every lane has ended.
@@ -131,7 +144,9 @@ impl Run {
         }
         let mut waits = Vec::new();
         for lane in self.lanes.iter().filter(|lane| !lane.ended) {
-            if let (Some(rounds), Some(step)) = (&self.rounds, &lane.step) {
+            if let (Some(rounds), Some(step)) = (&self.rounds, &lane.step)
+                && rounds.has(step)
+            {
                 waits.extend(rounds.waits(comm, step, lane.begun));
                 continue;
             }
@@ -179,7 +194,9 @@ impl Run {
                 Some(Step::Free { from }) => self.free(core, index, from)?,
                 Some(Step::Show { shown }) => self.show(core, index, &shown)?,
                 Some(Step::View { from, shown }) => self.view(core, from, &shown)?,
-                Some(Step::Settle) if self.rounds.is_some() => self.settle_shown(core, index)?,
+                Some(Step::Settle) if self.rounds.as_ref().is_some_and(|it| !it.sends()) => {
+                    self.settle_shown(core, index)?
+                }
                 Some(Step::Settle) => core.comm.outstanding[index] == 0,
                 Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
                 None => {
@@ -238,7 +255,7 @@ impl Run {
                     return Err(core.stop("a step uses scratch that its schedule never asked for".to_owned()));
                 }
             },
-            Place::Landed(from) if self.rounds.is_some() => {
+            Place::Landed(from) if self.rounds.as_ref().is_some_and(|rounds| rounds.reads(from)) => {
                 let rounds = self.rounds.as_ref();
                 let found = rounds.and_then(|it| it.place(core.comm, from, span, self.operation.size));
                 return found.ok_or_else(|| core.stop(format!("{span:?} is not in what rank {from} shows")));

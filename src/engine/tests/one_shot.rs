@@ -19,10 +19,10 @@ use crate::{
 const LEN: usize = 6;
 
 /// What all ranks call: the collective, its elements, the root, and how it is done.
-type Planned = (Collective, usize, Rank, Way);
+pub(super) type Planned = (Collective, usize, Rank, Way);
 
 #[derive(Clone, Copy, Debug)]
-enum Way {
+pub(super) enum Way {
     OneShot,
     /// In place. The memory of these ranks, a bit for each, is plain: this many bytes of it are copied to slots at once, or all run
     /// the schedule.
@@ -30,6 +30,8 @@ enum Way {
         plain: usize,
         staged: usize,
     },
+    /// In two levels, by this algorithm: ranks of these hosts read each other's scratch.
+    Inside(&'static str, &'static [u32]),
 }
 
 /// The collectives that can be done in place.
@@ -60,9 +62,9 @@ impl Memory {
 }
 
 /// A rank in its program.
-struct Player {
-    engine: Engine,
-    rank: Rank,
+pub(super) struct Player {
+    pub(super) engine: Engine,
+    pub(super) rank: Rank,
     begun: usize,
     /// The operation under way, with its output; without an outcome if it has ended.
     current: Option<(Region, Option<Arc<Outcome>>)>,
@@ -81,7 +83,12 @@ impl Player {
     /// The same on memory that is `fixed`, or not.
     fn begin_on(&mut self, (collective, count, root, way): Planned, ranks: usize, fixed: bool) {
         let job = Job { root, chunk: 16, lanes: 3, ..Job::new(collective, self.rank, ranks, count) };
-        let call = Call { job, op: ReduceOp::Sum, algorithm: "direct" };
+        let (algorithm, spread) = match way {
+            Way::Inside(algorithm, hosts) => (algorithm, Spread::Of(hosts)),
+            _ => ("direct", Spread::Unknown),
+        };
+        let job = Job { spread, ..job };
+        let call = Call { job, op: ReduceOp::Sum, algorithm };
         let (inputs, outputs) = job.lengths().unwrap();
         let input: Vec<i64> = (0..inputs).map(|at| value(self.rank, at)).collect();
         let within = collective == Collective::Broadcast;
@@ -95,6 +102,11 @@ impl Player {
         operation.fixed = fixed;
         let plan = |algorithm: &str| find(algorithm).unwrap().plan(collective).unwrap();
         match way {
+            Way::Inside(algorithm, _) => {
+                // However few elements there are.
+                let inside = CallSchedule::inside(plan(algorithm), &job, 1 << 20, true);
+                *schedule = inside.unwrap_or_else(|| CallSchedule::Made(plan(algorithm).make(&job)));
+            }
             Way::OneShot => *schedule = CallSchedule::Recorded(Recorded::shown(plan("direct"), &job)),
             Way::InPlace { plain, staged } => {
                 let plan = plan(if collective == Collective::AllReduce { "two_shot" } else { "direct" });
@@ -144,7 +156,7 @@ impl Player {
     }
 
     /// Begins the next operation, or does a round. Checks what has ended. True if anything changed.
-    fn step(&mut self, program: &[Planned], ranks: usize) -> bool {
+    pub(super) fn step(&mut self, program: &[Planned], ranks: usize) -> bool {
         let Some((output, outcome)) = &self.current else {
             let Some(&next) = program.get(self.begun) else { return false };
             self.begin(next, ranks);
@@ -169,13 +181,13 @@ impl Player {
         true
     }
 
-    fn has_ended(&self, program: &[Planned]) -> bool {
+    pub(super) fn has_ended(&self, program: &[Planned]) -> bool {
         self.current.is_none() && self.begun == program.len()
     }
 }
 
 /// Ranks, of which one may map no memory of others but their shared slots.
-fn players(ranks: usize, blind: Option<Rank>) -> Vec<Player> {
+pub(super) fn players(ranks: usize, blind: Option<Rank>) -> Vec<Player> {
     let hub = Hub::new();
     let open = |rank| -> Box<dyn Transport> {
         let inner = Box::new(hub.open());
@@ -251,7 +263,7 @@ fn play(ranks: usize, seed: u64, stops: bool, memory: Memory) {
 }
 
 /// A rank that has not ended waits, directly or not, for the one that has stopped.
-fn assert_waits(players: &[Player], stopped: Rank, ranks: usize, seed: u64) {
+pub(super) fn assert_waits(players: &[Player], stopped: Rank, ranks: usize, seed: u64) {
     let waits = |player: &Player| {
         let running = player.engine.position().groups[0].running.clone();
         running.map_or_else(Vec::new, |running| running.waits)

@@ -190,6 +190,11 @@ impl Planner {
             }
             return Ok(PlannedCall { traits, schedule: CallSchedule::Recorded(recorded) });
         }
+        let shared = self.topology.network.shared_memory;
+        let plan = algorithm.plan(job.collective);
+        if let Some(schedule) = plan.and_then(|plan| CallSchedule::inside(plan, &job, traits.size, shared)) {
+            return Ok(PlannedCall { traits, schedule });
+        }
         let make = || {
             let schedule = algorithm.make(&job);
             schedule.ok_or_else(|| traits.argument(format!("algorithm {} cannot do it", algorithm.name)))

@@ -37,6 +37,8 @@ pub(crate) enum Sharing {
 #[derive(Debug, Default)]
 pub(crate) struct SharedSlots {
     pub(in crate::engine::comm) sharing: Sharing,
+    /// If messages go between hosts: the ranks of this host, which alone share slots.
+    pub(in crate::engine::comm) host: Option<Box<[Rank]>>,
     /// This rank's slots.
     pub(in crate::engine::comm) own: Option<Region>,
     /// The mapped slots of the others, by rank.
@@ -74,6 +76,16 @@ impl SharedSlots {
     /// All ranks are known to have called the same as this one in the latest round.
     pub(crate) fn set_checked(&mut self) {
         self.unchecked = None;
+    }
+
+    /// The ranks of this host alone share slots.
+    pub(crate) fn set_host(&mut self, host: &[Rank]) {
+        self.host.get_or_insert_with(|| host.into());
+    }
+
+    /// Whether a rank shares slots with this one, if both can.
+    pub(in crate::engine::comm) fn is_near(&self, rank: Rank) -> bool {
+        self.host.as_ref().is_none_or(|host| host.contains(&rank))
     }
 
     /// Whether slots are shared.
@@ -165,7 +177,7 @@ impl SharedSlots {
             let known = view
                 .as_ref()
                 .is_some_and(|view| access::published(view, layout::VERDICT).is_ok_and(|word| word != 0));
-            (rank != me && !known).then_some(rank)
+            (rank != me && self.is_near(rank) && !known).then_some(rank)
         };
         self.views.iter().enumerate().filter_map(waits)
     }

@@ -44,8 +44,8 @@ impl Core<'_> {
         let Self { port, comm } = self;
         let ranks = comm.members.len();
         let (mut refused, mut left) = (false, false);
-        for rank in (0..ranks).filter(|&rank| rank != comm.me) {
-            if comm.shared.views[rank].is_some() {
+        for rank in 0..ranks {
+            if rank == comm.me || !comm.shared.is_near(rank) || comm.shared.views[rank].is_some() {
                 continue;
             }
             let Some(slots) = comm.members[rank].slots else {
@@ -109,7 +109,10 @@ impl Core<'_> {
         let ranks = comm.members.len();
         comm.shared.views.resize_with(ranks, || None);
         let me = comm.me;
-        for rank in (0..ranks).filter(|&rank| rank != me) {
+        for rank in 0..ranks {
+            if rank == me || !comm.shared.is_near(rank) {
+                continue;
+            }
             comm.meets(rank)?;
             // As in the greeting, which this may overwrite before it is looked at.
             let Hello { area, .. } = comm.sent_part(rank, ControlKind::Hello)?;

@@ -5,11 +5,13 @@
 //! class. If blocks are ordered by class, then by host, then by place, what a stage moves is consecutive. Where that is not the order
 //! of ranks, blocks are copied to that order, or from it.
 
+mod shown;
+
 use std::{ops::Range, sync::Arc};
 
 use super::{FEW, Places, binomial, exchange};
 use crate::{
-    Collective, Job, Rank,
+    Collective, Job, Rank, Showing,
     algorithm::{
         Plan,
         chunks::Shape,
@@ -26,6 +28,8 @@ pub(super) struct Blocks {
     classes: usize,
     /// Whether there is one class, whose carrier is the host's leader.
     leader: bool,
+    /// Whether ranks of this host show each other their scratch.
+    shown: bool,
     max_message: usize,
     /// The ranks of this host, by place; and this rank's place.
     host: Arc<[Rank]>,
@@ -43,7 +47,7 @@ pub(super) struct Blocks {
     sizes: Vec<usize>,
     /// The number of ranks of each class on all hosts.
     totals: Vec<usize>,
-    /// The ranks by class, host and place, if that is not their order.
+    /// The ranks by class, host and place, if that is not their order or they show blocks in this order.
     order: Option<Arc<[Rank]>>,
     /// The ranks by host and place.
     by_host: Arc<[Rank]>,
@@ -73,7 +77,8 @@ impl Blocks {
             let of = |class| lists.iter().flat_map(move |host| host.iter().skip(class).step_by(classes));
             (0..classes).flat_map(of).copied()
         };
-        let order = (!by_class().eq(0..ranks)).then(|| by_class().collect());
+        let shown = job.shown == Some(Showing::InPlace);
+        let order = (shown || !by_class().eq(0..ranks)).then(|| by_class().collect());
         let exchanges = collective == Collective::AllToAll;
         let by_host = if exchanges { lists.concat().into() } else { Arc::default() };
         let across = if index == 0 { lists.iter().map(|host| host[class]).collect() } else { Arc::default() };
@@ -85,6 +90,7 @@ impl Blocks {
             count,
             classes,
             leader,
+            shown,
             max_message: chunk.min(if exchanges { host_has } else { all }),
             mates: host.iter().skip(class).step_by(classes).copied().collect(),
             host: host[..].into(),
@@ -108,9 +114,13 @@ impl Blocks {
 
     /// The position of this rank's class, and of its host in that, among all ordered blocks (elements).
     fn start(&self) -> (usize, usize) {
-        let class: usize = self.totals[..self.class()].iter().sum();
-        let host: usize = self.sizes[..self.home].iter().sum();
-        (class * self.count, (class + host) * self.count)
+        let class = self.totals[..self.class()].iter().sum::<usize>() * self.count;
+        (class, class + self.bundle())
+    }
+
+    /// The position of this host's blocks among those of this rank's class (elements).
+    fn bundle(&self) -> usize {
+        self.sizes[..self.home].iter().sum::<usize>() * self.count
     }
 
     /// The elements that all ranks have together.
@@ -243,9 +253,13 @@ impl Blocks {
         }
     }
 
+    /// The places of the sums of this host, and of those of all for this class, in a reduce_scatter.
+    fn sums(&self) -> [At; 2] {
+        [self.aside(), self.aside() + self.carried()].map(At::scratch)
+    }
+
     fn reduce_scatter(&self, stage: usize) -> Option<Part> {
-        // The sums of this host, and those of all for this class.
-        let (own, sums) = (At::scratch(self.aside()), At::scratch(self.aside() + self.carried()));
+        let [own, sums] = self.sums();
         let input = self.ordered(At::INPUT);
         match stage {
             0 => self.sorted(true),
@@ -305,9 +319,16 @@ impl Blocks {
         [first, second, second + ours]
     }
 
+    /// What leaves for each host in an all_to_all, and what comes from it (elements).
+    fn exchanged(&self) -> (Vec<usize>, Vec<usize>) {
+        let (here, own) = (self.host.len(), self.sizes[self.home]);
+        let leave = self.sizes.iter().map(|size| here * size * self.count).collect();
+        (leave, self.hosts.iter().map(|of| of * own * self.count).collect())
+    }
+
     fn all_to_all(&self, stage: usize) -> Option<Part> {
         let [came, leaves, sorted] = self.places().map(At::scratch);
-        let (here, own) = (self.host.len(), self.sizes[self.home]);
+        let here = self.host.len();
         match stage {
             0 => self.sorted(true),
             1 if self.leader => {
@@ -322,8 +343,7 @@ impl Blocks {
             }
             2 => (self.index == 0 && self.count > 0).then(|| Part::Copies(self.packed(came, leaves))),
             3 => {
-                let leave = self.sizes.iter().map(|size| here * size * self.count).collect();
-                let come = self.hosts.iter().map(|of| of * own * self.count).collect();
+                let (leave, come) = self.exchanged();
                 self.between(Lengths::Exchange(leave, come), leaves, came)
             }
             4 => (self.index == 0 && self.count > 0).then(|| Part::Copies(self.unpacked(came, sorted))),
@@ -384,6 +404,7 @@ impl Blocks {
 impl Stages for Blocks {
     fn shape(&self) -> Shape {
         let turns = match self.collective {
+            _ if self.shown => Self::SHOWN_STAGES,
             Collective::AllToAll => 6,
             Collective::AllGather | Collective::ReduceScatter => 4,
             _ => 3,
@@ -393,13 +414,14 @@ impl Stages for Blocks {
             turns,
             max_message: self.max_message,
             direct: false,
-            scratch: self.scratch(),
+            scratch: if self.shown { self.shown_scratch() } else { self.scratch() },
             shows: None,
         }
     }
 
     fn stage(&self, _: usize, stage: usize) -> Option<Part> {
         match self.collective {
+            _ if self.shown => self.shown_stage(stage),
             Collective::AllGather => self.all_gather(stage),
             Collective::ReduceScatter => self.reduce_scatter(stage),
             Collective::Gather => self.gather(stage),
