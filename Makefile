@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python test-clients test-torch-files test-judges chaos soak fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test gate check unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python test-clients test-torch-files test-judges chaos soak fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 
@@ -13,7 +13,10 @@ demo: ## installs what is missing, builds, reduces 8 B to 64 MiB among 4 ranks o
 	unisono=$$(ci/built.sh unisono --profile demo -p unisono-cli) && \
 	  "$$unisono" bench all_reduce --ranks 4 --provider tcp -b 8 -e 64M -f 2
 
-test: check unit examples python test-libfabric2 ## the whole gate: format, clippy, docs, tests, examples, doctests, the Python package, libfabric 2
+test: ## shows that the library works on this machine: all tests and doctests, the long ones in short, examples, the Python package (some 12 minutes from nothing on 2 cores)
+	@UNISONO_TEST_BRIEF=1 ci/slowest.sh $(MAKE) unit examples python
+
+gate: check unit examples python test-libfabric2 test-judges test-hosts test-verbs test-slurm test-python test-clients test-machines ## all that continuous integration runs: check, the tests in full, and each of the goals test-... but arm64 and torch-files (an hour)
 
 check: ## format, clippy with all features and with none, and docs, with warnings denied; packages as cargo publish makes them
 	@ci/setup.sh build check
@@ -29,11 +32,9 @@ check: ## format, clippy with all features and with none, and docs, with warning
 	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere PYO3_CROSS=1 PYO3_CROSS_PYTHON_VERSION=3.14t \
 	  cargo check --target-dir "$$(ci/target.sh)/docs.rs" -p unisono-python
 
-unit: ## tests and doctests; what they could not run says SKIPPED
+unit: ## tests and doctests, in full; what they could not run says SKIPPED
 	@ci/setup.sh build
-	cargo test --workspace -- --show-output
-	cargo test -p unisono --lib --features ndarray,safetensors -- tensor --show-output
-	cargo test -p unisono-files --lib --all-features -- --show-output
+	@ci/test.sh
 
 examples: ## runs every example with several ranks
 	@ci/setup.sh build
@@ -66,7 +67,7 @@ test-libfabric2: ## conformance and processes again, over libfabric 2
 chaos: ## more of the random campaign of deaths and disagreements: UNISONO_TEST_CASES (2000), UNISONO_TEST_SEED (the clock)
 	@ci/setup.sh build
 	UNISONO_TEST_CASES=$${UNISONO_TEST_CASES:-2000} UNISONO_TEST_SEED=$${UNISONO_TEST_SEED:-$$(date +%s)} \
-	  cargo test -p unisono --test processes -- campaign
+	  cargo test --workspace --test processes -- campaign
 
 soak: chaos ## what is long: chaos, UNISONO_TEST_SOAK (a million) mixed operations at 8 ranks, and PyTorch's tests with 3 and 8 ranks (hours)
 	@ci/setup.sh build python
@@ -76,8 +77,8 @@ soak: chaos ## what is long: chaos, UNISONO_TEST_SOAK (a million) mixed operatio
 
 test-hosts: ## ranks on several hosts, made of network namespaces, over libfabric 1 and 2 (needs root)
 	@ci/setup.sh build hosts
-	UNISONO_TEST_HOSTS=1 cargo test -p unisono --test hosts
-	UNISONO_TEST_HOSTS=1 cargo test -p unisono-cli --test command_line -- real_hosts:: --nocapture
+	UNISONO_TEST_HOSTS=1 cargo test --workspace --test hosts
+	UNISONO_TEST_HOSTS=1 cargo test --workspace --test command_line -- real_hosts:: --nocapture
 	@UNISONO_TEST_HOSTS=1 ci/libfabric2.sh hosts
 
 test-verbs: ## conformance, collectives and a checked bench over verbs on soft-RoCE in an emulated machine
@@ -91,7 +92,7 @@ test-machines: ## a short suite on machines of other kinds: emulated ones (socke
 
 test-judges: ## the cost model's predictions before SimGrid, which replays the same schedules
 	@ci/setup.sh build judges
-	UNISONO_TEST_JUDGES=1 cargo test -p unisono-cli --test command_line -- judges:: --show-output
+	UNISONO_TEST_JUDGES=1 cargo test --workspace --test command_line -- judges:: --show-output
 
 fuzz: ## runs the fuzz targets, each for UNISONO_FUZZ_SECONDS (30), with cargo-fuzz on a nightly toolchain
 	@ci/fuzz.sh

@@ -13,8 +13,9 @@ shopt -s nullglob
 for source in examples/*.rs examples/*/main.rs files/examples/*.rs; do
   name=$(basename "${source%/main.rs}" .rs)
   for ranks in 1 2 3; do
+    begun=$SECONDS
     if output=$(cd "$written" && timeout 120 "$unisono" run -n "$ranks" --provider tcp -- "$examples/$name" 2>&1); then
-      echo "example $name, $ranks ranks ... ok"
+      echo "ok       example $name, $ranks ranks ($((SECONDS - begun)) s)"
       passed=$((passed + 1))
     else
       echo "example $name, $ranks ranks ... FAILED with status $?"

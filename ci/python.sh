@@ -14,12 +14,13 @@ site=$target/python/site
 pytest=(-m pytest -q -rs -p no:cacheprovider --ignore python/tests/with_torch --ignore python/tests/clients)
 
 develop() {
-  local profile=dev native
+  # With an example, cargo chooses the features that it chooses for tests: what these link is not built a second time.
+  local native build=(--workspace --lib --example all_reduce)
   if [ "${1:-}" = --release ]; then
-    profile=release
+    build=(-p unisono-python --release)
     shift
   fi
-  native=$(ci/built.sh libunisono_native.so -q -p unisono-python --profile "$profile")
+  native=$(ci/built.sh libunisono_native.so -q "${build[@]}")
   ln -sfn "$native" python/unisono/_native.abi3.so
   mkdir -p "$site"
   ln -sfn "$PWD/python/unisono" "$site/unisono"
@@ -58,7 +59,7 @@ case ${1:-} in
     need tests "the Python package's tests"
     ci/setup.sh build
     develop
-    PYTHONPATH=$site "$venv/bin/python" "${pytest[@]}" python/tests "$@"
+    PYTHONPATH=$site "$venv/bin/python" "${pytest[@]}" --durations 10 python/tests "$@"
     ;;
   installed)
     wheel=$2

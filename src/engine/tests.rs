@@ -113,13 +113,28 @@ fn world<R: Send>(
     open: impl Fn() -> Box<dyn Transport>,
     each: impl Fn(Rank, &mut Engine) -> R + Sync,
 ) -> Vec<R> {
+    let results: Vec<Mutex<Option<R>>> = (0..ranks).map(|_| Mutex::default()).collect();
+    in_threads(ranks, settings, &open, &|rank, engine| {
+        let result = each(rank, engine);
+        *results[rank].lock().unwrap() = Some(result);
+    });
+    results.into_iter().map(|result| result.into_inner().unwrap().unwrap()).collect()
+}
+
+/// The same without results. It is not generic, because every test has its own closure, and threads are much to compile.
+fn in_threads(
+    ranks: usize,
+    settings: Settings,
+    open: &dyn Fn() -> Box<dyn Transport>,
+    each: &(dyn Fn(Rank, &mut Engine) + Sync),
+) {
     let contacts = Mutex::new(Vec::new());
     let met = Barrier::new(ranks);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..ranks)
             .map(|rank| {
                 let transport = open();
-                let (contacts, met, each) = (&contacts, &met, &each);
+                let (contacts, met) = (&contacts, &met);
                 scope.spawn(move || {
                     let mut engine = Engine::new(transport, rank, ranks, settings).unwrap();
                     contacts.lock().unwrap().push((rank, engine.contact()));
@@ -133,15 +148,14 @@ fn world<R: Send>(
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
                     engine.greet(&neighbours, &[]).unwrap();
                     engine.greeted(&Nobody, Duration::from_secs(60), soon()).unwrap();
-                    let result = each(rank, &mut engine);
+                    each(rank, &mut engine);
                     // No rank leaves before all are done: others may still send control messages.
                     met.wait();
-                    result
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
 }
 
 /// An operation without its memory.

@@ -82,6 +82,21 @@ fn world_over<R: Send>(
     tweak: impl Fn(&mut Config),
     each: impl Fn(ProcessGroup) -> R + Sync,
 ) -> Vec<R> {
+    let results: Vec<std::sync::Mutex<Option<R>>> = (0..ranks).map(|_| std::sync::Mutex::default()).collect();
+    in_threads(ranks, &open, &tweak, &|rank, group| {
+        let result = each(group);
+        *results[rank].lock().unwrap() = Some(result);
+    });
+    results.into_iter().map(|result| result.into_inner().unwrap().unwrap()).collect()
+}
+
+/// The same without results. It is not generic, because every test has its own closure, and threads are much to compile.
+fn in_threads(
+    ranks: usize,
+    open: &dyn Fn() -> Box<dyn Transport>,
+    tweak: &dyn Fn(&mut Config),
+    each: &(dyn Fn(usize, ProcessGroup) + Sync),
+) {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut listener = Some(listener);
@@ -94,7 +109,6 @@ fn world_over<R: Send>(
                 tweak(&mut config);
                 let transport = open();
                 let listener = listener.take();
-                let each = &each;
                 scope.spawn(move || {
                     let deadline = Instant::now() + Duration::from_secs(20);
                     let store = match listener {
@@ -102,12 +116,12 @@ fn world_over<R: Send>(
                         None => Store::join("127.0.0.1", port, &config.member(), deadline),
                     };
                     let store = store.unwrap();
-                    each(ProcessGroup::bounded(config, transport, Some(store), BOUNDS).unwrap())
+                    each(rank, ProcessGroup::bounded(config, transport, Some(store), BOUNDS).unwrap());
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
 }
 
 pub(super) fn small(config: &mut Config) {

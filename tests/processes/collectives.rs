@@ -10,6 +10,7 @@ use crate::{
     Outcome, Verdict, blocks, ensure,
     numbers::{Number, numbers, operations, small, wild},
     rank::{self, Role, config, say},
+    suite::brief,
     world::{End, TestJob, same},
 };
 
@@ -30,11 +31,6 @@ pub(crate) fn case(provider: &str, ranks: usize) -> Outcome {
         same(&ends, &format!("bits of {}:", round.name))?;
     }
     Ok(Verdict::Measured(format!("{} calls on each rank", same(&ends, "calls")?)))
-}
-
-/// True if only a few of each kind are checked, on a slow (emulated) machine.
-fn brief() -> bool {
-    std::env::var_os("UNISONO_TEST_BRIEF").is_some()
 }
 
 /// A group with its own settings.

@@ -1,9 +1,10 @@
 //! Real ranks as real processes over libfabric and shared memory: the collectives against an oracle, messages, failures, refusals at join.
 //!
 //! The suite starts itself again as the ranks, which meet at stores that it serves; `suite.rs` says over which providers.
-//! `UNISONO_TEST_RANKS` sets the numbers of ranks of the collectives, 1,2,3,4,8 by default; with `UNISONO_TEST_BRIEF` they are
-//! checked with fewer types and counts. `UNISONO_TEST_GAP` sets how many seconds apart ranks leave, 6 by default.
-//! `UNISONO_TEST_CASES` and `UNISONO_TEST_SEED` are those of the random campaign, `UNISONO_TEST_SOAK` is the number of mixed operations.
+//! `UNISONO_TEST_RANKS` sets the numbers of ranks of the collectives, 1,2,3,4,8 by default; `UNISONO_TEST_BRIEF`, as `make test` sets it, checks
+//! them among 1 to 3 ranks with fewer types and counts, and has fewer random cases and mixed operations. `UNISONO_TEST_GAP` sets how
+//! many seconds apart ranks leave, 6 by default. `UNISONO_TEST_CASES` and `UNISONO_TEST_SEED` are those of the random campaign,
+//! `UNISONO_TEST_SOAK` is the number of mixed operations.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test's own defects may end it")]
 
@@ -75,7 +76,8 @@ const ROLES: &[&[Role]] = &[
 ];
 
 fn cases(provider: &str) -> Cases {
-    let ranks = std::env::var("UNISONO_TEST_RANKS").unwrap_or_else(|_| "1,2,3,4,8".into());
+    let all = if suite::brief() { "1,2,3" } else { "1,2,3,4,8" };
+    let ranks = std::env::var("UNISONO_TEST_RANKS").unwrap_or_else(|_| all.into());
     let mut cases = suite::of(&[drops::CASES]);
     if provider == rank::DEFAULT {
         cases.extend(suite::of(&[chaos::CASES, soak::CASES]));

@@ -52,6 +52,11 @@ pub(crate) fn of(tables: &[Table]) -> Cases {
     all.map(|(name, case)| (name.to_owned(), Box::new(case) as Case)).collect()
 }
 
+/// True if few of each kind are wanted: on a slow (emulated) machine, and in `make test`.
+pub(crate) fn brief() -> bool {
+    std::env::var_os("UNISONO_TEST_BRIEF").is_some()
+}
+
 /// Runs all cases over every provider, the `waiting` ones concurrently with the others; or runs the role of this process.
 pub(crate) fn main(
     (suite, providers): (&str, &str),

@@ -26,6 +26,7 @@ use self::plan::{Fate, Field, Kind, Moment, Plan};
 use crate::{
     Outcome, Table, Verdict, ensure,
     rank::{self, Role, config, say, signal_myself},
+    suite::brief,
     world::{Result, TestJob},
 };
 
@@ -64,8 +65,9 @@ fn campaign(provider: &str) -> Outcome {
         Ok(text) => text.parse().map_err(|error| format!("{name}={text}: {error}")),
         Err(_) => Ok(default),
     };
-    // Two hundred with each libfabric, over each provider others.
+    // Two hundred with each libfabric, over each provider others; in brief the first of them.
     let (first, cases) = if provider == "tcp" { (33, 140) } else { (173, 60) };
+    let cases = if brief() { 20 } else { cases };
     let cases = number("UNISONO_TEST_CASES", cases)?;
     let first = number("UNISONO_TEST_SEED", first)?;
     let (next, rows, findings) = (AtomicU64::new(0), Mutex::new(BTreeMap::new()), Mutex::new(Vec::new()));

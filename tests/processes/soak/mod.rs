@@ -1,7 +1,7 @@
 //! Many mixed operations at 8 ranks, every result checked: all collectives, messages and objects, blocking and asynchronous, in plain
 //! and registered memory, in groups that come and go. At each tenth every rank tells what it takes of the system, which must not grow.
 //!
-//! `UNISONO_TEST_SOAK` is the number of operations (4,000), `UNISONO_TEST_SEED` the seed. `make soak` runs a million.
+//! `UNISONO_TEST_SOAK` is the number of operations (4,000, in brief 800), `UNISONO_TEST_SEED` the seed. `make soak` runs a million.
 
 mod call;
 
@@ -17,6 +17,7 @@ use crate::{
     Outcome, Table, Verdict, ensure,
     random::Random,
     rank::{self, Role, join, say},
+    suite::brief,
     world::{End, TestJob},
 };
 
@@ -145,7 +146,8 @@ fn soak(provider: &str) -> Outcome {
         Ok(text) => text.parse().map_err(|error| format!("{name}={text}: {error}")),
         Err(_) => Ok(default),
     };
-    let (seed, many) = (number("UNISONO_TEST_SEED", 32)?, number("UNISONO_TEST_SOAK", 4000)?);
+    let (seed, many) =
+        (number("UNISONO_TEST_SEED", 32)?, number("UNISONO_TEST_SOAK", if brief() { 800 } else { 4000 })?);
     ensure!(many >= 100, "UNISONO_TEST_SOAK={many}: at least 100 operations are wanted");
     let mut job = TestJob::new(provider, RANKS, 1)?;
     // A million operations take hours on two cores: 20 ms for each is far more than any needs.
