@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Builds the tests of all packages in one build and runs their programs, one more at a time than there are cores, since many mostly wait; then
-# the doctests. The output of a program comes at once when it has ended.
+# the doctests. The output of a program comes at once when it has ended. With TESTS=brief, `processes` tries fewer of each kind.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "${1:-}" = --program ]; then
   name=$2 folder=$3 program=$4 status=0
+  # Not for all: programs that the others start warn of a variable that they do not know.
+  if [ "${TESTS:-}" = brief ] && [ "$name" = processes ]; then export UNISONO_TEST_BRIEF=1; fi
   # Where `cargo test` runs it.
   said=$(cd "$folder" && "$program" --show-output 2>&1) || status=$?
   printf '== unisono%s: %s\n%s\n' "${folder#"$PWD"}" "$name" "$said"

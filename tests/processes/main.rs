@@ -1,7 +1,7 @@
 //! Real ranks as real processes over libfabric and shared memory: the collectives against an oracle, messages, failures, refusals at join.
 //!
 //! The suite starts itself again as the ranks, which meet at stores that it serves; `suite.rs` says over which providers.
-//! `UNISONO_TEST_RANKS` sets the numbers of ranks of the collectives, 1,2,3,4,8 by default; `UNISONO_TEST_BRIEF`, as `make test` sets it, checks
+//! `UNISONO_TEST_RANKS` sets the numbers of ranks of the collectives, 1,2,3,4,8 by default; `UNISONO_TEST_BRIEF`, which `make test` sets, checks
 //! them among 1 to 3 ranks with fewer types and counts, and has fewer random cases and mixed operations. `UNISONO_TEST_GAP` sets how
 //! many seconds apart ranks leave, 6 by default. `UNISONO_TEST_CASES` and `UNISONO_TEST_SEED` are those of the random campaign,
 //! `UNISONO_TEST_SOAK` is the number of mixed operations.
