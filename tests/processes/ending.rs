@@ -47,7 +47,7 @@ fn campaign(provider: &str) -> Outcome {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| u64::from(time.subsec_nanos()))
     });
     let (mut random, mut slowest) = (Random(seed), 0);
-    let cases = number("UNISONO_TEST_CASES").unwrap_or(if brief() { 9 } else { 24 });
+    let cases = number("UNISONO_TEST_CASES").unwrap_or_else(|| if brief() { 9 } else { 24 });
     for case in 0..cases {
         let message = one(provider, usize::try_from(case)?, &mut random);
         slowest =
