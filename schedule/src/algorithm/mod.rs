@@ -310,7 +310,7 @@ impl Plan {
 }
 
 /// The least bytes of all blocks of a rank that ranks of a host show each other: fewer are sent in messages by the time all agree.
-const SHOWN_INSIDE: usize = 256 << 10;
+const SHOWN_INSIDE: usize = 1 << 20;
 
 /// ⌈log2 n⌉ for n ranks: the hops until all have what one had, if each rank sends to one other in a hop.
 const fn doublings(ranks: usize) -> usize {
