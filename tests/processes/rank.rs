@@ -23,6 +23,8 @@ pub(crate) const LIMIT: &str = "PROCESSES_LIMIT";
 
 /// The variable that makes a process a rank: its role, and the role's arguments.
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
+/// The environment variable that is set where few of each kind are wanted.
+pub(crate) const BRIEF: &str = "PROCESSES_BRIEF";
 /// The stores of the groups it joins, one after the other.
 pub(crate) const STORES: &str = "PROCESSES_STORES";
 

@@ -54,8 +54,12 @@ pub(crate) fn of(tables: &[Table]) -> Cases {
 
 /// True if few of each kind are wanted: on a slow (emulated) machine, and in `make test`.
 pub(crate) fn brief() -> bool {
-    std::env::var_os("UNISONO_TEST_BRIEF").is_some()
+    [BRIEF, rank::BRIEF].iter().any(|name| std::env::var_os(name).is_some())
 }
+
+/// The variable with which it is asked for. Ranks have another, because the library warns of variables with its prefix that it does not
+/// know.
+pub(crate) const BRIEF: &str = "UNISONO_TEST_BRIEF";
 
 /// Runs all cases over every provider, the `waiting` ones concurrently with the others; or runs the role of this process.
 pub(crate) fn main(

@@ -18,7 +18,7 @@ use std::{
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use unisono::{Failure, rendezvous::StoreServer};
 
-use crate::{ensure, ports, rank};
+use crate::{ensure, ports, rank, suite};
 
 /// The longest that a process may take, far more than any needs: four ranks in an emulated machine take 90 s, and twice that on a busy
 /// host.
@@ -151,6 +151,8 @@ impl TestJob {
             .env("UNISONO_TIMEOUT", "60s")
             .env("UNISONO_JOIN_TIMEOUT", "60s")
             .env(rank::LIMIT, self.patience.as_secs().to_string())
+            .env_remove(suite::BRIEF)
+            .envs(suite::brief().then_some((rank::BRIEF, "1")))
             .envs(more.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
