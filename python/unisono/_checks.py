@@ -64,6 +64,23 @@ def tag(call: str, given: Any) -> int:
     return whole(call, "the tag", given, 0, TAG)
 
 
+def sending(call: str, to: Any, size: int, tag_given: Any, seconds: Any) -> tuple[int, int, float | None]:
+    """Destination, tag and timeout of a message."""
+    return rank(call, "to", to, size), tag(call, tag_given), timeout(call, seconds)
+
+
+def receiving(
+    call: str, from_rank: Any, size: int, tag_given: Any, seconds: Any
+) -> tuple[int | None, int, float | None]:
+    """Source, tag and timeout of a message."""
+    return source(call, from_rank, size), tag(call, tag_given), timeout(call, seconds)
+
+
+def rooted(call: str, root: Any, size: int, seconds: Any) -> tuple[int, float | None]:
+    """Root and timeout of a collective."""
+    return rank(call, "root", root, size), timeout(call, seconds)
+
+
 def numbers(call: str, name: str, given: Iterable[Any], least: int = 0, most: int = LENGTH) -> list[int]:
     """A list of whole numbers."""
     try:

@@ -19,18 +19,15 @@ from unisono._codes import (
     REDUCE_SCATTER,
     SCATTER,
 )
+from unisono._handle import Handle, beginning, nothing
 from unisono._work import Work
 
 # Lengths of blocks, of the input and the output.
 _Lengths: TypeAlias = tuple[list[int], list[int]]
 
 
-class Collectives:
-    """The collectives. A class that mixes this in sets the attributes."""
-
-    _native: _native.Group
-    rank: int
-    size: int
+class Collectives(Handle):
+    """The collectives."""
 
     # Reductions.
 
@@ -51,20 +48,13 @@ class Collectives:
         Raises `ValueError` or `TypeError` if an argument is wrong, and `unisono.Error` if the ranks' calls differ, ``timeout`` (in
         seconds; by default the group's) passes, or the group has failed.
         """
-        return self._all_reduce(False, array, op, out, timeout)
-
-    def all_reduce_async(
-        self, array: ArrayLike, op: str = "sum", *, out: ArrayLike | None = None, timeout: float | None = None
-    ) -> Work[Array]:
-        """Begins an `all_reduce`."""
-        return self._all_reduce(True, array, op, out, timeout)
-
-    def _all_reduce(self, later: bool, array: Any, op: str, out: Any, timeout: float | None) -> Any:
         given, wanted = _pair("all_reduce", array, out)
         if wanted is None:
             wanted = new("all_reduce", given.shape, given.dtype)
         described = reduction("all_reduce", given.dtype, op)
-        return self._run(later, ALL_REDUCE, described, 0, given, wanted, None, timeout, out)
+        return self._collective(ALL_REDUCE, described, 0, given, wanted, None, timeout, out)
+
+    all_reduce_async = beginning(all_reduce)
 
     def reduce(
         self,
@@ -76,28 +66,15 @@ class Collectives:
         timeout: float | None = None,
     ) -> Array | None:
         """As `all_reduce`, but only rank ``root`` gets the result; the others get ``None``, and ``out`` is not used there."""
-        return self._reduce(False, array, op, root, out, timeout)
-
-    def reduce_async(
-        self,
-        array: ArrayLike,
-        op: str = "sum",
-        root: int = 0,
-        *,
-        out: ArrayLike | None = None,
-        timeout: float | None = None,
-    ) -> Work[Array | None]:
-        """Begins a `reduce`."""
-        return self._reduce(True, array, op, root, out, timeout)
-
-    def _reduce(self, later: bool, array: Any, op: str, root: int, out: Any, timeout: float | None) -> Any:
         root = _checks.rank("reduce", "root", root, self.size)
         at_root = self.rank == root
         given, wanted = _pair("reduce", array, out if at_root else None)
         if at_root and wanted is None:
             wanted = new("reduce", given.shape, given.dtype)
         described = reduction("reduce", given.dtype, op)
-        return self._run(later, REDUCE, described, root, given, wanted, None, timeout, out)
+        return self._collective(REDUCE, described, root, given, wanted, None, timeout, out)
+
+    reduce_async = beginning(reduce)
 
     def reduce_scatter(
         self,
@@ -113,23 +90,6 @@ class Collectives:
         The blocks are of equal length, or have ``lengths``, one for each rank and the same on all ranks. Returns ``out``, or a new
         array: of an array of shape ``(ranks * k, ...)`` one of shape ``(k, ...)``. Otherwise as `all_reduce`.
         """
-        return self._reduce_scatter(False, array, op, out, lengths, timeout)
-
-    def reduce_scatter_async(
-        self,
-        array: ArrayLike,
-        op: str = "sum",
-        *,
-        out: ArrayLike | None = None,
-        lengths: Sequence[int] | None = None,
-        timeout: float | None = None,
-    ) -> Work[Array]:
-        """Begins a `reduce_scatter`."""
-        return self._reduce_scatter(True, array, op, out, lengths, timeout)
-
-    def _reduce_scatter(
-        self, later: bool, array: Any, op: str, out: Any, lengths: Any, timeout: float | None
-    ) -> Any:
         call = "reduce_scatter"
         given = read(call, array)
         described = reduction(call, given.dtype, op)
@@ -144,7 +104,9 @@ class Collectives:
         else:
             rows = self._share(call, given) if blocks is None else blocks[self.rank]
             wanted = new(call, (rows, *given.shape[1:]), given.dtype)
-        return self._run(later, REDUCE_SCATTER, described, 0, given, wanted, known, timeout, out)
+        return self._collective(REDUCE_SCATTER, described, 0, given, wanted, known, timeout, out)
+
+    reduce_scatter_async = beginning(reduce_scatter)
 
     # From one rank to all.
 
@@ -154,18 +116,13 @@ class Collectives:
         The arrays have the same type and number of elements on all ranks. Raises as `all_reduce`; see `broadcast_tensors` for arrays
         whose shape only the root knows.
         """
-        return self._broadcast(False, array, root, timeout)
-
-    def broadcast_async(self, array: ArrayLike, root: int = 0, *, timeout: float | None = None) -> Work[Any]:
-        """Begins a `broadcast`."""
-        return self._broadcast(True, array, root, timeout)
-
-    def _broadcast(self, later: bool, array: Any, root: int, timeout: float | None) -> Any:
         root = _checks.rank("broadcast", "root", root, self.size)
         at_root = self.rank == root
         operand = read("broadcast", array) if at_root else write("broadcast", array, False)
         described = movement("broadcast", operand.dtype)
-        return self._run(later, BROADCAST, described, root, None, operand, None, timeout, array)
+        return self._collective(BROADCAST, described, root, None, operand, None, timeout, array)
+
+    broadcast_async = beginning(broadcast)
 
     def scatter(
         self,
@@ -182,23 +139,6 @@ class Collectives:
         root, and ``lengths`` too, but all ranks give some or none does. Raises as `all_reduce`; see `scatter_tensor` for blocks whose
         shape only the root knows.
         """
-        return self._scatter(False, array, out, root, lengths, timeout)
-
-    def scatter_async(
-        self,
-        array: ArrayLike | None,
-        out: ArrayLike,
-        root: int = 0,
-        *,
-        lengths: Sequence[int] | None = None,
-        timeout: float | None = None,
-    ) -> Work[Any]:
-        """Begins a `scatter`."""
-        return self._scatter(True, array, out, root, lengths, timeout)
-
-    def _scatter(
-        self, later: bool, array: Any, out: Any, root: int, lengths: Any, timeout: float | None
-    ) -> Any:
         call = "scatter"
         root = _checks.rank(call, "root", root, self.size)
         known: _Lengths | None
@@ -211,7 +151,9 @@ class Collectives:
             given, wanted = None, write(call, out, False)
             known = None if lengths is None else ([], [])
         described = movement(call, wanted.dtype)
-        return self._run(later, SCATTER, described, root, given, wanted, known, timeout, out)
+        return self._collective(SCATTER, described, root, given, wanted, known, timeout, out)
+
+    scatter_async = beginning(scatter)
 
     # From all ranks.
 
@@ -234,24 +176,12 @@ class Collectives:
 
         Raises as `all_reduce`; see `all_gather_tensor` for lengths that are not known.
         """
-        return self._all_gather(False, array, out, lengths, timeout)
-
-    def all_gather_async(
-        self,
-        array: ArrayLike,
-        *,
-        out: ArrayLike | None = None,
-        lengths: Sequence[int] | None = None,
-        timeout: float | None = None,
-    ) -> Work[Array]:
-        """Begins an `all_gather`."""
-        return self._all_gather(True, array, out, lengths, timeout)
-
-    def _all_gather(self, later: bool, array: Any, out: Any, lengths: Any, timeout: float | None) -> Any:
         given = read("all_gather", array)
         wanted, known = self._gathered("all_gather", given, out, lengths)
         described = movement("all_gather", given.dtype)
-        return self._run(later, ALL_GATHER, described, 0, given, wanted, known, timeout, out)
+        return self._collective(ALL_GATHER, described, 0, given, wanted, known, timeout, out)
+
+    all_gather_async = beginning(all_gather)
 
     def gather(
         self,
@@ -265,23 +195,6 @@ class Collectives:
         """As `all_gather`, but only rank ``root`` gets the result; the others get ``None``, and ``out`` and the values of ``lengths`` are
         not used there. All ranks give lengths, or none does.
         """
-        return self._gather(False, array, root, out, lengths, timeout)
-
-    def gather_async(
-        self,
-        array: ArrayLike,
-        root: int = 0,
-        *,
-        out: ArrayLike | None = None,
-        lengths: Sequence[int] | None = None,
-        timeout: float | None = None,
-    ) -> Work[Array | None]:
-        """Begins a `gather`."""
-        return self._gather(True, array, root, out, lengths, timeout)
-
-    def _gather(
-        self, later: bool, array: Any, root: int, out: Any, lengths: Any, timeout: float | None
-    ) -> Any:
         root = _checks.rank("gather", "root", root, self.size)
         given = read("gather", array)
         known: _Lengths | None
@@ -291,7 +204,9 @@ class Collectives:
         else:
             wanted, known = None, None if lengths is None else ([], [])
         described = movement("gather", given.dtype)
-        return self._run(later, GATHER, described, root, given, wanted, known, timeout, out)
+        return self._collective(GATHER, described, root, given, wanted, known, timeout, out)
+
+    gather_async = beginning(gather)
 
     def all_to_all(
         self,
@@ -308,58 +223,40 @@ class Collectives:
         ``recv_lengths``. Returns ``out``, or a new array: of the shape of ``array``, except that the first dimension is
         ``sum(recv_lengths)`` if there are any. With ``out=array`` the result replaces the array. Raises as `all_reduce`.
         """
-        return self._all_to_all(False, array, out, send_lengths, recv_lengths, timeout)
-
-    def all_to_all_async(
-        self,
-        array: ArrayLike,
-        *,
-        out: ArrayLike | None = None,
-        send_lengths: Sequence[int] | None = None,
-        recv_lengths: Sequence[int] | None = None,
-        timeout: float | None = None,
-    ) -> Work[Array]:
-        """Begins an `all_to_all`."""
-        return self._all_to_all(True, array, out, send_lengths, recv_lengths, timeout)
-
-    def _all_to_all(
-        self, later: bool, array: Any, out: Any, sends: Any, receives: Any, timeout: float | None
-    ) -> Any:
         call = "all_to_all"
         given, wanted = _pair(call, array, out)
-        if (sends is None) != (receives is None):
-            raise ValueError(f"{call}: give both send_lengths and recv_lengths, or neither")
-        if sends is None:
+        known: _Lengths | None
+        if send_lengths is None and recv_lengths is None:
             known, shape = None, given.shape
             self._share(call, given)
+        elif send_lengths is None or recv_lengths is None:
+            raise ValueError(f"{call}: give both send_lengths and recv_lengths, or neither")
         else:
-            sends = self._rows(call, "send_lengths", sends)
-            receives = self._rows(call, "recv_lengths", receives)
+            sends = self._rows(call, "send_lengths", send_lengths)
+            receives = self._rows(call, "recv_lengths", recv_lengths)
             known = (self._blocks(call, given, sends), self._blocks(call, given, receives))
             shape = (sum(receives), *given.shape[1:])
         if wanted is None:
             wanted = new(call, shape, given.dtype)
         described = movement(call, given.dtype)
-        return self._run(later, ALL_TO_ALL, described, 0, given, wanted, known, timeout, out)
+        return self._collective(ALL_TO_ALL, described, 0, given, wanted, known, timeout, out)
+
+    all_to_all_async = beginning(all_to_all)
 
     # Nothing.
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Returns when all ranks have called it. Raises as `all_reduce`."""
         timeout = _checks.timeout("barrier", timeout)
-        self._native.collective(BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
+        begun = self._run(BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
+        return None if begun is None else Work(begun, nothing)  # type: ignore[return-value]
 
-    def barrier_async(self, *, timeout: float | None = None) -> Work[None]:
-        """Begins a `barrier`."""
-        timeout = _checks.timeout("barrier", timeout)
-        native = self._native.collective_async(BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
-        return Work(native, lambda _: None)
+    barrier_async = beginning(barrier)
 
     # How they run.
 
-    def _run(
+    def _collective(
         self,
-        later: bool,
         code: int,
         described: tuple[int, int, float],
         root: int,
@@ -369,22 +266,15 @@ class Collectives:
         timeout: float | None,
         out: Any,
     ) -> Any:
-        """Runs a collective, or begins it. Its result is ``out``, or the array of the operand that is written."""
+        """Makes a call. Its result is ``out``, or the array of the operand that is written."""
         if timeout is not None:
             timeout = _checks.timeout(_native.COLLECTIVES[code], timeout)
         element, op, factor = described
         source = None if given is None else given.view
         target = None if wanted is None else wanted.view
         keep = (source, target)
-        if not later:
-            self._native.collective(
-                code, element, op, factor, root, source, target, lengths, False, timeout, keep
-            )
-            return _result(wanted, out)
-        native = self._native.collective_async(
-            code, element, op, factor, root, source, target, lengths, False, timeout, keep
-        )
-        return Work(native, lambda _: _result(wanted, out))
+        begun = self._run(code, element, op, factor, root, source, target, lengths, False, timeout, keep)
+        return _result(wanted, out) if begun is None else Work(begun, lambda _: _result(wanted, out))
 
     def _gathered(
         self, call: str, given: Operand, out: Any, lengths: Sequence[int] | None

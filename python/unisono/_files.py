@@ -7,6 +7,7 @@ import pathlib
 from typing import NamedTuple
 
 from unisono import _checks, _native
+from unisono._handle import Handle
 
 
 class Delivered(NamedTuple):
@@ -22,16 +23,13 @@ class Delivered(NamedTuple):
     """Whether this rank has written it. If not, it was there, or another rank has written it into the same directory."""
 
 
-class Files:
-    """The calls of files. A class that mixes this in sets the attributes.
+class Files(Handle):
+    """The calls of files.
 
     A file is sent in pieces, each with a checksum, and appears under its name only when it is whole, on the disks of all ranks. A call
     that was interrupted is resumed by the next with the same file. What goes wrong with a file is a `unisono.Error` on all ranks
     that take part, and the group still works.
     """
-
-    _native: _native.Group
-    size: int
 
     def broadcast_file(
         self, file: str | os.PathLike[str], directory: str | os.PathLike[str], root: int = 0

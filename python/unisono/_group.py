@@ -76,7 +76,17 @@ def init(
     return Group(native, pickle, world=True)
 
 
-class Group(Collectives, Messages, Objects, Tensors, Files):
+class _Calls(Collectives, Messages, Objects, Tensors):
+    """The calls that have two forms."""
+
+
+class _Asynchronous(_Calls):
+    """The handle whose calls return a `Work`."""
+
+    _waits = False
+
+
+class Group(_Calls, Files):
     """A group of ranks, as one rank sees it: the world (`init`), or a part of it (`split`, `new_group`, `create_group`).
 
     Every rank makes the same collective calls in the same order. A call returns when this rank's part is done; the call of the same
@@ -91,13 +101,9 @@ class Group(Collectives, Messages, Objects, Tensors, Files):
 
     def __init__(self, native: _native.Group, pickle: bool, *, world: bool = False) -> None:
         """Not for use by others: see `init`."""
-        self._native = native
-        self._pickle = pickle
+        super().__init__(native, pickle)
+        self._asynchronous = _Asynchronous(native, pickle)
         self._world = world
-        self.rank: int = native.rank
-        """This process's rank in the group, from 0."""
-        self.size: int = native.size
-        """The number of ranks."""
         self.members: list[int] = native.members
         """The ranks in the world of all members, in the order of their ranks in the group."""
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from unisono import _checks, _native
+from unisono import _checks
 from unisono._arrays import ArrayLike, elements, read, write
-from unisono._work import Work
+from unisono._handle import Handle, beginning, nothing
 
 
-class Messages:
-    """The messages. A class that mixes this in sets the attributes."""
-
-    _native: _native.Group
-    size: int
+class Messages(Handle):
+    """The messages."""
 
     def send(self, array: ArrayLike, to: int, tag: int = 0, *, timeout: float | None = None) -> None:
         """Sends an array to a rank, which receives it by `recv` with the same tag; returns when the array may be changed.
@@ -22,18 +19,13 @@ class Messages:
         argument is wrong, and `unisono.Error` if the receiver takes another type or length, ``timeout`` (in seconds; by default the
         group's) passes, two ranks wait for each other, or the group has failed.
         """
-        self.send_async(array, to, tag, timeout=timeout).wait()
-
-    def send_async(
-        self, array: ArrayLike, to: int, tag: int = 0, *, timeout: float | None = None
-    ) -> Work[None]:
-        """Begins a `send`."""
         given = read("send", array)
         element = elements("send", given.dtype).element
-        to, tag = _checks.rank("send", "to", to, self.size), _checks.tag("send", tag)
-        timeout = _checks.timeout("send", timeout)
-        native = self._native.send_async(element, given.view, to, tag, timeout, given.view)
-        return Work(native, lambda _: None)
+        to, tag, timeout = _checks.sending("send", to, self.size, tag, timeout)
+        view = given.view
+        return self._result(self._native.send_async(element, view, to, tag, timeout, view), nothing)
+
+    send_async = beginning(send)
 
     def recv(
         self, out: ArrayLike, source: int | None = None, tag: int = 0, *, timeout: float | None = None
@@ -41,12 +33,6 @@ class Messages:
         """Receives an array into ``out``, which has the sender's type and number of elements: from a rank or, if ``source`` is ``None``,
         from any. Returns the sender. Raises as `send`; see `recv_tensors` for arrays whose shape only the sender knows.
         """
-        return self.recv_async(out, source, tag, timeout=timeout).wait()
-
-    def recv_async(
-        self, out: ArrayLike, source: int | None = None, tag: int = 0, *, timeout: float | None = None
-    ) -> Work[int]:
-        """Begins a `recv`."""
         wanted = write("recv", out, False)
         element = elements("recv", wanted.dtype).element
 
@@ -54,10 +40,11 @@ class Messages:
             wanted.finish()
             return int(sender)
 
-        source, tag = _checks.source("recv", source, self.size), _checks.tag("recv", tag)
-        timeout = _checks.timeout("recv", timeout)
-        native = self._native.recv_async(element, wanted.view, source, tag, timeout, wanted.view)
-        return Work(native, finish)
+        source, tag, timeout = _checks.receiving("recv", source, self.size, tag, timeout)
+        view = wanted.view
+        return self._result(self._native.recv_async(element, view, source, tag, timeout, view), finish)
+
+    recv_async = beginning(recv)
 
     def send_recv(
         self,

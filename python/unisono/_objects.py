@@ -11,16 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from unisono import _checks, _native
-from unisono._work import Work
+from unisono._handle import Handle, beginning, nothing
 
 
-class Objects:
-    """The calls of objects. A class that mixes this in sets the attributes."""
-
-    _native: _native.Group
-    _pickle: bool
-    rank: int
-    size: int
+class Objects(Handle):
+    """The calls of objects."""
 
     def broadcast_object(
         self, value: Any = None, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
@@ -37,54 +32,42 @@ class Objects:
 
             settings = group.broadcast_object({"rate": 0.1} if group.rank == 0 else None)
         """
-        return self.broadcast_object_async(value, root, pickle=pickle, timeout=timeout).wait()
-
-    def broadcast_object_async(
-        self, value: Any = None, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
-    ) -> Work[Any]:
-        """Begins a `broadcast_object`."""
         call = "broadcast_object"
-        root = _checks.rank(call, "root", root, self.size)
-        timeout = _checks.timeout(call, timeout)
+        root, timeout = _checks.rooted(call, root, self.size, timeout)
         pickled = self._pickled(pickle)
         given = _packed(value, pickled) if self.rank == root else None
-        native = _native.broadcast_object(self._native, given, root, timeout)
         # The root gets what arrives at the others, which a change to the value meanwhile would not change.
-        return Work(native, lambda got: self._unpacked(call, got, root, pickled))
+        finish = lambda got: self._unpacked(call, got, root, pickled)
+        return self._result(_native.broadcast_object(self._native, given, root, timeout), finish)
+
+    broadcast_object_async = beginning(broadcast_object)
 
     def gather_object(
         self, value: Any, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
     ) -> list[Any] | None:
         """Returns the list of all ranks' values, in the order of ranks, on rank ``root``, and ``None`` on the others. As
         `broadcast_object`."""
-        return self.gather_object_async(value, root, pickle=pickle, timeout=timeout).wait()
-
-    def gather_object_async(
-        self, value: Any, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
-    ) -> Work[list[Any] | None]:
-        """Begins a `gather_object`."""
         call = "gather_object"
-        root = _checks.rank(call, "root", root, self.size)
-        timeout = _checks.timeout(call, timeout)
+        root, timeout = _checks.rooted(call, root, self.size, timeout)
         pickled = self._pickled(pickle)
-        native = _native.gather_object(self._native, _packed(value, pickled), root, timeout)
-        return Work(native, self._lister(call, pickled))
+        given = _packed(value, pickled)
+        native = _native.gather_object(self._native, given, root, timeout)
+        return self._result(native, self._lister(call, pickled))
+
+    gather_object_async = beginning(gather_object)
 
     def all_gather_object(
         self, value: Any, *, pickle: bool | None = None, timeout: float | None = None
     ) -> list[Any]:
         """Returns the list of all ranks' values, in the order of ranks, on every rank. As `broadcast_object`."""
-        return self.all_gather_object_async(value, pickle=pickle, timeout=timeout).wait()
-
-    def all_gather_object_async(
-        self, value: Any, *, pickle: bool | None = None, timeout: float | None = None
-    ) -> Work[list[Any]]:
-        """Begins an `all_gather_object`."""
         call = "all_gather_object"
         timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
-        native = _native.all_gather_object(self._native, _packed(value, pickled), timeout)
-        return Work(native, self._lister(call, pickled))
+        given = _packed(value, pickled)
+        native = _native.all_gather_object(self._native, given, timeout)
+        return self._result(native, self._lister(call, pickled))
+
+    all_gather_object_async = beginning(all_gather_object)
 
     def scatter_object(
         self,
@@ -95,43 +78,27 @@ class Objects:
         timeout: float | None = None,
     ) -> Any:
         """Returns the value of rank ``root``'s ``values`` that belongs to this rank: there is one for each. As `broadcast_object`."""
-        return self.scatter_object_async(values, root, pickle=pickle, timeout=timeout).wait()
-
-    def scatter_object_async(
-        self,
-        values: Sequence[Any] | None = None,
-        root: int = 0,
-        *,
-        pickle: bool | None = None,
-        timeout: float | None = None,
-    ) -> Work[Any]:
-        """Begins a `scatter_object`."""
         call = "scatter_object"
-        root = _checks.rank(call, "root", root, self.size)
-        timeout = _checks.timeout(call, timeout)
+        root, timeout = _checks.rooted(call, root, self.size, timeout)
         pickled = self._pickled(pickle)
         given = None
         if self.rank == root and values is not None:
             given = [_packed(value, pickled) for value in values]
-        native = _native.scatter_object(self._native, given, root, timeout)
-        return Work(native, lambda got: self._unpacked(call, got, root, pickled))
+        finish = lambda got: self._unpacked(call, got, root, pickled)
+        return self._result(_native.scatter_object(self._native, given, root, timeout), finish)
+
+    scatter_object_async = beginning(scatter_object)
 
     def send_object(
         self, value: Any, to: int, tag: int = 0, *, pickle: bool | None = None, timeout: float | None = None
     ) -> None:
         """Sends a value to a rank, which receives it by `recv_object` with the same tag. As `broadcast_object`."""
-        self.send_object_async(value, to, tag, pickle=pickle, timeout=timeout).wait()
-
-    def send_object_async(
-        self, value: Any, to: int, tag: int = 0, *, pickle: bool | None = None, timeout: float | None = None
-    ) -> Work[None]:
-        """Begins a `send_object`."""
         call = "send_object"
-        to = _checks.rank(call, "to", to, self.size)
-        tag = _checks.tag(call, tag)
-        timeout = _checks.timeout(call, timeout)
+        to, tag, timeout = _checks.sending(call, to, self.size, tag, timeout)
         given = _packed(value, self._pickled(pickle))
-        return Work(_native.send_object(self._native, given, to, tag, timeout), lambda _: None)
+        return self._result(_native.send_object(self._native, given, to, tag, timeout), nothing)
+
+    send_object_async = beginning(send_object)
 
     def recv_object(
         self,
@@ -142,24 +109,13 @@ class Objects:
         timeout: float | None = None,
     ) -> tuple[Any, int]:
         """Receives a value from a rank or, if ``source`` is ``None``, from any. Returns it and its sender. As `broadcast_object`."""
-        return self.recv_object_async(source, tag, pickle=pickle, timeout=timeout).wait()
-
-    def recv_object_async(
-        self,
-        source: int | None = None,
-        tag: int = 0,
-        *,
-        pickle: bool | None = None,
-        timeout: float | None = None,
-    ) -> Work[tuple[Any, int]]:
-        """Begins a `recv_object`."""
         call = "recv_object"
-        source = _checks.source(call, source, self.size)
-        tag = _checks.tag(call, tag)
-        timeout = _checks.timeout(call, timeout)
+        source, tag, timeout = _checks.receiving(call, source, self.size, tag, timeout)
         pickled = self._pickled(pickle)
-        native = _native.recv_object(self._native, source, tag, timeout)
-        return Work(native, lambda got: (self._unpacked(call, got[0], got[1], pickled), got[1]))
+        finish = lambda got: (self._unpacked(call, got[0], got[1], pickled), got[1])
+        return self._result(_native.recv_object(self._native, source, tag, timeout), finish)
+
+    recv_object_async = beginning(recv_object)
 
     def _pickled(self, pickle: bool | None) -> bool:
         return self._pickle if pickle is None else pickle

@@ -7,15 +7,11 @@ from typing import Any
 
 from unisono import _checks, _native
 from unisono._arrays import Array, ArrayLike, described, taken
-from unisono._work import Work
+from unisono._handle import Handle, beginning, nothing
 
 
-class Tensors:
-    """The calls of tensors. A class that mixes this in sets the attributes."""
-
-    _native: _native.Group
-    rank: int
-    size: int
+class Tensors(Handle):
+    """The calls of tensors."""
 
     # Lists of tensors.
 
@@ -25,92 +21,66 @@ class Tensors:
         """Sends arrays of any shapes to a rank, which receives them by `recv_tensors` with the same tag.
 
         The types are the twelve numeric ones of 8 to 64 bits that the library reduces; others are a `TypeError`. The arrays are copied
-        once before they are sent. Otherwise as `send`::
+        once, and may be changed when `send_tensors_async` returns. Otherwise as `send`::
 
             if group.rank == 0:
                 group.send_tensors([weights, biases], to=1)
             elif group.rank == 1:
                 (weights, biases), sender = group.recv_tensors()
         """
-        self.send_tensors_async(arrays, to, tag, timeout=timeout).wait()
-
-    def send_tensors_async(
-        self, arrays: Iterable[ArrayLike], to: int, tag: int = 0, *, timeout: float | None = None
-    ) -> Work[None]:
-        """Begins a `send_tensors`. The arrays may be changed when this returns."""
         call = "send_tensors"
-        to = _checks.rank(call, "to", to, self.size)
-        tag = _checks.tag(call, tag)
-        timeout = _checks.timeout(call, timeout)
+        to, tag, timeout = _checks.sending(call, to, self.size, tag, timeout)
         given = [described(call, array) for array in arrays]
-        return Work(_native.send_tensors(self._native, given, to, tag, timeout), lambda _: None)
+        return self._result(_native.send_tensors(self._native, given, to, tag, timeout), nothing)
+
+    send_tensors_async = beginning(send_tensors)
 
     def recv_tensors(
         self, source: int | None = None, tag: int = 0, *, timeout: float | None = None
     ) -> tuple[list[Array], int]:
         """Receives a list of arrays from a rank or, if ``source`` is ``None``, from any. Returns it and the sender."""
-        return self.recv_tensors_async(source, tag, timeout=timeout).wait()
-
-    def recv_tensors_async(
-        self, source: int | None = None, tag: int = 0, *, timeout: float | None = None
-    ) -> Work[tuple[list[Array], int]]:
-        """Begins a `recv_tensors`."""
         call = "recv_tensors"
-        source = _checks.source(call, source, self.size)
-        tag = _checks.tag(call, tag)
-        timeout = _checks.timeout(call, timeout)
-        native = _native.recv_tensors(self._native, source, tag, timeout)
-        return Work(native, lambda got: (_all_taken(got[0]), got[1]))
+        source, tag, timeout = _checks.receiving(call, source, self.size, tag, timeout)
+        finish = lambda got: (_all_taken(got[0]), got[1])
+        return self._result(_native.recv_tensors(self._native, source, tag, timeout), finish)
+
+    recv_tensors_async = beginning(recv_tensors)
 
     def broadcast_tensors(
         self, arrays: Iterable[ArrayLike] | None = None, root: int = 0, *, timeout: float | None = None
     ) -> list[Array]:
         """Returns rank ``root``'s list of arrays, of any shapes, on every rank; ``arrays`` is not used on the others. As `send_tensors`."""
-        return self.broadcast_tensors_async(arrays, root, timeout=timeout).wait()
-
-    def broadcast_tensors_async(
-        self, arrays: Iterable[ArrayLike] | None = None, root: int = 0, *, timeout: float | None = None
-    ) -> Work[list[Array]]:
-        """Begins a `broadcast_tensors`."""
         call = "broadcast_tensors"
-        root = _checks.rank(call, "root", root, self.size)
-        timeout = _checks.timeout(call, timeout)
+        root, timeout = _checks.rooted(call, root, self.size, timeout)
         given = None
         if self.rank == root and arrays is not None:
             given = [described(call, array) for array in arrays]
-        return Work(_native.broadcast_tensors(self._native, given, root, timeout), _all_taken)
+        return self._result(_native.broadcast_tensors(self._native, given, root, timeout), _all_taken)
+
+    broadcast_tensors_async = beginning(broadcast_tensors)
 
     def gather_tensors(
         self, arrays: Iterable[ArrayLike], root: int = 0, *, timeout: float | None = None
     ) -> list[list[Array]] | None:
         """Returns a list of arrays for each rank, in the order of ranks, on rank ``root``, and ``None`` on the others. The lists may differ
         in length, and the arrays in type and shape. As `send_tensors`."""
-        return self.gather_tensors_async(arrays, root, timeout=timeout).wait()
-
-    def gather_tensors_async(
-        self, arrays: Iterable[ArrayLike], root: int = 0, *, timeout: float | None = None
-    ) -> Work[list[list[Array]] | None]:
-        """Begins a `gather_tensors`."""
         call = "gather_tensors"
-        root = _checks.rank(call, "root", root, self.size)
-        timeout = _checks.timeout(call, timeout)
+        root, timeout = _checks.rooted(call, root, self.size, timeout)
         given = [described(call, array) for array in arrays]
-        return Work(_native.gather_tensors(self._native, given, root, timeout), _lists)
+        return self._result(_native.gather_tensors(self._native, given, root, timeout), _lists)
+
+    gather_tensors_async = beginning(gather_tensors)
 
     def all_gather_tensors(
         self, arrays: Iterable[ArrayLike], *, timeout: float | None = None
     ) -> list[list[Array]]:
         """As `gather_tensors`, with the result on every rank."""
-        return self.all_gather_tensors_async(arrays, timeout=timeout).wait()
-
-    def all_gather_tensors_async(
-        self, arrays: Iterable[ArrayLike], *, timeout: float | None = None
-    ) -> Work[list[list[Array]]]:
-        """Begins an `all_gather_tensors`."""
         call = "all_gather_tensors"
         timeout = _checks.timeout(call, timeout)
         given = [described(call, array) for array in arrays]
-        return Work(_native.all_gather_tensors(self._native, given, timeout), _lists)
+        return self._result(_native.all_gather_tensors(self._native, given, timeout), _lists)
+
+    all_gather_tensors_async = beginning(all_gather_tensors)
 
     # One tensor, whose parts are on the ranks.
 
@@ -126,30 +96,17 @@ class Tensors:
     ) -> Array:
         """Splits rank ``root``'s array and returns this rank's part; the others need not know type and shape.
 
-        It is split along ``axis`` (negative: counted from the last), as ``numpy.array_split`` does: into lengths that differ by at most 1; or before each of the
-        ``indices``, one fewer than there are ranks; or a matrix into a grid of ``blocks`` (rows, columns), row by row. As `send_tensors`.
+        It is split along ``axis`` (negative: counted from the last), as ``numpy.array_split`` does: into lengths that differ by at
+        most 1; or before each of the ``indices``, one fewer than there are ranks; or a matrix into a grid of ``blocks`` (rows, columns), row
+        by row. As `send_tensors`.
         """
-        return self.scatter_tensor_async(
-            array, root, axis=axis, indices=indices, blocks=blocks, timeout=timeout
-        ).wait()
-
-    def scatter_tensor_async(
-        self,
-        array: ArrayLike | None = None,
-        root: int = 0,
-        *,
-        axis: int = 0,
-        indices: Sequence[int] | None = None,
-        blocks: tuple[int, int] | None = None,
-        timeout: float | None = None,
-    ) -> Work[Array]:
-        """Begins a `scatter_tensor`."""
         call = "scatter_tensor"
-        root = _checks.rank(call, "root", root, self.size)
-        timeout = _checks.timeout(call, timeout)
+        root, timeout = _checks.rooted(call, root, self.size, timeout)
         given = described(call, array) if self.rank == root and array is not None else None
         split = _split(call, given, axis, indices, blocks)
-        return Work(_native.scatter_tensor(self._native, given, split, root, timeout), taken)
+        return self._result(_native.scatter_tensor(self._native, given, split, root, timeout), taken)
+
+    scatter_tensor_async = beginning(scatter_tensor)
 
     def gather_tensor(
         self,
@@ -165,25 +122,14 @@ class Tensors:
         They are concatenated along ``axis``, in which they may differ in length; or are the ``blocks`` (rows, columns) of a matrix, row by
         row. Raises `ValueError` on all ranks if the parts do not fit together: the group still works. Otherwise as `send_tensors`.
         """
-        return self.gather_tensor_async(part, root, axis=axis, blocks=blocks, timeout=timeout).wait()
-
-    def gather_tensor_async(
-        self,
-        part: ArrayLike,
-        root: int = 0,
-        *,
-        axis: int = 0,
-        blocks: tuple[int, int] | None = None,
-        timeout: float | None = None,
-    ) -> Work[Array | None]:
-        """Begins a `gather_tensor`."""
         call = "gather_tensor"
-        root = _checks.rank(call, "root", root, self.size)
-        timeout = _checks.timeout(call, timeout)
+        root, timeout = _checks.rooted(call, root, self.size, timeout)
         given = described(call, part)
         split = _split(call, given, axis, None, blocks)
-        native = _native.gather_tensor(self._native, given, split, root, timeout)
-        return Work(native, lambda got: None if got is None else taken(got))
+        finish = lambda got: None if got is None else taken(got)
+        return self._result(_native.gather_tensor(self._native, given, split, root, timeout), finish)
+
+    gather_tensor_async = beginning(gather_tensor)
 
     def all_gather_tensor(
         self,
@@ -197,22 +143,13 @@ class Tensors:
 
         everything = group.all_gather_tensor(numpy.arange(group.rank))
         """
-        return self.all_gather_tensor_async(part, axis=axis, blocks=blocks, timeout=timeout).wait()
-
-    def all_gather_tensor_async(
-        self,
-        part: ArrayLike,
-        *,
-        axis: int = 0,
-        blocks: tuple[int, int] | None = None,
-        timeout: float | None = None,
-    ) -> Work[Array]:
-        """Begins an `all_gather_tensor`."""
         call = "all_gather_tensor"
         timeout = _checks.timeout(call, timeout)
         given = described(call, part)
         split = _split(call, given, axis, None, blocks)
-        return Work(_native.all_gather_tensor(self._native, given, split, timeout), taken)
+        return self._result(_native.all_gather_tensor(self._native, given, split, timeout), taken)
+
+    all_gather_tensor_async = beginning(all_gather_tensor)
 
 
 def _all_taken(got: list[Any]) -> list[Array]:
