@@ -75,7 +75,7 @@ pub use buffer::{Buffer, Foreign, Memory};
 pub use config::{Config, ThreadCores};
 pub use error::{Error, Failure, Result};
 pub use group::{
-    Destination, Direction, GradientBuckets, Message, MessageRequest, Origin, ProcessGroup, Request, Source,
+    Direction, GradientBuckets, Message, MessageRequest, ProcessGroup, Receiver, Request, Sender, Source,
     uneven,
 };
 pub use program::main;

@@ -19,7 +19,7 @@ use crate::{
         },
         elsewhere::elsewhere_while,
         handle::Handle,
-        message::{Destination, Origin, Source},
+        message::{Receiver, Sender, Source},
         p2p::sender,
         plan::spec::{CallOptions, CallSpec},
         typed::coalesced::list,
@@ -320,8 +320,8 @@ impl Handle {
         }
         let options = self.options_for(call, timeout)?;
         let what = match direction {
-            Direction::Send(rank) => self.outbound(dtype, memory, Destination { rank, tag }, Form::Plain)?,
-            Direction::Recv(source) => self.inbound(dtype, memory, Origin { source, tag })?,
+            Direction::Send(rank) => self.outbound(dtype, memory, Receiver { rank, tag }, Form::Plain)?,
+            Direction::Recv(source) => self.inbound(dtype, memory, Sender { source, tag })?,
         };
         Ok((what.named(alias), options))
     }

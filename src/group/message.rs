@@ -19,20 +19,20 @@ impl From<Rank> for Source {
 
 /// The receiver of a message, and the tag that the receiver asks for. A rank alone is one with tag 0; `(rank, tag)` has another tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Destination {
+pub struct Receiver {
     /// The receiver.
     pub rank: Rank,
     /// The tag: a number that tells messages of one purpose from those of others.
     pub tag: u32,
 }
 
-impl From<Rank> for Destination {
+impl From<Rank> for Receiver {
     fn from(rank: Rank) -> Self {
         Self { rank, tag: 0 }
     }
 }
 
-impl From<(Rank, u32)> for Destination {
+impl From<(Rank, u32)> for Receiver {
     fn from((rank, tag): (Rank, u32)) -> Self {
         Self { rank, tag }
     }
@@ -40,32 +40,32 @@ impl From<(Rank, u32)> for Destination {
 
 /// The sender of a message, and its tag. A rank or a [`Source`] alone is one with tag 0; `(source, tag)` has another tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Origin {
+pub struct Sender {
     /// The sender.
     pub source: Source,
     /// The tag that the sender has given.
     pub tag: u32,
 }
 
-impl From<Rank> for Origin {
+impl From<Rank> for Sender {
     fn from(rank: Rank) -> Self {
         Self { source: rank.into(), tag: 0 }
     }
 }
 
-impl From<Source> for Origin {
+impl From<Source> for Sender {
     fn from(source: Source) -> Self {
         Self { source, tag: 0 }
     }
 }
 
-impl From<(Rank, u32)> for Origin {
+impl From<(Rank, u32)> for Sender {
     fn from((rank, tag): (Rank, u32)) -> Self {
         Self { source: rank.into(), tag }
     }
 }
 
-impl From<(Source, u32)> for Origin {
+impl From<(Source, u32)> for Sender {
     fn from((source, tag): (Source, u32)) -> Self {
         Self { source, tag }
     }
@@ -75,19 +75,19 @@ impl From<(Source, u32)> for Origin {
 #[derive(Debug)]
 pub enum Message<B> {
     /// Elements to send, and the receiver.
-    Send(B, Destination),
+    Send(B, Receiver),
     /// The memory to receive into, and the sender.
-    Recv(B, Origin),
+    Recv(B, Sender),
 }
 
 impl<B> Message<B> {
     /// A message to be sent.
-    pub fn send(data: B, to: impl Into<Destination>) -> Self {
+    pub fn send(data: B, to: impl Into<Receiver>) -> Self {
         Self::Send(data, to.into())
     }
 
     /// A message to be received into `data`, which must be as long.
-    pub fn recv(data: B, from: impl Into<Origin>) -> Self {
+    pub fn recv(data: B, from: impl Into<Sender>) -> Self {
         Self::Recv(data, from.into())
     }
 }

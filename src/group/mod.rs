@@ -35,7 +35,7 @@ pub use self::{
     erased::{Direction, Erased, MessageRequest, Request},
     members::Members,
     membership::{describe_transport, open_transport},
-    message::{Destination, Message, Origin, Source},
+    message::{Message, Receiver, Sender, Source},
     typed::buckets::GradientBuckets,
 };
 use self::{

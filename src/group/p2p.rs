@@ -13,7 +13,7 @@ use crate::{
     group::{
         collective::check::{read, write},
         handle::Handle,
-        message::{Destination, Message, Origin, Source},
+        message::{Message, Receiver, Sender, Source},
         plan::spec::CallOptions,
         sequence::Sequence,
         shared::Shared,
@@ -23,12 +23,12 @@ use crate::{
 };
 
 impl Handle {
-    pub(crate) fn send<T: Element>(&self, data: &[T], to: Destination) -> Result<()> {
+    pub(crate) fn send<T: Element>(&self, data: &[T], to: Receiver) -> Result<()> {
         let borrowed = Borrowed::apart(data, &mut []);
         self.wait(self.outbound(T::DTYPE, &borrowed.input, to, Form::Plain)?).map(drop)
     }
 
-    pub(crate) fn recv<T: Element>(&self, data: &mut [T], from: Origin) -> Result<Rank> {
+    pub(crate) fn recv<T: Element>(&self, data: &mut [T], from: Sender) -> Result<Rank> {
         let borrowed = Borrowed::apart(&[], data);
         Ok(sender(&self.wait(self.inbound(T::DTYPE, &borrowed.output, from)?)?.received))
     }
@@ -36,22 +36,22 @@ impl Handle {
     pub(crate) fn send_recv<T: Element>(
         &self,
         data: &[T],
-        to: Destination,
+        to: Receiver,
         into: &mut [T],
-        from: Origin,
+        from: Sender,
     ) -> Result<Rank> {
         let what = self.both(T::DTYPE, &Borrowed::apart(data, into), to, from)?;
         Ok(sender(&self.wait(what)?.received))
     }
 
-    pub(crate) fn begin_send<B: Owned>(&self, data: B, to: Destination) -> Result<Work<B>> {
+    pub(crate) fn begin_send<B: Owned>(&self, data: B, to: Receiver) -> Result<Work<B>> {
         let borrowed = Borrowed::kept(read("send", &data)?, &mut [0_u8; 0]);
         let what = self.outbound(B::Element::DTYPE, &borrowed.input, to, Form::Plain)?;
         let outcome = self.start(what, Some(Box::new(data)))?;
         Ok(Work::new(outcome, &self.shared.driver()))
     }
 
-    pub(crate) fn begin_recv<B: Owned>(&self, mut data: B, from: Origin) -> Result<Work<(B, Rank)>> {
+    pub(crate) fn begin_recv<B: Owned>(&self, mut data: B, from: Sender) -> Result<Work<(B, Rank)>> {
         let borrowed = Borrowed::kept(&[0_u8; 0], write("recv", &mut data)?);
         let what = self.inbound(B::Element::DTYPE, &borrowed.output, from)?;
         let outcome = self.start(what, Some(Box::new(data)))?;
@@ -61,8 +61,8 @@ impl Handle {
     pub(crate) fn begin_send_recv<I, O>(
         &self,
         (data, mut into): (I, O),
-        to: Destination,
-        from: Origin,
+        to: Receiver,
+        from: Sender,
     ) -> Result<Work<((I, O), Rank)>>
     where
         I: Owned,
@@ -119,7 +119,7 @@ impl Handle {
         &self,
         dtype: Dtype,
         memory: &Operand,
-        Destination { rank: to, tag }: Destination,
+        Receiver { rank: to, tag }: Receiver,
         form: Form,
     ) -> Result<What> {
         self.partner("send", to)?;
@@ -130,7 +130,7 @@ impl Handle {
     }
 
     /// A receive into memory in one piece.
-    pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Origin) -> Result<What> {
+    pub(crate) fn inbound(&self, dtype: Dtype, memory: &Operand, from: Sender) -> Result<What> {
         let (source, tag) = (self.source("recv", from.source)?, from.tag);
         let Operand { region: output, registered, .. } =
             memory.clone().found_in(&self.shared.runtime.registry);
@@ -140,13 +140,13 @@ impl Handle {
     }
 
     /// A receive into new memory.
-    pub(crate) fn fresh_elements(&self, dtype: Dtype, from: Origin) -> Result<What> {
+    pub(crate) fn fresh_elements(&self, dtype: Dtype, from: Sender) -> Result<What> {
         let place = Place::Fresh { most: isize::MAX.unsigned_abs() };
         Ok(receive(dtype, self.source("recv_vec", from.source)?, from.tag, place))
     }
 
     /// A receive and a send that run concurrently.
-    fn both(&self, dtype: Dtype, borrowed: &Borrowed<'_>, to: Destination, from: Origin) -> Result<What> {
+    fn both(&self, dtype: Dtype, borrowed: &Borrowed<'_>, to: Receiver, from: Sender) -> Result<What> {
         let inbound = self.inbound(dtype, &borrowed.output, from)?;
         Ok(What::Several(vec![inbound, self.outbound(dtype, &borrowed.input, to, Form::Plain)?]))
     }

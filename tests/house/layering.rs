@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+mod counted;
 mod cycles;
 mod plain;
 mod source;

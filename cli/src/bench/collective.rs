@@ -13,7 +13,7 @@ use super::{
     check::Part,
     compute::Crew,
     data::{self, Sample, with_dtype},
-    operands::Operands,
+    operands::CallMemory,
     progress::Progress,
     put_pair,
     report::Report,
@@ -107,16 +107,16 @@ impl Run<'_> {
         let (part, lengths) = (self.part(), self.lengths(group.rank(), count)?);
         if bench.registered {
             let zeros = |len| Ok(group.buffer::<T>(len)?);
-            self.measure_with::<T, _>(count, Operands::new(&part, self.in_place, lengths, zeros)?)
+            self.measure_with::<T, _>(count, CallMemory::new(&part, self.in_place, lengths, zeros)?)
         } else {
-            self.measure_with::<T, _>(count, Operands::new(&part, self.in_place, lengths, data::zeros)?)
+            self.measure_with::<T, _>(count, CallMemory::new(&part, self.in_place, lengths, data::zeros)?)
         }
     }
 
     fn measure_with<T: Sample, M: DerefMut<Target = [T]>>(
         &self,
         count: usize,
-        mut operands: Operands<M>,
+        mut operands: CallMemory<M>,
     ) -> Result<Row> {
         let (group, bench, part) = (self.group, self.bench, self.part());
         for _ in 0..bench.warmup {

@@ -13,7 +13,7 @@ pub(super) const fn has_both(collective: Collective) -> bool {
 }
 
 /// The memory of one rank.
-pub(super) enum Operands<M> {
+pub(super) enum CallMemory<M> {
     /// The input keeps its values from call to call.
     Apart { input: M, output: M },
     /// Input and output are parts of the data. It is all zeros until a call is checked: every reduction leaves these as they are,
@@ -21,7 +21,7 @@ pub(super) enum Operands<M> {
     InPlace { data: M, input: Range<usize>, output: Range<usize> },
 }
 
-impl<M> Operands<M> {
+impl<M> CallMemory<M> {
     /// Takes memory for this many elements of input and of output from `zeros`.
     pub(super) fn new<T: Sample>(
         part: &Part,
@@ -124,17 +124,17 @@ mod tests {
 
     use super::*;
 
-    fn in_place(collective: Collective, rank: usize) -> (Part, Operands<Vec<f32>>) {
+    fn in_place(collective: Collective, rank: usize) -> (Part, CallMemory<Vec<f32>>) {
         let part = Part { collective, op: ReduceOp::Sum, root: 1, rank, ranks: 3 };
         let lengths = Job { root: 1, ..Job::new(collective, rank, 3, 4) }.lengths().unwrap();
-        (part, Operands::new(&part, true, lengths, |len| Ok(vec![0.0; len])).unwrap())
+        (part, CallMemory::new(&part, true, lengths, |len| Ok(vec![0.0; len])).unwrap())
     }
 
     #[test]
     fn parts_lie_where_the_calls_in_place_have_them() {
         let ranges = |collective, rank| match in_place(collective, rank).1 {
-            Operands::InPlace { data, input, output } => (data.len(), input, output),
-            Operands::Apart { .. } => panic!("apart"),
+            CallMemory::InPlace { data, input, output } => (data.len(), input, output),
+            CallMemory::Apart { .. } => panic!("apart"),
         };
         for rank in 0..3 {
             let own = rank * 4..rank * 4 + 4;
@@ -156,7 +156,7 @@ mod tests {
         for (collective, rank) in all.flat_map(|collective| [(collective, 0), (collective, 1)]) {
             let (part, mut operands) = in_place(collective, rank);
             operands.prepare(&part);
-            let Operands::InPlace { output, .. } = &operands else { panic!("apart") };
+            let CallMemory::InPlace { output, .. } = &operands else { panic!("apart") };
             // What a rank has for itself lies in its place.
             let kept = match collective {
                 Collective::Scatter if rank == part.root => 4,

@@ -12,7 +12,7 @@ use crate::{
     error::Result,
     group::{
         ProcessGroup,
-        message::{Destination, Message, Origin},
+        message::{Message, Receiver, Sender},
         p2p::elements,
         sequence::Sequence,
     },
@@ -49,7 +49,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) if there is no such rank; [`Error::Failed`](crate::Error::Failed) if the receiver asked for
     /// another length or type, if a large message is not received before the deadline, or if the group has failed.
-    pub fn send<D: Input<M>>(&self, data: D, to: impl Into<Destination>) -> Result<D::Sent> {
+    pub fn send<D: Input<M>>(&self, data: D, to: impl Into<Receiver>) -> Result<D::Sent> {
         data.send(self, to.into())
     }
 
@@ -59,7 +59,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) if there is no such rank; [`Error::Failed`](crate::Error::Failed) if the message has another
     /// length or type, if none arrives before the deadline, or if the group has failed.
-    pub fn recv<D: InPlace<M>>(&self, data: D, from: impl Into<Origin>) -> Result<D::Received> {
+    pub fn recv<D: InPlace<M>>(&self, data: D, from: impl Into<Sender>) -> Result<D::Received> {
         data.recv(self, from.into())
     }
 
@@ -67,7 +67,7 @@ impl<M: Mode> ProcessGroup<M> {
     ///
     /// # Errors
     /// As [`recv`](Self::recv), but for any length; [`Error::Failed`](crate::Error::Failed) also if memory is short.
-    pub fn recv_vec<T: Element>(&self, from: impl Into<Origin>) -> Result<M::Returns<(Vec<T>, Rank)>> {
+    pub fn recv_vec<T: Element>(&self, from: impl Into<Sender>) -> Result<M::Returns<(Vec<T>, Rank)>> {
         let handle = &self.handle;
         let what = handle.fresh_elements(T::DTYPE, from.into())?;
         let begin = |what| {
@@ -85,8 +85,8 @@ impl<M: Mode> ProcessGroup<M> {
     pub fn send_recv<D: Apart<M>>(
         &self,
         data: D,
-        to: impl Into<Destination>,
-        from: impl Into<Origin>,
+        to: impl Into<Receiver>,
+        from: impl Into<Sender>,
     ) -> Result<D::Received> {
         data.send_recv(self, to.into(), from.into())
     }

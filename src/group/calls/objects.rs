@@ -10,7 +10,7 @@ use crate::{
     group::{
         ProcessGroup,
         collective::lengths::UnevenCall,
-        message::{Destination, Origin},
+        message::{Receiver, Sender},
         sequence::Sequence,
     },
     object::encode,
@@ -130,7 +130,7 @@ impl<M: Mode> ProcessGroup<M> {
     pub fn send_object<T: Serialize + ?Sized>(
         &self,
         value: &T,
-        to: impl Into<Destination>,
+        to: impl Into<Receiver>,
     ) -> Result<M::Returns<()>> {
         let (bytes, to) = (self.handle.encoded::<T>("send_object", value)?, to.into());
         let steps = |sequence: Sequence| async move { sequence.send_bytes(&bytes, to).await };
@@ -145,9 +145,9 @@ impl<M: Mode> ProcessGroup<M> {
     /// not an object.
     pub fn recv_object<T: DeserializeOwned + Send + 'static>(
         &self,
-        from: impl Into<Origin>,
+        from: impl Into<Sender>,
     ) -> Result<M::Returns<(T, Rank)>> {
-        let Origin { source, tag } = from.into();
+        let Sender { source, tag } = from.into();
         let from = self.handle.source("recv_object", source)?;
         let steps = |sequence: Sequence| async move {
             let received = sequence.receive_blob(from, tag, Form::Object).await?;

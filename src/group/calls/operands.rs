@@ -22,7 +22,7 @@ use crate::{
             lengths::own_part,
         },
         erased::Request,
-        message::{Destination, Origin},
+        message::{Receiver, Sender},
     },
     reduce::ReduceOp,
     work::Work,
@@ -34,7 +34,7 @@ mod sealed {
     pub trait Sealed<M> {}
 
     /// The same for inputs.
-    pub trait Given<M> {}
+    pub trait SealedInput<M> {}
 }
 
 /// The operands of a collective of blocks: what [`Operands`] are, or [`uneven`] blocks.
@@ -91,7 +91,7 @@ pub trait InPlace<M: Mode>: Operands<M> {
     type Received;
 
     #[doc(hidden)]
-    fn recv(self, group: &ProcessGroup<M>, from: Origin) -> Result<Self::Received>;
+    fn recv(self, group: &ProcessGroup<M>, from: Sender) -> Result<Self::Received>;
 }
 
 /// Two operands, of which a call reads one and writes the other: `(&input, &mut output)`; by value if the call is asynchronous.
@@ -106,7 +106,7 @@ pub trait Apart<M: Mode>: Operands<M> {
     type Received;
 
     #[doc(hidden)]
-    fn send_recv(self, group: &ProcessGroup<M>, to: Destination, from: Origin) -> Result<Self::Received>;
+    fn send_recv(self, group: &ProcessGroup<M>, to: Receiver, from: Sender) -> Result<Self::Received>;
 }
 
 /// The elements of all ranks, in the order of ranks, and how many each rank gave.
@@ -119,7 +119,7 @@ pub type Gathered<T> = (Vec<T>, Vec<usize>);
     note = "a blocking call takes `&data`",
     note = "a call that `group.begin()` makes takes `data` by value: a `Vec`, a `Box<[T]>` or a `Buffer`"
 )]
-pub trait Input<M: Mode>: sealed::Given<M> + Sized {
+pub trait Input<M: Mode>: sealed::SealedInput<M> + Sized {
     /// The type of the elements.
     type Element: Element;
     /// What a send returns: nothing if it blocks, otherwise a [`Work`] that returns the elements.
@@ -128,7 +128,7 @@ pub trait Input<M: Mode>: sealed::Given<M> + Sized {
     type With<R>;
 
     #[doc(hidden)]
-    fn send(self, group: &ProcessGroup<M>, to: Destination) -> Result<Self::Sent>;
+    fn send(self, group: &ProcessGroup<M>, to: Receiver) -> Result<Self::Sent>;
 
     /// Gathers or exchanges blocks of unknown lengths; `counts` are those of the blocks of an all_to_all.
     #[doc(hidden)]
@@ -154,7 +154,7 @@ impl<S: ElementsMut + ?Sized> sealed::Sealed<Blocking> for &mut S {}
 impl<S: ElementsMut + ?Sized> InPlace<Blocking> for &mut S {
     type Received = Rank;
 
-    fn recv(self, group: &ProcessGroup, from: Origin) -> Result<Rank> {
+    fn recv(self, group: &ProcessGroup, from: Sender) -> Result<Rank> {
         group.handle.recv(write("recv", self)?, from)
     }
 }
@@ -207,13 +207,13 @@ where
     }
 }
 
-impl<S: Elements + ?Sized> sealed::Given<Blocking> for &S {}
+impl<S: Elements + ?Sized> sealed::SealedInput<Blocking> for &S {}
 impl<S: Elements + ?Sized> Input<Blocking> for &S {
     type Element = S::Element;
     type Sent = ();
     type With<R> = R;
 
-    fn send(self, group: &ProcessGroup, to: Destination) -> Result<()> {
+    fn send(self, group: &ProcessGroup, to: Receiver) -> Result<()> {
         group.handle.send(read("send", self)?, to)
     }
 
@@ -236,13 +236,13 @@ impl<S: Elements + ?Sized> Input<Blocking> for &S {
     }
 }
 
-impl<B: Owned> sealed::Given<Asynchronous> for B {}
+impl<B: Owned> sealed::SealedInput<Asynchronous> for B {}
 impl<B: Owned> Input<Asynchronous> for B {
     type Element = B::Element;
     type Sent = Work<B>;
     type With<R> = Work<(B, R)>;
 
-    fn send(self, group: &ProcessGroup<Asynchronous>, to: Destination) -> Result<Work<B>> {
+    fn send(self, group: &ProcessGroup<Asynchronous>, to: Receiver) -> Result<Work<B>> {
         group.handle.begin_send(self, to)
     }
 
@@ -285,7 +285,7 @@ where
 {
     type Received = Rank;
 
-    fn send_recv(self, group: &ProcessGroup, to: Destination, from: Origin) -> Result<Rank> {
+    fn send_recv(self, group: &ProcessGroup, to: Receiver, from: Sender) -> Result<Rank> {
         group.handle.send_recv(read("send_recv", self.0)?, to, write("send_recv", self.1)?, from)
     }
 }
@@ -296,8 +296,8 @@ impl<I: Owned, O: Owned<Element = I::Element>> Apart<Asynchronous> for (I, O) {
     fn send_recv(
         self,
         group: &ProcessGroup<Asynchronous>,
-        to: Destination,
-        from: Origin,
+        to: Receiver,
+        from: Sender,
     ) -> Result<Work<((I, O), Rank)>> {
         group.handle.begin_send_recv(self, to, from)
     }
@@ -307,7 +307,7 @@ impl<B: Owned> sealed::Sealed<Asynchronous> for B {}
 impl<B: Owned> InPlace<Asynchronous> for B {
     type Received = Work<(B, Rank)>;
 
-    fn recv(self, group: &ProcessGroup<Asynchronous>, from: Origin) -> Result<Work<(B, Rank)>> {
+    fn recv(self, group: &ProcessGroup<Asynchronous>, from: Sender) -> Result<Work<(B, Rank)>> {
         group.handle.begin_recv(self, from)
     }
 }

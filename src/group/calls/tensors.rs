@@ -9,7 +9,7 @@ use crate::{
     group::{
         ProcessGroup,
         collective::check::outside,
-        message::{Destination, Origin},
+        message::{Receiver, Sender},
         sequence::Sequence,
         typed::{
             coalesced::{NAME, list},
@@ -80,13 +80,13 @@ pub trait TensorMode: Mode {
     fn send<'t>(
         group: &ProcessGroup<Self>,
         tensors: Self::List<'t>,
-        to: Destination,
+        to: Receiver,
     ) -> Result<Self::Given<Vec<Tensor>>>;
     #[doc(hidden)]
     fn recv_into<'l, 't>(
         group: &ProcessGroup<Self>,
         tensors: Self::ListMut<'l, 't>,
-        from: Origin,
+        from: Sender,
     ) -> Result<Self::With<Vec<Tensor>, Rank>>;
     #[doc(hidden)]
     fn all_reduce<'l, 't>(
@@ -212,7 +212,7 @@ impl<M: TensorMode> ProcessGroup<M> {
     pub fn send_tensors(
         &self,
         tensors: M::List<'_>,
-        to: impl Into<Destination>,
+        to: impl Into<Receiver>,
     ) -> Result<M::Given<Vec<Tensor>>> {
         M::send(self, tensors, to.into())
     }
@@ -221,8 +221,8 @@ impl<M: TensorMode> ProcessGroup<M> {
     ///
     /// # Errors
     /// As [`recv`](Self::recv), but any types and shapes are received; [`Error::Failed`](crate::Error::Failed) also if memory is short.
-    pub fn recv_tensors(&self, from: impl Into<Origin>) -> Result<M::Returns<(Vec<Tensor>, Rank)>> {
-        let Origin { source, tag } = from.into();
+    pub fn recv_tensors(&self, from: impl Into<Sender>) -> Result<M::Returns<(Vec<Tensor>, Rank)>> {
+        let Sender { source, tag } = from.into();
         let from = self.handle.source("recv_tensors", source)?;
         let steps = |sequence: Sequence| async move { sequence.receive_list(from, tag).await };
         self.handle.run_beside::<M, _, _, _>("recv_tensors", steps, Ok)
@@ -239,7 +239,7 @@ impl<M: TensorMode> ProcessGroup<M> {
     pub fn recv_tensors_into(
         &self,
         tensors: M::ListMut<'_, '_>,
-        from: impl Into<Origin>,
+        from: impl Into<Sender>,
     ) -> Result<M::With<Vec<Tensor>, Rank>> {
         M::recv_into(self, tensors, from.into())
     }
@@ -318,14 +318,14 @@ impl TensorMode for Blocking {
         whole.ok_or_else(|| outside(call.name, 0))
     }
 
-    fn send<'t>(group: &ProcessGroup, tensors: &'t [TensorView<'t>], to: Destination) -> Result<()> {
+    fn send<'t>(group: &ProcessGroup, tensors: &'t [TensorView<'t>], to: Receiver) -> Result<()> {
         group.handle.beside(async |sequence| sequence.send_list(tensors, to).await)
     }
 
     fn recv_into<'l, 't>(
         group: &ProcessGroup,
         tensors: &'l mut [TensorViewMut<'t>],
-        from: Origin,
+        from: Sender,
     ) -> Result<Rank> {
         let source = group.handle.source("recv_tensors_into", from.source)?;
         group.handle.beside(async |sequence| sequence.receive_into(tensors, source, from.tag).await)
@@ -434,7 +434,7 @@ impl TensorMode for Asynchronous {
         group.handle.later("all_gather_tensor", steps, Ok)
     }
 
-    fn send(group: &ProcessGroup<Self>, tensors: Vec<Tensor>, to: Destination) -> Result<Work<Vec<Tensor>>> {
+    fn send(group: &ProcessGroup<Self>, tensors: Vec<Tensor>, to: Receiver) -> Result<Work<Vec<Tensor>>> {
         let steps = |sequence: Sequence| async move {
             sequence.send_list(&views(&tensors), to).await?;
             Ok(tensors)
@@ -445,7 +445,7 @@ impl TensorMode for Asynchronous {
     fn recv_into(
         group: &ProcessGroup<Self>,
         mut tensors: Vec<Tensor>,
-        from: Origin,
+        from: Sender,
     ) -> Result<Self::With<Vec<Tensor>, Rank>> {
         let source = group.handle.source("recv_tensors_into", from.source)?;
         let steps = |sequence: Sequence| async move {

@@ -11,7 +11,7 @@ use crate::{
     group::{
         collective::lengths::{UnevenCall, UnevenSteps},
         handle::Handle,
-        message::Destination,
+        message::Receiver,
         sequence::Sequence,
         typed::blobs::{Blob, Collected, cut},
     },
@@ -31,7 +31,7 @@ impl Handle {
 }
 
 impl Sequence {
-    pub(crate) async fn send_bytes(&self, bytes: &[u8], to: Destination) -> Result<()> {
+    pub(crate) async fn send_bytes(&self, bytes: &[u8], to: Receiver) -> Result<()> {
         let borrowed = Borrowed::apart(bytes, &mut []);
         let what = self.group.outbound(Dtype::U8, &borrowed.input, to, Form::Object)?;
         self.messages(what).await.map(drop)

@@ -12,7 +12,7 @@ use crate::{
     engine::{Inbound, Place, What},
     error::{Error, Failure, Result},
     group::{
-        message::Destination,
+        message::Receiver,
         sequence::Sequence,
         typed::tensors::{
             header::{TensorHeader, TensorInfo},
@@ -38,7 +38,7 @@ struct IncomingList {
 }
 
 impl Sequence {
-    pub(crate) async fn send_list(&self, tensors: &[TensorView<'_>], to: Destination) -> Result<()> {
+    pub(crate) async fn send_list(&self, tensors: &[TensorView<'_>], to: Receiver) -> Result<()> {
         let inner = self.group.shared.runtime.inner();
         let headers = ListHeader { inner, tensors: tensors.iter().map(TensorHeader::of).collect() };
         let headers = self.group.encoded("send_tensors", &headers)?;
@@ -52,7 +52,7 @@ impl Sequence {
             all.push(self.group.outbound(
                 Dtype::U8,
                 &Borrowed::apart(part, &mut []).input,
-                Destination { tag: inner, ..to },
+                Receiver { tag: inner, ..to },
                 Form::Inner,
             )?);
         }
