@@ -314,11 +314,10 @@ fn lengths_that_do_not_fit_are_a_mismatch_as_of_the_blocking_call() {
             let failed = if group.rank() < blocking {
                 group.reduce_scatter(uneven((&input, &mut output), &counts), ReduceOp::Sum).unwrap_err()
             } else {
-                let work =
-                    group.begin().reduce_scatter(uneven((input, output), &counts), ReduceOp::Sum).unwrap();
-                // The others may have noticed already: then this call is told so itself.
+                // The others may have noticed already: then a call is told so itself.
+                let work = group.begin().reduce_scatter(uneven((input, output), &counts), ReduceOp::Sum);
                 let next = group.begin().all_gather_v(vec![1_u8]).and_then(Work::wait);
-                let failed = work.wait().unwrap_err();
+                let failed = work.and_then(Work::wait).unwrap_err();
                 assert_eq!(next.unwrap_err().to_string(), failed.to_string());
                 failed
             };

@@ -137,11 +137,9 @@ fn lengths_on_which_ranks_disagree_are_a_mismatch_for_all() {
     );
     mismatch(
         |group| {
-            let mut output = [0_u8; 2];
-            group.reduce_scatter(
-                uneven((&[1; 6][..6 - group.rank() / 2], &mut output), &[2, 2, 2 - group.rank() / 2]),
-                ReduceOp::Sum,
-            )
+            let counts = [2, 2, 2 - group.rank() / 2];
+            let (input, mut output) = (vec![1; counts.iter().sum()], vec![0_u8; counts[group.rank()]]);
+            group.reduce_scatter(uneven((&input, &mut output), &counts), ReduceOp::Sum)
         },
         "op 1 reduce_scatter_v(u8, sum): rank 0 was given lengths of blocks that hash to 77d4e7d4, the longest of 2 elements, rank 2 was \
          given lengths of blocks that hash to 77d4e801, the longest of 2 elements",
