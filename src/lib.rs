@@ -26,6 +26,7 @@
 //! |---|---|
 //! | the result in place | `group.all_reduce(&mut data, op)` |
 //! | the result in other memory | `group.all_reduce((&input, &mut output), op)` |
+//! | several slices as one operand | `group.all_reduce(&mut [&mut one[..], &mut other[..]], op)` |
 //! | blocks of several lengths | `group.all_gather(uneven(&mut data, &counts))` |
 //! | not to wait | `group.begin().all_reduce(data, op)`, which returns a [`Work`] to wait for or to await |
 //! | a tag | `group.send(&data, (rank, tag))` |

@@ -32,6 +32,7 @@ mod messages;
 mod objects;
 mod one_shot;
 mod one_shot_differ;
+mod operands;
 mod order;
 mod p2p;
 mod reproducible;
@@ -41,6 +42,21 @@ mod tensors;
 mod uneven;
 mod wakers;
 mod work;
+
+/// To begin with: four ranks, which are threads of this process, add their numbers. Most tests of groups are made like this one.
+#[test]
+fn four_ranks_add() {
+    let sums = world(
+        4,
+        |_config| {},
+        |group| {
+            let mut data = [group.rank(), 1];
+            group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
+            data
+        },
+    );
+    assert_eq!(sums, [[6, 4]; 4]);
+}
 
 impl ProcessGroup {
     /// Starts to keep the steps of this process's operations, and returns those that were kept so far.

@@ -6,4 +6,5 @@ pub(super) mod messages;
 pub(crate) mod mode;
 pub(super) mod objects;
 pub(crate) mod operands;
+mod pieces;
 pub(super) mod tensors;

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | in place | `&mut data` | `data` |
 //! | apart | `(&input, &mut output)` | `(input, output)` |
+//! | several slices, used as one | `&mut [&mut one, &mut other]` | |
 //! | blocks of these lengths | [`uneven(…, &counts)`](uneven()) | the same |
 
 use std::ops::Range;
@@ -29,7 +30,7 @@ use crate::{
 };
 
 #[expect(unnameable_types, reason = "that is what seals it")]
-mod sealed {
+pub(super) mod sealed {
     /// Limits the traits of operands to the types that this library knows.
     pub trait Sealed<M> {}
 
