@@ -11,7 +11,7 @@
 use unisono::{ProcessGroup, ReduceOp};
 
 fn main() -> std::process::ExitCode {
-    // Joins as launched; errors reach all ranks.
+    // Joins as launched, and alone without a launcher; errors reach all ranks.
     unisono::main(program)
 }
 

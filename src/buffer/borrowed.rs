@@ -64,6 +64,11 @@ impl<'a> Borrowed<'a> {
         Self::of(data.clone(), data, Overlap::InPlace)
     }
 
+    /// The same input, and no output.
+    pub(crate) fn only_read(self) -> Self {
+        Self { output: Operand::none(), overlap: Overlap::Apart, ..self }
+    }
+
     /// Borrows one slice of which `input` and `output` are parts (ranges of elements), as the collective allows. The same duty.
     pub(crate) fn within<T: Element>(
         data: &'a mut [T],

@@ -113,13 +113,6 @@ impl Foreign {
         Self { operand: region.into(), owner: None }
     }
 
-    /// The elements of several slices, one after the other. The same duty.
-    pub(crate) fn each<T: Element>(slices: &mut [&mut [T]]) -> Self {
-        let pieces = slices.iter_mut().map(|slice| (slice.as_mut_ptr().cast(), size_of_val(*slice)));
-        // SAFETY: as in `Borrowed::apart`: the slices are exclusively borrowed, and the owner has no part in that.
-        unsafe { Self::pieces(pieces, ()) }
-    }
-
     /// Two ranges of elements, an input and an output, which may overlap; `None` if they are not within the elements. The same duty.
     pub(crate) fn within<T: Element>(
         elements: &mut [T],

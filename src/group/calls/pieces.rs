@@ -6,29 +6,7 @@ use super::{
     mode::Blocking,
     operands::{Blocks, Operands, sealed},
 };
-use crate::{
-    buffer::Foreign,
-    dtype::Element,
-    error::{Error, Result},
-    group::{ProcessGroup, erased::Request},
-    reduce::ReduceOp,
-};
-
-fn call<T: Element>(
-    group: &ProcessGroup,
-    slices: &mut [&mut [T]],
-    collective: Collective,
-    op: ReduceOp,
-    root: Rank,
-) -> Result<()> {
-    if collective.has_blocks() {
-        let problem = "an operand of several slices has no blocks: all_reduce and reduce take it";
-        return Err(Error::Argument { call: collective.name(), problem: problem.to_owned() });
-    }
-    let operand = Foreign::each(slices);
-    let request = Request { op, root, ..Request::new(collective, T::DTYPE) };
-    group.handle.collective(&request, &operand, &operand)
-}
+use crate::{dtype::Element, error::Result, group::ProcessGroup, reduce::ReduceOp};
 
 macro_rules! slices {
     ($(($($generics:tt)*) $list:ty),* $(,)?) => {$(
@@ -39,11 +17,11 @@ macro_rules! slices {
             type Block = ();
 
             fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-                call(group, self, collective, op, root)
+                group.handle.in_pieces(collective, self, op, root)
             }
 
             fn block(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-                call(group, self, collective, op, root)
+                group.handle.in_pieces(collective, self, op, root)
             }
         }
     )*};

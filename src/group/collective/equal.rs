@@ -3,13 +3,14 @@
 
 use std::ops::Range;
 
+use bytemuck::cast_slice_mut;
 use unisono_schedule::{Collective, Rank};
 
 use super::check::{Checked, outside, read, write};
 use crate::{
     buffer::{Borrowed, Owned},
     dtype::Element,
-    error::Result,
+    error::{Error, Result},
     group::{handle::Handle, plan::spec::CallSpec},
     reduce::ReduceOp,
     work::Work,
@@ -29,6 +30,27 @@ impl Handle {
         let borrowed = Borrowed::within(data, input, output.clone());
         self.run(T::DTYPE, &spec, borrowed.ok_or_else(|| outside(collective.name(), len))?)?;
         Ok(output)
+    }
+
+    /// Runs a collective without blocks in place, on slices that are used one after the other as one.
+    pub(crate) fn in_pieces<T: Element>(
+        &self,
+        collective: Collective,
+        slices: &mut [&mut [T]],
+        op: ReduceOp,
+        root: Rank,
+    ) -> Result<()> {
+        let call = collective.name();
+        if collective.has_blocks() {
+            let problem =
+                "an operand of several slices has no blocks: all_reduce and reduce take it".to_owned();
+            return Err(Error::Argument { call, problem });
+        }
+        let len = slices.iter().try_fold(0, |sum: usize, slice| sum.checked_add(slice.len()));
+        let len = len.ok_or_else(|| outside(call, usize::MAX))?;
+        let Checked { spec, output, .. } = Checked::in_place(self, collective, len, op, root)?;
+        let all = Borrowed::scattered(slices.iter_mut().map(|slice| cast_slice_mut(slice)));
+        self.run(T::DTYPE, &spec, if output.is_empty() { all.only_read() } else { all })
     }
 
     /// Begins a collective in place; ranks also compare `contents`. `back` makes the work's result of the data and of the range of the
