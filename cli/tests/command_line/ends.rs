@@ -69,15 +69,27 @@ fn play(role: &str) -> ExitCode {
         "unreceived" => group.send(&data, ((rank + 1) % group.size(), 3)).unwrap(),
         // These end the process and do not drop the group.
         "exit" => group.barrier().map(|()| exit(0)).unwrap(),
-        "exit roots" | "exit of one roots" => {
+        // A rank whose call comes late learns from it that the other has ended.
+        "exit roots" => {
+            drop(group.barrier().and_then(|()| group.broadcast(&mut data, rank)));
+            exit(0);
+        }
+        "exit unreceived" => {
+            drop(group.barrier().and_then(|()| group.send(&data, ((rank + 1) % group.size(), 3))));
+            exit(0);
+        }
+        "exit of one roots" => {
             group.barrier().and_then(|()| group.broadcast(&mut data, rank)).unwrap();
-            if role == "exit roots" || rank == 0 {
+            if rank == 0 {
+                // The other's call, which may come late, returns before.
+                thread::sleep(Duration::from_millis(500));
                 exit(0);
             }
         }
-        "exit unreceived" | "exit of one unreceived" => {
+        "exit of one unreceived" => {
             group.barrier().and_then(|()| group.send(&data, ((rank + 1) % group.size(), 3))).unwrap();
-            if role == "exit unreceived" || rank == 0 {
+            if rank == 0 {
+                thread::sleep(Duration::from_millis(500));
                 exit(0);
             }
         }
