@@ -49,7 +49,8 @@ impl<'a> Borrowed<'a> {
         Self::of(input.into(), output.into(), Overlap::Apart)
     }
 
-    /// Borrows a slice that is input and output and is only read: at the root of a broadcast. The same duty.
+    /// Borrows a slice that is both input and output and is only read, as at the root of a broadcast. The duty is that of
+    /// [`apart`](Self::apart).
     pub(crate) fn given<T: Element>(data: &'a [T]) -> Self {
         // SAFETY: as in `apart`; the output is only read, since it is fixed: it is never registered for peers, and
         // the engine refuses steps that write there.
@@ -57,7 +58,7 @@ impl<'a> Borrowed<'a> {
         Self { fixed: true, ..Self::of(data.clone(), data, Overlap::InPlace) }
     }
 
-    /// Borrows slices that together are input and output, one after the other. The same duty.
+    /// Borrows slices that together are input and output, one after the other. The duty is that of [`apart`](Self::apart).
     pub(crate) fn scattered(slices: impl Iterator<Item = &'a mut [u8]>) -> Self {
         let pieces = Pieces::of(slices.map(|slice| (slice.as_mut_ptr(), slice.len())));
         let data = Operand::several(pieces);
@@ -69,7 +70,8 @@ impl<'a> Borrowed<'a> {
         Self { output: Operand::none(), overlap: Overlap::Apart, ..self }
     }
 
-    /// Borrows one slice of which `input` and `output` are parts (ranges of elements), as the collective allows. The same duty.
+    /// Borrows one slice of which `input` and `output` are parts (ranges of elements), as the collective allows. The duty is that of
+    /// [`apart`](Self::apart).
     pub(crate) fn within<T: Element>(
         data: &'a mut [T],
         input: Range<usize>,
@@ -87,7 +89,7 @@ impl<'a> Borrowed<'a> {
         Some(Self::of(if input == output { borrowed.clone() } else { part(&input) }, borrowed, overlap))
     }
 
-    /// Borrows memory that was allocated outside of this library. The same duty. `at` as in [`Overlap::of`].
+    /// Borrows memory that was allocated outside of this library. The duty is that of [`apart`](Self::apart). `at` as in [`Overlap::of`].
     pub(crate) fn foreign(
         input: Option<&'a Foreign>,
         output: Option<&'a Foreign>,
@@ -112,7 +114,8 @@ impl Borrowed<'static> {
         Self::of(input, output, overlap)
     }
 
-    /// Borrows the elements of one owner, of which `input` and `output` are parts (ranges of elements). The same duty.
+    /// Borrows the elements of one owner, of which `input` and `output` are parts (ranges of elements). The duty is that of
+    /// [`kept`](Self::kept).
     pub(crate) fn kept_within<T: Element>(
         elements: &mut [T],
         input: Range<usize>,

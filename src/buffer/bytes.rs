@@ -56,10 +56,10 @@ impl<'a> Bytes<'a> {
         a + self.len <= b || b + other.len <= a
     }
 
-    /// Of memory of another rank that is mapped, the promise is that rank's: its process could write there at any time. Ranks of a job run
-    /// as one user and trust each other (docs/security.md). All that is made of such bytes is numbers, or copies: no length, place or
-    /// choice depends on them, so a rank that breaks the promise gets wrong results, and nothing is read or written elsewhere. Words
-    /// that decide something are read by atomics, and descriptions of calls are copied out before they are looked at (`engine/access.rs`).
+    /// If the memory is mapped from another rank, that rank makes the promise: its process could write there at any time. Ranks of a job
+    /// run as one user and trust each other (docs/security.md). This rank makes only numbers and copies of such bytes: no length, place or
+    /// choice depends on them, so a rank that breaks the promise gets wrong results, and nothing is read or written elsewhere. Words that
+    /// decide something are read by atomics, and descriptions of calls are copied out before they are used (`engine/access.rs`).
     ///
     /// # Safety
     /// See [`reduce`].
@@ -78,9 +78,9 @@ impl<'a> Bytes<'a> {
 
 /// `into = a ⊕ b`. `into` may be `a` or `b`, but must not overlap either otherwise.
 ///
-/// Only the engine calls this and [`copy`], from the driver (and a call before its operation begins), with bytes that nothing else writes: a slot between its take and its
-/// free (its writer has no credit to write there again), or the operation's input and output, which are borrowed from the caller.
-/// A put may read them, so schedules are checked for writes to the source of a put.
+/// Only the engine calls this and [`copy`], from the driver (and a call before its operation begins), with bytes that nothing else writes:
+/// a slot between its take and its free (its writer has no credit to write there again), or the operation's input and output, which are
+/// borrowed from the caller. A put may read them, so schedules are checked for writes to the source of a put.
 pub(crate) fn reduce(kernel: &Kernel, a: Bytes<'_>, b: Bytes<'_>, into: Bytes<'_>) -> Result<(), SpanError> {
     if a.len != into.len || b.len != into.len {
         return Err(SpanError::Overlap);

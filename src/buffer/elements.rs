@@ -1,4 +1,4 @@
-//! What calls take as operands: a slice, and what borrows or owns one.
+//! Operands of calls: slices, and the types that borrow or own one.
 
 use super::registered::Buffer;
 use crate::dtype::Element;

@@ -11,9 +11,8 @@ use super::{
 };
 use crate::dtype::Element;
 
-/// Memory that was allocated outside of this library, as an operand of an erased call
-/// ([`Erased`](crate::group::Erased)), and its
-/// owner: a value of any type that keeps the memory alive.
+/// Memory that was allocated outside of this library, as an operand of an erased call ([`Erased`](crate::group::Erased)), and its owner: a
+/// value of any type that keeps the memory alive.
 ///
 /// The memory may be one piece, several that are used one after the other as one operand, or none. An asynchronous call keeps the
 /// owner until nothing accesses the memory any more, also if the group fails or the [`Work`](crate::Work) is dropped. Then its

@@ -54,11 +54,11 @@ impl Fresh {
     }
 }
 
-/// Memory of at least this many bytes is worth huge pages: it holds a whole one wherever it begins.
+/// Memory of at least this many bytes contains a whole huge page wherever it begins.
 const HUGE: usize = 4 << 20;
 
-/// Asks for huge pages for much memory that was not accessed: with small pages the first access costs more than twice as much as a
-/// message.
+/// Asks the system for huge pages if the memory is large; it was not accessed yet. With small pages the first access costs more than twice
+/// as much as a message.
 fn advise(memory: &Region) {
     let page = rustix::param::page_size();
     let start = (memory.base() as usize).next_multiple_of(page);

@@ -185,8 +185,8 @@ pub(crate) enum Overlap {
 }
 
 impl Overlap {
-    /// Of an input and an output. In place, the input begins at byte `input_at` of the output, or the output at byte `output_at` of
-    /// the input; one of the two is 0.
+    /// How an input and an output lie to each other. They are in place if the input begins at byte `input_at` of the output, or the output
+    /// at byte `output_at` of the input; one of the two is 0.
     pub(super) fn of(input: &Operand, output: &Operand, (input_at, output_at): (usize, usize)) -> Self {
         if !input.touches(output) {
             return Self::Apart;

@@ -37,10 +37,10 @@ pub struct Config {
     pub interface: Option<Interfaces>,
     /// The longest wait for another rank, 300 s by default.
     pub timeout: Duration,
-    /// The longest that joining may take, until the last rank has come: 60 s by default.
+    /// The longest time that joining may take, until the last rank has joined: 60 s by default.
     pub join_timeout: Duration,
-    /// The longest that leaving the world waits for ranks that live and have not begun to leave; it is an error on all ranks then.
-    /// `None`: as long as they live, for one may have more to do alone than the others, such as writing a checkpoint.
+    /// The longest time that leaving the world waits for ranks that live and have not begun to leave. If it passes, all ranks get an error.
+    /// `None`: as long as those ranks live, because a rank may have more to do alone than the others, such as writing a checkpoint.
     pub leave_timeout: Option<Duration>,
     /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. 256 KiB by default. If the limit on locked memory
     /// of one rank is too small for the windows, that rank logs a warning and all ranks use a smaller chunk.
@@ -49,8 +49,8 @@ pub struct Config {
     pub lanes: usize,
     /// The largest message of schedules with one lane (small data), in bytes: from 128 to 1 MiB, 32 KiB by default; alike.
     pub eager: usize,
-    /// True if windows and buffers use huge pages, if the system has any; not by default. Beside a NIC that pins memory, the ranks of a host
-    /// do not read such buffers in place.
+    /// True if windows and buffers use huge pages, if the system has any; false by default. Beside a NIC that pins memory, the ranks of a
+    /// host do not read such buffers in place.
     pub huge_pages: bool,
     /// How long a wait polls without yielding its processor. It then yields between polls, for at most 200 µs, and then sleeps;
     /// both times get shorter while waits are long. `None`: 20 µs, or 0 if this host has more ranks than processors for them.
@@ -62,7 +62,7 @@ pub struct Config {
     /// collective follows its name and a colon; semicolons separate lists. Examples: `ring`, `^ring`,
     /// `all_reduce:two_shot,ring;broadcast:binomial`. If no algorithm of the list can do a call, another one does it. `None`: all.
     pub algorithm: Option<String>,
-    /// A tuning file, written by `unisono tune`; its contents alike. `None`: the built-in table alone.
+    /// A tuning file, written by `unisono tune`; its contents are alike. `None`: the built-in table alone.
     pub tuning: Option<PathBuf>,
     /// The largest object, in bytes: 1 GiB by default; alike. It bounds the memory that another rank can make this one
     /// allocate. A larger object is an error on all ranks.

@@ -8,9 +8,9 @@ const MOST: usize = 1023;
 /// The processors of progress threads, which advance asynchronous calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ThreadCores {
-    /// One core of those that this process may run on: the last core for the host's first rank, the core before it for the
-    /// second, and so on; from the last again if there are fewer cores than ranks. Progress threads of ranks with the same
-    /// affinity so have cores for themselves, away from the first ones.
+    /// One core of those that this process may run on: the last core for the host's first rank, the core before it for the second, and so
+    /// on; from the last again if there are fewer cores than ranks. So progress threads of ranks with the same affinity have separate
+    /// cores, away from the first ones.
     Auto,
     /// One processor for each rank of the host, by the numbers of the system (and of `taskset`).
     Each(Vec<usize>),

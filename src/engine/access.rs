@@ -12,9 +12,9 @@
 //!   - a request to close a window is repeated only after its answer, and answered again only if it is repeated;
 //!   - a mismatch probe waits for the control message that says that the last one was read
 //!     ([`ControlKind::Read`](super::wire::ControlKind::Read)). Of a probe for a message from point to point only the immediate counts;
-//!   - a clear to send is sent when the operation of the last one has ended. That is not before every rank that got it has sent a
-//!     write, or a message through a slot if the write was refused: in a schedule that has writes every source writes
-//!     (`schedule::check`), and only after it has read the clear to send. So at most two of one rank exist at once;
+//!   - a clear to send is sent when the operation of the last one has ended. It ends only after every rank that got that one has sent a
+//!     write, or a message through a slot if the write was refused: in a schedule that has writes every source writes (`schedule::check`),
+//!     and only after it has read the clear to send. So at most two of one rank exist at once;
 //!   - a rank sends its greeting and its end of a communicator once; of credits and `Read` only the immediate counts, and they come
 //!     before the end.
 //! - This engine owns the sources of its puts (control messages, headers, staging, scratch, borrowed memory). They change only
@@ -23,8 +23,8 @@
 //! - A peer itself says where it may be written to: in a window within its credit, by a clear to send for one operation or message,
 //!   and in a mailbox as long as the communicator exists.
 //!
-//! - A rank alone writes to its shared slots. A rank that reads the slot of another has seen the number that was published there after it
-//!   was written, and the writer waits until all have begun a later round before it writes there again (`comm/slots/mod.rs`).
+//! - Only its rank writes to a shared slot. Before a rank reads the slot of another, it has seen the number that was published there after
+//!   the slot was written, and the writer waits until all have begun a later round before it writes there again (`comm/slots/mod.rs`).
 //!
 //! An arrival that breaks these rules is an error ([`Failure::Forged`](crate::Failure::Forged), `Failure::Protocol`) before any
 //! memory is accessed for it.
@@ -38,7 +38,7 @@ use unisono_transport::{Error, Posted, Put, Region, Transport};
 /// Reads a value at an offset of a region, in bytes.
 pub(crate) fn load<T: Pod>(region: &Region, at: usize) -> Result<T, Error> {
     let mut value = T::zeroed();
-    // SAFETY: this engine owns the bytes now: their immediate has arrived, or nobody but the engine writes there.
+    // SAFETY: this engine owns the bytes now: their immediate has arrived, or only the engine writes there.
     unsafe { region.read(at, bytemuck::bytes_of_mut(&mut value))? };
     Ok(value)
 }
@@ -55,11 +55,11 @@ fn word(region: &Region, at: usize) -> Result<&AtomicU64, Error> {
     if at.saturating_add(size_of::<u64>()) > region.len() || !base.is_aligned() {
         return Err(Error::Bounds { offset: at, len: size_of::<u64>(), region: region.len() });
     }
-    // SAFETY: within the region, which is borrowed, and aligned. All access these words as atomics, or before they are shared.
+    // SAFETY: within the region, which is borrowed, and aligned. All processes access these words as atomics, or before they are shared.
     Ok(unsafe { AtomicU64::from_ptr(base) })
 }
 
-/// Publishes a word in memory that others have mapped: who reads it sees what this process wrote before.
+/// Publishes a word in memory that others have mapped: a rank that reads it sees what this process wrote before.
 pub(crate) fn publish(region: &Region, at: usize, value: u64) -> Result<(), Error> {
     word(region, at).map(|word| word.store(value, Ordering::Release))
 }

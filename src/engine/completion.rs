@@ -1,4 +1,4 @@
-//! The end of an operation. It has two halves: the engine holds the [`Completion`], and the one that waits holds the [`Outcome`].
+//! The end of an operation. It has two halves: the engine holds the [`Completion`], and the caller that waits holds the [`Outcome`].
 
 use std::{
     any::Any,
@@ -96,7 +96,7 @@ impl Completion {
         (self.submitted, self.deadline) = (now, now + (self.deadline - self.submitted));
     }
 
-    /// Whether the caller has dropped the other half.
+    /// True if the caller has dropped the other half.
     pub(crate) fn is_forsaken(&self) -> bool {
         match &self.action {
             Action::Join(_, joint) => lock(joint).0.is_forsaken(),
@@ -104,8 +104,8 @@ impl Completion {
         }
     }
 
-    /// Replaces the action by one that returns nothing and lets nothing follow. What the action owns is dropped later, with memory
-    /// that nobody wants.
+    /// Replaces the action by one that returns nothing and lets nothing follow. What the action owns is dropped later, with other memory
+    /// that no caller wants.
     pub(crate) fn cancel(&mut self) {
         match &self.action {
             Action::Join(_, joint) => lock(joint).0.cancel(),
@@ -143,8 +143,8 @@ impl Completion {
         Some(self)
     }
 
-    /// The operation, and all that are [joined](Self::join) with it, have ended, and nothing accesses their memory any more.
-    /// Returns what follows. If nothing follows, the one that waits can now see the outcome, and the returned completion is to be
+    /// The operation, and all that are [joined](Self::join) with it, have ended, and nothing accesses their memory any more. Returns what
+    /// follows. If nothing follows, the caller that waits can now see the outcome, and the returned completion is to be
     /// [finished](Self::finish).
     ///
     /// # Errors
@@ -172,19 +172,19 @@ impl Completion {
         self.join(&mut Done::default())?.tell(Err(failure))
     }
 
-    /// Lets the one that waits see the outcome. Returns the completion if something remains to be woken or dropped.
+    /// Lets the caller that waits see the outcome. Returns the completion if something remains to be woken or dropped.
     fn tell(mut self, end: End) -> Option<Self> {
         let outcome = self.outcome.take()?;
         self.waker = outcome.set(end);
-        // If the caller has dropped the other half, nobody wants the memory.
+        // If the caller has dropped the other half, no caller wants the memory.
         if let Some(Ok(done)) = Arc::into_inner(outcome).and_then(|outcome| outcome.take()) {
             self.action = Action::Return(done.memory);
         }
         (self.waker.is_some() || !matches!(self.action, Action::Return(None))).then_some(self)
     }
 
-    /// Wakes the tasks that await these operations, and drops memory that nobody wants. Both run code of an executor or of a user,
-    /// which may call this library or panic: no lock may be held. A panic ends that code only.
+    /// Wakes the tasks that await these operations, and drops memory that no caller wants. Both run code of an executor or of a user, which
+    /// may call this library or panic: no lock may be held. A panic ends that code only.
     pub(crate) fn finish(completions: Vec<Self>) {
         fn isolate(what: &str, part: impl FnOnce()) {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(part)) {
@@ -209,7 +209,7 @@ impl Completion {
 /// The caller's half: the result of the operation.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// Whether the operation has ended; read without the lock.
+    /// True if the operation has ended; read without the lock.
     ended: AtomicBool,
     /// The waker of the task that awaits the end; and the end, until it is taken.
     state: Mutex<(Option<Waker>, Option<End>)>,
@@ -229,7 +229,6 @@ impl Outcome {
         state.0.take()
     }
 
-    /// Whether the operation has ended.
     pub(crate) fn ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! What the engine must know of other ranks to put to them.
+//! What the engine must know of other ranks before it can put to them.
 
 use unisono_schedule::Rank;
 use unisono_transport::{Address, RemoteRegion};
@@ -20,7 +20,7 @@ pub(crate) trait Contacts: Send + Sync {
     /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Of a rank; `None` if nothing is known of it yet.
+    /// The contact of a rank; `None` if nothing is known of it yet.
     fn contact(&self, rank: Rank) -> Option<Contact>;
 
     /// A rank's mailbox.

@@ -34,7 +34,7 @@ impl Engine {
         let able = self.greetings.area.is_some();
         let comm = self.net.core(WORLD)?.comm;
         for &rank in neighbours {
-            // It may have greeted this rank before.
+            // The rank may have greeted this one before.
             let takes = !comm.members[rank].greeted || large_room(comm, rank)?.len > 0;
             comm.members[rank].large_due = able && takes && far.contains(&rank);
             comm.queue_control(rank, ControlKind::Hello, Hello::new(comm.me, rank, area, [0; 3]))?;
@@ -44,8 +44,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits for the greetings of all neighbours, and until the transport has taken those of this rank: until the deadline, or until none has arrived
-    /// for `patience`.
+    /// Waits until the greetings of all neighbours have arrived and the transport has taken those of this rank; at most until the deadline,
+    /// or until none has arrived for `patience`.
     pub(crate) fn greeted(
         &mut self,
         supervisor: &dyn Supervisor,
@@ -109,7 +109,7 @@ impl Engine {
         let Some(to) = unsent.pop() else { return Ok(false) };
         let Core { port, comm } = self.net.core(WORLD)?;
         if !comm.members[to].greeted {
-            // Its greeting will say where.
+            // The rank's greeting will say where the large one goes.
             unsent.insert(0, to);
             return Ok(false);
         }
@@ -141,7 +141,7 @@ impl Engine {
     }
 }
 
-/// Where a rank that has greeted this one takes a large greeting.
+/// The place where a rank that has greeted this one takes a large greeting.
 fn large_room(comm: &Comm, rank: Rank) -> Result<RemoteRegion, Error> {
     let hello: Hello = comm.received_part(rank, ControlKind::Hello)?;
     Ok(RemoteRegion::from_words(hello.area))

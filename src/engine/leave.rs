@@ -1,4 +1,4 @@
-//! Shutdown: how a rank leaves all communicators, and the messages that nobody has received then.
+//! Shutdown: how a rank leaves all communicators, and the messages that no call has received then.
 
 use crate::{
     engine::{
@@ -18,7 +18,7 @@ impl Engine {
         self.net.leaves_all = true;
     }
 
-    /// Whether only receives are under way, and neither their messages nor requests to send have arrived.
+    /// True if only receives are under way, and neither their messages nor requests to send have arrived.
     pub(crate) fn has_only_receives(&self) -> bool {
         let mut comms = self.net.comms.iter().flatten();
         self.running.is_empty() && comms.all(|comm| comm.tasks.is_empty() && comm.messages.only_receives())
@@ -30,8 +30,8 @@ impl Engine {
         comms.flat_map(|comm| comm.give_up_receives()).collect()
     }
 
-    /// When all ranks leave: sends the end of each communicator to all members that this rank has exchanged messages with, and
-    /// waits for theirs, which are their last messages. Afterwards no control message is in flight.
+    /// When all ranks leave, sends the end of each communicator to all members that this rank has exchanged messages with, and waits for
+    /// theirs, which are their last messages. Afterwards no control message is in flight.
     pub(crate) fn take_leave(&mut self, supervisor: &dyn Supervisor, until: Instant) -> Result<(), Halt> {
         for comm in self.net.comms.iter_mut().flatten().filter(|comm| !comm.end_told) {
             comm.settle_debts(true);
@@ -49,7 +49,7 @@ impl Engine {
         self.join_or_leave(&mut done, Some(until), supervisor)
     }
 
-    /// After that: a failure, if a message was not received in any group or ranks have called different operations.
+    /// Afterwards, returns the failure if a message of any group was not received or ranks have called different operations.
     pub(crate) fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
         for comm in self.net.comms.iter_mut().flatten() {
             let left = Core { port: &mut self.net.port, comm }.left_over()?;

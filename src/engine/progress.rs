@@ -33,8 +33,8 @@ pub(crate) const WORLD: CommId = 0;
 /// after this many that moved nothing.
 pub(super) const OFTEN: u32 = 1024;
 
-/// Whether [`Engine::progress`] is to return: asked before every round, and told whether the latest one moved anything (before the
-/// first: that it did).
+/// Says whether [`Engine::progress`] is to return. It is called before every round, with true if the latest round moved anything or there
+/// was none.
 pub(super) type IsDone<'d> = &'d mut dyn FnMut(&mut Engine, bool) -> Result<bool, Stop>;
 
 /// A collective that has begun.
@@ -58,11 +58,11 @@ pub(crate) struct Engine {
     pub(super) wait: Wait,
     /// The completions of operations that failed to begin.
     pub(super) lost: Vec<Completion>,
-    /// Whether the latest round moved nothing.
+    /// True if the latest round moved nothing.
     pub(super) idle: bool,
     /// The number of rounds that moved something; it wraps.
     pub(super) fruitful: u32,
-    /// Whether ranks join or leave. Then every round also sends greetings and all control messages, no operation has a deadline,
+    /// True if ranks join or leave. Then every round also sends greetings and all control messages, no operation has a deadline,
     /// and no other thread may drive.
     pub(super) joins_or_leaves: bool,
     /// The greetings of the world, until all have arrived.

@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub bulk_slots: usize,
     /// The most lanes of a pipeline.
     pub lanes: usize,
-    /// Whether windows ask for huge pages.
+    /// True if windows ask for huge pages.
     pub huge_pages: bool,
     pub bounds: Bounds,
 }

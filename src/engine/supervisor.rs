@@ -17,7 +17,7 @@ use crate::position::Position;
 
 /// The owner of the engine: the runtime, or a test.
 pub(crate) trait Supervisor {
-    /// Whether to stop, because the failure latch is set.
+    /// True if the engine must stop, because the failure latch is set.
     fn stopped(&self) -> bool;
 
     /// The call that has waited longest, and the rank of the world that it waits for, if it waits for one.
@@ -43,12 +43,12 @@ pub(crate) trait Supervisor {
         None
     }
 
-    /// Whether there is a request in the submission queue.
+    /// True if there is a request in the submission queue.
     fn asks(&self) -> bool {
         false
     }
 
-    /// Whether another thread wants to drive.
+    /// True if another thread wants to drive.
     fn wanted(&self) -> bool {
         false
     }

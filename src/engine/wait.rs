@@ -86,7 +86,7 @@ impl Wait {
         }
     }
 
-    /// Whether the present wait uses the full durations.
+    /// True if the present wait uses the full durations.
     fn is_full(&self) -> bool {
         self.waits.is_multiple_of(RETRY)
     }
@@ -96,7 +96,7 @@ impl Wait {
         self.away = self.away.max(away);
     }
 
-    /// A duration in the present wait, which was halved so often.
+    /// A duration in the present wait, after this many halvings.
     fn share(&self, duration: Duration, halvings: u32) -> Duration {
         duration / if self.is_full() { 1 } else { 1_u32 << halvings }
     }
@@ -106,7 +106,7 @@ impl Wait {
         now.saturating_duration_since(*self.since.get_or_insert(now))
     }
 
-    /// Nothing moved. Whether [`next`](Self::next) would say to poll; if not, ask it what to do.
+    /// Nothing moved. True if [`next`](Self::next) would say to poll; if not, the caller asks it what to do.
     pub(crate) fn is_hot(&mut self, now: Instant) -> bool {
         let hot = self.waited(now) < self.share(self.patience.spin, self.spin);
         if hot {

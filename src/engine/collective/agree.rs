@@ -1,9 +1,9 @@
-//! What ranks agree on before they show elements: whether they share slots, and how operands are read that may be read in place.
+//! What ranks agree on before they show elements: whether they share slots, and how they read operands that may be read in place.
 //!
-//! Which memory is registered only its rank knows. So each rank publishes in its first round where its operands lie. A rank whose
-//! memory is plain copies to its slot what it shows; if any does, all show in chunks that fit a slot. Where messages are faster, it
-//! publishes that instead, and all send messages; that rank need not wait to know it. Mapping may fail because memory is short: where
-//! an operand is new to the others, all vote after they have mapped it, and send messages if any could not.
+//! Only its rank knows which memory is registered. So each rank publishes in its first round where its operands lie. A rank whose memory is
+//! plain copies what it shows to its slot; if any rank does, all show chunks that fit a slot. If messages are faster, such a rank publishes
+//! that instead, and all send messages; the rank itself need not wait for what the others publish. Mapping may fail because memory is
+//! short: if an operand is new to the others, all vote after they have mapped it, and send messages if any rank could not.
 
 use std::sync::Arc;
 
@@ -36,35 +36,35 @@ pub(crate) struct Agreement {
 enum Read {
     /// Operands, by this plan.
     Operands(Arc<ShownPlan>),
-    /// The scratch of ranks of a host. It always can be read, unless it cannot be mapped.
+    /// The scratch of ranks of a host. It can always be read, unless it cannot be mapped.
     Scratch,
 }
 
-/// Where that lies which is read in place.
+/// The places of the memory that is read in place.
 struct Offers {
     read: Read,
-    /// Where those of this rank do.
+    /// The place of this rank's memory.
     own: Offer,
-    /// Whether others read operands of this rank.
+    /// True if others read operands of this rank.
     is_read: bool,
     /// The ranks that this one reads from, and where their operands lie.
     others: SmallVec<[Other; 8]>,
     theirs: SmallVec<[Offer; 8]>,
-    /// The round in which that is published.
+    /// The round in which the places are published.
     round: u64,
-    /// Of the elements that this rank copies to its slot, or of the others: the number that are done.
+    /// The number of elements of this rank that are copied to its slot, or of other ranks that are done.
     done: usize,
-    /// Whether the others may have to map an operand first.
+    /// True if the others may have to map an operand first.
     votes: bool,
-    /// The schedule whose first elements this rank has copied to its slot, and these.
+    /// The schedule whose first elements this rank has copied to its slot, and these elements.
     copied: Option<(Box<dyn Schedule>, Shown)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It is being found out whether the ranks share slots.
+    /// The ranks find out whether they share slots.
     Opening,
-    /// Another rank has not begun the round before.
+    /// Another rank has not begun the previous round.
     Entering,
     /// This rank copies elements to its slot.
     Copying,
@@ -76,9 +76,9 @@ enum Stage {
     Voting,
 }
 
-/// What came of it.
+/// The result of a pass.
 pub(super) enum Agreed {
-    /// Nothing yet; whether something moved.
+    /// They have not agreed yet. `moved` is true if something moved.
     Not { moved: bool },
     /// Messages are sent: the ranks do not share slots, or not all memory is mapped.
     Messages,
@@ -91,14 +91,14 @@ pub(super) enum Agreed {
 }
 
 impl Agreement {
-    /// What there is to agree on before an operation shows elements; `None` if nothing is.
+    /// The agreement that an operation needs before it shows elements; `None` if it needs none.
     pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Box<Self>> {
         let offers = operation.shown.as_ref().map(|plan| Offers::new(comm, operation, plan));
         let agreed = offers.is_none() && comm.shared.is_open();
         (!agreed).then(|| Box::new(Self { stage: Stage::Opening, offers }))
     }
 
-    /// What the ranks of a host agree on before they read each other's scratch.
+    /// The agreement that the ranks of a host need before they read each other's scratch.
     pub(super) fn inside(comm: &Comm, host: &[Rank]) -> Box<Self> {
         Box::new(Self { stage: Stage::Opening, offers: Some(Offers::inside(comm, host)) })
     }
@@ -124,7 +124,7 @@ impl Agreement {
         }
     }
 
-    /// Whether the next pass may get further.
+    /// True if the next pass may get further.
     pub(super) fn is_ready(&self, comm: &Comm) -> bool {
         self.stage != Stage::Mapping && self.waits(comm).is_empty()
     }
@@ -189,7 +189,7 @@ impl Offers {
         }
     }
 
-    /// Whether this rank copies elements to its slot.
+    /// True if this rank copies elements to its slot.
     fn copies(&self) -> bool {
         self.own.kind == Offer::STAGED && self.is_read
     }
@@ -370,7 +370,7 @@ fn first(core: &Core<'_>, schedule: &mut dyn Schedule) -> Result<Shown, Stop> {
     }
 }
 
-/// The operands of a rank that others read: whether its input, and whether its output.
+/// True, for a rank's input and for its output, if others read it.
 const fn operands(collective: Collective) -> (bool, bool) {
     match collective {
         Collective::Broadcast => (false, true),
@@ -388,7 +388,7 @@ fn read(collective: Collective, operation: &Operation) -> impl Iterator<Item = &
     })
 }
 
-/// Where this rank's operands lie that others read; plain if they cannot be mapped and messages are faster than slots.
+/// The places of this rank's operands that others read; plain if they cannot be mapped and messages are faster than slots.
 fn offer(collective: Collective, operation: &Operation, plan: &ShownPlan) -> Offer {
     let part = |is_read: bool, operand: &Operand| {
         if !is_read {

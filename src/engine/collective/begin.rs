@@ -41,7 +41,7 @@ impl Run {
         let agreement = match &schedule {
             _ if !may_show => None,
             CallSchedule::Inside(inside) => {
-                // The others are told where it lies, and no message may move it then.
+                // The others learn where the scratch lies, and no message may move it then.
                 let scratch = inside.shown.scratch().max(inside.messages.scratch());
                 core.provide_scratch(scratch.saturating_mul(operation.size))?;
                 core.comm.shared.set_host(&inside.host);
@@ -136,7 +136,7 @@ impl Run {
     }
 }
 
-/// Copies the input of an operation into whose output peers write, if it lies there.
+/// If peers write into the output of an operation and its input lies there, copies the input.
 fn put_aside(core: &mut Core<'_>, operation: &mut Operation) -> Result<(), Stop> {
     if !operation.aside {
         return Ok(());

@@ -1,6 +1,6 @@
 //! Runs the recorded schedule of a small operation that shows all its elements in slots: the same steps as [`Run`](super::run::Run) takes,
 //! without lanes, slices and allocations, which are a third of the instructions of a run of 8 bytes (docs/decisions/090-shown.md).
-//! Where a step must wait for long, a run goes on with the rest of the steps.
+//! If a step must wait for long, a run takes the remaining steps.
 
 use std::cell::Cell;
 

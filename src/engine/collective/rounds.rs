@@ -1,4 +1,4 @@
-//! The rounds of an operation that shows elements: where these lie, and which ranks it waits for.
+//! The rounds of an operation that shows elements: where the elements lie, and which ranks it waits for.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::{
 /// The rounds of an operation that shows elements.
 #[derive(Default)]
 pub(crate) struct Rounds {
-    /// The round in which the calls of ranks are compared: the first, unless they have been.
+    /// The round in which the calls of ranks are compared: the first one, unless they were compared before.
     compares: u64,
     /// The number of ranks whose calls have been compared with this one's.
     compared: usize,
@@ -26,15 +26,15 @@ pub(crate) struct Rounds {
     bytes: usize,
     /// How operands are read in place; `None` if all is copied to slots.
     in_place: Option<Box<InPlace>>,
-    /// Whether messages go between hosts, and the ranks of this one read each other's scratch.
+    /// True if messages go between hosts, and the ranks of this host read each other's scratch.
     sends: bool,
 }
 
 /// How the operands of an operation are read.
 pub(crate) struct InPlace {
-    /// Whether this rank's are, or are copied to its slot.
+    /// True if this rank copies what it shows to its slot; otherwise others read its operands where they lie.
     pub copies: bool,
-    /// Whether others read something of this rank.
+    /// True if others read something of this rank.
     pub is_read: bool,
     /// The ranks that this one reads from.
     pub others: SmallVec<[Other; 8]>,
@@ -43,9 +43,9 @@ pub(crate) struct InPlace {
 /// A rank that is read from.
 pub(crate) struct Other {
     pub rank: Rank,
-    /// Whether it copies to its slot what it shows.
+    /// True if it copies what it shows to its slot.
     pub copies: bool,
-    /// Otherwise its operands, if they are read. Where messages go between hosts: its scratch, in place of its input.
+    /// Otherwise its operands, if they are read. If messages go between hosts, its scratch stands in place of its input.
     pub input: Option<Region>,
     pub output: Option<Region>,
     /// What it shows in this round.
@@ -70,12 +70,12 @@ impl Rounds {
         Self { in_place: Some(Box::new(in_place)), sends: true, ..Self::default() }
     }
 
-    /// Whether messages go between hosts.
+    /// True if messages go between hosts.
     pub(super) fn sends(&self) -> bool {
         self.sends
     }
 
-    /// Whether a step is done by what ranks show, or by this rank alone, and not by messages.
+    /// True if a step needs no messages: ranks show its elements, or this rank does it alone.
     pub(super) fn has(&self, step: &Step) -> bool {
         let message = matches!(
             step,
@@ -84,7 +84,7 @@ impl Rounds {
         !(self.sends && message)
     }
 
-    /// Whether a rank shows elements to this one, and sends it no messages.
+    /// True if a rank shows elements to this one and sends it no messages.
     pub(super) fn reads(&self, from: Rank) -> bool {
         !self.sends || self.how().is_some_and(|how| how.other(from).is_some())
     }
@@ -97,7 +97,7 @@ impl Rounds {
         }
     }
 
-    /// True if not all other ranks are known to have called the same, among `ranks`.
+    /// True if the calls of some of the other ranks, of `ranks` in all, have not been compared.
     pub(super) fn is_unchecked(&self, ranks: usize) -> bool {
         !self.sends && self.compared + 1 < ranks
     }
@@ -120,12 +120,12 @@ impl Rounds {
         self.in_place.as_deref()
     }
 
-    /// Whether this rank copies to a slot what it shows, a slice at a time, because its memory cannot be read in place.
+    /// True if this rank copies what it shows to a slot, a slice at a time, because its memory cannot be read in place.
     pub(super) fn copies_slices(&self) -> bool {
         self.in_place.as_ref().is_some_and(|in_place| in_place.copies)
     }
 
-    /// Where in slots lies what a rank shows in a round.
+    /// The offset in a rank's slots of what it shows in a round.
     pub(super) fn in_slot(&self, round: u64) -> usize {
         match self.in_place {
             None => layout::slot(round) + layout::payload(self.bytes),
@@ -133,7 +133,7 @@ impl Rounds {
         }
     }
 
-    /// Where elements lie that another rank shows in this round. `size`: the bytes of an element.
+    /// The place of the elements that another rank shows in this round. `size`: the bytes of an element.
     pub(super) fn place<'c>(
         &'c self,
         comm: &'c Comm,
@@ -164,8 +164,8 @@ impl Rounds {
         }
     }
 
-    /// True if others read operands of this rank, which then waits at the end until they have. What a rank copies to a slot is written
-    /// over no sooner than two rounds later, which no rank begins before all have ended this one.
+    /// True if others read operands of this rank, which then waits at the end until they have. A copy in a slot is overwritten two rounds
+    /// later at the earliest, and no rank begins that round before all have ended this one.
     pub(super) fn is_read(&self) -> bool {
         self.how().is_some_and(|in_place| in_place.is_read && !in_place.copies)
     }

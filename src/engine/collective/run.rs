@@ -77,7 +77,7 @@ impl Run {
         if core.comm.has_control() {
             moved |= core.send_control()?;
         }
-        // Elements that are shown are no messages: nothing of them is under way.
+        // Shown elements are no messages, so none of them is in flight.
         if self.shows_alone() && self.ended() {
             return Ok(Pass::Ended);
         }
@@ -92,7 +92,7 @@ impl Run {
         Ok(if moved { Pass::Moved } else { Pass::Idle })
     }
 
-    /// Lets the ranks agree on how elements are shown. Whether that moved; `None` if they have.
+    /// Advances the agreement on how elements are shown. Returns true if something moved, and `None` if the ranks have agreed.
     fn agree(&mut self, core: &mut Core<'_>) -> Result<Option<bool>, Stop> {
         let Some(agreement) = &mut self.agreement else { return Ok(None) };
         match agreement.pass(core, &self.operation)? {
@@ -115,7 +115,7 @@ impl Run {
         Ok(None)
     }
 
-    /// Whether something that peers publish in shared slots would let it continue.
+    /// True if something that peers publish in shared slots would let it continue.
     pub(crate) fn is_ready(&self, comm: &Comm) -> bool {
         match (&self.agreement, &self.rounds) {
             (Some(agreement), _) => agreement.is_ready(comm),
@@ -127,12 +127,12 @@ impl Run {
         }
     }
 
-    /// Whether elements are shown, and no messages sent.
+    /// True if the schedule shows elements and sends no messages.
     fn shows_alone(&self) -> bool {
         self.rounds.as_ref().is_some_and(|rounds| !rounds.sends())
     }
 
-    /// Whether every lane has ended.
+    /// True if every lane has ended.
     fn ended(&self) -> bool {
         self.lanes.iter().all(|lane| lane.ended)
     }

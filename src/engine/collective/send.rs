@@ -78,8 +78,8 @@ impl Run {
         core.put_direct(ready, Target { region, offset })
     }
 
-    /// The place that the bytes of a span are put from. They are staged if they must be registered and are not, if they lie in
-    /// several places, or if a header must lie right before them. `None` if there is no staging slot yet.
+    /// The place that the bytes of a span are put from. They are staged if they must be registered and are not, if they lie in several
+    /// places, or if a header must lie right before them. `None` if there is no staging slot yet.
     fn origin(
         &mut self,
         core: &mut Core<'_>,

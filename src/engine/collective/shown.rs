@@ -87,8 +87,8 @@ impl Run {
         }
     }
 
-    /// Tells the others that this rank reads their operands no more, if any of them waits for that, and waits for those that read its
-    /// own. False if one still may.
+    /// Tells the others that this rank no longer reads their operands, if any of them waits for that, and waits for those that read its
+    /// operands. False if one still may.
     pub(super) fn settle_shown(&mut self, core: &mut Core<'_>, lane: usize) -> Result<bool, Stop> {
         let Some(InPlace { others, .. }) = self.rounds.as_ref().and_then(Rounds::how) else {
             return Ok(true);

@@ -62,7 +62,7 @@ impl Run {
         let stays = |from: Span| from == Span { place: Place::Input, ..into };
         let fixed = |place| place == Place::Input || place == Place::Output && self.operation.fixed;
         match step {
-            // What stays where it is when the input is put aside lies in the output already.
+            // If the input is put aside, the elements of such a copy already lie in the output.
             Step::Copy { from, .. } if stays(from) && self.operation.aside => {
                 self.lanes[lane].done = into.len;
                 return Ok(());
@@ -151,7 +151,7 @@ pub(super) fn fold(
     into: Bytes<'_>,
 ) -> Result<(), SpanError> {
     match *contributions {
-        // Two are the same in every order.
+        // The order of two contributions makes no difference.
         [a, b] if !operation.average && !operation.signature.is_ordered() => {
             buffer::reduce(&operation.kernel, a, b, into)
         }

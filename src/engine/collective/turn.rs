@@ -87,7 +87,7 @@ impl Engine {
         begun.map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))
     }
 
-    /// Begins a collective and runs it directly as long as nothing else is to be done. If it has not ended then, its completion returns
+    /// Begins a collective and runs it directly as long as nothing else needs the driver. If it has not ended then, its completion returns
     /// the memory that `memory` gives. After an error the engine must be [abandoned](Self::abandon).
     pub(crate) fn call(
         &mut self,
@@ -107,7 +107,7 @@ impl Engine {
         core.comm.busy = true;
         let (operation, schedule) = (&mut planned.0, planned.1);
         let (run, fresh) = match schedule {
-            // Mostly it ends before a run is worth its allocations. Nothing but this thread accesses its memory.
+            // Such an operation usually ends before a run would be worth its allocations. Only this thread accesses its memory.
             CallSchedule::Recorded(recorded) if recorded.shows().is_some() && core.comm.shared.is_open() => {
                 core.begin(operation);
                 supervisor.began(operation);
@@ -128,7 +128,7 @@ impl Engine {
         let number = run.operation.number;
         self.alone = Some((comm_id, run));
         let ended = if fresh { self.go_on_alone(supervisor) } else { Ok(false) };
-        // It is always there: only a panic leaves it in place, for `abandon`.
+        // The run is always there: only a panic leaves it in place, for `abandon`.
         let Some((comm_id, run)) = self.alone.take() else { return Err(Stop::Failed.into()) };
         if let Ok(true) = ended {
             self.wind_up(comm_id, run)?;
@@ -249,7 +249,7 @@ fn go_on(
     for _ in 0..OFTEN {
         let passed = pass(&mut net.core(comm_id)?, *idle)?;
         if let Pass::Ended = passed {
-            // What a peer publishes is no event.
+            // A peer publishes without an event.
             wait.reset();
             return Ok(true);
         }

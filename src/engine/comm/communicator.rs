@@ -51,13 +51,13 @@ pub(crate) enum ControlMessage {
     Credit(usize, Way),
 }
 
-/// A communicator that this rank has left, whose other members it has exchanged nothing with: they may not have left, and what they
+/// A communicator that this rank has left, and with whose remaining members it has exchanged nothing: they may not have left, and what they
 /// send by mistake must find the mailbox. When all members make another group, all have left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vacant {
     /// A new group may take its place.
     Offered,
-    /// A group that has not all its members wanted its place.
+    /// A group without all its members has asked for its place.
     Kept,
 }
 
@@ -106,11 +106,11 @@ pub(crate) struct Comm {
     pub mismatch_probes: Vec<(Rank, Class, OperationInfo)>,
     /// Clears to send of peers for operations that this rank has not ended: at most [`CLEAR_TO_SENDS`] of each.
     pub clear_to_sends: Vec<(Rank, ClearToSend)>,
-    /// Whether peers may write into this rank's output now.
+    /// True if peers may write into this rank's output now.
     pub exposed: bool,
     /// The class of the windows that the collective under way needs, if it needs any.
     pub(crate) in_use: Option<Class>,
-    /// Whether an operation is under way.
+    /// True if an operation is under way.
     pub(crate) busy: bool,
     /// The operations that are queued behind it.
     pub(crate) tasks: VecDeque<QueuedCollective>,
@@ -126,20 +126,19 @@ pub(crate) struct Comm {
     pub(crate) label: Option<Arc<str>>,
     /// Messages from point to point.
     pub(crate) messages: Messages,
-    /// Whether this rank is in the last barrier of shutdown: then no rank needs credit any more, and every put must be completed
+    /// True if this rank is in the last barrier of shutdown: then no rank needs credit any more, and every put must be completed
     /// before the endpoint closes.
     pub(crate) shutting_down: bool,
-    /// Whether the members' mailboxes are known.
+    /// True if the members' mailboxes are known.
     pub(crate) introduced: bool,
-    /// Whether this rank leaves the group, or has left it before other members; and whether something has happened since this was
-    /// looked at.
+    /// True if this rank leaves the group, or has left it before other members. `changed`: true if something has happened since the engine
+    /// last looked at the group.
     pub(crate) leaves: bool,
     pub(crate) changed: bool,
-    /// Whether this rank has left the group.
     pub(crate) left: bool,
-    /// Whether it has, and only members are left with which it has exchanged nothing.
+    /// Set if this rank has left, and has exchanged nothing with the members that remain.
     pub(crate) vacant: Option<Vacant>,
-    /// Whether the members were told the end; also in the world, where the barriers of shutdown follow.
+    /// True if this rank has told the members its end; also in the world, where the barriers of shutdown follow.
     pub(crate) end_told: bool,
 }
 
@@ -232,7 +231,7 @@ impl Comm {
         self.mismatch_probes.clear();
     }
 
-    /// Whether nothing that this rank sent is in flight or queued.
+    /// True if nothing that this rank sent is in flight or queued.
     pub(crate) fn is_settled(&self) -> bool {
         self.control_completed() && self.under_way == 0 && self.messages.under_way == 0
     }
@@ -314,12 +313,12 @@ impl Comm {
         if met || !self.end_told { Ok(()) } else { self.tell_end_to(rank) }
     }
 
-    /// Whether all members that this rank has exchanged messages with have told their end: then all that they sent has arrived.
+    /// True if all members that this rank has exchanged messages with have told their end: then all that they sent has arrived.
     pub(crate) fn all_ended(&self) -> bool {
         self.members.iter().all(|member| member.ended.is_some() || !member.met)
     }
 
-    /// Whether nothing of the communicator is in flight any more, to this rank or from it.
+    /// True if nothing of the communicator is in flight to this rank or from it.
     pub(crate) fn is_over(&self) -> bool {
         self.left
             && self.all_ended()
@@ -328,7 +327,7 @@ impl Comm {
             && self.messages.is_over()
     }
 
-    /// Whether there are members that this rank has exchanged nothing with, which may not have left.
+    /// True if there are members that this rank has exchanged nothing with, which may not have left.
     pub(crate) fn has_strangers(&self) -> bool {
         let stranger =
             |(rank, member): (Rank, &Member)| rank != self.me && !member.met && member.ended.is_none();
@@ -435,7 +434,7 @@ impl Comm {
         clear_to_send.map(|(_, clear_to_send)| clear_to_send)
     }
 
-    /// Whether a flow is for messages from point to point.
+    /// True if a flow is for messages from point to point.
     pub(crate) fn is_message(&self, flow: &Incoming) -> bool {
         self.windows[flow.window].class == Class::Message
     }
@@ -449,7 +448,7 @@ impl Comm {
         })
     }
 
-    /// Whether a write of a collective has landed that no lane has awaited.
+    /// True if a write of a collective has landed that no lane has awaited.
     pub(crate) fn unawaited(&self) -> bool {
         self.landings.iter().any(|landing| landing.ready() && !self.is_message(landing))
     }
@@ -522,17 +521,16 @@ impl Comm {
         });
     }
 
-    /// Whether there are control messages to send. While the mailboxes are unknown, answers to members that already know them wait.
+    /// True if there are control messages to send. While the mailboxes are unknown, answers to members that already know them wait.
     pub(crate) fn has_control(&self) -> bool {
         self.introduced && !self.control_queue.is_empty()
     }
 
-    /// Whether all control messages were sent, and no put reads their memory any more.
+    /// True if all control messages were sent, and no put reads their memory any more.
     pub(crate) fn control_sent(&self) -> bool {
         self.control_queue.is_empty() && self.control_in_flight == 0
     }
 
-    /// Whether all control messages have completed.
     pub(crate) fn control_completed(&self) -> bool {
         self.control_sent() && self.control_copies_in_flight == 0
     }

@@ -190,7 +190,7 @@ impl Core<'_> {
     /// A control message of a member has arrived.
     pub(crate) fn control_arrived(&mut self, from: Rank, about: ControlKind) -> Result<(), Stop> {
         if self.comm.left && about != ControlKind::End {
-            // It has not heard of that.
+            // The member may not know that this rank has left.
             self.comm.meets(from)?;
         }
         match about {
@@ -327,7 +327,7 @@ impl Core<'_> {
             // A rank that cannot receive large greetings does not send them either.
             member.large_due &= RemoteRegion::from_words(hello.area).len > 0;
         }
-        // It may have overwritten the greeting before that was looked at.
+        // This message may have overwritten the greeting before this rank read it.
         if let Some(slots) = hello.remote().filter(|_| seen == wanted) {
             return match *member.slots.get_or_insert(slots) == slots {
                 true => Ok(()),
@@ -354,7 +354,7 @@ impl Core<'_> {
         }
     }
 
-    /// This rank has left the communicator, and so have those it has exchanged anything with.
+    /// This rank has left the communicator, and so have the members that it has exchanged anything with.
     pub(crate) fn vacate(&mut self) {
         self.take_back();
         self.comm.vacate();

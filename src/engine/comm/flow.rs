@@ -3,8 +3,8 @@
 //!
 //! Messages are numbered from 0 as long as the communicator exists, so operations follow one another without a barrier. Message
 //! `k` lands in slot `k mod slots`. The wire carries the low 16 bits of numbers; the high bits follow from the counters of the
-//! flow, because at most 64 messages are in flight. Messages may arrive in any order. Numbers go on when a window is closed and
-//! opened again, since credit that another message takes along may arrive after that: it must be old then, not more than was used.
+//! flow, because at most 64 messages are in flight. Messages may arrive in any order. Numbers continue when a window is closed and opened
+//! again: a message that carries credit may arrive later, and its credit must then count as old, not as more than was used.
 
 use unisono_schedule::Rank;
 
@@ -55,7 +55,6 @@ impl Outgoing {
         Self { sent: before.sent, freed: before.freed, ..self }
     }
 
-    /// Whether there is credit for the next message.
     pub(crate) fn has_credit(&self) -> bool {
         self.sent < self.freed + self.slots
     }
@@ -127,7 +126,7 @@ pub(crate) struct Incoming {
     freed: u64,
     /// The value of `freed` that was last sent to the sender.
     credited: u64,
-    /// Whether that was sent in a header or a clear to send, and not by a control message of credit.
+    /// True if that was sent in a header or a clear to send, and not by a control message of credit.
     answered: bool,
 }
 
@@ -174,7 +173,7 @@ impl Incoming {
         Ok(index(number % self.slots))
     }
 
-    /// Whether the next message in order has landed.
+    /// True if the next message in order has landed.
     pub(crate) fn ready(&self) -> bool {
         self.landed & 1 << (self.taken % self.slots) != 0
     }
@@ -230,18 +229,18 @@ impl Incoming {
         }
     }
 
-    /// Whether the sender has used all the credit that it knows of, and all slots are free again.
+    /// True if the sender has used all the credit that it knows of, and all slots are free again.
     pub(crate) fn exhausted(&self) -> bool {
         self.freed - self.credited == self.slots
     }
 
-    /// Whether the sender should get credit though it may not wait yet: half of the slots were freed since the last credit, which was
+    /// True if the sender should get credit though it may not wait yet: half of the slots were freed since the last credit, which was
     /// not sent in a header or a clear to send. If credit arrives in time, the sender never waits.
     pub(crate) fn owes(&self) -> bool {
         !self.answered && self.freed - self.credited >= self.slots.div_ceil(2)
     }
 
-    /// Whether the sender may wait: it has used all the credit that it knows of, and there is more.
+    /// True if the sender may wait: it has used all the credit that it knows of, and there is more.
     pub(crate) fn stalls(&self) -> bool {
         self.freed > self.credited
             && self.taken + u64::from(self.landed.count_ones()) == self.credited + self.slots
@@ -252,7 +251,7 @@ impl Incoming {
         self.taken
     }
 
-    /// Whether all messages that have landed were taken and freed.
+    /// True if all messages that have landed were taken and freed.
     pub(crate) fn at_rest(&self) -> bool {
         self.landed == 0 && self.freed == self.taken
     }

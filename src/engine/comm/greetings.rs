@@ -25,7 +25,7 @@ pub(crate) struct Greetings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Awaited {
     pub rank: Rank,
-    /// Whether its pattern has arrived, and only its large greeting is missing.
+    /// True if its pattern has arrived, and only its large greeting is missing.
     pub heard: bool,
 }
 

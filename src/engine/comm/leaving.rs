@@ -1,5 +1,5 @@
-//! How this rank leaves communicators: each is looked at when something has happened in it, so that any number of them
-//! can be left together.
+//! How this rank leaves communicators. The engine looks at each when something has happened in it, so that any number of them can be left
+//! together.
 
 use super::{core::Core, net::Net};
 use crate::engine::{stop::Stop, wire::CommId};
@@ -17,7 +17,7 @@ impl Net {
         self.continue_leaving().map(drop)
     }
 
-    /// Something has happened in a communicator. If this rank leaves it, it is looked at.
+    /// Something has happened in a communicator. If this rank leaves it, the engine looks at it.
     pub(crate) fn mark_changed(&mut self, comm_id: CommId) {
         let comm = self.comms.get_mut(usize::from(comm_id)).and_then(Option::as_deref_mut);
         if let Some(comm) = comm.filter(|comm| comm.leaves && !comm.changed) {
@@ -26,7 +26,7 @@ impl Net {
         }
     }
 
-    /// As [`continue_leaving`](Self::continue_leaving), also where something may have changed that nobody tells of.
+    /// As [`continue_leaving`](Self::continue_leaving), and also looks at communicators that may change without an event.
     pub(crate) fn continue_leaving_all(&mut self) -> Result<bool, Stop> {
         for comm_id in std::mem::take(&mut self.leaving.watched) {
             self.mark_changed(comm_id);
@@ -37,7 +37,7 @@ impl Net {
     /// Continues to leave the communicators in which something has happened. True if a control message was sent.
     pub(crate) fn continue_leaving(&mut self) -> Result<bool, Stop> {
         let mut any = false;
-        // In the last barrier members need not hear of it, and may be gone.
+        // In the last barrier members need not learn of it, and may be gone.
         if self.leaving.changed.is_empty() || self.port.shutting_down {
             return Ok(any);
         }
@@ -71,7 +71,7 @@ impl Net {
         let over = core.comm.is_over();
         if self.leaves_all || !over {
             let comm = self.core(comm_id)?.comm;
-            // A receive may be forsaken, there may be room for a control message, and peers may publish in their slots.
+            // A caller may have dropped a receive, there may be room for a control message, and peers may publish in their slots.
             if comm.messages.open() || comm.has_control() || comm.shared.is_unchecked() {
                 self.leaving.watched.push(comm_id);
             }

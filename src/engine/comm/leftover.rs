@@ -1,4 +1,4 @@
-//! Failures that show when a group ends: messages that no call has received, calls through shared slots that nobody has compared, and
+//! Failures that show when a group ends: messages that no call has received, calls through shared slots that no rank has compared, and
 //! members that have called more operations than others.
 
 use unisono_schedule::Rank;

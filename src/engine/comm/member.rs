@@ -3,7 +3,7 @@
 use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
-/// In place of the index of a flow: there is none yet.
+/// Stands for the index of a flow that does not exist yet.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A member of the communicator: another rank, or this one.
@@ -19,17 +19,17 @@ pub(crate) struct Member {
     pub(crate) outgoing: [u32; 3],
     /// The first flow from it of each class; [`NONE`] if there is none.
     pub(crate) incoming: [u32; 3],
-    /// Whether the pattern of its greeting has arrived.
+    /// True if the pattern of its greeting has arrived.
     pub(crate) greeted: bool,
-    /// Whether there has been a flow to it or from it.
+    /// True if there has been a flow to it or from it.
     pub(crate) met: bool,
-    /// Whether its large greeting is awaited.
+    /// True if its large greeting is awaited.
     pub(crate) large_due: bool,
     /// If it has left the communicator, the number of operations that it had begun.
     pub(crate) ended: Option<u64>,
     /// For each class, the operation of the latest mismatch probe to it.
     pub(crate) probed_classes: [Option<u32>; 3],
-    /// Whether it has not yet read the latest mismatch probe to it.
+    /// True if it has not yet read the latest mismatch probe to it.
     pub(crate) unread: bool,
     /// The operation of the latest mismatch probe from it.
     pub(crate) probed: Option<u32>,

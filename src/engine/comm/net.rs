@@ -19,9 +19,9 @@ use crate::engine::{
 /// The communicators that this rank is leaving, or has left before other members.
 #[derive(Default)]
 pub(crate) struct Leaving {
-    /// Those in which something has happened since they were looked at.
+    /// Those in which something has happened since the engine last looked at them.
     pub(super) changed: Vec<CommId>,
-    /// Those in which something may change that nobody tells of.
+    /// Those that may change without an event.
     pub(super) watched: Vec<CommId>,
     /// Those that became [vacant](Vacant), the oldest first; some may not be vacant any more.
     pub(super) vacant: VecDeque<CommId>,
@@ -45,7 +45,7 @@ pub(crate) struct Net {
     pub comms: Vec<Option<Box<Comm>>>,
     /// The communicators that this rank is leaving, or has left before other members.
     pub leaving: Leaving,
-    /// Whether this rank leaves all groups: then it waits for no receive, and memory of communicators stays, since members that have
+    /// True if this rank leaves all groups: then it waits for no receive, and memory of communicators stays, since members that have
     /// not left may still send.
     pub leaves_all: bool,
     /// Operations that have ended since the latest poll.
@@ -96,7 +96,7 @@ impl Net {
     ) -> Result<Option<RemoteRegion>, Error> {
         let place = usize::from(comm_id);
         if let Some(Some(old)) = self.comms.get_mut(place) {
-            // All who make the new group have said that they have left the old one.
+            // All members of the new group have said that they have left the old one.
             if old.vacant.is_none() || !old.members.iter().all(|member| members.contains(&member.world)) {
                 old.vacant = old.vacant.map(|_| Vacant::Kept);
                 return Ok(None);
@@ -114,7 +114,7 @@ impl Net {
         Ok(Some(mailbox))
     }
 
-    /// Whether control messages of any communicator are queued or in flight, including those that tell its members that this rank has
+    /// True if control messages of any communicator are queued or in flight, including those that tell its members that this rank has
     /// left.
     pub(crate) fn has_control(&self) -> bool {
         self.comms.iter().flatten().any(|comm| !comm.control_completed())
@@ -129,7 +129,7 @@ impl Net {
         Ok(any)
     }
 
-    /// An operation has ended: polls if many have without a poll.
+    /// An operation has ended: polls if many have ended without a poll.
     pub(crate) fn poll_at_times(&mut self) -> Result<(), Stop> {
         self.unpolled += 1;
         if self.unpolled < MAX_UNPOLLED { Ok(()) } else { self.poll().map(drop) }

@@ -38,7 +38,7 @@ pub(crate) struct Ready {
     /// The sending end of its flow.
     pub sender: usize,
     pub origin: Origin,
-    /// How many bytes of elements.
+    /// The bytes of its elements.
     pub bytes: usize,
     /// The record that is vacant for it.
     pub record: usize,

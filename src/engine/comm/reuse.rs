@@ -30,12 +30,12 @@ use crate::{
 };
 
 impl Comm {
-    /// Whether no operation under way needs a window of this class.
+    /// True if no operation under way needs a window of this class.
     fn is_idle(&self, class: Class) -> bool {
         self.in_use != Some(class) && (class != Class::Message || self.messages.is_over())
     }
 
-    /// Whether this rank may ask to close a window.
+    /// True if this rank may ask to close a window.
     fn may_close(&self, window: &WindowMemory) -> bool {
         let mut flows = window.flows();
         let at_rest = |flow: usize| self.receivers[flow].at_rest() && self.landings[flow].at_rest();

@@ -1,4 +1,4 @@
-//! Windows: this rank's own, which peers write to, and the sending ends of flows into those of peers.
+//! Windows of this rank, which peers write to, and the sending ends of flows into windows of peers.
 
 use super::flow::Outgoing;
 use crate::engine::wire::Class;
@@ -25,7 +25,7 @@ impl Sender {
     }
 }
 
-/// Whether peers may write to a window.
+/// The state of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowState {
     Open,
@@ -49,7 +49,7 @@ pub(crate) struct WindowMemory {
     /// The index of its first lane's flow in [`Comm::receivers`](super::Comm::receivers).
     pub(crate) first_flow: usize,
     pub(crate) state: WindowState,
-    /// Whether an operation waits for it to open.
+    /// True if an operation waits for it to open.
     pub(crate) wanted: bool,
     /// When an operation last needed it, by the port's clock.
     pub(crate) used: u64,

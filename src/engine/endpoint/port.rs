@@ -68,7 +68,7 @@ pub(crate) struct Port {
     pub spare: [Vec<Region>; 3],
     /// Counts the uses of windows.
     pub clock: u64,
-    /// Whether this rank is in the last barrier of shutdown.
+    /// True if this rank is in the last barrier of shutdown.
     pub shutting_down: bool,
     /// The most arrivals of one peer through the windows of one communicator.
     least: usize,
@@ -181,18 +181,18 @@ impl Port {
         traffic.filter(|it| it.sent + it.arrived > 0)
     }
 
-    /// Whether so few bytes are in flight to a process that one more small message, which is copied, leaves at once: it does not
+    /// True if so few bytes are in flight to a process that one more small message, which is copied, leaves at once: it does not
     /// wait in the provider for room in the socket until the next poll.
     pub(crate) fn leaves_at_once(&self, world: Rank) -> bool {
         self.links.get(world).is_some_and(|link| link.bytes <= LITTLE)
     }
 
-    /// Whether a header and this many bytes after it must be contiguous to be one put.
+    /// True if a header and this many bytes after it must be contiguous to be one put.
     pub(crate) fn joins(&self, bytes: usize) -> bool {
         bytes > 0 && self.limits.max_sources == 1
     }
 
-    /// Whether there is room for this many more arrivals at once.
+    /// True if there is room for this many more arrivals at once.
     pub(crate) fn has_room(&self, arrivals: usize) -> bool {
         // In the last barrier no other window is used any more.
         self.shutting_down || self.expected + arrivals <= self.limits.arrivals

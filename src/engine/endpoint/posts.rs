@@ -13,7 +13,7 @@ pub(crate) fn control_token(comm_id: CommId, copied: bool) -> u64 {
     u64::MAX - (u64::from(comm_id) | u64::from(copied) << 16)
 }
 
-/// If a token is of control messages: of which communicator, and whether they were copied.
+/// The communicator of a control message's token, and whether the message was copied; `None` for other tokens.
 pub(crate) fn control_of_token(token: u64) -> Option<(CommId, bool)> {
     let bits = u32::try_from(u64::MAX - token).ok().filter(|bits| bits >> 17 == 0)?;
     Some(((bits & 0xffff) as CommId, bits >> 16 == 1))
@@ -30,7 +30,7 @@ pub(crate) struct Record {
     pub hold: Option<(usize, usize)>,
     /// The staging slot that it reads from, if it does.
     pub staging: Option<usize>,
-    /// Whether the put is of a message from point to point.
+    /// True if the put is of a message from point to point.
     pub message: bool,
     /// The send that cannot end before the put has left.
     pub id: Option<u64>,
@@ -175,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// A record that were freed twice would be given to two puts at a time.
+    /// A record that was freed twice would be given to two puts at a time.
     #[test]
     fn a_token_of_no_put_in_flight_frees_nothing() {
         let mut transport = Hub::new().open();

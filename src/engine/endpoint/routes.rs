@@ -46,7 +46,7 @@ impl Routes {
         self.flows.get(number as usize).copied().flatten()
     }
 
-    /// Whether a number was assigned and given back.
+    /// True if a number was assigned and given back.
     pub(crate) fn retired(&self, number: u32) -> bool {
         self.flows.get(number as usize).is_some_and(Option::is_none)
     }

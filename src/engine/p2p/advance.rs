@@ -70,7 +70,7 @@ impl Core<'_> {
     /// Receives one large message unexpected, into new memory, if large messages wait for each other because ranks send before they
     /// receive, or if one may wait for this rank, which waits in a receive or, as `waits` says, in a collective. True if it does.
     pub(crate) fn receive_unexpected(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
-        // It is asked of all communicators before each sleep, and there may be thousands.
+        // This runs for all communicators before each sleep, and there may be thousands.
         if self.comm.messages.requested.is_empty() {
             return Ok(false);
         }
@@ -86,7 +86,7 @@ impl Core<'_> {
             // There is no room for any large message.
             return Ok(false);
         }
-        // The peer of a call that waits may only be late. But if sends wait for each other, nothing else helps.
+        // The peer of a call that waits may only be late. But if sends wait for each other, only this helps.
         let fits =
             |from: Rank, kind: &Kind| kind.kept() <= left || one_at_least || messages.waits_for(from, now);
         let in_order = messages.requested.iter().inspect(|_| look());

@@ -33,7 +33,7 @@ pub(super) struct Landing {
     pub(super) into: Region,
     /// The owner of that memory, if it is new.
     pub(super) fresh: Option<Fresh>,
-    /// Whether the memory counts among unexpected messages.
+    /// True if the memory counts among unexpected messages.
     pub(super) unexpected: bool,
     /// The region that the sender writes to, kept registered until the message has arrived.
     pub(super) exposed: Option<Region>,
@@ -129,7 +129,7 @@ impl Landings {
         self.all.is_empty()
     }
 
-    /// Whether a message of this rank that has a receive comes in parts.
+    /// True if a message of this rank that has a receive comes in parts.
     pub(super) fn come_in_parts(&self, from: Rank) -> bool {
         self.in_parts.contains_key(&from)
     }

@@ -90,7 +90,7 @@ impl<R, M> Matching<R, M> {
         self.messages.get_mut(number)
     }
 
-    /// As [`kept`](Self::kept), to look at.
+    /// As [`kept`](Self::kept), by a shared reference.
     pub(crate) fn look_at(&self, number: u64) -> Option<&(Envelope, M)> {
         self.messages.get(number)
     }

@@ -1,9 +1,9 @@
 //! The sends and receives of a communicator that have not ended ([`Messages`]).
 //!
 //! All messages to one rank go through one flow of slots, in the order of their sends, except that clears to send, and parts of large
-//! messages, go before messages that wait. A small message is whole in its slot. For a large one the sender first sends a request to send. When the receive
-//! has begun, the receiver answers with a clear to send, and the sender writes straight into the receiver's memory, or sends the
-//! message in parts through slots if either memory cannot be registered. A small message without a receive is unexpected: it is
+//! messages, go before messages that wait. A small message is whole in its slot. For a large one the sender first sends a request to send.
+//! When the receive has begun, the receiver answers with a clear to send, and the sender writes straight into the receiver's memory, or
+//! sends the message in parts through slots if either memory cannot be registered. A small message without a receive is unexpected: it is
 //! copied out of its slot, so that it does not block the flow.
 
 use std::{
@@ -37,7 +37,7 @@ pub(super) const STALE: Duration = Duration::from_millis(1);
 /// far longer than they usually take, since a message that is received unexpected is copied once more.
 pub(crate) const LONG: Duration = Duration::from_millis(100);
 
-/// Deadlines are looked for no more often than this: all calls that wait must be looked at.
+/// Deadlines are checked no more often than this, because each check looks at all calls that wait.
 const TICK: Duration = Duration::from_millis(10);
 
 /// A send that has begun.
@@ -54,7 +54,7 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// Whether it was submitted so long ago.
+    /// True if it was submitted longer ago than this.
     fn is_older(&self, now: Instant, than: Duration) -> bool {
         now >= self.completion.submitted + than
     }
@@ -165,22 +165,21 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    /// Whether a send or a receive whose message is known has not ended, or has ended and was not reported.
+    /// True if a send or a receive whose message is known has not ended, or has ended and was not reported.
     pub(super) fn busy(&self) -> bool {
         !self.sendings.is_empty() || self.landings.oldest().is_some() || !self.ended.is_empty()
     }
 
-    /// Whether a send or a receive has not ended, or was not reported.
+    /// True if a send or a receive has not ended, or was not reported.
     pub(crate) fn open(&self) -> bool {
         self.busy() || self.matching.receives().next().is_some()
     }
 
-    /// Whether anything waits to be sent or written.
     pub(crate) fn has_more(&self) -> bool {
         !self.answers.is_empty() || !self.queues.is_empty() || !self.writes.is_empty()
     }
 
-    /// Whether only receives whose message has not arrived are under way, and none for a message that belongs to an earlier one, which
+    /// True if only receives whose message has not arrived are under way, and none for a message that belongs to an earlier one, which
     /// its sender will send.
     pub(crate) fn only_receives(&self) -> bool {
         !self.busy() && !self.matching.receives().any(|(want, _)| want.space == Space::Inner)
@@ -205,7 +204,7 @@ impl Messages {
         }
     }
 
-    /// Whether nothing is under way.
+    /// True if nothing is under way.
     pub(crate) fn is_over(&self) -> bool {
         let sent = self.answers.is_empty() && self.queues.is_empty() && self.under_way == 0;
         sent && !self.open() && self.landings.is_empty()
@@ -258,7 +257,7 @@ impl Messages {
         oldest.and_then(|id| self.sendings.get(&id))
     }
 
-    /// Whether a send to this rank has waited so long that the rank may wait until one of its messages is received here.
+    /// True if a send to this rank has waited so long that the rank may wait until one of its messages is received here.
     pub(super) fn waits_for(&self, to: Rank, now: Instant) -> bool {
         let queued = self.queues.get(&to).and_then(|queue| queue.front());
         let requested = self.requests.range((to, 0)..=(to, u32::MAX)).next().map(|(_, id)| id);
@@ -266,12 +265,12 @@ impl Messages {
         both.inspect(|_| look()).any(|sending| sending.is_older(now, LONG))
     }
 
-    /// Whether any send has waited so long.
+    /// True if a send to any rank has waited that long.
     pub(super) fn waits_for_any(&self, now: Instant) -> bool {
         self.oldest_send().is_some_and(|oldest| oldest.is_older(now, LONG))
     }
 
-    /// Whether a send has waited so long that large messages may wait for each other; and whether a receive has.
+    /// True if a send has waited so long that large messages may wait for each other; the second is the same of a receive.
     pub(super) fn stuck(&self, now: Instant) -> (bool, bool) {
         let first = self.matching.receives().next();
         let receives = first.is_some_and(|(_, first)| now >= first.completion.submitted + LONG);

@@ -22,7 +22,7 @@ struct SlotPut<'p> {
     number: u32,
     /// Where its elements lie: region, offset and length in bytes.
     source: Option<(&'p Region, usize, usize)>,
-    /// Whether the source is registered.
+    /// True if the source is registered.
     registered: bool,
     /// The send that cannot end before this put has left; `None` for a request to send and a clear to send.
     id: Option<u64>,

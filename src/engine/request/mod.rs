@@ -12,7 +12,7 @@ pub(crate) use self::{
     operation::{Operation, Pairs, ShownPlan},
 };
 
-/// A collective that is ready to begin. It is moved as rarely as can be: in a small call each move takes a hundredth of the time.
+/// A collective that is ready to begin. It is moved as rarely as possible: in a small call each move takes a hundredth of the time.
 pub(crate) type Planned = (Operation, CallSchedule);
 
 /// A request to the engine.
@@ -35,7 +35,7 @@ impl What {
         }
     }
 
-    /// The same message of elements that the caller calls so.
+    /// The same message, with the caller's name for the type of its elements.
     pub(crate) fn named(mut self, alias: Alias) -> Self {
         match &mut self {
             Self::Send(outbound) => outbound.kind.alias = alias,

@@ -30,11 +30,11 @@ pub(crate) struct Operation {
     pub ranks: usize,
     /// How to reduce; for collectives that do not reduce, any kernel of the dtype.
     pub kernel: Kernel,
-    /// Whether a finished sum is to be divided by the number of ranks.
+    /// True if a finished sum is to be divided by the number of ranks.
     pub average: bool,
     /// How its ranks read each other's operands in place, if all share memory.
     pub shown: Option<Arc<ShownPlan>>,
-    /// Whether input and output overlap in a collective that exchanges blocks.
+    /// True if input and output overlap in a collective that exchanges blocks.
     pub overlaps: bool,
     /// Bytes of an element.
     pub size: usize,
@@ -42,14 +42,14 @@ pub(crate) struct Operation {
     pub output: Operand,
     /// If any two ranks know only the lengths of their blocks for each other: these lengths.
     pub pairs: Option<Box<Pairs>>,
-    /// Whether the schedule needs peers to write into the output.
+    /// True if the schedule needs peers to write into the output.
     pub long: bool,
-    /// Whether the output is only read: it is the input, and only this rank gives it.
+    /// True if the output is only read: it is the input, and only this rank gives it.
     pub fixed: bool,
-    /// Whether peers may write into the output during the operation: not if it is fixed, nor if the input lies there, is still
+    /// True if peers may write into the output during the operation: not if it is fixed, nor if the input lies there, is still
     /// needed and is not put aside.
     pub writable: bool,
-    /// Whether peers write where the input lies, so that all blocks of it but this rank's own are put aside first. Blocks are
+    /// True if peers write where the input lies, so that all blocks of it but this rank's own are put aside first. Blocks are
     /// equally long then.
     pub aside: bool,
 }

@@ -134,7 +134,7 @@ impl ControlKind {
 }
 
 impl Hello {
-    /// What `from` tells `to`. Its pattern is of both and of all words, so that what has landed in part is none.
+    /// The greeting of `from` to `to`. Its pattern depends on both and on all words, so that a greeting that has landed in part is none.
     pub(crate) fn new(from: Rank, to: Rank, area: [u64; 3], slots: [u64; 3]) -> Self {
         let mix = |x: u64| {
             let x = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

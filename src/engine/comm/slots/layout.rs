@@ -1,4 +1,4 @@
-//! The layout of shared slots: memory that each member of a communicator has for itself, and that the others map (drawn in docs/wire.md).
+//! The layout of shared slots: memory that each member of a communicator writes alone, and that the others map (drawn in docs/wire.md).
 
 use bytemuck::{Pod, Zeroable};
 
@@ -12,24 +12,24 @@ const LINES: usize = 128;
 /// The number of slots: a rank may write to one while slow ranks read the other.
 const SLOTS: u64 = 2;
 
-/// From the beginning of a slot to the bytes in it, if they do not fit the [`Front`]'s cache line.
+/// The offset in a slot of its bytes, if they do not fit the [`Front`]'s cache line.
 const APART: usize = 64;
 
-/// From the beginning of a slot to the operand in it, behind the [`Offer`].
+/// The offset in a slot of the operand, which lies behind the [`Offer`].
 const STAGED: usize = LINES;
 
 /// The bytes of a slot.
 const STRIDE: usize = (STAGED + STAGED_BYTES).next_multiple_of(LINES);
 
-/// Whether a rank has mapped the slots of all others: the word before its slots.
+/// The word before a rank's slots, which says whether the rank has mapped the slots of all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Verdict {
-    /// It does not know yet. Memory is zeroed.
+    /// The rank does not know yet: new memory is zeroed.
     Unknown,
-    /// It has.
+    /// The rank has mapped them.
     Mapped,
-    /// It cannot.
+    /// The rank cannot map them.
     Refused,
 }
 
@@ -49,23 +49,23 @@ pub(crate) struct Front {
     pub operation: OperationInfo,
 }
 
-/// From the beginning of a rank's shared slots to its verdict.
+/// The offset of a rank's verdict in its shared slots.
 pub(crate) const VERDICT: usize = 0;
 
-/// To the number of the latest round after which it no longer reads [operands in place](Offer) of others.
+/// The offset of the number of the latest round after which it no longer reads [operands in place](Offer) of others.
 pub(crate) const DONE: usize = 24;
 
-/// To what it has voted in a round in which operands are to be read in place: the number times 2, and 1 if it has mapped those that it
-/// reads. A rank may vote in a later round while slow ranks look at its latest vote.
+/// The offset of what it has voted in a round in which operands are to be read in place: the number times 2, and 1 more if it has mapped
+/// those that it reads. A rank may vote in a later round while slow ranks look at its latest vote.
 pub(crate) const fn vote(number: u64) -> usize {
     if number.is_multiple_of(2) { 8 } else { 16 }
 }
 
-/// Where a rank's operands lie that others may read in place, in its slot.
+/// The places of a rank's operands that others may read in place. It lies in the rank's slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Offer {
-    /// Whether they can be mapped: [`Self::PLAIN`], [`Self::NEW`], [`Self::KNOWN`] or [`Self::STAGED`].
+    /// Says whether they can be mapped: [`Self::PLAIN`], [`Self::NEW`], [`Self::KNOWN`] or [`Self::STAGED`].
     pub kind: u64,
     /// The [words](unisono_transport::RemoteRegion::words) of the input (in a broadcast of the output)...
     pub input: [u64; 3],
@@ -74,9 +74,9 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// They cannot.
+    /// The operands cannot be mapped.
     pub(crate) const PLAIN: u64 = 0;
-    /// They can, but the others may not have mapped them yet.
+    /// They can be mapped, but the others may not have mapped them yet.
     pub(crate) const NEW: u64 = 1;
     /// All others have mapped them before.
     pub(crate) const KNOWN: u64 = 2;
@@ -84,26 +84,26 @@ impl Offer {
     pub(crate) const STAGED: u64 = 3;
 }
 
-/// From the beginning of a slot to the [`Offer`] in it.
+/// The offset in a slot of the [`Offer`].
 pub(crate) const OFFER: usize = APART;
 
-/// From the beginning of a rank's shared slots to that of an operation of this number.
+/// The offset in a rank's shared slots of that of an operation of this number.
 pub(crate) const fn slot(number: u64) -> usize {
     let index = if number.is_multiple_of(SLOTS) { 0 } else { 1 };
     LINES + index * STRIDE
 }
 
-/// From the beginning of a slot to the bytes in it, if there are this many.
+/// The offset in a slot of its bytes, if there are this many.
 pub(crate) const fn payload(bytes: usize) -> usize {
     if size_of::<Front>() + bytes <= APART { size_of::<Front>() } else { APART }
 }
 
-/// From the beginning of a rank's shared slots to what it shows in this round instead of an operand ([`Offer::STAGED`]).
+/// The offset in a rank's shared slots of what it shows in this round instead of an operand ([`Offer::STAGED`]).
 pub(crate) const fn staged(number: u64) -> usize {
     slot(number) + STAGED
 }
 
-/// How many bytes of a rank's shared slots are written, if it has staged at most `bytes` in one: the others are never touched.
+/// The number of bytes of a rank's shared slots that it writes if it stages at most `bytes` in one: it never touches the others.
 pub(crate) const fn used(bytes: usize) -> usize {
     let most = if bytes > SHARED_BYTES { bytes } else { SHARED_BYTES };
     LINES + 2 * (STAGED + most).next_multiple_of(LINES)

@@ -1,12 +1,12 @@
 //! The shared slots of a communicator whose ranks share memory, and when a rank may read and write them.
 //!
-//! A rank writes to its own slots alone. Rounds ([`Step::Show`](unisono_schedule::Step::Show)) are numbered from 1; round `k` has slot
-//! `k mod 2`:
+//! A rank writes only to its own slots. Rounds ([`Step::Show`](unisono_schedule::Step::Show)) are numbered from 1; round `k` has slot `k
+//! mod 2`:
 //!
-//! 1. A rank begins `k` when every other rank has begun `k - 1`. Then all have ended `k - 2`, the last to have had the slot.
+//! 1. A rank begins `k` when every other rank has begun `k - 1`. Then all have ended `k - 2`, which used the slot before.
 //! 2. It writes what it shows and the description of its call to its slot, and then publishes the number `k` there.
-//! 3. It reads the slot of a rank that it needs when that has published `k`. The writer does not write there again before this rank
-//!    has begun `k + 1`.
+//! 3. When a rank whose elements it needs has published `k`, it reads that rank's slot. The writer does not write there again before this
+//!    rank has begun `k + 1`.
 //!
 //! A rank that needs nothing of another in `k` compares the descriptions of `k` when it begins `k + 1`, or leaves the group.
 
@@ -23,10 +23,10 @@ use crate::{
     engine::{access, wire::OperationInfo},
 };
 
-/// Whether the ranks of a communicator share slots.
+/// Says whether the ranks of a communicator share slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// It is being found out.
+    /// The ranks have not found out yet.
     #[default]
     Opening,
     Yes,
@@ -45,11 +45,11 @@ pub(crate) struct SharedSlots {
     pub(in crate::engine::comm) views: Vec<Option<Region>>,
     /// The other ranks, as the transport knows them.
     pub(in crate::engine::comm) peers: Vec<Peer>,
-    /// Whether this rank has published that it has mapped all.
+    /// True if this rank has published that it has mapped all.
     pub(in crate::engine::comm) published: bool,
     /// The number of the latest round.
     pub(in crate::engine::comm) number: u64,
-    /// The operation of that round, until it is known that all ranks have called the same.
+    /// The operation of that round, as long as it is not known that all ranks have called the same.
     pub(in crate::engine::comm) unchecked: Option<(u64, Signature)>,
     /// The most bytes that this rank has staged in a slot.
     pub(in crate::engine::comm) staged: usize,
@@ -58,12 +58,12 @@ pub(crate) struct SharedSlots {
 }
 
 impl SharedSlots {
-    /// Whether it is still to be found out whether slots are shared, or they are.
+    /// True if slots are shared, or the ranks have not found out yet.
     pub(crate) fn may_share(&self) -> bool {
         self.sharing != Sharing::No
     }
 
-    /// Whether the latest operation is still to be compared with what others publish.
+    /// True if the latest operation has not been compared with what all others publish.
     pub(crate) fn is_unchecked(&self) -> bool {
         self.unchecked.is_some()
     }
@@ -73,7 +73,7 @@ impl SharedSlots {
         self.number
     }
 
-    /// All ranks are known to have called the same as this one in the latest round.
+    /// All ranks are known to have made the same call as this one in the latest round.
     pub(crate) fn set_checked(&mut self) {
         self.unchecked = None;
     }
@@ -83,12 +83,11 @@ impl SharedSlots {
         self.host.get_or_insert_with(|| host.into());
     }
 
-    /// Whether a rank shares slots with this one, if both can.
+    /// True if a rank shares slots with this one, if both can.
     pub(in crate::engine::comm) fn is_near(&self, rank: Rank) -> bool {
         self.host.as_ref().is_none_or(|host| host.contains(&rank))
     }
 
-    /// Whether slots are shared.
     pub(crate) fn is_open(&self) -> bool {
         self.sharing == Sharing::Yes
     }
@@ -118,7 +117,7 @@ impl SharedSlots {
         self.views.iter().enumerate().filter_map(|(rank, view)| Some((rank, view.as_ref()?)))
     }
 
-    /// Whether a rank has published this operation. It cannot have published a later one in that slot.
+    /// True if a rank has published this operation. It cannot have published a later one in that slot.
     pub(crate) fn has_published(&self, rank: Rank, number: u64) -> bool {
         self.view(rank).is_some_and(|view| published(view, number))
     }
@@ -126,14 +125,14 @@ impl SharedSlots {
     /// The ranks that keep this one from entering its next operation.
     pub(crate) fn behind(&self) -> impl Iterator<Item = Rank> {
         let latest = self.number;
-        // The first operation is entered by any rank that comes.
+        // Operation 1 has no predecessor, so a rank enters it without waiting.
         let late =
             move |(rank, view): (Rank, &Region)| (latest > 0 && !published(view, latest)).then_some(rank);
         self.others().filter_map(late)
     }
 
-    /// The calls that other ranks have published last, but for those of ranks behind this one: these may be written over at any moment,
-    /// and are of no operation that this rank is in.
+    /// The calls that other ranks have published last, except for ranks behind this one: these calls may be overwritten at any moment, and
+    /// are of no operation that this rank is in.
     pub(crate) fn calls(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
         self.others().filter_map(|(rank, view)| {
             let both = [layout::slot(0), layout::slot(1)].map(|at| (access::published(view, at).ok(), at));
@@ -143,27 +142,27 @@ impl SharedSlots {
         })
     }
 
-    /// What each other rank has last told by a word of its slots.
+    /// The value that each other rank has last published in a word of its slots.
     fn words(&self, at: usize) -> impl Iterator<Item = (Rank, Option<u64>)> {
         self.others().map(move |(rank, view)| (rank, access::published(view, at).ok()))
     }
 
-    /// The ranks that have not yet told `least` or more by a word of their slots.
+    /// The ranks that have not yet published `least` or more in a word of their slots.
     pub(crate) fn late(&self, at: usize, least: u64) -> impl Iterator<Item = Rank> {
         self.words(at).filter_map(move |(rank, word)| word.is_none_or(|word| word < least).then_some(rank))
     }
 
-    /// Whether another rank has last told this by a word of its slots.
+    /// True if another rank has last published this value in a word of its slots.
     pub(crate) fn has_told(&self, at: usize, word: u64) -> bool {
         self.words(at).any(|(_, last)| last == Some(word))
     }
 
-    /// Whether all others have mapped this region of this rank's before.
+    /// True if all others have mapped this region of this rank's before.
     pub(crate) fn is_mapped_by_all(&self, region: &Region) -> bool {
         self.mapped_by_all.iter().any(|mapped| mapped.is(region))
     }
 
-    /// All others have mapped this region of this rank's.
+    /// All others have mapped this region of this rank.
     pub(crate) fn set_mapped_by_all(&mut self, region: &Region) {
         if !self.is_mapped_by_all(region) {
             self.mapped_by_all.retain(WeakRegion::exists);
@@ -183,7 +182,7 @@ impl SharedSlots {
     }
 }
 
-/// Whether slots show this operation as published.
+/// True if slots show this operation as published.
 fn published(view: &Region, number: u64) -> bool {
     access::published(view, layout::slot(number)).is_ok_and(|seen| seen == number)
 }

@@ -1,9 +1,9 @@
 //! Opens the shared slots of a communicator, enters operations that share them, and compares what ranks call there.
 //!
-//! In the first operation that would share slots, each rank makes its slots, tells the others of them ([`Hello`]) and maps theirs. All
-//! must agree on whether slots are shared, though any rank may fail, because memory is short. If a rank has no memory that can be mapped, it
-//! says so to all. If it cannot map that of another, it says so in its own slots; a rank that can map all says that there too. Slots
-//! are shared if all ranks can map all.
+//! In the first operation that would share slots, each rank makes its slots, tells the others where they lie ([`Hello`]) and maps the slots
+//! of the others. All must agree on whether slots are shared, although any rank may fail because memory is short. A rank without memory
+//! that can be mapped tells all others. A rank that cannot map the slots of another publishes that in its own slots; a rank that has mapped
+//! all publishes that there too. Slots are shared if all ranks have mapped all.
 
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
@@ -24,13 +24,13 @@ use crate::{
 };
 
 impl Core<'_> {
-    /// Finds out whether the ranks share slots, as far as that can be said now.
+    /// Finds out whether the ranks share slots, as far as this is known now.
     pub(crate) fn open_shared(&mut self) -> Result<Sharing, Stop> {
         if self.comm.shared.sharing == Sharing::Opening {
             let sharing = self.find_sharing()?;
             self.comm.shared.sharing = sharing;
             if sharing == Sharing::No {
-                // The memory is mapped no longer than it is of use.
+                // Memory of no further use is unmapped.
                 self.comm.shared.views.clear();
             }
         }
@@ -53,7 +53,7 @@ impl Core<'_> {
                 continue;
             };
             if slots.len != layout::LEN as u64 {
-                // It says so to all.
+                // That rank tells all others the same.
                 return Ok(Sharing::No);
             }
             let peer = port.peer(comm.world(rank))?;
@@ -103,7 +103,7 @@ impl Core<'_> {
         let made =
             made.map_err(|error| crate::log::warn!(rank = port.me, %error, "no memory for shared slots"));
         comm.shared.own = made.ok().filter(|own| own.remote().is_some_and(|remote| remote.mappable));
-        // A region of no length says that there are none.
+        // A region of length 0 says that there are none.
         let none = RemoteRegion { base: 1, ..RemoteRegion::default() };
         let slots = comm.shared.own.as_ref().and_then(Region::remote).unwrap_or(none).words();
         let ranks = comm.members.len();
@@ -114,7 +114,7 @@ impl Core<'_> {
                 continue;
             }
             comm.meets(rank)?;
-            // As in the greeting, which this may overwrite before it is looked at.
+            // The area is as in the greeting, which this message may overwrite before the peer reads it.
             let Hello { area, .. } = comm.sent_part(rank, ControlKind::Hello)?;
             comm.queue_control(rank, ControlKind::Hello, Hello::new(me, rank, area, slots))?;
         }
@@ -135,8 +135,8 @@ impl Core<'_> {
         port.transport.notify(&comm.shared.peers).map_err(|error| port.broken(error))
     }
 
-    /// Enters the next operation that shares slots, which all others [are ready for](super::SharedSlots::behind). `unchecked`: whether this rank does not read
-    /// the slots of all others in it.
+    /// Enters the next operation that shares slots, which all others [are ready for](super::SharedSlots::behind). `unchecked`: true if this
+    /// rank does not read the slots of all others in it.
     pub(crate) fn enter_shared(
         &mut self,
         info: &OperationInfo,
@@ -162,7 +162,7 @@ impl Core<'_> {
         self.notify_shared()
     }
 
-    /// Compares the latest operation that shared slots with those of all others, if that was not done when it ran. All have entered it,
+    /// If the latest operation that shared slots was not compared with those of all others when it ran, compares it. All have entered it,
     /// or called something else.
     pub(crate) fn check_shared(&mut self) -> Result<(), Stop> {
         let unlike = self.comm.unlike_shared();
