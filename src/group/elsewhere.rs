@@ -1,4 +1,4 @@
-//! Calls on a separate thread, for bindings to languages that must look at other things while a call waits, such as signals.
+//! Calls on a separate thread, for bindings to languages whose main thread must handle other things, such as signals, while a call waits.
 
 use std::{
     panic::resume_unwind,
@@ -15,7 +15,7 @@ use crate::{
     group::ProcessGroup,
 };
 
-/// Runs `calls` with this handle on a separate thread, and asks `go_on` every `every` whether to wait for it on.
+/// Runs `calls` with this handle on a separate thread, and asks `go_on` every `every` whether to wait longer.
 pub(super) fn elsewhere_while<T: Send + 'static>(
     group: ProcessGroup,
     (call, calls): (&'static str, impl FnOnce(&ProcessGroup) -> T + Send + 'static),

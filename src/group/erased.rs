@@ -40,7 +40,7 @@ pub struct Request<'a> {
     pub collective: Collective,
     /// The type of the elements. Elements that are only moved may have any type of the right size, for instance [`Dtype::U8`].
     pub dtype: Dtype,
-    /// What the caller calls the type, if it is moved as another: ranks compare it, and errors name it.
+    /// The caller's name for the type, if elements of another type stand for it: ranks compare it, and errors name it.
     pub alias: Alias,
     /// The operation, if the collective reduces.
     pub op: ReduceOp,
@@ -49,7 +49,7 @@ pub struct Request<'a> {
     /// The lengths of the blocks in elements, if they may differ; `None` for blocks of equal length. All ranks give lengths, or none
     /// does. See [`Erased::collective`].
     pub lengths: Option<Uneven<'a>>,
-    /// True if the operands are those of many tensors, so that blocks may lie in several pieces. The same on all ranks.
+    /// True if the operands are those of many tensors, so that blocks may lie in several pieces; alike on all ranks.
     pub coalesced: bool,
     /// The timeout of this call; `None` for that of the handle.
     pub timeout: Option<Duration>,
@@ -139,12 +139,13 @@ impl Erased<'_> {
     /// they overlap in another way, the input is copied first. A [`ReduceOp::PreMulSum`] in place also scales the rest of the input.
     ///
     /// # Several pieces
-    /// An operand of `n` blocks may lie in several pieces, as long as no block lies in more than one: for instance a list of tensors,
-    /// one for each rank. With [`Request::coalesced`] all operands may lie in any pieces; then, if blocks are equal, ranks compare the
-    /// lengths of the pieces of the operand that is one block (or `count` elements). Nothing is packed first: messages are put from the pieces and land in them.
+    /// An operand of `n` blocks may lie in several pieces, as long as no block lies in more than one: for instance a list of tensors, one
+    /// for each rank. With [`Request::coalesced`] all operands may lie in any pieces; then, if blocks are equal, ranks compare the lengths
+    /// of the pieces of the operand that is one block (or `count` elements). The elements are not packed first: messages are put from the
+    /// pieces and land in them.
     ///
     /// # Lengths of blocks
-    /// [`Request::lengths`] are the lengths of blocks that may differ, by rank. They are known on both sides, so that no rank has to ask:
+    /// [`Request::lengths`] are the lengths of blocks that may differ, by rank. Sender and receiver both know them, so no rank has to ask:
     ///
     /// - `AllGather`: [`Uneven::output`] has all `n`, the same on all ranks;
     /// - `ReduceScatter`: [`Uneven::input`] has all `n`, the same on all ranks;
@@ -174,7 +175,7 @@ impl Erased<'_> {
         self.0.shared.begin_planned(request.collective.name(), plan, (input, output), &options)
     }
 
-    /// Runs a [`collective`](Self::collective), and asks `go_on` every `every` whether to wait on: for callers that must look at other
+    /// Runs a [`collective`](Self::collective), and asks `go_on` every `every` whether to wait longer, for callers that must handle other
     /// things meanwhile, such as signals. Returns both operands with their owners, or the [`Work`] if it has not ended.
     ///
     /// # Errors
@@ -217,8 +218,8 @@ impl Erased<'_> {
     }
 
     /// Begins several messages; if one of them is invalid, none begins. Returns a [`Work`] for each, in the given order. The messages do
-    /// not wait for each other, in whatever order the ranks give them. A message that is sent from memory into which another one of
-    /// these is received is copied first: it arrives as it was when the call began.
+    /// not wait for each other, in whatever order the ranks give them. If one message is sent from memory into which another of these
+    /// messages is received, it is copied first: it arrives as it was when the call began.
     ///
     /// # Errors
     /// As [`message`](Self::message), here or from the waits; [`Error::Argument`] also if two are received into the same memory.
@@ -252,9 +253,9 @@ impl Erased<'_> {
         ready.into_iter().map(|(what, kept, options)| self.0.begin_message(what, kept, &options)).collect()
     }
 
-    /// Runs `calls` with another handle of this group on a separate thread, and asks `go_on` every `every` whether to wait for it on.
-    /// Returns what it returns, or `None` if this thread does not wait any more: the other one then goes on, until its calls end or the
-    /// world is left. Meanwhile this thread counts as one that waits, so that deadlocks are found.
+    /// Runs `calls` with another handle of this group on a separate thread, and asks `go_on` every `every` whether to wait longer. Returns
+    /// the result of `calls`, or `None` if this thread stops waiting: the other thread then goes on, until its calls end or this rank
+    /// leaves the world. Meanwhile this thread counts as one that waits, so that deadlocks are found.
     ///
     /// # Errors
     /// [`Error::Argument`] if no thread can be started.
@@ -341,7 +342,7 @@ impl MessageRequest {
 struct Ready<'a> {
     collective: Collective,
     spec: CallSpec<'static>,
-    /// The operands that this rank uses.
+    /// The operands, if this rank uses them.
     input: Option<&'a Foreign>,
     output: Option<&'a Foreign>,
     /// Where the operands lie in place, in bytes: the input in the output, and the output in the input.
@@ -418,7 +419,7 @@ impl<'a> Ready<'a> {
         CallSpec { uneven: uneven.map(|it| Uneven { input: &it.input, output: &it.output }), ..self.spec }
     }
 
-    /// The uneven blocks that a rank gets replace those that it gives only if their lengths are the same.
+    /// In place, the uneven blocks that a rank gets can replace those that it gives only if their lengths are the same.
     fn arranged<'b>(&self, mut borrowed: Borrowed<'b>) -> Borrowed<'b> {
         let moved = self.collective == Collective::AllToAll
             && self.uneven.as_ref().is_some_and(|known| known.input != known.output);
@@ -556,7 +557,8 @@ impl<'a> Known<'a> {
         })
     }
 
-    /// The call. Ranks that know all lengths compare a hash of them; otherwise any two compare those of their blocks for each other.
+    /// The call. Ranks that know all lengths compare a hash of them; otherwise each two ranks compare the lengths of their blocks for each
+    /// other.
     fn spec(&self, request: &Request<'_>) -> CallSpec<'static> {
         let Request { collective, op, root, .. } = *request;
         let pairwise = !matches!(collective, Collective::AllGather | Collective::ReduceScatter);

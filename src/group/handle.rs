@@ -1,5 +1,4 @@
-//! A handle of a group as the calls use it, whatever their caller waits for: what it shares with the group's other handles, and the
-//! options of its calls.
+//! A handle of a group as the calls use it, blocking or not: what it shares with the group's other handles, and the options of its calls.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +16,7 @@ use crate::{
 pub(crate) struct Handle {
     pub shared: Arc<Shared>,
     pub options: CallOptions,
-    /// `None` in the handle of an asynchronous call, which does not keep the group from ending.
+    /// `None` in the handle of an asynchronous call: such a handle does not keep the group alive.
     membership: Option<Arc<Membership>>,
 }
 
@@ -65,7 +64,7 @@ impl Handle {
         self.with_options(CallOptions { plan, ..self.options })
     }
 
-    /// A handle for an asynchronous call. It does not keep the group from ending.
+    /// A handle for an asynchronous call. It does not keep the group alive.
     pub(super) fn under_way(&self) -> Self {
         Self { shared: Arc::clone(&self.shared), options: self.options, membership: None }
     }

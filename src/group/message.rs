@@ -1,4 +1,4 @@
-//! Messages as their callers give them: the data, and the rank and the tag that it is sent to or received from.
+//! Messages as a caller gives them: the data, and the rank and the tag that it is sent to or received from.
 
 use unisono_schedule::Rank;
 
@@ -17,12 +17,12 @@ impl From<Rank> for Source {
     }
 }
 
-/// The receiver of a message, and the tag that the receiver asks for. A rank alone is one with tag 0; `(rank, tag)` has another tag.
+/// The receiver of a message, and the message's tag. A rank alone means tag 0; `(rank, tag)` gives another tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receiver {
     /// The receiver.
     pub rank: Rank,
-    /// The tag: a number that tells messages of one purpose from those of others.
+    /// The tag: a number that separates messages of one purpose from others.
     pub tag: u32,
 }
 
@@ -38,7 +38,7 @@ impl From<(Rank, u32)> for Receiver {
     }
 }
 
-/// The sender of a message, and its tag. A rank or a [`Source`] alone is one with tag 0; `(source, tag)` has another tag.
+/// The sender of a message, and its tag. A rank or a [`Source`] alone means tag 0; `(source, tag)` gives another tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sender {
     /// The sender.
@@ -86,7 +86,7 @@ impl<B> Message<B> {
         Self::Send(data, to.into())
     }
 
-    /// A message to be received into `data`, which must be as long.
+    /// A message to be received into `data`, which must have the same length.
     pub fn recv(data: B, from: impl Into<Sender>) -> Self {
         Self::Recv(data, from.into())
     }

@@ -307,8 +307,8 @@ impl ProcessGroup {
         Ok(Self::of(self.handle.with_plan(PlanOptions { pipeline, ..self.handle.options.plan })))
     }
 
-    /// Another handle of the same group, whose reductions are of this kind instead of [`Config::reduction`]. All ranks must make a
-    /// call with the same.
+    /// Another handle of the same group, whose reductions are of this kind instead of [`Config::reduction`]. All ranks must make a call
+    /// with the same kind.
     #[must_use]
     pub fn with_reduction(&self, reduction: Reduction) -> Self {
         Self::of(self.handle.with_plan(PlanOptions { reduction, ..self.handle.options.plan }))
@@ -316,7 +316,7 @@ impl ProcessGroup {
 
     /// Another handle of the same group, whose calls have this timeout instead of [`Config::timeout`]. The ranks' timeouts may
     /// differ: the first one that passes ends the world with a [`Failure::Deadline`] or [`Failure::Undelivered`], which says how long
-    /// the call waited. The timeout of a call of several operations is that of each of them.
+    /// the call waited. In a call of several operations each operation has this timeout.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -337,37 +337,37 @@ impl ProcessGroup {
         Ok(Self::of(self.handle.with_options(options)))
     }
 
-    /// On the world: leaves it and all groups in good order; no calls are possible afterwards. Every rank must call it, as any
-    /// collective. It returns when all ranks have called it, or as soon as a rank dies, fails or cannot be reached. A rank that lives and
-    /// has not called it is waited for however late it is, for it may have to write a checkpoint alone, or as long as
-    /// [`Config::leave_timeout`](crate::Config::leave_timeout) says. From when all have called it, the timeout counts. A rank cannot
-    /// leave earlier, because closing an endpoint may discard messages that the network has not delivered, and because a mismatch
-    /// is detected only by ranks that are still members. After 30 s, 60 s and so on it logs a warning with the positions of the other
-    /// ranks.
-    /// Dropping the last handle of the world and of its groups does the same, but cannot return an error: a failure that no call has
-    /// returned is then an error in the log, which is written to standard error unless the program has a subscriber of `tracing`, and
-    /// [`late_failure`](crate::late_failure). If `unisono run` started the ranks, its status is 1.
+    /// On the world, leaves it and all groups in good order; no calls are possible afterwards. Every rank must call it, as any collective.
+    /// It returns when all ranks have called it, or as soon as a rank dies, fails or cannot be reached. It waits without limit for a rank
+    /// that lives and has not called it, because that rank may have to write a checkpoint alone;
+    /// [`Config::leave_timeout`](crate::Config::leave_timeout) sets a limit. Once all ranks have called it, the timeout counts. A rank
+    /// cannot leave earlier, because closing an endpoint may discard messages that the network has not delivered, and because only ranks
+    /// that are still members detect a mismatch. After 30 s, 60 s and so on it logs a warning with the positions of the other ranks.
     ///
-    /// A process that ends before it has left, by [`std::process::exit`] or with the group in a `static`, is a rank that died: the ranks that
-    /// are still there fail, and the status of `unisono run` is 1. Another launcher does not know it, so that if all ranks end so,
-    /// what leaving would have found is lost.
+    /// Dropping the last handle of the world and of its groups does the same, but cannot return an error. If no call has returned the
+    /// failure, the drop logs it as an error, which is written to standard error unless the program has a subscriber of `tracing`, and
+    /// [`late_failure`](crate::late_failure) returns it. If `unisono run` started the ranks, its status is 1.
     ///
-    /// On another group: drops this handle, waits for no rank, and returns `Ok`.
+    /// A process that ends before it has left, by [`std::process::exit`] or with the group in a `static`, is a rank that died: the
+    /// remaining ranks fail, and the status of `unisono run` is 1. Another launcher does not know this, so if all ranks end in this way,
+    /// the errors that leaving would have found are lost.
+    ///
+    /// On another group, drops this handle, waits for no rank, and returns `Ok`.
     ///
     /// # Errors
-    /// On the world, [`Error::Failed`] if it has failed, or if ranks leave while others call a collective or wait for a message of
-    /// theirs, or if a message of any group was not received. All ranks get the same failure. A pending receive without a message
-    /// is no failure: its [`Work`](crate::Work) ends with an error.
+    /// On the world, [`Error::Failed`] if it has failed, if ranks leave while others call a collective or wait for a message from them, or
+    /// if a message of any group was not received. All ranks get the same failure. A pending receive without a message is no failure: its
+    /// [`Work`](crate::Work) ends with an error.
     pub fn leave(self) -> Result<()> {
         self.handle.shared.shut_down()
     }
 }
 
 impl<T: Element> Buffer<T> {
-    /// Makes a buffer of memory that is there already, such as a part of a memfd that another library or process has made
-    /// ([`Memory::of_memfd`]). It serves as one that [`ProcessGroup::buffer`] allocates: the ranks of the host map the same memfd and read it
-    /// in place, but they write to it through this process. Its elements are what the memory holds, and results are seen by each process that
-    /// has mapped the memfd.
+    /// Makes a buffer of existing memory, such as a part of a memfd that another library or process has made ([`Memory::of_memfd`]). It
+    /// works like a buffer that [`ProcessGroup::buffer`] allocates: the ranks of the host map the same memfd and read it in place, but they
+    /// write to it through this process. Its elements are the contents of the memory, and each process that has mapped the memfd sees
+    /// results.
     ///
     /// ```
     /// # use std::os::{fd::OwnedFd, unix::fs::FileExt};
@@ -390,8 +390,9 @@ impl<T: Element> Buffer<T> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Transport`](crate::Error::Transport) if the memory cannot be registered (see `ulimit -l`); [`Error::Argument`](crate::Error::Argument) if it is not aligned for such
-    /// elements, or no whole number of them; [`Error::Failed`](crate::Error::Failed) if the group has failed.
+    /// [`Error::Transport`](crate::Error::Transport) if the memory cannot be registered (see `ulimit -l`);
+    /// [`Error::Argument`](crate::Error::Argument) if it is not aligned for these elements, or is no whole number of them;
+    /// [`Error::Failed`](crate::Error::Failed) if the group has failed.
     pub fn of(group: &ProcessGroup, memory: Memory) -> Result<Self> {
         let (bytes, size) = (memory.len(), size_of::<T>());
         let unfit = |what: &str| Error::Argument {

@@ -1,6 +1,6 @@
-//! The order of a group's collective calls, where several threads make them. A call of one operation has the group's state until the
-//! operation has begun, since the engine keeps their order; a call of several has it to its end ([`Engaged`]). What another thread begins
-//! asynchronously meanwhile waits here, and that thread does not.
+//! The order of a group's collective calls if several threads make them. A call of one operation holds the group's state until the
+//! operation has begun, because the engine keeps the order of operations; a call of several operations holds it to its end ([`Engaged`]).
+//! An asynchronous call that another thread begins meanwhile waits here, and that thread does not.
 
 use std::{
     mem,
@@ -25,13 +25,13 @@ pub(crate) struct State {
     pub shutdown: bool,
 }
 
-/// The state of a group, and the operations that follow a call of several.
+/// The state of a group, and the operations that wait for a call of several operations.
 #[derive(Default)]
 pub(crate) struct Order {
     state: Mutex<State>,
-    /// True if such a call has the state; it begins what waits after it has cleared this.
+    /// True if such a call holds the state. It clears this, and then begins the operations that wait.
     engaged: AtomicBool,
-    /// True if this rank is leaving with the state.
+    /// True if this rank holds the state because it is leaving.
     leaving: AtomicBool,
     waiting: Mutex<Vec<Task>>,
 }
@@ -65,7 +65,7 @@ impl Drop for Engaged<'_> {
 }
 
 impl Order {
-    /// Waits until no other thread has the state, and returns it.
+    /// Waits until no other thread holds the state, and returns it.
     pub(crate) fn state(&self, runtime: &Runtime) -> Result<MutexGuard<'_, State>> {
         runtime.check_process()?;
         Ok(match self.state.try_lock() {
@@ -106,7 +106,7 @@ impl Order {
             Err(TryLockError::WouldBlock) if self.engaged.load(Ordering::Acquire) => {
                 runtime.check_calls(call)?;
                 self.waiting().push(task);
-                // Either the engaged call sees this entry, or it has ended.
+                // Either the engaged call sees this entry, or that call has ended.
                 if !self.engaged.load(Ordering::Acquire) {
                     let _state = self.state(runtime)?;
                     self.begin_waiting(group);
@@ -121,7 +121,7 @@ impl Order {
         Ok(())
     }
 
-    /// Begins the calls that have waited. The caller has the state.
+    /// Begins the calls that wait. The caller holds the state.
     fn begin_waiting(&self, (runtime, comm_id): (&Runtime, CommId)) {
         for mut task in mem::take(&mut *self.waiting()) {
             task.completion.restart();

@@ -1,4 +1,4 @@
-//! How messages between two ranks of a group run: one or several at once, waited for or begun.
+//! How messages between two ranks of a group run: one or several at once, blocking or asynchronous.
 
 use std::sync::Arc;
 

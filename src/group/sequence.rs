@@ -3,7 +3,7 @@
 //! Such a call is a future that runs its operations, one after the other, by a [`Sequence`]. In a blocking call each operation has
 //! ended when the sequence returns, so one poll ends the future. In an asynchronous call the future gives the operation to the
 //! driver and is pending. The driver polls it again when the operation has ended, before it begins another call of the group. So
-//! ranks that block and ranks that do not make the same operations in the same order.
+//! ranks that block and ranks that do not run the same operations in the same order.
 //!
 //! The memory of an asynchronous call is a part of its future, which the engine keeps as it keeps an operation's memory: until
 //! nothing touches it any more.
@@ -43,7 +43,7 @@ enum How {
     Later(Between),
 }
 
-/// What an asynchronous call and the driver exchange: the operation that is to run next, and how it ended.
+/// What an asynchronous call and the driver exchange: the operation that runs next, and how it ended.
 #[derive(Clone, Default)]
 struct Between(Arc<Mutex<(Option<What>, Option<Done>)>>);
 
@@ -88,8 +88,8 @@ impl Sequence {
         Ok(())
     }
 
-    /// The error of the call if this rank cannot go on. After the first operation it is a failure of the group, because the other
-    /// ranks go on.
+    /// The error of the call if this rank cannot continue. After the first operation it is a failure of the group, because the other ranks
+    /// continue.
     pub(crate) fn stuck(&self, error: impl Into<Error>) -> Error {
         match self.latest {
             Some(_) => Error::Failed(self.group.shared.midway(error.into())),
@@ -128,8 +128,8 @@ impl Handle {
         }
     }
 
-    /// Runs a call of collectives to its end or begins it, as the mode says. `open` makes the result of what the steps return, on the
-    /// thread that waits.
+    /// Runs a call of collectives to its end or begins it, as the mode says. On the thread that waits, `open` makes the call's result from
+    /// the result of the steps.
     pub(crate) fn run_steps<M, R, T, F>(
         &self,
         name: &'static str,
@@ -173,7 +173,7 @@ impl Handle {
         Sequence { group: self.under_way(), how, latest: None }
     }
 
-    /// Begins a call. `open` makes the work's result of the call's, on the thread that waits.
+    /// Begins a call. On the thread that waits, `open` makes the work's result from that of the call.
     pub(crate) fn later<R, T, F>(
         &self,
         name: &'static str,

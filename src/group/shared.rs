@@ -33,7 +33,7 @@ use crate::{
     work::{Driver, Work},
 };
 
-/// How long a rank that leaves waits before it logs where the other ranks are; the next times it waits twice as long.
+/// How long a rank that leaves waits before it logs where the other ranks are; each further wait is twice as long.
 const NOTICE: Duration = Duration::from_secs(30);
 
 /// The timeout of an operation that has none: longer than any that can be configured.
@@ -75,7 +75,7 @@ impl Shared {
         Arc::<Runtime>::clone(&self.runtime)
     }
 
-    /// Waits until no other thread has the group's state, and returns it.
+    /// Waits until no other thread holds the group's state, and returns it.
     pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
         self.order.state(&self.runtime)
     }
@@ -137,7 +137,7 @@ impl Shared {
         }
     }
 
-    /// Runs a planned collective, and asks `go_on` every `every` whether to wait on. Returns `held`, or the work that returns it.
+    /// Runs a planned collective, and asks `go_on` every `every` whether to wait longer. Returns `held`, or the work that returns it.
     pub(crate) fn run_while<B: Send + 'static>(
         &self,
         call: &'static str,
@@ -215,7 +215,7 @@ impl Shared {
         options.timeout.unwrap_or(self.runtime.config.timeout)
     }
 
-    /// Submits an operation that nobody waits for yet.
+    /// Submits an operation that no thread waits for yet.
     pub(crate) fn submit(
         &self,
         call: &'static str,
@@ -237,7 +237,7 @@ impl Shared {
         Ok(outcome)
     }
 
-    /// Plans a collective, to be submitted; the driver may call this too. Multiplies the input of a pre-multiplied sum, in place if
+    /// Plans a collective that is to be submitted; the driver may call this too. Multiplies the input of a pre-multiplied sum, in place if
     /// the output lies there. May copy the input to `aside`, which must then live as long as the borrowed memory.
     pub(crate) fn collective(
         &self,
@@ -260,7 +260,7 @@ impl Shared {
         Ok(self.operation(plan, borrowed, pairs))
     }
 
-    /// Turns an error in the middle of a call into a failure of the group, because the other ranks go on.
+    /// Turns an error in the middle of a call into a failure of the group, because the other ranks continue.
     pub(crate) fn midway(&self, error: Error) -> Failure {
         match error {
             Error::Failed(failure) => failure,
@@ -270,7 +270,7 @@ impl Shared {
 
     /// Ends all groups with the failure of a call. Returns its error, which is that of the first failure.
     pub(crate) fn over(&self, failure: Failure) -> Error {
-        // All ranks leave, and this call has received nothing: the world has not failed.
+        // All ranks are leaving, and this call has received nothing: the world has not failed.
         if let Failure::Unsent { .. } = failure {
             return Error::Failed(failure);
         }
@@ -365,8 +365,8 @@ impl Shared {
         // Operations that no call has waited for end first, because other ranks wait for them.
         self.runtime.drain()?;
         self.last_barrier(Cargo::Leaving)?;
-        // All ranks are here. Once all that they sent has arrived too, a message that nobody received is an error on all ranks, none
-        // of which has left yet.
+        // All ranks are here. Once everything that they sent has arrived too, a message that no call received is an error on all ranks,
+        // none of which has left yet.
         let timeout = self.runtime.config.timeout;
         let until = Instant::now() + timeout;
         let left = self.runtime.with(|engine| {
@@ -381,7 +381,7 @@ impl Shared {
         self.last_barrier(Cargo::Shutdown)
     }
 
-    /// One of the two barriers by which all ranks leave the world. Ranks may leave at any time, so it waits as long as one that lives
+    /// One of the two barriers by which all ranks leave the world. Ranks may leave at any time, so it waits as long as a rank lives that
     /// has not begun to leave. Once all have begun, only messages are missing, and the timeout counts.
     fn last_barrier(&self, cargo: Cargo) -> Result<()> {
         let spec = CallSpec { cargo, ..CallSpec::new(Collective::Barrier, 0) };
@@ -389,7 +389,7 @@ impl Shared {
         let (operation, schedule) =
             self.collective(Dtype::U8, &spec, borrowed, &mut Aside::new(), &CallOptions::default())?;
         let (completion, outcome) = Completion::new(NEVER, Action::Return(None));
-        // This thread counts as blocked although the wait below has a limit: it goes on only when the others come.
+        // This thread counts as blocked although the wait below has a limit: it continues only when the others come.
         let _waiting = self.runtime.callers.wait();
         self.runtime
             .ask(self.comm_id, Task { what: What::Collective(Box::new(operation), schedule), completion });
@@ -424,8 +424,8 @@ impl Shared {
     }
 }
 
-/// Copies the input if the collective does not allow how it overlaps the output, or if it is only read and is to be multiplied; and
-/// multiplies it.
+/// Copies the input if its overlap with the output is not one that the collective allows, or if it is only read and has to be multiplied;
+/// then multiplies it.
 #[cold]
 fn arrange(
     kernel: &Kernel,
@@ -440,8 +440,8 @@ fn arrange(
 }
 
 impl Drop for Membership {
-    /// Leaves the world as `ProcessGroup::leave` does, unless the thread panics. Leaves another group also then: a program that catches the
-    /// panic may go on with the world.
+    /// Leaves the world as `ProcessGroup::leave` does, unless the thread panics. Leaves another group even then: a program that catches the
+    /// panic may continue with the world.
     fn drop(&mut self) {
         let Shared { runtime, comm_id, .. } = &*self.shared;
         if !runtime.is_ours() {

@@ -1,5 +1,5 @@
-//! The checks of collectives to which all ranks give equally much, and how they run. They work on numbers of elements, so that they
-//! are the same for every type.
+//! The checks of collectives to which all ranks give the same number of elements, and how they run. The checks work on numbers of elements,
+//! so they are the same for every type.
 
 use std::ops::Range;
 
@@ -98,8 +98,8 @@ pub(crate) fn sides(collective: Collective, at_root: bool) -> (bool, bool) {
     (reads, writes)
 }
 
-/// The parts of an operand in place that are the input and the output: all of it, or this rank's block. `elsewhere`: the collective has
-/// a root, and it is another rank.
+/// The parts of an operand in place that are the input and the output: all of it, or this rank's block. `elsewhere`: the collective has a
+/// root, and another rank is the root.
 pub(crate) fn in_place_sides(
     collective: Collective,
     elsewhere: bool,
@@ -144,7 +144,7 @@ pub(crate) fn check_root(group: &Handle, collective: Collective, root: Rank) -> 
     Err(Error::Argument { call: collective.name(), problem })
 }
 
-/// The length of a block, if the whole has one for each rank.
+/// The length of a block, if the operand of all blocks has one for each rank.
 fn one_block(group: &Handle, collective: Collective, block: usize, whole: usize) -> Result<usize> {
     let wanted = block.checked_mul(group.size());
     if wanted == Some(whole) {
@@ -170,12 +170,12 @@ pub(crate) fn own_block(group: &Handle, collective: Collective, len: usize) -> R
     Ok(group.rank() * block..(group.rank() + 1) * block)
 }
 
-/// The error of blocks that are not within the data, which the checks of the lengths rule out.
+/// The error of blocks that are not within the data. The checks of the lengths rule it out.
 pub(crate) fn outside(call: &'static str, len: usize) -> Error {
     Error::Argument { call, problem: format!("the blocks are not within the {len} elements given") }
 }
 
-/// The length of both, if it is the same.
+/// The length of the input and the output, if both have the same.
 fn same_length(collective: Collective, input: usize, output: usize) -> Result<usize> {
     if input == output {
         return Ok(input);

@@ -1,5 +1,6 @@
-//! Collectives to which all ranks give equally much, on slices: checked by [`Checked::in_place`] or [`Checked::apart`]. One waits for
-//! the operation, the other keeps what it works on. Nothing below these methods depends on the type of the elements.
+//! Collectives to which all ranks give the same number of elements, on slices: checked by [`Checked::in_place`] or [`Checked::apart`]. A
+//! blocking call waits for the operation; an asynchronous one keeps the memory. Nothing below these methods depends on the type of the
+//! elements.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Calls whose ranks must learn lengths first: of uneven blocks, objects and tensors.
+//! Calls whose ranks must learn lengths first: calls of uneven blocks, objects and tensors.
 //!
 //! A rank knows the lengths of what it gives. It learns those of the others by an exchange of lengths, which ranks compare as a
 //! part of the same call. So a call is two operations or more, and from the second on every rank knows all lengths.
@@ -21,7 +21,7 @@ use crate::{
     reduce::{Kernel, ReduceOp},
 };
 
-/// A call whose lengths have to be learned; its arguments are valid.
+/// A call whose lengths the ranks have to learn; its arguments are valid.
 pub(crate) struct UnevenCall {
     pub group: Handle,
     /// What ranks compare of the call.
@@ -45,7 +45,7 @@ impl Deref for UnevenSteps<'_> {
 }
 
 impl Handle {
-    /// A call whose lengths have to be learned. Fails if there is no such root, or the operation does not fit the type.
+    /// A call whose lengths the ranks have to learn. Fails if there is no such root, or the operation does not fit the type.
     pub(crate) fn uneven_call(&self, name: &'static str, id: CallId) -> Result<UnevenCall> {
         let CallId { dtype, op, root, .. } = id;
         let argument = |problem: String| Error::Argument { call: name, problem };
@@ -125,7 +125,7 @@ impl UnevenSteps<'_> {
         Ok(by_rank(&all))
     }
 
-    /// The lengths of the root's blocks (on other ranks only that of the own block, 0 for the rest), and the longest.
+    /// The lengths of the root's blocks (on other ranks the length of the own block, and 0 for the others), and the longest.
     async fn blocks_of_root(&mut self, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
         let given = if self.at_root() { with_longest(lengths) } else { Vec::new() };
         let received = self.exchange(Collective::Scatter, 2, &given, 2).await?;
@@ -137,7 +137,7 @@ impl UnevenSteps<'_> {
         Ok((blocks, longest))
     }
 
-    /// The length of each rank's block for this rank, and the longest block of all.
+    /// The length of the block that each rank has for this rank, and the longest block of all.
     async fn of_each(&mut self, lengths: &[usize]) -> Result<(Vec<usize>, usize)> {
         let (given, len) = (with_longest(lengths), 2 * self.group.size());
         let received = self.exchange(Collective::AllToAll, 2, &given, len).await?;

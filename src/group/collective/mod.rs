@@ -1,5 +1,5 @@
-//! How collectives run. `check` checks and runs them whatever the type; on slices, `equal` has those to which all ranks give equally much,
-//! and `lengths` those whose ranks learn each other's lengths first.
+//! How collectives run. `check` checks and runs them for every type; on slices, `equal` runs those to which all ranks give the same number
+//! of elements, and `lengths` those whose ranks learn each other's lengths first.
 
 pub(crate) mod check;
 mod equal;

@@ -1,4 +1,4 @@
-//! Chooses the host that this rank's network interface must lead to, so that ranks of other hosts reach it.
+//! Chooses the host that this rank's network interface must lead to, so that ranks of other hosts can reach this rank.
 
 use std::{net::IpAddr, time::Instant};
 
@@ -9,8 +9,8 @@ const STORE: &str = "reached/at";
 /// Key of the number of ranks that have arrived.
 const ARRIVED: &str = "reached/ranks";
 
-/// The host that this rank's interface must lead to: `towards`, or, if the store's host knows itself by a loopback address, the
-/// address at which ranks of other hosts reach it. For that it waits until one of them has reached the store.
+/// The host that this rank's interface must lead to: `towards`, or, if the store's host knows itself by a loopback address, the address at
+/// which ranks of other hosts reach the store. In that case this waits until one of them has reached it.
 pub(crate) fn towards(
     config: &Config,
     store: &Store,
@@ -36,7 +36,7 @@ pub(crate) fn towards(
     if towards.is_some() {
         return Ok(towards);
     }
-    // If it is not set by then, the exchange that follows names the ranks that have not come.
+    // If no rank sets it in time, the exchange that follows names the ranks that have not come.
     let Some(address) = store.get(STORE, deadline)? else { return Ok(None) };
     Ok(String::from_utf8_lossy(&address).parse().ok())
 }

@@ -1,4 +1,4 @@
-//! Checks that a setting is the same on all ranks, and the failure of one that does not fit them.
+//! Checks that a setting is the same on all ranks, and makes the failure of a provider that cannot reach all of them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use unisono_schedule::Rank;
 
 use crate::error::{Failure, clean, rank_list};
 
-/// The provider, as the error names it, and what the error advises.
+/// The provider's name in the error, and the error's advice.
 pub(super) const PROVIDER: &str = "the provider (UNISONO_PROVIDER)";
 pub(super) const PROVIDER_ADVICE: &str =
     "; set it to one that all hosts have: `unisono doctor` says on each what the others lack there";

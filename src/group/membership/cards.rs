@@ -1,4 +1,4 @@
-//! What ranks tell each other at the store when they join, and what rank 0 makes of it: each rank's card, and the roster of all.
+//! What ranks tell each other at the store when they join, and what rank 0 computes from it: each rank's card, and the roster of all.
 
 use std::{sync::Arc, time::Instant};
 
@@ -22,7 +22,7 @@ pub(super) type Alike = Vec<(String, String)>;
 /// What a rank publishes when it joins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct JoinInfo {
-    /// The version of the wire; first, since what follows may differ between versions.
+    /// The version of the wire format; it comes first, because what follows may differ between versions.
     wire: u32,
     provider: String,
     /// A hash of the settings that must be the same on all ranks.
@@ -49,13 +49,13 @@ impl JoinInfo {
     }
 }
 
-/// The value that rank 0 publishes at the store about a roster that it spreads.
+/// The value that rank 0 publishes at the store about a roster that ranks spread among themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Published {
     /// The bytes of a chunk, the smallest of all ranks'.
     pub chunk_bytes: u64,
-    /// The length of the roster, and its hash, because the roster itself does not come through the store, whose messages cannot be
-    /// forged.
+    /// The length of the roster, and its hash. The roster itself does not come through the store, whose messages cannot be forged, so ranks
+    /// check it.
     pub len: u64,
     pub hash: [u8; blake3::OUT_LEN],
 }
@@ -72,7 +72,7 @@ impl Published {
 pub(super) enum Meeting {
     /// All ranks fit together. They use the smallest of their chunks.
     Fits { chunk_bytes: u64, roster: Roster },
-    /// The same of ranks among which the roster is spread.
+    /// All ranks fit together, and they spread the roster among themselves.
     Spreads(Published),
     /// Their settings differ.
     Differs,
@@ -112,7 +112,7 @@ pub(super) fn decode_all<T: DeserializeOwned>(all: &[Vec<u8>]) -> std::result::R
 pub(super) enum Known {
     /// All ranks, and the bytes of a chunk.
     All(Arc<Roster>, usize),
-    /// The roster that is to be spread; only rank 0 has it.
+    /// The roster that ranks spread; only rank 0 has it.
     Spread(Published, Option<Arc<Roster>>),
 }
 
@@ -126,10 +126,10 @@ pub(super) fn fetch(store: &Store, rank: Rank, deadline: Instant) -> Result<Entr
     Ok(card.entry)
 }
 
-/// Of the exchange of cards.
+/// The key of the exchange of cards.
 const KEY: &str = "join";
 
-/// Exchanges the cards of all ranks. A roster of more than `listed` ranks must still be spread.
+/// Exchanges the cards of all ranks. If there are more than `listed` ranks, they must spread the roster afterwards.
 pub(super) fn exchange(
     store: Option<&Store>,
     (rank, ranks): (Rank, usize),
@@ -171,7 +171,7 @@ fn meet(all: &[Vec<u8>], listed: usize) -> std::result::Result<(Meeting, Option<
     }
 }
 
-/// What rank 0 makes of the cards of all ranks.
+/// What rank 0 computes from the cards of all ranks.
 fn meeting(all: &[Vec<u8>]) -> std::result::Result<Meeting, Failure> {
     // Cards of other versions may have other fields after the version.
     let version = |bytes: &Vec<u8>| postcard::take_from_bytes::<u32>(bytes).map_or(0, |(wire, _)| wire);
@@ -195,7 +195,7 @@ fn meeting(all: &[Vec<u8>]) -> std::result::Result<Meeting, Failure> {
     Ok(Meeting::Fits { chunk_bytes, roster: Roster::of(&entries) })
 }
 
-/// The failure if the settings of some ranks differ: the first that does, and which ranks have what.
+/// The failure if the settings of some ranks differ: the first setting that differs, and which ranks have which value.
 fn compare(all: &[Vec<u8>]) -> std::result::Result<(), Failure> {
     let all: Vec<Alike> = decode_all(all)?;
     let mut wanted = all.first().into_iter().flatten();

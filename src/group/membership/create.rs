@@ -1,9 +1,8 @@
 //! Groups that are made by their members alone: `create_group`.
 //!
-//! The members exchange by messages of the parent group what [split](ProcessGroup::split) exchanges by all_gathers. The messages
-//! have the caller's tag in a separate space, so no send or receive of a caller matches them. They run along a tree of the
-//! list of members, to its first member and back, twice: up to 16 members all send to the first one; of n members in all
-//! ⌈log16 n⌉ steps lie on each way.
+//! The members exchange by messages of the parent group what [split](ProcessGroup::split) exchanges by all_gathers. The messages have the
+//! caller's tag in a separate space, so no send or receive of a caller matches them. They run twice along a tree of the list of members, to
+//! its first member and back: up to 16 members all send to the first one; each way takes ⌈log16 n⌉ steps for n members.
 
 use unisono_schedule::Rank;
 
@@ -84,8 +83,8 @@ impl Exchange<'_> {
         self.ranks.get(self.me - self.me % (digit * BASE)).copied()
     }
 
-    /// The members that send to this one on the way to the first member, and how many members send by way of each, itself
-    /// included. In the order of the list.
+    /// The members that send to this one on the way to the first member, in the order of the list, and the number of members that send
+    /// through each, itself included.
     fn children(&self) -> Vec<(Rank, usize)> {
         let (me, all) = (self.me, self.ranks.len());
         let levels = levels().take_while(|step| me.is_multiple_of(step * BASE) && me + step < all);
@@ -99,7 +98,7 @@ impl Exchange<'_> {
     fn agree(&self, mut free: CommIds) -> Result<(u64, CommIds)> {
         let mine: Vec<u64> = self.ranks.iter().map(|&rank| rank as u64).collect();
         for (child, _) in self.children() {
-            // Received one after the other, so that a list that differs is reported even if other members do not come.
+            // They are received one after the other, so that this rank reports a list that differs even if other members do not come.
             let most = isize::MAX.unsigned_abs();
             let words = elements::<u64>(self.run(vec![self.receives(child, Place::Fresh { most })])?)?.0;
             match words.split_last_chunk::<IDS>() {
@@ -143,7 +142,7 @@ impl Exchange<'_> {
         Ok(all)
     }
 
-    /// Sends words to the members on the way from the first one, those with most members behind them first.
+    /// Sends words to the next members on the way from the first one, beginning with those that forward to most members.
     fn send_on(&self, words: &[u64]) -> Result<()> {
         self.send(self.children().into_iter().rev().map(|(child, _)| child), words)
     }
@@ -175,7 +174,7 @@ impl Exchange<'_> {
         Ok(self.group.wait(What::Several(messages))?.received)
     }
 
-    /// The failure that a member's first message has another list.
+    /// The failure if a member's first message has another list.
     fn differ(&self, child: Rank, words: &[u64]) -> Error {
         let group = self.group;
         let world = |ranks: &[Rank]| list(&ranks.iter().map(|&rank| group.global(rank)).collect::<Vec<_>>());

@@ -8,11 +8,12 @@ use crate::{
 };
 
 impl Config {
-    /// Reads all settings from the environment: rank, world size, store and job as the launcher set them, the others from the
-    /// `UNISONO_` variables.
+    /// Reads all settings from the environment: rank, world size, store and job as the launcher set them, the others from the `UNISONO_`
+    /// variables.
     ///
     /// # Errors
-    /// [`Error::Config`] if a variable is missing or not valid. As far as the variables say where the store is, the other ranks are told of the error, for at most five seconds.
+    /// [`Error::Config`] if a variable is missing or not valid. If the variables say where the store is, this tells the other ranks the
+    /// error, for at most five seconds.
     pub fn from_env() -> Result<Self> {
         match read()? {
             (config, None) => Ok(config),
@@ -21,7 +22,7 @@ impl Config {
     }
 
     /// Tells the other ranks of this world, which has not begun, that this process cannot join for this reason, so that they fail at once
-    /// and do not wait for it. Returns the reason. Where the store is not reached, it gives up after five seconds.
+    /// and do not wait for it. Returns the reason. If it does not reach the store, it gives up after five seconds.
     ///
     /// ```no_run
     /// # use unisono::Config;
@@ -44,14 +45,14 @@ impl ProcessGroup {
     /// [`crate::launch`]), and the settings of [`Config`]. Without a launcher the process is a world of one rank.
     ///
     /// # Errors
-    /// [`Error::Config`] if variables are missing or invalid, otherwise as [`Self::join`]. As far as the variables
-    /// say where the store is, the other ranks are told of the error and do not wait for this rank.
+    /// [`Error::Config`] if variables are missing or invalid, otherwise as [`Self::join`]. If the variables say where the store is, this
+    /// tells the other ranks the error, and they do not wait for this rank.
     pub fn from_env() -> Result<Self> {
         Self::from_env_with(|_| ())
     }
 
-    /// As [`from_env`](Self::from_env), with settings that the program changes before it joins. A store that it sets is taken also where
-    /// no variable says where ranks meet.
+    /// As [`from_env`](Self::from_env), with settings that the program changes before it joins. If the program sets a store, the process
+    /// joins there, even if no variable says where ranks meet.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -80,7 +81,7 @@ impl ProcessGroup {
     }
 }
 
-/// The configuration, and what is wrong in it. If it cannot be read, the other ranks are told.
+/// The configuration, and what is wrong in it. If it cannot be read, this tells the other ranks.
 fn read() -> Result<(Config, Option<Error>)> {
     Config::read_env().inspect_err(|problem| {
         if let Some(known) = Config::partial_env() {

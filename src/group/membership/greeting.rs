@@ -30,9 +30,9 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(8);
 /// The timeout of a TCP connection that is made only as a test.
 const CONNECTING: Duration = Duration::from_secs(2);
-/// How long a rank waits for the findings of the other one.
+/// How long a rank waits for the findings of the other rank.
 const HEARING: Duration = Duration::from_millis(2500);
-/// The most ranks of other hosts that a rank chooses to greet; as many may choose it.
+/// The most ranks of other hosts that a rank chooses to greet; the same number may choose it.
 const MOST: usize = 4;
 
 /// A rank's endpoint as an error describes it.
@@ -47,7 +47,7 @@ pub(super) struct EndpointInfo {
 }
 
 impl EndpointInfo {
-    /// From the information that a rank has published; `limits` are this rank's.
+    /// The endpoint of a rank that has published this information; `limits` are this rank's.
     pub(super) fn of(entry: Option<Entry>, limits: &Limits) -> Self {
         entry.map_or_else(Self::default, |Entry { nic, host, shares, .. }| {
             let memory = limits.provider == SHM || shares.is_some() && shares == limits.shares;
@@ -81,7 +81,7 @@ struct Finding {
     connects: Option<std::result::Result<(), String>>,
 }
 
-/// The check of a rank's connections.
+/// The connection check of a rank.
 pub(super) struct Check<'a> {
     pub monitor: &'a Monitor,
     pub store: Option<&'a Store>,
@@ -90,8 +90,9 @@ pub(super) struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Exchanges greetings with this rank's neighbours, then waits until all ranks have done so. If a greeting is lost, all ranks
-    /// return the same failure, which names the two ranks and the cause. If ranks have met before, these were `greeted` then.
+    /// Exchanges greetings with this rank's neighbours, then waits until all ranks have done so. If a greeting is lost, all ranks return
+    /// the same failure, which names the two ranks and the cause. `greeted` are the neighbours that were checked before, if ranks have met
+    /// before.
     pub(super) fn meet(
         &self,
         engine: &mut Engine,
@@ -142,7 +143,7 @@ impl Check<'_> {
                 Err(Stop::Transport(error)) if error.error.is_own() => Err(Stop::Transport(error)),
                 // The death of a peer breaks the transport too; then the store names the dead rank.
                 Err(Stop::Transport(error)) => match monitor.dead() {
-                    // Greetings that have not come yet mean nothing: no rank has waited for them.
+                    // Missing greetings prove nothing yet, because no rank has waited for them.
                     None => Err(diagnose(engine, rank, store, endpoints, false)
                         .map_or(Stop::Transport(error), Stop::from)),
                     Some(_) => Err(Stop::Failed),
@@ -154,7 +155,7 @@ impl Check<'_> {
         greeted.map_err(|stop| self.failed(stop, stalled(call, begun)))
     }
 
-    /// The error of an engine that has stopped, after the other ranks were told.
+    /// The error of an engine that has stopped. The other ranks learn it first.
     pub(super) fn failed(&self, stop: Stop, stalled: StalledOperation) -> Error {
         let stalled = StalledOperation { number: Some(0), ..stalled };
         Error::Failed(self.monitor.tell(self.monitor.explain(stop, stalled)))
@@ -174,7 +175,7 @@ fn all_have(
     deadline: Instant,
     explain: &dyn Fn(Stop) -> Error,
 ) -> Result<()> {
-    // This waits longer than the ranks that still wait for greetings, so that their failures, which name the cause, come first.
+    // This deadline is later than that of ranks that still wait for greetings, so that their failures, which name the cause, come first.
     let deadline = deadline + CONNECTING + HEARING;
     let meet = || cards::decide(Some(store), "met", (monitor.rank, ranks), &(), deadline, |_| Ok(()));
     let waker = engine.waker();
@@ -184,7 +185,7 @@ fn all_have(
             waker.wake();
             met
         });
-        // If no thread can be started, greetings are not answered meanwhile; mostly none needs an answer.
+        // If no thread can be started, this rank does not answer greetings meanwhile; usually none needs an answer.
         let Ok(met) = met else { return meet() };
         let attended = engine.attend_until(&|| met.is_finished(), monitor).map_err(explain);
         // After a failure, which has been reported, the store ends every wait.
@@ -200,9 +201,8 @@ fn findings_key(rank: Rank) -> String {
     format!("greetings/{rank}")
 }
 
-/// Finds the reason why greetings are missing. `waited` says whether this rank has waited for them. `None` if the network is not the
-/// cause: then a rank
-/// is late or stopped.
+/// Finds the reason why greetings are missing. `waited`: true if this rank has waited for them. `None` if the network is not the cause:
+/// then a rank is late or stopped.
 fn diagnose(
     engine: &mut Engine,
     rank: Rank,
@@ -216,7 +216,7 @@ fn diagnose(
             .map(|awaited| {
                 let endpoint = endpoints(awaited.rank);
                 let at = endpoint.nic.at.filter(|_| endpoint.by_tcp);
-                // The kernel accepts connections to an endpoint also while its process is busy.
+                // The kernel accepts connections to an endpoint even while its process is busy.
                 let connect = move || at.map(|at| TcpStream::connect_timeout(&at, CONNECTING).map(drop));
                 (awaited, thread::Builder::new().spawn_scoped(scope, connect))
             })
@@ -230,7 +230,7 @@ fn diagnose(
         threads.into_iter().map(finding).collect()
     }));
     let store = store?;
-    // If the store is gone, the store's watch reports it.
+    // If the store is gone, its watch reports that.
     let _ = store.set(&findings_key(rank), &postcard::to_allocvec(&mine).ok()?);
     let until = Instant::now() + HEARING;
     mine.0.iter().find_map(|finding| {
@@ -324,10 +324,10 @@ fn from_where(address: IpAddr) -> String {
     if address.is_loopback() { "its own host".to_owned() } else { address.to_string() }
 }
 
-/// The ranks that a rank exchanges greetings with: its neighbours on the ring, and ranks of other hosts. The ranks of a host divide
-/// the other hosts among them, but each chooses at most [`MOST`] ranks, and at least one, because its host's addresses
-/// are reachable through any interface. The relation is symmetric. With `all`, for transports that must connect all ranks before
-/// one leaves, every rank greets all others.
+/// The ranks that a rank exchanges greetings with: its neighbours on the ring, and ranks of other hosts. The ranks of a host divide the
+/// other hosts among them, but each chooses at most [`MOST`] ranks, and at least one, because its host's addresses are reachable through
+/// any interface. The relation is symmetric. With `all`, for transports that must connect all ranks before one leaves, every rank greets
+/// all others.
 fn neighbours(rank: Rank, hosts: &[HostId], all: bool) -> Vec<Rank> {
     let ranks = hosts.len();
     let mut greeted = BTreeSet::from([(rank + 1) % ranks, (rank + ranks - 1) % ranks]);
@@ -343,7 +343,7 @@ fn neighbours(rank: Rank, hosts: &[HostId], all: bool) -> Vec<Rank> {
     let others = groups.len() - 1;
     for (at, group) in groups.iter().enumerate() {
         for (local, &from) in group.iter().enumerate() {
-            // How many hosts each rank of this host chooses.
+            // The number of hosts that each rank of this host chooses.
             let shares = others.div_ceil(group.len()).min(MOST);
             for distance in (0..shares).map(|share| 1 + (local + share * group.len()) % others) {
                 let there = &groups[(at + distance) % groups.len()];

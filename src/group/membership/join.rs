@@ -54,7 +54,7 @@ const SPIN: Duration = Duration::from_micros(20);
 /// How long to poll and yield before the rank sleeps on the transport.
 const GIVE_WAY: Duration = Duration::from_micros(200);
 
-/// The same if every rank has its own core and no other thread runs there: longer than its only peer takes to copy or reduce a
+/// The same if every rank has its own core and no other thread runs there. It is longer than the only peer takes to copy or reduce a
 /// megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
 const ALONE: Duration = Duration::from_millis(1);
 
@@ -107,8 +107,8 @@ impl ProcessGroup {
         Self::join_before(deadline, config, store)
     }
 
-    /// As [`join`](Self::join), at a store that is open already, which [`Config::store`] names: for a rank that serves it on a free port
-    /// and tells the others which.
+    /// As [`join`](Self::join), at a store that is open already, which [`Config::store`] names: for a rank that serves the store on a free
+    /// port and tells the others which port it is.
     ///
     /// ```no_run
     /// # use std::time::Instant;
@@ -173,7 +173,7 @@ impl ProcessGroup {
         Self::bounded(config, transport, store, Bounds::default())
     }
 
-    /// As [`with`](Self::with), with these bounds.
+    /// As [`with`](Self::with), with these limits.
     pub(crate) fn bounded(
         config: Config,
         transport: Box<dyn Transport>,
@@ -369,7 +369,7 @@ fn unopened(config: &Config, error: Error) -> Error {
     let Some(address) = &config.store else { return error };
     let why = match &error {
         Error::Refused { refusal: refusal @ Refusal::Token, .. } => refusal.to_string(),
-        // Another process that has rank 0, too, may serve the store there.
+        // Another process that also has rank 0 may serve the store there.
         Error::Rendezvous { problem, .. } if serves(config, address) => problem.clone(),
         _ => return error,
     };
@@ -393,14 +393,14 @@ fn untold(config: &Config, error: &Error) {
     crate::log::info!(rank = config.rank, %error, "cannot tell the other ranks that this rank cannot join");
 }
 
-/// Tells the other ranks that this process cannot join, if it reaches the store. The process may belong to one of `jobs`.
+/// If it reaches the store, tells the other ranks that this process cannot join. The process may belong to one of `jobs`.
 pub(super) fn report(config: &Config, jobs: &[String], why: &str) {
     let Some(address) = config.store.as_ref().filter(|_| config.ranks != 1) else { return };
     let deadline = Instant::now() + LINGER.min(config.join_timeout);
     if !serves(config, address) {
         return tell(config, address, jobs, why, deadline);
     }
-    // The other ranks learn it from the store, which this rank serves.
+    // This rank serves the store, which tells the other ranks.
     let config = Config { ranks: config.ranks.max(2), ..config.clone() };
     let failure = Failure::Joining { rank: config.rank, why: why.to_owned() };
     let store = Store::open(address, &config.member(), deadline);
@@ -476,8 +476,8 @@ fn tuning(config: &Config) -> Result<(Table, String)> {
     Ok((table, format!("{:016x}", fnv(text.as_bytes()))))
 }
 
-/// The largest chunk, from the configured one down, whose windows can be registered within this process's limit on locked
-/// memory. All ranks use the smallest of their chunks.
+/// The largest chunk, at most the configured one, whose windows can be registered within this process's limit on locked memory. All ranks
+/// use the smallest of their chunks.
 fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: usize) -> Result<usize> {
     /// Below this size, pipelining costs more than it gains.
     const LEAST: usize = 4 << 10;

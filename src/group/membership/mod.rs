@@ -1,5 +1,5 @@
-//! Making groups: `join` and `from_env` make the world (with `reach`, `near`, `address`, `cards`, `alike`, `greeting` and `spread`);
-//! `split` and `create` make other groups from a group.
+//! Makes groups: `join` and `from_env` make the world (with `reach`, `near`, `address`, `cards`, `alike`, `greeting` and `spread`); `split`
+//! and `create` make other groups from a group.
 
 mod address;
 mod alike;

@@ -1,5 +1,6 @@
-//! Finds out which ranks share memory. Those that say they are on one host try it, since machines that were restored from one snapshot
-//! say so too: rank 0 names the first of them, and a rank that does not reach that tries the first of those that did not.
+//! Finds out which ranks share memory. Ranks that say that they are on one host try to connect, because machines that were restored from
+//! one snapshot say the same. Rank 0 names the first of these ranks; a rank that does not reach it tries the first of those that did not
+//! reach it either.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -32,26 +33,26 @@ pub(super) struct Reach {
     pub(super) provider: Option<String>,
     /// The reason why the rank cannot share memory, although its provider would allow it.
     pub(super) refused: Option<String>,
-    /// Where its shared memory is reached; empty if it has none.
+    /// The address of its shared memory; empty if it has none.
     pub(super) address: Vec<u8>,
 }
 
 /// How all ranks reach each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Ways {
-    /// By memory that all share.
+    /// By memory that all ranks share.
     Memory,
     /// By libfabric, since not all ranks share memory; `shared` is true if some do.
     Fabric { shared: bool, why: String },
 }
 
-/// The first of the tried ranks whose shared memory this rank reaches, or the reason why it reaches none.
+/// The index among the named ranks of the first whose shared memory this rank reaches, or the reason why it could not try.
 pub(super) type Tried = std::result::Result<Option<usize>, String>;
 
 /// The most characters of a reason.
 const SHOWN: usize = 200;
 
-/// The reason for ranks to which rank 0 names no rank to try.
+/// The reason of ranks for which rank 0 names no rank to try.
 const SAME_NAME: &str =
     "ranks have drawn the same random name, as on machines that were restored from one snapshot";
 
@@ -99,12 +100,12 @@ fn key(round: u32) -> String {
     format!("{KEY}/{round}")
 }
 
-/// The store's key at which rank 0 names the ranks that ranks of this scope try.
+/// The store's key at which rank 0 names the ranks that the ranks of a scope try.
 fn place(round: u32, scope: u128) -> String {
     format!("{}/{scope:032x}", key(round))
 }
 
-/// The addresses that this rank is to try in a round.
+/// The addresses that this rank tries in a round.
 fn named(store: &Store, round: u32, mine: &Reach, deadline: Instant) -> Result<Vec<Vec<u8>>> {
     let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
     let bytes = store.get(&place(round, mine.host.id.scope(&[])), deadline)?;
@@ -112,7 +113,7 @@ fn named(store: &Store, round: u32, mine: &Reach, deadline: Instant) -> Result<V
     postcard::from_bytes(&bytes).map_err(|error| broken(format!("what rank 0 names cannot be read: {error}")))
 }
 
-/// Tries these addresses; this rank's own may be among them.
+/// Tries these addresses; this rank's address may be among them.
 fn try_them(own: &[u8], named: &[Vec<u8>]) -> Tried {
     if named.is_empty() {
         return Err(SAME_NAME.to_owned());
@@ -131,14 +132,14 @@ fn try_them(own: &[u8], named: &[Vec<u8>]) -> Tried {
 #[derive(Default)]
 pub(super) struct Camps {
     all: Vec<Reach>,
-    /// For every rank, the first rank that it reaches, once this is known.
+    /// For every rank, the first rank that it reaches; `None` while this is not known.
     firsts: Vec<Option<Rank>>,
     /// By scope, the ranks that this round tries: ranks of the scope that have not reached a rank yet connect to them.
     named: BTreeMap<u128, Vec<Rank>>,
 }
 
 impl Camps {
-    /// Takes the encoded values of all ranks. Returns how they reach each other, or nothing if they must try.
+    /// Takes the encoded values of all ranks. Returns how they reach each other, or `None` if they must try.
     pub(super) fn begin(&mut self, all: &[Vec<u8>]) -> std::result::Result<Option<Ways>, Failure> {
         self.all = decode_all(all)?;
         self.firsts = vec![None; all.len()];
@@ -151,7 +152,7 @@ impl Camps {
         self.go_on(0)
     }
 
-    /// Takes what ranks have found in the round; a rank that was named always reaches itself. Returns the same.
+    /// Takes the results of ranks in the round; a rank that was named always reaches itself. Returns the same as [`begin`](Self::begin).
     pub(super) fn hear(&mut self, all: &[Vec<u8>], round: u32) -> std::result::Result<Option<Ways>, Failure> {
         let named = std::mem::take(&mut self.named);
         for (rank, tried) in decode_all::<Tried>(all)?.into_iter().enumerate() {
@@ -200,7 +201,7 @@ impl Camps {
             for ranks in seeking.values_mut() {
                 let mut names = HashSet::new();
                 let differ = ranks.iter().all(|&rank| names.insert(&self.all[rank].address));
-                // A few rounds find all of a hundred machines that were restored from one snapshot.
+                // A few rounds find all groups among a hundred machines that were restored from one snapshot.
                 ranks.truncate(if differ { 4_usize.saturating_pow(round) } else { 0 });
             }
             self.named = seeking;
@@ -231,7 +232,7 @@ impl Camps {
         message.or_else(|| self.unreached())
     }
 
-    /// The error if ranks claim to be on one host and are not.
+    /// The error if ranks say that they are on one host and are not.
     fn unreached(&self) -> Option<String> {
         let mut camps: BTreeMap<Rank, Vec<Rank>> = BTreeMap::new();
         for (rank, first) in self.firsts.iter().enumerate() {
@@ -274,7 +275,7 @@ mod tests {
         all.iter().map(|value| postcard::to_allocvec(value).unwrap()).collect()
     }
 
-    /// What rank 0 knows in the end, and says, and the number of rounds, where ranks try those of which `tries` says what they find.
+    /// The final state of rank 0, its conclusion and the number of rounds, if ranks try as `tries` says.
     fn found(
         all: &[Reach],
         tries: impl Fn(Rank, &[Vec<u8>]) -> Tried,
@@ -300,7 +301,7 @@ mod tests {
         unreachable!()
     }
 
-    /// Ranks that do try.
+    /// Ranks that really try.
     fn tried(all: &[Reach]) -> (Camps, Ways) {
         let (camps, ways, _) = found(all, |rank, named| try_them(&all[rank].address, named));
         (camps, ways.unwrap())
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!(ways, Ways::Fabric { shared: true, why });
     }
 
-    /// A closed endpoint is reached as little as one of another machine.
+    /// No rank reaches a closed endpoint, just as no rank reaches one of another machine.
     #[test]
     fn ranks_that_only_say_they_are_on_one_host_share_no_memory() {
         let (mut endpoints, mut all) = ranks(4);

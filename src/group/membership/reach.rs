@@ -1,4 +1,4 @@
-//! Chooses the transport by which ranks reach each other: memory that they share within a host, libfabric between hosts. They find out
+//! Chooses the transport by which ranks reach each other: memory that they share within a host, libfabric between hosts. Ranks find out
 //! which of them share memory before they open libfabric.
 
 use std::{sync::Arc, time::Instant};
@@ -22,9 +22,9 @@ use crate::{
     runtime::host::Host,
 };
 
-/// An endpoint of what `options.provider` names, for programs that measure what lies below a group: `shm`, a provider of libfabric,
-/// or `shm,` and a provider, which are memory that ranks share within a host and libfabric between hosts. Without a name it is
-/// libfabric's best.
+/// Opens an endpoint of the transport that `options.provider` names, for programs that measure the transport below a group: `shm`, a
+/// provider of libfabric, or `shm,` and a provider, which are memory that ranks share within a host and libfabric between hosts. Without a
+/// name it is libfabric's best.
 ///
 /// ```
 /// # use unisono::{Config, group::open_transport};
@@ -71,13 +71,13 @@ pub fn describe_transport(provider: &str) -> String {
     }
 }
 
-/// An endpoint of shared memory beside a fabric, or why there is none.
+/// An endpoint of shared memory to use beside a fabric, or why there is none.
 fn shared_memory(host: &Host) -> std::result::Result<shm::Endpoint, String> {
     host.unknown().map_or(Ok(()), Err)?;
     shm::Endpoint::open().map_err(|error| error.to_string())
 }
 
-/// Shared memory, with what names those who share it, and a fabric.
+/// Shared memory, with a number that names the ranks that share it, and a fabric.
 fn beside(shared: Option<(u128, shm::Endpoint)>, fabric: Ofi) -> Box<dyn Transport> {
     let (scope, endpoint) = shared.unzip();
     Box::new(Mux::new(scope.unwrap_or_default(), endpoint, Box::new(fabric)))
@@ -105,7 +105,7 @@ pub(super) fn open(
     let (shared, why) = match ways {
         Ways::Memory => {
             crate::log::info!(rank, "{}", describe_transport(SHM));
-            // A rank that cannot share memory has said so.
+            // A rank that cannot share memory has published that.
             return match endpoint {
                 Some(endpoint) => Ok(Box::new(endpoint)),
                 None => Ok(Box::new(shm::Endpoint::open()?)),

@@ -2,8 +2,8 @@
 //!
 //! Both are two all_gathers of the parent group. In the first, every rank gives its color and its free communicator ids; from
 //! these all ranks compute the members of the new groups and an id that all members have free. In the second, every rank gives
-//! the address of its mailbox. Ranks that become no member take part too. If another thread of a member has taken the id
-//! meanwhile, all ranks repeat both steps.
+//! the address of its mailbox. Ranks that become no member take part too. If another thread of a member has taken the id meanwhile, all
+//! ranks repeat both steps.
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -64,7 +64,7 @@ fn ordered(key: i64) -> u64 {
     key.cast_unsigned() ^ 1 << 63
 }
 
-/// The group to be made.
+/// The group that the members make.
 pub(crate) struct NewGroup<'n> {
     pub call: &'static str,
     pub name: String,
@@ -85,8 +85,8 @@ pub(crate) fn common<'f>(sets: impl IntoIterator<Item = &'f CommIds>) -> CommIds
     })
 }
 
-/// One of these ids, if there is any. The search starts at an id that depends on `which` and `round`, so that groups that are
-/// made at the same time do not compete for the same ids.
+/// One of these ids, if there is any. The search starts at an id that depends on `which` and `round`, so that groups that several threads
+/// make at the same time do not compete for the same ids.
 fn one_of(free: &CommIds, which: u64, round: u64) -> Option<CommId> {
     let [first, second, ..] = fnv(bytemuck::bytes_of(&[which, round])).to_le_bytes();
     let (first, all) = (CommId::from_le_bytes([first, second]), 64 * free.len());
@@ -136,7 +136,7 @@ impl Handle {
         self.found(&mut state, ("new_group", Cargo::NewGroup), &proposals, ranks, &name)
     }
 
-    /// Checks a list of members: it has a rank, each is of this group, and none is there twice.
+    /// Checks a list of members: it is not empty, each rank is of this group, and none occurs twice.
     pub(crate) fn check_members(&self, call: &'static str, ranks: &[Rank]) -> Result<()> {
         let argument = |problem: String| Err(Error::Argument { call, problem });
         if ranks.is_empty() {
@@ -211,7 +211,7 @@ impl Handle {
         let mut round = 0;
         let (comm_id, opened, all_words) = loop {
             let comm_id = if members.len() > MAX_MEMBERS { None } else { one_of(&free, which, round) };
-            // Opened before any other member can send to the new group.
+            // The communicator is open before any other member can send to the new group.
             let opened = match (me, comm_id) {
                 (Some(me), Some(comm_id)) => {
                     // A rank that cannot open it must still take part in the exchange that follows.

@@ -1,6 +1,6 @@
-//! Spreads the roster among many ranks: rank 0 publishes its length and hash at the store, and it comes down two trees of ranks by the library's own
-//! broadcast, so that no rank sends more than one roster. A rank fetches from the store only the cards of the few ranks that are next
-//! to it in the trees, and checks its connections to these before.
+//! Spreads the roster among many ranks. Rank 0 publishes the roster's length and hash at the store. The roster itself comes down two trees
+//! of ranks by the library's broadcast, so that no rank sends more than one roster. A rank fetches from the store only the cards of its
+//! neighbours in the trees, and checks its connections to these first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -61,7 +61,7 @@ fn schedule(job: &Job<'_>) -> Option<(&'static Algorithm, Box<dyn Schedule>)> {
     Some((algorithm, algorithm.make(job)?))
 }
 
-/// The ranks that send to this one or get messages of it.
+/// The ranks that this rank sends to or receives from.
 fn relatives(job: &Job<'_>) -> Vec<Rank> {
     let mut all = BTreeSet::new();
     if let Some((_, mut schedule)) = schedule(job) {
@@ -75,7 +75,7 @@ fn relatives(job: &Job<'_>) -> Vec<Rank> {
     all.into_iter().collect()
 }
 
-/// Receives the published roster, or at rank 0 sends it. Returns it, and the ranks whose connections were checked.
+/// Receives the published roster, or sends it if this is rank 0. Returns it, and the ranks whose connections were checked.
 pub(super) fn spread(
     engine: &mut Engine,
     check: &Check<'_>,
@@ -128,7 +128,7 @@ fn broadcast(engine: &mut Engine, check: &Check<'_>, job: &Job<'_>, mut bytes: V
     let len = bytes.len();
     let (algorithm, schedule) = schedule(job).ok_or_else(unable)?;
     let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum).map_err(|_| unable())?;
-    // Its completion owns the bytes.
+    // The completion owns the bytes.
     let borrowed = Borrowed::kept_within(&mut bytes, 0..len, 0..len).ok_or_else(unable)?;
     let registry = Registry::default();
     let operation = Operation {
@@ -194,7 +194,7 @@ mod tests {
                 steps.map(|step| if let Step::Put { from, .. } = step { from.len } else { 0 }).sum()
             };
             let sent: Vec<_> = (0..ranks).map(sends).collect();
-            // A tree has half of it, in whole chunks.
+            // Each tree carries half of the roster, in whole chunks.
             assert!(sent.iter().all(|&bytes| bytes <= len + CHUNK), "{ranks} ranks: {sent:?}");
             assert_eq!(sent.iter().sum::<usize>(), len * (ranks - 1), "each other rank gets one");
         }

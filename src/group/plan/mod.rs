@@ -1,5 +1,5 @@
-//! Plans a group's calls: chooses the algorithm and the chunks, and makes the schedule and the signature that ranks compare. The
-//! plans of the latest calls are kept, for calls with the same arguments.
+//! Plans a group's calls: chooses the algorithm and the chunks, and makes the schedule and the signature that ranks compare. The planner
+//! keeps the plans of the latest calls, for calls with the same arguments.
 
 pub(crate) mod spec;
 
@@ -22,11 +22,11 @@ use crate::{
     reduce::{Kernel, ReduceOp, Reduction},
 };
 
-/// How many plans are kept. Programs repeat a few calls.
+/// The number of plans that are kept. Programs repeat a few calls.
 const KEPT: usize = 8;
 
-/// The most steps of a schedule that is kept, among few ranks, and for each rank: those of one chunk. A schedule of more steps takes much
-/// longer to run than to make.
+/// The most steps of a schedule that is kept: the first number among few ranks, and among many the second one for each rank, which are the
+/// steps of one chunk. A schedule with more steps takes much longer to run than to make.
 const STEPS: usize = 32;
 const STEPS_PER_RANK: usize = 8;
 
@@ -45,7 +45,7 @@ pub(crate) struct CallTraits {
     pub average: bool,
     /// Bytes of an element.
     pub size: usize,
-    /// Whether peers write results straight into the output.
+    /// True if peers write results straight into the output.
     pub long: bool,
     /// How ranks that share memory read each other's operands in place.
     pub shown: Option<Arc<ShownPlan>>,
@@ -57,7 +57,7 @@ impl CallTraits {
     }
 }
 
-/// The part of a [`Job`] that is chosen.
+/// The part of a [`Job`] that the planner chooses.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     /// The most elements of a message.
@@ -68,15 +68,15 @@ struct Shape {
     ordered: bool,
 }
 
-/// The plans of the latest calls that differed.
+/// The plans of the latest calls, which all differ.
 #[derive(Default)]
 struct Latest {
     kept: Vec<(Key, CallTraits, Recorded)>,
-    /// The index of the one that is replaced next.
+    /// The index of the plan that is replaced next.
     oldest: usize,
 }
 
-/// All that a plan depends on and that may differ between the calls of a group.
+/// Everything that a plan depends on and that may differ between the calls of a group.
 #[derive(Clone, Copy, PartialEq)]
 struct Key {
     collective: Collective,
@@ -92,7 +92,7 @@ struct Key {
 }
 
 impl Key {
-    /// `None` where blocks are uneven or the operation is a part of another call: these are not kept.
+    /// `None` if blocks are uneven or the operation is a part of another call: such plans are not kept.
     fn of(spec: &CallSpec<'_>, dtype: Dtype, options: &CallOptions) -> Option<Self> {
         let CallSpec {
             collective,
@@ -131,18 +131,18 @@ impl Latest {
     }
 }
 
-/// What all plans of a group depend on, and its latest plans.
+/// Everything that all plans of a group depend on, and its latest plans.
 pub(crate) struct Planner {
     pub rank: Rank,
     pub topology: Topology,
-    /// Chooses where the tuning file has no row.
+    /// Chooses if the tuning file has no row.
     chooser: Chooser,
     /// The rows of the tuning file for groups of this size.
     tuned: Table,
     settings: Settings,
-    /// Whether registering memory costs nothing.
+    /// True if registering memory costs nothing.
     cheap_registration: bool,
-    /// Whether all ranks may share slots.
+    /// True if all ranks may share slots.
     shares_slots: bool,
     latest: Mutex<Latest>,
 }
@@ -234,20 +234,20 @@ impl Planner {
         Ok((CallTraits { signature, shown, ..traits }, algorithm, job))
     }
 
-    /// Whether ranks show all elements of a call in slots.
+    /// True if ranks show all elements of a call in slots.
     fn copies(&self, traits: &CallTraits, algorithm: &Algorithm, job: &Job<'_>) -> bool {
         let plan =
             algorithm.plan(job.collective).filter(|_| self.shares_slots && !traits.signature.is_leaving());
         plan.is_some_and(|plan| select::shown::copied(plan, job, traits.size))
     }
 
-    /// The schedule of a call whose ranks show all elements in slots, if they do.
+    /// The schedule of a call whose ranks show all elements in slots; `None` if they do not.
     fn copied(&self, traits: &CallTraits, algorithm: &'static Algorithm, job: &Job<'_>) -> Option<Recorded> {
         let plan = algorithm.plan(job.collective).filter(|_| self.copies(traits, algorithm, job))?;
         Some(Recorded::shown(plan, &job.even()))
     }
 
-    /// How ranks read each other's operands in place, if they do. An algorithm that the caller selected is used as it is.
+    /// How ranks read each other's operands in place; `None` if they do not. An algorithm that the caller selected is used as it is.
     fn in_place(
         &self,
         spec: &CallSpec<'_>,
@@ -270,7 +270,7 @@ impl Planner {
         Ok(Choice { algorithm, chunk_bytes: shape.chunk * size, lanes: shape.lanes })
     }
 
-    /// Chooses the algorithm and the chunks, among the algorithms that are selected and can do the call.
+    /// Chooses the algorithm and the chunks, among the selected algorithms that can do the call.
     fn choose_shape(
         &self,
         spec: &CallSpec<'_>,
@@ -296,7 +296,7 @@ impl Planner {
         // A selected algorithm may not support uneven blocks or reductions in the order of ranks.
         let selected =
             |algorithm: &Algorithm| able(algorithm) && options.plan.selection.allows(collective, algorithm);
-        // What ranks do not know of each other must not decide.
+        // The lengths of single ranks must not decide, because the other ranks do not know them.
         let bytes = if spec.pairwise { self.settings.chunk_bytes } else { bytes };
         let choice = self.tuned.choose(collective, ranks, bytes, selected);
         let choice = choice
@@ -320,7 +320,7 @@ impl Planner {
         };
         let choice = choice.within(chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
         let (direct, long) = writes(choice);
-        // Uneven blocks are never written in one piece, so input and output may overlap; nor are many tensors, which peers write
+        // Peers never write uneven blocks in one piece, so input and output may overlap. So may those of many tensors, which peers write
         // only if they lie in one piece.
         let long = long && spec.uneven.is_none() && !spec.coalesced;
         let shape =
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
     use crate::group::tests::{small, world};
 
-    /// What a plan says: what ranks compare, and its steps on each lane.
+    /// The contents of a plan: what ranks compare, and its steps on each lane.
     fn said(
         traits: CallTraits,
         mut schedule: CallSchedule,

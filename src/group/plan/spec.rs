@@ -46,14 +46,14 @@ pub(crate) struct CallSpec<'a> {
     /// Used only if elements are reduced.
     pub op: ReduceOp,
     pub cargo: Cargo,
-    /// Whether it reduces many tensors as one.
+    /// True if it reduces many tensors as one.
     pub coalesced: bool,
-    /// Whether each two ranks know only the lengths of their blocks for each other: then `count` is the longest of this rank's.
+    /// True if each two ranks know only the lengths of their blocks for each other: then `count` is the longest of this rank's.
     pub pairwise: bool,
     /// A hash of the types and shapes of many tensors, of a bucket's gradients, or of the lengths of blocks that all ranks know; 0
     /// for other calls.
     pub contents: u32,
-    /// What the caller calls the type of elements.
+    /// The caller's name for the type of elements.
     pub alias: Alias,
     /// The call that this operation is a part of, which ranks compare instead of the operation.
     pub part_of: Option<CallId>,
@@ -93,7 +93,7 @@ impl<'a> CallSpec<'a> {
         Job { uneven: self.uneven, pairwise: self.pairwise, root: self.root, ..job }
     }
 
-    /// The lengths of blocks that this rank compares with each other rank by itself.
+    /// The lengths of blocks that this rank compares with each other rank separately.
     pub(crate) fn pairs(&self, rank: Rank, ranks: usize) -> Option<Box<Pairs>> {
         let Uneven { input, output } = self.uneven.filter(|_| self.pairwise)?;
         let (none, own) =
@@ -113,7 +113,7 @@ impl<'a> CallSpec<'a> {
     /// The signature that ranks compare.
     pub(crate) fn signature(&self, job: &Job<'_>, dtype: Dtype, algorithm: u8) -> Signature {
         let Some(CallId { collective, dtype, op, root, cargo }) = self.part_of else {
-            // What not all ranks know is compared by pairs.
+            // If not all ranks know the count, each two ranks compare lengths.
             let job = Job { count: if self.pairwise { 0 } else { job.count }, ..*job };
             let signature = Signature::new(&job, dtype, self.op, algorithm).carrying(self.cargo);
             return signature.of_contents(self.contents, self.coalesced).named(self.alias);

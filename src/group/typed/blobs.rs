@@ -1,7 +1,7 @@
 //! Blobs: bytes whose length only the sender knows. Objects and the headers of tensors travel as blobs.
 //!
-//! A word precedes each blob: its length, or [`UNSENT`] if its rank could not make it. So every receiver learns why a blob does
-//! not arrive, and the group still works.
+//! A word precedes each blob: its length, or [`UNSENT`] if its rank could not make it. So every receiver learns why a blob does not arrive,
+//! and the group still works.
 
 use serde::Serialize;
 use unisono_schedule::{Collective, Rank, Uneven};
@@ -96,7 +96,7 @@ impl UnevenCall {
         self.group.rank() == self.id.root
     }
 
-    /// The length of a blob by the word that precedes it, or why there is no blob.
+    /// The length of a blob by the word before it, or why there is no blob.
     fn length(&self, word: usize) -> Blob<usize> {
         let limit = self.group.config().object_limit;
         match word {
@@ -122,7 +122,7 @@ impl UnevenSteps<'_> {
         self.sequence.run(dtype, &spec, borrowed).await
     }
 
-    /// Receives what the root broadcasts: as many bytes as these.
+    /// Receives the bytes that the root broadcasts: this many.
     pub(crate) async fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
         let len = bytes.len();
         let borrowed = self.within(bytes, 0..len, 0..len)?;

@@ -1,4 +1,4 @@
-//! How a coalesced all_reduce runs: many tensors are reduced as one.
+//! How a coalesced all_reduce runs: it reduces many tensors as one.
 
 use unisono_schedule::Collective;
 
@@ -23,7 +23,7 @@ impl Handle {
             }
         }
         if found.is_empty() && self.size() > 1 {
-            // A type that the operation is defined for. Factors of `PreMulSum` differ between ranks.
+            // The operation is defined for this type. Factors of `PreMulSum` differ between ranks.
             found.push(if let ReduceOp::PreMulSum(_) = op { Dtype::F64 } else { Dtype::U8 });
         }
         let in_order = Dtype::ALL.into_iter().filter(|dtype| found.contains(dtype));

@@ -56,7 +56,7 @@ fn encode_each<T: Serialize>(values: &[T], root: Rank) -> EncodedValues {
     Ok((bytes, lengths))
 }
 
-/// The blob that a collective returned, or this rank's own error, which has more detail.
+/// The blob that a collective returned; or this rank's error about its blob, which has more detail.
 fn own_error_first<G, T>(given: Option<Blob<G>>, received: Blob<T>) -> Blob<T> {
     match given {
         Some(Err(problem)) => Err(problem),
@@ -94,7 +94,7 @@ impl UnevenCall {
         }
     }
 
-    /// The root's own value of a scatter, and the encodings of the others.
+    /// The root's value of a scatter, and the encodings of the other values.
     pub(crate) fn root_values<T: Serialize>(
         &self,
         values: Option<Vec<T>>,
@@ -108,7 +108,7 @@ impl UnevenCall {
                 (Err(Error::Argument { call: self.name, problem }), None)
             }
             Some(mut values) => {
-                // The root's own value is not sent, but one that cannot be is an error of all ranks wherever it belongs.
+                // The root's value is not sent, but if it cannot be encoded, that is an error of all ranks, as for any other value.
                 let own = values.remove(root);
                 let blobs = encode(&own).and_then(|_| encode_each(&values, root));
                 (Ok(Some(own)), Some(blobs))
@@ -116,7 +116,7 @@ impl UnevenCall {
         }
     }
 
-    /// This rank's value: the root's own, or decoded from the blob.
+    /// This rank's value: the root has it already, another rank decodes the blob.
     pub(crate) fn received_value<T: DeserializeOwned>(
         &self,
         own: OwnValue<T>,

@@ -1,4 +1,4 @@
-//! What a tensor is, as it travels: the header that precedes its elements.
+//! The header that precedes a tensor's elements: its type and shape.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::{
     tensor::{TensorView, count},
 };
 
-/// The type and shape of a tensor, as they travel.
+/// The type and shape of a tensor in a header.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TensorHeader {
     dtype: u8,

@@ -40,7 +40,7 @@ impl UnevenCall {
         Error::Failed(Failure::Protocol { rank, from, what: format!("{}: {what}", self.name) })
     }
 
-    /// This rank cannot go on with an operation that the others have begun: the group fails.
+    /// This rank cannot continue an operation that the others have begun: the group fails.
     pub(crate) fn abort_error(&self, error: &TensorError) -> Error {
         let why = format!("{}: {error}", self.name);
         Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why })
@@ -61,14 +61,14 @@ impl UnevenCall {
         self.group.config().eager
     }
 
-    /// A tensor of zeros, to receive into.
+    /// A tensor of zeros that elements are received into.
     pub(crate) fn empty(&self, info: &TensorInfo) -> Result<Tensor> {
         Tensor::zeros(info.dtype, &info.shape).map_err(|error| self.abort_error(&error))
     }
 }
 
 impl UnevenSteps<'_> {
-    /// The root's tensors, on the other ranks.
+    /// Broadcasts the root's tensors, and returns them on the other ranks.
     pub(crate) async fn broadcast_list(
         &mut self,
         tensors: Option<&[TensorView<'_>]>,
@@ -152,7 +152,7 @@ impl UnevenSteps<'_> {
         Ok(gets.then_some(lists))
     }
 
-    /// The headers of all ranks. Every rank gets them, also one that gets no elements, because it must know all lengths.
+    /// The headers of all ranks. Even a rank that gets no elements gets them, because it must know all lengths.
     pub(crate) async fn all_headers(&mut self, headers: Blob<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
         let collected = self.gather_blobs(headers.as_deref().ok(), true).await?;
         self.received_header(self.group.rank(), headers)?;

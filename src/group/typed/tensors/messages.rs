@@ -23,7 +23,7 @@ use crate::{
     tensor::{Tensor, TensorError, TensorView, TensorViewMut},
 };
 
-/// What precedes the elements: the headers of the tensors, and the tag of the messages with their elements.
+/// The message before the elements: the headers of the tensors, and the tag of the messages with their elements.
 #[derive(Serialize, Deserialize)]
 struct ListHeader {
     inner: u32,
@@ -139,7 +139,7 @@ impl Sequence {
         Ok(from)
     }
 
-    /// Receives what precedes the elements.
+    /// Receives the message before the elements.
     async fn receive_header(&self, call: &'static str, from: Option<Rank>, tag: u32) -> Result<IncomingList> {
         let (bytes, from) = self.receive_blob(from, tag, Form::Tensors).await?;
         let protocol_error = |what: String| {
@@ -187,7 +187,7 @@ fn sizes(infos: &[TensorInfo]) -> Vec<usize> {
     infos.iter().map(|info| info.bytes).collect()
 }
 
-/// The first difference between what is sent and what is wanted.
+/// The first difference between the tensors that are sent and those that are wanted.
 fn difference(infos: &[TensorInfo], tensors: &[TensorViewMut<'_>]) -> Option<String> {
     if infos.len() != tensors.len() {
         return Some(format!("{} tensors where {} are wanted", infos.len(), tensors.len()));

@@ -4,8 +4,8 @@ use std::{borrow::Cow, ops::Range};
 
 use crate::tensor::{Tensor, TensorError, TensorView, TensorViewMut};
 
-/// The tensors that go in one message or operation: runs of neighbours of at most `most` bytes together, and every longer tensor
-/// by itself. Empty tensors are in no run.
+/// The tensors that go in one message or operation: runs of neighbours with at most `most` bytes in all, and every longer tensor alone.
+/// Empty tensors are in no run.
 pub(crate) fn runs(sizes: &[usize], most: usize) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let mut room = 0_usize;

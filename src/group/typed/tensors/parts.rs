@@ -23,14 +23,14 @@ use crate::{
     tensor::{Parts, Tensor, TensorView},
 };
 
-/// What precedes the elements: how the tensor is split, and the header of the whole tensor or of a rank's part.
+/// The message before the elements: how the tensor is split, and the header of the whole tensor or of a rank's part.
 #[derive(Serialize, Deserialize)]
 struct PartHeader {
     parts: OwnedParts,
     header: TensorHeader,
 }
 
-/// [`Parts`] as they travel, and as an asynchronous call keeps them.
+/// [`Parts`] as a message carries them, and as an asynchronous call keeps them.
 #[derive(PartialEq, Serialize, Deserialize)]
 pub(crate) enum OwnedParts {
     Split(u64),
@@ -50,7 +50,7 @@ impl OwnedParts {
     }
 
     pub(crate) fn read(&self) -> Parts<'_> {
-        // A number that does not fit is no dimension of a tensor here.
+        // A number that does not fit stands for no dimension of a tensor.
         let number = |number: &u64| usize::try_from(*number).unwrap_or(usize::MAX);
         match self {
             Self::Split(dim) => Parts::Split(number(dim)),
