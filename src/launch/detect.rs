@@ -15,8 +15,8 @@ use crate::{config::Token, error::Result};
 /// The launch information that a process gets from its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The launcher whose variables were read: `unisono`, `torchrun`, `Open MPI`, `PALS`, `MPICH`, `Flux`, `Slurm` or
-    /// `LeaderWorkerSet`; `none` if there is no trace of one, so that the process is a world of one rank.
+    /// The launcher whose variables were read: `unisono`, `torchrun`, `Open MPI`, `PALS`, `MPICH`, `Flux`, `Slurm` or `LeaderWorkerSet`;
+    /// `none` if no variable shows a launcher, so that the process is a world of one rank.
     pub launcher: &'static str,
     /// This process's rank.
     pub rank: Rank,
@@ -26,7 +26,7 @@ pub struct Launch {
     pub local_rank: Option<usize>,
     /// The number of ranks on its host, if the launcher sets it.
     pub local_ranks: Option<usize>,
-    /// Where ranks meet.
+    /// The place where ranks meet.
     pub meeting: Meeting,
     /// The launcher's id of this job; empty if it has none. Not a secret.
     pub job: String,
@@ -42,12 +42,11 @@ impl Launch {
     }
 }
 
-/// Reads the variables that launchers set; `variable` returns the value of a variable. Without a trace of a launcher, and of a place
-/// where ranks meet, the process is a world of one rank.
+/// Reads the variables that launchers set; `variable` returns the value of a variable. If no variable shows a launcher or a place where
+/// ranks meet, the process is a world of one rank.
 ///
 /// # Errors
-/// [`Error::Config`](crate::Error::Config) names the variable, its value and what was wanted, or two launchers that contradict each
-/// other.
+/// [`Error::Config`](crate::Error::Config) names the variable, its value and the valid values, or two launchers that contradict each other.
 pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
     let Some((Found { family, rank, ranks }, hidden)) = family(variable)? else {
         return Ok(Launch::alone(token(variable)?));

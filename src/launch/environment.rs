@@ -1,4 +1,4 @@
-//! Reads the environment of this process. Nothing else in the library does.
+//! Reads the environment of this process. No other file of the library does.
 
 use std::{
     env,
@@ -23,8 +23,8 @@ use crate::{
 const MAX_STAT: u64 = 4 << 10;
 
 impl Config {
-    /// Sets the fields whose `UNISONO_` variables are set in the environment; not rank, world size, store and token. For a process
-    /// whose launcher is another program.
+    /// Sets the fields whose `UNISONO_` variables are set in the environment, except rank, world size, store and token, for a process whose
+    /// launcher is another program.
     ///
     /// # Errors
     /// [`Error::Config`] names a variable whose value is not valid.
@@ -32,9 +32,9 @@ impl Config {
         self.set_from(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// What [`from_env`](Self::from_env) gives, but returns the first error among the settings beside the settings that precede it, with
-    /// defaults for the rest. With these the rank can meet the others and report the error to them. Where only the place to meet is not
-    /// known, that is the error, and the store is `None` though there are several ranks.
+    /// Returns what [`from_env`](Self::from_env) returns; but if a setting is wrong, returns the first such error and the settings that
+    /// precede it, with defaults for the others. With these the rank can meet the others and report the error to them. If only the place to
+    /// meet is unknown, that is the error, and the store is `None` although there are several ranks.
     pub(crate) fn read_env() -> Result<(Self, Option<Error>)> {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         for row in Self::variables() {
@@ -90,18 +90,18 @@ impl Config {
         }
     }
 
-    /// The error of a program that says itself where ranks meet and that no launcher has started.
+    /// The error of a program that says itself where ranks meet, but that no launcher has started.
     pub(crate) fn unlaunched() -> Option<Error> {
         at_any_place(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned())).err()
     }
 
-    /// Reads what [`read_env`](Self::read_env) could not because of an error in other variables; `None` if the store is not known.
+    /// Reads what [`read_env`](Self::read_env) could not read because of an error in other variables; `None` if the store is not known.
     pub(crate) fn partial_env() -> Option<Partial> {
         partial(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 }
 
-/// The launch that the variables describe if they say everything except where ranks meet, which the program may say; a placeholder
+/// The launch that the variables describe if they say everything except where ranks meet, because the program may say that; a placeholder
 /// stands for the place.
 fn elsewhere(variable: &impl Fn(&str) -> Option<String>) -> Option<Launch> {
     if variable("UNISONO_STORE").is_some() || variable("MASTER_ADDR").is_some() {
@@ -115,8 +115,8 @@ fn at_any_place(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
     detect(&|name: &str| if name == "UNISONO_STORE" { Some("file:///".to_owned()) } else { variable(name) })
 }
 
-/// The directory for jobs whose ranks are all on this host; only this user has access. It is below /tmp where that is possible, because
-/// some launchers and sites give each rank its own TMPDIR.
+/// The directory for jobs whose ranks are all on this host; only this user has access. It is below /tmp if possible, because some launchers
+/// and sites give each rank a separate TMPDIR.
 fn directory() -> Result<PathBuf> {
     let name = format!("unisono-{}", rustix::process::geteuid().as_raw());
     let shared = Path::new("/tmp").join(&name);
@@ -131,8 +131,8 @@ fn directory() -> Result<PathBuf> {
     Ok(base)
 }
 
-/// The process id of the nearest ancestor that is a launcher's daemon: the same for all ranks that it started on this host, even
-/// if a shell script stands between.
+/// The process id of the nearest ancestor that is a launcher's daemon. It is the same for all ranks that the daemon started on this host,
+/// even if a shell script stands between.
 fn daemon(launcher: &str) -> Option<u32> {
     let daemons: &[&str] =
         if launcher == "Open MPI" { &["prte", "orted", "mpirun"] } else { &["hydra_", "mpiexec"] };

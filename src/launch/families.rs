@@ -1,4 +1,4 @@
-//! The variables by which launchers tell rank and world size.
+//! The variables by which launchers give rank and world size.
 
 use unisono_schedule::Rank;
 
@@ -15,10 +15,10 @@ pub(super) struct Family {
     pub(super) local_ranks: &'static str,
 }
 
-/// All launchers, the nearest to the process first: each may be started by those that follow it, and its ranks then inherit their
-/// variables. MPI launchers start their daemons by `srun`, and their ranks inherit the daemons' task numbers (with Open MPI 5.0.11 and
-/// Slurm 22.05: 4 ranks in a step of 2 tasks). Flux and PALS precede MPICH because they set its
-/// variables as well, and PALS has no variable for the size.
+/// All launchers, the nearest to the process first: each launcher may be started by those that follow it in the list, and its ranks then
+/// inherit their variables. MPI launchers start their daemons by `srun`, and their ranks inherit the daemons' task numbers (with Open MPI
+/// 5.0.11 and Slurm 22.05: 4 ranks in a step of 2 tasks). Flux and PALS precede MPICH because they set its variables as well, and PALS has
+/// no variable for the size.
 pub(super) const FAMILIES: [Family; 8] = [
     Family {
         name: "unisono",
@@ -81,7 +81,7 @@ pub(super) const FAMILIES: [Family; 8] = [
     },
 ];
 
-/// Further variables, which tell a process its job and where its ranks meet.
+/// Further variables, which give a process its job and the place where its ranks meet.
 const OTHERS: [&str; 19] = [
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -104,7 +104,7 @@ const OTHERS: [&str; 19] = [
     "SLURMD_NODENAME",
 ];
 
-/// The launchers' variables that tell a process its rank, the world size, its job and where its ranks meet.
+/// The launchers' variables that give a process its rank, the world size, its job and the place where its ranks meet.
 pub fn variables() -> impl Iterator<Item = &'static str> {
     let of = |family: &'static Family| [family.rank, family.ranks, family.local_rank, family.local_ranks];
     let theirs = FAMILIES.iter().filter(|family| family.name != "unisono").flat_map(of);
@@ -117,7 +117,7 @@ pub fn is_set(variable: &impl Fn(&str) -> Option<String>) -> bool {
     FAMILIES.iter().any(|family| [family.rank, family.ranks].iter().any(|name| variable(name).is_some()))
 }
 
-/// What a user can do if no variable is set.
+/// The advice to a user if no variable is set.
 const WAYS: &str = "this process does not know its rank. Start it in one of three ways: `unisono run -n 4 PROGRAM` on \
     one host; `torchrun`, `srun` or `mpirun`, which set what is needed; or by hand, with UNISONO_RANK, \
     UNISONO_WORLD_SIZE and UNISONO_STORE=tcp://HOST:PORT of rank 0's host";
@@ -132,7 +132,7 @@ pub(super) struct Found {
 
 /// All launchers that have set both a rank and a world size.
 pub(super) fn found(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<Found>> {
-    // If only one of this library's own two variables is set, that is an error whatever else is set.
+    // If only one of this library's two variables is set, that is an error whatever other variables are set.
     if let [ours, ..] = &FAMILIES
         && variable(ours.rank).is_some() != variable(ours.ranks).is_some()
     {
@@ -153,11 +153,11 @@ pub(super) fn found(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<Fo
     Ok(all)
 }
 
-/// Variables that say where the ranks of a job meet, which a process that is alone does not have.
+/// Variables that say where the ranks of a job meet; a process that runs alone does not have them.
 const PLACES: [&str; 2] = ["UNISONO_STORE", "MASTER_ADDR"];
 
-/// What is wrong if no launcher has set both a rank and a world size; `None` if there is no trace of a launcher: then the process is a
-/// world of one rank.
+/// The error if no launcher has set both a rank and a world size; `None` if no variable shows a launcher: then the process is a world of
+/// one rank.
 pub(super) fn none(variable: &impl Fn(&str) -> Option<String>) -> Option<Error> {
     if variable("SLURM_PROCID").is_some() && variable("SLURM_JOB_ID").is_some() {
         let problem = "is not set: this is a Slurm batch script, not a step with ranks; start the program by `srun` in it";
@@ -174,7 +174,7 @@ pub(super) fn none(variable: &impl Fn(&str) -> Option<String>) -> Option<Error> 
     Some(wrong(variable, "UNISONO_RANK", problem))
 }
 
-/// The error of a launcher's rank without a world size, or the other way round.
+/// The error of a launcher's rank without a world size, or of a world size without a rank.
 fn half(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> Error {
     let (there, missing) = match variable(family.rank) {
         Some(_) => (family.rank, family.ranks),

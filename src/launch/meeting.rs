@@ -1,4 +1,4 @@
-//! Where the ranks of a job meet, from the variables of launchers.
+//! The place where the ranks of a job meet, from the variables of launchers.
 
 use super::{
     families::Family,
@@ -10,7 +10,7 @@ use crate::{
     error::Result,
 };
 
-/// Where the ranks of a job meet.
+/// The place where the ranks of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meeting {
     /// At this store.
@@ -24,11 +24,11 @@ pub enum Meeting {
 /// The number of ports of a job. Among 64 jobs on a host, the first port belongs to another job in 9 % of cases.
 const PORTS: u64 = 8;
 
-/// The port of a LeaderWorkerSet's leader where no variable names one. A pod has its own ports.
+/// The port of a LeaderWorkerSet's leader if no variable names one. Each pod has its ports for itself.
 const POD_PORT: u16 = 29500;
 
-/// The place to meet: `UNISONO_STORE`, else `MASTER_ADDR`, else this host if all ranks are on it, else what the launcher tells: hosts
-/// of the Slurm step, the leader's pod, or PMI.
+/// The place to meet: `UNISONO_STORE`, else `MASTER_ADDR`, else this host if all ranks are on it, else the place that the launcher gives:
+/// hosts of the Slurm step, the leader's pod, or PMI.
 pub(super) fn meeting(
     variable: &impl Fn(&str) -> Option<String>,
     family: &Family,
@@ -161,8 +161,8 @@ pub fn host_in(text: &str) -> std::result::Result<&str, String> {
     }
 }
 
-/// The ports of a job for which no variable names one, in the order in which they are tried: from 20000 to 29999, below the ports that
-/// Linux gives to clients (32768 and up). Jobs that share the first have different others.
+/// The ports of a job if no variable names one, in the order in which they are tried: from 20000 to 29999, below the ports that Linux gives
+/// to clients (32768 and up). Jobs with the same first port differ in the others.
 fn ports_of(job: &str) -> Vec<u16> {
     let hash = fnv(job.as_bytes());
     // The step is odd and not a multiple of 5, so it shares no factor with 10000.

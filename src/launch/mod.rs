@@ -1,6 +1,6 @@
 //! Detects this process's rank, the world size, the job and the store, from the variables of torchrun, Slurm, Open MPI, MPICH, Intel
 //! MPI, PALS, Flux, LeaderWorkerSet and this library. A launcher is one row of the table in `families.rs`, a rule in `nearest.rs` about
-//! what may start it, and, if it tells where the store is, one arm in `meeting.rs`.
+//! which launchers may start it, and, if it says where the store is, one arm in `meeting.rs`.
 
 mod detect;
 mod environment;

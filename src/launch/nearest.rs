@@ -1,8 +1,8 @@
-//! Decides which launcher started this process, where several have set their variables.
+//! Decides which launcher started this process if several have set their variables.
 //!
-//! A launcher that another one started is nearer to the process: its ranks inherit the variables of both. A shell may also have
-//! variables left over from another program, which must not win in silence: `RANK=0 WORLD_SIZE=1` would make each of mpirun's ranks
-//! its own world.
+//! If one launcher starts another, the second is nearer to the process: its ranks inherit the variables of both. A shell may also have
+//! variables left over from another program. These must not win without an error: `RANK=0 WORLD_SIZE=1` would make each of mpirun's ranks a
+//! separate world.
 
 use super::{
     families::{Found, found, none},
@@ -10,19 +10,19 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// The variables by which a pod or another outer job says where its own ranks meet.
+/// The variables by which a pod or another outer job says where its ranks meet.
 const MASTER: &[&str] = &["MASTER_ADDR", "MASTER_PORT"];
 
-/// Variables that `unisono run` sets for its ranks, and that a process which a rank starts must not read. torchrun overwrites the last
-/// two; a script may not.
+/// Variables that `unisono run` sets for its ranks, and that a process which a rank starts must not read. torchrun overwrites the last two;
+/// a script need not.
 const STORE: &[&str] = &["UNISONO_STORE"];
 const RUN: &[&str] = &["UNISONO_STORE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
 
-/// The launcher that started this process, and the variables that must not be read because they describe another process: those of a
-/// launcher that started this one. `None` if there is no trace of a launcher.
+/// The launcher that started this process, and the variables that must not be read because they describe another process: the variables of
+/// a launcher that started this one. `None` if no variable shows a launcher.
 ///
 /// # Errors
-/// [`Error::Config`] if one has set only a part of what it sets, or two contradict each other.
+/// [`Error::Config`] if a launcher has set only a part of its variables, or two launchers contradict each other.
 pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Nearest>> {
     match nearest(variable, &found(variable)?)? {
         Some(nearest) => Ok(Some(nearest)),
@@ -33,7 +33,7 @@ pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<Optio
 /// The nearest launcher, and the variables that must not be read.
 type Nearest = (Found, &'static [&'static str]);
 
-/// The nearest of the launchers, which stand in the order of `FAMILIES`, and the variables that belong to another one alone.
+/// The nearest of the launchers, which come in the order of `FAMILIES`, and the variables that belong only to another one.
 ///
 /// # Errors
 /// [`Error::Config`] names two launchers that contradict each other, with their variables and values.
@@ -66,12 +66,12 @@ fn nearest(variable: &impl Fn(&str) -> Option<String>, found: &[Found]) -> Resul
     Ok(None)
 }
 
-/// True if both tell the same rank and world size.
+/// True if both give the same rank and world size.
 fn agree(one: &Found, other: &Found) -> bool {
     (one.rank, one.ranks) == (other.rank, other.ranks)
 }
 
-/// True if torchrun itself has set its variables, and not a user, a script or a pod that sets some of the same.
+/// True if torchrun itself has set its variables, and not a user, a script or a pod that sets some of the same variables.
 fn is_torchrun(variable: &impl Fn(&str) -> Option<String>) -> bool {
     variable("TORCHELASTIC_RUN_ID").is_some()
 }
@@ -105,30 +105,30 @@ fn starts(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found)
         "Open MPI" if far.family.name == "Flux" => has(near.family.local_rank) && has("PMIX_RANK"),
         "Open MPI" | "MPICH" => has(near.family.local_rank) && outside(&["Flux", "LeaderWorkerSet"]),
         "PALS" => outside(&["LeaderWorkerSet"]),
-        // Its brokers may be ranks of PALS, whose world size it has replaced by its own.
+        // Its brokers may be ranks of PALS, and Flux has replaced the world size of PALS by its world size.
         "Flux" => outside(&["Slurm", "LeaderWorkerSet"]) || outside(&["PALS"]) && far.ranks == near.ranks,
         _ => outside(&["LeaderWorkerSet"]),
     }
 }
 
-/// True if `near` has the numbers of one of several processes that each rank of `far` starts, host by host.
+/// True if the numbers of `near` fit several processes that each rank of `far` starts, host by host.
 fn spawned(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found) -> bool {
     let Ok(Some(local)) = number(variable, near.family.local_rank) else { return false };
     let each = near.ranks / far.ranks;
     near.ranks.is_multiple_of(far.ranks) && local < each && near.rank == far.rank * each + local
 }
 
-/// True if the process that `near` describes has, further down, started the ranks of `far`. All ranks of `far` must find the same, also
-/// those whose numbers are those of `near` by chance.
+/// True if the process that `near` describes has started, perhaps indirectly, the ranks of `far`. All ranks of `far` must find the same,
+/// even those whose numbers agree with `near` by chance.
 fn is_outer(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Found) -> bool {
     let has = |name: &str| variable(name).is_some();
     match near.family.name {
-        // `unisono run` sets RANK and WORLD_SIZE as well, and removes torchrun's variables: values that differ were set afterwards.
+        // `unisono run` sets RANK and WORLD_SIZE as well, and removes torchrun's variables: values that differ were set later.
         "unisono" => {
             far.family.name == "torchrun" && is_run(variable) && (is_torchrun(variable) || !agree(near, far))
         }
-        // A pod whose manifest has RANK and WORLD_SIZE, in which somebody calls mpirun or srun; or these have started a script that
-        // sets both from what they tell, and the place of the store if there are several hosts.
+        // Either a pod's manifest has RANK and WORLD_SIZE, and a user calls mpirun or srun in the pod; or mpirun or srun has started a
+        // script that sets both from its variables, and the place of the store if there are several hosts.
         "torchrun" => {
             let pod = has("KUBERNETES_SERVICE_HOST") || has("PET_NNODES");
             // Flux sets the number of hosts instead.
@@ -138,7 +138,7 @@ fn is_outer(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Foun
                 && far.family.name != "LeaderWorkerSet"
                 && (alone || !agree(near, far))
         }
-        // It sets MPICH's variables, too, but for these of the host, which remain if MPICH's launcher started Flux itself.
+        // Flux sets MPICH's variables, too, except these of the host, which remain if MPICH's launcher started Flux itself.
         "Flux" => {
             far.family.name == "MPICH"
                 && has(far.family.local_rank)

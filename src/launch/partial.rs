@@ -1,4 +1,5 @@
-//! What can be read of the environment although some of it is wrong: enough to tell the other ranks, which else wait for this one.
+//! Reads as much of the environment as possible although some of it is wrong: enough to tell the other ranks, which otherwise wait for this
+//! one.
 
 use super::{
     detect::job,
@@ -26,7 +27,7 @@ pub(super) fn partial(variable: &impl Fn(&str) -> Option<String>) -> Option<Part
         None => FAMILIES.iter().map(|family| job(variable, family)).collect(),
     };
     let places = known.into_iter().chain(&FAMILIES);
-    // With this many ranks, no variables mean a world of one.
+    // With `usize::MAX` ranks, missing variables do not count as a world of one rank.
     let place = places
         .map(|family| meeting(variable, family, usize::MAX, false, jobs.first().map_or("", String::as_str)));
     let store = place.filter_map(Result::ok).find_map(|meeting| match meeting {
@@ -41,7 +42,7 @@ pub(super) fn partial(variable: &impl Fn(&str) -> Option<String>) -> Option<Part
     Some(Partial { config, jobs })
 }
 
-/// The rank and the world size, if they are valid and no launcher contradicts.
+/// The rank and the world size, if they are valid and no launcher contradicts them.
 fn who(variable: &impl Fn(&str) -> Option<String>, known: Option<&Family>) -> Option<(usize, usize)> {
     let of = |family: &Family| {
         let of = |name| number(variable, name).ok().flatten();

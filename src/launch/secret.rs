@@ -1,4 +1,4 @@
-//! The job's token, and checks that its file and the store's directories are this user's alone.
+//! The job's token, and checks that only this user can access its file and the store's directories.
 
 use std::{
     fs::{self, Metadata},
@@ -56,7 +56,7 @@ pub(crate) fn private_directory(path: &Path) -> std::result::Result<(), String> 
     owned(&metadata, rustix::process::geteuid().as_raw()).and_then(|()| closed(&metadata)).map_err(wrong)
 }
 
-/// Creates a directory, or returns what exists there already.
+/// Creates a directory, or returns the existing file or directory of this name.
 fn made(path: &Path) -> std::result::Result<Metadata, String> {
     loop {
         match fs::DirBuilder::new().mode(0o700).create(path) {
@@ -65,9 +65,9 @@ fn made(path: &Path) -> std::result::Result<Metadata, String> {
             }
             _ => {}
         }
-        // The metadata of a link itself, because its owner could change its target.
+        // The metadata are those of a link itself, because its owner could change its target.
         match fs::symlink_metadata(path) {
-            // A job that ends removes the directory in which the next one meets.
+            // A job that ends may have just removed the directory in which the next one meets.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             found => return found.map_err(|error| format!("{}: {error}", path.display())),
         }

@@ -10,11 +10,11 @@ use crate::error::Result;
 /// The most hosts of a list that are used.
 const MAX_HOSTS: usize = 100_000;
 
-/// The hosts on which task 0 of the step, or with `of_job` rank 0 of what another launcher started in the job, may be; the likeliest
-/// first. Empty if Slurm does not tell.
+/// The hosts on which task 0 of the step may run, or, with `of_job`, rank 0 of a job that another launcher started in the Slurm job; the
+/// likeliest first. Empty if Slurm does not say.
 ///
-/// Slurm sorts the list of a step's hosts. Task 0 is on the first, unless the user chose the order (`-m arbitrary`) or the step has
-/// several components, of which each has its own list.
+/// Slurm sorts the list of a step's hosts. Task 0 is on the first, unless the user chose the order (`-m arbitrary`) or the step has several
+/// components, each with a separate list.
 pub(super) fn hosts(variable: &impl Fn(&str) -> Option<String>, of_job: bool) -> Result<Vec<String>> {
     let mut hosts: Vec<String> = Vec::new();
     let several = components(variable)?;
@@ -37,7 +37,7 @@ pub(super) fn hosts(variable: &impl Fn(&str) -> Option<String>, of_job: bool) ->
     Ok(hosts)
 }
 
-/// True if srun itself has set the variables of MPICH (`srun --mpi=pmi2`), and not MPICH's launcher, which sets `local_rank` as well.
+/// True if srun itself has set the variables of MPICH (`srun --mpi=pmi2`). MPICH's launcher sets `local_rank` as well.
 pub(super) fn is_step(variable: &impl Fn(&str) -> Option<String>, local_rank: &str, ranks: usize) -> bool {
     variable(local_rank).is_none() && variable("SLURM_STEP_NUM_TASKS") == Some(ranks.to_string())
 }
@@ -107,8 +107,8 @@ fn numbers(list: &str) -> Option<Vec<String>> {
 
 /// The task's number on this host, and the number of tasks of the step there.
 ///
-/// `SLURM_GTIDS` lists the tasks that this host's daemon has started. In a step of several components `SLURM_NODEID` counts by
-/// component and `SLURM_STEP_TASKS_PER_NODE` is that of all of them, sorted, so that one does not lead into the other.
+/// `SLURM_GTIDS` lists the tasks that this host's daemon has started. In a step of several components `SLURM_NODEID` counts by component,
+/// but `SLURM_STEP_TASKS_PER_NODE` covers all of them, sorted, so `SLURM_NODEID` is no index into it.
 pub(super) fn local(
     variable: &impl Fn(&str) -> Option<String>,
     task: Rank,

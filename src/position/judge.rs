@@ -7,17 +7,18 @@ use unisono_schedule::Rank;
 use super::{CallRecord, Position, Stage, Wait};
 use crate::error::Failure;
 
-/// For how many milliseconds a rank must have been blocked: longer than it takes to ask all ranks, so that at one moment all of
+/// For how many milliseconds a rank must have been blocked. This is longer than it takes to ask all ranks, so that at one moment all of
 /// them were at the positions that they report.
 const QUIET: u64 = 700;
 
-/// For how many milliseconds a rank that leaves must have been blocked before receives count that are under way at a rank that is not.
+/// For how many milliseconds a rank that leaves must have been blocked before receives count that are under way at a rank that is not
+/// blocked.
 const LATE: u64 = 2000;
 
 /// The most waits that a failure names.
 const NAMED: usize = 8;
 
-/// The reason why ranks cannot continue, if it is certain. A rank that computes, or does not answer, may still do anything.
+/// The reason why ranks cannot continue, if it is certain. A rank that computes, or does not answer, may still make any call.
 pub(crate) fn judge(positions: &[Option<Position>]) -> Option<Failure> {
     differ(positions).or_else(|| leaves(positions)).or_else(|| deadlock(positions))
 }
@@ -80,7 +81,7 @@ fn leaves(positions: &[Option<Position>]) -> Option<Failure> {
                     gone && **other != rank && settled(positions, **other, rank)
                 });
                 let left = *without.next()?;
-                // A rank may leave with receives that it has begun: its program may be on the way there.
+                // A rank may leave with receives that it has begun: its program may still be going to leave.
                 let stays = position.blocked.is_some()
                     || leaving(&&left).is_some_and(|it| it.stage == Stage::Left || it.blocked >= Some(LATE));
                 // A message from any rank may still come from another rank, or from another thread of this one.
@@ -94,7 +95,7 @@ fn leaves(positions: &[Option<Position>]) -> Option<Failure> {
     )
 }
 
-/// Ranks of which none can continue before another one does.
+/// Ranks that wait for each other, so that none of them can continue before another one does.
 fn deadlock(positions: &[Option<Position>]) -> Option<Failure> {
     let mut stuck: Vec<bool> = positions
         .iter()
@@ -219,7 +220,7 @@ mod tests {
             |positions| positions[0].blocked = None,
             |positions| positions[0].blocked = Some(QUIET - 1),
             |positions| positions[0] = Position::of(Stage::Busy),
-            // Something is on its way.
+            // A put is on its way.
             |positions| positions[0].traffic.push(Traffic { rank: 1, sent: 7, arrived: 0 }),
             // It waits for no rank.
             |positions| positions[1].groups[0].running = Some(Running { steps: 0, waits: Vec::new() }),
@@ -272,7 +273,7 @@ mod tests {
         let scatter = |root| format!("scatter(f32, root {root})");
         let mut positions: Vec<Position> =
             (0..4).map(|rank| blocked(vec![inside(7, 2, &scatter(u8::from(rank > 1)), &[0])])).collect();
-        // Whether it is there still or not.
+        // The result is the same if the rank's operation is no longer there.
         positions[2].groups[0].running = None;
         positions[2].blocked = None;
         let wanted = "group g7: op 2: rank 0 calls scatter(f32, root 0), rank 2 calls scatter(f32, root 1)";

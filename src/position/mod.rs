@@ -1,5 +1,5 @@
-//! Positions of ranks: the calls that each has made, by group, and the ranks that it waits for; and the failures that follow
-//! from the positions of all ranks. Pure data: the engine of a rank makes its own position, and the store compares all of them.
+//! Positions of ranks: the calls that each has made, by group, and the ranks that it waits for; and the failures that follow from the
+//! positions of all ranks. This is pure data: the engine of a rank makes the rank's position, and the store compares all of them.
 
 mod judge;
 mod report;
@@ -25,7 +25,7 @@ pub(crate) const LEAVES: &str = "leave()";
 /// The longest text of another rank that is kept, in characters.
 const MAX_TEXT: usize = 300;
 
-/// The position of a rank at the time of the question.
+/// The position of a rank at the time when the store asks for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The state of the rank.
@@ -69,7 +69,7 @@ pub struct Traffic {
 /// The position of a rank in one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupPosition {
-    /// The id of the group: the same on all members, and unique. (Communicator ids are each member's own.)
+    /// The id of the group: the same on all members, and unique. (Another group may have the same communicator id.)
     pub id: u64,
     /// The name of the group in errors; empty for the world.
     pub label: String,
@@ -132,8 +132,8 @@ pub struct CallRecord {
     pub count: u64,
     /// The algorithm's name.
     pub algorithm: String,
-    /// What else must be alike: of many tensors a hash of their types and shapes, of blocks whose lengths were given a hash of these;
-    /// else 0.
+    /// Further arguments that must be alike: for many tensors a hash of their types and shapes, for blocks of given lengths a hash of the
+    /// lengths; otherwise 0.
     pub contents: u32,
     /// True if blocks may differ in length.
     pub uneven: bool,
@@ -157,7 +157,7 @@ impl CallRecord {
         };
         if a.call != b.call {
             say("", &|it| match &*it.call {
-                // It may have done so before its program meant to.
+                // The rank may have left before its program meant to.
                 LEAVES => "has left before it".to_owned(),
                 call => format!("calls {call}"),
             })
@@ -190,7 +190,7 @@ impl Position {
         Self { stage, ..Self::default() }
     }
 
-    /// The same with all texts made safe for a terminal: another process has made them.
+    /// The same position, with all texts made safe for a terminal, because another process has made them.
     pub(crate) fn cleaned(mut self) -> Self {
         for group in &mut self.groups {
             let called = group.latest.iter_mut().flat_map(|called| [&mut called.call, &mut called.algorithm]);

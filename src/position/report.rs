@@ -1,4 +1,4 @@
-//! The positions of all ranks in words, for the error of an operation or message that missed its deadline.
+//! Describes the positions of all ranks in words, for the error of an operation or message that missed its deadline.
 
 use std::fmt::Write as _;
 
@@ -143,7 +143,7 @@ fn activity(position: &Position) -> String {
     }
 }
 
-/// Sentences, each with the ranks that it is about.
+/// Sentences, each with the ranks that it describes.
 #[derive(Default)]
 struct Sentences(Vec<(bool, String, Vec<Rank>)>);
 
@@ -217,7 +217,7 @@ mod tests {
         *,
     };
 
-    /// A rank that has begun operation `op` of a group last, and waits for others in it, if it does.
+    /// A rank whose latest operation of a group is `op`, and that waits for others in it, if `waits` is given.
     fn position(id: u64, op: u64, waits: Option<&[Rank]>) -> Option<Position> {
         let called = CallRecord {
             call: "barrier()".into(),
