@@ -114,9 +114,9 @@ pub struct Usage {
 /// and dropping handles, [`Work`](crate::Work) and buffers does nothing. The parent is not affected.
 ///
 /// # Options
-/// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline),
-/// [`with_reduction`](Self::with_reduction) and [`with_timeout`](Self::with_timeout) return another handle of the same group, with other options for its calls. The group
-/// ends when its last handle is dropped.
+/// [`with_algorithms`](Self::with_algorithms), [`with_pipeline`](Self::with_pipeline), [`with_reduction`](Self::with_reduction) and
+/// [`with_timeout`](Self::with_timeout) return another handle of the same group, with other options for its calls. The group ends when its
+/// last handle is dropped.
 pub struct ProcessGroup<M = Blocking> {
     handle: Handle,
     mode: PhantomData<fn() -> M>,

@@ -1,8 +1,8 @@
-//! A store that may be on one of several hosts, at one of several ports, where nothing says which.
+//! A store that may be on one of several hosts, at one of several ports; no setting says which.
 //!
-//! Rank 0 takes the first port that is free on its host. Every other rank connects to all ports of the likeliest host and of some
-//! others at once, and greets those who accept: the store of another job says that it is another's. The next attempt looks at the
-//! next hosts, so that a rank of a large job neither opens thousands of connections at once nor waits for hosts that are down.
+//! Rank 0 takes the first port that is free on its host. Every other rank connects at once to all ports of the likeliest host and of some
+//! others, and greets those that accept: the store of another job says that it belongs to another job. The next attempt looks at the next
+//! hosts, so that a rank of a large job neither opens thousands of connections at once nor waits for hosts that are down.
 
 use std::{
     cell::RefCell,
@@ -30,7 +30,7 @@ use crate::{
     error::{Error, Result},
 };
 
-/// The number of hosts that one attempt tries besides the likeliest.
+/// The number of hosts that one attempt tries besides the likeliest one.
 const HOSTS: usize = 15;
 
 /// How long an attempt waits for hosts that do not answer, and for the other hosts once one has accepted.
@@ -110,7 +110,7 @@ fn listen(ports: &[u16]) -> std::result::Result<TcpListener, String> {
 pub(super) struct Search<'a> {
     hosts: &'a [String],
     ports: &'a [u16],
-    /// The host after the first with which the next attempt begins.
+    /// The index of the host, after the first one, with which the next attempt begins.
     next: usize,
     /// The addresses of hosts, and when they were looked up.
     known: HashMap<&'a str, (Instant, Vec<IpAddr>)>,
@@ -166,7 +166,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The addresses of `all`, in their order, that accept a connection; all are tried at once.
+/// The addresses of `all`, in their order, that accept a connection; this tries all at once.
 fn accepting(all: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     let mut accepted = vec![false; all.len()];
     let mut open: Vec<(usize, OwnedFd)> = Vec::new();
@@ -209,7 +209,7 @@ fn accepting(all: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     Ok(all.into_iter().zip(accepted).filter_map(|(at, accepted)| accepted.then_some(at)).collect())
 }
 
-/// Begins to connect; whether that is done already.
+/// Begins to connect. Returns the socket, and true if it is connected already.
 fn begin(at: &SocketAddr) -> std::result::Result<(OwnedFd, bool), Errno> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

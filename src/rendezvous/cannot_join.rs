@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl Store {
-    /// Tells the store why this process cannot join, and returns the failure with which the group ends. A rank of `usize::MAX` is
-    /// unknown. Where it is not known to which job this process belongs, it may be one of `jobs`.
+    /// Tells the store why this process cannot join, and returns the failure with which the group ends. A rank of `usize::MAX` is unknown.
+    /// If the job of this process is not known, it may be one of `jobs`.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if the store is not reached before the deadline, [`Error::Refused`] if it belongs to another job.
@@ -59,7 +59,7 @@ impl Store {
                     let search = RefCell::new(Search::new(hosts, ports));
                     tries.until_deadline(purpose, |_| search.borrow_mut().attempt(), || None)
                 }
-                // A process can meet there only once, and its manager ends the other ranks when it ends.
+                // A process can meet by PMI only once, and its manager ends the other ranks when it ends.
                 StoreAddress::Pmi { .. } => {
                     let problem = "the process manager tells the others".to_owned();
                     return Err(Error::Rendezvous { store: name.clone(), problem });

@@ -1,4 +1,4 @@
-//! How a process is admitted by a store: it connects and greets until the store answers or the deadline passes.
+//! How a store admits a process: the process connects and greets until the store answers or the deadline passes.
 
 use std::{
     io::{self, Read, Write},
@@ -22,7 +22,7 @@ use crate::{
 /// How long one attempt to connect may take; then the next address is tried.
 const ATTEMPT: Duration = Duration::from_secs(3);
 
-/// How much later than the time that was asked for the server's answer may come.
+/// The most time by which the server's answer may be later than the client asked for.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
 /// How long to wait at first before trying again.
@@ -40,7 +40,7 @@ pub(super) struct Tries<'a> {
     pub(super) why: String,
 }
 
-/// How a process knows where the store is, which decides what it does with an answer from another store.
+/// How a process knows where the store is. This decides what it does with an answer from another store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// A setting gives the address: nothing else may listen there.
@@ -52,13 +52,13 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// True if the next address may be that of the job's store after this error.
+    /// True if the job's store may be at the next address although this error came from this one.
     fn goes_on_after(self, error: &Error) -> bool {
         self != Self::Given && is_strangers(error)
     }
 
-    /// True if this error is the last word if no address leads to the store: the store has the id of this job, and refuses the token.
-    /// What another job has published before may be read still.
+    /// True if this is the error to return when no address leads to the store: the store has the id of this job, and refuses the token. A
+    /// process may still read what another job has published before.
     fn ends_with(self, error: &Error) -> bool {
         self == Self::Sought && matches!(error, Error::Refused { refusal: Refusal::Token, .. })
     }
@@ -72,17 +72,17 @@ enum Outcome {
     Never(Error),
 }
 
-/// Why a watch cannot connect again.
+/// The reason why a watch cannot connect again.
 pub(super) enum Unwatched {
-    /// Nobody listens at the store's address any more.
+    /// No process listens at the store's address any more.
     Gone,
-    /// The store is not reached, or does not admit it.
+    /// The watch does not reach the store, or the store does not admit it.
     Unreached,
     /// The group has failed.
     Failed(Failure),
 }
 
-/// True if it was not the job's store that answered.
+/// True if another program than the job's store has answered.
 fn is_strangers(error: &Error) -> bool {
     let strange = |refusal: &Refusal| matches!(refusal, Refusal::Token | Refusal::Job { .. });
     matches!(error, Error::Rendezvous { .. })
@@ -107,8 +107,8 @@ impl<'a> Tries<'a> {
         Self { name, member: member.clone(), deadline, advice, place: Place::Given, why: String::new() }
     }
 
-    /// Tries the addresses that `resolve` gives until the store admits this process; gives the connection, its session, and the
-    /// rank that serves the store, if one does. Ends early with the failure that `gone` gives.
+    /// Tries the addresses that `resolve` gives until the store admits this process. Returns the connection, its session, and the rank that
+    /// serves the store, if a rank does. Ends early with the failure that `gone` gives.
     pub(super) fn until_deadline(
         &mut self,
         purpose: Purpose,
@@ -271,7 +271,7 @@ impl<'a> Tries<'a> {
         let prefix = protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
         match protocol::decode(&bytes)? {
             Challenge::Prove(_) => {}
-            // The store has not proved anything yet, so only refusals that need no proof are accepted.
+            // The store has not proved anything yet, so this accepts only refusals that need no proof.
             Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
                 return Ok(Greeting::Refused { refusal, ending });
             }
@@ -297,14 +297,14 @@ impl<'a> Tries<'a> {
 
 fn connect(at: SocketAddr, left: Duration) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&at, left)?;
-    // If nobody listens on a port of this host's ephemeral range, TCP may connect to itself.
+    // If no process listens on a port of this host's ephemeral range, TCP may connect to itself.
     if stream.local_addr()? == at {
         return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nobody listens there yet"));
     }
     Ok(stream)
 }
 
-/// The error after the connection to the store `name` broke.
+/// The error if the connection to the store `name` has broken.
 pub(super) fn lost(name: &str, error: &io::Error) -> Error {
     let problem = format!(
         "the connection broke ({error}): the process that serves the store died, or something between, such as a firewall, ended it"

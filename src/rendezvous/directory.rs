@@ -1,12 +1,12 @@
-//! A directory that all ranks share, in which rank 0 says where it serves the store: no port need be agreed on beforehand.
+//! A directory that all ranks share, in which rank 0 publishes where it serves the store: ranks need not agree on a port beforehand.
 //!
-//! A job has a folder there, named by its id and token, which only its user can access. The permissions, and not the token, keep
-//! other users out. Rank 0 takes a lock in it, so that there is only one, and writes down its host, a port and a secret, which
-//! is the token of this store. The other ranks read that file again until the store admits them: a file that an earlier
-//! job has left leads to no store that knows its secret. Rank 0 removes the folder when its store has ended.
+//! A job has a folder there, named by its id and token, which only its user can access. The permissions, and not the token, keep other
+//! users out. Rank 0 takes a lock in it, so that there is only one rank 0, and writes down its host, a port and a secret, which is the
+//! token of this store. The other ranks read that file again until the store admits them: the file of an earlier job leads to no store that
+//! knows its secret. Rank 0 removes the folder when its store has ended.
 //!
-//! The caches of a network file system may delay ranks: NFS, mounted by default, takes a file as missing for 30 to 60 s if it was
-//! missing at the first look. `lookupcache=positive` avoids it.
+//! The caches of a network file system may delay ranks. NFS, mounted by default, treats a file as missing for 30 to 60 s if it was missing
+//! when a rank first looked. `lookupcache=positive` avoids this.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -29,14 +29,14 @@ use crate::{
     outside,
 };
 
-/// The file that says where the store is, and the longest that it may be.
+/// The file that says where the store is, and its largest length.
 const ADDRESS: &str = "address";
 const MAX_ADDRESS: u64 = 1024;
 
 /// The file that rank 0 locks.
 const LOCK: &str = "host";
 
-/// The file system's type where it is NFS (`NFS_SUPER_MAGIC` in linux/magic.h).
+/// The type of the file system NFS (`NFS_SUPER_MAGIC` in linux/magic.h).
 const NFS: i128 = 0x6969;
 
 type Result<T> = std::result::Result<T, String>;
@@ -46,8 +46,7 @@ pub(super) struct Folder(PathBuf);
 
 impl Folder {
     /// Meets in this directory, which must exist: a missing one may be a typing mistake, or the file system that the hosts share is not
-    /// mounted. A user who can list it sees the name of the folder, and can test a
-    /// guess of the token with it.
+    /// mounted. A user who can list it sees the name of the folder, and can test a guess of the token with it.
     pub(super) fn of(directory: &Path, job: &Job) -> Result<Self> {
         let there = fs::metadata(directory).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -81,7 +80,7 @@ impl Folder {
         }
     }
 
-    /// Makes this process rank 0; `None` while another process is.
+    /// Makes this process rank 0; `None` if another process is.
     pub(super) fn take(&self) -> Result<Option<Host>> {
         private_directory(&self.0)?;
         let path = self.0.join(LOCK);
@@ -101,7 +100,7 @@ impl Folder {
         }
     }
 
-    /// Where rank 0 serves the store, and its secret.
+    /// The addresses at which rank 0 serves the store, and the store's secret.
     pub(super) fn published(&self) -> Result<(Vec<SocketAddr>, Token)> {
         private_directory(&self.0)?;
         let text =
@@ -116,7 +115,7 @@ impl Folder {
             return Err("what rank 0 has written there is invalid".to_owned());
         };
         let here = (host == host_name()).then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        // Rank 0's host need not be able to resolve its own name.
+        // The host of rank 0 may be unable to resolve its name.
         let elsewhere = (host, port).to_socket_addrs().into_iter().flatten();
         Ok((here.into_iter().chain(elsewhere).collect(), secret.into()))
     }
@@ -148,7 +147,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // An error means that the file is missing already.
+        // An error means that the file is already missing.
         for file in [ADDRESS, LOCK] {
             let _ = fs::remove_file(self.folder.join(file));
         }
@@ -161,7 +160,7 @@ pub(super) fn secret() -> io::Result<Token> {
     Ok(blake3::Hash::from(seal::nonce()?).to_hex().as_str().into())
 }
 
-/// Opens or makes a file that this user alone can read. Does not block where the file is a FIFO.
+/// Opens or makes a file that only this user can read. Does not block if the file is a FIFO.
 fn writable(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.custom_flags(OFlags::NONBLOCK.bits().cast_signed()).write(true).create(true).truncate(true);

@@ -1,4 +1,4 @@
-//! Before ranks are connected: gives every rank, through a store, the bytes of every other rank, or what rank 0 makes of them.
+//! Gives every rank, before ranks are connected, the bytes of every other rank through a store, or what rank 0 computes from them.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,7 +11,7 @@ use unisono_schedule::Rank;
 use super::{FIRST_REPORT, NEXT_REPORT, Store};
 use crate::error::{Error, Failure, Result, clean, list};
 
-/// The most characters about refused processes in a line of the log.
+/// The most characters about refused processes in one line of the log.
 const MAX_SHOWN: usize = 1000;
 
 /// Gives every rank's bytes to every rank, in the order of ranks.
@@ -123,8 +123,8 @@ fn hear<T: Serialize + DeserializeOwned>(
         Err(missing) => missing,
         Ok(_) => vec![0],
     };
-    // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit, and a rank that still
-    // waited would believe that they died. The store may end with rank 0, and then no store is left to report to.
+    // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit; a rank that still waited
+    // would take them for dead. The store may end with rank 0, and then this rank can report to no store.
     let refused = store.present(&entries(key)).map_or_else(|_| String::new(), |(_, refused)| refused);
     let verdict = Verdict::<T>::Missing(missing.clone(), refused);
     let message = missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT));
@@ -144,8 +144,8 @@ struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    /// Waits until `attempt`, which waits until the time that it is given, returns something, or until the deadline. Logs meanwhile what
-    /// this rank waits for.
+    /// Waits until `attempt`, which waits until the time that it gets, returns something, or until the deadline. Meanwhile logs what this
+    /// rank waits for.
     fn in_parts<T>(&self, mut attempt: impl FnMut(Instant) -> Result<Option<T>>) -> Result<Option<T>> {
         let begun = Instant::now();
         let mut next = begun + FIRST_REPORT;
@@ -219,7 +219,7 @@ fn entries(key: &str) -> String {
     format!("{key}/of/")
 }
 
-/// Zero-padded, so that the order of names is the order of ranks.
+/// The number is padded with zeros, so that the order of names is the order of ranks.
 fn entry(key: &str, rank: Rank) -> String {
     format!("{}{rank:020}", entries(key))
 }

@@ -29,7 +29,7 @@ impl FailureLatch {
         Self::default()
     }
 
-    /// Keeps and logs `failure` if it is the first. Returns whether it was.
+    /// Keeps and logs `failure` if it is the first, and then returns true.
     pub fn raise(&self, failure: Failure) -> bool {
         let mut slot = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_some() {
@@ -39,9 +39,9 @@ impl FailureLatch {
         self.raised.store(true, Ordering::Release);
         self.changed.notify_all();
         drop(slot);
-        // Logged without the lock: logging may wait for the dynamic linker, which a thread that loads libfabric's providers may hold for
+        // This logs without the lock: logging may wait for the dynamic linker, which a thread that loads libfabric's providers may hold for
         // ever.
-        // A separate target, so that a program that prints its errors itself can filter it.
+        // The separate target lets a program that prints its errors itself filter this line.
         crate::log::error!(target: "unisono::failure", "the group has failed: {failure}");
         true
     }

@@ -1,10 +1,9 @@
 //! The rendezvous: ranks exchange addresses, and each learns if another fails.
 //!
-//! A [`Store`] is a small key-value service over TCP that all ranks of a job reach, served by the process of rank 0 or by a
-//! launcher; where it is, all ranks know, or read in a directory that they share, or find out among several hosts and ports, or hear by
-//! PMI. Ranks exchange their addresses through it
-//! once ([`exchange`]). Afterwards each rank keeps a [`Watch`] at the store. A watch raises the rank's [`FailureLatch`] when any
-//! rank dies or reports a failure, and tells other ranks this rank's [`Position`].
+//! A [`Store`] is a small key-value service over TCP that all ranks of a job reach. The process of rank 0 or a launcher serves it. All
+//! ranks know its address, or read it in a directory that they share, or find it among several hosts and ports, or get it by PMI. Ranks
+//! exchange their addresses through the store once ([`exchange`]). Afterwards each rank keeps a [`Watch`] at the store. A watch raises the
+//! rank's [`FailureLatch`] when any rank dies or reports a failure, and tells other ranks this rank's [`Position`].
 //!
 //! # Membership
 //! A process that opens a store becomes a rank of the job. The rank is alive until it leaves ([`Watch::leave`]) or
@@ -12,8 +11,8 @@
 //! group. Drop the watch before the store. In the process that serves the store, dropping the last of both waits until the
 //! other ranks have left, but at most [`LINGER`] if this rank itself has not left.
 //!
-//! A forked child of a rank is not a member. The rank's connections and locks are `/dev/null` in the child, so that the store
-//! notices the death of the rank while the child lives on. Dropping the rank's objects in the child does nothing.
+//! A forked child of a rank is not a member. The rank's connections and locks are `/dev/null` in the child, so that the store notices the
+//! death of the rank even if the child lives on. Dropping the rank's objects in the child does nothing.
 
 mod among;
 mod cannot_join;
@@ -62,7 +61,7 @@ const LATECOMERS: Duration = Duration::from_secs(2);
 /// How long [`Watch::report`] waits for the store to say which failure came first.
 const ECHO: Duration = Duration::from_secs(1);
 
-/// While a rank joins or makes a group: after how long it first logs what it waits for, and after how long it logs it again.
+/// When a rank that joins or makes a group first logs what it waits for, and the time after which it logs that again.
 pub(crate) const FIRST_REPORT: Duration = Duration::from_secs(5);
 pub(crate) const NEXT_REPORT: Duration = Duration::from_secs(15);
 
@@ -72,7 +71,7 @@ pub const MAX_KEY: usize = 1024;
 /// The largest value, in bytes: a table of the addresses of 100,000 ranks fits well.
 pub const MAX_VALUE: usize = 64 << 20;
 
-/// Checks the lengths of a key (or a prefix) and of a value, in bytes; every request begins with it.
+/// Checks the lengths of a key (or a prefix) and of a value, in bytes; every request begins with this check.
 fn limits(store: &str, key: &str, value: usize) -> Result<()> {
     let problem = if key.len() > MAX_KEY {
         too_long(key)

@@ -1,10 +1,9 @@
-//! The meeting of ranks by PMI 1, the protocol between the processes of an MPI job and their process manager: MPICH's, Intel MPI's and
-//! Flux's. Rank 0 puts the addresses of its host, a port and a secret into the manager's table; all wait for each other; the others get
-//! them.
+//! Ranks meet by PMI 1, the protocol between the processes of an MPI job and their process manager: MPICH's, Intel MPI's and Flux's. Rank 0
+//! puts the addresses of its host, a port and a secret into the manager's table; all ranks wait for each other; the others get them.
 //!
-//! Each message is a line of words `key=value`, of which the first is `cmd`. A manager takes a process that ends without `finalize`
-//! for one that has crashed, and kills all others; after `finalize` it closes the connection. So a process can meet in this way once,
-//! and not at all if it uses MPI, whose library speaks to the manager itself.
+//! Each message is a line of words `key=value`, of which the first is `cmd`. If a process ends without `finalize`, a manager assumes that
+//! it has crashed, and kills all others; after `finalize` it closes the connection. So a process can meet in this way once, and not at all
+//! if it uses MPI, whose library speaks to the manager itself.
 
 #![allow(unsafe_code, reason = "the launcher tells the number of a descriptor")]
 
@@ -48,7 +47,7 @@ const KEY: &str = "unisono";
 /// The longest `/proc/self/maps` that is read.
 const MAX_MAPS: u64 = 16 << 20;
 
-/// The reason why this process cannot meet through PMI any more, if it has tried.
+/// The reason why this process can no longer meet through PMI, if it has tried.
 static SPENT: Mutex<Option<&str>> = Mutex::new(None);
 
 type Problem = String;
@@ -89,7 +88,7 @@ impl Store {
         };
         let meeting = meet(descriptor, place, deadline).map_err(wrong)?;
         let mut member = member.clone();
-        // The user's own token is a secret, too: ranks that do not have it must be refused.
+        // The user's token is a secret, too: the store must refuse ranks that do not have it.
         if member.job.token.is_empty() {
             member.job.token = meeting.secret.clone();
         }
@@ -103,7 +102,7 @@ impl Store {
     }
 }
 
-/// Where rank 0 serves the store.
+/// The place where rank 0 serves the store.
 #[derive(Debug, PartialEq, Eq)]
 struct Meeting {
     /// Names and addresses of its host.
@@ -113,7 +112,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Encodes it as text without spaces and without characters that PMI interprets.
+    /// Encodes the meeting as text without spaces and without characters that PMI interprets.
     fn written(&self) -> String {
         let mut hosts = self.hosts.clone();
         loop {
@@ -147,7 +146,7 @@ impl Meeting {
     }
 }
 
-/// The names and addresses of this host: as the manager knows it, its own, and the addresses of the default routes.
+/// The names and addresses of this host: its name in the manager, its host name, and the addresses of the default routes.
 fn own_names(host: Option<&str>) -> Vec<String> {
     // Connecting a UDP socket sends nothing. These networks are reserved for documentation (RFC 5737, RFC 3849), so the default route
     // leads to them.
@@ -168,7 +167,7 @@ fn own_names(host: Option<&str>) -> Vec<String> {
     names
 }
 
-/// As rank 0, publishes where rank 0 is; as another rank, reads it.
+/// As rank 0, publishes its place; as another rank, reads it.
 fn meet(
     descriptor: usize,
     place: Option<Meeting>,
@@ -360,7 +359,7 @@ mod tests {
                 "finalize" => "cmd=finalize_ack rc=0".to_owned(),
                 other => panic!("{other}"),
             };
-            // In two pieces, as a stream may deliver it.
+            // The answer comes in two pieces, as a stream may deliver it.
             let (one, two) = answer.split_at(answer.len() / 2);
             (&*stream).write_all(one.as_bytes()).unwrap();
             thread::sleep(Duration::from_millis(1));
@@ -386,7 +385,7 @@ mod tests {
         ranks.into_iter().for_each(|rank| assert_eq!(rank.join().unwrap(), place()));
     }
 
-    /// What an exchange makes of a manager that says this, whatever it is asked, and then closes the connection or falls silent.
+    /// The result of an exchange with a manager that says this, whatever it is asked, and then closes the connection or sends nothing more.
     fn after(said: &[u8], closes: bool, deadline: Instant) -> std::result::Result<Meeting, Problem> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (&theirs).write_all(said).unwrap();

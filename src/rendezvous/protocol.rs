@@ -8,10 +8,10 @@
 //! | | [`Verdict`], then the first frame with a tag: [`Answer`] |
 //! | [`Request`] or [`ToServer`] ... | [`Reply`] or [`ToWatch`] ... |
 //!
-//! A frame is a length of 4 bytes, little endian, and as many bytes of postcard. From the third row on, except for the verdict,
-//! a tag follows ([`super::seal`]), which the length does not count. Every length is compared with a limit, and memory
-//! grows only with the bytes that arrive. An attacker on the network can forge messages without a tag, and so
-//! keep a process out, as by cutting its connection.
+//! A frame is a length of 4 bytes, little endian, and this number of bytes of postcard. From the third row on, except for the verdict, a
+//! tag follows ([`super::seal`]), which the length does not count. The reader compares every length with a limit, and memory grows only
+//! with the bytes that arrive. An attacker on the network can forge messages without a tag, and so keep a process out, just as by cutting
+//! its connection.
 
 use std::{
     io::{self, Read, Write},
@@ -79,8 +79,8 @@ pub(super) struct Hello {
 pub(super) enum Purpose {
     /// [`Request`]s and their replies; the first connection of a member.
     Requests,
-    /// [`ToServer`] and [`ToWatch`]; the member's second connection, with the session that its first one was given. A watch whose
-    /// connection broke connects again in this way.
+    /// [`ToServer`] and [`ToWatch`]; the member's second connection, with the session that its first one got. A watch whose connection
+    /// broke connects again in this way.
     Watch { session: u64 },
     /// Says in its first frame with a tag why this process cannot join, and nothing else. Its rank is `u64::MAX` if it does not know
     /// its rank, and its world size does not matter.
@@ -134,7 +134,7 @@ pub(super) enum Request<'a> {
         key: &'a str,
         delta: i64,
     },
-    /// Which numbers follow this prefix in keys that are set.
+    /// Asks which numbers follow this prefix in keys that are set.
     Present {
         prefix: &'a str,
     },
@@ -150,7 +150,7 @@ pub(super) enum Reply<'a> {
     Count(i64),
     Failed(Failure),
     Impossible(String),
-    /// These numbers, in order, and which processes the store has refused, in words.
+    /// These numbers, in order, and the processes that the store has refused, in words.
     Present {
         numbers: Vec<u64>,
         refused: &'a str,
@@ -177,7 +177,7 @@ pub(super) enum ToServer {
     Leaving,
     /// This rank has left.
     Leave,
-    /// This member counts as lost after this many milliseconds in which nothing arrives from it, on each of its connections.
+    /// This member counts as lost if nothing arrives from it for this many milliseconds, on each of its connections.
     Patience {
         millis: u64,
     },
@@ -294,7 +294,7 @@ pub(super) fn version(bytes: &[u8; PREAMBLE]) -> io::Result<u16> {
     }
 }
 
-/// Reads a frame from a blocking connection into `bytes`, and returns whether its tag is right.
+/// Reads a frame from a blocking connection into `bytes`. Returns true if its tag is right.
 pub(super) fn read_frame(
     mut stream: &TcpStream,
     limit: usize,
@@ -307,7 +307,7 @@ pub(super) fn read_frame(
     Ok(seal.opens(&seal::digest(&[&prefix, bytes]), &tag))
 }
 
-/// Reads a frame without a tag into `bytes`, and returns its length as it was sent.
+/// Reads a frame without a tag into `bytes`, and returns its length field as sent.
 pub(super) fn read_plain(mut stream: &TcpStream, limit: usize, bytes: &mut Vec<u8>) -> io::Result<[u8; 4]> {
     let mut prefix = [0; 4];
     stream.read_exact(&mut prefix)?;
@@ -329,10 +329,10 @@ pub(super) fn read<M: DeserializeOwned>(stream: &TcpStream, limit: usize, seal: 
     decode(&bytes)
 }
 
-/// How long nothing may arrive before a connection counts as lost, until the group's own limit is known.
+/// A connection counts as lost if nothing arrives for this time, until the group's limit is known.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The least such limit: keepalive probes go out only every few seconds.
+/// The least such limit, because keepalive probes go out only every few seconds.
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sets the options of a connection: small messages are sent at once, and the connection breaks when nothing has arrived from
@@ -360,13 +360,13 @@ pub(super) fn be_patient(stream: &TcpStream, patience: Duration) -> io::Result<(
     Ok(())
 }
 
-/// A job's id as messages carry it: one of more than [`MAX_JOB`] characters is cut, and its hash appended.
+/// A job's id as messages carry it: if it has more than [`MAX_JOB`] characters, it is cut and its hash appended.
 pub(super) fn job(id: &str) -> String {
     let message: String = id.chars().filter(|c| !c.is_control()).take(MAX_JOB).collect();
     if message == id { message } else { format!("{message}#{:016x}", fnv(id.as_bytes())) }
 }
 
-/// True if a connection broke because nothing arrived: the kernel of the other side has not closed it.
+/// True if a connection broke because nothing arrived, and not because the kernel of the other side closed it.
 pub(super) fn is_silence(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
     matches!(error.kind(), TimedOut | HostUnreachable | NetworkDown | NetworkUnreachable)
@@ -405,7 +405,7 @@ pub(super) fn invalid(problem: impl Into<Box<dyn std::error::Error + Send + Sync
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
-/// Decodes `bytes` as a message that a client reads; the first byte says of which kind.
+/// Decodes `bytes` as a message that a client reads; the first byte gives its kind.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
     let Some((kind, frame)) = bytes.split_first() else { return };

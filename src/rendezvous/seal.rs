@@ -1,10 +1,10 @@
 //! Proofs that both sides of a connection know the job's token, and that each frame comes from the other side.
 //!
-//! First each side sends a random number, the client in its hello, the server in its challenge. A connection has one key for
-//! each direction: a keyed hash (BLAKE3, under a key derived from the token) of all bytes sent until then, which hold both
-//! versions, both numbers, the job, rank, world size and purpose. Every later frame has a tag: a keyed hash of its number and
-//! its bytes. The first tag of each side proves that it knows the token. Without the token nobody can make a frame, change it,
-//! leave it out, repeat it, send it back, or move it to another connection. Nothing is encrypted.
+//! First each side sends a random number, the client in its hello, the server in its challenge. A connection has one key for each
+//! direction: a keyed hash (BLAKE3, under a key derived from the token) of all bytes sent so far, which contain both versions, both
+//! numbers, the job, rank, world size and purpose. Every later frame has a tag: a keyed hash of its number and its bytes. The first tag of
+//! each side proves that it knows the token. Nobody without the token can make a frame, change it, leave it out, repeat it, send it back,
+//! or move it to another connection. Nothing is encrypted.
 
 use std::{fmt, io, net::TcpStream};
 
@@ -34,7 +34,7 @@ pub(super) fn nonce() -> io::Result<Nonce> {
     }
 }
 
-/// The hash of a frame that is given in several parts.
+/// The hash of a frame whose bytes come in several parts.
 pub(super) fn digest(parts: &[&[u8]]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -79,7 +79,7 @@ impl Seal {
     }
 }
 
-/// Without the key.
+/// Does not show the key.
 impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Seal").field("count", &self.count).finish_non_exhaustive()

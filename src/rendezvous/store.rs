@@ -27,14 +27,14 @@ use crate::{
     error::{Error, Failure, Refusal, Result},
 };
 
-/// After how long the rank that serves the store says that its own host's name is not known there.
+/// After this time the rank that serves the store warns that its host does not know its name.
 const UNKNOWN: Duration = Duration::from_secs(2);
 
 /// How long to wait before a name is looked up again.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// A key-value service that all ranks of a job reach. Keys are at most [`MAX_KEY`](super::MAX_KEY) bytes long, values at most
-/// [`MAX_VALUE`](super::MAX_VALUE). After a failure of the group, whatever would have to wait fails with it.
+/// [`MAX_VALUE`](super::MAX_VALUE). After a failure of the group, every request that would have to wait fails with it.
 #[derive(Debug)]
 pub struct Store {
     name: String,
@@ -73,8 +73,8 @@ impl Store {
         Self { name, ..self }
     }
 
-    /// Serves the store in this process and joins it; for rank 0. Serves on all interfaces, unless `host`
-    /// is `localhost` or a loopback address; so the name need not be known here yet.
+    /// Serves the store in this process and joins it; for rank 0. Serves on all interfaces, unless `host` is `localhost` or a loopback
+    /// address, so this host need not know the name yet.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if the port is in use.
@@ -135,7 +135,7 @@ impl Store {
         })
     }
 
-    /// Meets the other ranks in a directory that all share, where rank 0 says where it serves the store.
+    /// Meets the other ranks in a directory that all share, where rank 0 publishes the address of the store.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if rank 0 is not reached before the deadline or the directory cannot be used, [`Error::Refused`] if
@@ -201,7 +201,7 @@ impl Store {
         (self.from, self.at)
     }
 
-    /// Sets a value and wakes all that wait for it.
+    /// Sets a value and wakes all requests that wait for it.
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if the key or the value is too long or the connection has broken; [`Error::Failed`] after a failure of the
@@ -268,12 +268,12 @@ impl Store {
     pub fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Watch> {
         let mut tries = Tries::new(&self.name, &self.member, Instant::now() + GRACE);
         let purpose = Purpose::Watch { session: self.session };
-        // While there is a connection for requests, there is a store that lets this rank watch.
+        // As long as there is a connection for requests, there is a store that lets this rank watch.
         let gone = || (!self.is_connected()).then(|| self.cut());
         let (sealed, ..) = tries.until_deadline(purpose, |_| Ok(vec![self.at]), gone)?;
         let (member, server) = (self.member.clone(), self.server.clone());
         let place = At { name: self.name.clone(), at: self.at, session: self.session };
-        // On another host a firewall may refuse connections, too.
+        // If the store is on another host, a firewall may refuse connections, too.
         let lost = if protocol::on_one_host(self.from, self.at) { self.lost() } else { self.cut() };
         let failures = Failures { lost, silent: self.silent(), cut: self.cut() };
         let watch = Watch::begin(sealed, (member, place), failures, latch, position, server);
@@ -360,7 +360,7 @@ impl Store {
         Failure::StoreSilent { store: self.name.clone(), host: self.host }
     }
 
-    /// True if the connection for requests is open, between two of them.
+    /// True if the connection for requests is open, between two requests.
     fn is_connected(&self) -> bool {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         stream.as_ref().is_some_and(|SealedStream { stream, .. }| {
@@ -386,13 +386,13 @@ fn names_loopback(host: &str) -> bool {
 }
 
 /// Binds at addresses that ranks on other machines can reach. It does not use the address of the host's name, because Debian's /etc/hosts
-/// gives 127.0.1.1 for the machine's own name.
+/// gives 127.0.1.1 for the machine's name.
 fn listen(host: &str, port: u16) -> io::Result<TcpListener> {
     if names_loopback(host) { TcpListener::bind((host, port)) } else { listen_to_all(port) }
 }
 
 /// Checks, in a separate thread, whether the name by which the other ranks find this host is a name of this host, and warns if it is not.
-/// The name of a new container may take a while to be known.
+/// It may take a while until the name of a new container is known.
 fn check_name(host: &str, served: Weak<Served>, deadline: Instant) {
     let host = host.to_owned();
     let check = move || {
@@ -426,8 +426,7 @@ fn check_name(host: &str, served: Weak<Served>, deadline: Instant) {
     }
 }
 
-/// Binds for IPv6 and IPv4 at once, also where the system would take the first alone (net.ipv6.bindv6only); for IPv4 alone
-/// where there is no IPv6.
+/// Binds for IPv6 and IPv4 at once, even if the system would bind for IPv6 alone (net.ipv6.bindv6only); for IPv4 alone if there is no IPv6.
 pub(super) fn listen_to_all(port: u16) -> io::Result<TcpListener> {
     let both = || -> io::Result<TcpListener> {
         let socket = socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

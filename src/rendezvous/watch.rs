@@ -26,19 +26,20 @@ use crate::{
 /// The most characters about a refused process.
 const MAX_REFUSED: usize = 1000;
 
-/// How long writing a message to the server may take; the kernel buffers it as a rule.
+/// How long writing a message to the server may take; usually the kernel buffers it.
 const WRITE: Duration = Duration::from_secs(1);
 
-/// How long this rank tries to connect again. The store waits less once it has noticed the end of the connection, which may be later.
+/// How long this rank tries to connect again. The store waits for a shorter time, but from when it notices the end of the connection, which
+/// may be later.
 const RETURN: Duration = Duration::from_secs(2);
 
-/// How many milliseconds the ranks have to answer a question that is asked again.
+/// For how many milliseconds the ranks may answer a question that is asked again.
 const ASK_AGAIN: u64 = 500;
 
 /// The most bytes that are kept for a server that does not read, before messages are dropped.
 const MAX_UNSENT: usize = 1 << 20;
 
-/// How much longer than the ranks have to answer this rank waits for the server's answer, which comes after their time.
+/// This rank waits for the server's answer for this much longer than the ranks have to answer, because the server answers after their time.
 const OWN: Duration = Duration::from_millis(1500);
 
 /// This rank's membership in the group, as the store sees it. Dropping it without [`Watch::leave`] tells the other ranks that
@@ -51,20 +52,20 @@ pub struct Watch {
     _server: Option<Arc<Served>>,
 }
 
-/// Where a watch connects again.
+/// The place where a watch connects again.
 pub(super) struct At {
     pub(super) name: String,
     pub(super) at: SocketAddr,
     pub(super) session: u64,
 }
 
-/// The meaning of the end of the connection.
+/// The failures that the end of the connection may mean.
 pub(super) struct Failures {
-    /// Nobody listens at its address any more.
+    /// No process listens at the store's address any more.
     pub(super) lost: Failure,
     /// The server does not answer.
     pub(super) silent: Failure,
-    /// It has ended, and cannot be made again.
+    /// The connection has ended, and this rank cannot connect again.
     pub(super) cut: Failure,
 }
 
@@ -85,7 +86,7 @@ type Incoming = (Arc<Unshared<TcpStream>>, Seal);
 
 /// Seals messages, and keeps bytes that the server has not read yet: the rest of a frame must follow its beginning.
 struct Outgoing {
-    /// While it is open this rank lives; forked children do not keep it open.
+    /// As long as it is open this rank lives; forked children do not keep it open.
     stream: Arc<Unshared<TcpStream>>,
     seal: Seal,
     unsent: Vec<u8>,
@@ -99,7 +100,7 @@ impl Outgoing {
         }
         protocol::append(&mut self.unsent, tell, &mut self.seal)?;
         self.flush().or_else(|error| match error.kind() {
-            // The server does not read; the watch finds out whether it still lives.
+            // The server does not read; the watch finds out whether the server still lives.
             io::ErrorKind::WouldBlock => Ok(()),
             _ => Err(error),
         })
@@ -224,8 +225,8 @@ impl Watch {
         }
     }
 
-    /// Sets how long nothing may arrive from the store, and at the store from this rank, before the connection counts as lost.
-    /// A process that is known to have ended is lost at once.
+    /// Sets for how long nothing may arrive from the store, and at the store from this rank, before the connection counts as lost. A
+    /// process that is known to have ended is lost at once.
     pub fn be_patient(&self, patience: Duration) {
         self.shared.state().patience = Some(patience);
         if let Err(error) = self.shared.be_patient(patience) {
@@ -236,8 +237,8 @@ impl Watch {
         }
     }
 
-    /// Reports the failure by which this process is about to end. Does not raise the latch, so that no other thread ends the
-    /// process first.
+    /// Reports the failure with which this process is about to end. Does not raise the latch, so that no other thread ends the process
+    /// first.
     pub fn last_words(&self, failure: &Failure) {
         let mut state = self.shared.state();
         (state.going, state.dying, state.heard) = (true, true, false);
@@ -250,8 +251,7 @@ impl Watch {
         }
     }
 
-    /// Tells the store that this rank is leaving and makes no other call, so that a rank that waits for one fails. Returns at
-    /// once.
+    /// Tells the store that this rank is leaving and makes no other call, so that a rank that waits for such a call fails. Returns at once.
     pub fn leaves(&self) {
         self.shared.state().leaves = true;
         if let Err(error) = self.shared.say(&ToServer::Leaving) {
@@ -259,8 +259,8 @@ impl Watch {
         }
     }
 
-    /// Tells the store that this rank leaves with a failure that no call of its program had returned before: a launcher that serves the
-    /// store does not take the job for a success then. Returns at once.
+    /// Tells the store that this rank leaves with a failure that no call of its program had returned before: then a launcher that serves
+    /// the store does not report the job as a success. Returns at once.
     pub fn late(&self, failure: &Failure) {
         if let Err(error) = self.shared.say(&ToServer::Late(failure.clone())) {
             crate::log::debug!("rank {} cannot say how it ends: {error}", self.shared.member.rank);
@@ -273,7 +273,7 @@ impl Watch {
             return;
         }
         match self.shared.say(&ToServer::Leave) {
-            // The thread ends when the server has noted it.
+            // The thread ends when the server has noted that this rank left.
             Ok(()) => drop(self.shared.wait(ECHO, |_| None::<()>)),
             Err(error) => {
                 crate::log::debug!("rank {} left a store that is gone: {error}", self.shared.member.rank)
@@ -300,7 +300,7 @@ impl Shared {
     fn listen(&self, mut stream: Arc<Unshared<TcpStream>>, mut incoming: Seal) {
         let lost = loop {
             let end = self.hear_all(&stream, &mut incoming);
-            // An error means that the connection is closed already. The server may wait for this before it ends.
+            // An error means that the connection is closed already. The server may wait for this shutdown before it ends.
             let _ = stream.shutdown(Shutdown::Both);
             if self.state().going || self.latch.raised() || end.is_ok() {
                 break None;
@@ -424,7 +424,7 @@ impl Shared {
 impl Drop for Watch {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // There is no such thread here to join.
+            // The forked child has no such thread to join.
             std::mem::forget(self.thread.take());
             return;
         }

@@ -74,11 +74,11 @@ pub(crate) fn begin_on(processor: usize) {
     }
 }
 
-/// Gives the calling thread the policy `SCHED_BATCH` (sched(7)): when it wakes, it does not preempt the thread that has just begun
-/// an operation and goes on computing. Its share of the processor stays the same: docs/decisions/030-progress-thread-placement.md.
+/// Gives the calling thread the policy `SCHED_BATCH` (sched(7)): when it wakes, it does not preempt the thread that has just begun an
+/// operation and continues to compute. Its share of the processor stays the same: docs/decisions/030-progress-thread-placement.md.
 pub(crate) fn defer() {
     let batch = ThreadSchedulePolicy::Normal(Batch);
-    // A policy that the user has chosen is kept.
+    // A policy that the user has chosen stays.
     if !matches!(thread_schedule_policy(), Ok(ThreadSchedulePolicy::Normal(Other))) {
         return;
     }

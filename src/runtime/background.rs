@@ -1,11 +1,11 @@
-//! The progress thread: drives the engine while nobody waits for its operations, and runs their completion actions. It starts
-//! with the first asynchronous call.
+//! The progress thread drives the engine as long as no thread waits for its operations, and runs their completion actions. It starts with
+//! the first asynchronous call.
 //!
-//! A small operation begins on the thread of its caller, which often waits for it at once. So the progress thread is not woken for
-//! each: while such calls go on it naps, and looks after each nap whether an operation is left to it.
+//! A small operation begins on the thread of its caller, which often waits for it at once. So the progress thread is not woken for each:
+//! during such calls it naps, and checks after each nap whether an operation needs it.
 //!
-//! Only this thread runs completion actions: it calls wakers, and drops memory that nobody waits for. These run the program's code,
-//! which may call anything, so neither the driver lock nor a group's state is locked meanwhile.
+//! Only this thread runs completion actions: it calls wakers, and drops memory that no caller wants. Both run the program's code, which may
+//! call anything, so neither the driver lock nor a group's state is locked meanwhile.
 
 use std::{
     cell::Cell,
@@ -25,8 +25,8 @@ use crate::{
 /// The most bytes of an operation that begins on the thread of its caller, and for which the progress thread is not woken at once.
 const SMALL: usize = 16 << 10;
 
-/// The shortest and the longest nap. An operation that nobody waits for is delayed by one at most; the longest costs a core that computes
-/// less than a hundredth.
+/// The shortest and the longest nap. An operation that no thread waits for is delayed by one nap at most; the longest naps cost a core that
+/// computes less than a hundredth.
 const NAPS: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
 
 /// The number of naps without a call after which it sleeps until it is woken.
@@ -41,7 +41,7 @@ struct Naps {
 }
 
 impl Runtime {
-    /// Starts the thread unless it runs; to be called before [`begin`](Self::begin).
+    /// Starts the thread unless it runs. A caller does this before [`begin`](Self::begin).
     pub(crate) fn prepare(self: &Arc<Self>) -> Result<()> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
@@ -85,7 +85,7 @@ impl Runtime {
             let here = bound.is_ok();
             // The thread that starts this one waits for this message.
             let _ = sender.send(bound);
-            // After a panic too, completion actions run.
+            // Even after a panic, completion actions run.
             while here && catch_unwind(AssertUnwindSafe(|| runtime.background())).is_err() {
                 // The log's subscriber may panic too.
                 let report = || crate::log::error!(rank = runtime.rank, "the progress thread has panicked");
@@ -96,7 +96,7 @@ impl Runtime {
         receiver.recv().unwrap_or(Ok(())).map(|()| thread)
     }
 
-    /// Drives while no other thread does, and runs completion actions, until the runtime ends.
+    /// Drives as long as no other thread does, and runs completion actions, until the runtime ends.
     fn background(&self) {
         let mut naps = Naps { next: NAPS.0, left: 0 };
         loop {
@@ -142,7 +142,7 @@ impl Runtime {
 
     /// After the last call: closes the endpoint, and ends the thread once all completion actions have run.
     pub(crate) fn close(&self) {
-        // Does not wait for active operations: if this thread is panicking, the other ranks must learn of it now.
+        // This does not wait for active operations: if this thread is panicking, the other ranks must learn of it now.
         let lock = self.claim_driver();
         self.end(self.abandon(), Failure::Closed);
         drop(lock);

@@ -1,7 +1,7 @@
 //! Counts the threads of the program that call this library, and how many of them wait in it.
 //!
-//! If all of them wait, this rank is blocked until a peer acts. A thread counts from its first call, of any kind, until it ends,
-//! because a thread that computes now may call again. A thread that has not called yet is unknown.
+//! If all of them wait, this rank is blocked until a peer acts. A thread counts from its first call, of any kind, until it ends, because a
+//! thread that computes now may call again. A thread that has not called yet does not count.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,7 +15,7 @@ use std::{
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The number of the [`Callers`] that this thread called last: a shortcut, because a thread mostly calls the same one again.
+    /// The number of the [`Callers`] that this thread called last. It is a shortcut, because a thread usually calls the same one again.
     static LATEST: Cell<u64> = const { Cell::new(0) };
     static COUNTED: RefCell<Counted> = const { RefCell::new(Counted(Vec::new())) };
 }
@@ -55,7 +55,7 @@ impl Callers {
 
     #[cold]
     fn count(&self) {
-        // Fails in a thread that is ending and calls from a destructor: it need not be counted.
+        // This fails in a thread that is ending and calls from a destructor: such a thread need not count.
         let counted = COUNTED.try_with(|counted| {
             let mut counted = counted.borrow_mut();
             counted.0.retain(|(_, known)| known.strong_count() > 0);

@@ -1,5 +1,5 @@
-//! What this rank is doing: written by its engine without a lock, and read by the watchdog, also while the engine is stuck in a
-//! call of libfabric. The position that other ranks are told has more detail, and comes from the driver (`position.rs`).
+//! What this rank is doing. Its engine writes this without a lock, and the watchdog reads it, even if the engine is stuck in a call of
+//! libfabric. The position that other ranks get has more detail, and comes from the driver (`position.rs`).
 
 use std::{
     fmt,
@@ -12,10 +12,10 @@ use unisono_schedule::Rank;
 /// The bit of a phase that marks the wait for a message.
 const BESIDE: u64 = 1 << 63;
 
-/// What this rank is doing. One writer (the engine), any number of readers.
+/// What this rank is doing. There is one writer (the engine), and any number of readers.
 ///
-/// Writing is a few relaxed stores. A reader may see the fields of one moment mixed with those of the next,
-/// except that the operation's number and call always belong together.
+/// A write is a few relaxed stores. A reader may see the fields of one moment mixed with those of the next, except that the operation's
+/// number and call always belong together.
 #[derive(Debug)]
 pub(crate) struct CurrentOperation {
     /// Twice the operation's number, plus one while inside it, plus two so that 0 means "none yet"; with [`BESIDE`] while

@@ -1,5 +1,5 @@
-//! Which host a process runs on, and what it shares there with other processes. A host's name is for people: two hosts may have
-//! the same (`localhost`), and containers of one host have different ones.
+//! The host that a process runs on, and what it shares there with other processes. A host's name is for people: two hosts may have the same
+//! name (`localhost`), and containers of one host have different names.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, sync::OnceLock};
 
@@ -14,7 +14,7 @@ pub(crate) struct Host {
     /// The host's name.
     pub name: String,
     pub id: HostId,
-    /// On its own host, the reason why some of it could not be read.
+    /// On the process's host, the reason why some of this could not be read.
     #[serde(skip)]
     pub unread: Option<String>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct HostId {
     /// A hash of the random id of the running kernel (`boot_id`), or of the name if there is no /proc: processes of one kernel share
     /// cores and memory.
     pub boot: u64,
-    /// The PID namespace: mostly one for each container. 0 if unknown, as the next.
+    /// The PID namespace: usually one for each container. 0 if unknown; the same holds for the next field.
     pub processes: u64,
     /// The network namespace.
     pub network: u64,
@@ -34,7 +34,7 @@ pub(crate) struct HostId {
 }
 
 impl Host {
-    /// This process's. It is read once, because later the process may be at its limit on open files.
+    /// The host of this process. It is read once, because later the process may be at its limit on open files.
     pub(crate) fn here() -> Self {
         static HERE: OnceLock<Host> = OnceLock::new();
         HERE.get().cloned().unwrap_or_else(|| {
@@ -90,7 +90,7 @@ impl Host {
         })
     }
 
-    /// The reason why this process does not know with which ranks it can share memory, if it does not.
+    /// The reason why this process does not know which ranks it can share memory with, if it does not.
     pub(crate) fn unknown(&self) -> Option<String> {
         let HostId { boot, network, user, .. } = self.id;
         let known = boot != hash(&self.name) && network != 0 && user.1 != 0;
@@ -102,8 +102,9 @@ impl Host {
 }
 
 impl HostId {
-    /// Names the processes that can share memory with this one, if it is not [unknown](Host::unknown). Machines that were restored from
-    /// one snapshot say the same of themselves, so ranks try it: `address` is that of an endpoint that was reached, or empty.
+    /// A number that names the processes that can share memory with this one, if it is not [unknown](Host::unknown). Machines that were
+    /// restored from one snapshot have the same number, so ranks try to connect: `address` is that of an endpoint that was reached, or
+    /// empty.
     pub(crate) fn scope(&self, address: &[u8]) -> u128 {
         let mut hasher = blake3::Hasher::new_derive_key("unisono 2026-11-27 scope of shared memory");
         hasher.update(&self.boot.to_le_bytes()).update(&self.network.to_le_bytes());
@@ -117,7 +118,7 @@ impl HostId {
     }
 }
 
-/// An error of reading, and what to do.
+/// The text of an error of reading, with advice.
 fn reason_of(error: &std::io::Error) -> String {
     let full = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|it| Some(it.raw_os_error()));
     let advice =
@@ -152,7 +153,7 @@ mod tests {
             let message = apart("alpha", HostId { user, ..here }).unwrap();
             assert!(message.contains("one user"), "{message}");
         }
-        // Each may have its own processes.
+        // Each container may have a separate PID namespace.
         assert_eq!(apart("gamma", HostId { processes: 2, ..here }), None);
     }
 

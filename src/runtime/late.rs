@@ -1,5 +1,5 @@
-//! Notes whether a call has returned the failure of the world to the program. If none has, the drop of the last handle reports the failure: by a
-//! line on standard error, to the store if a launcher serves it, and by [`late_failure`].
+//! Notes whether a call has returned the failure of the world to the program. If none has, the drop of the last handle reports the failure:
+//! by a line on standard error, to the store if a launcher serves it, and by [`late_failure`].
 
 use std::sync::{Mutex, PoisonError, atomic::Ordering};
 
@@ -9,11 +9,11 @@ use crate::error::{Error, Failure};
 /// The first late failure of this process.
 static LATE: Mutex<Option<Failure>> = Mutex::new(None);
 
-/// The first failure of a world that this process found when it left that world, by
-/// [`leave`](crate::ProcessGroup::leave) or by dropping the last handle, and that no call had returned before. So a program that
-/// ignores what `leave` returns, or drops its group, may end with a status that says so, as [`main`](crate::main) does.
+/// The first failure of a world that this process found when it left that world, by [`leave`](crate::ProcessGroup::leave) or by dropping
+/// the last handle, and that no call had returned before. So a program that ignores the result of `leave`, or drops its group, can end with
+/// a status other than 0, as [`main`](crate::main) does.
 ///
-/// Under `unisono run` the status of the job says so in any case.
+/// Under `unisono run` the status of the job reports the failure in any case.
 #[must_use]
 pub fn late_failure() -> Option<Failure> {
     LATE.lock().unwrap_or_else(PoisonError::into_inner).clone()

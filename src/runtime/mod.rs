@@ -1,5 +1,5 @@
-//! What a process has once for all its groups: the engine, the driver lock, the submission queue, the first failure, the progress
-//! thread, and where its peers run.
+//! What a process has once for all its groups: the engine, the driver lock, the submission queue, the first failure, the progress thread,
+//! and where its peers run.
 //!
 //! A thread that waits for an operation holds the driver lock and drives the engine, for all operations. Other threads submit their
 //! operations and wait until these have ended, or until no thread drives; then one of them takes the lock.
@@ -46,7 +46,7 @@ use crate::{
 };
 use unisono_schedule::{Rank, select::table::Table};
 
-/// While this rank leaves: how long the engine is driven before it is asked again whether an operation is left.
+/// When this rank leaves: how long it drives the engine before it checks again whether an operation is left.
 const DRAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct Runtime {
@@ -74,13 +74,13 @@ pub(crate) struct Runtime {
     /// Completions whose actions the progress thread runs.
     finished: SegQueue<Completion>,
     roles: Mutex<Roles>,
-    /// The position at the failure for which this rank closed its endpoint. Others may ask for it until they know of the failure.
+    /// The position at the failure for which this rank closed its endpoint. Other ranks may ask for it until they know of the failure.
     last_position: OnceLock<Position>,
     /// For threads that wait for an operation or for the driver lock.
     changed: Condvar,
     /// For the [progress thread](background).
     rested: Condvar,
-    /// How many threads claim the driver lock; and how many wait to replace the progress thread as the driver.
+    /// The number of threads that claim the driver lock; and the number of those that wait to replace the progress thread as the driver.
     claims: AtomicUsize,
     waiters: AtomicUsize,
     /// True if this rank is leaving and makes no other call.
@@ -105,7 +105,7 @@ pub(crate) struct Runtime {
 #[derive(Default)]
 struct Roles {
     driven: bool,
-    /// True if the progress thread drives; how it sleeps; true if it is to end.
+    /// True if the progress thread drives; how it sleeps; true if it has to end.
     background: bool,
     sleep: Sleep,
     quit: bool,
@@ -207,7 +207,7 @@ impl Runtime {
         }
     }
 
-    /// Closes a communicator once what was submitted before has ended. Does not wait for that.
+    /// Closes a communicator once the operations that were submitted before have ended. Does not wait for that.
     pub(crate) fn leave(&self, comm_id: CommId) -> Result<()> {
         self.check()?;
         self.requests.push((comm_id, Request::Leave));
@@ -224,7 +224,7 @@ impl Runtime {
         (!engaged).then(|| self.lock_driver(roles))
     }
 
-    /// Runs an operation of a communicator: on this thread, without queueing, if nobody drives.
+    /// Runs an operation of a communicator; without queueing on this thread, if no thread drives.
     pub(crate) fn call(&self, comm_id: CommId, what: What, timeout: Duration) -> Result<Done> {
         let (completion, outcome) = Completion::new(timeout, Action::Return(None));
         let task = Task { what, completion };
@@ -240,8 +240,9 @@ impl Runtime {
         self.wait(&outcome)
     }
 
-    /// Begins a collective of a communicator, with less work than [`call`](Self::call) has: if nothing else is active, on this thread, which
-    /// runs it as long as the peers answer at once and then still has the driver lock. If it has not ended then, it returns the memory that `memory` gives at its end.
+    /// Begins a collective of a communicator, with less work than [`call`](Self::call) has. If nothing else is active, this thread runs it
+    /// as long as the peers answer at once, and then still has the driver lock. If the collective has not ended then, it returns the memory
+    /// that `memory` gives at its end.
     pub(crate) fn start(
         &self,
         comm_id: CommId,
@@ -303,7 +304,7 @@ impl Runtime {
         self.callers.enter();
         loop {
             let mut roles = self.roles();
-            // A waiting thread drives faster than the progress thread: it replaces it.
+            // A waiting thread drives faster than the progress thread, so it replaces that.
             let replaces = roles.background && !outcome.ended();
             if replaces {
                 self.waiters.fetch_add(1, Ordering::Relaxed);
@@ -328,13 +329,13 @@ impl Runtime {
         }
     }
 
-    /// Waits until nothing is active except receives whose message has not come. From then on calls are refused.
+    /// Waits until nothing is active except receives whose message has not come. From then on this rank refuses calls.
     pub(crate) fn drain(&self) -> Result<()> {
         self.with(Engine::leaves)?;
         let mut until = Instant::now();
         loop {
             let (lock, _waiting) = (self.claim_driver(), self.callers.wait());
-            // Begins what was submitted first.
+            // This begins the operations that were submitted first.
             self.drive(None, (&|| Instant::now() >= until, Some(until)));
             let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
             let only_receives = engine.as_ref().is_none_or(|engine| engine.has_only_receives());
@@ -367,8 +368,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Tells the store that this rank is leaving and makes no other call, for ranks that wait for it. Its barrier has begun
-    /// before, so that a rank that calls something else in that operation is told of both calls.
+    /// Tells the store that this rank is leaving and makes no other call, for ranks that wait for it. Its barrier has begun before, so that
+    /// the error of a rank that calls something else in that operation names both calls.
     pub(crate) fn leaves(&self) {
         let lock = self.claim_driver();
         self.drive(None, (&|| true, None));
@@ -414,7 +415,7 @@ impl Runtime {
         DriverLock { runtime: self, unwinding: std::thread::panicking() }
     }
 
-    /// Takes the driver lock as soon as the driver, which is asked to, releases it.
+    /// Asks the driver to release the driver lock, and takes it then.
     fn claim_driver(&self) -> DriverLock<'_> {
         self.claims.fetch_add(1, Ordering::Relaxed);
         let mut roles = self.roles();
@@ -455,7 +456,7 @@ impl Runtime {
         let _ = self.last_position.set(self.position());
         let left = self.abandon();
         let failure = self.end(left, self.monitor.tell(failure));
-        // The call returns the failure too; how to report it is the program's choice.
+        // The call returns the failure too; the program chooses how to report it.
         crate::log::info!(rank = self.rank, %failure, "the group has failed");
     }
 
@@ -510,7 +511,7 @@ impl Runtime {
         self.check_roles(self.roles())
     }
 
-    /// An error in a forked child. There, threads that do not exist may hold locks for ever: check this before taking any.
+    /// An error in a forked child. There, threads that do not exist may hold locks for ever, so check this before you take a lock.
     pub(crate) fn check_process(&self) -> Result<()> {
         if self.is_ours() { Ok(()) } else { Err(Error::Forked { rank: self.rank, parent: self.pid }) }
     }

@@ -1,5 +1,5 @@
-//! Watches over the ranks: the failure latch, the store's watch, and the position that this rank reports. Makes the failure of an
-//! operation that stopped.
+//! Watches over the ranks: the failure latch, the store's watch, and the position that this rank reports. Makes the failure of an operation
+//! that stopped.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -21,16 +21,16 @@ use crate::{
     signals::LastWords,
 };
 
-/// How long a broken transport waits for the store to say who died before it reports itself.
+/// How long a rank whose transport broke waits for the store to say which rank died, before it reports the transport's error.
 const NAMED_WITHIN: Duration = Duration::from_millis(1000);
 
 /// How long to wait for the positions of the ranks.
 const POSITIONS: Duration = Duration::from_millis(1000);
 
-/// After so long without progress, the store is asked to compare the calls of all ranks; and again whenever the time has doubled.
+/// After this time without progress, this rank asks the store to compare the calls of all ranks; and again whenever the time has doubled.
 const DOUBT: Duration = Duration::from_secs(1);
 
-/// The same while a rank is leaving. It may be the one that is waited for, and then the comparison is certain.
+/// The same while a rank is leaving. Others may wait for that rank, and then the comparison is certain.
 const DOUBT_LEAVING: Duration = Duration::from_millis(50);
 
 pub(crate) struct Monitor {
@@ -43,11 +43,11 @@ pub(crate) struct Monitor {
     pub latch: Arc<FailureLatch>,
     pub position: Arc<PositionSource>,
     pub current: Arc<CurrentOperation>,
-    /// The connection to the store that tells which ranks live.
+    /// The connection to the store that shows which ranks live.
     pub watch: Option<Arc<Watch>>,
-    /// How long this rank had made no progress when it last asked the store to compare the calls.
+    /// The time that this rank had made no progress when it last asked the store to compare the calls.
     asked: Mutex<Duration>,
-    /// How long this rank had waited when it last said so.
+    /// The time that this rank had waited when it last logged it.
     said: Mutex<Duration>,
 }
 
@@ -71,7 +71,7 @@ impl Supervisor for Monitor {
     fn waits(&self, vainly: Duration) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if vainly < *asked {
-            // The wait for something else.
+            // This is the wait for something else.
             *asked = Duration::ZERO;
         }
         let doubt = if self.latch.somebody_leaves() { DOUBT_LEAVING } else { DOUBT };
@@ -107,11 +107,11 @@ impl Monitor {
         Ok(Self { watchdog: None, _last_words, rank, latch, position, current, watch, asked, said })
     }
 
-    /// Warns which rank this one waits for while it makes a group, which takes long only if a rank does not call.
+    /// Warns which rank this one waits for while it makes a group. That takes long only if a rank does not call.
     fn report_wait(&self, vainly: Duration) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         if vainly < *said {
-            // The wait for something else.
+            // This is the wait for something else.
             *said = Duration::ZERO;
         }
         let next = if said.is_zero() { FIRST_REPORT } else { *said + NEXT_REPORT };
@@ -127,14 +127,14 @@ impl Monitor {
         );
     }
 
-    /// Ends an attempt to join that failed: tells the other ranks why, and leaves. Returns the error to return: an error of this
-    /// rank alone as it is, a failure of the group as all ranks return it.
+    /// Ends an attempt to join that failed: tells the other ranks why, and leaves. Returns the error of the attempt: an error of this rank
+    /// alone as it is, a failure of the group as all ranks return it.
     pub(crate) fn give_up(self, error: Error) -> Error {
         // If the store does not work, the cause may be the death of a rank.
         let broken = matches!(error, Error::Rendezvous { .. });
         let error = match error {
             Error::Failed(failure) => Error::Failed(self.tell(failure)),
-            // All ranks that are there have the same error, and the store tells a rank that comes late.
+            // All ranks that are there have the same error, and the store tells it to a rank that comes late.
             Error::Missing { .. } => error,
             _ => match broken.then(|| self.latch.wait(NAMED_WITHIN)).flatten() {
                 Some(failure) => Error::Failed(failure),
@@ -157,12 +157,12 @@ impl Monitor {
         }
     }
 
-    /// The first failure, if the store reports one soon: mostly which rank died.
+    /// The first failure, if the store reports one soon: usually which rank died.
     pub(crate) fn dead(&self) -> Option<Failure> {
         self.latch.wait(NAMED_WITHIN)
     }
 
-    /// Reports a failure to the store. Returns the first one that the store was told.
+    /// Reports a failure to the store. Returns the first one that the store received.
     pub(crate) fn tell(&self, failure: Failure) -> Failure {
         if let Some(first) = self.latch.failure() {
             return first;
@@ -181,7 +181,7 @@ impl Monitor {
         self.positions().map_or_else(|silent| silent.to_string(), |positions| whereabouts(&positions))
     }
 
-    /// Logs which ranks this one, which leaves, has waited for, how long, and how long it goes on.
+    /// Logs which ranks this one, which is leaving, has waited for, how long, and how much longer it waits.
     pub(crate) fn warn_leaving(&self, waited: Duration, limit: Option<Duration>) {
         let others = self.whereabouts();
         let left = match limit {
@@ -217,7 +217,7 @@ impl Monitor {
                 why: "the failure latch was raised without a reason".to_owned(),
             }),
             Stop::Transport(broken) => {
-                // The death of a peer breaks the transport too; the store tells which rank died.
+                // The death of a peer breaks the transport too; the store says which rank died.
                 let named = if broken.error.is_own() { None } else { self.latch.wait(NAMED_WITHIN) };
                 named.unwrap_or_else(|| Failure::Transport {
                     rank: self.rank,

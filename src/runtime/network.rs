@@ -13,13 +13,13 @@ const LONGEST: u64 = 4 << 10;
 /// The kind of network of a provider of this name. [`Limits`] says whether it is sockets or shared memory, but not
 /// whether it is EFA.
 pub(crate) fn kind(provider: &str) -> Kind {
-    // Where ranks of a host share memory, what matters is the network between hosts.
+    // If ranks of a host share memory, only the network between hosts matters.
     let fabric = mux::fabric_of(provider).unwrap_or(provider);
     match fabric.split(';').next().unwrap_or_default() {
         "shm" => Kind::SharedMemory,
         "efa" => Kind::Efa,
         "verbs" | "cxi" | "psm2" | "psm3" | "opx" | "ucx" => Kind::Rdma,
-        // tcp, net, udp, and the transports of tests: processors move the bytes.
+        // These are tcp, net, udp, and the transports of tests: processors move the bytes.
         _ => Kind::Sockets,
     }
 }
@@ -27,7 +27,7 @@ pub(crate) fn kind(provider: &str) -> Kind {
 /// The speed of the port in use in each direction (Mbit/s), as the kernel reports it; 0 if it does not.
 pub(crate) fn megabits(limits: &Limits) -> u32 {
     let device = limits.device.as_str();
-    // Anything that is no device name must not become a part of a path.
+    // A name that is no device name must not become a part of a path.
     if device.is_empty() || device.contains('/') || device.starts_with('.') {
         return 0;
     }
@@ -96,7 +96,7 @@ mod tests {
         ] {
             assert_eq!(infiniband(text), wanted, "{text:?}");
         }
-        // What is no device, and one that has no speed.
+        // Names that are no devices, and a device without a speed.
         for device in ["", "../../etc/passwd", ".", "lo"] {
             let limits = Limits { device: device.to_owned(), ..Hub::new().open().limits().clone() };
             assert_eq!(megabits(&limits), 0, "{device:?}");

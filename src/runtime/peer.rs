@@ -1,4 +1,4 @@
-//! Where ranks run: which of them share a host and its ports, and how many can run at once, from what each has told of itself.
+//! Where ranks run: which of them share a host and its ports, and how many can run at once, from the information that each has published.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::{host::HostId, network, roster::Cores};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerInfo<'r> {
     pub host: HostId,
-    /// The number of the ranks with which it shares memory beside ranks that it reaches by a fabric: they have the same.
+    /// The number that this rank has in common with the ranks that it shares memory with, if it reaches other ranks by a fabric.
     pub shares: Option<u32>,
     pub cores: &'r Cores,
     /// The number of its network device among those of the world, and the speed of its port (Mbit/s), 0 if unknown.
@@ -40,10 +40,10 @@ pub(crate) fn sharing<'p>(boot: u64, all: impl Iterator<Item = &'p PeerInfo<'p>>
     (ranks, at_once.sum::<usize>().min(processors.len()).max(1))
 }
 
-/// The processor on which a rank begins, so that no two ranks of its machine begin on one. `None` if they may not all run on the same
-/// processors, or there are fewer than ranks; or enough that the system finds idle ones itself. Where two ranks wait in turns on one
-/// processor, the system takes up to 0.1 s to move one to a processor that idles, and calls take 20 µs until then (16 ranks with a
-/// core each, 2026-11-27).
+/// The processor on which a rank begins, so that no two ranks of its machine begin on the same. `None` if they may not all run on the same
+/// processors, if there are fewer processors than ranks, or if there are so many that the system finds idle ones itself. If two ranks wait
+/// in turns on one processor, the system takes up to 0.1 s to move one of them to an idle processor, and calls take 20 µs until then (16
+/// ranks with a core each, 2026-11-27).
 pub(crate) fn begins_on(rank: Rank, all: &[PeerInfo<'_>]) -> Option<usize> {
     let me = all.get(rank)?;
     let of_machine = |other: &&PeerInfo<'_>| other.host.boot == me.host.boot;
@@ -58,7 +58,7 @@ pub(crate) fn begins_on(rank: Rank, all: &[PeerInfo<'_>]) -> Option<usize> {
 
 /// The chooser of algorithms for these ranks of a world of this provider. The slowest port counts, and the host with the fewest ports.
 pub(crate) fn chooser(peers: &[PeerInfo<'_>], provider: &str) -> Chooser {
-    // Of a world that uses a fabric too, a group whose members all share memory uses that alone.
+    // In a world that also uses a fabric, a group whose members all share memory uses only that memory.
     let shares = peers.first().and_then(|peer| peer.shares);
     let inside = shares.is_some() && peers.iter().all(|peer| peer.shares == shares);
     let kind = if inside { Kind::SharedMemory } else { network::kind(provider) };
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::runtime::host::Host;
 
-    /// A rank of a test: where it runs, and what it refers to.
+    /// A rank of a test: where it runs, and the names that it refers to.
     #[derive(Clone)]
     struct Peer {
         host: HostId,
@@ -139,11 +139,11 @@ mod tests {
         let here = |processors: &[u32], ranks| vec![peer("a", processors, 64); ranks];
         assert_eq!(begins(&here(&[0, 2, 5, 7], 4)), [Some(0), Some(2), Some(5), Some(7)]);
         assert_eq!(begins(&here(&[0, 1, 2, 3, 4], 3)), [Some(0), Some(1), Some(3)]);
-        // There are many, or too few.
+        // There are far more processors than ranks, or fewer.
         assert_eq!(begins(&here(&[0, 1, 2, 3], 2)), [None, None]);
         assert_eq!(begins(&here(&[0, 1], 3)), [None; 3]);
         assert_eq!(begins(&here(&[0], 1)), [None]);
-        // They were bound to different ones.
+        // The ranks are bound to different processors.
         assert_eq!(begins(&[peer("a", &[0, 1], 64), peer("a", &[1, 2], 64)]), [None, None]);
         let [one, two] = [peer("a", &[0, 1], 64), peer("b", &[4, 5], 64)];
         assert_eq!(begins(&[one.clone(), two.clone(), one, two]), [Some(0), Some(4), Some(1), Some(5)]);
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(taken(&all, "shm,net"), Kind::Sockets);
         assert_eq!(taken(&all[2..], "shm,net"), Kind::SharedMemory);
         assert_eq!(taken(&all[1..3], "shm,verbs;ofi_rxm"), Kind::Rdma);
-        // Its host refuses shared memory.
+        // The rank's host refuses shared memory.
         all[3].shares = None;
         assert_eq!(taken(&all[2..], "shm,net"), Kind::Sockets);
     }

@@ -18,11 +18,11 @@ const ANSWER: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Runtime {
-    /// The position of this rank. The driver gives it; if nobody drives, this thread reads it from the engine.
+    /// The position of this rank. The driver gives it; if no thread drives, this thread reads it from the engine.
     pub(crate) fn position(&self) -> Position {
-        // Read before the position: that may be of a call from before this rank began to leave.
+        // This is read before the position, which may be of a call from before this rank began to leave.
         let leaves = self.leaves.load(Ordering::Acquire);
-        // Blocked only if all threads waited both before and after the position was taken.
+        // This rank is blocked only if all threads waited both before and after the position was taken.
         let waited = self.callers.all_wait();
         let position = self.ask_position();
         let blocked = position.blocked.filter(|_| waited && self.callers.all_wait());

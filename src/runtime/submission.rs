@@ -32,7 +32,7 @@ impl<T> Submission<T> {
 
     /// The next request.
     pub(super) fn next(&self) -> Option<T> {
-        // Asked in every pass of the engine; to test for emptiness costs less than to pop.
+        // The engine calls this in every pass, and to test for emptiness costs less than to pop.
         if self.is_empty() { None } else { self.requests.pop() }
     }
 
@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// A thread that pushes when all is over, or just before, has the request taken: by itself or by who ends all.
+    /// If a thread pushes when the world has ended, or just before, either this thread or the one that ends the world takes the request.
     #[test]
     fn no_request_is_left_when_all_is_over() {
         for _ in 0..500 {

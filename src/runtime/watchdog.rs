@@ -34,7 +34,7 @@ const LOOKS: u32 = 10;
 /// The same for the registration of memory: to pin 100 GB may take half a minute.
 const LOOKS_REGISTERING: u32 = 100;
 
-/// What the watchdog samples, and what it reports by.
+/// The state that the watchdog samples, and the ways by which it reports.
 pub(crate) struct Subject {
     pub rank: Rank,
     /// Set once there is an endpoint.
@@ -76,7 +76,7 @@ impl Watchdog {
             }
         };
         let thread = thread::Builder::new().name("unisono-watchdog".to_owned()).spawn(looks)?;
-        // A thread takes the loader's lock when it begins, which libfabric may hold for ever while it loads a provider.
+        // When a thread begins, it takes the loader's lock, which libfabric may hold for ever while it loads a provider.
         let _: Result<(), _> = begun.recv();
         Ok(Self { end, thread: Some(thread) })
     }
@@ -98,14 +98,13 @@ impl Drop for Watchdog {
 #[derive(Default)]
 struct Looks {
     stay: Option<Stay>,
-    /// In how many samples in a row this stay was found; and in how many since the operation should have ended.
+    /// The number of samples in a row in which this stay was found; and the number since the operation should have ended.
     found: u32,
     late: u32,
 }
 
 impl Looks {
-    /// Adds a sample: the call that the driver is in, and whether its operation should have ended. Returns the stay if it will not
-    /// end.
+    /// Adds a sample: the call that the driver is in, and whether its operation should have ended. Returns the stay if it will not end.
     fn look(&mut self, stay: Option<Stay>, failed: bool, timeout: Duration) -> Option<Stay> {
         if self.stay != stay || stay.is_none() {
             *self = Self { stay, found: 0, late: 0 };
@@ -120,12 +119,12 @@ impl Looks {
     }
 }
 
-/// In how many samples in a row, after a failure or a deadline, the driver must be in this call.
+/// The number of samples in a row, after a failure or a deadline, in which the driver must be in this call.
 fn patience(call: LibraryCall) -> u32 {
     if call == LibraryCall::Register { LOOKS_REGISTERING } else { LOOKS }
 }
 
-/// Why the process is aborted: this call of `whose` library did not return, `after` something.
+/// The reason why the process is aborted: this call of `whose` library did not return, `after` something.
 fn reason(call: LibraryCall, whose: &str, after: &str) -> String {
     let (call, seconds) = (call.name(), (LOOK * patience(call)).as_secs());
     format!(
@@ -152,7 +151,7 @@ impl Subject {
             "unisono: rank {} on {host}, {doing}: {reason}. This process cannot go on and aborts (SIGABRT)\n",
             self.rank
         );
-        // First without the log, whose lock the stuck thread may hold.
+        // This comes before the log, whose lock the stuck thread may hold.
         let _ = std::io::stderr().write_all(words.as_bytes());
         if !self.latch.raised() {
             self.watch.report(&Failure::Transport {
@@ -162,7 +161,7 @@ impl Subject {
             });
         }
         if stay.call.opens() {
-            // The thread may hold the log's lock, and the message is written.
+            // This does not log, because the thread may hold the log's lock; the message is written already.
             process::abort();
         }
         crate::log::error!(rank = self.rank, %host, %doing, %reason, "the provider does not return; aborting");
@@ -176,7 +175,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(300);
 
-    /// At which look the end comes, if it does.
+    /// The number of the look at which the end comes, if it comes.
     fn ended(looks: usize, timeout: Duration, see: impl Fn(usize) -> (Option<Stay>, bool)) -> Option<usize> {
         let mut seen = Looks::default();
         (1..=looks).find(|&look| {
@@ -193,7 +192,7 @@ mod tests {
     fn a_call_that_does_not_return_after_a_failure_ends_the_process() {
         let poll = stay(LibraryCall::Poll, 7);
         assert_eq!(ended(100, LONG, |_| (poll, true)), Some(LOOKS as usize + 1));
-        // It counts from the failure on.
+        // The count begins at the failure.
         assert_eq!(ended(100, LONG, |look| (poll, look > 50)), Some(50 + LOOKS as usize + 1));
         assert_eq!(ended(100, LONG, |_| (poll, false)), None);
     }
@@ -206,16 +205,16 @@ mod tests {
 
     #[test]
     fn who_comes_back_or_computes_goes_on() {
-        // One call after the other, whatever has failed.
+        // The driver makes one call after the other, whatever has failed.
         assert_eq!(ended(1000, LONG, |look| (stay(LibraryCall::Poll, look), true)), None);
         assert_eq!(ended(1000, LONG, |look| (stay(LibraryCall::Poll, look / 9), true)), None);
-        // In none.
+        // The driver is in no call.
         assert_eq!(ended(1000, LONG, |_| (None, true)), None);
         assert_eq!(
             ended(1000, LONG, |look| (stay(LibraryCall::Close, 1).filter(|_| look % 8 > 0), true)),
             None
         );
-        // Pinning memory takes its time, but not for ever.
+        // Pinning memory may take long, but not for ever.
         let register = stay(LibraryCall::Register, 1);
         assert_eq!(ended(60, LONG, |_| (register, true)), None);
         assert!(ended(1000, LONG, |_| (register, true)).is_some());

@@ -29,8 +29,7 @@ const SPARE: usize = 256;
 /// The most connections that are accepted at a time.
 const TURN: usize = 64;
 
-/// The least time between two checks of which process has the other end of a connection, because strangers can connect as often as they
-/// like.
+/// The least time between two checks of which process has the other end of a connection. Strangers can connect as often as they like.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Connections that are not authenticated, each with its address, the oldest first.
@@ -45,7 +44,7 @@ impl Strangers {
         Self { all: BTreeMap::new(), most: SPARE.saturating_add(ranks.saturating_mul(2)) }
     }
 
-    /// The most that there may be.
+    /// The largest number of such connections.
     pub(super) fn most(&self) -> usize {
         self.most
     }
@@ -137,7 +136,7 @@ impl Server {
         }
     }
 
-    /// Takes the next step of authentication: the hello, or the proof. `false` if more bytes must arrive first.
+    /// Takes the next step of authentication: the hello, or the proof. `false` if more bytes must arrive before.
     pub(super) fn greet(&mut self, id: Id, now: Instant) -> io::Result<bool> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
         if connection.hello.is_some() {
@@ -163,7 +162,7 @@ impl Server {
         }
     }
 
-    /// True if processes are admitted, or told why the group has failed.
+    /// True if this store admits processes, or tells them why the group has failed.
     fn hears(&self) -> bool {
         match self.phase {
             Phase::Serving => true,
@@ -232,7 +231,7 @@ impl Server {
             if ending {
                 return Ok(true);
             }
-            // A stranger must not end the job.
+            // A stranger must not be able to end the job.
             if cannot_join && self.members.lacks(hello.rank) && self.is_of_this_user(peer, here, now) {
                 let why = clean(&protocol::decode::<String>(&frame)?, protocol::MAX_WHY);
                 self.fail_without(&hello, format!("{}: {why}", from(&hello, peer)));
@@ -285,7 +284,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Notes that a process was refused which has proved nothing, and reports it to the ranks that wait.
+    /// Notes that the store refused a process that has proved nothing, and reports it to the ranks that wait.
     fn note(&mut self, process: String) {
         if !self.members.all_have_come() && !self.members.has_failed() {
             self.members.refuse(process, self.host, &mut self.outbox);
@@ -293,7 +292,7 @@ impl Server {
         }
     }
 
-    /// True if a process of this user on this host has the other end of a connection; `false` if it was asked shortly before.
+    /// True if a process of this user on this host has the other end of a connection; `false` also if the last check was shortly before.
     fn is_of_this_user(&mut self, peer: SocketAddr, here: SocketAddr, now: Instant) -> bool {
         if !protocol::on_one_host(peer, here) || self.looked.is_some_and(|looked| now < looked + LOOK) {
             return false;

@@ -20,10 +20,10 @@ use super::{
 /// The most bytes that may wait to be sent on a connection before the server stops to read from it and to serve it.
 const MAX_QUEUED: usize = 1 << 20;
 
-/// The most bytes that are read from one connection at a time, so that none holds up the others.
+/// The most bytes that the server reads from one connection at a time, so that no connection holds up the others.
 const TURN: usize = 256 << 10;
 
-/// The same for a connection that is not authenticated: more than a client sends before.
+/// The same for a connection that is not authenticated: more than a client sends before it is.
 const MAX_STRANGE: usize = MAX_HELLO + MAX_WHY + 256;
 
 /// A connection, with its input and output.
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     pub(super) role: Option<Role>,
     /// Its hello, until it is admitted.
     pub(super) hello: Option<Box<Hello>>,
-    /// How long nothing may arrive before it counts as lost.
+    /// It counts as lost if nothing arrives for this time.
     patience: Duration,
     /// The time by which it must be authenticated.
     pub(super) hello_until: Instant,
@@ -47,7 +47,7 @@ pub(super) struct Connection {
     output: VecDeque<(Frame, Option<[u8; TAG]>)>,
     written: usize,
     queued: usize,
-    /// Nothing more is read; the connection is closed when the output is written.
+    /// The server reads nothing more, and closes the connection when the output is written.
     pub(super) ending: bool,
     shut: bool,
     /// The client's stream has ended.
@@ -93,7 +93,7 @@ impl Connection {
         protocol::be_patient(&self.stream, patience)
     }
 
-    /// How long nothing has arrived, if the connection broke for that.
+    /// For how long nothing has arrived, if the connection broke for this reason.
     pub(super) fn silence(&self, error: &io::Error) -> Option<Duration> {
         protocol::is_silence(error).then_some(self.patience)
     }
@@ -102,8 +102,8 @@ impl Connection {
         !self.ending && !self.is_full(0) && self.input.len() <= MAX_FRAME + 4
     }
 
-    /// True if the client must read before it is served again, if `more` bytes are to be sent to it. The last messages of a watch
-    /// whose stream has ended are read in any case: it may have left in them.
+    /// True if the client must read before the server serves it again, if `more` bytes are to be sent to it. The server always reads the
+    /// last messages of a watch whose stream has ended: one of them may say that the rank left.
     pub(super) fn is_full(&self, more: usize) -> bool {
         self.queued.saturating_add(more) > MAX_QUEUED
             && !(self.ended && self.role.is_some_and(|role| role.watch))

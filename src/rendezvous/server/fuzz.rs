@@ -1,4 +1,4 @@
-//! The server's members and values among frames that no client sends, out of any bytes.
+//! Passes frames that no client sends, made of any bytes, to the server's members and values.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ const RECORD: usize = 4;
 const RANKS: usize = 3;
 const CONNECTIONS: u8 = 8;
 
-/// Records, one after the other, as the server takes them when it has found out whose they are.
+/// Handles records, one after the other, as the server handles them when it has found their connections.
 pub(crate) fn frames(bytes: &[u8]) {
     let now = Instant::now();
     let (mut members, mut values) = (Members::new(RANKS), Values::default());
@@ -35,7 +35,7 @@ pub(crate) fn frames(bytes: &[u8]) {
             (0, None) => {
                 let Ok(mut hello) = protocol::decode::<Hello>(frame) else { continue };
                 if let Purpose::Watch { session: said } = &mut hello.purpose {
-                    // Nobody could guess it.
+                    // A client cannot guess the session.
                     *said = session;
                 }
                 if let Ok(role) = members.hello(id, &hello, &mut outbox) {
@@ -100,7 +100,7 @@ mod tests {
         entries.map(|it| (it.file_name().into_string().unwrap(), fs::read(it.path()).unwrap())).collect()
     }
 
-    /// Otherwise the server refuses them before it does anything with them.
+    /// If this did not hold, the server would refuse the seeds before it does anything with them.
     #[test]
     fn the_seeds_are_frames_of_this_version() {
         for (file, bytes) in seeds("client") {
@@ -118,7 +118,7 @@ mod tests {
             assert!(read.is_ok(), "{file}: {read:?}");
         }
         let (mut sent, mut asked) = (0, 0);
-        // Of those that are refused some are none.
+        // Some records of the refused seeds are no frames.
         for (file, bytes) in seeds("server").into_iter().filter(|(file, _)| file != "refused") {
             let mut rest = &bytes[..];
             while let Some((&[_, what, low, high], after)) = rest.split_first_chunk::<RECORD>() {

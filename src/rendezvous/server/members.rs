@@ -1,4 +1,4 @@
-//! The members of a group: which are alive, have left or are dead, and the messages that tell them. Knows no sockets.
+//! The members of a group: which are alive, have left or are dead, and the messages that tell them. It knows no sockets.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +30,7 @@ const MAX_QUERY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Members {
     states: Vec<RankState>,
-    /// The ranks whose watch has ended and may come again; some may have come.
+    /// The ranks whose watch has ended and may connect again; some may have connected.
     lost: BTreeSet<Rank>,
     sessions: u64,
     /// True if this is not the first group at this store.
@@ -59,7 +59,7 @@ struct RefusedProcesses {
     more: u64,
 }
 
-/// The number of refused processes that are reported to all ranks; there is a limit because strangers can connect as often as they like.
+/// The number of refused processes that the store reports to all ranks. It is limited, because strangers can connect as often as they like.
 const TOLD: usize = 3;
 
 /// The state of a rank.
@@ -70,7 +70,7 @@ enum RankState {
         session: u64,
         who: String,
         watch: Watching,
-        /// If it is of this host.
+        /// Known if the process is on this host.
         process: Option<RankProcess>,
     },
     Left,
@@ -82,7 +82,7 @@ enum RankState {
 enum Watching {
     NotYet,
     By(Id),
-    /// The connection has ended. A rank that lives connects again before `until`; it is looked at again at `next`.
+    /// The connection has ended. A rank that lives connects again before `until`; the server checks it again at `next`.
     Lost {
         reset: bool,
         until: Instant,
@@ -90,8 +90,8 @@ enum Watching {
     },
 }
 
-/// How long a rank has to connect its watch again. One that lives notices the end of its connection when the server does; ranks whose
-/// transport breaks with the death of another wait for its name for longer (`NAMED_WITHIN` of the monitor).
+/// How long a rank has to connect its watch again. A rank that lives notices the end of its connection when the server does. A rank whose
+/// transport breaks because another rank died waits longer for that rank's name (`NAMED_WITHIN` of the monitor).
 const RETURN: Duration = Duration::from_millis(400);
 
 /// How long to wait before checking again whether a process has ended: a process closes its connections shortly before it ends.
@@ -100,9 +100,9 @@ const AGAIN: Duration = Duration::from_millis(5);
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Closed by its process, the kernel of its host, or something between.
+    /// Closed by its process, by the kernel of its host, or by a device between.
     Closed,
-    /// Reset by its host or by something between.
+    /// Reset by its host or by a device between.
     Reset,
     /// Nothing arrived for this long.
     Silent(Duration),
@@ -227,7 +227,7 @@ impl Members {
                     *why = format!("{who}: {why}");
                 }
                 let Some(first) = &self.failure else { return self.fail(failure.cleaned(), outbox) };
-                // The failure was sent to the rank before, but the rank may have reported before it read that.
+                // The server sent the failure to the rank before, but the rank may have reported before it read that.
                 outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|message| (id, message)));
                 return None;
             }
@@ -253,7 +253,7 @@ impl Members {
                 }
                 self.doubt(now);
             }
-            // The server handles these: they concern connections, and the launcher.
+            // The server handles these, because they concern connections and the launcher.
             ToServer::Patience { .. } | ToServer::Late(_) => {}
             ToServer::Leave => {
                 if let Some(state @ RankState::Taken { .. }) = self.states.get_mut(role.rank) {
@@ -265,7 +265,7 @@ impl Members {
         self.answer(now, outbox)
     }
 
-    /// Notes that a connection has ended. Returns the group's failure if this is its first sign. A watch may come again.
+    /// Notes that a connection has ended. Returns the group's failure if this is its first sign. A watch may connect again.
     pub(super) fn closed(
         &mut self,
         id: Id,
@@ -276,7 +276,7 @@ impl Members {
     ) -> Option<Failure> {
         let state = self.states.get_mut(role.rank)?;
         let RankState::Taken { session, watch, .. } = state else { return None };
-        // Once there has been a watch, it alone says whether the rank lives.
+        // Once there has been a watch, only the watch shows whether the rank lives.
         let current = match watch {
             Watching::NotYet => !role.watch,
             Watching::By(current) => *current == id,
@@ -304,7 +304,7 @@ impl Members {
         lost.min()
     }
 
-    /// Gives up ranks whose process has ended, or whose watch has not come again in time. Returns the group's failure if this is its
+    /// Gives up ranks whose process has ended, or whose watch has not connected again in time. Returns the group's failure if this is its
     /// first sign.
     pub(super) fn expire(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Failure> {
         let mut first = None;
@@ -375,7 +375,7 @@ impl Members {
         Some(failure)
     }
 
-    /// Notes that a process was refused, and reports it to all watches except that of `host`, whose process has logged it.
+    /// Notes that the store refused a process, and reports it to all watches except that of `host`, whose process has logged it.
     pub(super) fn refuse(&mut self, process: String, host: Option<Rank>, outbox: &mut Outbox) {
         if self.refused.listed.len() == TOLD {
             self.refused.more += 1;
@@ -413,13 +413,13 @@ impl Members {
         self.failure.clone()
     }
 
-    /// True if the group has failed and some ranks have not come to learn it.
+    /// True if the group has failed and some ranks have not come to learn that.
     pub(super) fn owes_news(&self) -> bool {
         let unheard = self.states.iter().filter(|state| state.is_unheard()).count();
         self.failure.is_some() && unheard > self.unfit
     }
 
-    /// Notes that a process which belongs to the job was refused and knows why.
+    /// Notes that the store refused a process which belongs to the job and knows why the group failed.
     pub(super) fn is_unfit(&mut self) {
         self.unfit += 1;
     }
@@ -471,7 +471,7 @@ impl Members {
         matches!(self.states.get(role.rank), Some(RankState::Taken { session, .. }) if *session == role.session)
     }
 
-    /// When the query ends, or the next one begins.
+    /// The time when the query ends, or the next one begins.
     pub(super) fn query_until(&self) -> Option<Instant> {
         self.query.as_ref().map(|query| query.until).or(self.doubted)
     }

@@ -45,7 +45,7 @@ use crate::{
     error::{Error, Failure, Result, list},
 };
 
-/// How long the last messages may take to be written when the server ends.
+/// The most time for writing the last messages when the server ends.
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// The largest segment of the store's connections, in bytes: it fits into a packet of 1280 bytes, which every IPv6 network
@@ -70,7 +70,7 @@ pub struct StoreServer {
     process: Process,
 }
 
-/// The first rank that left with a failure of which its program did not know, or that did not leave, and the failure.
+/// The first rank that left with a failure that its program did not know, or that did not leave, and the failure.
 type Late = Arc<Mutex<Option<(Rank, Failure)>>>;
 
 impl StoreServer {
@@ -105,8 +105,8 @@ impl StoreServer {
         Self::start(listener, ranks, job.into(), host).map_err(|error| refused("tcp", &error))
     }
 
-    /// Ends as by dropping it. Returns the rank that first left with a failure that no call of its program had returned before, and that
-    /// failure; otherwise the rank whose process ended without leaving its world, as that failure says, if no world was made
+    /// Ends the server as a drop does. Returns the first rank that left with a failure that no call of its program had returned before, and
+    /// that failure; otherwise the rank whose process ended without leaving its world, as that failure says, if no world was made
     /// afterwards. The processes of both may end with status 0.
     #[must_use]
     pub fn end(self) -> Option<(Rank, Failure)> {
@@ -124,9 +124,9 @@ impl StoreServer {
     fn start(listener: TcpListener, ranks: usize, job: Job, host: Option<Rank>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        // The standard library's backlog of 128 would make the ranks of a large job wait and try again.
+        // With the standard library's backlog of 128 the ranks of a large job would have to wait and try again.
         rustix::net::listen(&listener, 4096)?;
-        // Connections inherit it from the listener, and it limits both ends.
+        // Connections inherit this from the listener, and it limits both ends.
         SockRef::from(&listener).set_tcp_mss(SEGMENT)?;
         let strangers = Strangers::among(ranks);
         raise_file_limit(3 * ranks as u64 + strangers.most() as u64 + 64);
@@ -166,7 +166,7 @@ impl StoreServer {
 impl Drop for StoreServer {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // There is no such thread here to join.
+            // The forked child has no such thread to join.
             std::mem::forget(self.thread.take());
             return;
         }
@@ -209,8 +209,8 @@ fn raise_file_limit(wanted: u64) {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Serving,
-    /// The server waits for ranks that have not left. At the first time, if there is one, it logs which these are or fails the
-    /// group. Until the second time it also admits ranks that come late, to tell them why the group failed.
+    /// The server waits for ranks that have not left. At the first time, if there is one, it logs which ranks these are or fails the group.
+    /// Until the second time it also admits ranks that come late, to tell them why the group failed.
     Lingering(Option<Instant>, Instant),
     /// All messages are queued; the server waits until they are written.
     Flushing(Instant),
@@ -218,7 +218,7 @@ enum Phase {
 
 struct Server {
     listener: Option<Unshared<TcpListener>>,
-    /// Set while there is no descriptor for another connection.
+    /// Set as long as there is no descriptor for another connection.
     accept_after: Option<Instant>,
     control: UnixStream,
     phase: Phase,
@@ -353,7 +353,7 @@ impl Server {
             ids.push(0);
             fds.push(PollFd::new(&self.control, PollFlags::IN));
         }
-        // Members first, so that a flood of new connections does not hold them up.
+        // Members come first, so that a flood of new connections does not hold them up.
         let mut connections: Vec<_> = self.connections.iter().collect();
         connections.sort_by_key(|(_, connection)| connection.role.is_none());
         for (&id, connection) in connections {
@@ -387,7 +387,7 @@ impl Server {
         let mut hear = false;
         if flags.intersects(PollFlags::OUT) {
             open = connection.write().map(|()| !connection.ending || connection.wants_write());
-            // There may be room again for answers to earlier requests.
+            // The output may have room again for answers to earlier requests.
             hear = matches!(open, Ok(true));
         }
         if flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) && matches!(open, Ok(true)) {
@@ -422,7 +422,7 @@ impl Server {
         self.phase = Phase::Lingering(Some(now + LINGER), now + LATECOMERS);
     }
 
-    /// Handles the whole frames that a connection has brought, as far as its client reads the answers. Called once between
+    /// Handles the whole frames that a connection has brought, as long as its client reads the answers. The server calls this once between
     /// two deliveries of the outbox.
     fn hear(&mut self, id: Id, now: Instant) -> io::Result<()> {
         let (mut answered, mut seen) = (0, self.outbox.len());
@@ -513,12 +513,12 @@ impl Server {
         }
     }
 
-    /// Sends the outbox; a connection that cannot take its frames now gets them later. Clients whose wait has ended may have
-    /// sent further requests meanwhile: handles these too.
+    /// Sends the outbox; a connection that cannot take its frames now gets them later. Clients whose wait has ended may have sent further
+    /// requests meanwhile: this handles them too.
     fn deliver(&mut self) {
         let now = Instant::now();
         while !self.outbox.is_empty() {
-            // Before the rank that serves reads that it has left: its next store may use the same port.
+            // This comes before the rank that serves reads that it has left, because its next store may use the same port.
             self.free_port();
             let mut reached = BTreeSet::new();
             for (id, frame) in std::mem::take(&mut self.outbox) {

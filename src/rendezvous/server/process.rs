@@ -1,4 +1,4 @@
-//! A rank's process, if it is known on this host: whether it has ended.
+//! The process of a rank on this host, and whether it has ended.
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -13,12 +13,12 @@ use super::super::protocol::host_name;
 #[derive(Debug)]
 pub(super) struct RankProcess {
     id: Pid,
-    /// `None` where the kernel has no such descriptors, or none is left.
+    /// `None` if the kernel has no such descriptors, or none is left.
     descriptor: Option<OwnedFd>,
 }
 
 impl RankProcess {
-    /// The process that describes itself so, as `pid 17 on node03`; `None` if it is on another host or in another namespace.
+    /// The process with this description, such as `pid 17 on node03`; `None` if it is on another host or in another namespace.
     pub(super) fn find(who: &str) -> Option<Self> {
         let id = who.strip_prefix("pid ")?.strip_suffix(&host_name())?.strip_suffix(" on ")?;
         let id = Pid::from_raw(id.parse().ok()?)?;
@@ -26,7 +26,7 @@ impl RankProcess {
         (!found.has_ended()).then_some(found)
     }
 
-    /// True if it has ended, also if nobody has waited for it yet.
+    /// True if it has ended, even if its parent has not waited for it yet.
     pub(super) fn has_ended(&self) -> bool {
         // The descriptor is readable once the process has ended.
         let ended = self.descriptor.as_ref().is_some_and(|descriptor| {

@@ -1,5 +1,5 @@
-//! Whether a connection comes from a process of this user on this host. Such a process can end the ranks of this host in any case, so
-//! it is believed that its rank cannot join.
+//! Finds out whether a connection comes from a process of this user on this host. Such a process can end the ranks of this host in any
+//! case, so the store believes it when it says that its rank cannot join.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -25,7 +25,7 @@ pub(super) fn has(peer: SocketAddr, here: SocketAddr) -> bool {
     owner == Some(user) && user != UNKNOWN
 }
 
-/// The user whose process has the socket of this line, if it is the connection from `local` to `remote` and is open.
+/// The user whose process has the socket in this line, if the socket is the connection from `local` to `remote` and is open.
 fn owner(line: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let is = |word: &str, end: SocketAddr| {
@@ -36,7 +36,7 @@ fn owner(line: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     }
     let (state, mut rest) = (words.next()?, words.skip(3));
     let (owner, inode) = (rest.next()?, rest.nth(1)?);
-    // The kernel shows sockets that no process has any more with user 0 and without an inode.
+    // If no process has a socket any more, the kernel shows it with user 0 and without an inode.
     (state == "01" && inode != "0").then(|| owner.parse().ok()).flatten()
 }
 

@@ -1,4 +1,4 @@
-//! The values and counters of the server, and the requests that wait for them. Knows no sockets.
+//! The values and counters of the server, and the requests that wait for them. It knows no sockets.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,7 +19,7 @@ use crate::error::Failure;
 /// The most bytes of all values, their keys and the keys of counters: the memory that a job can use in the serving process.
 const MAX_TOTAL: usize = 1 << 30;
 
-/// The longest wait of a request, longer than any setting, so that times of a client do not overflow the clock.
+/// The longest wait of a request. It is longer than any setting, so that a client's times do not overflow the clock.
 const MAX_WAIT: Duration = Duration::from_secs(2 * 366 * 24 * 3600);
 
 /// Values, counters and waiting requests.
@@ -28,7 +28,7 @@ pub(super) struct Values {
     values: BTreeMap<String, Value>,
     total: usize,
     counters: HashMap<String, i64>,
-    /// The requests that wait, and until when; at most one per connection.
+    /// The requests that wait, and the time until which each waits; at most one per connection.
     waiting: HashMap<Id, (Want, Instant)>,
     gets: HashMap<String, Vec<Id>>,
     collects: Vec<Collect>,

@@ -1,4 +1,4 @@
-//! Warnings about connections that are not of the job: a few are logged one by one, the others are counted, since anybody can
+//! Warnings about connections that do not belong to the job. A few are logged one by one, and the others are counted, because anybody can
 //! connect as often as they like.
 
 use std::{
@@ -42,7 +42,7 @@ impl Warnings {
         self.until
     }
 
-    /// Logs the count of an interval that is over. After an interval with uncounted warnings, the next one counts only.
+    /// Logs the count of an interval that is over. If that interval had warnings that were only counted, the next interval only counts.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.until.is_some_and(|until| until <= now) {
             let quiet = !self.sum_up();

@@ -1,5 +1,5 @@
-//! Records of equal length, one for each rank, kept by columns: a byte that is the same in all records is kept once, one that is the
-//! same in all records of a host once for each host.
+//! Records of equal length, one for each rank, kept by columns: a byte that is the same in all records is kept once, and a byte that is the
+//! same in all records of each host is kept once for each host.
 
 use serde::{Deserialize, Serialize};
 use unisono_schedule::Rank;
@@ -20,13 +20,13 @@ enum Column {
 pub(super) struct Columns(Vec<Column>);
 
 impl Columns {
-    /// Of records, each with the number of its host. Missing bytes of short records count as 0.
+    /// Makes columns of records, each with the number of its host. Missing bytes of short records count as 0.
     pub(super) fn of(records: &[Vec<u8>], hosts: &[u32]) -> Self {
         let width = records.iter().map(Vec::len).max().unwrap_or(0);
         Self((0..width).map(|place| Column::of(records, hosts, place)).collect())
     }
 
-    /// True if every record is there: of this many ranks, on this many hosts.
+    /// True if there is a record for each of this many ranks, on this many hosts.
     pub(super) fn are_whole(&self, ranks: usize, hosts: usize) -> bool {
         self.0.iter().all(|column| match column {
             Column::Same(_) => true,

@@ -1,4 +1,4 @@
-//! What a rank tells the others of itself when it joins: where it runs, its network device, and how it is reached.
+//! What a rank publishes about itself when it joins: where it runs, its network device, and how it is reached.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// This process's.
+    /// The processors of this process.
     fn here() -> Self {
         let share = std::thread::available_parallelism().map_or(1, usize::from);
         // It fails if the host has more processors than the set has room for.
@@ -66,11 +66,11 @@ impl Nic {
     }
 }
 
-/// What a rank tells of itself.
+/// What a rank publishes about itself.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub host: Host,
-    /// Names the ranks with which it shares memory beside ranks that it reaches by a fabric: they have the same.
+    /// The number that this rank has in common with the ranks that it shares memory with, if it reaches other ranks by a fabric.
     pub shares: Option<u128>,
     pub cores: Cores,
     pub nic: Nic,
@@ -82,7 +82,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// This rank's.
+    /// The entry of this rank.
     pub(crate) fn here(limits: &Limits, store: Option<&Store>, contact: Contact) -> Self {
         Self {
             host: Host::here(),
@@ -106,8 +106,8 @@ impl Entry {
     }
 }
 
-/// An entry without what several ranks may have in common: the numbers of its name, device and processors stand for these, and that of
-/// what names those who share memory, counted from 1; 0 if there is none.
+/// An entry in which numbers stand for what several ranks may have in common: the name, the device, the processors, and
+/// [`shares`](Entry::shares), whose numbers count from 1; 0 if there is none.
 pub(super) struct Record {
     pub name: u32,
     pub shares: u32,
@@ -124,7 +124,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// As bytes: its numbers in little-endian, its IP addresses with their kind, and the address behind its length.
+    /// Encodes the record as bytes: its numbers in little-endian, its IP addresses with their kind, and the address behind its length.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let HostId { boot, processes, network, user } = self.host;
         let mut bytes = Vec::new();
@@ -150,7 +150,7 @@ impl Record {
         bytes
     }
 
-    /// Of such bytes; `None` if they are none of a record. There may be more behind the address.
+    /// Decodes such bytes; `None` if they are not those of a record. There may be more bytes behind the address.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let [name, shares, device, cores, uid, megabits, mtu, mask] =
@@ -175,7 +175,7 @@ fn words<const N: usize, const BYTES: usize>(rest: &mut &[u8]) -> Option<[[u8; B
     Some(words)
 }
 
-/// Takes an IP address, if there is one; the outer `None` if it is of no kind.
+/// Takes an IP address, if there is one; the outer `None` if its kind is unknown.
 fn ip(rest: &mut &[u8]) -> Option<Option<IpAddr>> {
     let [[kind]] = words(rest)?;
     let [octets] = words::<1, 16>(rest)?;

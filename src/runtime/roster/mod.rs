@@ -1,5 +1,5 @@
-//! The roster: what every rank knows of every rank of the world since they joined. Rank 0 makes it of the ranks' [entries](Entry);
-//! it is small to send and stays as it is, so that a rank holds some 30 to 60 bytes for each other one.
+//! The roster: what every rank knows of every rank of the world since they joined. Rank 0 makes it of the ranks' [entries](Entry). It is
+//! small to send and stays encoded, so that a rank holds some 30 to 60 bytes for each other one.
 
 mod columns;
 mod entry;
@@ -30,21 +30,21 @@ const MAX_NAME: usize = 255;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Roster {
     ranks: usize,
-    /// The number of hosts, and for each rank its host's (4 bytes).
+    /// The number of hosts, and for each rank the number of its host (4 bytes).
     hosts: usize,
     host_of: Columns,
     /// The [records](Record) of the ranks.
     records: Columns,
-    /// What records refer to by number.
+    /// The values that records refer to by number.
     names: Vec<String>,
     devices: Vec<String>,
     cores: Vec<Cores>,
-    /// What [names](Entry::shares) ranks that share memory.
+    /// The numbers that ranks that share memory have [in common](Entry::shares).
     scopes: Vec<u128>,
 }
 
 impl Roster {
-    /// Of the entries of all ranks, in the order of ranks.
+    /// Makes a roster of the entries of all ranks, in the order of ranks.
     pub(crate) fn of(entries: &[Entry]) -> Self {
         let [mut names, mut devices] = [Numbered::default(), Numbered::default()];
         let (mut hosts, mut cores, mut scopes) =
@@ -82,25 +82,25 @@ impl Roster {
         }
     }
 
-    /// As bytes.
+    /// Encodes the roster as bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        // There is nothing in it that cannot be encoded.
+        // The roster contains nothing that cannot be encoded.
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// Of bytes that are to hold this many ranks.
+    /// Decodes bytes that must hold this many ranks.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A sentence that says what is wrong with them.
     pub(crate) fn parse(bytes: &[u8], ranks: usize) -> Result<Self, String> {
         let roster: Self = postcard::from_bytes(bytes).map_err(|error| error.to_string())?;
         roster.checked(ranks)
     }
 
-    /// The same if it holds this many ranks, and all that they refer to.
+    /// Returns the roster if it holds this many ranks, and everything that they refer to.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A sentence that says what is wrong with it.
     pub(crate) fn checked(self, ranks: usize) -> Result<Self, String> {
         if self.ranks != ranks || self.hosts > ranks {
             return Err(format!(
@@ -139,7 +139,7 @@ impl Roster {
         Record::parse(&self.records.record(rank, self.host_number(rank)?))
     }
 
-    /// What a rank told of itself.
+    /// What a rank has published about itself.
     pub(crate) fn entry(&self, rank: Rank) -> Option<Entry> {
         let Record { name, shares, device, cores, host, megabits, mtu, at, store, mailbox, mask, address } =
             self.record(rank)?;
@@ -203,7 +203,7 @@ impl<T: Hash + Eq> Numbered<T> {
     }
 }
 
-/// Reads a roster that anybody may have sent; the first byte says of how many ranks it should be.
+/// Reads a roster that anybody may have sent; the first byte gives its number of ranks.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Some((&ranks, bytes)) = bytes.split_first() else { return };
