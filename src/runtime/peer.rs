@@ -41,7 +41,7 @@ pub(crate) fn sharing<'p>(boot: u64, all: impl Iterator<Item = &'p PeerInfo<'p>>
 }
 
 /// The processor on which a rank begins, so that no two ranks of its machine begin on the same. `None` if they may not all run on the same
-/// processors, if there are fewer processors than ranks, or if there are so many that the system finds idle ones itself. If two ranks wait
+/// processors, if there are fewer processors than ranks, or if there are enough that the system finds idle ones itself. If two ranks wait
 /// in turns on one processor, the system takes up to 0.1 s to move one of them to an idle processor, and calls take 20 µs until then (16
 /// ranks with a core each, 2026-11-27).
 pub(crate) fn begins_on(rank: Rank, all: &[PeerInfo<'_>]) -> Option<usize> {
