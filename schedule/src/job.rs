@@ -62,26 +62,26 @@ impl Collective {
         Self::ALL.into_iter().find(|collective| collective.name() == name)
     }
 
-    /// Whether it reduces elements.
+    /// True if it reduces elements.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
-    /// Whether one rank, the root, gives or gets more than the others.
+    /// True if one rank, the root, gives or gets more than the others.
     #[must_use]
     pub const fn has_root(self) -> bool {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
-    /// Whether, in place, the block from a rank replaces the block for it. Then no rank may write into the output while the input lies
-    /// there: it is put aside first, or nobody writes.
+    /// True if, in place, the block from a rank replaces the block for it. Then no rank may write into the output while the input lies
+    /// there: the engine puts the input aside first, or no rank writes.
     #[must_use]
     pub const fn exchanges(self) -> bool {
         matches!(self, Self::AllToAll)
     }
 
-    /// Whether the input or the output has a block for every rank. Then a job's `count` is the length of one block.
+    /// True if the input or the output has a block for every rank. Then a job's `count` is the length of one block.
     #[must_use]
     pub const fn has_blocks(self) -> bool {
         matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll)
@@ -101,7 +101,7 @@ pub struct Uneven<'a> {
 /// How the ranks of a job that share memory read what they [show](crate::Step::Show) each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Showing {
-    /// In slots, to which all is copied.
+    /// Ranks copy their elements to slots, where others read them.
     Copied,
     /// Some ranks' elements are read where they lie.
     InPlace,
@@ -121,8 +121,8 @@ pub struct Job<'a> {
     pub count: usize,
     /// The lengths of the blocks if they are uneven; only for a [plan](crate::algorithm::Plan::uneven) that can.
     pub uneven: Option<Uneven<'a>>,
-    /// Whether each two ranks know only the lengths of their blocks for each other, so that `count` is the longest of this rank's;
-    /// only with uneven blocks, and for a [plan](crate::algorithm::Plan::pairwise) that can.
+    /// If true, two ranks know only the lengths of their blocks for each other, and `count` is the longest of this rank's; only
+    /// with uneven blocks, and for a [plan](crate::algorithm::Plan::pairwise) that can.
     pub pairwise: bool,
     /// The root of a collective that has one; 0 otherwise.
     pub root: Rank,
@@ -130,11 +130,11 @@ pub struct Job<'a> {
     pub chunk: usize,
     /// The most lanes of the schedule, at least 1.
     pub lanes: usize,
-    /// Whether the schedule may write into outputs ([`Step::Write`](crate::Step::Write)), if the algorithm can.
+    /// If true, the schedule may write into outputs ([`Step::Write`](crate::Step::Write)), if the algorithm can.
     pub direct: bool,
-    /// Whether every rank lets others write into its output, so that writes may be longer than `chunk`. Counts only if `direct`.
+    /// If true, every rank lets others write into its output, so that writes may be longer than `chunk`. Counts only if `direct`.
     pub long: bool,
-    /// Whether contributions must be reduced in the order of ranks ([`Step::Fold`](crate::Step::Fold)); only for a
+    /// If true, contributions are reduced in the order of ranks ([`Step::Fold`](crate::Step::Fold)); only for a
     /// [plan](crate::algorithm::Plan::ordered) that can.
     pub ordered: bool,
     /// How elements are shown, if no messages are sent; only for a [plan](crate::algorithm::Plan::shows) that can, with even blocks. A

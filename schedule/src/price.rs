@@ -80,7 +80,7 @@ pub(crate) fn price_among(
     let one = alike(plan, job.ranks, fabric).is_some();
     let parts = parts(plan, job, one, effort);
     let longest = Job { count: parts.map_or(job.count, |(_, more)| more), ..*job };
-    // Refused before any step is simulated.
+    // A job that is too long is refused before any step is simulated.
     if is_long(plan, &longest, one, effort.limit) {
         return Err(Unpriced::TooLong { limit: effort.limit });
     }
@@ -185,8 +185,8 @@ fn parts(plan: &Plan, job: &Job<'_>, one: bool, effort: Effort) -> Option<(usize
     Some((more / unit / 2 * unit, more))
 }
 
-/// Whether the ranks that would be simulated, one or all, have more than `wanted` steps together, estimated from the root and at
-/// most eight others.
+/// True if the simulated ranks, one or all, have more than `wanted` steps together. The estimate samples the root and at most eight
+/// others.
 fn is_long(plan: &Plan, job: &Job<'_>, one: bool, wanted: u64) -> bool {
     let count = |rank, most| {
         let mut schedule = plan.make(&Job { rank, ..*job });

@@ -9,23 +9,23 @@ use crate::{Job, Rank, Schedule, Step, algorithm::Plan, select::shown::copied_jo
 
 /// The schedule of one operation.
 pub enum CallSchedule {
-    /// It was made for this operation.
+    /// A schedule that was made for this operation.
     Made(Box<dyn Schedule>),
-    /// It was recorded in an earlier operation, and needs no separate memory.
+    /// A schedule that was recorded in an earlier operation, and needs no separate memory.
     Recorded(Recorded),
-    /// Ranks of a host may show each other elements.
+    /// Two schedules: ranks of a host may show each other elements.
     Inside(Box<Inside>),
 }
 
-/// The schedules of an operation on several hosts in which ranks of a host show each other elements, if those of this host agree to.
+/// The two schedules of an operation on several hosts. The ranks of this host agree which of them they run.
 pub struct Inside {
-    /// That in which they do.
+    /// The schedule in which ranks of this host show each other elements.
     pub shown: Box<dyn Schedule>,
-    /// That in which they send each other messages.
+    /// The schedule in which they send each other messages.
     pub messages: Box<dyn Schedule>,
     /// The ranks of this host.
     pub host: Vec<Rank>,
-    /// Whether they have agreed to.
+    /// True if they have agreed to show elements.
     pub agreed: bool,
 }
 
@@ -69,7 +69,7 @@ struct Known {
     direct: bool,
     scratch: usize,
     shows: Option<usize>,
-    /// What is done instead where ranks share no memory.
+    /// The job that is done instead where ranks share no memory.
     instead: Option<(&'static Plan, Job<'static>)>,
     /// The sources, and the elements of the output that each writes.
     sources: Vec<(Rank, Option<Range<usize>>)>,
@@ -101,14 +101,14 @@ impl Recorded {
         &self.known.steps
     }
 
-    /// Goes on after this many steps.
+    /// Continues after this many steps.
     pub fn skip(&mut self, steps: usize) {
         self.given += steps;
     }
 }
 
 impl Known {
-    /// With at most this many steps of lane 0.
+    /// Records at most this many steps of lane 0.
     fn of(mut schedule: Box<dyn Schedule>, most: usize) -> Self {
         let mut sources = Vec::new();
         schedule.sources(&mut |from| sources.push((from, schedule.written_by(from))));

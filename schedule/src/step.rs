@@ -84,7 +84,7 @@ impl Shown {
         self.blocks.saturating_mul(self.first.len)
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -151,11 +151,11 @@ pub enum Step {
         b: Span,
         /// The result.
         into: Span,
-        /// Whether these elements now have all contributions, so that an average is divided.
+        /// If true, these elements now have all contributions, and an average is divided.
         last: bool,
     },
-    /// Shows elements to all other ranks, which share memory with this one, and begins the lane's next round. All ranks have as many
-    /// rounds. Waits until all others have begun the round before. What this rank viewed in that round is given back.
+    /// Shows elements to all other ranks, which share memory with this one, and begins the lane's next round. All ranks have the
+    /// same number of rounds. Waits until all others have begun the round before. What this rank viewed in that round is given back.
     ///
     /// Where the engine copies the elements to a slot, they may change after this step. Where others read them in place
     /// ([`Showing::InPlace`](crate::Showing::InPlace)), they must not change until a later round or [`Step::Settle`] proves that
@@ -230,7 +230,7 @@ pub trait Schedule: Send {
     /// The most elements of a message, the same on every rank; 0 if all messages are empty.
     fn max_message(&self) -> usize;
 
-    /// Whether there are [`Step::Write`]s; the same on every rank.
+    /// True if there are [`Step::Write`]s; the same on every rank.
     fn direct(&self) -> bool;
 
     /// The number of elements of scratch that this rank needs.
@@ -257,7 +257,7 @@ pub trait Schedule: Send {
 }
 
 impl dyn Schedule {
-    /// Whether its messages go through small slots, which hold `eager_bytes` bytes, if an element has `element_size` bytes: it has
+    /// True if its messages go through small slots, which hold `eager_bytes` bytes, if an element has `element_size` bytes: it has
     /// one lane, no long message, and no writes.
     #[must_use]
     pub fn is_small(&self, element_size: usize, eager_bytes: usize) -> bool {

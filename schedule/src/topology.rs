@@ -26,7 +26,7 @@ pub struct Network {
     pub megabits: u32,
     /// The number of ports that a host's ranks use, on the host with the fewest.
     pub ports: usize,
-    /// Whether ranks of one host share memory. Otherwise they, too, communicate over the network.
+    /// If false, ranks of one host also communicate over the network.
     pub shared_memory: bool,
 }
 
@@ -64,7 +64,7 @@ impl Topology {
         Self { hosts: 1, ..Self::new(ranks) }
     }
 
-    /// Whether this many ranks share so few cores that the time of a collective of small messages is the processor time of all its
+    /// True if this many ranks share so few cores that the time of a collective of small messages is the processor time of all its
     /// messages, and not the time of the longest chain of them.
     ///
     /// In a star one rank handles each of 2(n-1) messages, which takes it about half of the time for sending and taking one. All
@@ -116,7 +116,7 @@ impl Spread<'_> {
         self.hosts(ranks).into_iter().find(|host| host.contains(&rank)).unwrap_or_default()
     }
 
-    /// Whether there are several hosts, and one has several of `ranks` ranks.
+    /// True if there are several hosts, and one has several of `ranks` ranks.
     #[must_use]
     pub fn has_levels(self, ranks: usize) -> bool {
         match self {

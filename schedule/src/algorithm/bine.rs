@@ -1,16 +1,16 @@
-//! Bine (binomial negabinary) trees: trees and butterflies in which the ranks of a pair are a third nearer than in those of binary numbers,
-//! for small and middling messages where near ranks have the shorter way.
+//! Bine (binomial negabinary) trees: trees and butterflies in which the ranks of a pair are a third nearer than in binary ones.
+//! They suit small and medium messages where near ranks have the faster path.
 //!
 //! Daniele De Sensi, Saverio Pasqualoni, Lorenzo Piarulli, Tommaso Bonato, Seydou Ba, Matteo Turisini, Jens Domke and Torsten Hoefler,
 //! "Bine Trees: Enhancing Collective Operations by Optimizing Communication Locality", SC 2025, arXiv:2508.17311.
 //!
 //! - A broadcast and a reduce use a binomial tree over labels in base -2 ([`negabinary`]), counted from the root. If n is no power of two,
 //!   the first places are in pairs, and the second of a pair is a leaf below the first.
-//! - A reduce_scatter and an all_gather halve and double runs of consecutive blocks around a rank, which grow by turns after
-//!   and before it; among an even number of ranks, not only powers of two as in the paper. Ranks of an odd number cannot be paired: these
-//!   are rabenseifner's.
+//! - A reduce_scatter and an all_gather halve and double runs of consecutive blocks around a rank, which grow alternately after and
+//!   before it; among an even number of ranks, not only powers of two as in the paper. An odd number of ranks cannot be paired and uses
+//!   rabenseifner's schedule.
 //! - An all_reduce halves and doubles as rabenseifner does, so that the first pairs, which exchange half of the vector, are neighbours;
-//!   the later pairs are nearer.
+//!   the later pairs are nearer than rabenseifner's.
 
 use super::{
     Plan, Split,
@@ -46,7 +46,7 @@ const fn plan(
     Plan { uneven: collective.has_blocks(), near: true, ..Plan::new(collective, make, hops) }
 }
 
-/// The hops of a tree: one for each bit of a label, and one more if the place with the label of only ones has a leaf.
+/// The hops of a tree: one for each bit of a label, and one more if the place whose label has only ones has a leaf.
 fn tree_hops(ranks: usize) -> usize {
     let bits = ranks.ilog2() as usize;
     let deepest = negabinary::rank((1 << bits) - 1, bits);
@@ -58,7 +58,7 @@ struct Tree {
     root: Rank,
     ranks: usize,
     bits: usize,
-    /// How many inner places have a leaf: the first ones.
+    /// The number of inner places that have a leaf, which are the first ones.
     leaves: usize,
 }
 
@@ -112,7 +112,7 @@ fn blocks(job: &Job<'_>) -> Box<dyn Schedule> {
 struct Butterfly {
     rank: Rank,
     ranks: usize,
-    /// By levels: the first has half of all blocks.
+    /// One for each level: the first has half of all blocks.
     levels: Vec<Growth>,
 }
 
@@ -125,7 +125,7 @@ struct Growth {
     before: usize,
     /// How many blocks are added.
     more: usize,
-    /// Whether they are added after an even rank.
+    /// If true, they are added after an even rank.
     after: bool,
 }
 

@@ -24,7 +24,7 @@ use crate::{
 
 /// The plans of Bruck.
 pub(super) const PLANS: &[Plan] = &[
-    // Ranks are not alike: blocks that wrap around the end of the output need a second message.
+    // The schedules of ranks differ: blocks that wrap around the end of the output need a second message.
     Plan {
         uneven: true,
         depth: 2,
@@ -79,7 +79,7 @@ impl AllGather {
             let (first, distance) = (gather.turns, 1 << level);
             let (to, from) = (wrapped(rank + ranks - distance, ranks), wrapped(rank + distance, ranks));
             let blocks = distance.min(ranks - distance);
-            // What is put in one turn is taken in the next.
+            // A message that is put in one turn is taken in the next.
             gather.turns += gather.messages(rank, blocks).max(gather.messages(from, blocks) + 1);
             gather.hops.push(Hop { first, blocks, to, from });
         }
@@ -196,7 +196,7 @@ impl AllToAll {
         before.push(0);
         let mut sum = 0;
         for level in 0..doublings(ranks) {
-            // How many indices have this bit.
+            // The number of indices that have this bit.
             let (bit, whole) = (1_usize << level, (ranks >> level) / 2);
             sum += whole * bit + (ranks % (2 * bit)).saturating_sub(bit);
             before.push(sum);
@@ -256,7 +256,7 @@ impl AllToAll {
         Some(self.packed(slice, level, position, 1))
     }
 
-    /// Copies an own block to its place in its first hop, or to the output.
+    /// Copies one of this rank's blocks to its place in its first hop, or to the output.
     fn pack(&self, slice: &Slice, index: usize, steps: &mut Steps) {
         let own = self.of(slice, wrapped(self.rank + index, self.ranks));
         let into = self.place(slice, index, 0).unwrap_or_else(|| Span::output(own, slice.len));
@@ -296,7 +296,7 @@ impl AllToAll {
 }
 
 impl Pattern for AllToAll {
-    /// A turn for each own block, one for the first put, and one for each block that arrives.
+    /// A turn for each block of this rank, one for the first put, and one for each block that arrives.
     fn shape(&self) -> Shape {
         let sent = self.before[self.levels()];
         Shape {
@@ -304,7 +304,7 @@ impl Pattern for AllToAll {
             turns: self.ranks + 1 + sent,
             max_message: self.most * self.longest,
             direct: false,
-            // Some, even if the messages are empty.
+            // Empty messages need scratch, too.
             scratch: (self.lanes * sent).saturating_mul(self.longest).max(1),
             shows: None,
         }

@@ -1,4 +1,4 @@
-//! The common frame of algorithms: a collective is cut into chunks, and each chunk takes the same turns.
+//! What algorithms have in common: a collective is cut into chunks, and each chunk takes the same turns.
 //!
 //! An algorithm gives the steps of a turn as a pure function of chunk and turn ([`Pattern`]). [`Lanes`] assigns chunk `c` to lane
 //! `c mod lanes` and yields the steps one by one. The state of a lane is two integers and the steps of its current turn.
@@ -206,7 +206,7 @@ impl<P: Pattern> Schedule for Lanes<P> {
     }
 }
 
-/// The part of the only rank: the input is the result, even of an average.
+/// The schedule of the only rank of a group: the input is the result, even of an average.
 pub(super) struct Alone {
     /// The elements of the output.
     pub count: usize,

@@ -1,10 +1,10 @@
-//! The common frame of algorithms of several stages, each of which is an algorithm among some of the ranks: a collective is cut into
-//! chunks, and each chunk passes through all stages.
+//! Algorithms of several stages, each of which is an algorithm among some of the ranks: a collective is cut into chunks, and each
+//! chunk passes through all stages.
 //!
 //! A pattern gives the stage of a chunk as a pure function ([`Stages`]): the plan, the ranks that take part, and the places of its
-//! input and output. [`Composed`] makes the schedule of the plan when the chunk gets there, and changes ranks and spans from those of
-//! the stage into those of the whole. Chunk `c` is the work of lane `c mod lanes`, which takes the stages one after the other; so one
-//! chunk is inside a host while another is between hosts.
+//! input and output. [`Composed`] makes the schedule of the plan when the chunk gets there, and translates ranks and spans of the
+//! stage into those of the whole collective. Chunk `c` is the work of lane `c mod lanes`, which takes the stages one after the other;
+//! so one chunk is inside a host while another is between hosts.
 //!
 //! No stage waits for a later one, and all ranks take the stages of a lane in the same order. So the messages of two stages may use the
 //! same flow, and the slots that suffice for each stage alone suffice for all.
@@ -49,9 +49,9 @@ pub(super) struct Stage {
     /// The first elements of the stage's input and output. Scratch is that of the lane.
     pub input: At,
     pub output: At,
-    /// Whether the vector has all contributions after the stage.
+    /// If true, the vector has all contributions after the stage.
     pub last: bool,
-    /// Whether the stage overwrites what earlier messages of this lane may still read, and must wait until these have left.
+    /// If true, the stage overwrites elements that earlier messages of this lane may still read, and waits until these have left.
     pub settle: bool,
 }
 

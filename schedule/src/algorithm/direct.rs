@@ -68,7 +68,7 @@ fn turned(ranks: usize) -> Option<Alike> {
     (ranks >= 32).then_some(Alike::Turned)
 }
 
-/// One rank's part. The elements that one rank has for another are cut into chunks by themselves.
+/// One rank's part. The elements for each other rank are cut into chunks separately.
 struct Direct {
     collective: Collective,
     rank: Rank,
@@ -81,9 +81,9 @@ struct Direct {
     uneven: bool,
     /// The lanes that all ranks have although they do not know how many chunks others have ([`Job::pairwise`]); otherwise 0.
     pairwise: usize,
-    /// Whether all contributions are reduced at once, in the order of ranks ([`Job::ordered`]).
+    /// If true, all contributions are reduced at once, in the order of ranks ([`Job::ordered`]).
     ordered: bool,
-    /// Whether all elements that one rank has for another are one write.
+    /// If true, one write carries all elements that one rank has for another.
     long: bool,
     /// The number of heads, and the elements of each. If chunks are written, a head precedes them on each lane, through a slot. Heads
     /// keep the wire busy until the clear to send has arrived. They are short because they are copied
@@ -137,7 +137,7 @@ impl Direct {
         (1..self.ranks).map(|hops| self.after(hops))
     }
 
-    /// Whether one rank has elements for another.
+    /// True if one rank has elements for another.
     fn speaks(&self, from: Rank, to: Rank) -> bool {
         match self.collective {
             Collective::Broadcast | Collective::Scatter => from == self.root,
@@ -181,7 +181,7 @@ impl Direct {
         Some(start..start + self.head)
     }
 
-    /// Whether this rank exchanges messages only with the root.
+    /// True if this rank exchanges messages only with the root.
     fn leaf(&self) -> bool {
         self.collective.has_root() && self.rank != self.root
     }
@@ -201,7 +201,7 @@ impl Direct {
         steps.hand(self.writes(chunk), to, from, base + (range.start - whole.start));
     }
 
-    /// Whether this chunk's messages are writes.
+    /// True if this chunk is written into outputs.
     fn writes(&self, chunk: usize) -> bool {
         (self.long || self.heads > 0) && chunk >= self.heads
     }
@@ -278,8 +278,8 @@ impl Direct {
     }
 
     /// Waits, before a result is written, until the input is no longer read: in place, the output lies in the input, which may still be
-    /// on its way to others. Not needed in a reduce_scatter, whose own block is not sent, or at the root of a reduce, which sends
-    /// nothing.
+    /// on its way to others. A reduce_scatter, in which a rank does not send its own block, and the root of a reduce, which sends
+    /// nothing, need not wait.
     fn settle(&self, steps: &mut Steps) {
         if self.collective == Collective::AllReduce {
             steps.push(Step::Settle);
@@ -288,8 +288,8 @@ impl Direct {
 }
 
 impl Pattern for Direct {
-    /// A turn to send to each other rank, and one for what each has for this one; in order, also one for each slot
-    /// that is given back after all were reduced.
+    /// A turn to send to each other rank, and one to receive from each; if contributions are reduced in order, also one to free
+    /// each slot after all were reduced.
     fn shape(&self) -> Shape {
         let others = self.ranks - 1;
         let max_message = if self.long {

@@ -1,6 +1,6 @@
 //! Halving and doubling: in each hop of the first phase, pairs or cycles of ranks exchange sums of about half of the blocks that are left,
-//! until each rank has its own; in the second they exchange what is complete, the other way round. Which ranks exchange which
-//! blocks is an algorithm's ([`Exchanges`]); how that becomes messages and steps is the same for all.
+//! until each rank has its own; in the second they exchange what is complete, the other way round. An algorithm says which ranks
+//! exchange which blocks ([`Exchanges`]); messages and steps follow in the same way for all.
 //!
 //! In place, a completely reduced block comes from a rank that has reduced this rank's contribution, so that the elements that it
 //! overwrites have been sent. Doubling uses the same flows as halving, so that a rank has as few sources as possible, and on each
@@ -14,7 +14,7 @@ use crate::{
     partition::{self, Blocks, Pieces},
 };
 
-/// Whether exchanges halve the blocks that are still to be reduced, or double the blocks that are complete.
+/// Exchanges halve the blocks that are still to be reduced, or double the blocks that are complete.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Halving,
@@ -77,7 +77,7 @@ struct Halving<E> {
     most: usize,
     /// The number of turns of a phase.
     phase: usize,
-    /// If chunks are written into outputs: the first that is.
+    /// If chunks are written into outputs: the first one that is.
     direct_from: Option<usize>,
 }
 
@@ -91,7 +91,7 @@ impl<E: Exchanges> Halving<E> {
                 chunks = partition::chunks(job.count, partition::fitting(job.ranks, half, job.chunk));
                 most = half;
                 whole = Whole::Vector(Pieces::of(job.count, chunks, job.ranks));
-                // Only where no piece is empty.
+                // No piece may be empty, because no write may be.
                 direct_from = (job.count / chunks >= job.ranks).then_some(0);
             }
             collective => {
@@ -190,7 +190,7 @@ impl<E: Exchanges> Halving<E> {
         } else {
             self.lanes * kept * partition::longest(self.count, self.chunks)
         };
-        // Empty spans want it, too.
+        // Empty spans need scratch, too.
         elements.max(1)
     }
 
@@ -211,7 +211,7 @@ impl<E: Exchanges> Halving<E> {
             });
             return;
         }
-        // Messages of this lane's chunk before may still be read from scratch.
+        // Messages of this lane's previous chunk may still be read from scratch.
         if turn == 0 && chunk >= self.lanes && self.scratch() > 0 {
             steps.push(Step::Settle);
         }

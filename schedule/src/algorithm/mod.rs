@@ -30,7 +30,7 @@ use crate::{Collective, Job, Rank, Schedule, Showing, cost::Alike};
 pub struct Algorithm {
     /// Its name, for instance `ring`.
     pub name: &'static str,
-    /// Its code on the wire, never used for another.
+    /// Its code on the wire, which no other algorithm ever gets.
     pub code: u8,
     /// How it works and for which sizes and numbers of ranks, in one line.
     pub summary: &'static str,
@@ -43,11 +43,11 @@ pub struct Algorithm {
 pub struct Plan {
     /// The collective.
     pub collective: Collective,
-    /// Whether blocks may be uneven.
+    /// If true, blocks may be uneven.
     pub uneven: bool,
-    /// Whether each two ranks need to know only the lengths of their blocks for each other ([`Job::pairwise`]).
+    /// If true, two ranks need to know only the lengths of their blocks for each other ([`Job::pairwise`]).
     pub pairwise: bool,
-    /// Whether contributions may be reduced in the order of ranks ([`Job::ordered`]).
+    /// If true, contributions may be reduced in the order of ranks ([`Job::ordered`]).
     pub ordered: bool,
     make: fn(&Job<'_>) -> Box<dyn Schedule>,
     hops: fn(usize) -> usize,
@@ -56,20 +56,20 @@ pub struct Plan {
     pub depth: usize,
     /// The number of messages into which a lane's unit of work is cut.
     pub split: Split,
-    /// Whether a rank may send all its elements for another rank in one write into that rank's output ([`Job::long`]).
+    /// If true, a rank may send all its elements for another rank in one write into that rank's output ([`Job::long`]).
     pub whole: bool,
-    /// Whether some rank receives messages from all others, and so needs a window for each.
+    /// If true, some rank receives messages from all others, and so needs a window for each.
     pub from_all: bool,
     /// How ranks can show elements instead of sending messages ([`Job::shown`]).
     pub shows: &'static [Showing],
-    /// Of a plan of two levels: whether ranks of a host can show each other elements of scratch ([`Job::shown`]), while messages go
-    /// between hosts.
+    /// If true, this is a plan of two levels, and ranks of a host can show each other elements of scratch ([`Job::shown`]), while
+    /// messages go between hosts.
     pub shows_inside: bool,
-    /// Whether others have as many hops and send as much, and it differs in that near ranks send each other more. The cost model chooses
-    /// it only if it saves more than the model's own error.
+    /// If true, other plans have as many hops and send as many bytes, but this one sends more of them between near ranks. The cost model
+    /// chooses it only if it saves more than the model's error.
     pub near: bool,
-    /// If it distinguishes the messages inside a host from those between hosts ([`Job::spread`]): the plan that it is where there is
-    /// one host, or no host has two ranks. All other properties are those of that plan.
+    /// For a plan that distinguishes the messages inside a host from those between hosts ([`Job::spread`]): the plan that replaces
+    /// it if there is one host, or no host has two ranks. It has that plan's other properties.
     pub flat: Option<&'static Self>,
 }
 
@@ -204,7 +204,7 @@ impl Algorithm {
         self.plans.iter().find(|plan| plan.collective == collective)
     }
 
-    /// Whether it can do this collective.
+    /// True if it can do this collective.
     #[must_use]
     pub fn supports(&self, collective: Collective) -> bool {
         self.plan(collective).is_some()
@@ -253,7 +253,7 @@ impl Plan {
         &plans[at]
     }
 
-    /// A plan of two levels, which is the plan `flat` where there are no two.
+    /// A plan of two levels, which `flat` replaces where there is one level.
     const fn levels(flat: &'static Self, make: fn(&Job<'_>) -> Box<dyn Schedule>) -> Self {
         Self {
             hops: flat.hops,
@@ -309,7 +309,8 @@ impl Plan {
     }
 }
 
-/// The least bytes of all blocks of a rank that ranks of a host show each other: fewer are sent in messages by the time all agree.
+/// The least bytes of all blocks of a rank that ranks of a host show each other. Messages carry fewer bytes sooner than all ranks
+/// can agree.
 const SHOWN_INSIDE: usize = 1 << 20;
 
 /// ⌈log2 n⌉ for n ranks: the hops until all have what one had, if each rank sends to one other in a hop.
@@ -426,7 +427,7 @@ mod tests {
                         }
                     }
                 }
-                // What is written whole needs its own place.
+                // A whole write needs a known place.
                 assert!(known || !plan.whole, "{name} {plan:?}");
             }
         }

@@ -1,6 +1,6 @@
-//! PAT (parallel aggregated trees): an all_gather in which a block first goes to the rank half of all ranks away, and then to nearer and
-//! nearer ones; a reduce_scatter is the same backwards. Any number of ranks, ⌈log2 n⌉ hops, and most bytes go to neighbours: for small
-//! and middling blocks among many ranks where near ranks have the shorter way.
+//! PAT (parallel aggregated trees): an all_gather in which a block first goes to the rank half of all ranks away, and then to nearer
+//! ones; a reduce_scatter is the same backwards. It takes any number of ranks and ⌈log2 n⌉ hops, and sends most bytes to neighbours. It
+//! suits small and medium blocks among many ranks where near ranks have the faster path.
 //!
 //! Sylvain Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv:2506.20252, 2025; NCCL has it since
 //! version 2.23. It is Bruck's all_gather with its hops in the opposite order.
@@ -11,8 +11,7 @@
 //! farthest away was not in it, so that this one stays the last.
 //!
 //! Where a message holds one block or a part of one, an all_gather needs no scratch; a reduce_scatter has its sums there, half of the
-//! blocks of a chunk. In the paper, where slots are what limits an operation, parts of the tree follow one another for that; here chunks
-//! do.
+//! blocks of a chunk. In the paper, slots limit an operation, so that parts of the tree follow one another; here chunks do.
 
 use std::ops::Range;
 
@@ -49,7 +48,7 @@ struct Hop {
     start: usize,
     /// The first position of those that come.
     land: usize,
-    /// How many there are of either.
+    /// The number of blocks that are sent, and the number that come.
     blocks: usize,
 }
 
@@ -162,7 +161,7 @@ impl Blocked {
         self.ranks.div_ceil(2)
     }
 
-    /// Whether messages of several blocks are put together in scratch.
+    /// True if messages of several blocks are assembled in scratch.
     const fn packs(&self) -> bool {
         self.most > 1 && self.ranks > 2
     }
@@ -216,7 +215,7 @@ impl Blocked {
     }
 }
 
-/// Far ranks first.
+/// The all_gather, which sends to far ranks first.
 struct AllGather(Blocked);
 
 impl AllGather {
@@ -226,7 +225,7 @@ impl AllGather {
         if blocked.packs() {
             for message in blocked.messages(last) {
                 turns.push(Move::Send(message));
-                // While the first message is on its way.
+                // Blocks are copied while the first message is on its way.
                 let waits = if message.first == 0 { blocked.kept() } else { 0 };
                 turns.extend((0..waits).map(Move::Copy));
                 turns.extend((0..message.len).map(|nth| Move::Arrive(message, nth)));
@@ -282,7 +281,7 @@ impl AllGather {
 
 impl Pattern for AllGather {
     fn shape(&self) -> Shape {
-        // Empty spans want it, too.
+        // Empty spans need scratch, too.
         self.0.shape(if self.0.packs() { self.0.offsets[self.0.kept()].max(1) } else { 0 })
     }
 
@@ -322,7 +321,8 @@ impl Pattern for AllGather {
     }
 }
 
-/// Near ranks first: hops, and what is sent and comes, are those of an all_gather in reverse.
+/// The reduce_scatter, which sends to near ranks first: its hops are those of the all_gather in reverse, with sent and received
+/// blocks exchanged.
 struct ReduceScatter(Blocked);
 
 impl ReduceScatter {
@@ -376,7 +376,7 @@ impl Pattern for ReduceScatter {
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        // Messages of this lane's chunk before may still be read from scratch.
+        // Messages of this lane's previous chunk may still be read from scratch.
         if turn == 0 && chunk >= self.0.lanes && self.0.ranks > 2 {
             steps.push(Step::Settle);
         }

@@ -100,7 +100,7 @@ struct AllReduce {
 impl AllReduce {
     fn new(job: &Job<'_>) -> Self {
         let rounds = partition::rounds(job.count, job.ranks, job.chunk);
-        // Only where no piece is empty.
+        // No piece may be empty, because no write may be.
         let direct = job.direct && job.count / rounds >= job.ranks;
         Self { ring: Ring::of(job), count: job.count, rounds, direct }
     }
@@ -145,7 +145,8 @@ impl Pattern for AllReduce {
     }
 }
 
-/// A collective with one block for each rank, all cut into equally many chunks; or a broadcast, whose only block all ranks have.
+/// A collective with one block for each rank, all cut into the same number of chunks; or a broadcast, whose only block all ranks
+/// have.
 struct Blocks {
     ring: Ring,
     collective: Collective,
@@ -173,7 +174,7 @@ impl Blocks {
         Self { ring: Ring::of(job), collective, root, blocks, count, chunks, direct_from }
     }
 
-    /// Whether this chunk's messages are writes. Those of the first chunk of each lane go through slots.
+    /// True if this chunk is written into outputs. The first chunk of each lane goes through slots.
     fn direct(&self, chunk: usize) -> bool {
         self.direct_from.is_some_and(|first| chunk >= first)
     }

@@ -1,5 +1,5 @@
-//! The shown forms of direct and two-shot: ranks that share memory show their elements and read those of the others. There is no message
-//! and no copy but that into the output, unless the engine copies what is shown to a slot.
+//! The shown forms of direct and two-shot: ranks that share memory show their elements and read those of the others. There is no
+//! message, and no copy except into the output, unless the engine copies what is shown to a slot.
 //!
 //! Direct shows each rank's elements once, and each rank reduces or copies those that are for it. Two-shot shows the input, reduces
 //! one part of it on each rank, and shows the results. Both work in chunks, of which a rank shows at most [`Job::chunk`] elements.
@@ -30,7 +30,7 @@ struct Shows {
     chunk: usize,
     chunks: usize,
     two_shot: bool,
-    /// Whether some elements are read in place, so that ranks wait at the end until these have been read.
+    /// If true, some elements are read in place, and ranks wait at the end until these have been read.
     settles: bool,
 }
 
@@ -82,7 +82,7 @@ impl Shows {
         wrapped(self.rank + distance, self.ranks)
     }
 
-    /// Whether one rank has elements for another, or tells it that it has come to a barrier.
+    /// True if one rank has elements for another, or tells it that it has come to a barrier.
     fn speaks(&self, from: Rank, to: Rank) -> bool {
         match self.collective {
             Collective::Broadcast | Collective::Scatter => from == self.root,
@@ -115,7 +115,7 @@ impl Shows {
         Span { offset: at, ..Span::landed(from, len) }
     }
 
-    /// What this rank has of another, or of itself, for a block of its output.
+    /// Copies what another rank, or this one, has for a block of this rank's output.
     fn keep(&self, chunk: usize, from: Rank, steps: &mut Steps) {
         let whole = matches!(self.collective, Collective::Broadcast | Collective::Barrier);
         if !self.speaks(from, self.rank)
@@ -173,7 +173,8 @@ impl Shows {
 }
 
 impl Pattern for Shows {
-    /// A turn to show the own elements, one to view those of each other rank, one for each rank to reduce or copy, and one to settle.
+    /// A turn to show this rank's elements, one to view those of each other rank, one for each rank to reduce or copy, and one to
+    /// settle.
     fn shape(&self) -> Shape {
         let shows = self.chunk.saturating_mul(self.blocks());
         Shape { chunks: self.chunks, turns: 2 * self.ranks + 1, shows: Some(shows), ..Shape::default() }

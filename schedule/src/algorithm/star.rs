@@ -103,8 +103,8 @@ impl Star {
         Self { collective, rank, ranks, count, ordered: ordered && collective.reduces(), up, down }
     }
 
-    /// Whether each message's result is sent back by itself, so that messages can use several lanes. That is so if there are no blocks;
-    /// otherwise the hub takes all messages before it sends one back.
+    /// True if the hub sends each message's result back separately, so that messages can use several lanes. If there are blocks, it
+    /// takes all messages before it sends one back.
     fn separate(&self) -> bool {
         !self.collective.has_blocks()
     }

@@ -53,7 +53,7 @@ const fn plan(collective: Collective, hops: fn(usize) -> usize) -> Plan {
     Plan { split: Split::Two, ..Plan::new(collective, TwoTrees::schedule, hops) }
 }
 
-/// How many halves there are.
+/// The number of halves.
 const HALVES: usize = 2;
 
 /// This rank's neighbours in one tree.
@@ -97,13 +97,13 @@ const fn below(position: usize, last: usize) -> (Option<usize>, Option<usize>) {
 struct TwoTrees {
     count: usize,
     rounds: usize,
-    /// Whether rounds go up, and down.
+    /// The directions in which rounds go: up, and down.
     ways: (bool, bool),
     /// If rounds are written into outputs: those from this one on, which are not the first of their lanes.
     direct_from: Option<usize>,
     /// How many rounds, on all lanes together, go up before the first comes down.
     delay: usize,
-    /// In both trees; first where it is a leaf. The first one never has two children.
+    /// Its seats in both trees. In the first one it is a leaf or has one child.
     seats: [Seat; 2],
 }
 
@@ -119,7 +119,7 @@ impl TwoTrees {
         let lanes = job.lanes.min(rounds);
         let ways = (job.collective != Collective::Broadcast, job.collective != Collective::Reduce);
         let turns = (2 * doublings(job.ranks)).div_ceil(lanes).min((rounds - 1) / lanes);
-        // A rank that sends up takes messages of ranks that never write to it. Only where no half is empty.
+        // A rank that sends up takes messages of ranks that never write to it. No half may be empty, because no write may be.
         let writes = job.direct && !ways.0 && rounds > lanes && job.count / rounds >= HALVES;
         Self {
             count: job.count,
@@ -159,7 +159,7 @@ impl TwoTrees {
         }
     }
 
-    /// The second child's, if there is one.
+    /// Gathers what the second child has, if there is one.
     fn rest_up(&self, round: usize, seat: &Seat, steps: &mut Steps) {
         let ([Some(first), Some(second)], Some(parent)) = (seat.children, seat.parent) else { return };
         let len = self.range(round, seat).len();
@@ -263,7 +263,7 @@ fn seats(job: &Job<'_>) -> [Seat; 2] {
 mod tests {
     use super::*;
 
-    /// Everyone's seats in the first and in the second tree.
+    /// The seats of all ranks in the first and in the second tree.
     fn trees(ranks: usize, root: Rank) -> [Vec<Seat>; 2] {
         let job = |rank| Job { root, ..Job::new(Collective::AllReduce, rank, ranks, 1) };
         let seat_in = |half, rank| {

@@ -39,14 +39,14 @@ struct TwoShot {
     count: usize,
     rounds: usize,
     direct: bool,
-    /// Whether all contributions are reduced at once, in the order of ranks ([`Job::ordered`]).
+    /// If true, all contributions are reduced at once, in the order of ranks ([`Job::ordered`]).
     ordered: bool,
 }
 
 impl TwoShot {
     fn new(job: &Job<'_>) -> Self {
         let rounds = partition::rounds(job.count, job.ranks, job.chunk);
-        // Only where no piece is empty.
+        // No piece may be empty, because no write may be.
         let direct = job.direct && job.count / rounds >= job.ranks;
         Self { rank: job.rank, ranks: job.ranks, count: job.count, rounds, direct, ordered: job.ordered }
     }
@@ -64,8 +64,8 @@ impl TwoShot {
 
 impl Pattern for TwoShot {
     fn shape(&self) -> Shape {
-        // Send the pieces of the others, reduce the own one, (if reduced in order:) free its slots, send it to the others, receive
-        // theirs: n-1 turns each.
+        // Send the pieces of the others, reduce this rank's piece, free its slots (if it is reduced in order), send it to the
+        // others, receive theirs: n-1 turns each.
         let phases = if self.ordered { 5 } else { 4 };
         Shape {
             chunks: self.rounds,

@@ -11,7 +11,7 @@ pub(super) struct Cell {
     pub(super) element: usize,
     /// Bit r is set if rank r's contribution is in.
     pub(super) ranks: u64,
-    /// Whether the last contribution was marked as such.
+    /// If true, the last contribution was marked as such.
     pub(super) done: bool,
     /// A hash of the tree of reductions that made it. The sides of `⊕` do not matter, because it commutes.
     pub(super) order: u64,
@@ -68,7 +68,6 @@ pub(super) fn everyone(ranks: usize) -> u64 {
     u64::MAX >> (64 - ranks)
 }
 
-/// Whether two ranges of one area have an element in common.
 pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start < other.end && other.start < one.end
 }
@@ -99,7 +98,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// The part of an area of the rank's own memory; `None` of another.
+    /// The part of an area of the rank's own memory; `None` for another area.
     pub(super) const fn of(area: Area) -> Option<Self> {
         match area {
             Area::Main => Some(Self::Main),
@@ -172,7 +171,7 @@ impl Memory {
             }
         }
         if aside {
-            // Nobody may read the place of the own block where the others lie.
+            // No rank may read its own block among the others that were put aside.
             memory.main.copy_from_slice(&memory.apart);
             memory.apart[job.input_blocks().of(rank)].fill(Cell::UNDEFINED);
         }
@@ -220,7 +219,7 @@ impl Memory {
         mine.iter().zip(theirs).position(|(mine, theirs)| mine.order != theirs.order)
     }
 
-    /// Whether the output is what the collective promises.
+    /// Checks that the output is what the collective promises.
     pub(super) fn judge(&self, setup: &Setup<'_>, rank: Rank) -> Result<(), Fault> {
         let job = setup.job_of(rank);
         let output = &self.main[self.output.base..][..self.output.len];

@@ -14,9 +14,9 @@
 //! - every element is reduced with every rank's contribution exactly once, and the last contribution is marked as such; outputs
 //!   are complete and right; each rank of a barrier has heard of all others;
 //! - all ranks reduce each element of an all_reduce in the same order, so that all get the same bits;
-//! - of what ranks show, nothing is read before it is shown, nothing is written over before all have read it, and nobody reads it when
-//!   its rank has ended. This holds for every order of events: each read and write is compared with all that is not known to have
-//!   happened before it or to happen after it (vector clocks; Friedemann Mattern, "Virtual Time and Global States of Distributed
+//! - of what ranks show, nothing is read before it is shown, nothing is overwritten before all have read it, and no rank reads it
+//!   after its owner has ended. This holds for every order of events: each read and write is compared with all that is not known to
+//!   have happened before it or to happen after it (vector clocks; Friedemann Mattern, "Virtual Time and Global States of Distributed
 //!   Systems", 1989);
 //! - the schedules end, unless a rank has died; then the outputs of those that end are right;
 //! - [`Schedule::sources`] names exactly the ranks from which messages are taken.
@@ -44,8 +44,8 @@ pub struct Setup<'a> {
     pub uneven: Option<&'a [Uneven<'a>]>,
     /// The number of slots of each flow.
     pub depth: usize,
-    /// Whether input and output share memory. The input lies at the beginning of the output, or, if it is one block and the
-    /// output has many, at the rank's block; if the output is one block and the input has many, the output lies in the input.
+    /// If true, input and output share memory. The input lies at the beginning of the output, or, if it is one block and the output
+    /// has many, at the rank's block; if the output is one block and the input has many, the output lies in the input.
     pub in_place: bool,
     /// The ranks into whose outputs others may write: bit r for rank r. A write to another rank goes through a slot, as in the
     /// engine. If the job is [shown](Job::shown): the ranks whose elements are read in place; what others show is copied to slots. In a
@@ -76,18 +76,18 @@ impl<'a> Setup<'a> {
         Job { rank, count, uneven, shown, ..self.job }
     }
 
-    /// Whether ranks of the host whose first rank this is show each other elements.
+    /// True if the ranks of the host whose first rank is `first` show each other elements.
     fn shows(&self, first: Rank) -> bool {
         self.writable >> first & 1 == 1
     }
 
-    /// Whether others may write into this rank's output.
+    /// True if others may write into this rank's output.
     fn writable(&self, rank: Rank) -> bool {
         let needed = self.in_place && self.job.collective.exchanges() && !self.puts_aside();
         self.writable >> rank & 1 == 1 && !needed
     }
 
-    /// Whether inputs lie in outputs where others write, so that the engine puts them aside first, except a rank's own block.
+    /// True if inputs lie in outputs where others write. The engine puts such inputs aside first, except a rank's own block.
     fn puts_aside(&self) -> bool {
         let Job { direct, long, .. } = self.job;
         self.in_place && self.job.collective.exchanges() && direct && long && self.uneven.is_none()
@@ -117,7 +117,7 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank}, lane {lane}, step {step}: {fault}")]
 pub struct Violation {
-    /// Whose schedule.
+    /// The rank whose schedule it is.
     pub rank: Rank,
     /// Its lane; 0 if the fault concerns all lanes.
     pub lane: usize,

@@ -1,5 +1,5 @@
-//! The checker's rules of what ranks show: when they may show and view, and that no two ranks use an element at the same time of which
-//! one writes it.
+//! The checker's rules of what ranks show: when they may show and view, and that two ranks use an element at the same time only if
+//! both read it.
 
 use std::ops::Range;
 
@@ -12,14 +12,14 @@ use super::{
 use crate::{Place, Rank, Shown, Span, Step};
 
 impl Checker<'_> {
-    /// Whether others read a rank's elements in place. Scratch always is.
+    /// True if others read a rank's elements in place. Scratch is always read in place.
     fn in_place(&self, rank: Rank) -> bool {
         let inside = self.shows.as_ref().is_some_and(|shows| shows.inside);
         inside
             || self.setup.job.shown == Some(crate::Showing::InPlace) && self.setup.writable >> rank & 1 == 1
     }
 
-    /// Whether a rank may show elements there.
+    /// True if a rank may show these elements.
     fn may_be_shown(&self, span: &Span) -> bool {
         match self.shows.as_ref().is_some_and(|shows| shows.inside) {
             true => span.place == Place::Scratch || span.len == 0,
@@ -191,7 +191,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks that all ranks have had as many rounds, and that nobody reads the elements of a rank that has ended.
+    /// Checks that all ranks have had the same number of rounds, and that no rank reads the elements of one that has ended.
     pub(super) fn judge_shows(&self) -> Result<(), Violation> {
         let Some(shows) = &self.shows else { return Ok(()) };
         for rank in 0..self.ranks {

@@ -20,14 +20,14 @@ pub(super) struct Checker<'a> {
     pub(super) ranks: usize,
     pub(super) width: usize,
     limit: usize,
-    /// Whether the schedules say that they write into outputs.
+    /// If true, the schedules say that they write into outputs.
     pub(super) direct: bool,
     schedules: Vec<Box<dyn Schedule>>,
     /// Indexed by rank and lane.
     pub(super) lanes: Vec<Lane>,
     /// Indexed by sender, receiver and lane.
     pub(super) flows: Vec<Flow>,
-    /// Indexed alike.
+    /// Indexed by sender, receiver and lane.
     pub(super) writes: Vec<Writes>,
     /// For each rank, the elements of its output that are being written and were not awaited, and the writer.
     pub(super) exposed: Vec<Vec<(Rank, Range<usize>)>>,
@@ -48,7 +48,7 @@ pub(super) struct Checker<'a> {
     right: Vec<Cell>,
 }
 
-/// Whether a step was executed; if not, it must wait.
+/// True if a step was executed; false if it must wait.
 type Outcome = Result<bool, Fault>;
 
 impl<'a> Checker<'a> {
@@ -157,7 +157,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Whether a step need not wait.
+    /// True if a step need not wait.
     fn ready(&self, rank: Rank, lane: usize, step: &Step) -> bool {
         match *step {
             Step::Write { to, .. } if self.setup.writable(to) => {

@@ -16,7 +16,7 @@ pub(super) const SLOTS: usize = 2;
 pub(super) struct Shows {
     /// For each rank, the ranks with which it shares memory and itself, as bits: those of its host.
     near: Vec<u64>,
-    /// Whether there are several such groups, of which each shows scratch.
+    /// If true, there are several such groups, and each shows scratch.
     pub(super) inside: bool,
     /// For each rank, the latest known step of every rank.
     pub(super) clocks: Vec<Vec<u64>>,
@@ -71,7 +71,7 @@ impl Shows {
         }
     }
 
-    /// Whether two ranks share memory.
+    /// True if two ranks share memory.
     pub(super) fn share(&self, rank: Rank, other: Rank) -> bool {
         self.near[rank] >> other & 1 == 1
     }
@@ -82,17 +82,17 @@ impl Shows {
         (0..self.near.len()).filter(move |other| near >> other & 1 == 1)
     }
 
-    /// Whether all other ranks have begun the round before the next one of this rank.
+    /// True if all other ranks have begun the round before the next one of this rank.
     pub(super) fn may_show(&self, rank: Rank) -> bool {
         self.sharers(rank).all(|other| self.rounds[other].len() >= self.rounds[rank].len())
     }
 
-    /// Whether a rank has begun the present round of another.
+    /// True if `from` has begun the round in which `rank` is.
     pub(super) fn has_shown(&self, rank: Rank, from: Rank) -> bool {
         self.rounds[from].len() >= self.rounds[rank].len()
     }
 
-    /// Whether all ranks have come to their [`Step::Settle`]. Where messages go between hosts, that concerns puts alone.
+    /// True if all ranks have come to their [`Step::Settle`]. Where messages go between hosts, that step waits for puts alone.
     pub(super) fn all_settled(&self) -> bool {
         self.inside || self.settled.iter().all(Option::is_some)
     }

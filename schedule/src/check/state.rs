@@ -12,7 +12,7 @@ pub(super) struct Lane {
     pub(super) waits: Option<Step>,
     /// Steps that come before the schedule's next, the last one first.
     pub(super) before: Vec<Step>,
-    /// Whether it is on the agenda.
+    /// If true, it is on the agenda.
     pub(super) listed: bool,
     pub(super) ended: bool,
     pub(super) steps: usize,
@@ -61,7 +61,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Whether a message has arrived that was not taken yet, and is the next.
+    /// True if the next message has arrived and was not taken yet.
     pub(super) fn next_has_arrived(&self) -> bool {
         self.slots.iter().any(|slot| slot.arrived == Some(self.taken))
     }
@@ -130,7 +130,7 @@ pub(super) struct Open {
 }
 
 impl Writes {
-    /// Whether another may be sent if at most `depth` may be open.
+    /// True if another write may be sent, of which at most `depth` may be open.
     pub(super) fn has_room(&self, depth: usize) -> bool {
         self.open.len() < depth
     }

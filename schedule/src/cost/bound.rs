@@ -7,15 +7,14 @@ use crate::Collective;
 
 /// The least time (s) that any algorithm needs for a collective of `bytes` bytes (the whole vector of an all_reduce, a reduce or a
 /// broadcast, one rank's block otherwise) among `ranks` ranks. It is the greatest of
-/// - the time to tell everybody, or to hear from everybody: ⌈log2 n⌉ hops where a rank is busy with a message until it has
-///   arrived (Ernie Chan, Marcel Heimlich, Avi Purkayastha and Robert van de Geijn, "Collective communication: theory,
-///   practice, and experience", Concurrency and Computation 19(13), 2007), and less where, as here, it may send the
-///   next one meanwhile (Richard Karp, Abhijit Sahay, Eunice Santos and Klaus Erik Schauser, "Optimal broadcast and
-///   summation in the LogP model", SPAA 1993);
+/// - the time to reach all ranks, or to hear from all: ⌈log2 n⌉ hops where a rank is busy with a message until it has arrived
+///   (Ernie Chan, Marcel Heimlich, Avi Purkayastha and Robert van de Geijn, "Collective communication: theory, practice, and
+///   experience", Concurrency and Computation 19(13), 2007), and less where, as here, it may send the next one meanwhile (Richard
+///   Karp, Abhijit Sahay, Eunice Santos and Klaus Erik Schauser, "Optimal broadcast and summation in the LogP model", SPAA 1993);
 /// - one hop, and the bytes that go at least through the port of the busiest rank and its path inside the host or, between
 ///   hosts, through the ports of the busiest host, whose ranks count as one (Chan et al., table 1; for an all_reduce also
 ///   Pitch Patarasuk and Xin Yuan, 2009: 2(n-1)/n of the vector);
-/// - the processor time of an average rank for taking, putting and reducing as many bytes.
+/// - the processor time of an average rank for taking, putting and reducing these bytes.
 #[must_use]
 pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &Fabric) -> f64 {
     if ranks < 2 {
@@ -52,7 +51,7 @@ pub fn lower_bound(collective: Collective, ranks: usize, bytes: usize, fabric: &
     let hop = least(|path| path.send_overhead + path.latency + path.receive_overhead);
     // A rank may use its port and the path inside at once.
     let together: f64 = used.iter().filter(|(_, used)| *used).map(|(path, _)| path.bandwidth).sum();
-    // Hearing from everybody is telling everybody in reverse.
+    // Hearing from all ranks is reaching them in reverse.
     let (tells, hears) = match collective {
         Collective::Broadcast | Collective::Scatter => (true, false),
         Collective::Reduce | Collective::Gather => (false, true),

@@ -53,8 +53,7 @@ pub struct Fabric {
     pub reduction: f64,
     /// The bytes that a processor copies (B/s).
     pub copy: f64,
-    /// Whether registering memory costs next to nothing, so that every rank lets others write into its output
-    /// ([`crate::Job::long`]).
+    /// If true, registering memory costs next to nothing, and every rank lets others write into its output ([`crate::Job::long`]).
     pub cheap_registration: bool,
     /// The most ranks of a host. Consecutive ranks share a host.
     pub ranks_per_host: usize,
@@ -159,7 +158,7 @@ impl Fabric {
         kind: Kind::Efa,
         between: Path {
             // About 15 µs from one host's program to another's, as Amazon gave for the first generation (c5n); later
-            // ones are somewhat faster. Not measured by us.
+            // ones are somewhat faster. Not measured here.
             latency: 15e-6,
             // Descriptors are longer than InfiniBand's, and libfabric's provider orders and matches in software. A guess.
             send_overhead: 0.5e-6,
@@ -203,8 +202,7 @@ impl Fabric {
     pub const TCP_1G: Self = Self {
         name: "tcp-1g",
         summary: "TCP over Ethernet of 1 Gbit/s, a port for every host",
-        // Half of the 50 µs or so of a round trip between programs through one switch (netperf's TCP_RR). Not measured by
-        // us.
+        // Half of the 50 µs or so of a round trip between programs through one switch (netperf's TCP_RR). Not measured here.
         between: ethernet(1e9, 20e-6),
         inside: Some(SHARED),
         ports: 1,
@@ -219,7 +217,7 @@ impl Fabric {
     pub const TCP_10G: Self = Self {
         name: "tcp-10g",
         summary: "TCP over Ethernet of 10 Gbit/s, a port for every host",
-        // A round trip of 30 µs or so, of which the system calls are in the overheads. Not measured by us.
+        // A round trip of 30 µs or so, of which the system calls are in the overheads. Not measured here.
         between: ethernet(10e9, 10e-6),
         ..Self::TCP_1G
     };
@@ -340,7 +338,7 @@ impl Fabric {
         }
     }
 
-    /// Whether no two of `ranks` ranks share a port.
+    /// True if no two of `ranks` ranks share a port.
     pub(crate) fn has_port_each(&self, ranks: usize) -> bool {
         self.ports >= self.ranks_per_host.min(ranks)
     }

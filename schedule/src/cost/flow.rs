@@ -27,7 +27,7 @@ pub(super) struct Flow {
     arrivals: VecDeque<f64>,
     /// For each message that is taken and not freed, the time until which puts read it.
     held: VecDeque<f64>,
-    /// Whether the sender or the receiver waits for an event whose time is not known yet.
+    /// True while the sender, or the receiver, waits for an event whose time is not known yet.
     pub sender_waits: bool,
     pub receiver_waits: bool,
 }

@@ -1,5 +1,5 @@
 //! The cost model: simulates schedules on a [`Fabric`], which a few numbers describe, and predicts their time ([`Cost`]).
-//! [`price`](crate::price::price) is the way in; [`lower_bound`] is the least time of any algorithm.
+//! [`price`](crate::price::price) is its entry point; [`lower_bound`] is the least time of any algorithm.
 //!
 //! The model simulates the same schedules that are checked and executed. Each rank is one thread. It works through its lanes as
 //! the engine does: first all puts and takes that are possible, then a slice of at most 64 KiB of reductions and copies. This work
@@ -89,7 +89,7 @@ pub struct Cost {
     pub memory: usize,
     /// Steps that were simulated, of all simulated ranks together.
     pub steps: u64,
-    /// Whether two smaller counts were simulated and the cost was extrapolated.
+    /// If true, two smaller counts were simulated and the cost was extrapolated.
     pub extrapolated: bool,
 }
 
@@ -111,7 +111,7 @@ pub enum Unpriced {
     /// A message to or from a rank that does not exist, or itself.
     #[error("the schedules are invalid: rank {rank} has a message to or from rank {peer}")]
     Peer {
-        /// Whose schedule.
+        /// The rank whose schedule it is.
         rank: Rank,
         /// The rank that it names.
         peer: Rank,

@@ -26,7 +26,7 @@ pub(super) struct Ports<'a> {
     /// The ports to other hosts, then one of each rank inside its host, from index `inside` on.
     ports: Vec<Port>,
     inside: usize,
-    /// Whether only one rank is simulated, which stands for others on its host.
+    /// If true, only one rank is simulated, which stands for others on its host.
     alone_inside: bool,
 }
 

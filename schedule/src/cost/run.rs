@@ -505,7 +505,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// The flow between a rank, which has this end of it, and a peer. If one rank stands for all, the flow from a peer to it is its own
-    /// flow to the rank that is to it as it is to the peer.
+    /// flow to the rank of which it is that peer.
     fn flow(&mut self, actor: usize, lane: usize, end: End, peer: Rank, way: Way) -> Result<usize, Unpriced> {
         if let Some((last, last_way, flow)) = self.actors[actor].lanes[lane].last[end as usize]
             && (last, last_way) == (peer, way)

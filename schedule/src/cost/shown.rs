@@ -29,7 +29,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Whether one rank sees what another shows.
+    /// True if one rank sees what another shows.
     fn share(&self, actor: usize, other: usize) -> bool {
         actor != other && self.ports.same_host(actor, other)
     }

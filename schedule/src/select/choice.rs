@@ -65,7 +65,7 @@ impl Choice {
     }
 }
 
-/// Whether a collective of `bytes` bytes ([`Job::count`](crate::Job::count) elements) in chunks of at most `chunk_bytes` writes
+/// True if a collective of `bytes` bytes ([`Job::count`](crate::Job::count) elements) in chunks of at most `chunk_bytes` writes
 /// results into outputs: from eight chunks on if it reduces, from two otherwise. A shorter message is still in the caches when it is
 /// copied, and a copy costs less than a clear to send (docs/decisions/004-receiver-decides-writes.md). If registration is not cheap,
 /// only registered outputs are written, by a NIC without a processor: from two chunks on if it reduces, from one otherwise

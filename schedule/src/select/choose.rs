@@ -64,7 +64,8 @@ pub struct Chooser {
 }
 
 impl Chooser {
-    /// For ranks at these places. `hosts` has the number of each rank's host, counted from 0. Both must be the same on all ranks.
+    /// Chooses for ranks at these places. `hosts` has the number of each rank's host, counted from 0. Both must be the same on all
+    /// ranks.
     #[must_use]
     pub fn new(topology: Topology, hosts: &[u32]) -> Self {
         let mut here = HashMap::new();
@@ -73,7 +74,7 @@ impl Chooser {
         Self::with(topology, Fabric::of(&topology, most), hosts.into())
     }
 
-    /// For `ranks` ranks on a fabric, with consecutive ranks on a host.
+    /// Chooses for `ranks` ranks on a fabric, with consecutive ranks on a host.
     #[must_use]
     pub fn on(fabric: &Fabric, ranks: usize) -> Self {
         let per_host = fabric.ranks_per_host.max(1);
@@ -110,7 +111,7 @@ impl Chooser {
     /// The sources that are asked in turn. Measurements inside one host do not hold between hosts.
     fn sources(&self) -> &'static [Source] {
         let Topology { ranks, hosts, .. } = self.topology;
-        // Looks at the hosts of all ranks, and this may be asked in every call.
+        // This looks at the hosts of all ranks, so that a call asks it only if it must.
         let levels = || self.spread().has_levels(ranks);
         let port_each = self.fabric.kind == Kind::Rdma && self.fabric.has_port_each(ranks);
         let shares = self.topology.network.kind == Kind::SharedMemory;
@@ -188,8 +189,8 @@ impl Chooser {
         })
     }
 
-    /// Why the choice, if all algorithms are allowed, is not this one, although a prediction takes it for faster: half a sentence. `None`
-    /// if it is the choice, or cannot do the collective.
+    /// Half a sentence that says why this algorithm is not the choice if all are allowed, although a prediction says that it is faster.
+    /// `None` if it is the choice, or cannot do the collective.
     #[must_use]
     pub fn why_not(&self, collective: Collective, bytes: usize, other: &Algorithm) -> Option<String> {
         let choice = self.choose(collective, bytes, |_| true)?.algorithm;
@@ -236,7 +237,7 @@ impl Chooser {
         Arc::clone(priced.entry((collective, class)).or_insert_with(|| price(class).into()))
     }
 
-    /// The algorithm of two levels that the cost model chooses among fewer ranks, with which it can be asked.
+    /// The algorithm of two levels that the cost model chooses among so few ranks that a call can wait for it.
     fn levels(
         &self,
         collective: Collective,
@@ -251,8 +252,8 @@ impl Chooser {
         fastest.plan(collective).is_some_and(|plan| plan.flat.is_some()).then_some(*fastest)
     }
 
-    /// As many hosts, and as many ranks on each, as the cost model can be asked for, with consecutive ranks on a host: algorithms of two
-    /// levels gain the least there.
+    /// As many hosts, and as many ranks on each, as the cost model simulates for a call. Consecutive ranks are on a host, because
+    /// algorithms of two levels gain the least there.
     fn fewer(&self) -> (Topology, Fabric, Vec<u32>) {
         let each = self.fabric.ranks_per_host.clamp(1, FEW);
         let hosts = self.topology.hosts.min(model::MOST_RANKS / each);
@@ -279,7 +280,7 @@ impl Chooser {
         let order = self.order(collective, bytes, |class| {
             model::order(collective, &self.topology, &self.fabric, &self.hosts, class)
         });
-        // Where there are no two levels, those of two levels alone may be allowed.
+        // If there is one level, the user may allow only algorithms of two levels, which the order leaves out.
         order.iter().map(|(algorithm, _)| *algorithm).find(|algorithm| allowed(algorithm)).or(Some(first))
     }
 

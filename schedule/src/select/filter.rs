@@ -80,7 +80,7 @@ impl Selection {
         Ok(selection)
     }
 
-    /// Whether an algorithm is allowed for a collective.
+    /// True if the user allows this algorithm for this collective.
     #[must_use]
     pub fn allows(&self, collective: Collective, algorithm: &Algorithm) -> bool {
         let place = ALGORITHMS.iter().position(|other| other.code == algorithm.code);

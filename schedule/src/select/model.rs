@@ -50,8 +50,8 @@ pub(super) fn shape(
 
 /// The algorithms that can do a collective of this class of sizes, the fastest first, with their times (s). Among many ranks, the
 /// algorithms in which a rank receives from all others come last, because their windows take much memory; so do those without a price.
-/// An algorithm of two levels, or for near ranks, comes before the others if it saves 5 % of the time or more; where there are no two
-/// levels, one of two is not among them.
+/// An algorithm of two levels, or for near ranks, comes before the others if it saves 5 % of the time or more; if there is one level,
+/// algorithms of two levels are left out.
 pub(super) fn order(
     collective: Collective,
     topology: &Topology,

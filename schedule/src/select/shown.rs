@@ -15,7 +15,7 @@ pub const SLOT_BYTES: usize = 1 << 20;
 /// The least bytes of a rank that are read in place.
 const IN_PLACE_FROM: usize = 1 << 10;
 
-/// The most bytes of plain memory that a rank copies to its slots to be read there: between 2 ranks (but for all_gather), in a
+/// The most bytes of plain memory that a rank copies to its slots to be read there: between 2 ranks (except all_gather), in a
 /// reduce_scatter of ranks with a core each, and where a rank has a block for each other one. Messages are faster beyond, by up to 1.4
 /// between 2 ranks and in a reduce_scatter of 16, since they put bytes while others are reduced or copied. Other calls gain at every
 /// size, up to 2.2 times.

@@ -64,7 +64,7 @@ pub struct Row {
     pub ranks: Ranks,
     /// The most bytes; `usize::MAX` for any number.
     pub bytes: usize,
-    /// Whether `bytes` is multiplied by the number of ranks.
+    /// If true, `bytes` is multiplied by the number of ranks.
     pub each: bool,
     /// The chosen algorithm.
     pub algorithm: &'static Algorithm,
@@ -89,7 +89,7 @@ impl Row {
         Choice::cut(self.algorithm, self.collective, ranks, bytes, self.chunk, self.lanes)
     }
 
-    /// Whether it applies to this number of ranks.
+    /// True if the row applies to this number of ranks.
     #[cfg(test)]
     pub(super) const fn is_for(&self, ranks: usize) -> bool {
         self.ranks.fit(ranks)

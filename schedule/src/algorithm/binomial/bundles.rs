@@ -47,27 +47,27 @@ impl Bundles {
         }
     }
 
-    /// The number of bundles in the subtree, including this place's own.
+    /// The number of bundles in the subtree, including this place's bundle.
     pub(super) fn bundles(&self) -> usize {
         self.subtree().div_ceil(1 << self.level)
     }
 
-    /// The number of places of the subtree that are in the own bundle.
+    /// The number of places of the subtree that are in this place's bundle.
     pub(super) fn own(&self) -> usize {
         self.subtree().min(1 << self.level)
     }
 
-    /// The number of children in the own bundle, which are the first ones.
+    /// The number of children in this place's bundle, which are the first ones.
     pub(super) fn near(&self) -> usize {
         self.tree.children.min(self.level)
     }
 
-    /// The subtree of a child in the own bundle: its distance from this place, and its number of places.
+    /// The subtree of a child in this place's bundle: its distance from this place, and its number of places.
     pub(super) fn child(&self, index: usize) -> (usize, usize) {
         (1 << index, self.places(1 << index, 1 << index))
     }
 
-    /// A bundle of the subtree other than the own one: its distance from this place, and its number of places.
+    /// A bundle of the subtree other than this place's: its distance from this place, and its number of places.
     pub(super) fn bundle(&self, index: usize) -> (usize, usize) {
         (index << self.level, self.places(index << self.level, 1 << self.level))
     }
@@ -77,7 +77,7 @@ impl Bundles {
         self.tree.child(self.level + index.ilog2() as usize)
     }
 
-    /// The bundle of a child that is not in the own one.
+    /// The bundle of a child that is not in this place's.
     pub(super) fn first_of(&self, child: usize) -> usize {
         1 << (child - self.level)
     }
@@ -108,7 +108,7 @@ impl Bundles {
         (power / 2).max(self.tree.ranks - power).min(1 << self.level)
     }
 
-    /// The shape of a pattern with this many turns, and so much scratch, on this rank.
+    /// The shape of a pattern with this many turns, and this much scratch, on this rank.
     pub(super) fn shape(&self, turns: usize, scratch: usize) -> Shape {
         Shape { chunks: self.chunks, turns, max_message: self.longest(), direct: false, scratch, shows: None }
     }

@@ -34,7 +34,7 @@ impl Gather {
         steps.free(child);
     }
 
-    /// Copies the own block to the output, or sends it with those that are in scratch.
+    /// Copies this rank's block to the output, or sends it with those that are in scratch.
     fn own(&self, chunk: usize, steps: &mut Steps) {
         let slice = self.0.slice(chunk);
         let input = Span::input(slice.start, slice.len());
@@ -59,11 +59,11 @@ impl Gather {
 }
 
 impl Pattern for Gather {
-    /// A turn for the first message of each child, so that these are taken before anything is sent even where there
-    /// are more; one for the own bundle; and one for each other.
+    /// A turn for the first message of each child, so that these are taken before anything is sent even if there are more; one for
+    /// this place's bundle; and one for each other bundle.
     fn shape(&self) -> Shape {
         let Bundles { tree, count, .. } = &self.0;
-        // There is but one chunk if a bundle has several blocks; and some scratch, even if these are empty.
+        // There is one chunk if a bundle has several blocks, and scratch even if these are empty.
         let own = self.0.own();
         let scratch = if tree.place > 0 && own > 1 { (own * count).max(1) } else { 0 };
         self.0.shape(tree.children + self.0.bundles(), scratch)

@@ -29,7 +29,7 @@ const fn hops(ranks: usize) -> usize {
 /// A rank's neighbours in a tree.
 pub(super) struct Family {
     pub(super) parent: Option<Rank>,
-    /// The children, that with the smallest subtree first.
+    /// The children, the one with the smallest subtree first.
     pub(super) children: Vec<Rank>,
 }
 

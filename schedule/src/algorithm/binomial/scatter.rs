@@ -33,10 +33,9 @@ impl Scatter {
 }
 
 impl Pattern for Scatter {
-    /// A turn for each bundle, the own one included, one for each child that gets a part of that, and one for the own
-    /// block.
+    /// A turn for each bundle, including this place's, one for each child that gets a part of that, and one for this rank's block.
     fn shape(&self) -> Shape {
-        // As much as can wrap around the end of the root's input; some, even if that is empty.
+        // The elements that can wrap around the end of the root's input; at least one, even if these are empty.
         let Bundles { tree, chunks, .. } = &self.0;
         let wraps = tree.place == 0 && tree.root > 0 && *chunks == 1;
         let scratch = if wraps { self.0.longest().max(1) } else { 0 };

@@ -1,5 +1,5 @@
-//! Two levels: what ranks of a host can do among themselves they do there, so that less goes between hosts. The stages are other
-//! algorithms ([`compose`](super::compose)).
+//! Two levels: the ranks of a host first do what they can among themselves, so that fewer bytes go between hosts. The stages are
+//! other algorithms ([`compose`](super::compose)).
 //!
 //! `leader` is for small messages: the ranks of a host reduce to the first of them, the leaders do the collective among
 //! themselves, and hand the result to their hosts. `lanes` is for large ones: the ranks of a host reduce a piece of the vector each, do
@@ -55,7 +55,7 @@ fn schedule(job: &Job<'_>, lanes: bool) -> Box<dyn Schedule> {
     if !job.collective.has_blocks() {
         return Composed::schedule(job, Vector::new(job, lanes));
     }
-    // What a host has for all may be too much to address, even where what a rank has is not.
+    // The elements that a host has for all ranks may be too many to address, even if those of one rank are not.
     match Blocks::new(job, lanes) {
         Some(blocks) => Composed::schedule(job, blocks),
         None => exchange(1, job.collective).make(job),
@@ -97,7 +97,7 @@ impl Places {
     }
 }
 
-/// The most ranks that exchange blocks in one hop. More need fewer messages.
+/// The most ranks that exchange blocks in one hop. More ranks use an algorithm with fewer messages.
 const FEW: usize = 8;
 
 /// The plan by which ranks of a host, or with the same place, scatter or gather blocks, even or not.

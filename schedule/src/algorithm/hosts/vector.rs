@@ -18,7 +18,8 @@ pub(super) struct Vector {
     collective: Collective,
     count: usize,
     chunks: usize,
-    /// The number of pieces of a chunk, each of which goes between hosts by another rank of a host; `None` if all of it goes by the leader.
+    /// The number of pieces of a chunk, each of which another rank of the host sends between hosts; `None` if the leader sends all
+    /// of it.
     pieces: Option<usize>,
     max_message: usize,
     /// The ranks of this host, by place; and this rank's place.
@@ -32,7 +33,7 @@ pub(super) struct Vector {
 }
 
 impl Vector {
-    /// By as many ranks of each host as the smallest host has, or by a leader.
+    /// With as many pieces as the smallest host has ranks, or with a leader.
     pub(super) fn new(job: &Job<'_>, lanes: bool) -> Self {
         let &Job { collective, rank, root, count, chunk, .. } = job;
         let places = Places::of(job);
@@ -114,7 +115,7 @@ impl Vector {
             (_, None) => const { Plan::of(binomial::PLANS, Collective::Reduce) },
         };
         let data = if self.collective == Collective::Broadcast { At::OUTPUT } else { At::INPUT };
-        // Sums of the chunk before may still be read from scratch.
+        // Sums of the previous chunk may still be read from scratch.
         let settle = chunk.start > 0 && self.sum(chunk).place == Place::Scratch;
         Some(Stage { settle, ..self.within(plan, chunk, data.plus(chunk.start), self.sum(chunk)) })
     }

@@ -26,9 +26,9 @@ pub(super) struct Blocks {
     /// Elements of a block.
     count: usize,
     classes: usize,
-    /// Whether there is one class, whose carrier is the host's leader.
+    /// If true, there is one class, whose carrier is the host's leader.
     leader: bool,
-    /// Whether ranks of this host show each other their scratch.
+    /// If true, ranks of this host show each other their scratch.
     shown: bool,
     max_message: usize,
     /// The ranks of this host, by place; and this rank's place.
@@ -59,8 +59,8 @@ const fn members(ranks: usize, classes: usize, class: usize) -> usize {
 }
 
 impl Blocks {
-    /// By as many ranks of each host as the smallest host has, or by a leader. `None` if what a host has for all ranks is more than can be
-    /// addressed.
+    /// With as many carriers on each host as the smallest host has ranks, or with a leader. `None` if the elements that a host has
+    /// for all ranks cannot be addressed.
     pub(super) fn new(job: &Job<'_>, lanes: bool) -> Option<Self> {
         let &Job { collective, rank, ranks, root, count, chunk, .. } = job;
         let places = Places::of(job);
@@ -133,12 +133,12 @@ impl Blocks {
         self.totals[self.class()] * self.count
     }
 
-    /// Whether this rank is the only one of its class.
+    /// True if this rank is the only one of its class on this host.
     fn alone(&self) -> bool {
         self.mates.len() == 1
     }
 
-    /// Where a rank with all outputs has them in order.
+    /// The place where a rank that has all outputs keeps them in order.
     fn ordered(&self, place: At) -> At {
         if self.order.is_some() { At::scratch(0) } else { place }
     }
@@ -148,8 +148,8 @@ impl Blocks {
         if self.order.is_some() { self.all() } else { 0 }
     }
 
-    /// Copies of the blocks of the input into order, or of ordered ones to the output. The own block comes from the input: in place it is
-    /// there already, and a message may still read it.
+    /// Copies of the blocks of the input into order, or of ordered ones to the output. This rank's block comes from the input: in place
+    /// it is there already, and a message may still read it.
     fn sorted(&self, into_order: bool) -> Option<Part> {
         let (order, count, rank) = (self.order.clone()?, self.count, self.host[self.place]);
         let copies = (0..if count > 0 { order.len() } else { 0 }).map(move |at| {
@@ -373,7 +373,8 @@ impl Blocks {
         }))
     }
 
-    /// What came from each rank for those of this class: to the output if that is this rank alone, else by receiver.
+    /// Copies of what came from each rank for those of this class: to the output if this rank is the only one, otherwise in the
+    /// order of receivers.
     fn unpacked(&self, from: At, sorted: At) -> Copies {
         let (ranks, own, count) = (self.by_host.clone(), self.mates.len(), self.count);
         let (into, all) = (if own == 1 { At::OUTPUT } else { sorted }, self.all());

@@ -1,6 +1,6 @@
-//! The collectives of blocks where ranks of a host show each other their scratch ([`Job::shown`](crate::Job::shown)): what would be a
-//! message inside a host is read in place, in the order in which it is needed. Between hosts the same messages are sent as otherwise, so
-//! each host may do so or not.
+//! The collectives of blocks where ranks of a host show each other their scratch ([`Job::shown`](crate::Job::shown)): elements that a
+//! message would carry inside a host are read in place, in the order in which they are needed. Messages between hosts are the same in
+//! both forms, so that each host decides for itself.
 //!
 //! Scratch belongs to the engine, so that others can read it whatever memory the caller has. A rank copies to it the blocks that others
 //! read.
@@ -13,7 +13,7 @@ use crate::{
     algorithm::compose::{At, Lengths, Part},
 };
 
-/// The elements that are reduced of all ranks of a host before the next ones: few enough to stay in the caches.
+/// The elements of each rank of a host that are reduced before the next ones: few enough to stay in the caches.
 const PIECE: usize = 16 << 10;
 
 /// Steps of the only lane, in the memory of the whole.
@@ -104,7 +104,7 @@ impl Blocks {
         (1..self.host.len()).map(|turn| (self.place + turn) % self.host.len())
     }
 
-    /// Whether some class has several ranks of this host.
+    /// True if some class has several ranks of this host.
     fn has_mates(&self) -> bool {
         self.host.len() > self.classes
     }
@@ -171,7 +171,7 @@ impl Blocks {
         self.end(steps)
     }
 
-    /// All ranks of this host show the ordered blocks of their inputs, but for those that they carry themselves.
+    /// All ranks of this host show the ordered blocks of their inputs, except those that they carry themselves.
     fn show_input(&self, carried: bool, steps: &mut Steps) {
         let count = self.count;
         for class in (0..self.classes).filter(|&it| carried || self.index > 0 || it != self.class()) {
@@ -186,7 +186,7 @@ impl Blocks {
         }
     }
 
-    /// The carriers of this host reduce the blocks of their class: of each piece those of all ranks, then the next piece.
+    /// The carriers of this host reduce the blocks of their class piece by piece: each piece of all ranks, then the next one.
     fn reduce(&self) -> Option<Part> {
         let mut steps = Steps::default();
         self.show_input(false, &mut steps);
