@@ -1,4 +1,4 @@
-//! Which library call a transport is in, for a watchdog on another thread.
+//! Records the library call that a transport is in, for a watchdog on another thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

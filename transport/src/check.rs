@@ -1,4 +1,4 @@
-//! What every transport asks of a put before it begins, in one place so that all refuse alike.
+//! Checks a put before it begins, in one place, so that all transports refuse the same puts.
 
 use crate::{Error, Limits, Put};
 

@@ -66,7 +66,7 @@ impl AsFd for EventFd {
 
 impl Wake for EventFd {
     fn wake(&self) {
-        // Fails only if it was woken 2^64 - 2 times since the last sleep.
+        // This fails only if it was woken 2^64 - 2 times since the last sleep.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

@@ -1,8 +1,8 @@
-//! Memory that somebody else has made: a part of a memfd, mapped here.
+//! Memory that the transport has not made: a part of a memfd, mapped here.
 //!
 //! A process that touches a page beyond the end of a file, or one that the system cannot give, is killed (SIGBUS). So a memfd is taken only
-//! if it is sealed against shrinking, or can be; and all pages of the part are there before it is used. No file in a directory has
-//! seals, /dev/shm included. Pages of hugetlbfs can be taken away again, and then there may be no others.
+//! if it is sealed against shrinking, or can be; and all pages of the part are there before it is used. Files in directories have
+//! no seals, not even in /dev/shm. Pages of hugetlbfs can be taken away again, and then there may be no others.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -21,14 +21,14 @@ use crate::Error;
 /// The kind of file system of huge pages (`HUGETLBFS_MAGIC` of linux/magic.h).
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// A part of a memfd, by a descriptor that peers may be given: with it they map it, and cannot write to it.
+/// A part of a memfd, and a descriptor for peers, with which they map it and cannot write to it.
 #[derive(Debug)]
 pub(crate) struct ReadOnly {
     pub(crate) file: OwnedFd,
     pub(crate) offset: u64,
 }
 
-/// Maps `len` bytes of a memfd from `offset` on, and gives what peers may be given, if that can be made.
+/// Maps `len` bytes of a memfd from `offset` on, and returns the descriptor for peers, if that can be made.
 ///
 /// # Errors
 /// [`Error::Memfd`] with the reason, and what to do.
@@ -107,7 +107,7 @@ pub(crate) fn is_huge(file: impl AsFd) -> bool {
     fstatfs(file).is_ok_and(|about| u64::try_from(about.f_type) == Ok(HUGETLBFS))
 }
 
-/// Another descriptor of the same file, for reading alone.
+/// Another descriptor of the same file, for reading only.
 fn reopen(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let again = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -159,7 +159,7 @@ mod tests {
             let message = refusal(&file, 4096, 100);
             assert!(message.contains("100 bytes from offset 4096") && message.contains(words), "{message}");
         }
-        // What shm_open gives.
+        // A file as shm_open makes it.
         match open("/dev/shm", OFlags::TMPFILE | OFlags::RDWR, Mode::RWXU) {
             Ok(file) => {
                 ftruncate(&file, 8192).unwrap();
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(offset, page as u64);
         let mut options = MmapOptions::new();
         assert!(options.len(page).map_raw(&theirs).is_err() && options.map_raw_read_only(&theirs).is_ok());
-        // The same once more, of a file that is sealed already.
+        // The same works for a file that is sealed already.
         let sealed = memfd(page, SEALING, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
         assert!(map(sealed.as_fd(), 0, page).is_ok() && map(file.as_fd(), 0, page).is_ok());
     }

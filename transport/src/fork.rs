@@ -31,7 +31,7 @@ struct Descriptors {
     all: UnsafeCell<Vec<RawFd>>,
 }
 
-// SAFETY: `all` is touched under the lock alone.
+// SAFETY: `all` is touched only under the lock.
 unsafe impl Sync for Descriptors {}
 
 impl Descriptors {
@@ -89,7 +89,7 @@ impl Process {
                 Ok(null) => NULL.store(null.into_raw_fd(), Ordering::Relaxed),
                 Err(error) => crate::log::warn!(%error, "children will keep connections: no /dev/null"),
             }
-            // SAFETY: the handlers touch what is static, and call what may be called after a fork.
+            // SAFETY: the handlers touch only static data, and make only calls that are allowed after a fork.
             let result = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
             if result != 0 {
                 crate::log::warn!(
@@ -101,7 +101,7 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// True if it is this process, and not one that this process was forked from. Takes one load.
+    /// True if it is this process, and not one from which this process was forked. It takes one load.
     #[inline]
     #[must_use]
     pub fn is_this(self) -> bool {

@@ -1,5 +1,5 @@
-//! The fuzz targets `control` and `ring`: what a peer sends and writes over shared memory is read without a panic, and lands where it
-//! may or nowhere. The tests run the same functions on their corpora and on random bytes.
+//! The fuzz targets `control` and `ring`: bytes that a peer sends over shared memory are read without a panic, and land only where
+//! the peer may write. The tests run the same functions on their corpora and on random bytes.
 
 #[cfg(test)]
 #[path = "../../fuzz/smoke.rs"]

@@ -1,5 +1,5 @@
-//! For tests: a value that C writes to, where a byte too many is noticed. It lies directly before a page that cannot be accessed, which
-//! the system answers with EFAULT and C with SIGSEGV; the bytes before it are looked at afterwards.
+//! For tests: a value to which C writes, and which shows a write beyond its end. It lies directly before a page that cannot be
+//! accessed: the system answers such a write with EFAULT, C gets SIGSEGV. The bytes before the value are checked afterwards.
 #![allow(unsafe_code)]
 
 use std::{ffi::c_void, ptr};
@@ -42,7 +42,7 @@ impl<T: Copy> Guarded<T> {
 
     /// True if nothing before the value was written.
     pub(crate) fn is_intact(&self) -> bool {
-        // SAFETY: these bytes were written when it was made; nobody has a reference to them.
+        // SAFETY: these bytes were written when it was made; no reference to them exists.
         unsafe { std::slice::from_raw_parts(self.pages, self.before()) }.iter().all(|byte| *byte == CANARY)
     }
 
@@ -54,7 +54,7 @@ impl<T: Copy> Guarded<T> {
 impl<T: Copy> Drop for Guarded<T> {
     fn drop(&mut self) {
         let len = self.before() + size_of::<T>() + page_size();
-        // SAFETY: its own pages, to which nobody has a reference any more.
+        // SAFETY: its own pages, to which no reference exists any more.
         if let Err(error) = unsafe { munmap(self.pages.cast::<c_void>(), len) } {
             println!("munmap: {error}");
         }

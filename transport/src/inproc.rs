@@ -179,7 +179,7 @@ impl Drop for Guard {
 }
 
 impl Endpoint {
-    /// Registers memory, which peers may map if it is given twice.
+    /// Registers memory, which peers may map if `mappable` is the same memory.
     fn enter(&self, memory: Memory, mappable: Option<Arc<Memory>>) -> Result<Region, Error> {
         let mut spans = self.hub.spans.write().unwrap_or_else(PoisonError::into_inner);
         let key = loop {
@@ -204,7 +204,7 @@ impl Endpoint {
         self.enter(own, Some(memory))
     }
 
-    /// Sleeps beside these descriptors.
+    /// Sleeps until something happens or one of these descriptors is readable.
     fn sleep(&mut self, others: &[BorrowedFd<'_>], timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
         if !self.sent.is_empty() {
             return Ok(());
@@ -229,8 +229,8 @@ impl Endpoint {
     }
 }
 
-// SAFETY: a put is copied whole, under the lock of the span that its key names, before the arrival is reported; an endpoint's spans go
-// with it.
+// SAFETY: a put is copied whole, under the lock of the span that its key names, before the arrival is reported; an endpoint's spans
+// end with it.
 unsafe impl Transport for Endpoint {
     fn limits(&self) -> &Limits {
         &self.limits
@@ -262,7 +262,7 @@ unsafe impl Transport for Endpoint {
         let place = end.zip(usize::try_from(region.base).ok()).zip(usize::try_from(region.len).ok());
         let Some(((end, from), len)) = place else { return Ok(Mapping::No) };
         Ok(match memory.filter(|memory| end <= memory.len() as u64) {
-            // SAFETY: mapped as long as the owner lives, and in bounds. It is the peer's too, which `Transport::map` says.
+            // SAFETY: mapped as long as the owner lives, and in bounds. The peer may access it too, as `Transport::map` says.
             Some(memory) => Mapping::Yes(Region::unregistered(unsafe {
                 Memory::owned(memory.base().add(from), len, memory)
             })),
@@ -285,8 +285,8 @@ unsafe impl Transport for Endpoint {
         let len = check::put(put, &self.limits, self.peers.len())?;
         let (index, inbox) = self.peers.get(put.to)?;
         let failed = |failure: Failure| Error::from(failure.to(put.to));
-        // Only this thread's peers add to the inbox, so more than one may pass here at the brim: the bound
-        // is then exceeded by at most the number of peers.
+        // Only this thread's peers add to the inbox, so more than one may pass here when it is nearly full: the bound is then
+        // exceeded by at most the number of peers.
         if inbox.waiting.load(Ordering::Relaxed) >= self.limits.arrivals {
             return Ok(Posted::Full);
         }
@@ -295,8 +295,8 @@ unsafe impl Transport for Endpoint {
         let slot = slot.filter(|slot| slot.owner == *index).ok_or_else(|| failed(Failure::unregistered()))?;
         let span = slot.span.read().unwrap_or_else(PoisonError::into_inner);
         let registered = span.ok_or_else(|| failed(Failure::unregistered()))?;
-        // SAFETY: it stays registered while `span` is held; nobody reads it before the arrival below, which the inbox's lock
-        // orders after the copy; sources are at rest by the contract of `Transport::put`.
+        // SAFETY: it stays registered while `span` is held; no one reads it before the arrival below, which the inbox's lock orders
+        // after the copy; sources are at rest by the contract of `Transport::put`.
         unsafe { registered.write(base.saturating_add(offset), put.sources.iter().map(region::bytes), len) }
             .map_err(failed)?;
         drop(span);
@@ -340,7 +340,7 @@ unsafe impl Transport for Endpoint {
     }
 
     fn activity(&self) -> Arc<Activity> {
-        // There is no library.
+        // This transport calls no library.
         Arc::default()
     }
 }

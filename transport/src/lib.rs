@@ -10,7 +10,7 @@
 //! - [`sim`]: a simulated fabric with a virtual clock, latency, bandwidth and reordering, deterministic by its seed;
 //! - [`shm`]: ranks of one host over memory that they share;
 //! - [`ofi`]: endpoints of libfabric;
-//! - [`mux`]: [`shm`] and another of these, mostly [`ofi`], as one.
+//! - [`mux`]: [`shm`] and another of these, mostly [`ofi`], as one transport.
 //!
 //! [`sim::fault`] wraps any of them, to observe its calls and to delay them.
 
@@ -44,7 +44,7 @@ pub use region::{Memory, Region, Registration, RemoteRegion, WeakRegion};
 /// One thread at a time owns and drives a transport. `put` and `poll` never block; `park` blocks for at most the given time.
 ///
 /// # Safety
-/// Callers access memory on the strength of an implementation's events. It must
+/// Callers rely on an implementation's events when they access memory. It must
 /// - report an arrival only after the bytes have landed, and a put as sent only after its sources are no longer read;
 /// - write only where puts say, and read only their sources;
 /// - make regions of exactly the memory that it was given to register, and let no peer write to it after the region's last clone or
@@ -57,8 +57,8 @@ pub unsafe trait Transport: Send {
     /// The address under which peers reach this endpoint, to be handed to their [`Transport::connect`].
     fn address(&self) -> &Address;
 
-    /// Makes a peer known by its address. Does not wait for the peer: the first put may make the connection.
-    /// The same address gives the same peer.
+    /// Makes a peer known by its address. This does not wait for the peer: the first put may make the connection. The same address
+    /// gives the same peer.
     ///
     /// # Errors
     /// [`Error::BadAddress`] if it is not an address of this transport's.
@@ -68,36 +68,38 @@ pub unsafe trait Transport: Send {
     /// transports with [`Limits::local_registration`]. Memory [of a memfd](Memory::of_memfd) they may [map](Self::map) too.
     ///
     /// # Errors
-    /// [`Error::Register`] if it cannot be, for instance where the limit on locked memory is too small.
+    /// [`Error::Register`] if it cannot be registered, for instance because the limit on locked memory is too small.
     fn register(&mut self, memory: Memory) -> Result<Region, Error>;
 
-    /// Zeroed, page-aligned memory of the transport's own choosing, registered. Where peers can map it, their puts cost one copy
-    /// less than into memory that was only [registered](Self::register). `huge` asks for huge pages, as of [`Memory::map`].
+    /// Allocates zeroed, page-aligned memory and registers it. Where peers can map it, their puts cost one copy less than into
+    /// memory that was only [registered](Self::register). `huge` asks for huge pages, as in [`Memory::map`].
     ///
     /// # Errors
     /// [`Error::Map`] if the system refuses, and those of [`Self::register`].
     fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error>;
 
-    /// Zeroed memory that peers of this host [map](Self::map), if they can, and that no put reads or writes: no NIC need pin it.
+    /// Allocates zeroed memory that peers of this host can [map](Self::map), and that no put reads or writes: no NIC need pin it.
     ///
     /// # Errors
-    /// As of [`allocate`](Self::allocate).
+    /// Those of [`allocate`](Self::allocate).
     fn share(&mut self, len: usize) -> Result<Region, Error> {
         self.allocate(len, false)
     }
 
-    /// The memory of a peer's region, to be read in place, if the peer has [allocated](Self::allocate) it, or it lies in a
-    /// [memfd](Memory::of_memfd), and it can be mapped here. It stays mapped as long as the region that this returns. Both may access it at any time, so they must agree on who does: what a
-    /// peer has written is seen by who has read a word that it wrote afterwards, atomically.
+    /// Maps the memory of a peer's region, to be read in place, if the peer has [allocated](Self::allocate) it, or it lies in a
+    /// [memfd](Memory::of_memfd), and it can be mapped here. It stays mapped as long as the returned region exists. Both processes
+    /// may access it at any time, so they must agree which of them does: a process that reads a word which the peer wrote
+    /// atomically sees all that the peer wrote before.
     ///
     /// # Errors
-    /// As of [`poll`](Self::poll).
+    /// Those of [`poll`](Self::poll).
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error>;
 
-    /// Ends the sleep of peers whose memory is [mapped](Self::map), so that they look at what this process has written to its own.
+    /// Ends the sleep of peers whose memory is [mapped](Self::map), so that they look at what this process has written to its
+    /// memory.
     ///
     /// # Errors
-    /// As of [`poll`](Self::poll).
+    /// Those of [`poll`](Self::poll).
     fn notify(&mut self, peers: &[Peer]) -> Result<(), Error>;
 
     /// Begins a put. [`Posted::Full`] means that nothing was begun: poll, then try again.
@@ -105,9 +107,9 @@ pub unsafe trait Transport: Send {
     ///
     /// # Safety
     /// A put accesses memory without synchronisation. The caller promises:
-    /// - Nobody writes to the source bytes until [`Event::Sent`] with the put's token, if it [comes](Put::notifies), or
-    ///   else until this returns.
-    /// - Nobody reads, writes or puts to the target's bytes, which may be of this process, until the peer sees the arrival. So the
+    /// - Nothing writes to the source bytes until [`Event::Sent`] with the put's token, if it [comes](Put::notifies), or else until
+    ///   this returns.
+    /// - Nothing reads, writes or puts to the target's bytes, which may be of this process, until the peer sees the arrival. So the
     ///   peer must have cleared this put to be sent, and not revoked that.
     ///
     /// Without that promise a put would race with readers of the target, for instance another thread of this process:
@@ -121,35 +123,35 @@ pub unsafe trait Transport: Send {
     ///
     /// # Errors
     /// [`Error::BadPut`] for no or too many sources, one that had to be registered and is not, too many bytes or an
-    /// unknown peer, and [`Error::Bounds`] for a target outside of its region: of these nothing is begun. Others are
-    /// final, as of [`poll`](Self::poll).
+    /// unknown peer, and [`Error::Bounds`] for a target outside of its region: with these nothing is begun. Others are final, as
+    /// those of [`poll`](Self::poll).
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error>;
 
     /// Makes progress in both directions and appends what happened to `events`.
     ///
     /// # Errors
-    /// [`Error::Completion`] if a put has failed, and what else the provider reports: the transport is broken then, and
+    /// [`Error::Completion`] if a put has failed, and other errors that the provider reports: the transport is broken then, and
     /// every later call may fail.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error>;
 
     /// Sleeps until something may have happened, a peer [notifies](Self::notify) it, another thread [wakes](Wake::wake) it or
-    /// `timeout` has passed; may return early. It does not sleep if `ready`, which it asks when peers would notify it, is true.
+    /// `timeout` has passed; may return early. Once peers would notify it, it calls `ready`, and does not sleep if that is true.
     ///
     /// # Errors
     /// What the provider or the system reports; the transport is broken then.
     fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error>;
 
-    /// The same, ended by any of these descriptors too when it is readable. A transport that does not [wake](Limits::wakes) may
-    /// sleep for a short while instead.
+    /// As [`park`](Self::park), and returns also when any of these descriptors is readable. A transport that does not
+    /// [wake](Limits::wakes) may sleep for a short while instead.
     ///
     /// # Errors
-    /// As of [`park`](Self::park).
+    /// Those of [`park`](Self::park).
     fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error>;
 
     /// The handle by which another thread ends a [`park`](Self::park).
     fn waker(&self) -> Arc<dyn Wake>;
 
-    /// Which call of its library the transport is in, for a watchdog on another thread: a library call may not return.
+    /// The library call that the transport is in, for a watchdog on another thread: a library call may never return.
     fn activity(&self) -> Arc<Activity>;
 }
 
@@ -159,11 +161,11 @@ pub type Ready<'r> = &'r mut dyn FnMut() -> bool;
 /// The answer to a request to [map](Transport::map) a peer's memory.
 #[derive(Debug)]
 pub enum Mapping {
-    /// This is it.
+    /// The mapped memory.
     Yes(Region),
     /// The peer was asked for it: ask again after the next poll.
     NotYet,
-    /// It cannot be.
+    /// It cannot be mapped.
     No,
 }
 
@@ -188,7 +190,7 @@ pub struct Limits {
     /// returns, and [`Event::Sent`] comes only with [`Notify::Always`].
     pub max_inject: usize,
     /// With [`Notify::IfNotCopied`] puts of at most this many bytes are copied at once too. Those longer than `max_inject` may wait
-    /// in the library until somebody polls. At least `max_inject`.
+    /// in the library until the next poll. At least `max_inject`.
     pub max_copied: usize,
     /// The most sources that one put may gather; at least 1.
     pub max_sources: usize,
@@ -202,10 +204,10 @@ pub struct Limits {
     pub sockets: bool,
     /// True if peers must be on this host, where they share memory.
     pub one_host: bool,
-    /// True if this endpoint can [map](Transport::map) memory of peers, of some at least.
+    /// True if this endpoint can [map](Transport::map) memory of at least some peers.
     pub maps: bool,
-    /// Names the endpoints with which this one shares memory, beside others that it reaches by a fabric ([`mux`]): those that have the
-    /// same. `None` if there are none.
+    /// Identifies the endpoints with which this one shares memory, if it reaches others by a fabric ([`mux`]): those with the same
+    /// number. `None` if there are none.
     pub shares: Option<u128>,
     /// The most puts into this endpoint that may be under way at once, from all peers together, so that its
     /// completion queue does not overrun.
@@ -253,11 +255,11 @@ pub struct Put<'a> {
     pub immediate: u32,
     /// A number that the caller chooses, and that [`Event::Sent`] returns.
     pub token: u64,
-    /// When that event is wanted.
+    /// The condition under which that event comes.
     pub notify: Notify,
 }
 
-/// For which puts [`Event::Sent`] comes, by their length, all bytes together.
+/// The puts for which [`Event::Sent`] comes, by the length of all their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
     /// For every put. Closing the endpoint before it comes may lose the put.
@@ -364,8 +366,8 @@ pub enum Event {
         /// The number of bytes, where the provider reports it.
         len: Option<usize>,
     },
-    /// The put with this token no longer needs its source bytes or this endpoint: it has landed, or its bytes are in the hands of
-    /// something that outlives the endpoint (over TCP, the kernel).
+    /// The put with this token no longer needs its source bytes or this endpoint: it has landed, or something that outlives the
+    /// endpoint has its bytes (over TCP, the kernel).
     Sent {
         /// The put's own token.
         token: u64,
@@ -425,7 +427,7 @@ pub enum Error {
         /// For every candidate, why it was refused and what would help.
         report: String,
     },
-    /// A provider that fits on paper failed its self-test.
+    /// A provider that reports all that is required failed its self-test.
     #[error("provider {provider} failed its self-test: {reason}")]
     SelfTest {
         /// The provider.
@@ -460,11 +462,11 @@ pub enum Error {
     /// A part of a memfd cannot be used.
     #[error("{len} bytes from offset {offset} of this descriptor cannot be used: {reason}")]
     Memfd {
-        /// Where they begin, in bytes.
+        /// The offset of the part in bytes.
         offset: u64,
-        /// Their number.
+        /// The length of the part in bytes.
         len: usize,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// A source, a target or an access does not lie within its region.
@@ -525,7 +527,7 @@ impl Error {
         }
     }
 
-    /// True if its cause is in this process, and no peer's.
+    /// True if its cause is in this process and not in a peer.
     #[must_use]
     pub fn is_own(&self) -> bool {
         matches!(

@@ -70,7 +70,7 @@ impl<T> Default for Peers<T> {
 }
 
 impl<T> Peers<T> {
-    /// Makes an endpoint known; `find` gives what is needed of it, if there is one of this index.
+    /// Makes an endpoint known; `find` returns what this endpoint needs of it, if there is one of this index.
     pub(crate) fn connect(
         &mut self,
         names: &Names,
@@ -118,17 +118,17 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// Where `len` bytes at this address of the owner's begin, which must lie in this memory.
+    /// The position of `len` bytes at this address of the owner. They must lie in this memory.
     pub(crate) fn start(&self, address: u64, len: u64) -> Result<usize, Failure> {
         let start = address.checked_sub(self.remote.base);
         let start = start.filter(|start| start.checked_add(len).is_some_and(|end| end <= self.remote.len));
         start.and_then(|start| usize::try_from(start).ok()).ok_or_else(Failure::outside)
     }
 
-    /// Writes `sources`, joined, `len` bytes, to this address of the owner's.
+    /// Writes `sources`, joined, `len` bytes, to this address of the owner.
     ///
     /// # Safety
-    /// The memory is registered; nobody else reads or writes these bytes meanwhile; the sources are valid and at rest.
+    /// The memory is registered; nothing else reads or writes these bytes meanwhile; the sources are valid and at rest.
     pub(crate) unsafe fn write(
         &self,
         address: u64,

@@ -1,8 +1,8 @@
-//! Events for the people who run a program: they go to its subscriber of `tracing`, and where it has set none, warnings and errors go
-//! to standard error.
+//! Events for the people who run a program: they go to its subscriber of `tracing`. If it has set none, warnings and errors go to
+//! standard error.
 //!
-//! `RUST_LOG` says which events these are, as it does for `tracing-subscriber`: levels, and `target=level` for the targets that begin so.
-//! A program may set its subscriber at any time, because nothing here is set as the default.
+//! `RUST_LOG` selects events, as it does for `tracing-subscriber`: by levels, and by `target=level` for the targets with this prefix. A
+//! program may set its subscriber at any time, because nothing here is set as the default.
 
 use std::{
     fmt,
@@ -52,7 +52,7 @@ macro_rules! __debug {
         $crate::log::event($crate::log::tracing::Level::DEBUG, || $crate::log::tracing::debug!($($event)*))
     };
 }
-/// As the macros of `tracing` of these names, which this library does not call otherwise.
+/// The macros of `tracing` of these names, through which this library logs all events.
 pub use crate::{__debug as debug, __error as error, __info as info, __warn as warn};
 
 /// Gives an event to the program's subscriber, or to this file's if it has none.
@@ -91,7 +91,7 @@ impl Visit for Text {
     }
 }
 
-/// A subscriber of the events, up to a level, that `wants` takes; `tell` gets where each comes from and what it says.
+/// A subscriber of the events, up to a level, that `wants` accepts; `tell` gets the source and the text of each.
 #[doc(hidden)]
 pub struct Events<W, T> {
     pub most: LevelFilter,
@@ -132,16 +132,17 @@ where
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Which events are lines on standard error: the level of the targets that begin so, the longest first, and one of all targets last.
+/// The events that are lines on standard error: the level of each prefix of targets, the longest first, and that of all targets
+/// last.
 struct Levels(Vec<(String, LevelFilter)>);
 
 impl Levels {
-    /// As `RUST_LOG` asks. A directive that says nothing here, such as one of spans, is for others.
+    /// The levels that `RUST_LOG` asks for. A directive without a meaning here, such as one for spans, is for other subscribers.
     fn asked(text: Option<&str>) -> Self {
         let text = text.filter(|text| !text.trim().is_empty()).unwrap_or(UNASKED);
         let directives = text.split(',').map(str::trim).filter(|directive| !directive.is_empty());
         let level = |directive: &str| match directive.rsplit_once('=') {
-            // An empty level would be read as that of errors.
+            // `tracing` reads an empty level as that of errors.
             Some((target, level)) if !level.trim().is_empty() => {
                 Some((target.trim().to_owned(), level.trim().parse().ok()?))
             }

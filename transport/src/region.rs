@@ -87,9 +87,9 @@ impl Memory {
     /// ```
     ///
     /// # Safety
-    /// Until every [`Region`] made of it is gone, all who have mapped these bytes, in whatever process, keep to what holds for references
-    /// of Rust: nobody writes to those to which there is a reference, or which a put or a peer reads; and nobody touches those to which
-    /// there is an exclusive reference, or to which a put writes. Nobody takes pages away (FALLOC_FL_PUNCH_HOLE).
+    /// Until every [`Region`] made of it is gone, all processes that have mapped these bytes follow Rust's rules for references: none
+    /// writes to bytes to which there is a reference, or which a put or a peer reads; and none touches bytes to which there is an
+    /// exclusive reference, or to which a put writes. None takes pages away (FALLOC_FL_PUNCH_HOLE).
     ///
     /// # Errors
     /// [`Error::Memfd`] if it is no memfd, or one of huge pages (MFD_HUGETLB), is not open for reading and writing, can shrink and not
@@ -119,7 +119,7 @@ impl Memory {
         Self { base, len, owner: Some(Box::new(owner)), read_only: None }
     }
 
-    /// What peers may be given to read it in place.
+    /// The part of a memfd that peers may map to read it in place.
     pub(crate) fn read_only(&self) -> Option<&Arc<ReadOnly>> {
         self.read_only.as_ref()
     }
@@ -184,7 +184,7 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// The bit of the word of the length that says [`Self::mappable`]. No memory is so long.
+    /// The bit of the word of the length that says [`Self::mappable`]. No memory is that long.
     const MAPPABLE: u64 = 1 << 63;
 
     /// The region as three words, to be handed to peers: base, key, and the length with a bit for [`Self::mappable`].
@@ -238,7 +238,7 @@ impl fmt::Debug for Second {
     }
 }
 
-/// Which region it is, though it keeps no memory.
+/// Identifies a region, and does not keep its memory.
 #[derive(Clone, Debug)]
 pub struct WeakRegion(Weak<Inner>);
 
@@ -257,7 +257,7 @@ impl WeakRegion {
 }
 
 impl Region {
-    /// Which region it is.
+    /// A weak reference that identifies this region.
     #[must_use]
     pub fn downgrade(&self) -> WeakRegion {
         WeakRegion(self.kept.as_ref().map(Arc::downgrade).unwrap_or_default())
@@ -319,7 +319,7 @@ impl Region {
         self.registration().map_or(ptr::null_mut(), |registration| registration.descriptor)
     }
 
-    /// The registration's guard, if it is of this kind: by which a transport knows its own regions'.
+    /// The registration's guard, if it is of this type. A transport recognises its regions by it.
     pub(crate) fn guard<T: Any>(&self) -> Option<&T> {
         self.registration().and_then(|registration| registration.guard.downcast_ref())
     }
@@ -345,8 +345,8 @@ impl Region {
     /// Copies bytes out of the region, from `offset` on.
     ///
     /// # Safety
-    /// Nobody writes to these bytes meanwhile: no other clone of the region, and no put. One who has been notified of the last
-    /// put's arrival, and has not yet allowed the next, may read.
+    /// Nothing writes to these bytes meanwhile: no other clone of the region, and no put. A caller that has been notified of the
+    /// last put's arrival, and has not yet allowed the next, may read.
     ///
     /// # Errors
     /// [`Error::Bounds`] if they do not lie within the region.
@@ -365,8 +365,8 @@ impl Region {
     /// ```
     pub unsafe fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         self.check(offset, into.len())?;
-        // SAFETY: in bounds by the check; `into` is exclusively borrowed and so does not overlap memory of
-        // ours; the region's memory is valid while `self` lives; and at rest by the caller's promise.
+        // SAFETY: in bounds by the check; `into` is exclusively borrowed and so does not overlap the region; the region's memory is
+        // valid while `self` lives; and at rest by the caller's promise.
         unsafe { ptr::copy_nonoverlapping(self.base().add(offset), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -374,7 +374,7 @@ impl Region {
     /// Copies bytes into the region, from `offset` on.
     ///
     /// # Safety
-    /// Nobody reads or writes these bytes meanwhile: no other clone of the region, and no put.
+    /// Nothing reads or writes these bytes meanwhile: no other clone of the region, and no put.
     ///
     /// # Errors
     /// [`Error::Bounds`] if they do not lie within the region.

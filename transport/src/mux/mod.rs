@@ -4,16 +4,16 @@
 //! Two endpoints of one scope that both have shared memory use it in both directions. The fabric never hears of such a peer, and
 //! shared memory of no other.
 //!
-//! A region has the fabric's key and base for both. Shared memory is entered by them. What is [allocated](Transport::allocate) lies in
-//! memory that peers of the host map, registered with the fabric as well; what is [shared](Transport::share) is no region of the fabric's.
+//! A region has the fabric's key and base in both parts. [Allocated](Transport::allocate) memory can be mapped by peers of the host,
+//! and is registered with the fabric as well; [shared](Transport::share) memory is no region of the fabric.
 //!
 //! **Polls.** Both are polled, shared memory first. A poll of a fabric that goes through sockets is a system call, which costs more
 //! than all of a put over shared memory. So while such a fabric brings nothing, it is polled every fourth time.
 //!
 //! **Sleep.** One sleep waits for all: shared memory says to its peers that it sleeps, looks whether something came before, and lends
-//! its descriptor to the fabric's sleep, which ends with that, with the fabric's events or with its waker. None is lost: what a peer
-//! of this host writes after the look makes the descriptor readable until the sleep's end has read it; what came by the fabric, or by
-//! its waker, ends the fabric's sleep as it would without shared memory; and nothing is read in between.
+//! its descriptor to the fabric's sleep, which ends with that, with the fabric's events or with its waker. No event is lost: what a
+//! peer of this host writes after the look makes the descriptor readable until the sleep's end has read it; what came by the fabric,
+//! or by its waker, ends the fabric's sleep as it would without shared memory; and nothing is read in between.
 //!
 //! ```
 //! use unisono_transport::{Error, Transport, inproc::Hub, mux::Mux, shm};
@@ -46,7 +46,7 @@ const IDLE_AFTER: u32 = 64;
 /// An idle fabric is polled once in this many polls. A poll of shared memory takes a tenth of the time of the system call.
 const IDLE_EVERY: u32 = 4;
 
-/// The fabric's name in the name of such a provider (`tcp` in `shm,tcp`); `None` if it is the name of another.
+/// The fabric's name in the name of such a provider (`tcp` in `shm,tcp`); `None` if it is the name of another provider.
 #[must_use]
 pub fn fabric_of(provider: &str) -> Option<&str> {
     provider.strip_prefix(shm::PROVIDER)?.strip_prefix(',')
@@ -64,7 +64,7 @@ pub struct Mux {
     scope: u128,
     address: Address,
     limits: Limits,
-    // Order matters: a NIC no longer accesses memory when that is made its owner's alone.
+    // Order matters: the fabric ends first, so that no NIC accesses memory when shared memory makes it private to its owner.
     fabric: Box<dyn Transport>,
     shm: Option<shm::Endpoint>,
     known: HashMap<Address, Peer>,
@@ -89,9 +89,9 @@ impl std::fmt::Debug for Mux {
     }
 }
 
-/// What both can do; what the fabric can do without shared memory.
+/// The limits of both parts together, or of the fabric without shared memory.
 fn limits(scope: u128, shm: Option<&Limits>, fabric: &Limits) -> Limits {
-    // The same on hosts with and without, since the endpoints reach each other.
+    // The name is the same on hosts with and without shared memory, since their endpoints reach each other.
     let provider = format!("{},{}", shm::PROVIDER, fabric.provider);
     let Some(shm) = shm else { return Limits { provider, ..fabric.clone() } };
     Limits {
@@ -108,7 +108,7 @@ fn limits(scope: u128, shm: Option<&Limits>, fabric: &Limits) -> Limits {
         wakes: shm.wakes && fabric.wakes,
         connect_all: shm.connect_all || fabric.connect_all,
         maps: shm.maps,
-        // Its other peers need not be on this host if the fabric's need not. What follows is the fabric's too.
+        // Peers need not be on this host if the fabric's need not. The next limits are the fabric's too.
         one_host: fabric.one_host,
         shares: Some(scope),
         version: fabric.version.clone(),
@@ -119,7 +119,7 @@ fn limits(scope: u128, shm: Option<&Limits>, fabric: &Limits) -> Limits {
 }
 
 impl Mux {
-    /// Joins both. `scope` names the processes that reach each other by shared memory: it is the same on all of them and on no
+    /// Joins both parts. `scope` names the processes that reach each other by shared memory: it is the same on all of them and on no
     /// others, so it must tell hosts, network namespaces and users apart. Without `shm`, for instance because the host refuses it, the
     /// fabric serves all peers.
     #[must_use]
@@ -187,8 +187,8 @@ impl Mux {
     }
 }
 
-// SAFETY: what is put, written and reported is so by the part that serves the peer. A region is of the memory that the fabric was given,
-// and is entered into shared memory as that memory; its entry goes before its registration, and both before the memory.
+// SAFETY: the part that serves the peer puts, writes and reports. A region is of the memory that the fabric was given, and is entered
+// into shared memory as that memory; its entry ends before its registration, and both before the memory.
 unsafe impl Transport for Mux {
     fn limits(&self) -> &Limits {
         &self.limits

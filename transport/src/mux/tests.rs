@@ -309,13 +309,13 @@ fn a_peer_that_fails_is_named_by_its_number_here() {
     let hub = Hub::new();
     let mut here = near(5, Box::new(hub.open()));
     let open = |scope| near(scope, Box::new(hub.open()));
-    // By turns, so that no number is that of the part.
+    // The parts alternate, so that no number is that of the part.
     let mut others = [open(6), open(5), open(7), open(5)];
     let peers = others.each_ref().map(|other| here.connect(other.address()).unwrap());
     assert_eq!(peers, [0, 1, 2, 3].map(Peer));
     let own = here.allocate(20_000, false).unwrap();
     let remote = own.remote().unwrap();
-    // Arrives by the fabric, and is reported though shared memory fails first.
+    // The put arrives by the fabric, and is reported although shared memory fails first.
     let [far, ..] = &mut others;
     let back = far.connect(here.address()).unwrap();
     let source = far.allocate(8, false).unwrap();
@@ -323,7 +323,7 @@ fn a_peer_that_fails_is_named_by_its_number_here() {
     assert_eq!(put(far, back, &source, remote, 0, what).unwrap(), Posted::Yes);
     let small = here.allocate(8, false).unwrap();
     let (began, mut polled) = (Instant::now(), Ok(()));
-    // Its own region is none of the peer's, who must answer first.
+    // This endpoint's region is not the peer's, which must answer first.
     while put(&mut here, peers[3], &small, remote, 0, what).unwrap() == Posted::Full {
         assert!(began.elapsed() < PATIENCE, "no answer");
         others[3].poll(&mut Vec::new()).unwrap();
@@ -331,7 +331,7 @@ fn a_peer_that_fails_is_named_by_its_number_here() {
     while polled.is_ok() {
         assert!(began.elapsed() < PATIENCE, "no error");
         others[3].poll(&mut Vec::new()).unwrap();
-        // Without the fabric, so that it has something when shared memory fails.
+        // The fabric is not polled, so that it has something when shared memory fails.
         polled = here.shm.as_mut().unwrap().poll(&mut Vec::new());
     }
     let (events, error) = fails(&mut here);
@@ -376,7 +376,7 @@ fn an_address_is_refused_by_the_part_that_would_serve_it() {
     assert_eq!(here.connect(&Parts { scope: 6, ..parts }.address()).unwrap(), Peer(1));
 }
 
-/// What a sleeper is woken by.
+/// What wakes a sleeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Near,

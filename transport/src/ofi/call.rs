@@ -91,7 +91,7 @@ pub(super) fn reason(code: i64) -> String {
     unsafe { text(sys::fi_strerror(code)) }
 }
 
-/// A text of C's; empty if there is none.
+/// A string of C as text; empty if there is none.
 ///
 /// # Safety
 /// `text` must be null or point to a terminated string.

@@ -32,8 +32,8 @@ use crate::{
 pub(super) const BATCH: usize = 64;
 /// The longest sleep of `park` if there is no descriptor to wait on.
 const NAP: Duration = Duration::from_micros(50);
-/// The most times in a row that the library may forbid to sleep without reporting an event, before `park` sleeps for a short time all
-/// the same: `ofi_rxm` does so for milliseconds while a connection is being made.
+/// The most times in a row that the library may forbid to sleep without reporting an event, before `park` sleeps for a short time
+/// nevertheless: `ofi_rxm` does so for milliseconds while a connection is being made.
 const FUTILE: u32 = 32;
 /// The longest such sleep.
 const LONG_NAP: Duration = Duration::from_millis(1);
@@ -53,12 +53,12 @@ pub struct Ofi {
     pub(super) peers: Vec<u64>,
     pub(super) firsts: FirstPuts,
     pub(super) completions: Box<[MaybeUninit<sys::fi_cq_data_entry>; BATCH]>,
-    /// Where the sources of a put are joined that the library copies ([`Limits::max_copied`] bytes at most).
+    /// The buffer in which the sources of a put that the library copies are joined ([`Limits::max_copied`] bytes at most).
     pub(super) joined: Vec<u8>,
     /// The number of times in a row that the library has forbidden to sleep and then reported nothing.
     pub(super) futile: u32,
     pub(super) waker: Arc<EventFd>,
-    /// Of a provider over TCP.
+    /// Keeps connections alive, for a provider over TCP.
     pub(super) alive: Option<KeepAlive>,
 }
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Ofi {
 }
 
 impl Ofi {
-    /// The part of an address that libfabric made, if the address is of our kind.
+    /// The part of an address that libfabric made, if the address is of this kind.
     fn name_in<'a>(&self, address: &'a Address) -> Result<&'a [u8], Error> {
         let bad = |reason: String| Error::BadAddress {
             address: address.clone(),
@@ -126,8 +126,8 @@ impl Ofi {
     }
 }
 
-// SAFETY: libfabric reports a remote write when its bytes have landed, and a write of ours when it no longer reads the sources;
-// it writes to what is registered, which closing a registration or the endpoint ends. It is given what the put says.
+// SAFETY: libfabric reports a remote write when its bytes have landed, and a write of this endpoint when it no longer reads the
+// sources; it writes to registered memory, until the registration or the endpoint is closed. It is given what the put says.
 unsafe impl Transport for Ofi {
     fn limits(&self) -> &Limits {
         &self.limits

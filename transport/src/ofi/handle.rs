@@ -127,7 +127,7 @@ impl Domain {
         self.process.is_this()
     }
 
-    /// Which call of the library is made.
+    /// The call of the library that is being made.
     pub(super) fn activity(&self) -> Arc<Activity> {
         Arc::clone(&self.fabric.activity)
     }
@@ -160,7 +160,7 @@ unsafe impl<T> Send for Object<T> {}
 unsafe impl<T> Sync for Object<T> {}
 
 impl<T> Object<T> {
-    /// Has the library make an object: `open` calls its function `call`, which writes the object's address where it is told.
+    /// Makes an object: `open` calls the library's function `call`, which writes the object's address to the given place.
     fn open(
         domain: &Arc<Domain>,
         what: &'static str,
@@ -179,7 +179,7 @@ impl<T> Object<T> {
         self.pointer.as_ptr()
     }
 
-    /// The part of it that all objects of libfabric begin with.
+    /// The part with which all objects of libfabric begin.
     fn fid(&self) -> *mut sys::fid {
         self.pointer.as_ptr().cast()
     }
@@ -261,7 +261,7 @@ impl Cq {
                 }
                 Ok(Arc::new(queue))
             }
-            // Whatever the reason, a queue without a descriptor may work.
+            // A queue without a descriptor may work, whatever the reason is.
             Err(error) => {
                 crate::log::debug!(%error, "no completion queue with a file descriptor; waiting by timer");
                 Self::open_with(domain, size, sys::FI_WAIT_NONE).map(Arc::new)
@@ -326,7 +326,7 @@ impl Cq {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     object: Object<sys::fid_ep>,
-    // Owned so that they outlive the endpoint.
+    // They are owned, so that they outlive the endpoint.
     _av: Arc<Av>,
     _cq: Arc<Cq>,
 }

@@ -15,9 +15,9 @@ use unisono_libfabric_sys as sys;
 use super::{call, provider, version::library_version};
 use crate::Error;
 
-/// The interface version spoken with a library of this version: 1.17, that of the oldest one supported, or, where there is
-/// more, 1.18, before which efa does not let a NIC write by itself on its first two generations
-/// (prov/efa/src/rdm/efa_rdm_util.c, `efa_rdm_get_use_device_rdma`; what else differs concerns memory of GPUs).
+/// The interface version to use with a library of this version: 1.17, that of the oldest one supported, or 1.18 if the library has
+/// it. Below 1.18 efa does not let NICs of its first two generations write by themselves (prov/efa/src/rdm/efa_rdm_util.c,
+/// `efa_rdm_get_use_device_rdma`; all other differences concern memory of GPUs).
 const fn spoken(library: (u32, u32)) -> u32 {
     let newer = library.0 > 1 || library.1 >= 18;
     (1 << 16) | if newer { 18 } else { 17 }

@@ -1,9 +1,9 @@
-//! Keeps idle TCP connections of an endpoint alive: firewalls and NAT forget, without a word, those over which nothing goes for some
-//! minutes. libfabric does not, and has no option for it (prov/tcp/src/xnet_ep.c, `xnet_setup_socket`; ofi_rxm is over the same sockets).
+//! Keeps idle TCP connections of an endpoint alive: firewalls and NAT silently forget those that are idle for some minutes. libfabric
+//! does not keep them alive, and has no option for it (prov/tcp/src/xnet_ep.c, `xnet_setup_socket`; ofi_rxm is over the same sockets).
 //!
-//! The system sends the probes, whatever the process does meanwhile, and none while there is traffic. libfabric does not give its sockets
-//! away, so a thread looks for them among the process's descriptors: a socket is of this endpoint if its own address is where the
-//! endpoint listens, or if its peer's is where another rank does.
+//! The system sends the probes, whatever the process does meanwhile, and none while there is traffic. libfabric does not show its
+//! sockets, so a thread looks for them among the process's descriptors: a socket belongs to this endpoint if its own address is where the
+//! endpoint listens, or if its peer's address is where another rank listens.
 #![allow(unsafe_code)]
 
 use std::{
@@ -56,7 +56,7 @@ struct State {
 }
 
 impl KeepAlive {
-    /// Begins for an endpoint that listens at this address. If no thread can be started, connections are not kept alive.
+    /// Starts the thread of an endpoint that listens at this address. If no thread can be started, connections are not kept alive.
     pub(super) fn begin(own: SocketAddr) -> Self {
         let shared = Arc::new(Shared { own: plain(own), state: Mutex::default(), changed: Condvar::new() });
         let theirs = Arc::clone(&shared);
@@ -67,7 +67,7 @@ impl KeepAlive {
         Self { shared, thread: thread.ok(), process: Process::this() }
     }
 
-    /// Another rank listens there, to which there will be a connection.
+    /// Adds a rank that listens at this address, and to which there will be a connection.
     pub(super) fn add(&self, peer: SocketAddr) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.peers.insert(plain(peer)) {
@@ -117,15 +117,15 @@ impl Shared {
         }
     }
 
-    /// Has the system keep all connections of the endpoint alive, and returns their descriptors with their peers.
+    /// Makes the system keep all connections of the endpoint alive, and returns their descriptors with their peers.
     fn look(&self, peers: &HashSet<SocketAddr>) -> HashSet<(RawFd, SocketAddr)> {
         descriptors().filter_map(|fd| Some((fd, self.keep(fd, peers)?))).collect()
     }
 
-    /// Has the system keep a connection alive if it is the endpoint's; its peer's address.
+    /// Makes the system keep a connection alive if it is the endpoint's, and returns its peer's address.
     fn keep(&self, fd: RawFd, peers: &HashSet<SocketAddr>) -> Option<SocketAddr> {
         // SAFETY: only options of a socket are read and set here. If libfabric closes this one meanwhile, the calls fail, or the number
-        // is another socket's by now, to which nothing happens but that it is kept alive, too.
+        // is another socket's by now, which is only kept alive, too.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let address = |name: Result<rustix::net::SocketAddrAny, Errno>| {
             name.ok().and_then(|name| SocketAddr::try_from(name).ok()).map(plain)

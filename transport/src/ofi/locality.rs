@@ -12,7 +12,7 @@ pub(super) fn sort(nics: Vec<Info>, process: usize) -> (Vec<Info>, usize) {
     let processors = sched_getaffinity(None).ok();
     arrange(nics, process, |nic| match (&processors, nic.bus()) {
         (Some(processors), Some(bus)) => near(&bus, processors),
-        // A NIC at an unknown place counts as near.
+        // A NIC whose place is unknown counts as near.
         _ => true,
     })
 }

@@ -100,7 +100,7 @@ impl Keys {
     fn draw(&mut self) -> Result<u64, Error> {
         if self.used == self.bytes.len() {
             let failed = |error| Error::system("getrandom", "for keys of regions", error);
-            // The system returns so few bytes at once.
+            // The system returns this number of bytes in one call.
             let given = getrandom(&mut self.bytes, GetRandomFlags::empty()).map_err(failed)?;
             self.used = self.bytes.len() - given / 8 * 8;
             self.bytes.rotate_right(self.used);
@@ -226,7 +226,7 @@ mod tests {
             assert!(drawn.iter().all(|key| size >= 8 || *key < 1 << (8 * size)), "{size}: {drawn:x?}");
             let different: std::collections::HashSet<_> = drawn.iter().collect();
             assert_eq!(different.len(), drawn.len(), "{size}: {drawn:x?}");
-            // Of 100 random keys none is small but where there are few.
+            // Of 100 random keys none is small, except where there are few keys.
             assert!(size < 8 || drawn.iter().all(|key| *key > 1 << 32), "{drawn:x?}");
         }
         let (mut ours, mut theirs) = (Keys::new(4), Keys::new(4));

@@ -105,7 +105,7 @@ impl Ofi {
         let listens = info::socket_in(info.raw().addr_format, &own);
         let (major, minor) = library_version();
         let mode = u64::from(info.domain().mr_mode.unsigned_abs());
-        // The bytes that are copied: none of one source, because there is no call for that.
+        // The bytes that the library copies: none if it takes one source only, because there is no call for that.
         let copied = if facts.one_source { 0 } else { info.tx().inject_size };
         let limits = Limits {
             provider: provider.clone(),

@@ -14,7 +14,7 @@ pub(super) const MAX_SOURCES: usize = 4;
 #[derive(Debug)]
 struct Context(UnsafeCell<[u64; 8]>);
 
-// SAFETY: only the library writes to it, in calls that `Domain::enter` serialises; we use its address alone.
+// SAFETY: only the library writes to it, in calls that `Domain::enter` serialises; this crate uses only its address.
 unsafe impl Sync for Context {}
 
 /// A put under way.
@@ -61,19 +61,19 @@ impl Pool {
         Some((number, self.contexts.get(number as usize)?.0.get().cast()))
     }
 
-    /// The put was begun.
+    /// Keeps a put that was begun.
     pub(super) fn keep(&mut self, number: u32, put: UnderWay) {
         if let Some(place) = self.under_way.get_mut(number as usize) {
             *place = Some(put);
         }
     }
 
-    /// The put was not begun.
+    /// Frees the place of a put that was not begun.
     pub(super) fn release(&mut self, number: u32) {
         self.free.push(number);
     }
 
-    /// The put that this context belongs to is done; `None` if no put under way has it.
+    /// Ends the put to which this context belongs, and returns it; `None` if no put under way has the context.
     pub(super) fn done(&mut self, context: *mut c_void) -> Option<UnderWay> {
         let number = self.number(context)?;
         let put = self.under_way.get_mut(number as usize)?.take()?;
@@ -94,7 +94,7 @@ impl Pool {
     }
 }
 
-/// The sources of a put as libfabric wants them; empty ones are left out.
+/// The sources of a put in libfabric's form; empty ones are left out.
 pub(super) struct Vectors {
     pub(super) spans: [sys::iovec; MAX_SOURCES],
     pub(super) descriptors: [*mut c_void; MAX_SOURCES],
@@ -151,7 +151,7 @@ impl Vectors {
     /// Begins a write of the first source, which is the only one, by `fi_writedata`, which all providers have.
     ///
     /// # Safety
-    /// As of [`Self::write_message`].
+    /// As for [`Self::write_message`].
     pub(super) unsafe fn write_data(
         &mut self,
         endpoint: *mut sys::fid_ep,

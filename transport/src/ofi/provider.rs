@@ -27,7 +27,7 @@ pub(super) struct Provider {
     /// `fi_writedata`, and none is injected.
     pub(super) one_source: bool,
     /// True if it writes to the kernel's sockets ([`crate::Limits::sockets`]). Then an injected write, too, may wait in its queue,
-    /// unseen, until somebody polls; so none is injected, and the end of every put can be reported
+    /// unseen, until the endpoint polls; so none is injected, and the end of every put can be reported
     /// (docs/decisions/047-no-inject-where-queued.md).
     pub(super) sockets: bool,
     /// True if its completion queue's descriptor does not signal arrivals: it stays readable for good, or is made so by
@@ -73,13 +73,13 @@ const PROVIDERS: &[Provider] = &[
     Provider {
         name: "efa",
         interchangeable: true,
-        // A longer one is cut, and each piece has the immediate: the first that lands would report all
+        // The provider cuts a longer write, and each piece has the immediate: the first that lands would report all
         // (prov/efa/src/rdm/efa_rdm_ope.c, efa_rdm_ope_post_remote_write; efa_env.c, efa_write_segment_size).
         max_put: 1 << 30,
-        // It has one from 2.5 on where FI_EFA_ENABLE_SHM_TRANSFER is 0. The NIC's event stays in it, and no other is asked
-        // for, unless somebody sleeps in fi_cq_sread (prov/efa/src/rdm/efa_rdm_cq.c, efa_rdm_cq_wait_try).
+        // It has a descriptor from 2.5 on where FI_EFA_ENABLE_SHM_TRANSFER is 0. The NIC's event stays in it, and no other is asked
+        // for, unless a thread sleeps in fi_cq_sread (prov/efa/src/rdm/efa_rdm_cq.c, efa_rdm_cq_wait_try).
         stuck_descriptor: true,
-        // Of several it makes sends, which the peer's processor puts in place (prov/efa/src/rdm/efa_rdm_rma.h,
+        // It turns several sources into sends, which the peer's processor puts in place (prov/efa/src/rdm/efa_rdm_rma.h,
         // efa_rdm_rma_should_write_using_rdma).
         one_source: true,
         remedy: "it needs an Elastic Fabric Adapter (/sys/class/infiniband/efa_*) and a libfabric built with efa",
@@ -105,10 +105,10 @@ const PROVIDERS: &[Provider] = &[
     },
     Provider {
         name: "opx",
-        // It takes what hints leave out for not wanted, and then sends by the NIC to ranks of this host too, and to itself
-        // (prov/opx/src/fi_opx_init.c, fi_opx_fillinfo; include/rdma/opx/fi_opx_hfi1_transport.h, fi_opx_hfi1_tx_is_shm).
+        // It takes a locality that hints leave out as not wanted, and then sends by the NIC to ranks of this host too, and to
+        // itself (prov/opx/src/fi_opx_init.c, fi_opx_fillinfo; include/rdma/opx/fi_opx_hfi1_transport.h, fi_opx_hfi1_tx_is_shm).
         wants_locality: true,
-        // It has no fi_inject_writedata, not even one that says so (prov/opx/src/fi_opx_rma.c).
+        // It has no fi_inject_writedata, not even one that returns an error (prov/opx/src/fi_opx_rma.c).
         one_source: true,
         // Writes with immediate data came with 2.1.
         remedy: "it needs an Omni-Path NIC (/dev/hfi1_*) and libfabric 2.1 or later, built with opx",
@@ -187,12 +187,12 @@ pub(super) fn facts_with(name: &str, vendor: &str, version: (u32, u32)) -> Provi
     }
 }
 
-/// How many writes to an endpoint a provider holds until somebody polls, apart from its completion queue. `size` gives the number
-/// in a variable of libfabric's, `switch` the truth value in one.
+/// The number of writes to an endpoint that a provider holds until the endpoint polls, apart from its completion queue. `size`
+/// gives the number in a variable of libfabric's, `switch` the truth value in one.
 ///
 /// Writes with immediate data go through cxi's queue of control events, which has 64 bytes for each and ends the process when it
-/// overruns (prov/cxi/src/cxip_ctrl.c, cxip_ep_ctrl_init and cxip_ep_ctrl_eq_progress). Four are reserved there; registering and
-/// taking back bring two each.
+/// overruns (prov/cxi/src/cxip_ctrl.c, cxip_ep_ctrl_init and cxip_ep_ctrl_eq_progress). Four are reserved there; registering memory
+/// and closing a registration bring two each.
 pub(super) fn room(
     name: &str,
     size: impl Fn(&str) -> Option<usize>,
@@ -204,7 +204,7 @@ pub(super) fn room(
     }
     let most = size("FI_CXI_CTRL_RX_EQ_MAX_SIZE").unwrap_or(64 << 20);
     let bytes = size("FI_UNIVERSE_SIZE").unwrap_or(1024).saturating_mul(EVENT).min(most);
-    // In whole pages, of which 4 KiB are the smallest.
+    // The queue has whole pages, of which 4 KiB are the smallest.
     let events = bytes.max(1).checked_next_multiple_of(4096).unwrap_or(bytes) / EVENT;
     // Each write brings two where matches are reported too, for which there are 256 more (cxip_ep_ctrl_init).
     let matches = switch("FI_CXI_MR_MATCH_EVENTS") == Some(true);

@@ -142,7 +142,7 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     }
     let flaw = |info: &Info| lost_writes::flaw((name, &info.model()), info.version(), variables::switch);
     if let Some(why) = infos.first().and_then(flaw) {
-        // What comes next is slower, and works.
+        // The next provider is slower, and works.
         crate::log::warn!(provider = name, %why, "a provider that fits is not used");
         return Ok(Err(why));
     }
@@ -159,9 +159,9 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     {
         infos.retain(|info| info.ip() == Some(from));
     }
-    // Stable: among equals libfabric's order stands.
+    // The sort is stable: among equals libfabric's order stays.
     let general = general();
-    // Of several that were asked for.
+    // Of several interfaces that the user lists, the one on the route to `towards` comes first.
     let towards = options.interface.as_ref().and(options.towards).and_then(routed_from);
     infos.sort_by_key(|info| {
         let inner = info.ip() != general && is_bridge(&info.device());
@@ -209,8 +209,8 @@ fn devices(infos: &[Info]) -> String {
     seen.join(", ")
 }
 
-/// How good an address is when nothing is known of where the peers are; lower is better. One of an `inner` network leads to
-/// guests of this host alone.
+/// How good an address is if the places of the peers are unknown; lower is better. One of an `inner` network leads only to guests
+/// of this host.
 fn rank(address: Option<IpAddr>, inner: bool) -> u8 {
     match address {
         // Among those that have addresses, one without is of no use: verbs lists devices so, and then has
@@ -243,8 +243,8 @@ fn routed_from(towards: IpAddr) -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_unspecified())
 }
 
-/// The address of the default route. The host asked for is of a block reserved for documentation. Only by
-/// IPv4, which ranks mostly use.
+/// The address of the default route: that of the route to an address reserved for documentation. It uses only IPv4, as ranks mostly
+/// do.
 fn general() -> Option<IpAddr> {
     routed_from(Ipv4Addr::new(203, 0, 113, 1).into())
 }

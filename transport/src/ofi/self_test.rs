@@ -21,8 +21,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 const PROBE: Duration = Duration::from_secs(1);
 
 impl Ofi {
-    /// Writes to itself, once little and once more, from two places if it can, and looks at what landed. `from` is the
-    /// endpoint's address, if it is one of the kernel's.
+    /// Writes to itself, first few bytes and then more, from two places if it can, and checks what landed. `from` is the endpoint's
+    /// address, if it is one of the kernel's.
     pub(super) fn test_itself(&mut self, from: Option<IpAddr>, patience: Duration) -> Result<(), Error> {
         let provider = self.limits.provider.clone();
         let failed = |reason: String| Error::SelfTest { provider: provider.clone(), reason };

@@ -11,17 +11,17 @@ use crate::{Address, Error};
 /// The provider's name in addresses, limits and errors.
 pub const PROVIDER: &str = "shm";
 
-/// What an address begins with; the last byte is the version of the format of rings and messages.
+/// The first bytes of an address; the last of them is the version of the format of rings and messages.
 const MAGIC: [u8; 12] = *b"unisono-shm\x05";
-/// The name of an endpoint's door, which tells it from all others.
+/// The name of an endpoint's door, which no other endpoint has.
 pub(super) type Name = [u8; 8];
-/// What only ranks of the job know.
+/// A secret that only ranks of the job know.
 pub(super) type Token = [u8; 12];
 
 /// The number of bytes of an address.
 pub(super) const LEN: usize = MAGIC.len() + size_of::<Name>() + 2 * size_of::<Token>();
 
-/// Where an endpoint is reached.
+/// The place where peers reach an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Place {
     name: Name,
@@ -30,7 +30,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A place that nobody else has and nobody can guess.
+    /// A place that no other endpoint has and no process can guess.
     pub(super) fn new() -> Result<Self, Error> {
         Ok(Self { name: random()?, token: random()?, proof: random()? })
     }
@@ -41,10 +41,10 @@ impl Place {
         Some(Self { name: *name, token: *token, proof: proof.try_into().ok()? })
     }
 
-    /// That of an address.
+    /// The place in an address.
     ///
     /// # Errors
-    /// [`Error::BadAddress`] if it is none of such an endpoint.
+    /// [`Error::BadAddress`] if it is not the address of such an endpoint.
     pub(super) fn of(address: &Address) -> Result<Self, Error> {
         Self::parse(&address.0).ok_or_else(|| bad(address, "it is of another kind or version"))
     }
@@ -69,12 +69,12 @@ impl Place {
         self.name.iter().fold("unisono-".to_owned(), |name, byte| name + &format!("{byte:02x}"))
     }
 
-    /// What everything begins with that is sent to this endpoint.
+    /// The first bytes of all that is sent to this endpoint.
     pub(super) fn token(&self) -> Token {
         self.token
     }
 
-    /// What everything begins with that this endpoint answers.
+    /// The first bytes of all that this endpoint answers.
     pub(super) fn proof(&self) -> Token {
         self.proof
     }

@@ -1,8 +1,8 @@
 //! The page of an endpoint that its peers only read: a word that says whether it sleeps (`sleep.rs`), and a word for each region that
 //! peers can map, which says whether that region is still there (`memory.rs`).
 //!
-//! A key may be another region's as soon as a region is gone. A peer that was told of the later one sees that the earlier is gone, because
-//! its owner took it off the board before.
+//! As soon as a region is gone, another region may get its key. A peer that knows the new region sees that the old one is gone,
+//! because the owner took that off the board first.
 
 use std::{
     os::fd::OwnedFd,
@@ -27,7 +27,7 @@ pub(super) const PLACES: u32 = 256;
 pub(super) struct Board(Segment);
 
 impl Board {
-    /// A board of this endpoint's, and the descriptor for its peers.
+    /// A new board of this endpoint, and the descriptor for its peers.
     pub(super) fn new() -> Result<(OwnedFd, Self), Error> {
         let (file, segment) = segment::create_for_readers(LEN)?;
         Ok((file, Self(segment)))

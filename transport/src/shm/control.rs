@@ -6,12 +6,12 @@ use crate::local::Failure;
 /// No message has more bytes.
 pub(super) const MOST: usize = 64;
 
-/// Why a reader does not take what a writer wrote.
+/// The reason why a reader refuses what a writer wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// No memory is registered under its key.
     Unregistered,
-    /// It would leave the registered memory.
+    /// It would reach beyond the registered memory.
     Outside,
 }
 
@@ -37,12 +37,12 @@ pub(super) struct Given {
     /// Its place on the reader's board, and its number there.
     pub(super) place: u32,
     pub(super) number: u64,
-    /// What the writer has asked for it for.
+    /// The purpose for which the writer has asked for it.
     pub(super) purpose: Purpose,
     pub(super) writable: bool,
 }
 
-/// What a writer asks for memory for.
+/// The purpose for which a writer asks for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Read,
@@ -55,14 +55,15 @@ impl Purpose {
     }
 }
 
-/// A message; whose it is stands behind it.
+/// A message, and the side that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// The writer's first, at the reader's door: the name of the writer's own. The descriptor is the reader's end of their connection.
+    /// The writer's first message, at the reader's door: the name of the writer's door. The descriptor is the reader's end of their
+    /// connection.
     Hello { from: Name },
     /// The reader's answer. The descriptor is that of its board.
     Welcome,
-    /// The writer's next. The descriptor is that of its ring.
+    /// The writer's next message. The descriptor is that of its ring.
     Ring,
     /// The writer asks for the memory of the region of this key in which this address lies, as puts name it.
     Want { key: u64, address: u64, purpose: Purpose },
@@ -72,11 +73,11 @@ pub(super) enum Message {
     Forget { key: u64, address: u64 },
     /// The reader refuses a put.
     Refused(Refusal),
-    /// Either drops the connection, because the other sends what no endpoint sends, or puts what was refused.
+    /// Either side drops the connection, because the other sends what no endpoint sends, or makes a put that was refused.
     Dropped,
-    /// Either wakes the other.
+    /// Either side wakes the other.
     Wake,
-    /// Either closes its endpoint.
+    /// Either side closes its endpoint.
     Bye,
 }
 

@@ -1,4 +1,4 @@
-//! Why something stops: a failure of a peer (what it wrote that no endpoint writes, its end), or of this endpoint.
+//! Why something stops: a peer fails (it writes what no endpoint writes, or it ends), or this endpoint fails.
 
 use crate::{Error, Peer, local::Failure};
 
@@ -39,7 +39,7 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    /// The error, of what concerns this peer.
+    /// The error, which concerns this peer.
     pub(super) fn of(self, peer: Peer) -> Error {
         match self {
             Self::Error(error) => error,

@@ -1,4 +1,4 @@
-//! The fuzz targets of shared memory: a ring that a hostile peer fills, beside a reader that is as plain as can be, and control
+//! The fuzz targets of shared memory: a ring that a hostile peer fills, compared with a plain model of a reader, and control
 //! messages.
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a finding of the fuzzer, or a system without shared memory")]
@@ -28,19 +28,19 @@ use crate::{Event, Memory, Region};
 
 /// The bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// The memory that is only registered lies so far from both ends of a segment, whose other bytes nobody may write.
+/// The memory that is only registered lies this far from both ends of a segment, whose other bytes must not change.
 const MARGIN: usize = 500;
 const REGISTERED: usize = 3000;
 /// The memory that the peer could map.
 const ALLOCATED: usize = 20_000;
 
-/// Any bytes of a message. What is read is the same when it is written again.
+/// Reads any bytes as a message. A message that was read is the same when it is written again.
 pub(crate) fn control(bytes: &[u8]) {
     let Some(message) = Message::decode(bytes) else { return };
     assert_eq!(message.encode().bytes(), bytes, "{message:?}");
 }
 
-/// What a peer does to its ring, step by step, and what is read meanwhile. The first byte of a step says which:
+/// Runs the steps of a peer on its ring, and reads meanwhile. The first byte selects a step:
 /// - 0: publishes a record, of a kind, a choice of key, a byte of the immediate, a length, what is missing to the total, an offset;
 /// - 1: changes any word of the ring's memory: its number, and the word;
 /// - 2: changes a word of the last record's header: its number, and the word;
@@ -90,7 +90,7 @@ fn play(mut bytes: &[u8]) -> Played {
     pair.played
 }
 
-/// What has come of all steps.
+/// The result of all steps.
 #[derive(Default)]
 struct Played {
     arrived: usize,
@@ -112,7 +112,7 @@ struct Pair {
     incoming: Incoming,
     table: Arc<Table>,
     registered: Region,
-    /// Of the registered memory; unmapped after that is gone.
+    /// The segment around the registered memory; it is unmapped after that memory is gone.
     surroundings: Segment,
     allocated: Region,
     model: Model,
@@ -162,7 +162,7 @@ impl Pair {
         }
     }
 
-    /// What a writer does, whether or not there is room, with fields that may be wrong.
+    /// Publishes a record as a writer does, even if there is no room, with fields that may be wrong.
     fn publish(&mut self, kind: u8, key: u8, immediate: u8, [len, missing, offset]: [u64; 3]) {
         let keys = self.keys();
         let key = keys.get(usize::from(key)).copied().unwrap_or_else(|| keys[0] ^ u64::from(key));
@@ -189,7 +189,7 @@ impl Pair {
         [&self.registered, &self.allocated].map(|region| region.remote().unwrap().key)
     }
 
-    /// Reads at most this many records, and compares what comes of it: whether none is left, or nothing if the peer is disconnected.
+    /// Reads at most this many records, and compares the results: true if none is left, `None` if the peer is disconnected.
     fn read(&mut self, most: usize) -> Option<bool> {
         let (head, mut events, mut refused) = (self.model.head, Vec::new(), Vec::new());
         let wanted = self.model.read(&self.ring, self.keys(), most);
@@ -234,7 +234,7 @@ fn bytes_of(word: &AtomicU64) -> [u8; WORD] {
     word.load(Ordering::Relaxed).to_ne_bytes()
 }
 
-/// A reader of rings that nobody changes meanwhile, and all memory that records may name.
+/// A model of a reader, for rings that do not change meanwhile, and all memory that records may name.
 struct Model {
     head: u64,
     tail: u64,
@@ -243,9 +243,9 @@ struct Model {
     allocated: Vec<u8>,
 }
 
-/// What comes of reading.
+/// The expected result of reading.
 struct Wanted {
-    /// True if the ring is empty; nothing if it holds nonsense.
+    /// True if the ring is empty; `None` if it holds nonsense.
     result: Option<bool>,
     events: Vec<Event>,
     refused: Vec<Refusal>,
@@ -279,7 +279,7 @@ impl Model {
                 wanted.result = None;
                 break;
             }
-            // Only what peers can map do they write themselves.
+            // Peers write by themselves only to memory that they can map.
             let region = match (key, kind) {
                 (key, 1 | 2) if key == keys[0] => Some(&mut self.surroundings[MARGIN..MARGIN + REGISTERED]),
                 (key, _) if key == keys[1] => Some(&mut self.allocated[..]),
@@ -321,7 +321,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Otherwise little of the code is reached.
+    /// Seeds that do not do so reach little of the code.
     #[test]
     fn the_seeds_of_rings_do_what_their_names_say() {
         for (name, arrived) in [("put", 1), ("parts", 1), ("landed", 1), ("around", 40)] {

@@ -20,21 +20,21 @@ const TELL_AFTER: u64 = 32 << 10;
 /// The most regions whose memory a writer may want at once.
 const MOST_WANTED: usize = 4096;
 
-/// A connection that a process has made which knows this endpoint's token.
+/// A connection from a process that knows this endpoint's token.
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) link: Link,
-    /// The name of the writer's own door, as it says.
+    /// The name of the writer's door, according to the writer.
     pub(super) from: Name,
     /// Its ring, once it has handed it over.
     reader: Option<Reader>,
-    /// It does not know yet how it sees that this endpoint sleeps.
+    /// True until it has this endpoint's board, on which it sees that this endpoint sleeps.
     unwelcomed: bool,
     /// The regions whose memory it wants and was not given yet: their keys, an address in each, and what for.
     wanted: Vec<(u64, u64, Purpose)>,
-    /// It has closed its endpoint.
+    /// True if it has closed its endpoint.
     closed: bool,
-    /// It writes no more.
+    /// The state, once it writes no more.
     pub(super) ended: Option<State>,
 }
 
@@ -76,7 +76,7 @@ impl Incoming {
     }
 
     /// Answers what was received. `board` is this endpoint's, `number` that of this connection.
-    /// False if that must be tried again, because too many descriptors of this user's are under way.
+    /// False if that must be tried again, because too many descriptors of this user are under way.
     pub(super) fn answer(&mut self, board: &OwnedFd, table: &Table, number: usize) -> bool {
         if self.unwelcomed {
             // Whatever is written from now on wakes this endpoint.
@@ -124,7 +124,7 @@ impl Incoming {
                 }),
                 Ok(()) => {}
                 Err(refusal) => {
-                    // If it does not receive, it is told by the end of the connection, at the latest.
+                    // If the writer does not receive this, the end of the connection tells it at the latest.
                     let _ = self.link.send(&Message::Refused(refusal), None);
                 }
             }
@@ -137,12 +137,12 @@ impl Incoming {
         Ok(empty)
     }
 
-    /// Says that there is no such region that can be mapped, or no longer one.
+    /// Tells the writer that there is no such region that can be mapped, or no longer one.
     pub(super) fn forget(&self, key: u64, address: u64) -> Posted {
         self.link.send(&Message::Forget { key, address }, None)
     }
 
-    /// Its ring holds nonsense from now on.
+    /// Writes nonsense into its ring.
     #[cfg(test)]
     pub(super) fn corrupt(&mut self) {
         self.reader.as_ref().unwrap().corrupt();
@@ -173,7 +173,7 @@ fn land(reader: &Reader, record: &Record, entries: &Entries) -> Result<(), Refus
     }
     let bytes = reader.bytes(record);
     let len = bytes.iter().map(|(_, len)| len).sum();
-    // SAFETY: the bytes lie in the ring, where the writer may change them but not take them away. Nobody accesses the target before
-    // the arrival, as the one that gave the writer its key has promised.
+    // SAFETY: the bytes lie in the ring, where the writer may change them but not take them away. Nothing accesses the target
+    // before the arrival, as the rank that gave the writer its key has promised.
     unsafe { entries.write(record.key, record.offset, bytes.into_iter(), len) }
 }

@@ -1,4 +1,4 @@
-//! Looks at an endpoint's sockets: who greets, what writers ask for, what readers answer, who has ended.
+//! Looks at an endpoint's sockets: greetings, requests of writers, answers of readers, ends of connections.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Endpoint {
         for (region, connections) in self.table.gone() {
             for connection in connections {
                 if let Some(Some(incoming)) = self.incoming.get(connection) {
-                    // If it is not told, it sees that in the memory when it writes there.
+                    // A peer that does not receive this sees it in the memory when it writes there.
                     let _ = incoming.forget(region.key, region.base);
                 }
             }
@@ -139,7 +139,7 @@ impl Endpoint {
         self.fail(peer, opened)
     }
 
-    /// Nothing is written to this peer any more.
+    /// Stops writing to this peer.
     fn lose(&mut self, peer: usize) {
         let known = &mut self.peers[peer];
         if let Some(outgoing) = known.outgoing.take() {
@@ -151,7 +151,7 @@ impl Endpoint {
         known.gone = true;
     }
 
-    /// Greets a peer that was not greeted yet, and looks for its answer. An error if that is known to be in vain.
+    /// Greets a peer that was not greeted yet, and looks for its answer. Returns an error if it is known that this cannot succeed.
     #[cold]
     pub(super) fn reach(&mut self, peer: Peer) -> Result<(), Error> {
         let index = peer.0 as usize;
@@ -174,7 +174,7 @@ impl Endpoint {
     }
 }
 
-/// Latches a failure of the peer whose door has this name, if it is one that was made known.
+/// Latches a failure of the peer whose door has this name, if this endpoint knows that peer.
 pub(super) fn latch(
     failing: &mut Option<Failure>,
     peers: &[Known],

@@ -1,5 +1,5 @@
-//! The memory of one peer's regions that is mapped here, for reading or for writing. Several regions may have one key, and a put may name a part of one by the
-//! region's key. So a region is found by its key and an address in it.
+//! The memory of one peer's regions that is mapped here, for reading or for writing. Several regions may have one key, and a put
+//! may name a part of a region by that key. So a region is found by its key and an address in it.
 
 use std::{
     collections::HashMap,
@@ -15,13 +15,13 @@ use super::{
 };
 use crate::Error;
 
-/// A region of the peer's.
+/// A region of the peer.
 #[derive(Debug)]
 struct Mapped {
     given: Given,
-    /// The peer's.
+    /// The peer's board.
     board: Arc<Board>,
-    /// Nothing if it cannot be mapped here: the ring serves.
+    /// `None` if it cannot be mapped here: puts then go through the ring.
     segment: Option<Arc<Segment>>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Mappings {
 }
 
 impl Mappings {
-    /// Where these bytes of the peer's are mapped, and by what, if they are; nothing if that is unknown.
+    /// Where these bytes of the peer are mapped, and in which segment, if they are; `None` if that is unknown.
     pub(super) fn find(
         &self,
         key: u64,
@@ -72,16 +72,17 @@ impl Mappings {
         self.wanted.contains_key(&key)
     }
 
-    /// The region of this key with this address was asked for. Others of the key that are gone are unmapped.
+    /// Records that the region of this key with this address was asked for, and unmaps others of the key that are gone.
     pub(super) fn want(&mut self, key: u64, address: u64) {
         self.wanted.insert(key, address);
         self.keep(key, |_| true);
     }
 
-    /// Maps the memory of the region that was asked for, of which there is a descriptor, or why there is none. `board` is the peer's.
+    /// Maps the memory of the region that was asked for, by its descriptor, unless there is a reason why none came. `board` is the
+    /// peer's.
     ///
     /// # Errors
-    /// The peer's, if it is no memory of such a region.
+    /// A failure of the peer, if it is no memory of such a region.
     pub(super) fn take(
         &mut self,
         given: &Given,
@@ -108,7 +109,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// The peer has no region of this key with this address that can be mapped, or no longer has one.
+    /// Records that the peer has no region of this key with this address that can be mapped, or no longer has one.
     pub(super) fn forget(&mut self, key: u64, address: u64) {
         if self.wanted.get(&key) == Some(&address) {
             self.wanted.remove(&key);
@@ -116,7 +117,7 @@ impl Mappings {
         self.keep(key, |region| !region.contains(address));
     }
 
-    /// Keeps of the regions of a key those that are there and of which this holds.
+    /// Keeps the regions of a key that are there and for which `holds` is true.
     fn keep(&mut self, key: u64, holds: impl Fn(&Mapped) -> bool) {
         let Some(regions) = self.regions.get_mut(&key) else { return };
         regions.retain(|region| region.is_there() && holds(region));
@@ -132,7 +133,7 @@ impl Mappings {
     }
 }
 
-/// Maps a peer's memory of a region, as it was asked for: not what is only to be read, if it was to be written.
+/// Maps a peer's memory of a region for the purpose for which it was asked for: not for writing if it may only be read.
 fn map(file: &OwnedFd, given: &Given) -> Result<Option<Segment>, Stop> {
     let len = usize::try_from(given.len).map_err(|_| Nonsense("memory of another length"))?;
     let access = match (given.purpose, given.writable) {
@@ -143,7 +144,7 @@ fn map(file: &OwnedFd, given: &Given) -> Result<Option<Segment>, Stop> {
     Segment::of_peer(file, given.offset, len, access).map(Some)
 }
 
-/// Says that a peer's memory cannot be mapped: aloud once, since there are many when this process may map no more.
+/// Logs that a peer's memory cannot be mapped, as a warning only once, since this happens often when the process may map no more.
 fn tell_unmapped(error: &Error) {
     static TOLD: Once = Once::new();
     TOLD.call_once(

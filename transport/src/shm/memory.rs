@@ -1,8 +1,9 @@
 //! The memory of an endpoint that its peers write to: what was registered, and what was allocated for peers to map.
 //!
-//! Its keys are the endpoint's own, or those of another transport that has registered the same memory. That one may give a key to
-//! several registrations at once (libfabric caches registrations of overlapping memory), which the address of a put tells apart, and
-//! may give it again as soon as a registration is closed. So before that, each peer that has mapped the memory is told on the board.
+//! Its keys are the endpoint's own, or those of another transport that has registered the same memory. That transport may use a key
+//! for several registrations at once (libfabric caches registrations of overlapping memory), which the address of a put
+//! distinguishes, and may use it again as soon as a registration is closed. So the board first tells each peer that has mapped the
+//! memory.
 #![allow(unsafe_code)]
 
 use std::{
@@ -35,11 +36,11 @@ struct Own {
 /// Memory that peers can map.
 #[derive(Clone, Debug)]
 enum Shared {
-    /// They write to it too.
+    /// Peers write to it too.
     Own(Arc<Own>),
-    /// They only read it: it is sealed against all else.
+    /// Peers only read it: it is sealed against all else.
     Shown(Arc<Own>),
-    /// It was made elsewhere: they only read it, so nobody need be kept from it when the endpoint closes.
+    /// It was made elsewhere: peers only read it, so they may still do so when the endpoint closes.
     Elsewhere(Arc<ReadOnly>),
 }
 
@@ -60,7 +61,7 @@ impl From<Memory> for Allocated {
 
 #[derive(Debug)]
 struct Entry {
-    /// Tells it from all others of this endpoint.
+    /// A number that no other registration of this endpoint has.
     number: u64,
     span: Span,
     /// Its memory if peers can map it, and its place on the board.
@@ -78,7 +79,7 @@ pub(super) struct Entries {
     /// Regions that are gone, with the connections that were given their memory.
     gone: Vec<(RemoteRegion, Vec<usize>)>,
     board: Arc<Board>,
-    /// The free places on it: each that is taken keeps a descriptor open.
+    /// The free places on the board: each place that is taken keeps a descriptor open.
     free: Vec<u32>,
     closed: bool,
     /// The random source of keys, so that these cannot be guessed.
@@ -92,7 +93,7 @@ impl Entries {
     /// Writes bytes to a region.
     ///
     /// # Safety
-    /// The sources are valid and together `len` bytes long. Nobody else reads or writes these bytes of the region.
+    /// The sources are valid and together `len` bytes long. Nothing else reads or writes these bytes of the region.
     pub(super) unsafe fn write(
         &self,
         key: u64,
@@ -117,7 +118,7 @@ impl Entries {
         if inside { Ok(()) } else { Err(Refusal::Outside) }
     }
 
-    /// A key that nobody has and nobody can guess.
+    /// A key that no registration has and no process can guess.
     fn draw(&mut self) -> u64 {
         loop {
             self.drawn += 1;
@@ -185,7 +186,7 @@ impl Drop for Guard {
 }
 
 impl Table {
-    /// That of the endpoint whose board this is.
+    /// The table of the endpoint whose board this is.
     pub(super) fn new(board: Arc<Board>) -> Arc<Self> {
         let entries = Entries {
             entries: HashMap::new(),
@@ -220,7 +221,7 @@ impl Table {
             .map_or_else(|| Ok(Allocated { memory: Memory::map(len, huge)?, shared: None }), Ok)
     }
 
-    /// The same, for peers to read only.
+    /// New memory that peers only read.
     pub(super) fn show(&self, len: usize) -> Result<Allocated, Error> {
         let made = || {
             let (file, segment) = segment::create_region_for_readers(len)?;
@@ -263,7 +264,7 @@ impl Table {
         Region::registered(memory, Registration { remote, descriptor: ptr::null_mut(), guard })
     }
 
-    /// Registers another transport's memory by its key; `register` has that one register it.
+    /// Registers memory under the key of another transport, with which `register` registers it.
     pub(super) fn register_again(
         self: &Arc<Self>,
         Allocated { memory, shared }: Allocated,
@@ -271,7 +272,7 @@ impl Table {
     ) -> Result<Region, Error> {
         let region = register(memory)?;
         let Some(remote) = region.remote().filter(|remote| remote.len > 0) else {
-            // Nobody can write to it. Such regions may all have the same key.
+            // No peer can write to it. Such regions may all have the same key.
             return Ok(region);
         };
         let (number, mappable) = self.lock().enter(Span { base: region.base(), remote }, shared);
@@ -289,12 +290,12 @@ impl Table {
             entries.gone.push((entry.span.remote, entry.given.clone()));
         }
         drop(entries);
-        // Only now: memory is unmapped with no lock held.
+        // The memory is unmapped only now, with no lock held.
         drop(removed);
     }
 
-    /// Hands the memory of the region of this key with this address over to the peer at this connection, for this purpose: `send` is
-    /// given its descriptor, and what belongs to it. Nothing if there is no such memory.
+    /// Hands the memory of the region of this key with this address over to the peer at this connection, for this purpose: `send`
+    /// gets its descriptor and its description. `None` if there is no such memory.
     pub(super) fn give(
         &self,
         (key, address, purpose): (u64, u64, Purpose),
@@ -327,7 +328,7 @@ impl Table {
         std::mem::take(&mut self.lock().gone)
     }
 
-    /// The endpoint closes: from now on no peer writes to its regions.
+    /// Closes the table: from now on no peer writes to the endpoint's regions.
     pub(super) fn close(&self) {
         let mut locked = self.lock();
         locked.closed = true;

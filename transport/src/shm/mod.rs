@@ -1,17 +1,17 @@
-//! Ranks of one host over our own shared memory: no library, no file, nothing that outlives its processes.
+//! Ranks of one host over shared memory, without a library or a file. Nothing outlives the processes.
 //!
-//! An endpoint is reached at its door, an abstract Unix socket with a random name (`address.rs`, `socket.rs`). When a pair first talks,
-//! the writer greets there, the reader answers, and the writer hands over a memfd with a ring (`ring.rs`, `segment.rs`): one ring for
-//! each direction, with one writer and one reader. Puts wait until the reader has answered. Each end knows a token by which it sees
-//! that the other is a rank: what strangers send does not arrive.
+//! An endpoint is reached at its door, an abstract Unix socket with a random name (`address.rs`, `socket.rs`). Before a pair's first
+//! put, the writer greets the reader at its door, the reader answers, and the writer hands over a memfd with a ring (`ring.rs`,
+//! `segment.rs`): one ring for each direction, with one writer and one reader. Puts wait until the reader has answered. Each end knows
+//! a token by which it sees that the other is a rank: packets of other processes do not arrive.
 //!
 //! A put takes one of three ways:
 //! - up to 4 KiB: its bytes are copied into the ring, and from there to the target;
 //! - longer, into memory that the peer has [allocated](crate::Transport::allocate): the writer maps it when it first writes there,
 //!   and copies straight to the target. The bytes are copied once. If it cannot map it, the next way serves;
 //! - longer, into memory that was only [registered](crate::Transport::register): through the ring in records of 16 KiB, which the
-//!   reader copies to the target while the writer fills the next. So it is where that lies in a [memfd](crate::Memory::of_memfd) or was
-//!   [shared](crate::Transport::share), which peers map to read it in place, and cannot write.
+//!   reader copies to the target while the writer fills the next. Memory that lies in a [memfd](crate::Memory::of_memfd) or was
+//!   [shared](crate::Transport::share) takes this way too: peers map it to read it in place, and cannot write to it.
 //!
 //! An endpoint that sleeps says so in a word that its peers map for reading (`sleep.rs`), and a peer that writes to it then wakes it by a
 //! message on the socket. The socket also shows that a peer has ended: an endpoint that closes says so first, so the end of a
@@ -25,9 +25,9 @@
 //! n ranks that all talk to one another, each rank makes (n - 1) × 260 KiB of it. An endpoint has 4 KiB besides. Descriptors: two
 //! for each peer that it talks to in both directions, one for each of at most 256 memories of 16 KiB or more that were allocated or lie in memfds, and five.
 //! Nothing of it lies in /dev/shm or another directory. A forked child shares allocated memory with its parent. Where the system keeps
-//! strict account of memory (vm.overcommit_memory=2), peers do not map what is allocated (`segment.rs`): it is as if registered. What
-//! peers map has the huge pages that were asked for only where /sys/kernel/mm/transparent_hugepage/shmem_enabled is `advise`,
-//! `within_size` or `always`; unless somebody has set it, it is `never`.
+//! strict account of memory (vm.overcommit_memory=2), peers do not map what is allocated (`segment.rs`): it is like registered memory.
+//! What peers map has the huge pages that were asked for only where /sys/kernel/mm/transparent_hugepage/shmem_enabled is `advise`,
+//! `within_size` or `always`; the default is `never`.
 //!
 //! ```
 //! use unisono_transport::{Event, Notify, Posted, Put, Source, Target, Transport, shm::Endpoint};
@@ -105,27 +105,28 @@ use crate::{
 
 /// The most records that one poll reads of one peer.
 const BATCH: usize = 64;
-/// At least as many as a ring holds.
+/// At least the number of records that a ring holds.
 const ALL: usize = ring::SEGMENT / 64;
-/// Sockets are looked at, by a system call, once in this many polls that found nothing: ever more rarely while there is nothing in them.
+/// The endpoint looks at its sockets, by a system call, once in this many polls that found nothing: ever more rarely while nothing
+/// comes.
 const LOOK_IDLE: [u32; 2] = [16, 256];
-/// And once in this many of all polls.
+/// It also looks once in this many of all polls.
 const LOOK: u32 = 256;
-/// How often sockets are looked at for what a peer that has failed has left.
+/// The number of looks at the sockets for what a peer that has failed has left.
 const LOOKS: usize = 16;
 /// The longest sleep while a peer is too busy to be connected to.
 const NAP: Duration = Duration::from_millis(1);
-/// The most arrivals that are told to be possible at once. None is lost if there are more: they wait in the rings.
+/// The most arrivals at once that the limits name. None is lost if there are more: they wait in the rings.
 const ARRIVALS: usize = 1 << 16;
 
 /// A peer that was made known.
 #[derive(Debug)]
 struct Known {
     place: Place,
-    /// It was greeted, and cannot be written to yet.
+    /// Set while it was greeted and cannot be written to yet.
     greeted: Option<Greeted>,
     outgoing: Option<Box<Outgoing>>,
-    /// It has closed its endpoint.
+    /// True if it has closed its endpoint.
     gone: bool,
 }
 
@@ -143,13 +144,13 @@ pub struct Endpoint {
     /// The number of polls since sockets were looked at, of all and of those that found nothing, and the most of the latter.
     polls: [u32; 2],
     patience: u32,
-    /// The first failure, before all that arrived until then has been reported.
+    /// The first failure, until all that arrived before it has been reported.
     failing: Option<Failure>,
     /// The first failure, which every call returns.
     broken: Option<Failure>,
-    /// A peer could not be greeted yet, or not be answered.
+    /// True if a peer could not be greeted or answered yet.
     busy: bool,
-    /// A peer can be written to since the last sleep.
+    /// True if a peer can be written to since the last sleep.
     opened: bool,
     /// The number of greetings that were refused.
     refused: u64,
@@ -207,7 +208,7 @@ impl Endpoint {
         })
     }
 
-    /// True if the endpoint of this address is of this host and network namespace. It need not look for that.
+    /// True if the endpoint of this address is on this host and in this network namespace. It need not poll for that.
     ///
     /// ```
     /// # use unisono_transport::{Transport, shm::Endpoint};
@@ -227,7 +228,7 @@ impl Endpoint {
         socket::is_open(&Place::of(address)?)
     }
 
-    /// Registers what another transport registers too: peers write to it by that one's key. `register` has that one register it.
+    /// Registers memory that another transport registers too, by `register`: peers write to it by that transport's key.
     ///
     /// # Errors
     /// Those of `register`.
@@ -239,7 +240,7 @@ impl Endpoint {
         self.table.register_again(memory.into(), register)
     }
 
-    /// The same for new memory, as of [`Transport::allocate`].
+    /// The same for new memory, as in [`Transport::allocate`].
     ///
     /// # Errors
     /// [`Error::Map`] if the system refuses, and those of `register`.
@@ -256,11 +257,11 @@ impl Endpoint {
     /// may last: `timeout`, or less if there is something already, or it is `ready`. [`Self::end_sleep`] must follow.
     ///
     /// # Errors
-    /// As of [`Transport::park`].
+    /// Those of [`Transport::park`].
     pub(crate) fn begin_sleep(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<Duration, Error> {
         self.checked()?;
         let epoch = self.sleeper.begin();
-        // What a peer writes from now on it tells; what it wrote before is found here.
+        // From now on a peer wakes this endpoint when it writes; what it wrote before is found here.
         let mut ready = ready()
             || std::mem::take(&mut self.opened)
             || !self.sent.is_empty()
@@ -288,7 +289,7 @@ impl Endpoint {
         })
     }
 
-    /// What is readable while a peer wakes this endpoint, between the beginning and the end of a sleep.
+    /// The descriptor that is readable while a peer wakes this endpoint, between the beginning and the end of a sleep.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
@@ -296,7 +297,7 @@ impl Endpoint {
     /// Waits for at most this time, and ends the sleep.
     ///
     /// # Errors
-    /// As of [`Transport::park`].
+    /// Those of [`Transport::park`].
     pub(crate) fn end_sleep(&mut self, timeout: Duration) -> Result<(), Error> {
         let looked = self.look(timeout, true);
         self.sleeper.end();
@@ -324,7 +325,7 @@ impl Endpoint {
         }
     }
 
-    /// Reads what peers have written, of each at most `most` records.
+    /// Reads what peers have written, at most `most` records of each.
     fn read(&mut self, events: &mut Vec<Event>, most: usize) {
         let mut entries = None;
         for connection in 0..self.incoming.len() {
@@ -385,7 +386,7 @@ impl Endpoint {
 
 // SAFETY: bytes are copied to the target before the record or the event that reports them is made; what is reported as sent was copied
 // out of its sources, which are kept until then. A record is written where its key and offset say, if that is registered, with the
-// table locked. Closing an endpoint takes its regions out of the table, and makes those that peers have mapped its owner's alone.
+// table locked. Closing an endpoint takes its regions out of the table, and makes those that peers have mapped private to their owner.
 unsafe impl Transport for Endpoint {
     fn limits(&self) -> &Limits {
         &self.limits
@@ -486,7 +487,7 @@ unsafe impl Transport for Endpoint {
     }
 
     fn activity(&self) -> Arc<Activity> {
-        // There is no library.
+        // This transport calls no library.
         Arc::default()
     }
 }

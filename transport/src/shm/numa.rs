@@ -1,9 +1,9 @@
-//! On which NUMA node pages of shared memory lie: that of the rank whose memory it is.
+//! Places the pages of shared memory on the NUMA node of the rank whose memory it is.
 //!
-//! The system takes a page where the thread runs that touches it first, or allocates it (fallocate). So rings and boards, which have all
-//! their pages from the beginning, lie on the node of the endpoint that makes them. The pages of a region are taken when they are
-//! touched, maybe by a peer on another node that puts there: so its memfd gets a policy, which holds for all who map it. hwloc sets it;
-//! without the feature `hwloc` these pages lie where they are touched.
+//! The system takes a page from the node of the thread that touches it first, or allocates it (fallocate). So rings and boards, which
+//! have all their pages from the beginning, lie on the node of the endpoint that makes them. The pages of a region are taken when they
+//! are touched, maybe by a put of a peer on another node: so its memfd gets a policy, which holds for all processes that map it. hwloc
+//! sets it; without the feature `hwloc` these pages lie where they are touched.
 
 use super::segment::Segment;
 
@@ -63,7 +63,7 @@ mod nodes {
     impl Nodes {
         pub(super) fn load() -> Result<Self, String> {
             let nodes = Self::of(Topology::builder())?;
-            // Its variables may describe another host.
+            // hwloc's environment variables may describe another host.
             if nodes.0.is_this_system() {
                 Ok(nodes)
             } else {
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// With other nodes or without, peers' threads run here: that the policy is the file's is what can be seen.
+    /// Peers' threads run on this node, whether or not there are others: the test sees only that the file has the policy.
     #[test]
     fn pages_that_a_peer_touches_first_obey_their_owner() {
         let (file, len) = segment::create_for_region(4 << 12).unwrap();

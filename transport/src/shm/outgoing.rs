@@ -37,7 +37,7 @@ pub(super) struct Outgoing {
     writer: Writer,
     /// The peer's sleep, as this end knows it.
     sleep: PeerSleep,
-    /// The peer's.
+    /// The peer's board.
     board: Arc<Board>,
     /// The peer's memory that is mapped for puts to write to, and for [`Self::map`] to read.
     targets: Mappings,
@@ -63,27 +63,27 @@ struct Pending {
     token: Option<u64>,
 }
 
-/// What has become of a connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Open,
     /// The peer has closed its endpoint.
     Closed,
-    /// The peer has ended without that.
+    /// The peer has ended without closing its endpoint.
     Died,
 }
 
-/// A peer that was greeted. It is written to when it has answered, and so has proved who it is.
+/// A peer that was greeted. It is written to when it has answered, and so has proved that it is the peer.
 #[derive(Debug)]
 pub(super) struct Greeted {
     pub(super) link: Link,
-    /// The peer's, once it has answered.
+    /// The peer's board, once it has answered.
     board: Option<Arc<Board>>,
     closed: bool,
 }
 
 impl Greeted {
-    /// Greets a peer, as the endpoint of this name; nothing if too many greet it now.
+    /// Greets a peer, as the endpoint of this name; `None` if too many greet it now.
     pub(super) fn greet(to: &Place, from: Name) -> Result<Option<Self>, Stop> {
         match socket::greet(to, from)? {
             socket::Greeted::Yes(link) => Ok(Some(Self { link, board: None, closed: false })),
@@ -92,7 +92,7 @@ impl Greeted {
         }
     }
 
-    /// Receives the answer. Says what has become of the peer.
+    /// Receives the answer, and returns the state of the peer.
     pub(super) fn receive(&mut self) -> Result<State, Stop> {
         while self.board.is_none() {
             match self.link.receive()? {
@@ -149,10 +149,10 @@ impl Greeted {
 }
 
 impl Outgoing {
-    /// Begins a put of `len` bytes. `token` is the one to be told in `sent`, if any.
+    /// Begins a put of `len` bytes. `sent` gets `token`, if there is one, when the put is sent.
     ///
     /// # Safety
-    /// As of [`crate::Transport::put`].
+    /// As for [`crate::Transport::put`].
     pub(super) unsafe fn put(
         &mut self,
         put: &Put<'_>,
@@ -189,7 +189,7 @@ impl Outgoing {
         let sources = put.sources.iter().map(region::bytes);
         if let Some(place) = place {
             record.kind = Kind::Landed;
-            // SAFETY: `len` bytes of mapped memory, which by the caller's promise nobody accesses; the sources are at rest. What a
+            // SAFETY: `len` bytes of mapped memory, which by the caller's promise nothing accesses; the sources are at rest. What a
             // peer does to its memory meanwhile changes bytes, and nothing else.
             unsafe {
                 region::gather(sources, place);
@@ -204,17 +204,17 @@ impl Outgoing {
         Ok(Posted::Yes)
     }
 
-    /// The memory of a region of the peer's, to be read here.
+    /// The memory of a region of the peer, to be read here.
     pub(super) fn map(&mut self, region: &RemoteRegion) -> Result<Mapping, Stop> {
         let RemoteRegion { base, key, len, mappable } = *region;
         let Some(len) = usize::try_from(len).ok().filter(|_| mappable) else { return Ok(Mapping::No) };
         if self.views.is_wanted(key) {
-            // Whether the answer has come.
+            // The answer may have come.
             self.receive()?;
         }
         Ok(match self.views.find(key, base, len) {
             Some(Some((place, segment))) => {
-                // SAFETY: these bytes of the segment, which is kept. They are the peer's too, as `Transport::map` says.
+                // SAFETY: these bytes lie in the segment, which is kept. The peer may access them too, as `Transport::map` says.
                 let memory = unsafe { Memory::owned(place, len, Arc::clone(segment)) };
                 self.asked.remove(&(key, base));
                 Mapping::Yes(Region::unregistered(memory))
@@ -234,14 +234,14 @@ impl Outgoing {
         })
     }
 
-    /// Where a put writes to, if the peer's region is mapped for that; asks for it if that is unknown.
+    /// The address to which a put writes, if the peer's region is mapped for that; asks for the region if that is unknown.
     fn mapped(&mut self, key: u64, address: u64, len: usize) -> Result<Option<*mut u8>, Stop> {
         let place = |found: Option<(*mut u8, &Arc<Segment>)>| found.map(|(place, _)| place);
         if let Some(found) = self.targets.find(key, address, len) {
             return Ok(place(found));
         }
         if self.targets.is_wanted(key) {
-            // Whether the answer has come.
+            // The answer may have come.
             self.receive()?;
             return Ok(self.targets.find(key, address, len).and_then(place));
         }
@@ -265,7 +265,7 @@ impl Outgoing {
         }
     }
 
-    /// Writes as much of what waits as there is room for. True if there was any.
+    /// Writes as much of what waits as there is room for. True if there was room for some.
     pub(super) fn pump(&mut self, sent: &mut Vec<u64>) -> Result<bool, Stop> {
         let mut any = false;
         while let Some(first) = self.pending.front() {
@@ -282,7 +282,7 @@ impl Outgoing {
                 key: first.key,
                 offset: first.offset.saturating_add(first.written as u64),
             };
-            // SAFETY: the regions are kept by the pending put, and their bytes are at rest until its token is told.
+            // SAFETY: the regions are kept by the pending put, and their bytes are at rest until its token is reported.
             unsafe { self.writer.push(&record, pieces(&first.sources, first.written, len)) };
             any = true;
             if len == left {
@@ -302,7 +302,7 @@ impl Outgoing {
         self.wake_behind_fence();
     }
 
-    /// As [`wake`](Self::wake), after a fence behind what was written.
+    /// As [`wake`](Self::wake), if a fence already follows what was written.
     pub(super) fn wake_behind_fence(&mut self) {
         if self.sleep.must_be_woken() {
             // If it is full, the peer has not yet received earlier ones; if it is gone, `receive` says so.
@@ -310,7 +310,7 @@ impl Outgoing {
         }
     }
 
-    /// Receives what the peer has sent. Says what has become of the connection.
+    /// Receives what the peer has sent, and returns the state of the connection.
     pub(super) fn receive(&mut self) -> Result<State, Stop> {
         for _ in 0..socket::BATCH {
             let (message, file) = match self.link.receive()? {
@@ -325,7 +325,7 @@ impl Outgoing {
         Ok(State::Open)
     }
 
-    /// Takes a message, with its descriptor or why that does not come.
+    /// Takes a message, with its descriptor or the reason why that does not come.
     fn take(&mut self, message: Message, file: Result<Option<OwnedFd>, Error>) -> Result<(), Stop> {
         match (message, file.transpose()) {
             (Message::Memory(given), Some(file)) => {
@@ -360,7 +360,7 @@ impl Outgoing {
         self.targets.find(region.key, region.base, 1).flatten().is_some()
     }
 
-    /// The number of regions of the peer's that are mapped or asked for.
+    /// The number of regions of the peer that are mapped or asked for.
     #[cfg(test)]
     pub(super) fn mappings(&self) -> usize {
         self.targets.len() + self.views.len()

@@ -29,14 +29,14 @@ const LINE: usize = 64;
 pub(super) const MOST: usize = 16 << 10;
 
 // Places of words. Two cache lines lie between those of the writer and those of the reader, as processors fetch lines in pairs.
-/// Behind the last published record.
+/// The position behind the last published record.
 pub(super) const TAIL: usize = 0;
 /// The writer's epoch of sleep, odd while it waits for room.
 const WAITING: usize = 1;
-/// Behind the last record that was read.
+/// The position behind the last record that was read.
 pub(super) const HEAD: usize = 16;
 
-/// What a record means.
+/// The meaning of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The bytes of a put, or its last ones, are in the record. It arrives with them.
@@ -196,7 +196,7 @@ impl Reader {
         Self { segment, head: 0, published: 0, tail: 0, number: 0, woken: 0 }
     }
 
-    /// What its writer never writes is in the ring.
+    /// Puts into the ring what its writer never writes.
     #[cfg(test)]
     pub(super) fn corrupt(&self) {
         word(&self.segment, TAIL).store(u64::MAX - 63, Ordering::Release);
@@ -250,13 +250,13 @@ impl Reader {
         parts(&self.segment, self.head + HEADER as u64, len).map(|(start, len)| (start.cast_const(), len))
     }
 
-    /// Goes on behind the next record.
+    /// Continues behind the next record.
     pub(super) fn consume(&mut self, record: &Record) {
         self.head += room(usize::try_from(record.inline()).unwrap_or(0));
         self.number = self.number.wrapping_add(1);
     }
 
-    /// The number of bytes that the writer does not know to be read.
+    /// The number of bytes that were read and of which the writer was not told.
     pub(super) fn untold(&self) -> u64 {
         self.head - self.published
     }
@@ -349,7 +349,7 @@ mod tests {
             prop_assert!(!reader.has_next());
         }
 
-        /// A head that no reader writes is told.
+        /// The writer reports a head that no reader writes.
         #[test]
         fn a_hostile_reader_is_survived(head in any::<u64>(), filled in 0..20_usize) {
             let (mut writer, _reader, _file) = ring();

@@ -43,8 +43,8 @@ pub(super) enum Access {
     ReadWrite,
 }
 
-/// A mapping of a memfd. It is made and ended by libc, where libfabric watches for memory that goes, so that its cache of registrations
-/// forgets it (prov/util/src/util_mem_hooks.c).
+/// A mapping of a memfd. It is made and ended by libc, where libfabric watches for memory that is unmapped, so that its cache of
+/// registrations forgets it (prov/util/src/util_mem_hooks.c).
 #[derive(Debug)]
 pub(super) struct Segment {
     mapping: MmapRaw,
@@ -71,7 +71,7 @@ pub(super) fn create(len: usize) -> Result<(OwnedFd, usize), Error> {
     Ok((file, whole))
 }
 
-/// The same for a region. Its pages are those that are touched.
+/// The same for a region. It has only the pages that are touched.
 pub(super) fn create_for_region(len: usize) -> Result<(OwnedFd, usize), Error> {
     check_accounting(OVERCOMMIT.as_deref())?;
     let (file, whole) = create_unsealed(len)?;
@@ -100,7 +100,7 @@ fn check_accounting(overcommit: Option<&str>) -> Result<(), Error> {
     })
 }
 
-/// The same as [`create`], mapped by this process, and for peers to read only, where the system can tell (Linux 5.1).
+/// The same as [`create`], mapped by this process, and for peers to read only, where the system has such seals (Linux 5.1).
 pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error> {
     let (file, whole) = create_unsealed(len)?;
     allocate(&file, whole)?;
@@ -118,7 +118,7 @@ pub(super) fn create_region_for_readers(len: usize) -> Result<(OwnedFd, Segment)
     Ok((file, segment))
 }
 
-/// Nobody maps it for writing from now on, nor writes to it otherwise.
+/// From now on no process maps it for writing, or writes to it otherwise.
 fn seal_for_readers(file: &OwnedFd, len: usize) -> Result<(), Error> {
     let sealed = fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW);
     sealed.map_err(|error| no_memory(len, "sealing", error))?;
@@ -171,7 +171,7 @@ impl Segment {
         Self::map(file, 0, len, Access::ReadWrite).map_err(|error| no_memory(len, "mmap", error))
     }
 
-    /// Maps the pages of `len` bytes of a memfd of a peer's, from `offset` on. It must have these bytes, and keep them.
+    /// Maps the pages of `len` bytes of a peer's memfd, from `offset` on. It must have these bytes, and keep them.
     pub(super) fn of_peer(file: &OwnedFd, offset: u64, len: usize, access: Access) -> Result<Self, Stop> {
         let seals = fcntl_get_seals(file).map_err(|_| Nonsense("a descriptor that is not a memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
@@ -216,7 +216,7 @@ impl Segment {
         (end <= self.len()).then(|| unsafe { self.base().add(offset) })
     }
 
-    /// Asks for huge pages. Those of hugetlbfs do not serve, because [`Self::make_private`] may find none to copy to.
+    /// Asks for huge pages. Those of hugetlbfs cannot be used, because [`Self::make_private`] may find none to copy to.
     pub(super) fn ask_for_huge_pages(&self) {
         // SAFETY: changes no byte.
         if let Err(error) = unsafe { madvise(self.base().cast(), self.len(), Advice::LinuxHugepage) } {
@@ -230,8 +230,8 @@ impl Segment {
         unsafe { slice::from_raw_parts(self.base().cast(), self.len() / size_of::<AtomicU64>()) }
     }
 
-    /// Ends the sharing: the bytes stay where they are, but are this process's alone from now on. Other threads may read and write
-    /// them meanwhile.
+    /// Ends the sharing: the bytes stay where they are, but are private to this process from now on. Other threads may read and
+    /// write them meanwhile.
     pub(super) fn make_private(&self, file: &OwnedFd) -> Result<(), Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // Without a reservation, which could be refused when the old mapping is gone already. Where accounting is strict there is

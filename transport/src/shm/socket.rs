@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{Error, fork::Unshared};
 
-/// The most greetings or messages that are taken in one go, so that nobody holds up this endpoint by sending without end.
+/// The most greetings or messages that are taken in one go, so that no process blocks this endpoint by sending without end.
 pub(super) const BATCH: usize = 256;
 
 /// A socket. Forked children do not keep it, so that its other end sees when this process ends.
@@ -71,7 +71,7 @@ fn filter(token: &Token) -> Vec<libc::sock_filter> {
     checks.chain(ends).collect()
 }
 
-/// From now on only packets that begin with this token come to a socket.
+/// Makes a socket receive only packets that begin with this token.
 fn admit_only(socket: BorrowedFd<'_>, token: &Token) -> Result<(), Errno> {
     let mut filter = filter(token);
     let program = libc::sock_fprog {
@@ -108,22 +108,22 @@ impl AsFd for Door {
     }
 }
 
-/// What has come to a door.
+/// A packet that came to a door.
 #[derive(Debug)]
 pub(super) enum Greeting {
     /// A writer whose own door has this name, and the connection to it.
     From(Name, Link),
-    /// Something else of a process that knows the token, and what.
+    /// Another packet of a process that knows the token, and what is wrong with it.
     Refused(Nonsense),
     Nothing,
 }
 
 impl Door {
-    /// The door of this place.
+    /// Opens the door of this place.
     pub(super) fn open(place: &Place) -> Result<Self, Error> {
         let opened = || {
             let socket = datagrams()?;
-            // First, so that nothing else is ever in its queue.
+            // The filter comes first, so that nothing else is ever in the queue.
             admit_only(socket.as_fd(), &place.token())?;
             bind(&socket, &named(place)?)?;
             Ok(socket)
@@ -132,7 +132,7 @@ impl Door {
         opened().map(|socket| Self { socket: socket.into(), place: *place }).map_err(error)
     }
 
-    /// The next that has come.
+    /// The next greeting that has come.
     pub(super) fn next(&self) -> Result<Greeting, Error> {
         let (message, end) = match receive(self.as_fd(), &self.place.token()) {
             Ok(Received::Message(message, file)) => (message, file),
@@ -150,7 +150,7 @@ impl Door {
     }
 }
 
-/// True if somebody listens at a place.
+/// True if an endpoint listens at a place.
 pub(super) fn is_open(place: &Place) -> Result<bool, Error> {
     let connected = || connect(&datagrams()?, &named(place)?);
     match connected() {
@@ -160,16 +160,16 @@ pub(super) fn is_open(place: &Place) -> Result<bool, Error> {
     }
 }
 
-/// What came of greeting.
+/// The result of a greeting.
 pub(super) enum Greeted {
     Yes(Link),
     /// Too many greet the peer now.
     Busy,
-    /// Nobody listens there.
+    /// No endpoint listens there.
     Nobody,
 }
 
-/// Greets a place, as the endpoint of this name. The peer need not look for that.
+/// Greets a place, as the endpoint of this name. The peer need not poll for that.
 pub(super) fn greet(place: &Place, from: Name) -> Result<Greeted, Error> {
     let greeted = || {
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
@@ -201,9 +201,9 @@ fn of_this_user(socket: BorrowedFd<'_>) -> bool {
     credentials(socket, &mut other) && other.uid == geteuid().as_raw()
 }
 
-/// Whose process is at the other end; `false` if the system does not say.
+/// Finds the process at the other end; `false` if the system does not say.
 fn credentials(socket: BorrowedFd<'_>, other: &mut libc::ucred) -> bool {
-    // Not by rustix, which takes the process's number for one that is not 0. It is 0 in another PID namespace.
+    // rustix assumes that the process's number is not 0, but it is 0 in another PID namespace.
     let Ok(size) = libc::socklen_t::try_from(size_of::<libc::ucred>()) else { return false };
     let (other, mut len): (*mut libc::ucred, libc::socklen_t) = (other, size);
     // SAFETY: the descriptor is open; the system writes at most `len` bytes, all of which `other` has.
@@ -245,7 +245,7 @@ fn send_with(
 #[derive(Debug)]
 pub(super) struct Link {
     socket: Socket,
-    /// What this end's packets begin with, and the other's.
+    /// The first bytes of this end's packets, and of the other's.
     sends: Token,
     takes: Token,
 }
@@ -256,7 +256,7 @@ impl AsFd for Link {
     }
 }
 
-/// What came of sending.
+/// The result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
     Yes,
@@ -290,11 +290,11 @@ impl Link {
     }
 }
 
-/// What came of receiving.
+/// The result of receiving.
 #[derive(Debug)]
 pub(super) enum Received {
     Message(Message, Option<OwnedFd>),
-    /// A message whose descriptor the system does not let this process have, and why.
+    /// A message whose descriptor the system withholds from this process, and the reason.
     Withheld(Message, Error),
     /// Nothing has come.
     Nothing,
@@ -342,7 +342,7 @@ fn receive(socket: BorrowedFd<'_>, token: &Token) -> Result<Received, Nonsense> 
     }
 }
 
-/// Why a descriptor does not come though there is room for it: the system does not tell these reasons apart.
+/// The reason why a descriptor does not come although there is room for it: the system does not tell these reasons apart.
 fn withheld() -> Error {
     Error::System {
         call: "recvmsg",
@@ -388,7 +388,7 @@ mod tests {
         let (file, len) = segment::create(1).unwrap();
         assert_eq!(there.send(&Message::Welcome, Some(&file)), Posted::Yes);
         assert_eq!(there.send(&Message::Bye, None), Posted::Yes);
-        // What was sent is received though the other end is closed, with something unread.
+        // What was sent is received although the other end is closed, with something unread.
         assert_eq!(here.send(&Message::Wake, None), Posted::Yes);
         drop((there, file));
         let Ok(Received::Message(Message::Welcome, Some(file))) = here.receive() else {
@@ -453,7 +453,7 @@ mod tests {
         assert!(matches!(greet(&place, place.name()), Ok(Greeted::Yes(_))), "there is room again");
     }
 
-    /// What a stranger sends is not queued, and nobody but the stranger has its descriptors, some of which are slow to close.
+    /// What a stranger sends is not queued, and only the stranger has its descriptors, some of which are slow to close.
     #[test]
     fn what_strangers_send_costs_the_endpoint_nothing() {
         let place = Place::new().unwrap();

@@ -64,7 +64,7 @@ fn meet(here: &mut Endpoint, there: &mut Endpoint) -> Peer {
     peer
 }
 
-/// A connection to an endpoint, on which nothing was sent. `from` is who it says it is.
+/// A connection to an endpoint, on which nothing was sent. `from` is the place that it claims to have.
 fn connection(to: &Endpoint, from: &Place) -> Link {
     let Ok(Greeted::Yes(link)) = socket::greet(&to.place, from.name()) else { panic!("nobody listens") };
     link
@@ -101,7 +101,7 @@ fn answered(endpoint: &mut Endpoint, door: &Door, board: &OwnedFd) -> (Link, Own
     (link, file)
 }
 
-/// An endpoint that knows somebody, who does what the test wants.
+/// An endpoint that knows a peer, which does what the test wants.
 fn acquainted() -> (Endpoint, Place) {
     let mut endpoint = Endpoint::open().unwrap();
     let place = Place::new().unwrap();
@@ -113,7 +113,7 @@ fn names_it(error: Option<&Error>) -> bool {
     matches!(error, Some(Error::Completion { peer: Some(Peer(0)), .. }))
 }
 
-/// It works: one put to itself lands.
+/// Checks that it works: one put to itself lands.
 fn still_works(endpoint: &mut Endpoint) {
     let own = endpoint.address().clone();
     let myself = endpoint.connect(&own).unwrap();
@@ -323,7 +323,7 @@ fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
         ring.words()[0].store(u64::MAX - 63, Ordering::Release);
         let error = polled(&mut endpoint).1;
         assert_eq!(names_it(error.as_ref()), named, "{error:?}");
-        // It lives, and is not to take this endpoint for dead.
+        // The peer lives, and must not take this endpoint for dead.
         assert_eq!(last_words(&link), Some(Message::Dropped));
         if !named {
             still_works(&mut endpoint);
@@ -483,7 +483,7 @@ fn a_hostile_reader_is_named() {
     }
 }
 
-/// Whatever the reason, for instance that this process may have no more mappings or address space.
+/// The reason does not matter: for instance, this process may have no more mappings or address space.
 #[test]
 fn what_cannot_be_mapped_is_written_through_the_ring() {
     let vast: usize = 1 << 55;

@@ -18,7 +18,7 @@ pub struct Config {
     pub seed: u64,
     /// The time from the last byte's leaving to its landing, at least.
     pub latency: Duration,
-    /// The most that a delivery takes longer than `latency`. With more of it, more deliveries overtake each other.
+    /// The most time by which a delivery exceeds `latency`. With more jitter, more deliveries overtake each other.
     pub jitter: Duration,
     /// Bytes per second that an endpoint sends.
     pub bandwidth: u64,
@@ -47,7 +47,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// A fast fabric that keeps no order and needs local registration, as the least comfortable real fabrics do.
+    /// A fast fabric that keeps no order and needs local registration, as the most demanding real fabrics do.
     fn default() -> Self {
         Self {
             seed: 0,

@@ -33,7 +33,7 @@ pub struct Endpoint {
     limits: Limits,
 }
 
-/// Takes a registration back. Deliveries are made under the same lock, so none is under way after it.
+/// Ends a registration when it is dropped. Deliveries are made under the same lock, so none is under way after it.
 #[derive(Debug)]
 struct Guard {
     fabric: Arc<Shared>,
@@ -242,7 +242,7 @@ impl Wake for Sleeper {
 }
 
 impl Drop for Endpoint {
-    /// What it has begun and has not been delivered is lost; what is under way to it breaks its sender.
+    /// Puts that it has begun and that were not delivered are lost; a put under way to it breaks its sender.
     fn drop(&mut self) {
         let mut state = self.fabric.lock();
         let mine = self.index;
@@ -259,7 +259,7 @@ impl Drop for Endpoint {
             port.events.clear();
         }
         drop(state);
-        // Only now: dropping a region takes the lock.
+        // The regions are dropped only now, because that takes the lock.
         drop(lost);
     }
 }

@@ -30,12 +30,12 @@ pub enum Call<'a> {
 /// What a transport does not share with peers, though it says that it maps memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withheld {
-    /// It maps none of their memory but regions of this length.
+    /// It maps only their regions of this length.
     Views {
-        /// Bytes.
+        /// The length in bytes.
         but: u64,
     },
-    /// They cannot map what it allocates.
+    /// Peers cannot map what it allocates.
     Memory,
 }
 

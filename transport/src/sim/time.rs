@@ -22,7 +22,7 @@ pub(super) struct Shared {
     pub(super) names: Names,
     pub(super) config: Config,
     pub(super) state: Mutex<State>,
-    /// Something was begun or has landed.
+    /// Signals that something was begun or has landed.
     pub(super) changed: Condvar,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Delivery {
     pub(super) key: u64,
     pub(super) address: u64,
     pub(super) immediate: u32,
-    /// Of the sender's notification, if it wants one.
+    /// The token of the sender's notification, if it wants one.
     pub(super) token: Option<u64>,
 }
 
@@ -182,8 +182,8 @@ impl State {
         }
         let span = self.spans.get(&key).filter(|(owner, _)| *owner == to);
         let (_, span) = span.ok_or_else(Failure::unregistered)?;
-        // SAFETY: the memory is registered, which dropping its region would have to undo under the lock that we hold. Nobody reads
-        // the target before the arrival; the sources are at rest until `Sent`, and kept alive by `bytes`.
+        // SAFETY: the memory is registered, which dropping its region would have to undo under the lock that is held here. Nothing
+        // reads the target before the arrival; the sources are at rest until `Sent`, and kept alive by `bytes`.
         unsafe {
             match bytes {
                 Bytes::Copied(bytes) => {

@@ -44,22 +44,22 @@ enum First {
 }
 
 impl FirstPuts {
-    /// For no peer yet. If it does not `matter`, nothing is recorded.
+    /// Records no peer yet, and never any if `matter` is false.
     pub(in crate::ofi) fn new(matter: bool) -> Self {
         Self(matter.then(Vec::new))
     }
 
-    /// One more peer is known.
+    /// Adds a peer.
     pub(in crate::ofi) fn add(&mut self) {
         self.0.iter_mut().for_each(|all| all.push(First::Untried));
     }
 
-    /// All peers are forgotten.
+    /// Forgets all peers.
     pub(in crate::ofi) fn clear(&mut self) {
         self.0.iter_mut().for_each(Vec::clear);
     }
 
-    /// A put to this peer was begun, or the provider had no room for it: it asks the peer first.
+    /// Records that a put to this peer was begun, or that the provider had no room for it: the provider asks the peer first.
     pub(in crate::ofi) fn posted(&mut self, peer: Peer, posted: Posted) {
         if let Some(first) = self.0.as_mut().and_then(|all| all.get_mut(peer.0 as usize)) {
             match posted {
