@@ -2,10 +2,10 @@
 
 use twox_hash::XxHash3_128;
 
-/// The bytes that are read and summed, or summed and written, at a time: few enough to stay in a core's own cache in between.
+/// The bytes that are read and summed, or summed and written, at a time: few enough to stay in a core's cache in between.
 pub(crate) const BLOCK: usize = 256 << 10;
 
-/// The checksum of these bytes. Never 0, which stands for none.
+/// The checksum of these bytes. It is never 0, which means no checksum.
 pub(crate) fn digest(bytes: &[u8]) -> u128 {
     XxHash3_128::oneshot(bytes).max(1)
 }

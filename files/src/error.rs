@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use unisono::schedule::Rank;
 
-/// How much of a text from another rank an error shows, in characters.
+/// The most characters of a text from another rank that an error shows.
 const SHOWN: usize = 4000;
 
 /// A result of this crate.
@@ -67,7 +67,7 @@ pub enum Problem {
     Length {
         /// The length that the system reports, in bytes.
         promised: u64,
-        /// True if there are more; otherwise there are fewer.
+        /// True if reading gives more bytes; otherwise it gives fewer.
         more: bool,
     },
     /// The source was modified during the transfer.
@@ -79,11 +79,11 @@ pub enum Problem {
     /// A piece did not arrive as it was sent.
     #[error("piece {piece} arrived damaged: its checksum is {got:032x} and not {wanted:032x}")]
     Damaged {
-        /// Which, from 0.
+        /// The number of the piece, from 0.
         piece: u64,
-        /// What was sent.
+        /// The checksum of what was sent.
         wanted: u128,
-        /// What arrived.
+        /// The checksum of what arrived.
         got: u128,
     },
     /// The name is invalid, or leads out of the directory.
@@ -95,9 +95,9 @@ pub enum Problem {
     /// The size of pieces is invalid.
     #[error("pieces of {given} bytes were asked for; there may be from 1 to {most}")]
     Piece {
-        /// What was asked for.
+        /// The size that was asked for.
         given: u64,
-        /// The most.
+        /// The largest valid size.
         most: u64,
     },
     /// Another process is writing the same file.
@@ -106,7 +106,7 @@ pub enum Problem {
     /// There is no memory for the pieces in flight.
     #[error("there is no memory for pieces of {bytes} bytes: {reason}")]
     Memory {
-        /// Of each.
+        /// The size of each piece.
         bytes: u64,
         /// The system's message.
         reason: String,
@@ -114,7 +114,7 @@ pub enum Problem {
     /// The ranks that need pieces cannot form a group.
     #[error("the ranks that lack it cannot form a group: {reason}")]
     Group {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The source is not a .safetensors file, or lacks tensors that were asked for.
@@ -131,7 +131,7 @@ impl Problem {
         Self::Io { doing: doing.to_owned(), reason: error.to_string(), code: error.raw_os_error() }
     }
 
-    /// The same of a write, where a full disk is a separate case.
+    /// The same for a write, where a full disk is a separate case.
     pub(crate) fn writing(doing: &str, wanted: u64, error: &io::Error) -> Self {
         let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].map(Errno::raw_os_error);
         match error.raw_os_error() {
@@ -141,8 +141,8 @@ impl Problem {
     }
 }
 
-/// A file's name, and what another rank said, in one line that disturbs no terminal: what would move a cursor or turn the
-/// direction of writing is escaped.
+/// A file's name, and what another rank said, in one line that disturbs no terminal: characters that would move a cursor or change
+/// the direction of writing are escaped.
 fn shown(what: impl fmt::Display) -> String {
     let shown = |c: char| if c.is_ascii_graphic() { c.to_string() } else { c.escape_debug().to_string() };
     what.to_string().chars().take(SHOWN).map(shown).collect()

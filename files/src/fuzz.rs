@@ -9,7 +9,7 @@ use crate::{local, plan::Plan};
 #[path = "../../fuzz/smoke.rs"]
 mod smoke;
 
-/// A plan, and a journal.
+/// Decodes the bytes as a plan, and then as a journal.
 pub fn file(bytes: &[u8]) {
     let Ok((plan, rest)) = postcard::take_from_bytes::<Plan>(bytes) else { return };
     let Ok(plan) = plan.check() else { return };

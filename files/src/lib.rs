@@ -93,8 +93,8 @@ pub fn broadcast(
 /// ```
 ///
 /// # Errors
-/// [`Error::File`], on both ranks the same, as of [`broadcast`]. [`Error::Group`] with
-/// [`unisono::Error::Argument`] if there is no such rank or if it is this one, and otherwise as of [`ProcessGroup::create_group`].
+/// [`Error::File`], on both ranks the same, as for [`broadcast`]. [`Error::Group`] with [`unisono::Error::Argument`] if there is no
+/// such rank or if it is this one, and otherwise as for [`ProcessGroup::create_group`].
 pub fn send(
     group: &ProcessGroup,
     file: &Path,
@@ -131,7 +131,7 @@ pub fn recv(
     Ok((delivered, from))
 }
 
-/// What a rank that sends a file says first, so that another rank may receive it from any.
+/// The first message of a rank that sends a file, so that another rank may receive it from any.
 #[derive(Serialize, Deserialize)]
 struct Invitation {
     /// The tag by which the two make their group. It is random: other threads of both may send files to each other meanwhile.

@@ -1,4 +1,4 @@
-//! The plan of a transfer: which file, how long, in which pieces. The root makes it; all others check it.
+//! The plan of a transfer: the file, its length and its pieces. The root makes it; all others check it.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt};
 
@@ -13,7 +13,7 @@ use crate::{
 const MAX_PIECE: u64 = 256 << 20;
 /// The most pieces, for each of which every rank keeps a checksum.
 const MAX_PIECES: u64 = 1 << 20;
-/// The longest name that the systems we know allow.
+/// The longest name that known systems allow.
 pub(crate) const MAX_NAME: usize = 255;
 
 /// The plan of a transfer.
@@ -164,7 +164,7 @@ mod tests {
         assert!(matches!(Plan::new("a".into(), u64::MAX, 1), Err(Problem::Piece { .. })));
         let large = plan("a", 1 << 40, 1);
         assert_eq!((large.pieces(), large.piece), (1 << 20, 1 << 20));
-        // One who was not made here.
+        // A plan that this process has not made.
         let given = |len: u64, piece: u64| {
             let bytes = postcard::to_allocvec(&(b"a", len, piece, 0o644_u32, (0_i64, 0_i64), len)).unwrap();
             // An array has no length on the wire, a name has.

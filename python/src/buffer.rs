@@ -38,7 +38,7 @@ impl Buffer {
     }
 }
 
-/// A part of the memfd with this descriptor. The caller in Python promises that nobody else touches it meanwhile.
+/// A part of the memfd with this descriptor. The caller in Python promises that nothing else touches it meanwhile.
 pub(crate) fn memory_of(file: RawFd, offset: u64, bytes: usize) -> unisono::Result<Memory> {
     if file < 0 {
         return Err(Error::Argument {
@@ -48,12 +48,13 @@ pub(crate) fn memory_of(file: RawFd, offset: u64, bytes: usize) -> unisono::Resu
     }
     // SAFETY: not -1. If it is closed meanwhile, or no descriptor at all, the system says so.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
-    // SAFETY: no reference is made to these bytes. What others write to them at the wrong time are other numbers.
+    // SAFETY: no reference is made to these bytes. If others write to them at the wrong time, only the numbers change.
     Ok(unsafe { Memory::of_memfd(file, offset, bytes) }?)
 }
 
 impl Drop for Buffer {
-    /// Without the GIL: others use the list of registered memory, and the last of a world may be freed here.
+    /// Drops the owner without the GIL: other threads use the list of registered memory, and the last memory of a world may be
+    /// freed here.
     fn drop(&mut self) {
         let owner = self.owner.take();
         Python::attach(|py| py.detach(|| drop(owner)));
@@ -78,7 +79,7 @@ impl Buffer {
         let base = std::ptr::with_exposed_provenance_mut::<c_void>(slf.get().base);
         let len =
             isize::try_from(slf.get().len).map_err(|error| PyBufferError::new_err(error.to_string()))?;
-        // SAFETY: `view` is Python's to fill; the memory is nobody else's, and lives as long as `slf`, to which the view gets a
+        // SAFETY: `view` is Python's to fill; no one else owns the memory, and it lives as long as `slf`, to which the view gets a
         // reference.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), base, len, 0, flags) };
         if filled == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }

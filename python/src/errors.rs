@@ -1,5 +1,5 @@
-//! Errors of the library as exceptions: wrong arguments are a `ValueError`, all others a `unisono.Error` or the class that a
-//! group was joined with.
+//! Errors of the library as exceptions: wrong arguments are a `ValueError`, all others a `unisono.Error` or the class with which a
+//! group was joined.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) fn exception(py: Python<'_>, class: Option<&Py<PyType>>, error: &Caus
     }
 }
 
-/// The exception of an error of this call. What is wrong with a tensor does not name the call itself.
+/// The exception of an error of this call. A problem of a tensor does not name the call itself.
 pub(crate) fn of_call(py: Python<'_>, class: Option<&Py<PyType>>, call: &str, error: &Cause) -> PyErr {
     match error {
         Cause::Tensor(_) => PyValueError::new_err(format!("{call}: {error}")),
@@ -35,7 +35,7 @@ pub(crate) fn of_call(py: Python<'_>, class: Option<&Py<PyType>>, call: &str, er
     }
 }
 
-/// An exception that is no wrong argument.
+/// An exception for an error that is not a wrong argument.
 pub(crate) fn failure(py: Python<'_>, class: Option<&Py<PyType>>, text: String) -> PyErr {
     match class {
         Some(class) => PyErr::from_type(class.bind(py).clone(), text),
@@ -43,7 +43,7 @@ pub(crate) fn failure(py: Python<'_>, class: Option<&Py<PyType>>, text: String) 
     }
 }
 
-/// The sentence of an error. That of a deadline holds ` Timed out `, by which PyTorch and its users tell timeouts.
+/// The sentence of an error. That of a deadline holds ` Timed out `, by which PyTorch and its users recognise timeouts.
 pub(crate) fn text(error: &Cause) -> String {
     let waited = match error {
         Cause::Failed(Failure::Deadline { waited, .. } | Failure::Undelivered { waited, .. })

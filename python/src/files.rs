@@ -8,7 +8,7 @@ use unisono_files::{Delivered, Error, Options, Result};
 
 use crate::group::{self, Group};
 
-/// Path, bytes, the bytes that were sent, and whether this rank has written the file.
+/// The path, the bytes, the bytes that were sent, and true if this rank has written the file.
 type Summary = (PathBuf, u64, u64, bool);
 
 fn summary(Delivered { file, bytes, sent, wrote, .. }: Delivered) -> Summary {

@@ -1,9 +1,9 @@
-//! What is left for the threads that run Python code for the library: to drop the Python objects of operations that nobody waited
-//! for, to call back who asked to be told of an end, to log. The threads that drive operations only leave a note, and never wait
-//! for the GIL.
+//! Work for the threads that run Python code for the library: they drop the Python objects of operations for which no thread
+//! waited, call the callbacks of operations that have ended, and log. The threads that drive operations only leave a note, and
+//! never wait for the GIL.
 //!
-//! The threads are Python's, and take from here what they call and drop themselves: `unisono/_finisher.py` says why. One of them takes
-//! the notes, in their order; for a call that may wait for another one, it leaves that to the next thread.
+//! The threads are Python's, and take from here the functions that they call and the objects that they drop: `unisono/_finisher.py`
+//! says why. One of them takes the notes, in their order; for a call that may wait for another one, it leaves that to the next thread.
 
 use std::{
     cell::Cell,
@@ -17,27 +17,27 @@ use pyo3::{IntoPyObjectExt, prelude::*, types::PyTuple};
 
 use crate::view::View;
 
-/// What a thread calls, or `None`, and with what; then it drops both.
+/// A function that a thread calls, or `None`, and its argument; then the thread drops both.
 type Call = (Py<PyAny>, Py<PyAny>);
 
-/// Makes a call, with the GIL; and which of the kinds of `unisono/_finisher.py` it is.
+/// Makes a call, with the GIL; and the kind of call, as in `unisono/_finisher.py`.
 type Note = (Box<dyn FnOnce(Python<'_>) -> PyResult<Call> + Send>, u8);
 
 /// A call that waits for no other, in `unisono/_finisher.py`.
 pub(crate) const SOON: u8 = 0;
 
-/// Where a process leaves notes.
+/// The place where a process leaves notes.
 struct Notes {
     process: u32,
     /// `None` tells the thread that takes it to end.
     sender: Sender<Option<Note>>,
-    /// Those of a forked child, which has no thread of its parent's. No lock is held while a process forks.
+    /// The notes of a forked child, which has none of its parent's threads. No lock is held while a process forks.
     child: OnceLock<Box<Self>>,
 }
 
 static NOTES: OnceLock<Box<Notes>> = OnceLock::new();
 
-/// Where the notes of this process belong.
+/// The place of this process's notes.
 fn place() -> &'static OnceLock<Box<Notes>> {
     let mut place = &NOTES;
     while let Some(notes) = place.get()
@@ -86,7 +86,7 @@ pub(crate) fn begin(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Has a thread make a call soon, after those of this kind that it was asked for before.
+/// Asks a thread to make a call soon, after the earlier calls of this kind.
 pub(crate) fn soon(make: impl FnOnce(Python<'_>) -> PyResult<Call> + Send + 'static) {
     leave(SOON, make);
 }
@@ -104,22 +104,22 @@ pub(crate) fn leave(kind: u8, make: impl FnOnce(Python<'_>) -> PyResult<Call> + 
     }
 }
 
-/// Has a thread make a call of this kind.
+/// Asks a thread to make a call of this kind.
 #[pyfunction]
 pub(crate) fn call_soon(call: Py<PyAny>, arguments: Py<PyAny>, kind: u8) {
     leave(kind, move |_| Ok((call, arguments)));
 }
 
-/// Has the thread that takes the notes do what is left to do, and end.
+/// Makes the thread that takes the notes do what is left, and end.
 #[pyfunction]
 pub(crate) fn end_calls() {
     if let Some(notes) = place().get() {
-        // An error: it has ended.
+        // An error means that the thread has ended.
         let _ = notes.sender.send(None);
     }
 }
 
-/// Reports an exception of what a thread has called.
+/// Reports an exception of a function that a thread has called.
 #[pyfunction]
 pub(crate) fn unraisable(py: Python<'_>, error: Bound<'_, PyAny>, call: &Bound<'_, PyAny>) {
     PyErr::from_value(error).write_unraisable(py, Some(call));
@@ -146,7 +146,8 @@ pub(crate) fn dropped<T>(_: Python<'_>, owner: T) {
     ATTACHED.set(before);
 }
 
-/// What owns the memory of views, since a view that is dropped last frees it under a native frame; of another object, itself.
+/// The owner of a view's memory, since a view that is dropped last frees it under a native frame; for another object, the object
+/// itself.
 fn owners(object: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
     if let Ok(view) = object.cast::<View>() {
         Ok(view.get().object().clone_ref(object.py()))

@@ -34,7 +34,7 @@ const MESSAGE: &str = "a message";
 pub(crate) struct Group {
     /// `None` after `leave`.
     handle: RwLock<Option<Arc<ProcessGroup>>>,
-    /// A `leave` that Ctrl-C has interrupted.
+    /// The `leave` that Ctrl-C has interrupted, if there is one.
     leaving: Mutex<Option<Leaving>>,
     /// The class of the exceptions of failures.
     class: Class,
@@ -43,14 +43,15 @@ pub(crate) struct Group {
 /// A thread that leaves the world.
 struct Leaving {
     left: Receiver<Result<(), Cause>>,
-    /// To end the world meanwhile. The thread holds it, and drops it at its end: the last handle serves the ranks that have not left.
+    /// A handle to end the world meanwhile. The thread holds the handle, and drops it at its end: the last handle serves the ranks
+    /// that have not left.
     world: Weak<ProcessGroup>,
 }
 
 impl Leaving {
-    /// Without the GIL.
+    /// Runs without the GIL.
     fn begin(group: Arc<ProcessGroup>) -> Result<Option<Self>, Cause> {
-        // Otherwise another thread is in a call: it drops the last handle.
+        // If this fails, another thread is in a call and drops the last handle.
         let Ok(group) = Arc::try_unwrap(group) else { return Ok(None) };
         // The timeout of a handle whose calls have none.
         let held = Arc::new(group.with_timeout(Duration::from_secs(1))?);
@@ -59,7 +60,7 @@ impl Leaving {
         let leave = move || {
             let left = group.leave();
             drop(held);
-            // Nobody may wait for it any more.
+            // Perhaps no thread waits for it any more.
             drop(tell.send(left));
         };
         let thread = thread::Builder::new().name("unisono-leave".to_owned()).spawn(leave);
@@ -80,7 +81,7 @@ impl Group {
         Self { handle: RwLock::new(Some(Arc::new(group))), leaving: Mutex::default(), class }
     }
 
-    /// Never held while code of Python's or the library's runs.
+    /// The lock, which is never held while Python's or the library's code runs.
     fn leaving(&self) -> MutexGuard<'_, Option<Leaving>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,7 +107,7 @@ impl Group {
         }))
     }
 
-    /// Calls `run` on a separate thread, and lets Python handle signals meanwhile. After Ctrl-C it goes on there.
+    /// Calls `run` on a separate thread, and lets Python handle signals meanwhile. After Ctrl-C, `run` continues there.
     pub(crate) fn elsewhere<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -125,7 +126,7 @@ impl Group {
         ended.ok_or_else(|| self.failed(py, format!("{call}: nobody waits for it")))
     }
 
-    /// What the handle says of itself, without waiting for anything.
+    /// A property of the handle, which is read without waiting.
     fn says<T>(
         &self,
         py: Python<'_>,
@@ -140,7 +141,7 @@ impl Group {
         exception(py, self.class.as_ref(), error)
     }
 
-    /// The exception of what is no error of the library's core.
+    /// The exception for an error that does not come from the library's core.
     pub(crate) fn failed(&self, py: Python<'_>, text: String) -> PyErr {
         failure(py, self.class.as_ref(), text)
     }

@@ -24,7 +24,7 @@ use crate::{
     work::received,
 };
 
-/// Where and as which rank a process meets the others of a world.
+/// Where a process meets the others of a world, and its rank.
 #[derive(FromPyObject)]
 pub(crate) struct Meeting {
     #[pyo3(item)]
@@ -46,7 +46,7 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    /// Tells the ranks that meet at the store, if it is served already, of a setting that is not valid.
+    /// The configuration. Of an invalid setting it tells the ranks that meet at the store, if that is served already.
     fn config(&self, py: Python<'_>, class: &Class, port: u16) -> PyResult<Config> {
         log::begin(py)?;
         let mut config = Config {
@@ -118,7 +118,7 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Without the GIL: the store's threads end.
+    /// Drops the store without the GIL, because its threads end.
     fn drop(&mut self) {
         let store = self.store.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         Python::attach(|py| py.detach(|| drop(store)));
@@ -133,7 +133,7 @@ pub(crate) fn join(py: Python<'_>, meeting: Meeting, port: u16, errors: Class) -
     joined(py, errors, move || ProcessGroup::join(config))
 }
 
-/// What a program says itself; `None` where the environment or the default holds.
+/// The settings that a program gives; `None` where the environment or the default holds.
 #[derive(FromPyObject)]
 pub(crate) struct Settings {
     #[pyo3(item)]
@@ -158,7 +158,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Sets what is said, first where ranks meet; the error names the argument.
+    /// Applies the given settings, first the meeting place of the ranks; the error names the argument.
     fn apply(&self, config: &mut Config) -> PyResult<()> {
         let wrong = |name: &str, problem: String| PyValueError::new_err(format!("init: {name}: {problem}"));
         if let Some(token) = &self.token {
@@ -191,21 +191,21 @@ impl Settings {
 }
 
 impl Settings {
-    /// Tells the other ranks, as far as it is known where they meet, that an argument is wrong.
+    /// Tells the other ranks, if it is known where they meet, that an argument is wrong.
     fn refuse(&self, why: &str) {
         let known = match (self.rank, self.size) {
             (Some(rank), Some(ranks)) if rank < ranks => Ok(Config { rank, ranks, ..Config::default() }),
             _ => Config::from_env(),
         };
         if let Ok(mut config) = known {
-            // It fails here too.
+            // This fails here too.
             drop(self.apply(&mut config));
             config.cannot_join(why);
         }
     }
 }
 
-/// Joins a world: the one that a launcher's environment describes, unless `settings` say rank and size.
+/// Joins a world: the one that a launcher's environment describes, unless `settings` have rank and size.
 #[pyfunction]
 pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> {
     log::begin(py)?;
@@ -217,7 +217,7 @@ pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> 
     }
     match (settings.rank, settings.size) {
         (None, None) => joined(py, None, move || {
-            // It cannot fail: it has not above.
+            // This cannot fail, because it has not failed above.
             ProcessGroup::from_env_with(|config| drop(settings.apply(config)))
         }),
         (Some(rank), Some(ranks)) if rank < ranks => {

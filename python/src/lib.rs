@@ -54,7 +54,7 @@ mod _native {
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-    /// The code of what a type is called that the library moves as another.
+    /// The code of the name of a type that the library moves as another type.
     #[pyfunction]
     fn alias(name: &str) -> u16 {
         Alias::of(name).code()

@@ -1,8 +1,8 @@
 //! Warnings and errors of the library as records of Python's `logging`.
 //!
-//! Whatever thread reports one formats it and goes on: the thread that runs code of Python's makes the record, in `unisono/_log.py`. At most
-//! [`MOST`] wait for it; those beyond are counted, and the next record is preceded by their number. The failure of a world is no record,
-//! since calls raise it.
+//! The thread that reports one formats it and continues; the thread that runs Python's code makes the record, in `unisono/_log.py`. At
+//! most [`MOST`] records wait for it; those beyond are counted, and the next record is preceded by their number. The failure of a world
+//! is no record, since calls raise it.
 
 use std::sync::{
     Once,
@@ -24,7 +24,7 @@ const MOST: usize = 256;
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Has Python told of warnings from now on, unless the process has another subscriber.
+/// Forwards warnings to Python from now on, unless the process has another subscriber.
 pub(crate) fn begin(py: Python<'_>) -> PyResult<()> {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
@@ -33,7 +33,7 @@ pub(crate) fn begin(py: Python<'_>) -> PyResult<()> {
     finisher::begin(py)
 }
 
-/// True if only the log tells it.
+/// True if only the log reports it.
 fn wants(metadata: &Metadata<'_>) -> bool {
     metadata.target().starts_with("unisono") && metadata.target() != "unisono::failure"
 }

@@ -1,4 +1,4 @@
-//! Types of Python's that the format of objects has no bytes for. Each is a plain value with a mark; a program in Rust reads the value.
+//! Types of Python for which the format of objects has no bytes. Each is a plain value with a mark; a program in Rust reads the value.
 
 use pyo3::{intern, prelude::*};
 
@@ -15,7 +15,7 @@ pub(crate) enum Mark {
     Complex,
     /// The bytes of a pickle.
     Pickle,
-    /// The scalar type of numpy's at this place in [`NUMPY`]: what its `item` returns.
+    /// The scalar type of numpy at this place in [`NUMPY`], with the value that its `item` returns.
     Numpy(u8),
 }
 
@@ -39,7 +39,7 @@ const NUMPY: [&str; 16] = [
     "bytes_",
 ];
 
-/// The places of its complex ones.
+/// The places of the complex types.
 const COMPLEX: u8 = 12;
 const COMPLEX_TOO: u8 = 13;
 
@@ -99,7 +99,7 @@ impl Mark {
     /// The name of a type of numpy's.
     pub(crate) fn numpy_name(place: u8) -> &'static str {
         match NUMPY.get(usize::from(place)).copied() {
-            // numpy 1 has no other.
+            // numpy 1 has no other name.
             Some("bool") | None => "bool_",
             Some(name) => name,
         }

@@ -1,4 +1,4 @@
-//! Calls of objects: values that are plain, or that Python has made bytes of.
+//! Calls of objects: plain values, or values that Python has turned into bytes.
 
 use pyo3::{IntoPyObjectExt, prelude::*};
 

@@ -33,7 +33,7 @@ impl Plain {
         kinds: &Bound<'_, PyDict>,
     ) -> PyResult<Option<Self>> {
         let py = opts.py();
-        // Negative: torch's "not set".
+        // A negative timeout is torch's "not set".
         if opts.getattr(intern!(py, "timeout"))?.getattr(intern!(py, "days"))?.extract::<i32>()? >= 0 {
             return Ok(None);
         }
@@ -56,7 +56,7 @@ impl Plain {
             true => opts.getattr(intern!(py, "rootRank"))?.extract::<i64>()?,
             false => 0,
         };
-        // Python's code says what is wrong with a negative one.
+        // Python's code reports a negative root.
         let Ok(root) = usize::try_from(root) else { return Ok(None) };
         let op = operands::operation(op, 1.0)?;
         let (dtype, alias) = operands::element(element)?;

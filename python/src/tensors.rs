@@ -36,7 +36,7 @@ fn all_taken(py: Python<'_>, tensors: Vec<Tensor>) -> PyResult<Vec<Py<PyAny>>> {
     tensors.into_iter().map(|tensor| taken(py, tensor)).collect()
 }
 
-/// How a tensor is split, as Python says it.
+/// How a tensor is split, as Python describes it.
 #[derive(FromPyObject)]
 pub(crate) struct Split {
     #[pyo3(item)]

@@ -19,7 +19,7 @@ use unisono::object::{DEPTH, Marked};
 
 use crate::{errors::Error, marks::Mark};
 
-/// What may stand for a value that could not be made: all ranks of a call are told why.
+/// Takes the place of a value that could not be made, so that all ranks of a call learn why.
 #[pyclass(frozen, module = "unisono._native")]
 pub(crate) struct Unsendable(String);
 
@@ -57,9 +57,9 @@ pub(crate) enum Value {
     Bytes(Vec<u8>),
     List(Vec<Self>),
     Map(Vec<(Self, Self)>),
-    /// Of a type that the format has no bytes for.
+    /// A value of a type for which the format has no bytes.
     Marked(Mark, Box<Self>),
-    /// Why there is no value: encoding it fails.
+    /// The reason why there is no value; encoding it fails.
     Unsendable(String),
 }
 
@@ -101,7 +101,7 @@ impl Value {
         } else if let Ok(values) = object.cast_exact::<PyTuple>() {
             list(&mut values.iter()).map(|values| marked(Mark::Tuple, values))
         } else if let Ok(map) = object.cast_exact::<PyDict>() {
-            // Of a copy: what is asked of values may run code that changes the original.
+            // A copy is read, because reading values may run code that changes the original.
             let pairs = map.items().iter().map(|pair| {
                 let pair: (Bound<'_, PyAny>, Bound<'_, PyAny>) =
                     pair.extract().map_err(|error: PyErr| error.to_string())?;
@@ -224,7 +224,7 @@ fn marked(py: Python<'_>, mark: Mark, value: Value) -> PyResult<Py<PyAny>> {
     }
 }
 
-/// Which set it is, if it is one.
+/// The mark of a set, if the object is one.
 fn set(object: &Bound<'_, PyAny>) -> Option<Mark> {
     if object.is_exact_instance_of::<PySet>() {
         Some(Mark::Set)

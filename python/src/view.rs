@@ -6,7 +6,7 @@ use pyo3::{buffer::PyUntypedBuffer, exceptions::PyValueError, prelude::*};
 /// where it is.
 #[pyclass(frozen, module = "unisono._native")]
 pub(crate) struct View {
-    // Dropped first.
+    // This is dropped first.
     buffer: PyUntypedBuffer,
     object: Py<PyAny>,
 }
@@ -17,7 +17,7 @@ impl View {
         (self.buffer.buf_ptr().expose_provenance(), self.buffer.len_bytes())
     }
 
-    /// Whose memory it is.
+    /// The object that owns the memory.
     pub(crate) fn object(&self) -> &Py<PyAny> {
         &self.object
     }

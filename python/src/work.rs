@@ -22,7 +22,7 @@ use crate::{
 /// How often a thread that waits lets Python handle signals, such as that of Ctrl-C.
 pub(crate) const SIGNALS: Duration = Duration::from_millis(50);
 
-/// What another thread sends, while this one lets Python handle signals; `None` if it has ended without.
+/// Waits for a value from another thread, and lets Python handle signals meanwhile; `None` if that thread has ended without one.
 pub(crate) fn received<T: Send>(py: Python<'_>, receiver: &mut Receiver<T>) -> PyResult<Option<T>> {
     py.detach(move || {
         loop {
@@ -48,7 +48,7 @@ impl Pending {
     }
 }
 
-/// What can be done with a handle, whatever its operation returns.
+/// The methods of a handle that do not depend on what its operation returns.
 trait Handle: Send + Sync {
     fn is_done(&self) -> bool;
     fn wait_done_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool, Cause>;
@@ -97,7 +97,7 @@ pub(crate) struct Operation {
     pending: Pending,
     class: Class,
     result: OnceLock<Result<Py<PyAny>, Problem>>,
-    /// The thread that makes the result. That runs code of Python's, so nobody waits for it with the GIL.
+    /// The thread that makes the result. It runs Python's code, so no thread waits for it with the GIL.
     maker: Mutex<Option<ThreadId>>,
     made: Condvar,
     /// The functions to call at the end, each with the kind of that call.
@@ -110,7 +110,7 @@ impl Operation {
         Arc::new(Self { call, pending, class, result, maker, made, callbacks: Mutex::default() })
     }
 
-    /// The library is asked without the GIL: it may drop the last handle of a world.
+    /// This asks the library without the GIL, because the library may drop the last handle of a world.
     fn is_done(&self, py: Python<'_>) -> bool {
         self.result.get().is_some() || py.detach(|| self.pending.0.is_done())
     }
@@ -152,7 +152,7 @@ impl Operation {
             *maker = Some(this);
         }
         let ended = Made(self);
-        // It is set here only.
+        // The result is set only here.
         let _set = self.result.set(self.pending.0.take(py));
         drop(ended);
     }
@@ -163,7 +163,7 @@ impl Operation {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Never held while code of Python's runs.
+    /// The lock, which is never held while Python's code runs.
     fn maker(&self) -> MutexGuard<'_, Option<ThreadId>> {
         self.maker.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -199,7 +199,7 @@ impl Operation {
         self.result(py)
     }
 
-    /// Has `callback` called when the operation has ended.
+    /// Registers `callback` to be called when the operation has ended.
     fn on_end(self: &Arc<Self>, py: Python<'_>, callback: Py<PyAny>, kind: u8) {
         self.callbacks().push((callback, kind));
         py.detach(|| {
@@ -211,13 +211,13 @@ impl Operation {
         });
     }
 
-    /// Never held while code of Python's runs.
+    /// The lock, which is never held while Python's code runs.
     fn callbacks(&self) -> MutexGuard<'_, Vec<(Py<PyAny>, u8)>> {
         self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The result was made, or its making has ended without one.
+/// Marks, when it is dropped, that no thread makes the result any more.
 struct Made<'o>(&'o Operation);
 
 impl Drop for Made<'_> {

@@ -1,4 +1,4 @@
-//! What ranks exchange beside the file: its description, their troubles, and that they are still working.
+//! What ranks exchange besides the file: its description, their problems, and signs of life during long work.
 
 use std::{
     fmt,
@@ -23,7 +23,7 @@ const DESCRIPTION: usize = 1 << 16;
 /// The most characters of a path that are sent: more than systems allow.
 const PATH: usize = 4096;
 
-/// A result, or what is wrong with which file.
+/// A result, or a file and what is wrong with it.
 pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
 
 /// What is wrong with a file.
@@ -53,7 +53,7 @@ impl Ranks<'_> {
         self.group.rank() == self.root
     }
 
-    /// Succeeds if all ranks have succeeded; otherwise all return the trouble of the lowest rank that has any. All ranks call it.
+    /// Succeeds if all ranks have succeeded; otherwise all return the trouble of the lowest rank that has one. All ranks call it.
     pub(super) fn agree<T>(&self, mine: Outcome<T>) -> Result<T> {
         let trouble = mine.as_ref().err();
         let said = trouble.map(postcard::to_allocvec).transpose().map_err(|error| self.broken(&error))?;
@@ -70,7 +70,7 @@ impl Ranks<'_> {
         mine.map_err(|trouble| self.error(self.group.rank(), trouble))
     }
 
-    /// As [`Self::agree`], where a problem is with this file.
+    /// As [`Self::agree`], for problems with this file.
     pub(super) fn agree_on<T>(&self, file: &Path, mine: FileResult<T>) -> Result<T> {
         self.agree(mine.map_err(|problem| Trouble::new(file, problem)))
     }

@@ -37,7 +37,7 @@ struct Opening {
     plan: Plan,
     /// A random number that identifies this transfer.
     transfer: u64,
-    /// If only some tensors of a file are sent: the identity of that file, so that no rank replaces it by them.
+    /// If only some tensors of a file are sent: the identity of that file, so that no rank replaces the file by them.
     origin: Option<Origin>,
 }
 
@@ -174,7 +174,7 @@ impl<'c> Handover<'c> {
         let own = mark.as_ref().ok().and_then(Option::as_ref);
         let seen = |directory| before.any(|other| Marker::seen(directory, transfer, other, own));
         let other = self.directory.is_some_and(seen);
-        // No rank looks for marks any more.
+        // After the barrier no rank looks for marks.
         self.ranks.group.barrier()?;
         let same = source.is_some_and(|source| source.is(path));
         let writes = match mark {
@@ -260,7 +260,7 @@ impl<'c> Handover<'c> {
         self.ranks.agree_on(path, punched)
     }
 
-    /// For each of these values, on which ranks it is true.
+    /// For each of these values, the ranks on which it is true.
     fn which<const N: usize>(&self, mine: [bool; N]) -> Result<[Vec<bool>; N]> {
         let mut all = vec![0; N * self.ranks.group.size()];
         self.ranks.group.all_gather((&mine.map(u8::from), &mut all))?;
@@ -291,7 +291,7 @@ impl<'c> Handover<'c> {
         }
         let made = match self.ranks.group.new_group(&members) {
             Err(error @ unisono::Error::Failed(_)) => return Err(error.into()),
-            // Only members get this error.
+            // Only members of the group get this error.
             Err(error) => Err(Problem::Group { reason: error.to_string() }),
             Ok(made) => Ok(made),
         };

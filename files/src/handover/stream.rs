@@ -35,7 +35,8 @@ const VOID: u64 = 1;
 /// Flag: the round ends.
 const ENDS: u64 = 2;
 
-/// What a rank says at the end of a round: continue, all pieces are sent, or it has trouble. The highest value of all ranks counts.
+/// A rank's status at the end of a round: it continues, all pieces are sent, or it has trouble. The highest value of all ranks
+/// counts.
 const ON: u64 = 0;
 const OVER: u64 = 1;
 const TROUBLE: u64 = 2;
@@ -205,7 +206,7 @@ impl Stream<'_> {
                 };
                 written.unwrap_or_else(|problem| first.keep(self.path, problem));
             }
-            // At the end it fails, because no buffer is needed any more.
+            // At the end this fails, because no buffer is needed any more.
             drop(back.send(buffer));
         }
     }

@@ -1,5 +1,4 @@
-//! Files among ranks that are threads: every length, shared directories, what is resumed, and that all hear of what goes
-//! wrong.
+//! Files among ranks that are threads: every length, shared directories, resumed transfers, and errors that reach all ranks.
 
 use std::{
     fs,
@@ -27,7 +26,7 @@ fn source(len: usize) -> (TempDir, PathBuf, Vec<u8>) {
     let bytes: Vec<u8> = (0..len).map(|at| u8::try_from((at / 3 + at % 127) % 256).unwrap()).collect();
     let path = directory.path().join("model");
     fs::write(&path, &bytes).unwrap();
-    // An age that is not this moment's.
+    // A modification time that is not now.
     let old = SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
     fs::File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
     (directory, path, bytes)
@@ -44,7 +43,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The problem that all ranks tell, in the same words; the group still works.
+/// The problem that all ranks return, in the same words; the group still works.
 fn problem(group: &ProcessGroup, result: Result<Delivered>) -> (Rank, Problem, String) {
     let words = result.as_ref().map(drop).map_err(ToString::to_string);
     let Err(Error::File { rank, problem, .. }) = result else { panic!("rank {}: {result:?}", group.rank()) };
@@ -108,7 +107,7 @@ fn pieces_of_several_blocks_arrive() {
 #[test]
 fn one_rank_of_a_directory_writes() {
     let (directory, path, bytes) = source(1234);
-    // The root's directory holds the file itself, and another rank is there too; two share one, one has its own.
+    // The root's directory holds the file itself, and another rank uses it too; two ranks share a directory, one has its own.
     let places = ["shared", ".", "shared", ".", "own"];
     let delivered = world(5, small, |group| {
         let to = directory.path().join(places[group.rank()]);
@@ -140,7 +139,7 @@ fn what_is_there_is_not_sent_again() {
     assert_eq!(call(&bytes), (0, 0));
     fs::remove_file(directory.path().join("2/model")).unwrap();
     assert_eq!(call(&bytes), (950, 1), "to the one that lacks it");
-    // As long and as old, and yet another.
+    // The contents differ; length and modification time do not.
     bytes[500] ^= 1;
     let age = fs::metadata(&path).unwrap().modified().unwrap();
     fs::write(&path, &bytes).unwrap();
@@ -148,7 +147,7 @@ fn what_is_there_is_not_sent_again() {
     assert_eq!(call(&bytes), (950, 3));
 }
 
-/// Ends a transfer to 3 ranks on its way; gives how much of what was sent is there.
+/// Ends a transfer to 3 ranks on its way; returns how much of what was sent is there.
 fn cut(directory: &Path, path: &Path, after: u64) {
     let failed = world(3, small, |group| {
         let to = directory.join(group.rank().to_string());
@@ -211,7 +210,7 @@ fn all_pieces_may_be_there_before_the_name() {
     }
     drop(target);
     let sent = world(2, small, |group| {
-        // The root's own is the file itself.
+        // The root's copy is the file itself.
         let to = if group.rank() == 0 { directory.path() } else { &to };
         broadcast(&group, &path, to, 0, pieces(100)).unwrap().sent
     });
@@ -222,7 +221,7 @@ fn all_pieces_may_be_there_before_the_name() {
 #[test]
 fn all_ranks_get_the_error_of_one() {
     type Spoil = fn(&Path);
-    /// What is done beforehand, who tells, and whether it is what was to be told.
+    /// What is done beforehand, the rank with the problem, and a check of the problem.
     type Case = (&'static str, Spoil, Rank, fn(&Problem) -> bool);
     let cases: [Case; 5] = [
         (
@@ -324,7 +323,7 @@ fn holes_arrive_as_holes() {
         return;
     }
     let bytes = fs::read(&path).unwrap();
-    // Somebody was sent another file of that length, without holes, to the end.
+    // A rank has received another file of that length, without holes, to the end.
     let to = |rank: usize| directory.path().join(rank.to_string());
     let plan = Source::open(&path).unwrap().plan(64 * K).unwrap();
     fs::create_dir(to(2)).unwrap();
@@ -350,7 +349,7 @@ fn holes_arrive_as_holes() {
     // Three pieces with something in them, of which the last is short.
     assert_eq!(call(3), 2 * 64 * K + 3);
     assert_eq!(call(0), 0);
-    // Nothing but a hole.
+    // The file is one hole.
     let age = file.metadata().unwrap().modified().unwrap();
     file.set_len(0).unwrap();
     file.set_len(1024 * K).unwrap();
@@ -372,7 +371,7 @@ fn a_root_that_names_a_way_out_is_refused() {
         let to = directory.path().join("to");
         world(2, small, |group| {
             if group.rank() == 0 {
-                // As `Opening` travels, which cannot be made with such a name.
+                // The plan as it is encoded in an `Opening`, which cannot be made with such a name.
                 let plan = (name.as_bytes().to_vec(), 0_u64, 100_u64, 0o644_u32, (0_i64, 0_i64), 0_u64);
                 let mut bytes = postcard::to_allocvec(&Ok::<_, ()>((plan, 7_u64, None::<()>))).unwrap();
                 group.broadcast(&mut [bytes.len() as u64], 0).unwrap();

@@ -18,8 +18,8 @@ const HEAD: usize = 32;
 pub(super) struct Journal(File);
 
 impl Journal {
-    /// Opens the journal of this file, and returns the checksums of its pieces. If there is none, or it is of another file, makes a
-    /// new one with zeros. The inner error says why the file of this name is not this user's.
+    /// Opens the journal of this file, and returns the checksums of its pieces. If there is none, or it belongs to another file,
+    /// makes a new one with zeros. The inner error says why the file of this name is not this user's.
     pub(super) fn open(path: &Path, plan: &Plan) -> io::Result<Result<(Self, Vec<u128>), String>> {
         let file = match own::open(path, 0o600)? {
             Found::Made(file) | Found::Ours(file, _) => file,

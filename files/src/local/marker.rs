@@ -1,7 +1,7 @@
 //! Finds which ranks share a directory: each creates its own file there, and looks for the others' files.
 //!
-//! Device and inode numbers would not do: those of a network file system differ from host to host, and those of local disks
-//! may be the same on hosts that were set up alike.
+//! Device and inode numbers cannot be used: those of a network file system differ from host to host, and those of local disks may
+//! be the same on hosts that were set up alike.
 
 use std::{
     fs::{self, OpenOptions},
@@ -38,7 +38,7 @@ impl Marker {
         let mut mark = Self { path, owner: geteuid().as_raw() };
         if let Ok(about) = made.metadata() {
             mark.owner = about.uid();
-            // By the clock of the file system's host, which may be another one.
+            // The time is that of the file system's host, which may be another one.
             if let Ok(now) = about.modified() {
                 clear(directory, now);
             }
@@ -123,7 +123,7 @@ mod tests {
         assert!(seen(1) && seen(2));
         drop((other, own));
         assert!(!seen(1));
-        // What others can lay there is no mark: a link, a second name of this rank's file.
+        // A link or a second name of this rank's file, which other users can make, is no mark.
         let own = Marker::leave(directory.path(), 3, 7).unwrap();
         std::os::unix::fs::symlink("mine", name(directory.path(), 3, 0)).unwrap();
         fs::hard_link(path("mine"), name(directory.path(), 3, 1)).unwrap();

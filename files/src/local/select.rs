@@ -25,7 +25,7 @@ struct Header<'m> {
 }
 
 impl Source {
-    /// From now on, only the tensors whose names fit one of the patterns are sent.
+    /// Selects the tensors whose names fit one of the patterns; only these are sent.
     pub(crate) fn only(mut self, patterns: &[String]) -> FileResult<Self> {
         let (metadata, data) = self.header()?;
         let mut names = metadata.offset_keys();
@@ -69,7 +69,7 @@ impl Source {
             tensors: chosen.iter().map(|(name, info)| (name.as_str(), info)).collect(),
         };
         let mut json = serde_json::to_vec(&header).map_err(|error| bad(error.to_string()))?;
-        // As the format's own writer does, so that what follows is aligned.
+        // The format's own writer pads the header in the same way, so that the data is aligned.
         json.resize(json.len().next_multiple_of(8), b' ');
         let head = [&(json.len() as u64).to_le_bytes()[..], &json].concat();
         parts.iter_mut().for_each(|part| part.to += head.len() as u64);
@@ -122,7 +122,7 @@ fn bad(mut problem: String) -> Problem {
 /// True if a name fits a pattern, in which `*` stands for any characters and `?` for any one.
 pub(super) fn fits(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
-    // What follows the latest star, and what it was last tried on.
+    // The rest of the pattern behind the latest star, and the part of the name on which it was last tried.
     let mut star = None;
     loop {
         let here = name.clone();

@@ -38,7 +38,7 @@ pub(super) struct Part {
 pub(crate) struct Origin {
     inode: u64,
     len: u64,
-    /// Seconds and nanoseconds.
+    /// The modification time: seconds and nanoseconds.
     modified: (i64, i64),
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Source {
     sparse: bool,
     /// The bytes that are sent before the parts: the new header of selected tensors.
     head: Vec<u8>,
-    /// In the order in which they are sent, without gaps.
+    /// The parts in the order in which they are sent, without gaps.
     parts: Vec<Part>,
 }
 
@@ -82,7 +82,7 @@ impl Source {
             return Err(Problem::NotRegular);
         }
         ends_at(&file, about.len())?;
-        // Only advice.
+        // This is only advice, so that an error does not matter.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         Ok(Self {
             file,
@@ -96,7 +96,7 @@ impl Source {
         })
     }
 
-    /// From now on, a header and these parts of the file are sent.
+    /// Replaces what is sent by a header and these parts of the file.
     #[cfg(feature = "safetensors")]
     pub(super) fn select(&mut self, head: Vec<u8>, parts: Vec<Part>) {
         (self.head, self.parts) = (head, parts);

@@ -53,7 +53,7 @@ pub(crate) struct Target {
     fresh: bool,
     /// `None` if the file is short.
     flusher: Option<Flusher>,
-    /// True if it holds a piece that another attempt can use.
+    /// True if the partial file holds a piece that another attempt can use.
     holds: AtomicBool,
     done: bool,
 }
@@ -170,7 +170,7 @@ impl Target {
             let reason = format!("files of this process may have {limit} (ulimit -f)");
             return Err(Problem::NoSpace { wanted, reason });
         }
-        // Checked first, because an attempt that fails may fill the disk for others meanwhile.
+        // Free room is checked first, because an attempt that fails may fill the disk for others meanwhile.
         let taken = self.partial.metadata().map_or(0, |about| about.blocks().saturating_mul(512));
         let free = fstatvfs(&self.partial).map(|about| about.f_bavail.saturating_mul(about.f_frsize));
         // Some network file systems say that nothing is free, or do not know.

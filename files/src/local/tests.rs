@@ -1,4 +1,4 @@
-//! One rank's part of a transfer: what a partial file keeps, what lies in its way, how a changed source is told.
+//! One rank's part of a transfer: what a partial file keeps, foreign files under its name, and how a changed source is reported.
 
 use std::{fs, os::unix::fs::PermissionsExt, sync::atomic::AtomicBool};
 
@@ -54,7 +54,7 @@ fn a_partial_file_keeps_what_came() {
     let stopped = super::sums(target.file(), &plan, Some(&noted), &AtomicBool::new(true));
     assert_eq!(stopped, [0; 3]);
     drop(target);
-    // What the disk lost or made of it is found.
+    // A piece that the disk has lost or changed is found.
     let mut spoilt = fs::read(directory.path().join(hidden[1])).unwrap();
     spoilt[24] ^= 1;
     fs::write(directory.path().join(hidden[1]), spoilt).unwrap();
@@ -103,7 +103,7 @@ fn permissions_are_those_of_the_source() {
     let (target, _) = Target::open(directory.path(), &plan).unwrap();
     target.write(0, &bytes(10), 1).unwrap();
     drop(target);
-    // Whatever the umask of this process.
+    // The umask of this process does not matter.
     let partial = directory.path().join(".model.unisono-part");
     fs::set_permissions(&partial, fs::Permissions::from_mode(0o640)).unwrap();
     // Meanwhile the source has been closed to others, and protected.
@@ -124,7 +124,7 @@ fn permissions_are_those_of_the_source() {
 #[test]
 fn what_arrives_damaged_does_not_count() {
     let directory = tempfile::tempdir().unwrap();
-    // Of several blocks.
+    // A piece of several blocks.
     let len = BLOCK + 300;
     let plan = plan("a", 3 * len as u64, len as u64);
     let good = bytes(len);
@@ -159,13 +159,13 @@ fn a_journal_of_another_file_does_not_count() {
         assert!(noted.iter().all(|&sum| sum == 0));
         assert_eq!(target.file().metadata().unwrap().len(), other.len);
     }
-    // Nothing came of the latter, and nothing stays.
+    // The latter wrote nothing, and nothing stays.
     assert_eq!(names(directory.path()), [""; 0]);
     fs::write(directory.path().join(".model.unisono-journal"), "rubbish").unwrap();
     assert_eq!(Target::open(directory.path(), &first).unwrap().1, [0; 2]);
 }
 
-/// Puts something that is not ours under a name, beside a precious file.
+/// Puts something that belongs to another user under a name, beside a file that must not change.
 type Lay = fn(&std::path::Path, &std::path::Path);
 const LAID: [(&str, Lay); 4] = [
     ("a symbolic link", |other, at| std::os::unix::fs::symlink(other, at).unwrap()),
@@ -185,7 +185,7 @@ fn what_lies_in_the_way_is_left_alone() {
             let other = directory.path().join("other");
             fs::write(&other, "precious").unwrap();
             lay(&other, &directory.path().join(hidden));
-            // Another attempt goes on under its own names.
+            // Another attempt continues under its own names.
             for (piece, noted) in [(0, [0; 2]), (1, [7, 0])] {
                 let (target, sums) = Target::open(directory.path(), &plan("model", 20, 10)).unwrap();
                 assert_eq!(sums, noted, "{what} {hidden}");
@@ -195,7 +195,7 @@ fn what_lies_in_the_way_is_left_alone() {
             assert!(own.iter().all(|own| names(directory.path()).contains(own)), "{what} {hidden}");
             assert_eq!(names(directory.path()).len(), 4, "an empty partial file stays behind");
             assert_eq!(fs::read(&other).unwrap(), b"precious", "{what}");
-            // Where these names are taken too, it is told what is in the way.
+            // If these names are taken too, the error says by what.
             own.iter().for_each(|own| fs::remove_file(directory.path().join(own)).unwrap());
             lay(&other, &directory.path().join(&own[1]));
             let refused = Target::open(directory.path(), &plan("model", 20, 10)).map(drop).unwrap_err();
@@ -240,7 +240,7 @@ fn a_source_of_another_length_than_the_system_tells_is_refused() {
     }
 }
 
-/// A file of this many bytes with data in these places alone, if the file system has holes.
+/// A file of this many bytes with data only in these places, if the file system has holes.
 fn sparse(path: &std::path::Path, len: u64, data: &[(u64, usize)]) -> bool {
     use std::os::unix::fs::{FileExt, MetadataExt};
     let file = fs::File::create(path).unwrap();
@@ -494,7 +494,7 @@ mod tensors {
         assert_eq!(error.len(), 1003);
     }
 
-    /// What a pattern means, said in another way.
+    /// The meaning of a pattern, computed in another way.
     fn oracle(pattern: &[char], name: &[char]) -> bool {
         match (pattern, name) {
             ([], name) => name.is_empty(),

@@ -56,7 +56,7 @@ fn all_send_each_other_files_at_once() {
     let (directory, path, bytes) = source(1234);
     world(3, small, |group| {
         let twin = group.new_group(&[2, 1, 0]).unwrap().unwrap();
-        // So few channels are left that all look for the same ones.
+        // Few channels are left, so that all look for the same ones.
         let _taken: Vec<_> = (0..220).map(|_| group.new_group(&[0, 1, 2]).unwrap().unwrap()).collect();
         let others = (0..3).filter(|&it| it != group.rank());
         std::thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn a_rank_that_sends_first_is_told() {
     let (directory, path, bytes) = source(300);
     world(4, small, |group| {
         if group.rank() > 0 {
-            // Options of a handle are about its collectives.
+            // Options of a handle apply only to its collectives.
             let with_ring = group.with_algorithms("ring").unwrap();
             send(&with_ring, &path, 0, 3, pieces(100)).unwrap();
             return;
@@ -213,7 +213,7 @@ fn both_ranks_get_the_error_of_one() {
             let result = hand_over(&group, &path, &to, (1, 2), pieces(100))?;
             let Err(Error::File { rank, .. }) = &result else { panic!("{result:?}") };
             assert_eq!(*rank, teller);
-            // The two work on.
+            // The two groups still work.
             let mut data = [0];
             let peer = 3 - group.rank();
             group.send_recv((&[7_u32], &mut data), (peer, 1), (peer, 1)).unwrap();

@@ -22,7 +22,7 @@ fn tensor(name: &str, dtype: &str, from: usize, to: usize) -> String {
 
 #[test]
 fn some_tensors_do_not_take_the_place_of_the_whole() {
-    // The directories, of which the source lies in the first, and who refuses.
+    // The directories, of which the source lies in the first, and the rank that refuses.
     let cases = [
         ([".", "1", "2"], Some(0)),
         (["0", ".", "2"], Some(1)),
@@ -38,7 +38,7 @@ fn some_tensors_do_not_take_the_place_of_the_whole() {
         symlink(here, here.join("link")).unwrap();
         fs::create_dir(here.join("soft")).unwrap();
         symlink(&path, here.join("soft/model")).unwrap();
-        // As long and as old, and another file.
+        // Another file with the same length and modification time.
         fs::create_dir(here.join("copy")).unwrap();
         fs::write(here.join("copy/model"), &bytes).unwrap();
         let age = fs::metadata(&path).unwrap().modified().unwrap();
