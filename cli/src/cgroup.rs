@@ -81,7 +81,7 @@ impl<'f> Group<'f> {
         limits.min_by_key(|limit| limit.bytes)
     }
 
-    /// How many processes of the group were killed for memory.
+    /// The number of processes of the group that were killed for memory.
     fn kills(&self) -> Option<u64> {
         let [.., events] = self.names;
         counter(&(self.text)(&format!("{}/{events}", self.directories.first()?))?)
@@ -115,8 +115,8 @@ impl Kills {
         Self { group: Group::of(text).and_then(|group| group.kills()), host }
     }
 
-    /// What the kernel has killed for memory since, and how sure it is that a rank was among them. `killed`: whether the rank ended
-    /// by SIGKILL.
+    /// What the kernel has killed for memory since, and how sure it is that a rank was among them. `killed` is true if the rank
+    /// ended by SIGKILL.
     pub(crate) fn since(&self, killed: bool) -> Option<String> {
         let limit = memory_limit(&|path| fs::read_to_string(path).ok());
         self.until(Self::now(), limit.as_ref(), killed)
@@ -130,7 +130,7 @@ impl Kills {
         let (count, of, sure) = match (group, more(now.host, self.host)) {
             (Some(count), _) if killed => (count, "of this control group", "most likely this rank"),
             (Some(count), _) => (count, "of this control group", "perhaps one that this rank had started"),
-            // Where the group is counted, none of its processes was killed.
+            // If the group has a counter, none of its processes was killed.
             (None, Some(count)) if killed && now.group.is_none() => {
                 (count, "on this host", "perhaps this rank")
             }

@@ -64,7 +64,7 @@ enum Command {
     Man(generate::Man),
 }
 
-/// What the program starts itself: apart, so that nobody who mistypes a command is offered one of these.
+/// The subcommands that the program starts by itself. They are separate, so that a mistyped command does not suggest one of them.
 #[derive(Parser)]
 #[command(name = "unisono")]
 struct OwnProcess {
@@ -102,7 +102,7 @@ fn status<T: Termination, E: Into<Box<dyn Error>>>(name: &str, result: Result<T,
         Ok(done) => return done.report(),
         Err(error) => error.into(),
     };
-    // If a reader such as `head` closed our output, this is no error.
+    // If a reader such as `head` closed the output, this is no error.
     let closed = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
     if !error.downcast_ref().is_some_and(closed) {
         complain!("unisono {name}: {error}");

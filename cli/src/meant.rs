@@ -1,4 +1,5 @@
-//! What a user most likely means by a word that is no name of ours: another spelling of it, its name elsewhere, or a slip of a finger.
+//! What a user most likely means by a word that is no name of this program: another spelling of it, its name elsewhere, or a slip of a
+//! finger.
 
 /// The names that other programs have for what has another name here: of nccl-tests, OSU's benchmarks, MPI and torch. Only
 /// the digits and alphabetic characters of a word count, in lower case, without what [`bare`] takes off.
@@ -85,7 +86,7 @@ pub(crate) fn parse_provider(text: &str) -> Result<String, String> {
         return Err("wanted the name of a provider, for instance tcp".into());
     }
     let known = |name: &str| PROVIDERS.iter().any(|known| known.eq_ignore_ascii_case(name));
-    // What is composed (`verbs;ofi_rxm`) is libfabric's own word.
+    // A composed name (`verbs;ofi_rxm`) is libfabric's own.
     let odd =
         |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || "_- ".contains(c)) && !known(name);
     match text.split(',').filter(odd).find_map(|name| Some((name, meant(name, PROVIDERS)?))) {
@@ -99,7 +100,7 @@ fn squeezed(word: &str) -> String {
     word.chars().filter(|c| c.is_ascii_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// A squeezed word without what says whose name it is.
+/// A squeezed word without the parts that name its library or its variant.
 fn bare(word: &str) -> &str {
     let word = ["osu", "mpi", "nccl", "rccl", "gloo", "ib", "dist"]
         .iter()

@@ -18,7 +18,7 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    /// `wanted` on the one rank that reports; shorter runs than `after` need no bar.
+    /// `wanted` is true only on the rank that reports; shorter runs than `after` need no bar.
     pub(crate) fn new(template: &str, wanted: bool, after: Duration, every: Duration) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(template) {

@@ -1,4 +1,4 @@
-//! What the command line asks to measure: several collectives, types, reductions and roots are as many measurements.
+//! The measurements that the command line asks for: each collective, type, reduction and root is a separate one.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -139,7 +139,7 @@ fn parse_step(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-/// Reads a time; a number alone is of seconds.
+/// Reads a time; a plain number means seconds.
 fn parse_limit(text: &str) -> std::result::Result<Duration, String> {
     let limit = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
@@ -163,12 +163,12 @@ impl Asked {
         }
     }
 
-    /// How many ranks it starts by itself on this many cores: one on each; where only pairs are measured, or there is but one core, 2.
+    /// The number of ranks that it starts on this many cores: one on each; 2 if only pairs are measured, or if there is one core.
     fn own_number(&self, cores: u32) -> u32 {
         if self.whats == [What::Put] { 2 } else { cores.max(2) }
     }
 
-    /// The sentence that says so.
+    /// The sentence that gives the reason for that number.
     fn why(&self, ranks: u32, cores: u32) -> String {
         match self.whats[..] {
             [What::Put] => "2 ranks on this host, which a put takes".to_owned(),
@@ -185,10 +185,10 @@ impl Asked {
     /// Starts the ranks, each of which runs this bench without `--ranks`.
     fn start(&self, ranks: u32) -> Result<ExitCode> {
         self.checked(ranks as usize)?;
-        // Rank 0 opens it again; checked here before ranks are started.
+        // Rank 0 opens it again; this checks it before ranks are started.
         report::check_json(self.json.as_deref())?;
         let end = Job::again(ranks).run()?;
-        // A reader that has stopped ends it as it ends others.
+        // If the reader of the output has stopped, this process ends as others do then, by SIGPIPE.
         let end = if end == End::Status(0) && job::is_closed(&std::io::stdout()) { End::PIPE } else { end };
         Ok(end.exit_code())
     }
@@ -203,7 +203,8 @@ impl Asked {
         Ok(all)
     }
 
-    /// The measurements of one collective, of messages or of puts. Beside others, it has only the options that mean something for it.
+    /// The measurements of one collective, of messages or of puts. Beside other measurements, one has only the options that mean
+    /// something for it.
     fn each(&self, what: What, ranks: usize) -> Vec<Bench> {
         let among = self.whats.len() > 1;
         let one = Bench {
@@ -247,7 +248,7 @@ impl Asked {
                 Some(Every::All) => ReduceOp::PLAIN.map(Some).to_vec(),
             };
             let fits = |op: &Option<ReduceOp>| {
-                // One that was not named is left out where the type has it not.
+                // A reduction that was not named is left out if the type does not have it.
                 let listed = self.op == Some(Every::All) || dtypes.len() > 1;
                 !listed || op.is_none_or(|op| op.check(dtype.unwrap_or(Dtype::F32)).is_ok())
             };
@@ -255,7 +256,7 @@ impl Asked {
                 for &root in &roots {
                     let bench = Bench { dtype, op, root, ..one.clone() };
                     let bench = if among { bench.meant(self) } else { bench };
-                    // Without what has no meaning, some are the same.
+                    // Without options that have no meaning, some measurements are the same.
                     if !all.iter().any(|other: &Bench| {
                         (other.dtype, other.op, other.root) == (bench.dtype, bench.op, bench.root)
                     }) {
@@ -272,7 +273,7 @@ impl Asked {
         let mut with = Config::default();
         let group = ProcessGroup::from_env_with(|config| {
             config.provider = self.provider.clone().or_else(|| config.provider.take());
-            // For these collectives alone: another algorithm of the barrier would change when the ranks begin.
+            // The algorithm is set only for these collectives: another one of the barrier would change when the ranks begin.
             if let Some(algorithm) = &self.algorithm {
                 let named = |what: &What| {
                     matches!(what, What::Collective(_)).then(|| format!("{}:{algorithm}", what.name()))
@@ -310,7 +311,7 @@ impl Asked {
 }
 
 impl Bench {
-    /// Without the options that mean nothing for it, but something for another of those asked for.
+    /// This measurement without the options that mean something only for others.
     fn meant(self, asked: &Asked) -> Self {
         let others = |is: fn(&What) -> bool| asked.whats.iter().any(is);
         let collective = |what: &What| matches!(what, What::Collective(_));

@@ -25,7 +25,7 @@ impl Part {
         }
     }
 
-    /// Fills the output before a call whose result is checked, so that nothing old passes for the result.
+    /// Fills the output before a call whose result is checked, so that no old value passes for the result.
     pub(super) fn spoil<T: Sample>(&self, input: &[T], output: &mut [T]) {
         if self.collective == Collective::Broadcast && self.rank == self.root {
             output.copy_from_slice(input);

@@ -13,7 +13,7 @@ pub(super) enum Kind {
     Both,
     /// A collective in one form.
     One,
-    /// More of a collective, a line for each form.
+    /// More figures of a collective, with a line for each form.
     Detail,
     Overlap,
     Messages,
@@ -32,7 +32,7 @@ impl Kind {
         }
     }
 
-    /// What its numbers are.
+    /// The meaning of its numbers.
     pub(super) const fn meaning(self) -> &'static str {
         match self {
             Self::Both | Self::One => {

@@ -71,7 +71,7 @@ const fn narrow(value: f64) -> f32 {
     value as f32
 }
 
-/// A factor as the types have it that compute in f32, where very small ones have few digits.
+/// A factor as the types that compute in f32 round it: very small ones have few digits there.
 const fn narrowed(factor: f64) -> f64 {
     narrow(factor) as f64
 }
@@ -194,7 +194,7 @@ impl Terms {
         T::of(value as f64)
     }
 
-    /// By how many roundings a float may differ from the result.
+    /// The number of roundings by which a float may differ from the result.
     fn roundings(&self) -> usize {
         match self.op {
             ReduceOp::Avg => 2,
@@ -362,7 +362,7 @@ mod tests {
             assert!(of(other, 0).iter().zip(of(0, 0)).all(|(a, b)| *a != b), "ranks 0 and {other}");
             assert_eq!(wrong_copied(0, other, &of(0, 0)), 8, "elements 0 and {other}");
         }
-        // What is reduced, too: a block in the place of another.
+        // Reductions find it too: a block in the place of another.
         let sums: Vec<f32> = (0..64).map(|index| Terms::of::<f32>(ReduceOp::Sum, 5).reduced(index)).collect();
         assert_eq!(wrong_reduced(ReduceOp::Sum, 5, 0, &sums), 0);
         assert!((1..8).all(|block| wrong_reduced(ReduceOp::Sum, 5, 0, &sums[block * 8..][..8]) > 0));

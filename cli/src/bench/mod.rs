@@ -92,9 +92,9 @@ pub(crate) struct Bench {
     root: Option<usize>,
     iters: Option<u32>,
     warmup: u32,
-    /// How many messages or puts are under way at once; all of these are measured.
+    /// The numbers of messages or puts under way at once, each of which is measured.
     windows: Vec<u32>,
-    /// How long a size may take.
+    /// The longest time that a size may take.
     limit: Option<Duration>,
     algorithm: Option<String>,
     reproducible: bool,
@@ -142,7 +142,7 @@ impl Bench {
         self.root.unwrap_or(0)
     }
 
-    /// True if the measured call is in place; `None` if there is but one form of it.
+    /// True if the measured call is in place; `None` if it has only one form.
     fn is_in_place(&self) -> Option<bool> {
         match self.what {
             What::Collective(collective) if operands::has_both(collective) => {
@@ -238,7 +238,7 @@ impl Bench {
         }
     }
 
-    /// How the call is made, one after the other: whether in place.
+    /// The forms of the call, in order: true for the one in place.
     fn forms(&self) -> Vec<bool> {
         match self.what {
             What::Collective(collective) if operands::has_both(collective) && !self.overlap => [false, true]

@@ -34,7 +34,7 @@ impl<M> CallMemory<M> {
     {
         if in_place {
             let len = inputs.max(outputs);
-            // A rank's own block, where the other of both is a block for every rank.
+            // The rank's block, if the other operand has a block for every rank.
             let range = |part_len: usize| {
                 let start = if part_len == len || part_len == 0 { 0 } else { part.rank * part_len };
                 start..start + part_len
@@ -69,7 +69,7 @@ impl<M> CallMemory<M> {
         Ok(())
     }
 
-    /// Prepares the memory for a call that is checked, so that nothing old passes for the result.
+    /// Prepares the memory for a call that is checked, so that no old value passes for the result.
     pub(super) fn prepare<T: Sample>(&mut self, part: &Part)
     where
         M: DerefMut<Target = [T]>,
@@ -157,7 +157,7 @@ mod tests {
             let (part, mut operands) = in_place(collective, rank);
             operands.prepare(&part);
             let CallMemory::InPlace { output, .. } = &operands else { panic!("apart") };
-            // What a rank has for itself lies in its place.
+            // The block that a rank has for itself is in its place already.
             let kept = match collective {
                 Collective::Scatter if rank == part.root => 4,
                 Collective::AllGather | Collective::AllToAll | Collective::Gather if !output.is_empty() => 4,

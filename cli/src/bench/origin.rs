@@ -1,4 +1,4 @@
-//! Where and when a bench ran, and who takes part.
+//! Where and when a bench ran, and the ranks that take part.
 
 use std::{fs, time::SystemTime};
 
@@ -14,7 +14,7 @@ pub(super) struct Place {
     pub(super) pid: u32,
     /// The processors on which it may run.
     pub(super) cores: Vec<usize>,
-    /// What only it and those have that share memory with it.
+    /// A value that only this rank and those that share memory with it have.
     shares: Option<[u64; 2]>,
     one_host: bool,
 }
@@ -28,7 +28,7 @@ pub(super) struct Origin {
     provider: String,
 }
 
-/// Of more ranks, the table has the first of each host.
+/// If there are more ranks, the table has only the first of each host.
 const MOST_RANKS: usize = 64;
 
 impl Origin {
@@ -56,7 +56,7 @@ impl Origin {
         })
     }
 
-    /// This rank's host and cores; rank 0 asks.
+    /// This rank's host and number of cores; only rank 0 calls this.
     pub(super) fn first(&self) -> (&str, usize) {
         self.places.first().map_or(("", 0), |place| (&place.host, place.cores.len()))
     }
@@ -67,7 +67,7 @@ impl Origin {
         names.len()
     }
 
-    /// By what rank 0 reaches a rank.
+    /// The way in which rank 0 reaches a rank.
     fn way(&self, rank: usize) -> &str {
         let (Some(first), Some(other)) = (self.places.first(), self.places.get(rank)) else { return "" };
         let fabric = self.provider.strip_prefix("shm,").unwrap_or(&self.provider);
@@ -78,7 +78,7 @@ impl Origin {
         }
     }
 
-    /// The lines that say who is where.
+    /// The lines that say where the ranks are.
     pub(super) fn lines(&self, width: usize) -> Vec<String> {
         let host = self.places.iter().map(|place| place.host.len()).max().unwrap_or(0).clamp(4, 40);
         let columns = vec![
@@ -127,7 +127,7 @@ fn ranges(numbers: &[usize]) -> String {
     parts.iter().map(shown).collect::<Vec<_>>().join(",")
 }
 
-/// The time of these seconds since 1970, in UTC, as ISO 8601 has it.
+/// The time of these seconds since 1970, in UTC, in the form of ISO 8601.
 fn date(seconds: u64) -> String {
     let (mut days, of_day) = (seconds / 86400, seconds % 86400);
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));

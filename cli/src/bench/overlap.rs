@@ -58,7 +58,7 @@ impl Run<'_> {
         let iters = iterations(group, bench, SECONDS / ROUND, || calls.call(|| ()).map(drop))?;
         let list = || room(iters).map_err(|error| format!("-n {iters}: {error}"));
 
-        // The second time as in the measurement: after the ranks have slept.
+        // The second time is as in the measurement, after the ranks have slept.
         let mut length = 0.0;
         for pause in [false, true] {
             let mut alone = list()?;
@@ -119,7 +119,7 @@ impl Run<'_> {
                 computed.push(computation.timed());
                 both.push(calls.call(|| computation.run())?);
             }
-            // After the sleep: if other processes need the cores, a thread that has just computed gets one late.
+            // This follows the sleep: if other processes need the cores, a thread that has just computed gets one late.
             alone.push(calls.call(|| ())?);
         }
         let communication = slowest(group, alone)?;
@@ -155,7 +155,7 @@ impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
             // Repeated reductions of a result would overflow, or give numbers that are slow to compute with.
             output.copy_from_slice(&input);
         }
-        // After the copy, which does not end at the same time on all ranks.
+        // The barrier follows the copy, which does not end at the same time on all ranks.
         self.run.group.barrier()?;
         let begun = Instant::now();
         let work = begin(self.run, input, output)?;

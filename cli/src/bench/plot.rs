@@ -18,7 +18,7 @@ struct Record {
     collective: Option<String>,
     ranks: usize,
     bytes: usize,
-    /// Other libraries' are out of place.
+    /// Calls of other libraries are out of place.
     in_place: Option<bool>,
     dtype: Option<String>,
     op: Option<String>,
@@ -34,7 +34,8 @@ struct Times {
     p50: f64,
 }
 
-/// What a line of the picture is of: its name with its place, the ranks, and what is said only if lines differ in it.
+/// What a line of the picture shows: its name with its place, the ranks, and properties that are named only if lines differ in
+/// them.
 type What = (String, usize, [String; 5]);
 
 impl Record {
@@ -79,7 +80,7 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     // What all series have in common is in the title.
     let whats: BTreeSet<_> = all.iter().map(|series| &series.what).collect();
     let common = whats.len() == 1;
-    // A file may lack what another one says.
+    // A file may lack a property that another one has.
     let differs: [bool; 5] = std::array::from_fn(|at| {
         all.iter().map(|it| &it.what.2[at]).filter(|text| !text.is_empty()).collect::<BTreeSet<_>>().len() > 1
     });

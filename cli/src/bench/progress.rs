@@ -18,7 +18,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `wanted` on the one rank that reports.
+    /// `wanted` is true only on the rank that reports.
     pub(crate) fn new(sizes: usize, wanted: bool) -> Self {
         let bar = Bar::new("{msg} {wide_bar} {pos}/{len} sizes, {elapsed}", wanted, AFTER, EVERY);
         Self { bar, sizes, done: Cell::default(), bytes: Cell::default() }

@@ -64,7 +64,7 @@ pub(crate) fn pair(group: &ProcessGroup, options: &Options, bytes: usize) -> Res
     let mut opened = None;
     let mut contact: Option<(Vec<u8>, [u64; 3])> = None;
     if other.is_some() {
-        // What the group uses, also where nobody has asked for it.
+        // The group's provider, even if the user has not asked for it.
         let provider = Some(group.limits().provider.clone());
         let mut transport = unisono::group::open_transport(&Options { provider, ..options.clone() })?;
         let window = touched(&mut *transport, bytes.max(8))?;
@@ -122,7 +122,7 @@ impl Pair {
                 token: 0,
                 notify: Notify::IfNotInjected,
             };
-            // SAFETY: nobody writes to the source, and nobody looks at what lands in the window.
+            // SAFETY: nothing writes to the source, and nothing reads the window.
             if unsafe { self.transport.put(&put)? } == Posted::Yes {
                 return Ok(());
             }
@@ -221,8 +221,8 @@ fn give_up(begun: Instant) -> Result<()> {
     Ok(())
 }
 
-/// The best of a few measurements of how many bytes a second rank 0 puts to the [`second`] at 1 MiB; on every rank. `None`
-/// in a world of one.
+/// The best of a few measurements of the bytes a second that rank 0 puts to the [`second`] at 1 MiB; on every rank. `None` in a
+/// world of one.
 pub(crate) fn bandwidth(group: &ProcessGroup, options: &Options) -> Result<Option<f64>> {
     const BYTES: usize = 1 << 20;
     const COUNT: u64 = 128;

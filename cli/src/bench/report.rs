@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{tune::output::is_fifo, words};
 
-/// What only some kinds of records have; the others have null there.
+/// Fields that only some kinds of records have; the others have null there.
 const ONLY_SOME: &[&str] = &[
     "collective",
     "algorithm",
@@ -73,9 +73,9 @@ pub(super) struct Report {
     /// What is measured now, and its table.
     now: Option<(Bench, Kind, Table)>,
     introduced: bool,
-    /// True if it was said who is where.
+    /// True if the places of the ranks were printed.
     greeted: bool,
-    /// Which algorithms were taken, from which size.
+    /// The algorithms that were used, and the size from which each was.
     algorithms: Vec<(&'static str, usize)>,
     wrong: u64,
     /// Bus bandwidths: their sum and their number.
@@ -239,7 +239,7 @@ impl Report {
         }
     }
 
-    /// True, on all ranks, if they are to go on: false if nobody reads standard output.
+    /// True, on all ranks, if they continue: false if standard output has no reader.
     ///
     /// # Errors
     /// If the results could not be written for another reason.
@@ -256,7 +256,7 @@ impl Report {
         Ok(!self.closed)
     }
 
-    /// True if nobody reads standard output, as the last check has found.
+    /// True if standard output has no reader, as the last check has found.
     pub(super) const fn is_closed(&self) -> bool {
         self.closed
     }
@@ -310,7 +310,7 @@ impl Report {
         (algbw, algbw * bus_factor(row.case.collective, self.ranks))
     }
 
-    /// For the last lines.
+    /// Counts a case for the last lines.
     fn count(&mut self, case: &Case, busbw: f64) {
         self.wrong += case.wrong;
         self.bus = (self.bus.0 + busbw, self.bus.1 + 1);
@@ -348,7 +348,7 @@ impl Report {
         self.record(&record);
     }
 
-    /// A record with what all have, and null for what only some have.
+    /// A record with the fields of all kinds, and null for those of only some kinds.
     fn of_all(&self, bytes: usize, iterations: usize) -> Value {
         let Some((bench, ..)) = &self.now else { return Value::Null };
         let (host, processors) = self.origin.first();
@@ -443,7 +443,7 @@ impl Report {
     /// Ends the report.
     ///
     /// # Errors
-    /// If something could not be written, but for a reader who has gone.
+    /// If something could not be written, unless the reader has gone.
     pub(super) fn end(mut self, group: &ProcessGroup) -> Result<()> {
         if self.reports && self.greeted {
             self.sum_up();

@@ -15,7 +15,7 @@ pub(super) struct Case {
     pub dtype: Dtype,
     pub op: Option<ReduceOp>,
     pub root: Option<usize>,
-    /// True if the call was in place; `None` if there is but one form of it.
+    /// True if the call was in place; `None` if it has only one form.
     pub in_place: Option<bool>,
     /// How many calls were timed.
     pub iterations: usize,

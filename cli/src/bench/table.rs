@@ -5,7 +5,7 @@ pub(super) const WIDEST: usize = 100;
 
 /// A column.
 pub(super) struct Column {
-    /// What stands over it and its neighbours, if something does.
+    /// The heading over it and its neighbours, if there is one.
     pub over: &'static str,
     pub head: &'static str,
     pub unit: &'static str,
@@ -91,7 +91,7 @@ pub(super) fn fixed(value: f64, digits: usize, width: usize) -> String {
     texts.find(|text| text.len() <= width).unwrap_or_else(|| format!("{value:.0}"))
 }
 
-/// Lines of words behind `# `, broken where it says `, ` or has a space, as wide as they may be.
+/// Lines of words behind `# `, broken at `, ` or a space, as wide as they may be.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How much longer ranks wait that do not report.
+/// The additional time that ranks without a report wait.
 const AFTER: Duration = Duration::from_secs(2);
 
 /// What is watched, and until when.
@@ -20,7 +20,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Ends this process when something takes longer than this; says so if it `reports`.
+    /// Ends this process when something takes longer than this; prints that if it `reports`.
     pub(super) fn start(limit: Duration, reports: bool) -> std::io::Result<Self> {
         let now = Watched::default();
         let watched = Arc::clone(&now);
@@ -44,7 +44,7 @@ impl Watch {
         Ok(Self { limit, now })
     }
 
-    /// Watches this from now on; nothing if there is nothing.
+    /// Watches `what` from now on; `None` ends the watch.
     pub(super) fn on(&self, what: Option<String>) {
         let until = Instant::now() + self.limit;
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = what.map(|what| (what, until));

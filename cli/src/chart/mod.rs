@@ -24,7 +24,7 @@ pub(crate) struct Panel<'a> {
     pub values: &'a str,
     /// Formats a value as a label of the axis.
     pub label: fn(f64) -> String,
-    /// Each has its own colour, by its place; the same in every panel.
+    /// The place of a line gives its colour, which is the same in every panel.
     pub lines: Vec<Line>,
     /// A further line, grey and dashed.
     pub bound: Option<Line>,
@@ -147,7 +147,7 @@ where
         .draw()?;
     for (line, colour) in panel.lines.iter().zip(COLOURS.iter().cycle()) {
         chart.draw_series(LineSeries::new(places(line), colour.stroke_width(2)))?;
-        // What was measured; the rest of the line is between.
+        // The marks are what was measured; the rest of the line lies between them.
         chart.draw_series(
             places(line).into_iter().map(|place| TriangleMarker::new(place, 5, colour.filled())),
         )?;
@@ -245,7 +245,7 @@ mod tests {
         let picture = svg(&[panel("left"), panel("right")]).unwrap();
         for (index, RGBColor(red, green, blue)) in COLOURS.iter().chain([&GREY]).enumerate() {
             assert!(!COLOURS[..index].contains(&RGBColor(*red, *green, *blue)), "colour {index} twice");
-            // Once in each panel, and once in the legend; a bound's dashes are many, and axes are black.
+            // Each colour is used once in each panel, and once in the legend; a bound has many dashes, and axes are black.
             let uses = picture.matches(&format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\"")).count();
             assert!(uses >= 3, "colour {index}: {uses}");
         }

@@ -20,13 +20,13 @@ pub(super) struct Pixels {
 type Drawn = Result<(), DrawingErrorKind<Infallible>>;
 
 impl Pixels {
-    /// For a chart of this size.
+    /// The pixels of a chart of this size.
     pub(super) fn new((width, height): (u32, u32)) -> Self {
         let size = (width * SCALE, height * SCALE);
         Self { size, bytes: vec![255; 3 * size.0 as usize * size.1 as usize] }
     }
 
-    /// As a file of PNG.
+    /// The bytes of a PNG file.
     pub(super) fn png(&self) -> Result<Vec<u8>, Box<dyn Error>> {
         let mut file = Vec::new();
         let mut encoder = png::Encoder::new(io::Cursor::new(&mut file), self.size.0, self.size.1);

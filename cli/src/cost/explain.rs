@@ -179,7 +179,7 @@ impl Explain {
 
 /// How ranks of one host that share memory do a call.
 struct Ways {
-    /// By messages, where they cannot.
+    /// The plan by messages, for memory that cannot be shared.
     messages: &'static Plan,
     /// Elements of plain memory, which are copied to slots; `None` if messages are faster.
     plain: Option<(&'static Plan, Job<'static>)>,
@@ -205,12 +205,12 @@ impl Ways {
         Some(Self { messages, plain, registered: Some((plan, shown::in_place_job(job, size, None))) })
     }
 
-    /// What is done, and its predicted time.
+    /// Prints what is done, and its predicted time.
     fn say(&self, out: &mut impl Write, size: usize, fabric: &Fabric) -> Result<()> {
         writeln!(out, "\nRanks of one host show elements in shared memory instead of sending them")?;
         let mut line = |what: &str, way: &Option<(&'static Plan, Job<'static>)>| match way {
             Some((plan, job)) => {
-                // Not all is in place: some rank copies.
+                // Some rank copies, so that not all elements are read in place.
                 let shown = job.shown.map(|it| if job.chunk < usize::MAX { Showing::Copied } else { it });
                 let cost = price_with(plan, &Job { shown, ..*job }, size, fabric, Effort::QUICK);
                 let time = cost.map_or_else(|why| why.to_string(), |cost| words::time(cost.seconds));

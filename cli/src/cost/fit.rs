@@ -49,7 +49,7 @@ pub(super) fn run(
     Ok(serde_json::from_str(line.ok_or("the measurement printed no result")?)?)
 }
 
-/// The algorithm whose time the cost of a context switch is fitted to, and how often it is measured.
+/// The algorithm to whose time the cost of a context switch is fitted, and how often it is measured.
 const FITTED: &str = "recursive_doubling";
 const CROWDED_RUNS: usize = 3;
 

@@ -4,8 +4,8 @@
 //! Communication", ICPP 2009, as LogGOPSim reads it: in a rank, `send`, `recv` and `calc` (nanoseconds) with a label each, and
 //! what each requires. A send and a receive belong together by their tag, in order.
 //!
-//! A lane is a chain of operations. What a reduction or a copy costs is the fabric's figure; what a message costs the simulator
-//! knows. It does not know of slots: a sender may be further ahead there than in the library.
+//! A lane is a chain of operations. The fabric's figures give the cost of a reduction or a copy; the simulator knows the cost of a
+//! message. It has no slots: a sender may be further ahead there than in the library.
 
 use std::{
     fs::File,

@@ -39,7 +39,7 @@ fn parse_fabric(text: &str) -> std::result::Result<Fabric, String> {
     words::known(text, Fabric::parse(text), "fabric", Fabric::ALL.map(|fabric| fabric.name))
 }
 
-/// At least one byte.
+/// Parses a size of at least one byte.
 fn parse_chunk(text: &str) -> std::result::Result<usize, String> {
     match unisono::config::parse_size(text)? {
         0 => Err("a chunk has at least one byte".to_owned()),
@@ -247,7 +247,7 @@ impl Priced {
     }
 }
 
-/// From here on a prediction and the choice are so far apart that measuring is worth its time.
+/// From this ratio on, a prediction and the choice differ so much that a measurement is worth its time.
 const FAR: f64 = 2.0;
 
 /// Why the library does not choose the algorithm that is predicted to be the fastest, in lines; nothing if it does.

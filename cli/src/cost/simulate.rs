@@ -29,13 +29,13 @@ use crate::{
     words,
 };
 
-/// Among more ranks than this, less is simulated: many ranks take long.
+/// With more ranks than this, less is simulated, because many ranks take long.
 const MANY: usize = 2000;
 
-/// A prediction that takes longer than this shows how far it is on a terminal, and how often.
+/// A prediction that takes longer than this shows its progress on a terminal; and the time between two updates.
 const AFTER: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(200);
-/// Elsewhere one that takes longer than this says it once: a line among others' output should be worth it.
+/// Without a terminal, a prediction that takes longer than this prints one line: shorter ones are not worth a line.
 const LONG: Duration = Duration::from_secs(5);
 
 /// Examples in the help.
@@ -167,7 +167,7 @@ impl Simulate {
         let Some(choice) = chooser.choose(case.collective, case.bytes(), |_| true) else {
             return Ok(());
         };
-        // Not as the library does it, they do not show why.
+        // Steps that are not those of the library do not show why.
         let as_chosen = self.algorithm.is_none() && self.chunk.is_none() && self.lanes.is_none();
         let why = why_not_the_fastest(case, &chooser, choice.algorithm, priced).filter(|_| as_chosen);
         write!(out, "The library takes {}", why.as_deref().unwrap_or(choice.algorithm.name))?;

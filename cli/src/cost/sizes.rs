@@ -7,7 +7,7 @@ use unisono_schedule::{algorithm::Algorithm, cost::lower_bound};
 use super::{Case, Priced, Result, describe, fastest};
 use crate::{bench, words};
 
-/// As many sizes stand beside one another in 100 columns.
+/// The number of sizes that fit beside one another in 100 columns.
 const BESIDE: usize = 7;
 
 /// The sizes of a sweep.
@@ -82,7 +82,7 @@ pub(super) fn table(out: &mut impl Write, cells: &[(Case, Vec<Priced>)]) -> io::
     }
 }
 
-/// What a group takes.
+/// The algorithm that a group chooses.
 fn taken(case: &Case) -> Option<&'static Algorithm> {
     case.chooser().choose(case.collective, case.bytes(), |_| true).map(|choice| choice.algorithm)
 }

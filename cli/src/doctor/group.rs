@@ -16,10 +16,10 @@ use crate::{
     words::{size, some},
 };
 
-/// What the subcommand is called.
+/// The name of the subcommand.
 pub(crate) const NAME: &str = "doctor-one-rank";
 
-/// How many ranks.
+/// The number of ranks.
 const RANKS: usize = 2;
 /// Elements of the two vectors that are reduced: 8 B and 1 MiB.
 const COUNTS: [usize; 2] = [2, 1 << 18];

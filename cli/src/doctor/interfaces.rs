@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn the_way_to_a_link_local_address_begins_at_its_interface() {
-        // Whether it leads anywhere is the machine's affair; without the interface it is no address at all.
+        // The route depends on the machine; without the interface the address would be invalid.
         let route = route("fe80::1%lo".into());
         let invalid = std::io::Error::from_raw_os_error(22).to_string();
         assert!(route.address.is_some() && route.problem != Some(invalid), "{route:?}");

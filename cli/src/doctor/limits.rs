@@ -67,7 +67,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// By the formula in docs/wire.md, for messages from as many ranks as the table of algorithms may come to.
+    /// Uses the formula in docs/wire.md, for messages from as many ranks as the table of algorithms may need.
     pub(super) fn of(config: &Config, ranks: usize, here: usize) -> Self {
         let (eager, bulk) = neighbours(ranks);
         let (eager, bulk) = (eager as u64, bulk as u64);
@@ -424,13 +424,13 @@ mod tests {
 
     #[test]
     fn the_windows_of_two_ranks_are_as_documented() {
-        // Its own settings, so that better defaults need no other figures.
+        // The test has its own settings, so that its figures do not depend on the defaults.
         let config = Config { chunk: 128 << 10, lanes: 4, eager: 8 << 10, ..Config::default() };
         let windows = Windows::of(&config, 2, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
         let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 2 * 880 + 10_240 + 2 * 4 * (64 + 131_072);
         assert_eq!(windows.bytes, (wanted - 2 * 4 * (64 + 131_072), wanted));
-        // Up to 8 ranks everyone may send to everyone.
+        // Up to 8 ranks every rank may send to every other.
         assert!(Windows::of(&config, 8, 8).bytes.0 > 7 * (8 * 8192 + 4 * 2 * 131_072));
         assert!(Windows::of(&config, 9, 9).bytes.0 < Windows::of(&config, 8, 8).bytes.0);
         assert!(windows.least < windows.bytes.0);

@@ -11,7 +11,7 @@ use crate::words::some;
 /// The machine's processors, and how many of them this process may use.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Machine {
-    /// What describes the hardware, if it is not this machine's.
+    /// The description of the hardware, if it is not this machine's.
     pub(super) topology: Option<Topology>,
     /// The hardware, or why it is unknown.
     pub(super) hardware: Result<Hardware, String>,
@@ -93,7 +93,7 @@ impl Machine {
         section
     }
 
-    /// How many of the hardware threads this process may use. Says whether that tells anything of the other ranks.
+    /// Judges how many of the hardware threads this process may use. Returns true if that says something about the other ranks.
     fn judge_limits(&self, threads: usize, section: &mut Section) -> bool {
         let cpuset = self.cpuset.unwrap_or(threads);
         let mut why = Vec::new();

@@ -21,7 +21,7 @@ enum Kind {
 /// A part of the hardware, and the parts inside it.
 struct Part {
     kind: Kind,
-    /// What is to be said of it: the level and the size of a cache.
+    /// A note about it: the level and the size of a cache.
     note: Option<String>,
     processors: Processors,
     inside: Vec<Self>,
@@ -177,7 +177,7 @@ fn words(parts: &[Part]) -> Vec<String> {
 /// What follows the name of a part: notes, and what is inside it.
 fn rest(part: &Part) -> String {
     let (mut notes, mut inner) = (Vec::from_iter(part.note.clone()), part);
-    // What has the same processors is the same part.
+    // Parts with the same processors are one part.
     while let [only] = &*inner.inside
         && only.kind != Kind::Core
         && only.processors == part.processors

@@ -28,7 +28,7 @@ pub(super) struct Candidate {
     pub(super) fits: bool,
     /// True if it would be tried first.
     pub(super) taken: bool,
-    /// Why, or why not and what to do about it.
+    /// The reason why it fits, or why not and what to do about it.
     pub(super) reason: String,
 }
 
@@ -57,7 +57,7 @@ impl Candidate {
     }
 }
 
-/// What may be asked for.
+/// A request for a provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
@@ -85,7 +85,7 @@ impl fmt::Display for Request {
     }
 }
 
-/// What one request would get.
+/// The result of one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Way {
     /// What is asked for.
@@ -99,7 +99,7 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// That of a request that takes shared memory.
+    /// The result of a request that takes shared memory.
     fn shared(request: Request, shared: &SharedMemory) -> Self {
         let shm = Candidate {
             name: SHM.to_owned(),
@@ -114,7 +114,7 @@ impl Way {
         Self { request, asked: true, taken: opens.map(|()| shm), next: Vec::new() }
     }
 
-    /// That of a request to libfabric, and all candidates.
+    /// The result of a request to libfabric, and all candidates.
     fn surveyed(request: Request, asked: bool, options: &Options) -> (Self, Vec<Candidate>) {
         let provider = match &request {
             Request::Named(name) => Some(name.clone()),
@@ -131,7 +131,7 @@ impl Way {
         };
         let mut next: Vec<Candidate> = Vec::new();
         for candidate in survey.iter().filter(|candidate| candidate.fits) {
-            // Of each provider the best address.
+            // Only the best address of each provider is listed.
             if next.iter().all(|other| other.name != candidate.name) {
                 next.push(candidate.clone());
             }

@@ -1,4 +1,4 @@
-//! Which ranks are on this host, and by what they reach each other.
+//! Which ranks are on this host, and the provider by which they reach each other.
 
 use rustix::system::uname;
 use unisono::group::describe_transport;
@@ -16,7 +16,7 @@ pub(super) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Nothing if there are no ranks.
+    /// `None` if there are no ranks.
     pub(super) fn judge(&self, machine: &Machine, self_test: &SelfTest) -> Option<Section> {
         let mut section = Section::new("ranks");
         let name = uname().nodename().to_string_lossy().into_owned();
@@ -57,7 +57,7 @@ fn placed(launch: &Launch, here: Option<usize>, name: &str) -> String {
     format!("{ranks}, {here} of them on this host ({name}){which}")
 }
 
-/// The provider's name, as a group has it, by which ranks of one host or of several reach each other, as far as it works here.
+/// The name, as a group has it, of the provider by which ranks of one host or of several reach each other, if it works here.
 fn provider(self_test: &SelfTest, several: bool) -> Option<String> {
     let inside = &self_test.on_one_host()?.provider;
     if !several {

@@ -44,7 +44,7 @@ impl Mark {
     }
 }
 
-/// One thing to be told.
+/// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Line {
     /// The mark before it.

@@ -31,7 +31,7 @@ pub(super) struct SelfTest {
 
 impl SelfTest {
     pub(super) fn gather(providers: &Providers) -> Self {
-        // By its exact name: otherwise the group might try another, which would hide why the first failed.
+        // The provider is named exactly: otherwise the group might try another, which would hide why the first failed.
         let over = |candidate: &Candidate| {
             let address = candidate.address.map(|address| address.to_string());
             group::try_out(Some(&candidate.name), providers.interface.as_deref().or(address.as_deref()))
@@ -56,7 +56,7 @@ impl SelfTest {
                     Err(reason) => trial.failed.push((candidate.name.clone(), reason)),
                 }
             }
-            // Where ranks open no shared memory, they do without it.
+            // Ranks that cannot open shared memory work without it.
             if trial.success.is_none() && way.request == Request::OneHost {
                 trial.success = group::try_out(None, providers.interface.as_deref()).ok();
             }
@@ -106,7 +106,7 @@ impl SelfTest {
             for (at, (name, reason)) in failed.iter().enumerate() {
                 let mut text = format!("{request}: {name} fits, but does not work: {reason}");
                 if success.is_none() {
-                    // Mostly for one reason.
+                    // Mostly all fail for one reason.
                     if at > 0 {
                         break;
                     }
@@ -120,7 +120,7 @@ impl SelfTest {
                 if name.starts_with("verbs") {
                     mend += "; on soft-RoCE set FI_UNIVERSE_SIZE=32";
                 }
-                // A provider that nobody asked for may fail.
+                // A provider that the user has not asked for may fail.
                 if *asked && success.is_none() {
                     section.problem(text, mend);
                 } else {

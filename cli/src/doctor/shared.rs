@@ -1,4 +1,4 @@
-//! Shared memory of unisono's own: whether the system lets this process have it, and which ranks it reaches.
+//! Checks unisono's shared memory: whether the system lets this process have it, and which ranks it reaches.
 
 use rustix::process::{Resource, geteuid, getrlimit};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use unisono_transport::shm;
 use super::{files::Files, report::Section};
 use crate::words::size64;
 
-/// The name by which it is asked for.
+/// Its name in requests.
 pub(super) const SHM: &str = "shm";
 
 /// What decides whether ranks share memory.

@@ -20,7 +20,7 @@ mod providers;
 #[cfg(feature = "hwloc")]
 mod topology;
 
-/// Compares what is said with what should be, where `|` stands for the margin.
+/// Compares a section with the expected text, where `|` stands for the margin.
 #[track_caller]
 fn says(section: &Section, wanted: &str) {
     let text = section.render(false);
@@ -53,7 +53,7 @@ fn tested(on_one_host: Option<&str>, between_hosts: Option<&str>) -> SelfTest {
     SelfTest { trials: trials.into_iter().flatten().collect() }
 }
 
-/// Settings of these tests' own, so that better defaults need no other figures.
+/// The settings of these tests, so that their figures do not depend on the defaults.
 fn config() -> Config {
     Config { chunk: 256 << 10, lanes: 2, eager: 16 << 10, ..Config::default() }
 }

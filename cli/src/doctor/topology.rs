@@ -17,12 +17,12 @@ use super::{
 };
 use crate::invocation;
 
-/// What the subcommand is called that reads it.
+/// The name of the subcommand that reads it.
 pub(crate) const NAME: &str = "doctor-topology";
 /// How long reading may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What takes the place of this machine's hardware.
+/// A topology that takes the place of this machine's hardware.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) enum Topology {
     /// A file that `lstopo --of xml` wrote.

@@ -6,7 +6,7 @@ use unisono_transport::ofi;
 
 use super::{files::Files, report::Section};
 
-/// The oldest libfabric that is supported; `transport/libfabric-sys/build.rs` holds the headers to the same.
+/// The oldest libfabric that is supported; `transport/libfabric-sys/build.rs` requires the same of the headers.
 const OLDEST: (u32, u32) = (1, 17);
 
 /// The versions of the program, of libfabric and of the kernel.

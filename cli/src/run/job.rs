@@ -48,7 +48,7 @@ pub(crate) struct Job {
     pub(crate) output: Output,
 }
 
-/// Where the ranks of a job stand in their world.
+/// The place of a job's ranks in their world.
 #[derive(Debug)]
 pub(super) struct Place {
     /// The first of them.
@@ -85,7 +85,7 @@ impl Job {
         make_room(self.ranks, if self.output == Output::Passed { 3 } else { 5 })?;
         let token = token()?;
         let store = serve("127.0.0.1:0", self.ranks, &token)?;
-        // For what else the ranks may be: torch's meet at their own store first.
+        // The port is for other libraries of the ranks: those of torch meet at their own store first.
         let port = Port::keep()?;
         let meet = [
             ("UNISONO_STORE", format!("tcp+served://{}", store.address())),
@@ -178,7 +178,7 @@ pub(super) fn make_room(ranks: u32, each: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// By what the supervisor of a job is told, and hears.
+/// The channel by which the supervisor of a job gets events.
 pub(super) type Events = (Sender<Event>, Receiver<Event>);
 
 /// Prepares this process for a job: it hears of signals and of the ends of ranks.
@@ -206,7 +206,7 @@ pub(super) fn serve(address: &str, ranks: u32, token: &str) -> io::Result<StoreS
     StoreServer::bind(address, count, token, None).map_err(io::Error::other)
 }
 
-/// How a job ended, by how its ranks did and by what the store has heard.
+/// How a job ended, from the ends of its ranks and from what the store has received.
 pub(super) fn verdict(store: StoreServer, end: End) -> End {
     match (store.end(), end) {
         (Some((rank, failure)), End::Status(0)) => {

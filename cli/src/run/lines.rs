@@ -12,7 +12,7 @@ const LONGEST: usize = 1 << 20;
 /// that its rank is still writing.
 const SHORT: usize = 1 << 10;
 
-/// Whose line is open on a terminal, pipe or file: the number of the source that has written a part of a line last.
+/// The source whose line is open on a terminal, pipe or file: the number of the one that has written a part of a line last.
 pub(super) type Open = Option<usize>;
 
 /// Cuts the bytes of one source into lines and puts a prefix before each.

@@ -8,8 +8,8 @@ use std::{
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 
-/// A port of the loopback that is kept for the ranks while the job lasts. Nobody listens there, so a server that sets SO_REUSEADDR can;
-/// the kernel gives it to nobody that asks for any free port.
+/// A port of the loopback that is kept for the ranks while the job lasts. No process listens there, so a server that sets SO_REUSEADDR
+/// can; the kernel gives it to no process that asks for any free port.
 #[derive(Debug)]
 pub(crate) struct Port {
     /// Kept for its drop.
@@ -21,7 +21,7 @@ impl Port {
     pub(crate) fn keep() -> io::Result<Self> {
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
-        // Only now: sockets that set it before may be given a port that another one has.
+        // The option is set only now: sockets that set it before may get a port that another one has.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         let number = SocketAddrV4::try_from(getsockname(&socket)?)?.port();
         Ok(Self { _socket: socket, number })

@@ -1,5 +1,4 @@
-//! The hidden subcommand that starts a rank: it has the kernel kill the rank if the launcher dies, then executes the
-//! program.
+//! The hidden subcommand that starts a rank: it makes the kernel kill the rank if the launcher dies, then executes the program.
 
 use std::{
     ffi::OsString,

@@ -25,8 +25,8 @@ use crate::{cgroup::Kills, invocation};
 
 /// How long ranks have to end after SIGTERM before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// After a rank has failed, the others are ended once nothing was written for the first time, and after the second at the latest:
-/// they may be saying why they fail, too.
+/// After a rank has failed, the others are ended once they have written nothing for the first of these times, and after the second
+/// at the latest: they may be writing why they fail, too.
 const QUIET: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// How long all outputs may stay silent after the last rank has ended before the job ends: a process that has left its rank's
 /// process group may keep an output open for ever. If it keeps writing, a signal ends the job.
@@ -35,7 +35,7 @@ const SILENCE: Duration = Duration::from_millis(500);
 /// How long hosts have to end their ranks before their connections are closed.
 const GRACE_OF_HOSTS: Duration = Duration::from_secs(6);
 
-/// How far the ranks are being ended.
+/// The stage of ending the ranks.
 enum Ending {
     No,
     /// A rank has failed: SIGTERM follows once nothing more is read than this, at the latest at this time.
@@ -49,7 +49,7 @@ enum Ending {
 pub(super) enum Event {
     /// A rank, or all ranks of a host, ended.
     Ended(u32, End),
-    /// A rank of a host has failed, which that host has said.
+    /// A host reports that one of its ranks has failed.
     Failed(i32),
     /// A host's connection ended, but not its job.
     Lost(u32, String),
@@ -67,7 +67,7 @@ pub(super) enum Event {
     OutputEnded,
 }
 
-/// Whose processes a job has.
+/// The processes of a job.
 pub(super) enum Members {
     /// Ranks; in a job of several hosts, with what tells the launcher how they end.
     Ranks(Option<JobOfHost>),
@@ -155,7 +155,7 @@ impl Ranks {
 
     /// Tells the launcher on another host how the ranks of this one ended.
     pub(super) fn say_end(sink: &Sink, job: &JobOfHost, end: i32) {
-        // Without a launcher, nobody reads it.
+        // Without a launcher, it has no reader.
         let _ = sink.pass(&job.mark.end(end));
     }
 
@@ -259,7 +259,7 @@ impl Ranks {
         Ending::Asked(Instant::now() + grace)
     }
 
-    /// Nothing has happened for as long as `ending` allows: does what follows.
+    /// Takes the next step, because nothing has happened for as long as `ending` allows.
     fn go_on_ending(&self, ending: Ending) -> Ending {
         match ending {
             Ending::Quiet(reads, latest)
@@ -309,7 +309,7 @@ impl Ranks {
                 }
                 Ok(Event::OutputClosed(_) | Event::Ended(..) | Event::Failed(_) | Event::Lost(..)) => {}
                 Ok(Event::Answered(..) | Event::Stopped(_)) => {}
-                // The launcher, too, has all that is to be said.
+                // The launcher, too, has all output.
                 Ok(Event::EndAll) => {}
                 Err(RecvTimeoutError::Timeout) if self.sink.is_writing() || self.sink.reads() != reads => {
                     reads = self.sink.reads();
@@ -327,7 +327,7 @@ impl Ranks {
     /// Prints why the job ends.
     fn report(&self, number: u32, end: End, others: usize) {
         let (on, job) = match &self.members {
-            // The host has said it.
+            // The host has reported it.
             Members::Hosts(_) => return,
             Members::Ranks(None) => (String::new(), None),
             Members::Ranks(Some(job)) => (format!(" on {}", job.host), Some(job)),
@@ -344,7 +344,7 @@ impl Ranks {
         let also = if others > 0 || job.is_some_and(|job| job.others) { "; ending the others" } else { "" };
         self.sink.say(&format!("unisono run: rank {number}{on} {how}{why}{also}"));
         if let Some(job) = job {
-            // Without a launcher, nobody reads it.
+            // Without a launcher, it has no reader.
             let _ = self.sink.pass(&job.mark.failed(end.status()));
         }
     }

@@ -51,8 +51,8 @@ pub(super) fn unblock() -> io::Result<()> {
     Ok(ASKING.into_iter().collect::<SigSet>().thread_unblock()?)
 }
 
-/// True if the kernel reaps the children of this process, so that it is not known how they ended: if SIGCHLD was ignored when the
-/// process began.
+/// True if the kernel reaps the children of this process, so that this process does not learn how they ended: if SIGCHLD was
+/// ignored when the process began.
 pub(super) fn children_are_reaped() -> bool {
     has(ignored_here(), Signal::SIGCHLD)
 }

@@ -19,16 +19,16 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::{Lines, Open};
 
-/// A part of a line is shown if nothing follows it for this time: a line that is written in several pieces is not torn, and nobody
-/// sees a delay.
+/// A part of a line is shown if nothing follows it for this time: a line that is written in several pieces is not torn, and a
+/// reader sees no delay.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Where the ranks' standard output and error go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum Output {
-    /// Line by line to this process's, each line behind `[rank] `.
+    /// They go line by line to this process's, each line behind `[rank] `.
     Prefixed,
-    /// Line by line without that.
+    /// They go line by line to this process's, without a prefix.
     Plain,
     /// The ranks inherit this process's.
     Passed,
@@ -108,7 +108,7 @@ impl Sink {
         });
     }
 
-    /// Writes bytes to standard output that are no text for a reader, wherever its lines are.
+    /// Writes bytes that are no text for a reader to standard output, even within a line.
     pub(super) fn pass(&self, bytes: &[u8]) -> io::Result<()> {
         self.write(Stream::Out, |_, out| out.extend_from_slice(bytes))
     }

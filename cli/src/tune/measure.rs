@@ -49,7 +49,7 @@ impl Way {
 pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
     let (config, chunk) = (group.config(), group.usage().chunk_bytes);
     let choice = usual(group, case)?;
-    // Without with_pipeline, which cannot express all choices of the built-in table.
+    // with_pipeline is not used, because it cannot express all choices of the built-in table.
     let usual = Way { handle: group.with_algorithms(choice.algorithm.name)?, choice };
     let case = case.on(&Fabric { cheap_registration: group.limits().cheap_registration, ..case.fabric });
     let others = others(config, chunk, &case).into_iter().filter(|other| !same(other, &usual.choice));
@@ -65,7 +65,7 @@ pub(super) fn usual(group: &ProcessGroup, case: &Case) -> unisono::Result<Choice
 /// The choice in a table with which a group of this configuration makes `choice`.
 fn explicit(config: &Config, choice: Choice) -> Choice {
     Choice {
-        // Limited to the configured chunk, it is the same.
+        // The limit to the configured chunk makes it the same again.
         chunk_bytes: choice.chunk_bytes.next_multiple_of(64),
         // One lane in a table means small messages. Two lanes become one if one is configured.
         lanes: if choice.chunk_bytes > config.eager { choice.lanes.max(2) } else { choice.lanes },
@@ -166,7 +166,7 @@ fn race<T: Sample>(group: &ProcessGroup, case: &Case, ways: &[Way], progress: &P
             samples[way].extend_from_slice(times);
         }
         if let Some(&(_, limit)) = LIMITS.iter().find(|(after, _)| *after == round) {
-            // By their fastest calls, because most of a few calls may have been disturbed.
+            // Ways are compared by their fastest calls, because most of a few calls may have been disturbed.
             let least = |way: usize| samples[way].iter().copied().fold(f64::INFINITY, f64::min);
             let best = alive.iter().map(|&way| least(way)).fold(f64::INFINITY, f64::min);
             alive.retain(|&way| least(way) <= best * limit);

@@ -83,7 +83,7 @@ impl Tune {
 
     /// Starts the ranks, each of which runs this without `--ranks`.
     fn start(&self, ranks: u32) -> Result<ExitCode> {
-        // Checked before ranks are started and minutes are spent on measuring.
+        // The output is checked before ranks are started and minutes are spent on measuring.
         self.check()?;
         output::check(&self.output)?;
         Ok(Job::again(ranks).run()?.exit_code())
@@ -101,7 +101,7 @@ impl Tune {
     fn tune(&self) -> Result<()> {
         let group = ProcessGroup::from_env_with(|config| {
             config.provider = self.provider.clone().or_else(|| config.provider.take());
-            // Not the file of an earlier run, which may be the one to be replaced.
+            // The file of an earlier run is not used, because it may be the one to be replaced.
             config.tuning = None;
             config.reduction = Reduction::Fastest;
         })?;
@@ -160,14 +160,14 @@ impl Tune {
             let last = index + 1 == all.len();
             if writes && (last || output::is_plain(&self.output)) {
                 let table = Table::new(rows.clone()).to_string();
-                // Behind the first line, which names the format.
+                // The comment goes behind the first line, which names the format.
                 let text = table.replacen('\n', &format!("\n# measured {made}\n"), 1);
                 output::write(&self.output, &text)?;
             }
         }
         progress.end();
         said.map_err(|error| format!("writing the results: {error}"))?;
-        // So that an error of rank 0 reaches all ranks.
+        // The barrier makes an error of rank 0 reach all ranks.
         Ok(group.barrier()?)
     }
 

@@ -1,4 +1,4 @@
-//! What is said of a machine's hardware, and of the ranks on it.
+//! The report on a machine's hardware, and on the ranks there.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn several_nodes_in_a_socket_and_parts_that_overlap() {
         said(divided),
         "16 cores, 32 hardware threads: 2 sockets (L3 32 MiB) × 2 NUMA nodes × 4 cores × 2 threads"
     );
-    // What no hardware has is told, not doubted.
+    // Hardware that cannot exist is reported as it is.
     let packages = [range(0, 3), range(2, 30)].into_iter().collect();
     let odd = Hardware { packages, caches: Vec::new(), nodes: Vec::new(), ..two };
     assert_eq!(
@@ -195,7 +195,7 @@ fn fewer_hardware_threads_than_the_machine_has() {
              |  ok       4 ranks have a hardware thread each"
         ),
     );
-    // Of a rank that is bound by itself nothing is to be said of the others.
+    // The binding of one rank says nothing about the others.
     let rank = Ranks { count: Some(4), launched: true, ..Ranks::default() };
     let alone = Machine { hardware: bound(1), usable: Some(1), ranks: rank.clone(), ..machine(None) };
     says(

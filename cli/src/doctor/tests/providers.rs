@@ -1,4 +1,4 @@
-//! What is said of shared memory and of providers, what becomes of their trials, and the verdict.
+//! The report on shared memory and providers, on their trials, and the verdict.
 
 use unisono_transport::ofi::Options;
 

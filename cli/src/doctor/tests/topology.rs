@@ -1,4 +1,4 @@
-//! What is said of machines whose topology a file or a text describes, which hwloc reads.
+//! The report on machines whose topology a file or a text describes, which hwloc reads.
 
 use std::{fs, path::Path};
 
@@ -16,7 +16,7 @@ fn described(topology: Topology, ranks: Ranks) -> Section {
     Machine::described(topology, hardware, ranks).judge()
 }
 
-/// What is said of the machine recorded in a file of this folder, with this number of ranks.
+/// The report on the machine recorded in a file of this folder, with this number of ranks.
 fn recorded(name: &str, ranks: usize) -> Section {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/doctor/tests").join(name);
     let ranks = Ranks { count: Some(ranks), ..Ranks::default() };
@@ -66,7 +66,7 @@ fn a_laptop_with_two_kinds_of_cores() {
     );
 }
 
-/// What is said of a topology that a text describes.
+/// The report on a topology that a text describes.
 fn synthetic(text: &str) -> Section {
     let mut section = described(Topology::Synthetic(text.to_owned()), Ranks::default());
     assert_eq!(section.lines.remove(0).text, "not this machine, but what HWLOC_SYNTHETIC describes");

@@ -48,7 +48,7 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Does what the launcher wants; returns the exit status.
+/// Executes what the launcher asks for; returns the exit status.
 fn serve(events: Events) -> io::Result<i32> {
     let port = Port::keep()?;
     let [from, at] = job::ssh_addresses();

@@ -136,7 +136,7 @@ impl Launcher {
         Ok(job::verdict(store, ranks.supervise(&events, None)))
     }
 
-    /// Serves the store, and finds for each host an address at which it reaches that.
+    /// Serves the store, and finds for each host an address at which it reaches the store.
     fn prepare(
         &self,
         hosts: &mut [Host],
@@ -154,7 +154,7 @@ impl Launcher {
         }
         job::make_room(world, 3 + 4)?;
         let token = job::token()?;
-        // Where there is no IPv6, the second.
+        // The second address is for hosts without IPv6.
         let store =
             job::serve("[::]:0", world, &token).or_else(|_| job::serve("0.0.0.0:0", world, &token))?;
         let addresses: Vec<_> =

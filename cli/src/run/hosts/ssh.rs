@@ -35,7 +35,7 @@ const LAST_WORDS: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub(super) struct Call {
     pub(super) child: Child,
     thread: JoinHandle<(BufReader<ChildStdout>, ChildStderr)>,
-    /// Has the thread read one more answer.
+    /// Makes the thread read one more answer.
     more: Sender<()>,
 }
 
@@ -69,7 +69,7 @@ impl Call {
         Ok(Self { child, thread, more })
     }
 
-    /// Has the second answer read; it comes as an event, too.
+    /// Makes the thread read the second answer, which comes as an event, too.
     pub(super) fn read_more(&self) {
         // It fails only if the thread has ended with an error, which is an event.
         let _ = self.more.send(());
@@ -106,7 +106,7 @@ fn there(name: &str) -> Command {
         script.push(quoted(&word));
     }
     let mut command = Command::new("ssh");
-    // Nobody can answer questions of several hosts at once; a host that vanishes is noticed after a minute.
+    // A user cannot answer questions of several hosts at once; a host that vanishes is noticed after a minute.
     command.args(["-T", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ControlMaster=no"]);
     command.args(["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4", "--", name]).arg(script);
     command
@@ -148,7 +148,7 @@ impl Reader {
         (output, self.errors)
     }
 
-    /// Tells an answer; returns whether it is one.
+    /// Sends an answer as an event; false if it is an error, or cannot be sent.
     fn tell(&self, answer: Answer) -> bool {
         let is_one = answer.is_ok();
         self.tell.send(Event::Answered(self.number, answer)).is_ok() && is_one
@@ -235,7 +235,7 @@ fn advice(name: &str, said: &str, status: &str) -> String {
     }
 }
 
-/// What can be read without long waits.
+/// The text that can be read without long waits.
 fn last_words(source: &mut ChildStderr) -> String {
     let mut said = Vec::new();
     let mut buffer = [0; 4096];

@@ -1,12 +1,12 @@
-//! What a host tells the launcher within its ranks' output: that one has failed, and how the job ended there. It stands between bytes
-//! of ranks, behind a mark that no rank knows, and is taken out.
+//! The words of a host to the launcher within its ranks' output: that a rank has failed, and how the job ended there. They stand
+//! between bytes of ranks, behind a mark that no rank knows, and are taken out.
 
 use std::{
     io::{self, BufReader, Read},
     os::fd::{AsFd, BorrowedFd},
 };
 
-/// What precedes a host's words: a zero byte and a random text.
+/// The mark before a host's words: a zero byte and a random text.
 #[derive(Clone, Debug)]
 pub(in crate::run) struct Mark(String);
 

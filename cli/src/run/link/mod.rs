@@ -56,7 +56,7 @@ impl Line {
         Self { host, input: input.into() }
     }
 
-    /// Has the host's ranks end, stop or go on.
+    /// Makes the host's ranks end, stop or continue.
     pub(super) fn signal(&self, signal: Signal) {
         let word = match signal {
             Signal::STOP => STOP,
@@ -72,10 +72,10 @@ impl Line {
     }
 }
 
-/// The addresses in SSH_CONNECTION: of the one who connects, and of this host.
+/// The addresses in SSH_CONNECTION: of the host that connects, and of this host.
 pub(super) fn addresses(connection: &str) -> [Option<IpAddr>; 2] {
     let words: Vec<_> = connection.split_whitespace().collect();
-    // An address that one host alone knows has the name of an interface, and none can use it elsewhere.
+    // An address that is valid on one host only has the name of an interface, and other hosts cannot use it.
     [0, 2].map(|at| {
         words.get(at).and_then(|word| word.parse::<IpAddr>().ok()).map(|address| address.to_canonical())
     })

@@ -18,7 +18,7 @@ pub(in crate::run) const HELLO: &str = "{\"unisono\":";
 pub(in crate::run) struct Hello {
     /// Its version.
     pub(in crate::run) unisono: String,
-    /// Its name as it knows it.
+    /// The host's name for itself.
     pub(in crate::run) host: String,
     pub(in crate::run) cores: u32,
     /// The addresses of the launcher and of this host, between which ssh's connection is; `None` where there is no ssh.
