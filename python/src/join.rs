@@ -36,7 +36,7 @@ pub(crate) struct Meeting {
     host: String,
     #[pyo3(item)]
     token: String,
-    /// In seconds; `None`: as the environment or the default says.
+    /// In seconds; `None` for that of the environment or the default.
     #[pyo3(item)]
     timeout: Option<f64>,
     #[pyo3(item)]
@@ -241,8 +241,8 @@ pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> 
     }
 }
 
-/// Joins on a separate thread, while this one lets Python handle signals: Ctrl-C ends the wait. The thread then goes on until the time
-/// to join is over; if it joins it ends the world for all ranks.
+/// Joins on a separate thread, while this one lets Python handle signals: Ctrl-C ends the wait. The thread then continues until the
+/// time to join is over; if it joins, it ends the world for all ranks.
 fn joined(
     py: Python<'_>,
     class: Class,

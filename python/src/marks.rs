@@ -77,7 +77,7 @@ impl Mark {
         Self::PLAIN.into_iter().find(|mark| mark.code() == code).or_else(|| numpy().map(Self::Numpy))
     }
 
-    /// A scalar of numpy's, and what its `item` returns.
+    /// A scalar of numpy, and what its `item` returns.
     pub(crate) fn of_numpy<'py>(object: &Bound<'py, PyAny>) -> Option<(Self, Bound<'py, PyAny>)> {
         let kind = object.get_type();
         if kind.module().ok()? != "numpy" {
@@ -96,7 +96,7 @@ impl Mark {
         matches!(self, Self::Complex | Self::Numpy(COMPLEX..=COMPLEX_TOO))
     }
 
-    /// The name of a type of numpy's.
+    /// The name of a type of numpy.
     pub(crate) fn numpy_name(place: u8) -> &'static str {
         match NUMPY.get(usize::from(place)).copied() {
             // numpy 1 has no other name.

@@ -11,7 +11,7 @@ use crate::{
     work::{Pending, Work},
 };
 
-/// A tensor of Python's: its dtype's code, shape, and contiguous bytes.
+/// A tensor from Python: its dtype's code, shape, and contiguous bytes.
 type Given = (u8, Vec<usize>, PyBuffer<u8>);
 
 /// A copy, which the call owns.

@@ -45,7 +45,7 @@ impl Pickled {
     }
 }
 
-/// A value of Python's. It travels as any Rust value of the same structure does, some with a mark.
+/// A value of Python. It is encoded as a Rust value of the same structure; some values have a mark.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     None,

@@ -362,7 +362,7 @@ mod tests {
         (choice.algorithm.name, price_with(plan, &job, 4, fabric, Effort::QUICK).unwrap().seconds)
     }
 
-    /// Says so where twice as many bytes or, at a border of the table, hardly more take less time or much more.
+    /// Fails where twice as many bytes, or hardly more at a border of the table, take less time or much more.
     fn look_for_cliffs(collective: Collective, fabric: &Fabric, ranks: usize) {
         let compare = |bytes, before: (&str, f64), now: (&str, f64), (least, most): (f64, f64)| {
             let name = collective.name();
@@ -399,8 +399,8 @@ mod tests {
             for ranks in [2, 4, 8] {
                 look_for_cliffs(collective, &Fabric::TCP, ranks);
             }
-            // Where every rank sends every block on, a thousand take long; their borders are alike for all. Rows for up to 8 were
-            // measured over TCP.
+            // If every rank forwards every block, a thousand ranks take long; the borders are the same for fewer. Rows for up to 8
+            // were measured over TCP.
             let slow = matches!(collective, Collective::ReduceScatter | Collective::AllGather);
             for ranks in [16, 64, 256, 1024].into_iter().filter(|&ranks| ranks <= 256 || !slow) {
                 look_for_cliffs(collective, &alone, ranks);

@@ -46,7 +46,7 @@ pub(crate) fn map(
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         if sealed { Ok(()) } else { Err(system("sealing it against shrinking")(error)) }
     })?;
-    // From now on it cannot shrink.
+    // It is sealed here, so that it cannot shrink.
     check_part(file, offset, len).map_err(refused)?;
     retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, offset, len as u64))
         .map_err(system("fallocate, which gets all its pages"))?;

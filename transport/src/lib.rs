@@ -61,7 +61,7 @@ pub unsafe trait Transport: Send {
     /// gives the same peer.
     ///
     /// # Errors
-    /// [`Error::BadAddress`] if it is not an address of this transport's.
+    /// [`Error::BadAddress`] if it is not an address of this transport.
     fn connect(&mut self, address: &Address) -> Result<Peer, Error>;
 
     /// Registers memory. Afterwards peers that were given its [`Region::remote`] may write to it, and puts may read from it on
@@ -352,7 +352,7 @@ pub struct Target {
 pub enum Posted {
     /// The put was begun.
     Yes,
-    /// Nothing was begun, because the transport has no room now: poll, then try again.
+    /// The put was not begun, because the transport has no room now: poll, then try again.
     Full,
 }
 
@@ -424,7 +424,7 @@ pub enum Error {
     NoProvider {
         /// The request, for instance `provider "tcp"`.
         asked: String,
-        /// For every candidate, why it was refused and what would help.
+        /// For every candidate, the reason why it was refused and what would help.
         report: String,
     },
     /// A provider that reports all that is required failed its self-test.

@@ -17,7 +17,7 @@ use crate::{
     file::{self, ReadOnly},
 };
 
-/// Memory before it is registered: an anonymous mapping, a part of a memfd, or memory that belongs to someone else.
+/// Memory before it is registered: an anonymous mapping, a part of a memfd, or memory that has another owner.
 pub struct Memory {
     base: *mut u8,
     len: usize,
@@ -29,7 +29,7 @@ pub struct Memory {
 // valid by the caller of `borrowed`; nothing in it is tied to a thread.
 unsafe impl Send for Memory {}
 // SAFETY: as above; all access through a shared reference goes through the methods of `Region`, whose
-// contracts say who may touch which bytes when.
+// contracts say which thread may touch which bytes when.
 unsafe impl Sync for Memory {}
 
 impl fmt::Debug for Memory {
@@ -100,12 +100,12 @@ impl Memory {
         Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)), read_only })
     }
 
-    /// `len` bytes from `base` on, which belong to someone else.
+    /// `len` bytes from `base` on, which have another owner.
     ///
     /// # Safety
     /// From now until every [`Region`] made of it is gone, `base` must be valid for reads of `len` bytes,
     /// and for writes too if it is registered and its remote region is given to a peer or if it is written
-    /// through [`Region`]; and nobody may touch, in the meantime, bytes that a put reads or writes.
+    /// through [`Region`]; and nothing may touch, in the meantime, bytes that a put reads or writes.
     #[must_use]
     pub unsafe fn borrowed(base: *mut u8, len: usize) -> Self {
         Self { base, len, owner: None, read_only: None }
@@ -114,7 +114,7 @@ impl Memory {
     /// `len` bytes from `base` on, which are freed when `owner` is dropped.
     ///
     /// # Safety
-    /// They are valid for reads and writes, and belong to nobody else, until `owner` is dropped.
+    /// They are valid for reads and writes, and have no other owner, until `owner` is dropped.
     pub(crate) unsafe fn owned(base: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Self {
         Self { base, len, owner: Some(Box::new(owner)), read_only: None }
     }
@@ -205,8 +205,8 @@ impl RemoteRegion {
 pub struct Region {
     base: *mut u8,
     len: usize,
-    /// The memory and its registrations; `None` for memory that is not registered and belongs to someone else, so that a call that
-    /// borrows some allocates nothing.
+    /// The memory and its registrations; `None` for memory that is not registered and has another owner, so that a call that
+    /// borrows memory allocates nothing.
     kept: Option<Arc<Inner>>,
 }
 
@@ -404,8 +404,8 @@ pub(crate) fn bytes(source: &Source<'_>) -> (*const u8, usize) {
 /// Copies `from`, joined, to `base`.
 ///
 /// # Safety
-/// `base` must be valid for writes of all the bytes together, and be neither read nor written by anyone
-/// else meanwhile; the sources must be at rest.
+/// `base` must be valid for writes of all the bytes together, and nothing else may read or write these bytes meanwhile; the sources
+/// must be at rest.
 pub(crate) unsafe fn gather(from: impl Iterator<Item = (*const u8, usize)>, mut base: *mut u8) {
     for (start, len) in from {
         // SAFETY: by the caller's promise; `copy` allows a put from a region to itself.

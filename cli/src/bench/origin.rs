@@ -19,7 +19,7 @@ pub(super) struct Place {
     one_host: bool,
 }
 
-/// Where and when.
+/// The place and the time of a bench.
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) date: String,

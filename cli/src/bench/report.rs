@@ -147,7 +147,7 @@ impl Report {
         })
     }
 
-    /// Begins a measurement. One that differs from the last only in type, reduction or root goes on in the same table.
+    /// Begins a measurement. One that differs from the last only in type, reduction or root continues in the same table.
     pub(super) fn begin(&mut self, bench: &Bench) {
         if self.now.as_ref().is_some_and(|(last, ..)| last.what == bench.what) {
             return;

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(hidden(8.0, 10.0, 10.0), 100.0);
         assert_eq!(hidden(8.0, 10.0, 18.0), 0.0);
         assert_eq!(hidden(8.0, 10.0, 12.0), 75.0);
-        // Noise: faster together than the computation alone, and slower than one after the other.
+        // Noise may make both together faster than the computation alone, or slower than one after the other.
         assert_eq!(
             [hidden(8.0, 10.0, 9.0), hidden(8.0, 10.0, 20.0), hidden(0.0, 0.0, 0.0)],
             [100.0, 0.0, 100.0]

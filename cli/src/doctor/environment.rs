@@ -202,7 +202,7 @@ impl Environment {
                 let here = local_ranks.map_or_else(String::new, |here| format!(", {here} of them here"));
                 section.ok(format!("{launcher}: this is rank {rank} of {ranks}{here}; they meet at {meeting}"));
             }
-            // Reported above.
+            // This was reported above.
             Some(Err(problem)) if self.wrong.contains(problem) => {}
             Some(Err(problem)) => section.warn(
                 problem.clone(),

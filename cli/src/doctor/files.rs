@@ -20,7 +20,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The tree below `root`: `/`, or a test's.
+    /// The tree below `root`: `/`, or that of a test.
     pub(super) fn below(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }

@@ -57,7 +57,7 @@ impl Hold {
         Ok(Self { guard, line })
     }
 
-    /// Tells the guard of a process group. If the guard was killed, the job goes on without it.
+    /// Tells the guard of a process group. If the guard was killed, the job continues without it.
     pub(super) fn add(&mut self, group: Pid) {
         let _ = writeln!(self.line, "{}", group.as_raw_pid());
     }

@@ -2,7 +2,7 @@
 //! other ranks.
 //!
 //! A line that has not ended, such as a prompt or a progress bar, is shown as far as it goes ([`Lines::show_begun`]). If another rank
-//! writes meanwhile, its output begins on a new line, and the line that has not ended is written again as a whole when it goes on.
+//! writes meanwhile, its output begins on a new line, and the line that has not ended is written again as a whole when it continues.
 
 /// The longest line that is kept, in bytes. A longer line is broken, so that a program that never ends its line does not fill the
 /// memory.

@@ -59,7 +59,7 @@ pub(super) enum Event {
     Signal(i32),
     /// The launcher on another host ends the job, or has ended.
     EndAll,
-    /// The launcher on another host stops for a while, or goes on.
+    /// The launcher on another host stops for a while, or continues.
     Stopped(bool),
     /// This process's standard output or error cannot be written.
     OutputClosed(io::Error),

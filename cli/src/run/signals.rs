@@ -41,8 +41,8 @@ pub(super) fn stops(signal: i32) -> bool {
 
 /// Stops this process; returns when it continues.
 pub(super) fn stop_here() {
-    // Raised on this thread, so that it stops before the call returns; a signal to the process might stop another thread first.
-    // It cannot fail for a valid signal.
+    // The signal is raised on this thread, so that it stops before the call returns; a signal to the process might stop another
+    // thread first. It cannot fail for a valid signal.
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }
 

@@ -105,7 +105,7 @@ fn pairs(config: &Config, chunk: usize, bytes: usize) -> Vec<(usize, usize)> {
     let whole = |bytes: usize| bytes / 64 * 64;
     let eager = whole(config.eager.min(chunk));
     let mut pairs = Vec::new();
-    // One message, or a few small ones.
+    // The data is one message, or a few small ones.
     if bytes <= eager.saturating_mul(8) || config.lanes == 1 {
         pairs.push((eager, 1));
     }

@@ -133,7 +133,7 @@ fn what_arrives_damaged_does_not_count() {
     for piece in [0, 1] {
         target.receive(piece, &good, sum).unwrap();
     }
-    // Its first blocks are written before its sum is known, over what the journal tells of.
+    // Its first blocks replace those that the journal lists, before its sum is known.
     let mut bad = good;
     bad[70] ^= 1;
     let got = digest(&bad);
@@ -229,7 +229,7 @@ fn what_takes_a_name_meanwhile_is_not_taken_for_the_file() {
 
 #[test]
 fn a_source_of_another_length_than_the_system_tells_is_refused() {
-    // Of 0 bytes, as all in /proc, and of 4096, as all in /sys.
+    // The system reports 0 bytes for all files in /proc, and 4096 for those in /sys.
     for (path, more) in [("/proc/self/status", true), ("/sys/kernel/uevent_seqnum", false)] {
         let Ok(about) = fs::metadata(path) else {
             println!("SKIPPED: a source at {path}: there is none here");
@@ -277,7 +277,7 @@ fn holes_are_found_and_made() {
     let wanted: Vec<_> = (0..9).map(|it| digest(piece(it))).collect();
     assert_eq!(source.sums(&plan, &all, &GO).unwrap(), wanted);
 
-    // In a new file, and in one that an earlier attempt has filled with something else.
+    // The file is new, or an earlier attempt has filled it with something else.
     for before in [None, Some(vec![7; data.len()])] {
         let to = directory.path().join("to");
         fs::create_dir(&to).unwrap();

@@ -135,7 +135,7 @@ impl Butterfly {
         let mut before = 0;
         let mut levels: Vec<_> = (0..count)
             .map(|step| {
-                // Half of all in the end, half of that before, and so on, rounded up.
+                // The longest run has half of all blocks, the one before half of that, and so on, rounded up.
                 let left = |halvings: usize| ((job.ranks - 1) >> halvings) + 1;
                 let (len, after) = (left(count - step), step % 2 == 0);
                 let growth = Growth { len, before, more: left(count - step - 1) - len, after };
@@ -175,7 +175,7 @@ impl Exchanges for Butterfly {
             if forward { self.rank + distance } else { self.rank + self.ranks - distance },
             self.ranks,
         );
-        // Of its run, a rank has what the other one lacks next to it.
+        // A rank's run has the blocks that the other rank lacks next to its own run.
         let own = gives == (phase == Phase::Doubling);
         let start = match (own, after) {
             (true, true) => len - more,

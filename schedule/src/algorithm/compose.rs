@@ -89,7 +89,7 @@ struct Lane {
 /// A stage whose steps are taken.
 enum Running {
     Among(Inner),
-    /// With the first element of the lane's scratch.
+    /// Copies, and the first element of the lane's scratch.
     Copies(Copies, usize),
     Steps(Box<dyn Iterator<Item = Step> + Send>),
 }

@@ -43,7 +43,7 @@ const fn plan(collective: Collective) -> Plan {
         ordered: collective.reduces(),
         whole: !collective.reduces() && !matches!(collective, Collective::Barrier),
         from_all: !matches!(collective, Collective::Broadcast | Collective::Scatter),
-        // In place, the result of an all_reduce would replace what others still reduce: two_shot reads it in place.
+        // In place, the result of an all_reduce would replace elements that others still reduce: two_shot reads these in place.
         shows: match collective {
             Collective::ReduceScatter
             | Collective::AllGather
@@ -97,7 +97,7 @@ struct Direct {
 impl Direct {
     fn new(job: &Job<'_>) -> Self {
         let count = if job.collective == Collective::Barrier { 0 } else { job.count };
-        // Of uneven blocks some chunks may be empty, which no write may be.
+        // Some chunks of uneven blocks may be empty, and no write may be.
         let writes = job.direct && !job.collective.reduces() && job.uneven.is_none();
         let long = writes && job.long && count > 0;
         let chunk = if long { count } else { job.chunk };
@@ -320,7 +320,7 @@ impl Pattern for Direct {
         }
         let others = self.ranks - 1;
         if turn < others {
-            // The own block is copied while the others wait for the clear to send.
+            // This rank's block is copied while the others wait for the clear to send.
             if self.long && turn == 0 {
                 self.keep_own(chunk, steps);
             }

@@ -49,7 +49,7 @@ impl Grid {
         Self { ranks, bits, seats, levels: bits + doublings(seats), pairs, rank, row, seat }
     }
 
-    /// The rank with which this one exchanges a half of what both have, so that they go on in rows that differ in this bit.
+    /// The rank with which this one exchanges a half of what both have, so that they continue in rows that differ in this bit.
     fn across(&self, bit: usize) -> Rank {
         let level = self.bits - 1 - bit;
         match self.pairs {

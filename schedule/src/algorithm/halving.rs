@@ -218,7 +218,7 @@ impl<E: Exchanges> Halving<E> {
         self.messages(&run, nth, |places| {
             steps.put(peer, self.sum(chunk, level, &places, &self.range(chunk, &places)));
         });
-        // If the number of blocks is odd, one is left to which nothing is added at this level, and which is sent next.
+        // If the number of blocks is odd, one is left: nothing is added to it at this level, and it is sent at the next one.
         if turn == 0
             && let Some(left) = self.exchanges.left()
         {

@@ -17,8 +17,8 @@ pub(super) const fn label(rank: Rank, bits: usize) -> usize {
     digits ^ digits >> 1
 }
 
-/// The part of a vector that is a rank's own among 2^bits when all [partners](partner) have halved what they had: at each level those of
-/// a pair have had the same part until then, and from then on differ in the level's bit.
+/// The part of a vector that a rank has among 2^bits when all [partners](partner) have halved theirs: until a level the ranks of its
+/// pair have the same part, and from then on parts that differ in the level's bit.
 pub(super) const fn part(rank: Rank, bits: usize) -> usize {
     label(if rank.is_multiple_of(2) { rank.wrapping_neg() } else { rank }, bits)
 }

@@ -6,9 +6,9 @@
 //! version 2.23. It is Bruck's all_gather with its hops in the opposite order.
 //!
 //! In an all_gather, a rank has the blocks of the ranks 0, 2d, 4d, ... before it when it sends those to the rank d after it. They are not
-//! consecutive. While a message holds several, scratch has them in the order in which they came, or were sent, so that each
-//! hop's are consecutive there and go on without being packed: what comes is appended, or put before all others if the rank that is
-//! farthest away was not in it, so that this one stays the last.
+//! consecutive. While a message holds several, scratch has them in the order in which they came, or were sent, so that each hop's blocks
+//! are consecutive there and are sent without being packed. Blocks that come are appended, or put before all others if that of the rank
+//! farthest away is not among them, so that this one stays the last.
 //!
 //! Where a message holds one block or a part of one, an all_gather needs no scratch; a reduce_scatter has its sums there, half of the
 //! blocks of a chunk. In the paper, slots limit an operation, so that parts of the tree follow one another; here chunks do.
@@ -57,7 +57,7 @@ struct Hop {
 enum Move {
     /// Sends and takes a message of a hop.
     Exchange(Message),
-    /// Only sends it.
+    /// Only sends the message.
     Send(Message),
     /// Takes it, if this is its first block, and puts its `nth` block where it belongs.
     Arrive(Message, usize),
@@ -85,11 +85,11 @@ struct Blocked {
     most: usize,
     /// The hops of an all_gather, the farthest first.
     hops: Vec<Hop>,
-    /// For each position, how many ranks before this one the block's owner is.
+    /// For each position, the distance of the block's owner before this rank.
     order: Vec<usize>,
     /// The position of this rank's own block.
     own: usize,
-    /// Where the block at each position begins in scratch, if blocks are not cut.
+    /// The beginning in scratch of the block at each position, if blocks are not cut.
     offsets: Vec<usize>,
     turns: Vec<Move>,
     /// If chunks are written into outputs: the first that is.
@@ -335,7 +335,7 @@ impl ReduceScatter {
                 turns.extend((first..first + message.len).map(Move::Copy));
             }
             turns.push(Move::Send(message));
-            // To the block of the rank farthest away nothing is added, if it is an even number of ranks away.
+            // Nothing is added to the block of the rank farthest away, if it is an even number of ranks away.
             if message.first == 0 && blocked.hops[last].blocks < blocked.kept() {
                 turns.push(Move::Copy(blocked.kept() - 1));
             }

@@ -32,8 +32,8 @@ const fn levels(ranks: usize) -> usize {
     ranks.ilog2() as usize
 }
 
-/// A contribution from beyond the power of two takes a hop more. The result takes another to get there; it
-/// is the last only if the other half of the ranks had to wait for such a contribution too.
+/// A contribution from beyond the power of two takes one more hop, and its result another one. That is the last hop only if the
+/// other half of the ranks had to wait for such a contribution too.
 fn hops(ranks: usize) -> usize {
     let power = 1 << levels(ranks);
     let beyond = ranks - power;
@@ -47,7 +47,7 @@ struct AllReduce {
     levels: usize,
     /// For a rank below the power of two: the rank that sends it a contribution, if there is one.
     extra: Option<Rank>,
-    /// For a rank beyond it: the rank to which it sends its own.
+    /// For a rank beyond it: the rank to which it sends its contribution.
     base: Option<Rank>,
 }
 

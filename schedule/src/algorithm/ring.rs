@@ -168,7 +168,7 @@ impl Blocks {
             _ => partition::Blocks::even(count),
         };
         let chunks = partition::chunks(count, job.chunk);
-        // Of uneven blocks some chunks may be empty, which no write may be.
+        // Some chunks of uneven blocks may be empty, and no write may be.
         let direct = job.direct && !collective.reduces() && job.uneven.is_none() && chunks > lanes;
         let direct_from = direct.then_some(lanes);
         Self { ring: Ring::of(job), collective, root, blocks, count, chunks, direct_from }

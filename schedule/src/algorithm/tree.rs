@@ -110,7 +110,7 @@ struct TwoTrees {
 impl TwoTrees {
     fn schedule(job: &Job<'_>) -> Box<dyn Schedule> {
         let pattern = Self::new(job);
-        // Rounds that come down late do not make more lanes.
+        // The number of lanes depends on the rounds alone, and not on the delay with which they come down.
         Lanes::schedule(&Job { lanes: job.lanes.min(pattern.rounds), ..*job }, pattern)
     }
 

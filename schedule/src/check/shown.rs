@@ -22,13 +22,13 @@ pub(super) struct Shows {
     pub(super) clocks: Vec<Vec<u64>>,
     /// For each rank, its rounds.
     pub(super) rounds: Vec<Vec<Round>>,
-    /// For each rank, those whose elements it views in this round.
+    /// For each rank, the ranks whose elements it views in this round.
     pub(super) viewed: Vec<Vec<Rank>>,
     /// For each rank, its clock when it came to [`Step::Settle`](crate::Step::Settle).
     pub(super) settled: Vec<Option<Vec<u64>>>,
     /// For each rank, the contents of its slots.
     pub(super) slots: Vec<[Vec<Cell>; SLOTS]>,
-    /// For each rank, the uses of its memory that a later one may conflict with.
+    /// For each rank, the uses of its memory with which a later one may conflict.
     pub(super) uses: Vec<Vec<Use>>,
 }
 

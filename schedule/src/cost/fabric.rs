@@ -116,7 +116,7 @@ impl Fabric {
     pub const NDR400: Self = Self {
         name: "ndr400",
         summary: "InfiniBand NDR, 400 Gbit/s, a port for every rank",
-        // As HDR but for the bandwidth. 400 Gbit/s: data sheet of NVIDIA's ConnectX-7.
+        // As HDR, except for the bandwidth. 400 Gbit/s: data sheet of NVIDIA's ConnectX-7.
         between: Path { bandwidth: 50e9, ..Self::HDR.between },
         ..Self::HDR
     };

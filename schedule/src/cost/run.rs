@@ -482,7 +482,7 @@ impl<'a> Simulation<'a> {
         let step = self.actors[actor].lanes[lane].step?;
         let (len, rate, reduces) = match step {
             Step::Reduce { into, .. } => (into.len, fabric.reduction, true),
-            // As many reductions as there are other ranks.
+            // There are as many reductions as other ranks.
             Step::Fold { into, .. } => {
                 (into.len, fabric.reduction / self.ranks.saturating_sub(1).max(1) as f64, true)
             }
@@ -504,8 +504,8 @@ impl<'a> Simulation<'a> {
         Some(slice / rate)
     }
 
-    /// The flow between a rank, which has this end of it, and a peer. If one rank stands for all, the flow from a peer to it is its own
-    /// flow to the rank of which it is that peer.
+    /// The flow between a rank, which has this end of it, and a peer. If one rank stands for all, the flow from a peer to it is its
+    /// flow to the rank whose peer it is in the same way.
     fn flow(&mut self, actor: usize, lane: usize, end: End, peer: Rank, way: Way) -> Result<usize, Unpriced> {
         if let Some((last, last_way, flow)) = self.actors[actor].lanes[lane].last[end as usize]
             && (last, last_way) == (peer, way)

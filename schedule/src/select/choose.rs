@@ -86,7 +86,7 @@ impl Chooser {
         Self { topology, fabric, hosts, priced: Mutex::default() }
     }
 
-    /// Where the ranks are.
+    /// The places of the ranks.
     #[must_use]
     pub const fn topology(&self) -> &Topology {
         &self.topology
@@ -257,7 +257,7 @@ impl Chooser {
     fn fewer(&self) -> (Topology, Fabric, Vec<u32>) {
         let each = self.fabric.ranks_per_host.clamp(1, FEW);
         let hosts = self.topology.hosts.min(model::MOST_RANKS / each);
-        // As many ranks on each core and port as there are.
+        // As many ranks share each core and port as in the whole group.
         let part = |of: usize| (of.saturating_mul(each) / self.fabric.ranks_per_host.max(1)).max(1);
         let (cores, ports) = (part(self.fabric.cores), part(self.fabric.ports));
         let fabric = Fabric { ranks_per_host: each, cores, ports, ..self.fabric };
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(taken(slow, &in_turn, 4 * KIB), "leader");
         let four = Topology::new(4);
         assert_eq!(taken(Topology { network: slow.network, ..four }, &[0, 1, 2, 3], 8), "direct");
-        // Where no host has two ranks, there are no two levels.
+        // If no host has two ranks, there is one level.
         let alone = model::order(AllReduce, &four, &Fabric::of(&four, 1), &[0, 1, 2, 3], 3);
         assert!(alone.iter().all(|(it, _)| it.plan(AllReduce).unwrap().flat.is_none()));
     }

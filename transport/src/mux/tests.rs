@@ -416,7 +416,7 @@ fn a_sleeper_is_woken_by_each_part_and_by_its_waker() {
             sleeper
         });
         for round in 1..=ROUNDS {
-            // Before it sleeps, while it falls asleep, or long after.
+            // The wake comes before it sleeps, while it falls asleep, or long after.
             thread::sleep(Duration::from_micros([0, 1, 10, 100, 1000][random.below(5)]));
             let by = if round == ROUNDS { By::Near } else { [By::Near, By::Far, By::Waker][random.below(3)] };
             let before = parks.load(Ordering::Relaxed);

@@ -30,7 +30,7 @@ const MR_MODES: u64 = sys::FI_MR_LOCAL
     | sys::FI_MR_PROV_KEY
     | sys::FI_MR_ENDPOINT;
 
-/// One or more `fi_info` of libfabric's.
+/// One or more `fi_info` of libfabric.
 #[derive(Debug)]
 pub(super) struct Info(NonNull<sys::fi_info>);
 
@@ -98,7 +98,7 @@ impl Info {
 
     /// The device's name.
     pub(super) fn device(&self) -> String {
-        // SAFETY: a string of libfabric's, or null.
+        // SAFETY: a string of libfabric, or null.
         unsafe { call::text(self.domain().name) }
     }
 

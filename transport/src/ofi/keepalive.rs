@@ -50,7 +50,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Where other ranks listen.
+    /// The addresses at which other ranks listen.
     peers: HashSet<SocketAddr>,
     ended: bool,
 }
@@ -145,7 +145,8 @@ impl Shared {
     }
 }
 
-/// An IPv4 address that is written as one of IPv6 is the same address. The scope says where a link is, and not who listens.
+/// An IPv4 address that is written as one of IPv6 is the same address. The scope says where a link is, and not which process
+/// listens.
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

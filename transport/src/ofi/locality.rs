@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::{info::Info, kernel_file};
 
 /// Puts the NICs first that are nearest to the cores on which this process may run, rotated by this process's number on its host.
-/// Otherwise keeps the order. Returns the number of these NICs, too.
+/// Otherwise it keeps the order. It also returns the number of these NICs.
 pub(super) fn sort(nics: Vec<Info>, process: usize) -> (Vec<Info>, usize) {
     let processors = sched_getaffinity(None).ok();
     arrange(nics, process, |nic| match (&processors, nic.bus()) {

@@ -28,7 +28,7 @@ struct Mr {
 
 impl Mr {
     fn close(&self) {
-        // In a forked child: the registration is the parent's, and the lock may be held by a thread that the child does not have.
+        // In a forked child, the registration is the parent's, and the lock may be held by a thread that the child does not have.
         if !self.domain.is_ours() {
             return;
         }
@@ -119,7 +119,7 @@ pub(super) struct Registrar {
     domain: Arc<Domain>,
     mode: u64,
     keys: Keys,
-    /// With `FI_MR_ENDPOINT`: what must be closed before the endpoint is.
+    /// With `FI_MR_ENDPOINT`: the registrations that must be closed before the endpoint.
     bound: Vec<Arc<Mr>>,
 }
 

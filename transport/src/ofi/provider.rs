@@ -188,7 +188,7 @@ pub(super) fn facts_with(name: &str, vendor: &str, version: (u32, u32)) -> Provi
 }
 
 /// The number of writes to an endpoint that a provider holds until the endpoint polls, apart from its completion queue. `size`
-/// gives the number in a variable of libfabric's, `switch` the truth value in one.
+/// gives the number in a variable of libfabric, `switch` the truth value in one.
 ///
 /// Writes with immediate data go through cxi's queue of control events, which has 64 bytes for each and ends the process when it
 /// overruns (prov/cxi/src/cxip_ctrl.c, cxip_ep_ctrl_init and cxip_ep_ctrl_eq_progress). Four are reserved there; registering memory

@@ -22,7 +22,7 @@ const PROBE: Duration = Duration::from_secs(1);
 
 impl Ofi {
     /// Writes to itself, first few bytes and then more, from two places if it can, and checks what landed. `from` is the endpoint's
-    /// address, if it is one of the kernel's.
+    /// address, if it is an address of the kernel.
     pub(super) fn test_itself(&mut self, from: Option<IpAddr>, patience: Duration) -> Result<(), Error> {
         let provider = self.limits.provider.clone();
         let failed = |reason: String| Error::SelfTest { provider: provider.clone(), reason };
@@ -46,7 +46,7 @@ impl Ofi {
             let mut events = Vec::new();
             while !(posted && arrived && sent) {
                 if !posted {
-                    // SAFETY: the window is read when this has arrived; nobody writes to the source.
+                    // SAFETY: the window is read when this has arrived; nothing writes to the source.
                     let begun = unsafe { self.put(&put) };
                     posted =
                         begun.map_err(|error| failed(self.facts.refusal(error.to_string())))? == Posted::Yes;

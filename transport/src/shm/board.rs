@@ -22,7 +22,7 @@ const BEFORE: usize = 8;
 /// The most regions that are on a board.
 pub(super) const PLACES: u32 = 256;
 
-/// A board: this endpoint's, or a peer's.
+/// A board of this endpoint, or of a peer.
 #[derive(Debug)]
 pub(super) struct Board(Segment);
 

@@ -32,7 +32,7 @@ pub(super) struct Given {
     pub(super) base: u64,
     /// The region's length in bytes.
     pub(super) len: u64,
-    /// Where its memory begins in the memfd: 0 or a multiple of the size of a page.
+    /// The offset of its memory in the memfd: 0 or a multiple of the size of a page.
     pub(super) offset: u64,
     /// Its place on the reader's board, and its number there.
     pub(super) place: u32,

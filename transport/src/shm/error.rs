@@ -31,7 +31,7 @@ pub(super) fn dropped() -> Failure {
     Failure::new(NONSENSE, what)
 }
 
-/// Why something did not succeed: the endpoint itself cannot go on, or a peer is the cause.
+/// Why something did not succeed: the endpoint itself cannot continue, or a peer is the cause.
 #[derive(Debug)]
 pub(super) enum Stop {
     Error(Error),

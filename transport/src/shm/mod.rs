@@ -313,7 +313,7 @@ impl Endpoint {
         Ok(self.peers.get_mut(index).and_then(|known| known.outgoing.as_deref_mut()))
     }
 
-    /// Latches a peer's failure, or returns an error of this endpoint's.
+    /// Latches a peer's failure, or returns an error of this endpoint.
     fn fail(&mut self, peer: usize, stop: Stop) -> Result<(), Error> {
         match stop {
             Stop::Error(error) => Err(error),
@@ -494,7 +494,7 @@ unsafe impl Transport for Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // In a forked child all of it is the parent's.
+        // In a forked child the parent owns all of it.
         if !self.process.is_this() {
             return;
         }

@@ -94,7 +94,7 @@ mod nodes {
                 }
                 (nodes, Some(policy)) => (nodes, policy),
             };
-            // Without the flag STRICT: where the node is full, another serves.
+            // The flag STRICT is not set: if the node is full, another one serves.
             let bound = self.0.bind_memory_area(segment.words(), &nodes, policy, MemoryBindingFlags::empty());
             bound.map_err(|error| error.to_string())
         }

@@ -58,7 +58,7 @@ pub(super) struct Record {
     pub(super) total: u64,
     /// The region that is written to.
     pub(super) key: u64,
-    /// Where in the region these bytes belong.
+    /// The offset of these bytes in the region.
     pub(super) offset: u64,
 }
 
@@ -244,7 +244,7 @@ impl Reader {
         Ok(Some(record))
     }
 
-    /// Where the bytes of the next record lie, one part behind the other.
+    /// The places of the bytes of the next record, one part behind the other.
     pub(super) fn bytes(&self, record: &Record) -> [(*const u8, usize); 2] {
         let len = usize::try_from(record.inline()).unwrap_or(0).min(MOST);
         parts(&self.segment, self.head + HEADER as u64, len).map(|(start, len)| (start.cast_const(), len))
@@ -320,7 +320,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whatever is written is read as it was, in order, around the end of the ring too.
+        /// Records are read in order and unchanged, around the end of the ring too.
         #[test]
         fn records_are_read_as_they_were_written(lens in vec((1..=MOST, 0..4_u8), 1..200)) {
             let (mut writer, mut reader, _file) = ring();

@@ -2,7 +2,7 @@
 //!
 //! An endpoint that sleeps says so in a word that its peers can only read, and then waits for its sockets and for its waker. A peer
 //! that has written something looks at that word and, if its owner sleeps, sends it a message. The word counts, so that each peer
-//! wakes a sleeper once. Messages go through sockets rather than an eventfd of the sleeper's, because a peer that had it could make
+//! wakes a sleeper once. Messages go through sockets rather than an eventfd of the sleeper, because a peer that had it could make
 //! others' writes to it block.
 
 use std::{
@@ -42,7 +42,7 @@ impl Sleeper {
         &self.board
     }
 
-    /// From now on peers wake this endpoint. What they wrote before, it must look for afterwards. Returns the epoch.
+    /// From now on peers wake this endpoint. Afterwards it must look for what they wrote before. Returns the epoch.
     pub(super) fn begin(&mut self) -> u64 {
         self.epoch += 1;
         self.tell();

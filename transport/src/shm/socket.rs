@@ -48,7 +48,7 @@ fn named(place: &Place) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(place.door().as_bytes())
 }
 
-/// What the system does with each packet: it goes on, or is dropped, if a word of it is another than the token's. A packet that is too
+/// What the system does with each packet: it passes, or is dropped if one of its words differs from the token's. A packet that is too
 /// short is dropped.
 fn filter(token: &Token) -> Vec<libc::sock_filter> {
     let instruction = |code: u32, jf: usize, k: u32| libc::sock_filter {
@@ -468,7 +468,7 @@ mod tests {
             let mut control = SendAncillaryBuffer::new(&mut space);
             let files = [theirs.as_fd()];
             assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
-            // More than the queue takes.
+            // The stranger sends more than the queue takes.
             for _ in 0..100 {
                 sendmsg_addr(&socket, &to, &[IoSlice::new(bytes)], &mut control, SendFlags::DONTWAIT)
                     .unwrap();

@@ -211,12 +211,12 @@ fn memory_of_a_memfd_is_read_by_peers_and_written_by_its_owner() {
     // A peer that claims to have written there itself does not tell the truth.
     assert_eq!(there.table.lock().check(region.key, 0, 8), Err(control::Refusal::Unregistered));
     // What is small is not shared.
-    // SAFETY: nobody accesses it.
+    // SAFETY: nothing accesses it.
     let small = unsafe { Memory::of_memfd(&file, 0, 100).unwrap() };
     assert!(!there.register(small).unwrap().remote().unwrap().mappable);
     // It stays the file's when the endpoint is gone.
     drop(there);
-    // SAFETY: nobody puts to it.
+    // SAFETY: no put goes to it.
     unsafe { window.write(0, &[9; 8]).unwrap() };
     let mut seen = [0; 8];
     rustix::io::pread(&file, &mut seen, 8192).unwrap();
@@ -230,7 +230,7 @@ fn memory_beyond_what_is_shared_is_registered_as_any_other() {
     let mut regions: Vec<_> = (0..most).map(|_| endpoint.allocate(20_000, false).unwrap()).collect();
     let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, 20_000).unwrap();
-    // SAFETY: nobody accesses it.
+    // SAFETY: nothing accesses it.
     let memory = || unsafe { Memory::of_memfd(&file, 0, 20_000).unwrap() };
     let is_shared = |region: Region| region.remote().unwrap().mappable;
     assert!(!is_shared(endpoint.register(memory()).unwrap()));
@@ -565,7 +565,7 @@ fn arrives(here: &mut Endpoint, there: &mut Endpoint, source: &Region, target: R
 fn lands(here: &mut Endpoint, there: &mut Endpoint, source: &Region, target: &Region) -> Vec<u8> {
     arrives(here, there, source, target.remote().unwrap());
     let mut bytes = vec![0; source.len()];
-    // SAFETY: it has arrived, and nobody puts again.
+    // SAFETY: it has arrived, and no other put comes.
     unsafe { target.read(0, &mut bytes).unwrap() };
     bytes
 }

@@ -213,7 +213,7 @@ unsafe impl Transport for Endpoint {
     }
 
     fn park_beside(&mut self, _others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        // That is a nap.
+        // This transport naps, and does not watch the descriptors.
         self.park(timeout, &mut || false)
     }
 

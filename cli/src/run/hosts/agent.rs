@@ -125,7 +125,7 @@ fn reached(addresses: &[SocketAddr]) -> Vec<bool> {
     })
 }
 
-/// Forwards what the launcher says while ranks run.
+/// Forwards the launcher's messages while ranks run.
 fn listen(tell: Sender<Event>) -> io::Result<()> {
     let hear = move || {
         for line in io::stdin().lines().map_while(Result::ok) {

@@ -63,7 +63,7 @@ fn all_send_each_other_files_at_once() {
             for other in others {
                 let (group, twin, path, bytes) = (&group, &twin, &path, &bytes);
                 let to = directory.path().join(format!("{other}-{}", group.rank()));
-                // With the same tag both ways, and in two groups.
+                // The transfers have the same tag in both directions, and in two groups.
                 scope.spawn(move || {
                     for _ in 0..8 {
                         send(group, path, other, 1, pieces(100)).unwrap();

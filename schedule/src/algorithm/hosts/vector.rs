@@ -76,7 +76,7 @@ impl Vector {
         block(chunk.len(), self.pieces.unwrap_or(1), place)
     }
 
-    /// The place of this rank's piece between the stages: the output, or scratch if a reduce leaves it elsewhere.
+    /// The place of this rank's piece between the stages: the output, or scratch if this rank is not the root of a reduce.
     fn sum(&self, chunk: &Range<usize>) -> At {
         if self.collective == Collective::Reduce && !self.is_root {
             return At::scratch(0);

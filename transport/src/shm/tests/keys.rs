@@ -52,7 +52,7 @@ fn regions_of_one_key_and_their_parts_are_mapped_each_by_itself() {
             unsafe { source.write(0, &bytes).unwrap() };
             arrives(&mut here, &mut there, &source, part);
             let mut landed = vec![0; len];
-            // SAFETY: it has arrived, and nobody puts again.
+            // SAFETY: it has arrived, and no other put comes.
             unsafe { window.read(len, &mut landed).unwrap() };
             assert_eq!(landed, bytes);
         }
@@ -77,7 +77,7 @@ fn a_key_that_is_given_again_names_the_new_memory() {
         // SAFETY: no put reads it.
         unsafe { source.write(0, &bytes).unwrap() };
         let window = there.allocate_again(len, false, registered_elsewhere(7)).unwrap();
-        // Through the ring, and then, until it is mapped, as well.
+        // Puts go through the ring until the region is mapped, and then directly.
         for _ in 0..2 * LOOK_IDLE[1] {
             assert_eq!(lands(&mut here, &mut there, &source, &window), bytes);
         }

@@ -69,7 +69,7 @@ impl Blocks {
         let hosts: Vec<_> = lists.iter().map(Vec::len).collect();
         let all = ranks.checked_mul(count)?;
         let host_has = all.checked_mul(most)?;
-        // All places of scratch together.
+        // All places of scratch together must be addressable.
         host_has.checked_mul(4)?;
         let (leader, classes) = (!lanes, if lanes { least } else { 1 });
         let (class, index) = (place % classes, place / classes);
