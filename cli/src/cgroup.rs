@@ -1,4 +1,4 @@
-//! What the kernel says of this process's control group: its limit on memory, and the processes that were killed for memory.
+//! Reads the kernel's figures on this process's control group: its limit on memory, and the processes that were killed for memory.
 
 use std::fs;
 
@@ -98,7 +98,7 @@ pub(crate) fn memory_limit(text: &ReadText<'_>) -> Option<MemoryLimit> {
     Group::of(text)?.limit()
 }
 
-/// How many processes the kernel had killed for memory at some time: of this control group, and of this host.
+/// The numbers of processes that the kernel had killed for memory at some time: of this control group, and of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kills {
     group: Option<u64>,
@@ -115,8 +115,8 @@ impl Kills {
         Self { group: Group::of(text).and_then(|group| group.kills()), host }
     }
 
-    /// What the kernel has killed for memory since, and how sure it is that a rank was among them. `killed` is true if the rank
-    /// ended by SIGKILL.
+    /// A text on the processes that the kernel has killed for memory since, and on how sure it is that a rank was among them.
+    /// `killed` is true if the rank ended by SIGKILL.
     pub(crate) fn since(&self, killed: bool) -> Option<String> {
         let limit = memory_limit(&|path| fs::read_to_string(path).ok());
         self.until(Self::now(), limit.as_ref(), killed)

@@ -1,4 +1,5 @@
-//! How the program was started: its arguments, and what starts it again. It starts itself as the ranks of a job.
+//! Records how the program was started: its arguments, and the command that starts it again. It starts itself as the ranks of a
+//! job.
 
 use std::{
     env,

@@ -1,5 +1,5 @@
-//! What a user most likely means by a word that is no name of this program: another spelling of it, its name elsewhere, or a slip of a
-//! finger.
+//! Guesses what a user means by a word that is no name of this program: another spelling of one, its name elsewhere, or a typing
+//! mistake.
 
 /// The names that other programs have for what has another name here: of nccl-tests, OSU's benchmarks, MPI and torch. Only
 /// the digits and alphabetic characters of a word count, in lower case, without what [`bare`] takes off.

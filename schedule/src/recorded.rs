@@ -86,8 +86,8 @@ impl Recorded {
         (known.steps.len() <= most).then(|| Self { known: Arc::new(known), given: 0 })
     }
 
-    /// Records the schedule that shows the elements of a job in slots ([`Showing::Copied`](crate::Showing::Copied)), which hold all that a rank shows. Where the
-    /// ranks do not share memory, the same job is done by messages.
+    /// Records the schedule that shows the elements of a job in slots ([`Showing::Copied`](crate::Showing::Copied)), which hold all
+    /// that a rank shows. If the ranks do not share memory, the same job is done by messages.
     #[must_use]
     pub fn shown(plan: &'static Plan, job: &Job<'static>) -> Self {
         let made = plan.make(&copied_job(job));
@@ -126,7 +126,7 @@ impl Known {
 
 impl CallSchedule {
     /// The two schedules of an operation in which ranks of this host show each other elements, if they agree to; `None` if they do not by
-    /// this plan. `shared`: whether they share memory.
+    /// this plan. `shared` is true if they share memory.
     #[must_use]
     pub fn inside(plan: &Plan, job: &Job<'_>, size: usize, shared: bool) -> Option<Self> {
         let host = job.spread.beside(job.rank, job.ranks);

@@ -138,7 +138,7 @@ pub unsafe trait Transport: Send {
     /// `timeout` has passed; may return early. Once peers would notify it, it calls `ready`, and does not sleep if that is true.
     ///
     /// # Errors
-    /// What the provider or the system reports; the transport is broken then.
+    /// An error of the provider or the system; the transport is broken then.
     fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error>;
 
     /// As [`park`](Self::park), and returns also when any of these descriptors is readable. A transport that does not

@@ -1,7 +1,8 @@
 //! Memory that puts read and write.
 //!
 //! A [`Region`] is a reference-counted handle (that of borrowed memory counts nothing). A transport keeps a clone of it while a put is
-//! under way, so that the memory is not freed before the put has ended. Dropping the last clone first closes the registration and then frees the memory.
+//! under way, so that the memory is not freed before the put has ended. Dropping the last clone closes the registration first, and
+//! then frees the memory.
 #![allow(unsafe_code)]
 
 use std::{

@@ -1,4 +1,4 @@
-//! Where and when a bench ran, and the ranks that take part.
+//! The place and the time of a bench, and the ranks that take part.
 
 use std::{fs, time::SystemTime};
 
@@ -19,7 +19,7 @@ pub(super) struct Place {
     one_host: bool,
 }
 
-/// The place and the time of a bench.
+/// The places of the ranks, and the time.
 #[derive(Debug)]
 pub(super) struct Origin {
     pub(super) date: String,

@@ -1,4 +1,4 @@
-//! Which ranks form pairs: rank i of the first half and rank i of the second.
+//! The pairs of ranks: rank i of the first half and rank i of the second.
 
 /// The rank with which a rank exchanges messages, and whether it sends first; `None` if it has no partner.
 pub(super) fn partner(rank: usize, ranks: usize) -> Option<(usize, bool)> {

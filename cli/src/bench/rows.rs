@@ -1,4 +1,4 @@
-//! What is measured of one size.
+//! The results of one size.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) struct Case {
     pub root: Option<usize>,
     /// True if the call was in place; `None` if it has only one form.
     pub in_place: Option<bool>,
-    /// How many calls were timed.
+    /// The number of timed calls.
     pub iterations: usize,
     /// The number of wrong elements on all ranks.
     pub wrong: u64,
@@ -99,9 +99,9 @@ impl Rates {
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     pub bytes: usize,
-    /// How many were under way at once, for the rates.
+    /// The number under way at once, for the rates.
     pub window: usize,
-    /// How many were timed.
+    /// The number that was timed.
     pub iterations: usize,
     /// One way: least, median, 99th percentile.
     pub latency_us: [f64; 3],

@@ -46,7 +46,7 @@ const COLOURS: [RGBColor; 12] = [
     RGBColor(75, 0, 160),
     RGBColor(139, 90, 43),
 ];
-/// How many lines a panel may have.
+/// The most lines that a panel may have.
 pub(crate) const MOST: usize = COLOURS.len();
 /// The colour of a panel's bound.
 const GREY: RGBColor = RGBColor(150, 150, 150);

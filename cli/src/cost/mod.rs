@@ -250,7 +250,7 @@ impl Priced {
 /// From this ratio on, a prediction and the choice differ so much that a measurement is worth its time.
 const FAR: f64 = 2.0;
 
-/// Why the library does not choose the algorithm that is predicted to be the fastest, in lines; nothing if it does.
+/// Why the library does not choose the algorithm that is predicted to be the fastest, in lines; empty if it does.
 fn why_not_the_fastest(
     case: &Case,
     chooser: &Chooser,

@@ -1,4 +1,4 @@
-//! Which providers libfabric offers here, and which one each request would take, if it does not take shared memory.
+//! Finds the providers that libfabric offers here, and the one that each request would take, if it does not take shared memory.
 
 use std::{fmt, net::IpAddr};
 

@@ -1,4 +1,4 @@
-//! Which ranks are on this host, and the provider by which they reach each other.
+//! Finds the ranks on this host, and the provider by which they reach each other.
 
 use rustix::system::uname;
 use unisono::group::describe_transport;

@@ -1,4 +1,4 @@
-//! How ranks and jobs end.
+//! The ends of ranks and jobs: an exit status or a signal.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What ranks exchange besides the file: its description, their problems, and signs of life during long work.
+//! Exchanges messages besides the file: its description, the ranks' problems, and signs of life during long work.
 
 use std::{
     fmt,

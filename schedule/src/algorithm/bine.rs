@@ -116,14 +116,14 @@ struct Butterfly {
     levels: Vec<Growth>,
 }
 
-/// How the run of a rank grows in an exchange.
+/// The growth of a rank's run in an exchange.
 #[derive(Clone, Copy)]
 struct Growth {
     /// The length of the run before.
     len: usize,
-    /// How many of its blocks are before an even rank.
+    /// The number of its blocks before an even rank.
     before: usize,
-    /// How many blocks are added.
+    /// The number of blocks that are added.
     more: usize,
     /// If true, they are added after an even rank.
     after: bool,

@@ -56,7 +56,7 @@ struct AllGather {
 struct Hop {
     /// Its first turn.
     first: usize,
-    /// How many blocks are forwarded.
+    /// The number of blocks that are forwarded.
     blocks: usize,
     to: Rank,
     from: Rank,

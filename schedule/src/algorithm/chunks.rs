@@ -1,4 +1,4 @@
-//! What algorithms have in common: a collective is cut into chunks, and each chunk takes the same turns.
+//! The frame that algorithms share: it cuts a collective into chunks, each of which takes the same turns.
 //!
 //! An algorithm gives the steps of a turn as a pure function of chunk and turn ([`Pattern`]). [`Lanes`] assigns chunk `c` to lane
 //! `c mod lanes` and yields the steps one by one. The state of a lane is two integers and the steps of its current turn.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Collective, Rank, Span, cost::Alike};
 
-/// What dissemination can do.
+/// The plan of dissemination.
 pub(super) const PLANS: &[Plan] = &[Plan {
     alike: |_| Some(Alike::Turned),
     ..Plan::new(

@@ -30,8 +30,8 @@ pub(super) fn run(start: usize, len: usize, low: usize, high: usize) -> Run {
     [start..start + head, low..low + (len - head)]
 }
 
-/// Which blocks a rank exchanges, and with which ranks. Blocks are numbered by places; each rank has its own place, which in a reduce_scatter and
-/// an all_gather is its rank.
+/// The blocks that a rank exchanges, and the ranks with which it does. Blocks are numbered by places; each rank has its own place,
+/// which in a reduce_scatter and an all_gather is its rank.
 pub(super) trait Exchanges: Send + 'static {
     /// The number of exchanges of a phase.
     fn levels(&self) -> usize;
@@ -55,7 +55,7 @@ pub(super) fn schedule(job: &Job<'_>, exchanges: impl Exchanges) -> Box<dyn Sche
     Lanes::schedule(job, Halving::new(job, exchanges))
 }
 
-/// What is divided into messages.
+/// The elements that are divided into messages.
 enum Whole {
     /// A vector, each round of which has a piece for each rank.
     Vector(Pieces),

@@ -286,8 +286,8 @@ impl Plan {
         Lanes::schedule(job, Alone { count })
     }
 
-    /// How ranks of a host show each other elements of scratch, of `size` bytes, while messages go between hosts, if they do. `shared`:
-    /// whether they share memory.
+    /// The form in which ranks of a host show each other elements of scratch, of `size` bytes, while messages go between hosts, if they
+    /// do. `shared` is true if they share memory.
     #[must_use]
     pub fn inside(&self, job: &Job<'_>, size: usize, shared: bool) -> Option<Showing> {
         let many = job.count.saturating_mul(job.ranks).saturating_mul(size) >= SHOWN_INSIDE;

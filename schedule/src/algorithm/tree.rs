@@ -59,7 +59,7 @@ const HALVES: usize = 2;
 /// This rank's neighbours in one tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seat {
-    /// Which half of each round goes through this tree.
+    /// The half of each round that goes through this tree.
     half: usize,
     parent: Option<Rank>,
     /// The one with the smaller subtree first, which has gathered its contributions sooner. If there is only one, it is
@@ -101,7 +101,7 @@ struct TwoTrees {
     ways: (bool, bool),
     /// If rounds are written into outputs: those from this one on, which are not the first of their lanes.
     direct_from: Option<usize>,
-    /// How many rounds, on all lanes together, go up before the first comes down.
+    /// The number of rounds, on all lanes together, that go up before the first comes down.
     delay: usize,
     /// Its seats in both trees. In the first one it is a leaf or has one child.
     seats: [Seat; 2],

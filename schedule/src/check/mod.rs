@@ -180,7 +180,7 @@ pub enum Fault {
     NeverFreed {
         /// The sender.
         from: Rank,
-        /// How many.
+        /// The number of messages.
         count: usize,
     },
     /// Messages were put and never taken.
@@ -188,7 +188,7 @@ pub enum Fault {
     NeverTaken {
         /// The sender.
         from: Rank,
-        /// How many.
+        /// The number of messages.
         count: usize,
     },
     /// A step writes elements that a put reads which has not arrived.
@@ -255,9 +255,9 @@ pub enum Fault {
     Views {
         /// The rank that shows.
         from: Rank,
-        /// What is viewed.
+        /// The elements that are viewed.
         wanted: Box<Shown>,
-        /// What is shown.
+        /// The elements that are shown.
         found: Box<Shown>,
     },
     /// A rank reads elements that their rank may write at the same time.
@@ -314,9 +314,9 @@ pub enum Fault {
     Last {
         /// Which.
         element: usize,
-        /// How many contributions are in it now.
+        /// The number of contributions in it now.
         present: usize,
-        /// How many there are.
+        /// The number of all contributions.
         ranks: usize,
         /// What the step says.
         last: bool,

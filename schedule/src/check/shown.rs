@@ -1,4 +1,4 @@
-//! What ranks have shown and read in the checker.
+//! Records what ranks have shown and read in the checker.
 //!
 //! Every rank has a vector clock: for each rank, the latest of its steps that is known to have happened before. A read of another
 //! rank's memory must happen after all writes of these elements that have happened, and every write must happen after all reads.

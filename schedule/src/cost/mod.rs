@@ -9,7 +9,7 @@
 //! leaves out.
 //!
 //! Where ranks show elements instead of sending messages, a rank sees another's round one latency of shared memory after it was begun.
-//! What is shown in slots is copied once more.
+//! Elements that are shown in slots are copied once more.
 //!
 //! Usually the schedules of all ranks are simulated. If all ranks do the same at the same time, one rank is simulated for all, so
 //! that ten thousand ranks take no longer than one.

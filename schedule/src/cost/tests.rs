@@ -188,7 +188,7 @@ fn one_rank_stands_for_all() {
     for (algorithm, plan) in plans() {
         for ranks in [2, 3, 4, 5, 7, 8, 9, 16, 17, 32, 33, 64] {
             let jobs = [(2, 1000, 1), (5000, 1 << 20, 1), (9000, 1000, 1), (18_000, 2000, 3)];
-            // What all send to all in many chunks takes long to simulate.
+            // An exchange among all ranks in many chunks takes long to simulate.
             for (count, chunk, lanes) in jobs.into_iter().take(if ranks > 33 { 2 } else { 4 }) {
                 // Two of the fabrics, in turn.
                 for fabric in [fabrics()[number % 5], fabrics()[(number + 2) % 5]] {

@@ -380,7 +380,7 @@ mod tests {
         );
     }
 
-    /// How many sources rank 0 has by a row, with default windows; and whether they are for small messages.
+    /// The number of sources that rank 0 has by a row, with default windows; and true if they are for small messages.
     fn sources(row: &Row, ranks: usize, bytes: usize) -> (usize, bool) {
         let choice = row.choice(ranks, usize::MAX).within(256 * KIB, 32 * KIB, 2);
         let job = Job {

@@ -154,7 +154,7 @@ mod tests {
         let without: Vec<_> = all.iter().copied().filter(|&name| name != "ring").collect();
         assert_eq!(allowed("^ring", Collective::AllReduce), without);
         assert_eq!(allowed("all_reduce:^ring", Collective::AllReduce), without);
-        // What is said of one goes before what is said of all, in either order.
+        // A list for one collective goes before a list for all, in either order.
         assert_eq!(allowed("all_reduce:direct;ring", Collective::AllReduce), ["direct"]);
         assert_eq!(allowed("ring;all_reduce:direct", Collective::AllReduce), ["direct"]);
         assert_eq!(allowed("ring;all_reduce:direct", Collective::AllGather), ["ring"]);

@@ -68,7 +68,7 @@ pub struct Mux {
     fabric: Box<dyn Transport>,
     shm: Option<shm::Endpoint>,
     known: HashMap<Address, Peer>,
-    /// How each peer is reached, and its number there.
+    /// The part that reaches each peer, and the peer's number there.
     routes: Vec<(Way, Peer)>,
     /// The peers that each way serves, by their numbers there.
     served: [Vec<Peer>; 2],

@@ -23,11 +23,11 @@ use rustix::{
 
 use crate::fork::Process;
 
-/// How long a connection is idle before the first probe, and how long between probes: as on the store's connections.
+/// The time without traffic before the first probe, and the time between probes: as on the store's connections.
 const IDLE: Duration = Duration::from_secs(5);
 /// The number of probes without an answer that end a connection: the most that the system takes. The store finds out that a rank is gone.
 const PROBES: u32 = 127;
-/// How long the thread waits between checks: twice as long after each check that found nothing new.
+/// The shortest and the longest wait between checks. It doubles after each check that found nothing new.
 const LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 /// The descriptors that are checked where /proc is not mounted.
 const WITHOUT_PROC: RawFd = 4096;

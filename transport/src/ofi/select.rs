@@ -93,10 +93,10 @@ pub struct Candidate {
     pub reason: String,
 }
 
-/// What fits, and the reason for its place in the order.
+/// A provider and device that fit, and the reason for their place in the order.
 type Offer = (Info, String);
 
-/// What fits, the best first, each with the reason for its place; and a line for each provider that does not fit.
+/// The offers that fit, the best first, each with the reason for its place; and a line for each provider that does not fit.
 pub(super) fn candidates(options: &Options, activity: &Activity) -> Result<(Vec<Offer>, Vec<String>), Error> {
     let mut fitting = Vec::new();
     let mut refusals = Vec::new();
@@ -112,7 +112,7 @@ pub(super) fn candidates(options: &Options, activity: &Activity) -> Result<(Vec<
     Ok((fitting, refusals))
 }
 
-/// What one provider offers that fits the options, best first, or why nothing does.
+/// The offers of one provider that fit the options, best first, or the reason why none does.
 fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, Error> {
     if let Some(why) = provider::never(name) {
         return Ok(Err(why.to_owned()));

@@ -1,4 +1,4 @@
-//! What a peer writes to this endpoint: a connection that it has made, and its ring.
+//! Reads what a peer writes to this endpoint: its messages on the connection that it has made, and its ring.
 #![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What an endpoint writes to one peer: a connection, a ring, and the peer's memory that is mapped here (`mapped.rs`).
+//! Writes to one peer: by a connection, a ring, and the peer's memory that is mapped here (`mapped.rs`).
 #![allow(unsafe_code)]
 
 use std::{

@@ -4,8 +4,8 @@
 //! in bytes from the ring's beginning and never go back. The writer publishes a record by moving the tail behind it, the reader gives
 //! its room back by moving the head: each is written by one side only, in its own cache lines.
 //!
-//! What the other side wrote is data. A reader copies a header once and then checks the copy; positions, kinds and lengths that no
-//! writer writes end the connection.
+//! Everything that the other side wrote is data. A reader copies a header once and then checks the copy; positions, kinds and
+//! lengths that no writer writes end the connection.
 #![allow(unsafe_code)]
 
 use std::{

@@ -210,8 +210,7 @@ fn memory_of_a_memfd_is_read_by_peers_and_written_by_its_owner() {
     }
     // A peer that claims to have written there itself does not tell the truth.
     assert_eq!(there.table.lock().check(region.key, 0, 8), Err(control::Refusal::Unregistered));
-    // What is small is not shared.
-    // SAFETY: nothing accesses it.
+    // Small memory is not shared. SAFETY: nothing accesses it.
     let small = unsafe { Memory::of_memfd(&file, 0, 100).unwrap() };
     assert!(!there.register(small).unwrap().remote().unwrap().mappable);
     // It stays the file's when the endpoint is gone.
@@ -443,7 +442,7 @@ fn what_was_written_before_a_peer_died_is_read_first() {
     }
 }
 
-/// What a peer answers that no endpoint answers is an error with its name.
+/// An answer that no endpoint gives is an error with the peer's name.
 #[test]
 fn a_hostile_reader_is_named() {
     let large = 1 << 20;

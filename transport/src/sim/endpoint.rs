@@ -18,7 +18,7 @@ use crate::{
     local::{self, Peers, Span},
 };
 
-/// How long `park` sleeps at most, in real time, when nothing is under way.
+/// The longest sleep of `park`, in real time, when nothing is under way.
 const NAP: Duration = Duration::from_micros(100);
 
 /// One endpoint of the fabric.

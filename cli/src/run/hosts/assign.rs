@@ -1,4 +1,4 @@
-//! Which hosts `--hosts` names, and how many ranks each gets.
+//! Reads the hosts in `--hosts`, and decides how many ranks each gets.
 
 use std::str::FromStr;
 

@@ -35,7 +35,7 @@ pub(in crate::run) struct Marked<R> {
     mark: Vec<u8>,
     /// What was read and may be the beginning of a word.
     held: Vec<u8>,
-    /// What is to be handed out.
+    /// The output that was read and is not returned yet.
     clean: Vec<u8>,
     failed: Box<dyn FnMut(i32) + Send>,
     end: Option<i32>,

@@ -1,4 +1,4 @@
-//! What passes between the launcher and a host of a job on several hosts.
+//! The messages between the launcher and a host of a job on several hosts.
 
 mod marks;
 mod words;

@@ -1,4 +1,4 @@
-//! What the launcher and a host say to each other: one line of JSON each time, by the standard input and output of the program there.
+//! The lines of JSON that the launcher and a host send each other, by the standard input and output of the program there.
 
 use std::{
     ffi::OsString,

@@ -11,7 +11,7 @@ use crate::{Peer, Posted, Transport};
 const QUIET: Duration = Duration::from_millis(50);
 /// ... or after this time. Without credit, peers soon stop sending.
 const RESTLESS: Duration = Duration::from_secs(1);
-/// How long it sleeps between polls.
+/// The sleep between polls.
 const NAP: Duration = Duration::from_millis(1);
 
 /// Polls, and drops the events, until nothing more arrives.

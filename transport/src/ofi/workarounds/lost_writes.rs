@@ -1,7 +1,7 @@
 //! Versions and settings of providers that lose writes, and are not taken.
 
-/// What is wrong with a provider of this version (the provider's, not libfabric's) with a NIC of this model, and what to do; `None` where nothing is
-/// known to be. `set` gives the truth value in a variable of libfabric.
+/// What is wrong with a provider of this version (the provider's, not libfabric's) with a NIC of this model, and what to do; `None`
+/// if nothing is known. `set` gives the truth value in a variable of libfabric.
 pub(in crate::ofi) fn flaw(
     (name, model): (&str, &str),
     version: (u32, u32),

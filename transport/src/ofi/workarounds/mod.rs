@@ -7,7 +7,7 @@
 //! | `signed_immediate.rs`: takes immediates whose sign was extended | efa 1.18.0 to 1.19.0 |
 //! | `lost_writes.rs`: refuses versions and settings that lose writes | efa 1.18 and 1.19; verbs with shared receives |
 //!
-//! Which provider has which is a fact in `provider.rs`.
+//! `provider.rs` says which provider has which bug.
 
 mod closing;
 pub(super) mod lost_writes;
