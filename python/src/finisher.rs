@@ -91,7 +91,7 @@ pub(crate) fn soon(make: impl FnOnce(Python<'_>) -> PyResult<Call> + Send + 'sta
     leave(SOON, make);
 }
 
-/// The same for a call of another kind.
+/// Asks a thread to make a call of another kind.
 pub(crate) fn leave(kind: u8, make: impl FnOnce(Python<'_>) -> PyResult<Call> + Send + 'static) {
     let note: Note = (Box::new(make), kind);
     let left = match place().get() {

@@ -46,7 +46,7 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    /// The configuration. Of an invalid setting it tells the ranks that meet at the store, if that is served already.
+    /// Makes the configuration. If a setting is invalid, the ranks that meet at the store learn it, if that is served already.
     fn config(&self, py: Python<'_>, class: &Class, port: u16) -> PyResult<Config> {
         log::begin(py)?;
         let mut config = Config {

@@ -72,7 +72,7 @@ impl Value {
         Self::within(object, 0).unwrap_or_else(Self::Unsendable)
     }
 
-    /// The same, or why it cannot be sent.
+    /// The value of an object, or the reason why it cannot be sent.
     fn within(object: &Bound<'_, PyAny>, depth: usize) -> Result<Self, String> {
         if depth > DEPTH {
             return Err(format!("its values are nested more than {DEPTH} levels deep; flatten it"));
@@ -144,7 +144,7 @@ impl Value {
         }
     }
 
-    /// The same as an object of Python.
+    /// This value as an object of Python.
     pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self {
             Self::None | Self::Unsendable(_) => Ok(py.None()),
@@ -219,7 +219,7 @@ fn marked(py: Python<'_>, mark: Mark, value: Value) -> PyResult<Py<PyAny>> {
             };
             PyComplex::from_doubles(py, part(0), part(1)).into_py_any(py)
         }
-        // It does not fit.
+        // The mark does not fit the value.
         (_, value) => value.into_python(py),
     }
 }

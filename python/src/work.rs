@@ -183,7 +183,7 @@ impl Operation {
         self.result(py)
     }
 
-    /// The same, at most for `timeout`.
+    /// Waits in the same way, for at most `timeout`.
     fn wait_timeout(&self, py: Python<'_>, timeout: Duration) -> PyResult<Py<PyAny>> {
         let until = Instant::now().checked_add(timeout);
         while !self.is_done(py) {

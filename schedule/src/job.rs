@@ -167,7 +167,7 @@ impl Job<'_> {
         }
     }
 
-    /// The same job of equal blocks, wherever the ranks are.
+    /// The same job with equal blocks, which does not depend on the places of the ranks.
     #[must_use]
     pub fn even(&self) -> Job<'static> {
         let Job { collective, rank, ranks, count, root, chunk, lanes, direct, long, ordered, shown, .. } =

@@ -78,12 +78,12 @@ impl Topology {
 /// The hosts of a job's ranks, the same on all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Spread<'a> {
-    /// All on one host, or it is not known.
+    /// All ranks are on one host, or their hosts are unknown.
     #[default]
     Unknown,
-    /// This many consecutive ranks on each host, and what is left on the last.
+    /// This many consecutive ranks are on each host, and the rest on the last.
     Even(usize),
-    /// The number of each rank's host. If a rank has none, the hosts are not known.
+    /// The number of each rank's host. If a rank has none, the hosts are unknown.
     Of(&'a [u32]),
 }
 

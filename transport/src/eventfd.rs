@@ -50,7 +50,7 @@ impl EventFd {
 
     /// Forgets all wakes until now.
     pub(crate) fn reset(&self) -> Result<(), Error> {
-        // One read resets the counter, however many wakes there were.
+        // One read resets the counter of all wakes.
         match rustix::io::read(&self.0, &mut [0; 8]) {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             Err(error) => Err(Error::system("read of an eventfd", TO_SLEEP, error)),

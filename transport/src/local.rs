@@ -155,7 +155,7 @@ impl Failure {
         Self { peer: None, code, reason: reason.into() }
     }
 
-    /// The same for a put to this peer.
+    /// The error of a put to this peer.
     pub(crate) fn to(self, peer: Peer) -> Self {
         Self { peer: Some(peer), ..self }
     }

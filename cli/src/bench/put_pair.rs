@@ -15,7 +15,7 @@ use super::{Result, ranks::second, room};
 /// source and are written to the same place, as in libfabric's `fi_rma_bw` and in perftest's `ib_write_bw`.
 pub(crate) const WINDOW: u32 = 16;
 
-/// How long a peer may send nothing.
+/// The longest time in which a peer may send nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The immediate of the puts that are counted, and that of acknowledgements.

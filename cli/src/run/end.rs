@@ -23,7 +23,7 @@ impl End {
         }
     }
 
-    /// The same, for this process.
+    /// The exit status as that of this process.
     pub(crate) fn exit_code(self) -> ExitCode {
         ExitCode::from(u8::try_from(self.status()).unwrap_or(u8::MAX))
     }

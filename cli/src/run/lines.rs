@@ -188,12 +188,12 @@ mod tests {
             lines.show_begun(&mut open, &mut out);
             text(&std::mem::take(&mut out))
         };
-        // The carriage return first, as tqdm does.
+        // The carriage return comes first, as tqdm writes it.
         assert_eq!(write(b"\rstep 1/3"), "[3] step 1/3");
         assert_eq!(write(b"\rstep 2/3"), "\r[3] step 2/3");
         assert_eq!(write(b"\rstep 3/3"), "\r[3] step 3/3");
         assert_eq!(write(b"\n"), "\n");
-        // Or last.
+        // Or it comes last.
         assert_eq!(write(b"10 %\r"), "[3] 10 %\r");
         assert_eq!(write(b"20 %\r30 %\r"), "[3] 20 %\r[3] 30 %\r");
         assert_eq!(write(b"\n"), "\n");

@@ -62,7 +62,7 @@ enum Whole {
     Blocks(Blocks),
 }
 
-/// One rank's part.
+/// One rank's part in the collective.
 struct Halving<E> {
     exchanges: E,
     rank: Rank,

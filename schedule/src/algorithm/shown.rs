@@ -18,7 +18,7 @@ use crate::{Collective, Job, Rank, Schedule, Showing, Shown, Span, Step, partiti
 /// Chunks and parts begin at multiples of this many elements, so that those of 4 bytes begin at cache lines.
 const LINE: usize = 16;
 
-/// One rank's part.
+/// One rank's part in the collective.
 struct Shows {
     collective: Collective,
     rank: Rank,

@@ -76,7 +76,7 @@ impl Cut {
     }
 }
 
-/// One rank's part.
+/// One rank's part in the collective.
 struct Star {
     collective: Collective,
     rank: Rank,

@@ -93,7 +93,7 @@ const fn below(position: usize, last: usize) -> (Option<usize>, Option<usize>) {
     (if step > 0 { Some(position + step) } else { None }, left)
 }
 
-/// One rank's part.
+/// One rank's part in the collective.
 struct TwoTrees {
     count: usize,
     rounds: usize,

@@ -374,7 +374,7 @@ fn what_has_no_end_has_no_price() {
     let limited = Setup { limit: 50, ..setup(&PLAIN) };
     let long = simulate(8, &mut |rank| plan.make(&Job { rank, ..job }), &limited);
     assert_eq!(long, Err(Unpriced::TooLong { limit: 50 }));
-    // Nothing to do takes no time.
+    // An empty job takes no time.
     let alone = plan.make(&Job { ranks: 1, count: 0, ..job });
     assert_eq!(simulate_one(0, 1, Alike::Turned, alone, &setup(&PLAIN)).unwrap().seconds, 0.0);
 }

@@ -15,7 +15,7 @@ pub(super) struct BuiltIn {
 /// One host with a core for each rank, over TCP.
 pub(super) static OWN_CORES: BuiltIn =
     BuiltIn::new("tcp-own-cores.tuning", include_str!("tables/tcp-own-cores.tuning"));
-/// One host over shared memory: what is done through shared slots.
+/// One host over shared memory, for calls through shared slots.
 pub(super) static SHM_SLOTS: BuiltIn =
     BuiltIn::new("shm-slots.tuning", include_str!("tables/shm-slots.tuning"));
 /// The same with a core for each rank.

@@ -337,7 +337,7 @@ impl Ask {
     }
 }
 
-/// All that one provider offers that fits; empty if nothing does.
+/// All offers of one provider that fit; empty if none does.
 pub(super) fn fitting(name: &str, from: Option<IpAddr>) -> Result<Vec<Info>, Error> {
     match Ask::all(Some(name), from).query()? {
         // A name may also return providers that are layered over it: take exactly this one.

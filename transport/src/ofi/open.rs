@@ -48,7 +48,7 @@ impl Ofi {
         let only = candidates.len() == 1;
         let mut left = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
         for (info, why) in candidates {
-            // Each of the remaining providers may need as long.
+            // Each of the remaining providers may need as much time.
             let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now()) / left;
             let patience = options.deadline.map_or(self_test::PATIENCE, until).min(self_test::PATIENCE);
             left -= 1;

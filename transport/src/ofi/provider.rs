@@ -206,7 +206,7 @@ pub(super) fn room(
     let bytes = size("FI_UNIVERSE_SIZE").unwrap_or(1024).saturating_mul(EVENT).min(most);
     // The queue has whole pages, of which 4 KiB are the smallest.
     let events = bytes.max(1).checked_next_multiple_of(4096).unwrap_or(bytes) / EVENT;
-    // Each write brings two where matches are reported too, for which there are 256 more (cxip_ep_ctrl_init).
+    // Each write brings two events where matches are reported too, for which there are 256 more (cxip_ep_ctrl_init).
     let matches = switch("FI_CXI_MR_MATCH_EVENTS") == Some(true);
     (if matches { (events + 256) / 2 } else { events }).saturating_sub(8)
 }

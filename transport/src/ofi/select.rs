@@ -133,7 +133,7 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     let mut routed = from.filter(|address| infos.is_empty() && beside(address));
     if routed.is_some() {
         infos = info::fitting(name, None)?;
-        // One that is not set up has a link-local address by itself, at which other hosts may not reach it.
+        // A NIC that is not set up gives itself a link-local address, at which other hosts may not reach it.
         infos.retain(|info| info.ip().is_some() && rank(info.ip(), false) < ANYWHERE);
         (from, routed) = if infos.is_empty() { (routed, None) } else { (None, routed) };
     }
@@ -213,8 +213,8 @@ fn devices(infos: &[Info]) -> String {
 /// of this host.
 fn rank(address: Option<IpAddr>, inner: bool) -> u8 {
     match address {
-        // Among those that have addresses, one without is of no use: verbs lists devices so, and then has
-        // no domain for them.
+        // Among devices that have addresses, one without an address cannot be used: verbs lists such devices, and has no domain for
+        // them.
         None => 7,
         Some(IpAddr::V4(v4)) if v4.is_loopback() => 3,
         Some(IpAddr::V4(v4)) if v4.is_link_local() => 5,

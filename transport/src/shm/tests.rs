@@ -30,7 +30,7 @@ fn put(
     put_to(from, source, to, target.remote().unwrap(), immediate)
 }
 
-/// The same, to what may be a part of a region.
+/// Puts all of `source` to what may be a part of a region.
 fn put_to(
     from: &mut Endpoint,
     source: &Region,
@@ -213,7 +213,7 @@ fn memory_of_a_memfd_is_read_by_peers_and_written_by_its_owner() {
     // Small memory is not shared. SAFETY: nothing accesses it.
     let small = unsafe { Memory::of_memfd(&file, 0, 100).unwrap() };
     assert!(!there.register(small).unwrap().remote().unwrap().mappable);
-    // It stays the file's when the endpoint is gone.
+    // The memory still belongs to the file when the endpoint is gone.
     drop(there);
     // SAFETY: no put goes to it.
     unsafe { window.write(0, &[9; 8]).unwrap() };
@@ -306,7 +306,7 @@ fn what_is_no_ring_disconnects_the_peer_alone() {
         assert!(polled(&mut endpoint).1.is_none(), "{message:?}");
         assert_eq!(last_words(&link), Some(Message::Dropped), "{message:?}");
     }
-    // One that says nothing, and one that ends at once, are no matter.
+    // A stranger that sends nothing, and one that ends at once, do no harm.
     let _silent = connection(&endpoint, &stranger);
     drop(connection(&endpoint, &stranger));
     still_works(&mut endpoint);
@@ -383,7 +383,7 @@ fn what_is_only_read_is_mapped_for_reading() {
             }
         };
         assert_eq!((&permissions(view.base())[..], &permissions(shown.base())[..]), ("r--s", "rw-s"));
-        // Puts write to it all the same: straight to what was allocated, and through the ring otherwise.
+        // Puts still write to it: straight to allocated memory, and through the ring otherwise.
         for round in 1..4 {
             let bytes = vec![round; len];
             // SAFETY: no put reads it.
@@ -560,7 +560,7 @@ fn arrives(here: &mut Endpoint, there: &mut Endpoint, source: &Region, target: R
     }
 }
 
-/// The same, and what is there then.
+/// Puts all of a source to a region, and returns what is there then.
 fn lands(here: &mut Endpoint, there: &mut Endpoint, source: &Region, target: &Region) -> Vec<u8> {
     arrives(here, there, source, target.remote().unwrap());
     let mut bytes = vec![0; source.len()];

@@ -29,7 +29,7 @@ use crate::{
 
 /// How long hosts have to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the others have once one has not answered.
+/// The time that the other hosts have once one has not answered.
 const AFTER_FAILURE: Duration = Duration::from_secs(3);
 /// The most addresses of the store that hosts try.
 const MOST_ADDRESSES: usize = 8;
@@ -253,7 +253,7 @@ fn answers(names: &[String], events: &Receiver<Event>) -> Result<Vec<Said>, Earl
 
 /// Ends a call: the host ends what it has begun.
 fn close(call: &Call) {
-    // It fails only if it has ended.
+    // This fails only if the process has ended.
     let _ = kill_process_group(Pid::from_child(&call.child), Signal::KILL);
 }
 

@@ -28,7 +28,7 @@ use crate::{
 
 /// The most lines that login scripts may print before the program's own.
 const MOST_LINES: usize = 1000;
-/// How long ssh's own words are waited for after its output has ended: a process that ssh leaves behind may keep them open.
+/// The time to wait for ssh's own messages after its output has ended: a process that ssh leaves behind may keep them open.
 const LAST_WORDS: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A host that was called.
@@ -199,7 +199,7 @@ impl Reader {
     }
 }
 
-/// What a user can do about what ssh said.
+/// Advice to the user on ssh's message.
 fn advice(name: &str, said: &str, status: &str) -> String {
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     if status == "status 127" || status == "status 126" {

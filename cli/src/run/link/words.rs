@@ -59,7 +59,7 @@ pub(in crate::run) struct Task {
     pub(in crate::run) output: Output,
 }
 
-/// What the launcher says later, a word a line. Its end says the same as [`END`].
+/// The launcher's later words, one a line. The end of its input means the same as [`END`].
 pub(in crate::run) const END: &str = "end";
 pub(in crate::run) const STOP: &str = "stop";
 pub(in crate::run) const CONTINUE: &str = "continue";
