@@ -14,7 +14,7 @@ use crate::{
     group::{
         ProcessGroup,
         collective::{
-            check::{Checked, check_root, sides},
+            check::{Checked, CollectiveCall, check_root, sides},
             lengths::{longest, sum},
         },
         elsewhere::elsewhere_while,
@@ -381,7 +381,10 @@ impl<'a> Ready<'a> {
         let count = |foreign: &Foreign| foreign.bytes() / dtype.size();
         let (inputs, outputs) = (count(input), count(output));
         let (mut spec, uneven) = match lengths {
-            None => (Checked::apart(group, collective, (inputs, outputs), op, root)?.spec, None),
+            None => (
+                Checked::apart(group, CollectiveCall { collective, op, root }, (inputs, outputs))?.spec,
+                None,
+            ),
             Some(lengths) => {
                 let known = Known::new(group, request, lengths, (inputs, outputs))?;
                 (known.spec(request), Some(known))

@@ -6,7 +6,11 @@ use super::{
     mode::Mode,
     operands::{Blocks, Gathered, InPlace, Input, Operands},
 };
-use crate::{error::Result, group::ProcessGroup, reduce::ReduceOp};
+use crate::{
+    error::Result,
+    group::{ProcessGroup, collective::check::CollectiveCall},
+    reduce::ReduceOp,
+};
 
 /// # Collectives
 /// Every rank of the group makes the same calls in the same order. Operands are [in place](Operands), `&mut data`, or apart,
@@ -37,7 +41,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// As for all collectives; [`Error::Argument`](crate::Error::Argument) also if the operation does not fit the type.
     #[inline]
     pub fn all_reduce<D: Operands<M>>(&self, data: D, op: ReduceOp) -> Result<D::Returns> {
-        data.call(self, Collective::AllReduce, op, 0)
+        data.call(self, CollectiveCall::new(Collective::AllReduce, op, 0))
     }
 
     /// Reduces all ranks' elements; the root gets the result. On other ranks an operand in place is only read, and an output is not used
@@ -46,7 +50,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
     pub fn reduce<D: Operands<M>>(&self, data: D, op: ReduceOp, root: Rank) -> Result<D::Returns> {
-        data.call(self, Collective::Reduce, op, root)
+        data.call(self, CollectiveCall::new(Collective::Reduce, op, root))
     }
 
     /// Reduces all ranks' elements and cuts the result into one block for each rank: rank r gets the r-th. The input has the blocks of all
@@ -56,7 +60,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
     pub fn reduce_scatter<D: Blocks<M>>(&self, data: D, op: ReduceOp) -> Result<D::Block> {
-        data.block(self, Collective::ReduceScatter, op, 0)
+        data.block(self, CollectiveCall::new(Collective::ReduceScatter, op, 0))
     }
 
     /// Every rank gets the blocks of all ranks, in the order of ranks. The input is one block, the output has the blocks of all ranks. In
@@ -65,7 +69,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As for all collectives.
     pub fn all_gather<D: Blocks<M>>(&self, data: D) -> Result<D::Returns> {
-        data.call(self, Collective::AllGather, ReduceOp::Sum, 0)
+        data.call(self, CollectiveCall::new(Collective::AllGather, ReduceOp::Sum, 0))
     }
 
     /// Every rank gives a block to every rank: rank r gets the r-th block of each, in the order of ranks. In place the blocks that a rank
@@ -74,7 +78,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As for all collectives.
     pub fn all_to_all<D: Blocks<M>>(&self, data: D) -> Result<D::Returns> {
-        data.call(self, Collective::AllToAll, ReduceOp::Sum, 0)
+        data.call(self, CollectiveCall::new(Collective::AllToAll, ReduceOp::Sum, 0))
     }
 
     /// The root gets the blocks of all ranks, in the order of ranks. The input is one block, the output has the blocks of all ranks at the
@@ -84,7 +88,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As for all collectives.
     pub fn gather<D: Blocks<M>>(&self, data: D, root: Rank) -> Result<D::Returns> {
-        data.call(self, Collective::Gather, ReduceOp::Sum, root)
+        data.call(self, CollectiveCall::new(Collective::Gather, ReduceOp::Sum, root))
     }
 
     /// Rank r gets the r-th block of the root's input; on other ranks the input is not used and may be empty. The output is one block. In
@@ -94,7 +98,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As for all collectives.
     pub fn scatter<D: Blocks<M>>(&self, data: D, root: Rank) -> Result<D::Block> {
-        data.block(self, Collective::Scatter, ReduceOp::Sum, root)
+        data.block(self, CollectiveCall::new(Collective::Scatter, ReduceOp::Sum, root))
     }
 
     /// Every rank gets the root's elements.
@@ -102,7 +106,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As for all collectives.
     pub fn broadcast<D: InPlace<M>>(&self, data: D, root: Rank) -> Result<D::Returns> {
-        data.call(self, Collective::Broadcast, ReduceOp::Sum, root)
+        data.call(self, CollectiveCall::new(Collective::Broadcast, ReduceOp::Sum, root))
     }
 
     /// Ends when every rank has called it.
@@ -110,11 +114,11 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As for all collectives.
     pub fn barrier(&self) -> Result<M::Returns<()>> {
-        let (barrier, sum) = (Collective::Barrier, ReduceOp::Sum);
+        let call = CollectiveCall::new(Collective::Barrier, ReduceOp::Sum, 0);
         M::run(
             &self.handle,
-            |handle| handle.in_place::<u8>(barrier, &mut [], sum, 0).map(drop),
-            |handle| handle.begin_in_place(barrier, Vec::<u8>::new(), sum, (0, 0), |_, _| ()),
+            |handle| handle.in_place::<u8>(call, &mut []).map(drop),
+            |handle| handle.begin_in_place(call, Vec::<u8>::new(), 0, |_, _| ()),
         )
     }
 
@@ -124,7 +128,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As for all collectives; [`Error::Failed`](crate::Error::Failed) also if a rank has no memory for the result.
     pub fn all_gather_v<D: Input<M>>(&self, input: D) -> Result<D::With<Gathered<D::Element>>> {
-        input.exchange(self, Collective::AllGather, &[], 0)
+        input.exchange(self, CollectiveCall::new(Collective::AllGather, ReduceOp::Sum, 0), &[])
     }
 
     /// The root gets the elements of all ranks, in the order of ranks; the others get none. All get how many each gave.
@@ -132,7 +136,7 @@ impl<M: Mode> ProcessGroup<M> {
     /// # Errors
     /// As [`all_gather_v`](Self::all_gather_v).
     pub fn gather_v<D: Input<M>>(&self, input: D, root: Rank) -> Result<D::With<Gathered<D::Element>>> {
-        input.exchange(self, Collective::Gather, &[], root)
+        input.exchange(self, CollectiveCall::new(Collective::Gather, ReduceOp::Sum, root), &[])
     }
 
     /// Rank r gets the r-th block of the root's input; the blocks have these numbers of elements. On other ranks input and counts are
@@ -159,6 +163,6 @@ impl<M: Mode> ProcessGroup<M> {
         input: D,
         counts: &[usize],
     ) -> Result<D::With<Gathered<D::Element>>> {
-        input.exchange(self, Collective::AllToAll, counts, 0)
+        input.exchange(self, CollectiveCall::new(Collective::AllToAll, ReduceOp::Sum, 0), counts)
     }
 }

@@ -14,18 +14,17 @@ use unisono_schedule::{Collective, Rank, Uneven};
 use super::mode::{Asynchronous, Blocking, Mode};
 use crate::{
     buffer::{Elements, ElementsMut, Foreign, Owned},
-    dtype::Element,
+    dtype::{Dtype, Element},
     error::Result,
     group::{
         ProcessGroup,
         collective::{
-            check::{in_place_sides, outside, read, write},
+            check::{CollectiveCall, in_place_sides, outside, read, write},
             lengths::own_part,
         },
         erased::Request,
         message::{Receiver, Sender},
     },
-    reduce::ReduceOp,
     work::Work,
 };
 
@@ -53,22 +52,10 @@ pub trait Blocks<M: Mode>: sealed::Sealed<M> + Sized {
     type Block;
 
     #[doc(hidden)]
-    fn call(
-        self,
-        group: &ProcessGroup<M>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Self::Returns>;
+    fn call(self, group: &ProcessGroup<M>, call: CollectiveCall) -> Result<Self::Returns>;
 
     #[doc(hidden)]
-    fn block(
-        self,
-        group: &ProcessGroup<M>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Self::Block>;
+    fn block(self, group: &ProcessGroup<M>, call: CollectiveCall) -> Result<Self::Block>;
 }
 
 /// The operands of a collective of elements: `&mut data` in place, or `(&input, &mut output)`; by value if the call is asynchronous.
@@ -136,9 +123,8 @@ pub trait Input<M: Mode>: sealed::SealedInput<M> + Sized {
     fn exchange(
         self,
         group: &ProcessGroup<M>,
-        collective: Collective,
+        call: CollectiveCall,
         counts: &[usize],
-        root: Rank,
     ) -> Result<Self::With<Gathered<Self::Element>>>;
 
     /// Scatters blocks of these lengths, which the root knows.
@@ -165,19 +151,13 @@ impl<'a, S: ElementsMut + ?Sized> Blocks<Blocking> for &'a mut S {
     type Block = &'a mut [S::Element];
 
     #[inline]
-    fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-        group.handle.in_place(collective, write(collective.name(), self)?, op, root).map(drop)
+    fn call(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
+        group.handle.in_place(call, write(call.name(), self)?).map(drop)
     }
 
-    fn block(
-        self,
-        group: &ProcessGroup,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Self::Block> {
-        let data = write(collective.name(), self)?;
-        let block = group.handle.in_place(collective, data, op, root)?;
+    fn block(self, group: &ProcessGroup, call: CollectiveCall) -> Result<Self::Block> {
+        let data = write(call.name(), self)?;
+        let block = group.handle.in_place(call, data)?;
         Ok(data.get_mut(block).unwrap_or_default())
     }
 }
@@ -198,13 +178,12 @@ where
     type Block = ();
 
     #[inline]
-    fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-        let name = collective.name();
-        group.handle.apart(collective, read(name, self.0)?, write(name, self.1)?, op, root)
+    fn call(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
+        group.handle.apart(call, read(call.name(), self.0)?, write(call.name(), self.1)?)
     }
 
-    fn block(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-        self.call(group, collective, op, root)
+    fn block(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
+        self.call(group, call)
     }
 }
 
@@ -221,11 +200,10 @@ impl<S: Elements + ?Sized> Input<Blocking> for &S {
     fn exchange(
         self,
         group: &ProcessGroup,
-        collective: Collective,
+        call: CollectiveCall,
         counts: &[usize],
-        root: Rank,
     ) -> Result<Gathered<S::Element>> {
-        let call = group.handle.uneven::<S::Element>(collective, root)?;
+        let call = group.handle.uneven::<S::Element>(call.collective, call.root)?;
         let input = read(call.name, self)?;
         group.handle.now(async |sequence| call.on(sequence).apart(input, counts).await)
     }
@@ -250,11 +228,10 @@ impl<B: Owned> Input<Asynchronous> for B {
     fn exchange(
         self,
         group: &ProcessGroup<Asynchronous>,
-        collective: Collective,
+        call: CollectiveCall,
         counts: &[usize],
-        root: Rank,
     ) -> Result<Self::With<Gathered<B::Element>>> {
-        let call = group.handle.uneven::<B::Element>(collective, root)?;
+        let call = group.handle.uneven::<B::Element>(call.collective, call.root)?;
         let (name, counts) = (call.name, counts.to_vec());
         let steps = |sequence| async move {
             let result = call.on(sequence).apart(read(call.name, &self)?, &counts).await?;
@@ -317,24 +294,12 @@ impl<B: Owned> Blocks<Asynchronous> for B {
     type Returns = Work<B>;
     type Block = Work<(B, Range<usize>)>;
 
-    fn call(
-        self,
-        group: &ProcessGroup<Asynchronous>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Work<B>> {
-        group.handle.begin_in_place(collective, self, op, (root, 0), |data, _| data)
+    fn call(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<B>> {
+        group.handle.begin_in_place(call, self, 0, |data, _| data)
     }
 
-    fn block(
-        self,
-        group: &ProcessGroup<Asynchronous>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Self::Block> {
-        group.handle.begin_in_place(collective, self, op, (root, 0), |data, block| (data, block))
+    fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Self::Block> {
+        group.handle.begin_in_place(call, self, 0, |data, block| (data, block))
     }
 }
 
@@ -344,24 +309,12 @@ impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for (I, O) {
     type Returns = Work<(I, O)>;
     type Block = Work<(I, O)>;
 
-    fn call(
-        self,
-        group: &ProcessGroup<Asynchronous>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Work<(I, O)>> {
-        group.handle.begin_apart(collective, self, op, root)
+    fn call(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<(I, O)>> {
+        group.handle.begin_apart(call, self)
     }
 
-    fn block(
-        self,
-        group: &ProcessGroup<Asynchronous>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Work<(I, O)>> {
-        self.call(group, collective, op, root)
+    fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<(I, O)>> {
+        self.call(group, call)
     }
 }
 
@@ -401,13 +354,8 @@ impl<'c, D> UnevenBlocks<'c, D> {
         Self { counts: Uneven { output: counts, ..self.counts }, ..self }
     }
 
-    fn request(
-        &self,
-        dtype: crate::dtype::Dtype,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Request<'c> {
+    fn request(&self, dtype: Dtype, call: CollectiveCall) -> Request<'c> {
+        let CollectiveCall { collective, op, root } = call;
         Request { op, root, lengths: Some(self.counts), ..Request::new(collective, dtype) }
     }
 }
@@ -435,19 +383,13 @@ impl<'a, S: ElementsMut + ?Sized> Blocks<Blocking> for UnevenBlocks<'_, &'a mut 
     type Returns = ();
     type Block = &'a mut [S::Element];
 
-    fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-        self.block(group, collective, op, root).map(drop)
+    fn call(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
+        self.block(group, call).map(drop)
     }
 
-    fn block(
-        self,
-        group: &ProcessGroup,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Self::Block> {
-        let request = self.request(S::Element::DTYPE, collective, op, root);
-        let data = write(collective.name(), self.data)?;
+    fn block(self, group: &ProcessGroup, call: CollectiveCall) -> Result<Self::Block> {
+        let request = self.request(S::Element::DTYPE, call);
+        let data = write(call.name(), self.data)?;
         let (input, output, block) = in_one(group, &request, data)?;
         group.handle.collective(&request, &input, &output)?;
         Ok(data.get_mut(block).unwrap_or_default())
@@ -466,15 +408,15 @@ where
     type Returns = ();
     type Block = ();
 
-    fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-        let request = self.request(I::Element::DTYPE, collective, op, root);
+    fn call(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
+        let request = self.request(I::Element::DTYPE, call);
         let (input, output) = self.data;
-        let (input, output) = (read(collective.name(), input)?, write(collective.name(), output)?);
+        let (input, output) = (read(call.name(), input)?, write(call.name(), output)?);
         group.handle.collective(&request, &Foreign::read(input), &Foreign::write(output))
     }
 
-    fn block(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-        self.call(group, collective, op, root)
+    fn block(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
+        self.call(group, call)
     }
 }
 
@@ -483,27 +425,15 @@ impl<B: Owned> Blocks<Asynchronous> for UnevenBlocks<'_, B> {
     type Returns = Work<B>;
     type Block = Work<(B, Range<usize>)>;
 
-    fn call(
-        mut self,
-        group: &ProcessGroup<Asynchronous>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Work<B>> {
-        let request = self.request(B::Element::DTYPE, collective, op, root);
-        let (input, output, _) = in_one(group, &request, write(collective.name(), &mut self.data)?)?;
+    fn call(mut self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<B>> {
+        let request = self.request(B::Element::DTYPE, call);
+        let (input, output, _) = in_one(group, &request, write(call.name(), &mut self.data)?)?;
         group.handle.begin_collective(&request, (&input, &output), self.data)
     }
 
-    fn block(
-        mut self,
-        group: &ProcessGroup<Asynchronous>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Self::Block> {
-        let request = self.request(B::Element::DTYPE, collective, op, root);
-        let (input, output, block) = in_one(group, &request, write(collective.name(), &mut self.data)?)?;
+    fn block(mut self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Self::Block> {
+        let request = self.request(B::Element::DTYPE, call);
+        let (input, output, block) = in_one(group, &request, write(call.name(), &mut self.data)?)?;
         group.handle.begin_collective(&request, (&input, &output), (self.data, block))
     }
 }
@@ -513,26 +443,14 @@ impl<I: Owned, O: Owned<Element = I::Element>> Blocks<Asynchronous> for UnevenBl
     type Returns = Work<(I, O)>;
     type Block = Work<(I, O)>;
 
-    fn call(
-        mut self,
-        group: &ProcessGroup<Asynchronous>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Work<(I, O)>> {
-        let request = self.request(I::Element::DTYPE, collective, op, root);
-        let (name, (input, output)) = (collective.name(), &mut self.data);
+    fn call(mut self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<(I, O)>> {
+        let request = self.request(I::Element::DTYPE, call);
+        let (name, (input, output)) = (call.name(), &mut self.data);
         let (from, into) = (Foreign::read(read(name, input)?), Foreign::write(write(name, output)?));
         group.handle.begin_collective(&request, (&from, &into), self.data)
     }
 
-    fn block(
-        self,
-        group: &ProcessGroup<Asynchronous>,
-        collective: Collective,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Work<(I, O)>> {
-        self.call(group, collective, op, root)
+    fn block(self, group: &ProcessGroup<Asynchronous>, call: CollectiveCall) -> Result<Work<(I, O)>> {
+        self.call(group, call)
     }
 }

@@ -1,12 +1,14 @@
 //! Operands in several slices, which are used one after the other as one: nothing is copied together first.
 
-use unisono_schedule::{Collective, Rank};
-
 use super::{
     mode::Blocking,
     operands::{Blocks, Operands, sealed},
 };
-use crate::{dtype::Element, error::Result, group::ProcessGroup, reduce::ReduceOp};
+use crate::{
+    dtype::Element,
+    error::Result,
+    group::{ProcessGroup, collective::check::CollectiveCall},
+};
 
 macro_rules! slices {
     ($(($($generics:tt)*) $list:ty),* $(,)?) => {$(
@@ -16,12 +18,12 @@ macro_rules! slices {
             type Returns = ();
             type Block = ();
 
-            fn call(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-                group.handle.in_pieces(collective, self, op, root)
+            fn call(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
+                group.handle.in_pieces(call, self)
             }
 
-            fn block(self, group: &ProcessGroup, collective: Collective, op: ReduceOp, root: Rank) -> Result<()> {
-                group.handle.in_pieces(collective, self, op, root)
+            fn block(self, group: &ProcessGroup, call: CollectiveCall) -> Result<()> {
+                group.handle.in_pieces(call, self)
             }
         }
     )*};

@@ -14,6 +14,28 @@ use crate::{
     work::Work,
 };
 
+/// A collective as a typed call gives it to its operands.
+#[derive(Clone, Copy, Debug)]
+#[expect(unnameable_types, reason = "only the sealed traits of operands take it")]
+pub struct CollectiveCall {
+    pub collective: Collective,
+    /// Used only if elements are reduced.
+    pub op: ReduceOp,
+    /// 0 if there is none.
+    pub root: Rank,
+}
+
+impl CollectiveCall {
+    #[inline]
+    pub(crate) const fn new(collective: Collective, op: ReduceOp, root: Rank) -> Self {
+        Self { collective, op, root }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        self.collective.name()
+    }
+}
+
 /// A call whose arguments are valid: its collective, and the ranges of the elements that it reads and writes.
 pub(crate) struct Checked {
     pub spec: CallSpec<'static>,
@@ -41,13 +63,8 @@ impl Handle {
 
 impl Checked {
     /// Checks a call in place, on `len` elements.
-    pub(crate) fn in_place(
-        group: &Handle,
-        collective: Collective,
-        len: usize,
-        op: ReduceOp,
-        root: Rank,
-    ) -> Result<Self> {
+    pub(crate) fn in_place(group: &Handle, call: CollectiveCall, len: usize) -> Result<Self> {
+        let CollectiveCall { collective, op, root } = call;
         check_root(group, collective, root)?;
         let whole = 0..len;
         let elsewhere = collective.has_root() && group.rank() != root;
@@ -63,11 +80,10 @@ impl Checked {
     /// Checks a call that reads an input and writes an output of these numbers of elements.
     pub(crate) fn apart(
         group: &Handle,
-        collective: Collective,
+        call: CollectiveCall,
         (inputs, outputs): (usize, usize),
-        op: ReduceOp,
-        root: Rank,
     ) -> Result<Self> {
+        let CollectiveCall { collective, op, root } = call;
         check_root(group, collective, root)?;
         let at_root = group.rank() == root;
         // On ranks other than the root, one of the two is not used.

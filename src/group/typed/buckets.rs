@@ -7,7 +7,7 @@ use unisono_schedule::Collective;
 use crate::{
     dtype::{Dtype, Element},
     error::{Error, Result},
-    group::{ProcessGroup, typed::coalesced::list},
+    group::{ProcessGroup, collective::check::CollectiveCall, typed::coalesced::list},
     reduce::{Kernel, KernelError, ReduceOp, Reduction},
     tensor::Tensor,
     work::Work,
@@ -157,11 +157,8 @@ impl<'g, T: Element> GradientBuckets<'g, T> {
         }
         while let Some(bucket) = self.buckets.get_mut(self.begun).filter(|bucket| bucket.missing == 0) {
             let data = std::mem::take(&mut bucket.data);
-            let (op, list) = (self.op, bucket.list);
-            let work =
-                self.group
-                    .handle
-                    .begin_in_place(Collective::AllReduce, data, op, (0, list), |data, _| data)?;
+            let call = CollectiveCall::new(Collective::AllReduce, self.op, 0);
+            let work = self.group.handle.begin_in_place(call, data, bucket.list, |data, _| data)?;
             bucket.work = Some(work);
             self.begun += 1;
         }
