@@ -55,13 +55,14 @@ fn said(body: &str) -> String {
 
 #[test]
 fn the_compiler_names_the_types_that_can_be_sent() {
-    assert_eq!(said("group.all_reduce(&mut [1_u64], ReduceOp::Sum)?;"), "");
-    for (element, name) in [("1_usize", "usize"), ("1_i128", "i128"), ("true", "bool"), ("'a'", "char")] {
+    for element in ["1_u64", "1_usize"] {
+        assert_eq!(said(&format!("group.all_reduce(&mut [{element}], ReduceOp::Sum)?;")), "");
+    }
+    for (element, name) in [("1_i128", "i128"), ("true", "bool"), ("'a'", "char")] {
         let message = said(&format!("group.all_reduce(&mut [{element}], ReduceOp::Sum)?;"));
         for wanted in [
             &format!("`{name}` is not an element type of unisono")[..],
-            "the element types are f32, f64, i8 to i64, u8 to u64, and f16 and bf16 of the crate `half`",
-            "usize and isize differ between machines: convert them to u64 and i64",
+            "the element types are f32, f64, i8 to i64, u8 to u64, usize and isize, and f16 and bf16 of the crate `half`",
         ] {
             assert!(message.contains(wanted), "wanted {wanted:?} in:\n{message}");
         }
@@ -73,10 +74,25 @@ fn the_compiler_says_what_an_asynchronous_call_keeps() {
     assert_eq!(said("group.begin().all_reduce(vec![1_u64], ReduceOp::Sum)?.wait()?;"), "");
     for memory in ["&mut [1_u64][..]", "[1_u64]", "&mut vec![1_u64]"] {
         let message = said(&format!("group.begin().all_reduce({memory}, ReduceOp::Sum)?.wait()?;"));
-        for wanted in
-            ["an asynchronous call cannot keep a `", "pass a `Vec` or a `Buffer` of elements by value"]
-        {
+        for wanted in [
+            "an asynchronous call cannot keep a `",
+            "pass a `Vec`, a `Box<[T]>` or a `Buffer` of elements by value",
+        ] {
             assert!(message.contains(wanted), "wanted {wanted:?} in:\n{message}");
         }
     }
+}
+
+#[test]
+fn the_compiler_says_what_a_call_takes() {
+    let message = said("group.begin().all_reduce((&[1_u64], &mut [1_u64]), ReduceOp::Sum)?.wait()?;");
+    let wanted = "a call that `group.begin()` makes takes `data` or `(input, output)` by value";
+    assert!(message.contains(wanted), "{message}");
+    for operand in ["vec![1_u64]", "&[1_u64]", "(vec![1_u64], vec![1_u64])"] {
+        let message = said(&format!("group.all_reduce({operand}, ReduceOp::Sum)?;"));
+        let wanted = "a blocking call takes `&mut data` in place, or `(&input, &mut output)`";
+        assert!(message.contains(wanted), "{operand}: wanted {wanted:?} in:\n{message}");
+    }
+    let message = said("group.send(vec![1_u64], 0)?;");
+    assert!(message.contains("a blocking call takes `&data`"), "{message}");
 }
