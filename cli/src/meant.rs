@@ -1,8 +1,8 @@
 //! Guesses what a user means by a word that is no name of this program: another spelling of one, its name elsewhere, or a typing
 //! mistake.
 
-/// The names that other programs have for what has another name here: of nccl-tests, OSU's benchmarks, MPI and torch. Only
-/// the digits and alphabetic characters of a word count, in lower case, without what [`bare`] takes off.
+/// The names in other programs of things that have another name here: of nccl-tests, OSU's benchmarks, MPI and torch. Only the
+/// digits and alphabetic characters of a word count, in lower case, without what [`bare`] takes off.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("bcast", "broadcast"),
     ("reducescatterblock", "reduce_scatter"),

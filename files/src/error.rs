@@ -126,7 +126,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// The system's refusal of what was tried.
+    /// The system's refusal of an operation.
     pub(crate) fn io(doing: &str, error: &io::Error) -> Self {
         Self::Io { doing: doing.to_owned(), reason: error.to_string(), code: error.raw_os_error() }
     }

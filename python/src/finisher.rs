@@ -110,7 +110,7 @@ pub(crate) fn call_soon(call: Py<PyAny>, arguments: Py<PyAny>, kind: u8) {
     leave(kind, move |_| Ok((call, arguments)));
 }
 
-/// Makes the thread that takes the notes do what is left, and end.
+/// Makes the thread that takes the notes finish the remaining ones, and end.
 #[pyfunction]
 pub(crate) fn end_calls() {
     if let Some(notes) = place().get() {

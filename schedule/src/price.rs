@@ -373,8 +373,8 @@ mod tests {
         };
         let chooser = Chooser::on(fabric, ranks);
         let borders = chooser.borders(collective);
-        // Up to 8 ranks the table follows what was measured, elsewhere the model. What is a little longer than a message
-        // may take much less, for it is written straight into outputs or goes by more lanes.
+        // Up to 8 ranks the table follows measurements, elsewhere the model. What is a little longer than a message may take much
+        // less, for it is written straight into outputs or goes by more lanes.
         let limits = if ranks > 8 { (0.6, 1.25) } else { (0.4, 1.75) };
         for &bytes in &borders {
             let [before, now] = [bytes, bytes + 4].map(|bytes| chosen(collective, bytes, &chooser));
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(of("ring", &rounds), bulk + control(100), "slots for chunks, however long the messages");
         let small = Job { chunk: EAGER_BYTES / 4, ..Job::new(Collective::AllReduce, 0, 8, 2) };
         assert_eq!(of("direct", &small), 7 * eager + control(8));
-        // The hub holds what all have for all, of which most is not simulated.
+        // The hub holds the elements of all ranks for all, most of which are not simulated.
         let blocks = Job { chunk: EAGER_BYTES / 4, ..Job::new(Collective::AllToAll, 0, 8, 1 << 20) };
         assert_eq!(of("star", &blocks), 7 * eager + control(8) + 8 * 8 * (4 << 20));
     }

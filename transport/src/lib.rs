@@ -2,7 +2,7 @@
 //!
 //! There is one verb, the **put**: a one-sided write into a peer's registered [`Region`] that carries a
 //! 32-bit immediate. [`Event::Arrived`] is the only notification at the target. Targets do not poll the last byte, and rely neither
-//! on counters nor on the order of writes, because providers differ in what they guarantee of these.
+//! on counters nor on the order of writes, because providers differ in their guarantees for these.
 //!
 //! Every transport implements [`Transport`], and one conformance suite (`tests/conformance/`) tests them all:
 //!
@@ -155,7 +155,7 @@ pub unsafe trait Transport: Send {
     fn activity(&self) -> Arc<Activity>;
 }
 
-/// Returns true if what a caller of [`Transport::park`] waits for has come, in memory of peers that it has mapped.
+/// Returns true if the mapped memory of peers shows that the wait of a caller of [`Transport::park`] is over.
 pub type Ready<'r> = &'r mut dyn FnMut() -> bool;
 
 /// The answer to a request to [map](Transport::map) a peer's memory.
@@ -197,7 +197,7 @@ pub struct Limits {
     /// True if puts larger than `max_inject` must read from a registered region (libfabric's `FI_MR_LOCAL`).
     pub local_registration: bool,
     /// True if registering costs next to nothing (an entry in a table; no page is pinned), so that it may be done per call. Where
-    /// it costs more, only what was registered beforehand can be written to.
+    /// it costs more, only memory that was registered beforehand can be written to.
     pub cheap_registration: bool,
     /// True if bytes go through the kernel's sockets: a put takes system calls, and bytes that a socket does not accept wait in a
     /// queue of the provider until this endpoint polls.

@@ -70,8 +70,8 @@ impl Memory {
     /// all pages of this part are there afterwards: those that were missing are zeros.
     ///
     /// Its mapping lasts as long as this memory, and the descriptor is not kept. Once it is [registered](crate::Transport::register)
-    /// with a transport that [maps](crate::Limits::maps), peers of this host read it in place. They do not write to it: what they put
-    /// there, this process copies.
+    /// with a transport that [maps](crate::Limits::maps), peers of this host read it in place. They do not write to it: this process
+    /// copies the bytes that they put there.
     ///
     /// ```
     /// # use std::os::fd::OwnedFd;
@@ -194,7 +194,7 @@ impl RemoteRegion {
         [self.base, self.key, self.len | if self.mappable { Self::MAPPABLE } else { 0 }]
     }
 
-    /// The region of these [words](Self::words). Any words make one: what it says is a peer's claim until a put is judged.
+    /// The region of these [words](Self::words). Any words make one: it is a peer's claim, which each put checks.
     #[must_use]
     pub fn from_words([base, key, len]: [u64; 3]) -> Self {
         Self { base, key, len: len & !Self::MAPPABLE, mappable: len & Self::MAPPABLE != 0 }

@@ -213,7 +213,7 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
         Ok(())
     }
 
-    /// Overwrites what was received, so that it does not pass for what follows.
+    /// Overwrites the received data, so that it does not pass for the next.
     fn spoil(&mut self) {
         self.into.iter_mut().for_each(|into| into.fill(T::SPOILT));
     }

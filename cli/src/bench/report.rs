@@ -364,7 +364,7 @@ impl Report {
         record
     }
 
-    /// A record of a collective: its case, and what was measured.
+    /// A record of a collective: its case, and the measured figures.
     fn of_case(&self, case: &Case, measured: Value) -> Value {
         let registered = self.now.as_ref().map(|(bench, ..)| bench.registered);
         let what = json!({
@@ -376,7 +376,7 @@ impl Report {
         merged(merged(self.of_all(case.bytes, case.iterations), what), measured)
     }
 
-    /// A record of messages or puts: what they were, and what was measured.
+    /// A record of messages or puts: their kind, and the measured figures.
     fn of_flow(&self, what: Value, flow: &super::rows::Flow) -> Value {
         let [min, p50, p99] = flow.latency_us;
         let (one_way, both_ways) = (flow.one_way, flow.both_ways);

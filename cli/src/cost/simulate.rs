@@ -311,7 +311,7 @@ impl Watch {
         Some(format!("unisono simulate: {all} schedules of {ranks} are simulated; {done} are done"))
     }
 
-    /// Removes the bar, before results are printed; what follows has a new one.
+    /// Removes the bar, before results are printed; the next prediction has a new one.
     fn hide(&mut self) {
         self.bar.end();
         self.bar = Self::bar();

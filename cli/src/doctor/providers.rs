@@ -136,7 +136,7 @@ impl Way {
                 next.push(candidate.clone());
             }
         }
-        // The survey begins with what the request means.
+        // The survey begins with the providers that the request means.
         let why = || survey.first().map_or_else(|| "there is none".into(), refusal);
         let taken = if next.is_empty() { Err(why()) } else { Ok(next.remove(0)) };
         (Self { request, asked, taken, next }, survey)

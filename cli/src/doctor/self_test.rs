@@ -9,7 +9,7 @@ use super::{
     shared::SHM,
 };
 
-/// A request, and the result of the trial of what it takes.
+/// A request, and the result of the trial of the provider that it takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Trial {
     /// What is asked for.

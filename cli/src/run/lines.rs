@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written of these pieces; of the ends of those for which this is true, the line is shown as far as it goes.
+    /// The output for these pieces. After the pieces for which `shows` is true, the line is shown as far as it goes.
     fn all(pieces: &[&[u8]], shows: impl Fn(usize) -> bool) -> Vec<u8> {
         let (mut lines, mut open, mut out) = (Lines::new(0, b"[3] "), None, Vec::new());
         for (index, piece) in pieces.iter().enumerate() {

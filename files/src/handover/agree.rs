@@ -99,7 +99,7 @@ impl Ranks<'_> {
         outcome.map_err(|trouble| self.error(self.root, trouble))
     }
 
-    /// Aborts the group, because the bytes that arrived are not what this crate sends.
+    /// Aborts the group, because this crate never sends the bytes that arrived.
     fn broken(&self, what: &dyn fmt::Display) -> Error {
         let root = self.group.members()[self.root];
         self.group.abort(&format!("the description of the file of rank {root} is invalid: {what}")).into()

@@ -108,7 +108,7 @@ fn blocks(job: &Job<'_>) -> Box<dyn Schedule> {
 }
 
 /// Before each exchange of an all_gather an even rank has the blocks of a run, which begins some ranks before it; the run of an odd rank is
-/// the same mirrored. The run grows on one side and then on the other, by the run of the nearest rank that has what is missing.
+/// the same mirrored. The run grows on one side and then on the other, by the run of the nearest rank that has the missing blocks.
 struct Butterfly {
     rank: Rank,
     ranks: usize,

@@ -1,5 +1,5 @@
 //! Halving and doubling: in each hop of the first phase, pairs or cycles of ranks exchange sums of about half of the blocks that are left,
-//! until each rank has its own; in the second they exchange what is complete, the other way round. An algorithm says which ranks
+//! until each rank has its own; in the second they exchange complete blocks, in the opposite order. An algorithm says which ranks
 //! exchange which blocks ([`Exchanges`]); messages and steps follow in the same way for all.
 //!
 //! In place, a completely reduced block comes from a rank that has reduced this rank's contribution, so that the elements that it

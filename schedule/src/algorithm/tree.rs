@@ -135,7 +135,7 @@ impl TwoTrees {
         partition::piece(self.count, self.rounds, round, HALVES, seat.half)
     }
 
-    /// Gathers what the children have of a half and sends it up; of two children, only the first one's.
+    /// Gathers the children's contributions to a half and sends the result up; of two children, only the first one's.
     fn up(&self, round: usize, seat: &Seat, steps: &mut Steps) {
         let range = self.range(round, seat);
         let mine = Span::input(range.start, range.len());
@@ -159,7 +159,7 @@ impl TwoTrees {
         }
     }
 
-    /// Gathers what the second child has, if there is one.
+    /// Gathers the second child's contribution, if there is one, and sends the result up.
     fn rest_up(&self, round: usize, seat: &Seat, steps: &mut Steps) {
         let ([Some(first), Some(second)], Some(parent)) = (seat.children, seat.parent) else { return };
         let len = self.range(round, seat).len();

@@ -19,7 +19,7 @@ pub enum Policy {
     StarveRank(Rank),
     /// This lane, on all ranks, continues only when nothing else is possible.
     StarveLane(usize),
-    /// At random, but no lane of this rank takes more than `after` steps. The others need not end then; what they do must be right.
+    /// At random, but no lane of this rank takes more than `after` steps. The others need not end then, but must do nothing wrong.
     Death {
         /// The rank.
         rank: Rank,

@@ -521,8 +521,8 @@ impl<'a> Checker<'a> {
         Err(self.violation(first / self.width, first % self.width, fault))
     }
 
-    /// A lane's next step. If others may not write into this rank's output, the engine takes what is awaited from a slot. What is
-    /// forwarded leaves from that slot before it is copied, so that the slot is held until the next rank has room.
+    /// A lane's next step. If others may not write into this rank's output, the engine takes the awaited elements from a slot. What
+    /// is forwarded leaves from that slot before it is copied, so that the slot is held until the next rank has room.
     fn next(&mut self, rank: Rank, lane: usize) -> Option<Step> {
         let exposed = self.setup.writable(rank);
         let laid_aside = self.lane(rank, lane).before.pop();

@@ -16,7 +16,7 @@ pub(super) struct Lane {
     pub(super) listed: bool,
     pub(super) ended: bool,
     pub(super) steps: usize,
-    /// The number of its puts that, as far as it knows, have not left.
+    /// The number of its puts of which it does not know that they have left.
     pub(super) unsent: usize,
     /// The length of the longest chain of messages that ends here.
     pub(super) chain: usize,

@@ -1,4 +1,4 @@
-//! The model of hosts against what was measured between network namespaces, and against what ports must come to.
+//! The model of hosts against measurements between network namespaces, and against the times that follow from ports.
 
 use crate::{
     Collective, Job,

@@ -11,9 +11,9 @@
 //! than all of a put over shared memory. So while such a fabric brings nothing, it is polled every fourth time.
 //!
 //! **Sleep.** One sleep waits for all: shared memory says to its peers that it sleeps, looks whether something came before, and lends
-//! its descriptor to the fabric's sleep, which ends with that, with the fabric's events or with its waker. No event is lost: what a
-//! peer of this host writes after the look makes the descriptor readable until the sleep's end has read it; what came by the fabric,
-//! or by its waker, ends the fabric's sleep as it would without shared memory; and nothing is read in between.
+//! its descriptor to the fabric's sleep, which ends with that, with the fabric's events or with its waker. No event is lost: a write
+//! of a peer of this host after the look makes the descriptor readable until the sleep's end has read it; an event of the fabric, or
+//! of its waker, ends the fabric's sleep as it would without shared memory; and nothing is read in between.
 //!
 //! ```
 //! use unisono_transport::{Error, Transport, inproc::Hub, mux::Mux, shm};

@@ -116,7 +116,7 @@ struct Flow {
 
 const WINDOW: usize = 60_000;
 
-/// Memory of whatever kind.
+/// Memory of any kind.
 fn region(mux: &mut Mux, len: usize, random: &mut Random) -> Region {
     match random.below(3) {
         0 => mux.register(Memory::map(len, false).unwrap()).unwrap(),
@@ -287,7 +287,7 @@ fn without_shared_memory_the_fabric_serves_both_directions() {
     assert!(began.elapsed() < PATIENCE);
 }
 
-/// The error that a poll ends with, and what was reported before.
+/// The error with which a poll ends, and the events that were reported before.
 fn fails(mux: &mut Mux) -> (Vec<Event>, Error) {
     let (began, mut events) = (Instant::now(), Vec::new());
     loop {

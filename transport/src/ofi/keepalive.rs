@@ -1,9 +1,9 @@
 //! Keeps idle TCP connections of an endpoint alive: firewalls and NAT silently forget those that are idle for some minutes. libfabric
 //! does not keep them alive, and has no option for it (prov/tcp/src/xnet_ep.c, `xnet_setup_socket`; ofi_rxm is over the same sockets).
 //!
-//! The system sends the probes, whatever the process does meanwhile, and none while there is traffic. libfabric does not show its
-//! sockets, so a thread looks for them among the process's descriptors: a socket belongs to this endpoint if its own address is where the
-//! endpoint listens, or if its peer's address is where another rank listens.
+//! The system sends the probes even if the process is busy, and none while there is traffic. libfabric does not show its sockets, so a
+//! thread looks for them among the process's descriptors: a socket belongs to this endpoint if its own address is where the endpoint
+//! listens, or if its peer's address is where another rank listens.
 #![allow(unsafe_code)]
 
 use std::{

@@ -169,11 +169,10 @@ pub(super) fn facts(name: &str) -> Provider {
 
 /// The facts about this provider with a device of this vendor and this version of libfabric.
 ///
-/// When a connection ends, `ofi_rxm` frees it and then reads what had arrived through it, and posts the receive buffer
-/// of each such write to what is freed: SIGSEGV (prov/rxm/src/rxm_conn.c, `rxm_close_conn`, in all versions up to 2.6.0;
-/// fixed after it by 697688386). The drivers of NICs drop what has arrived together with the queue pair
-/// (`mlx5_destroy_qp` in rdma-core's providers/mlx5), soft-RoCE's does not. Draining avoids it for an endpoint's own
-/// end; at a peer's end it may still happen
+/// When a connection ends, `ofi_rxm` frees it and then reads what had arrived through it, and posts the receive buffer of each such
+/// write to freed memory: SIGSEGV (prov/rxm/src/rxm_conn.c, `rxm_close_conn`, in all versions up to 2.6.0; fixed after it by
+/// 697688386). The drivers of NICs drop what has arrived together with the queue pair (`mlx5_destroy_qp` in rdma-core's
+/// providers/mlx5), soft-RoCE's does not. Draining avoids it for an endpoint's own end; at a peer's end it may still happen
 /// (docs/decisions/046-soft-roce-drain.md).
 ///
 /// `efa` reaches peers of this host through an endpoint of libfabric's `shm` (prov/efa/src/efa_shm.c). There a first put asks the

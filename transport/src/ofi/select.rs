@@ -249,8 +249,8 @@ fn general() -> Option<IpAddr> {
     routed_from(Ipv4Addr::new(203, 0, 113, 1).into())
 }
 
-/// Everything that libfabric offers here, and whether it would be chosen under these options: first what
-/// [`super::Ofi::open`] would try, in its order, then all else.
+/// Everything that libfabric offers here, and whether it would be chosen under these options: first the candidates that
+/// [`super::Ofi::open`] would try, in its order, then the others.
 ///
 /// # Errors
 /// If `fi_getinfo` fails otherwise than by finding nothing.

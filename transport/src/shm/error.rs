@@ -1,13 +1,13 @@
-//! Why something stops: a peer fails (it writes what no endpoint writes, or it ends), or this endpoint fails.
+//! Why something stops: a peer fails (it breaks the protocol, or it ends), or this endpoint fails.
 
 use crate::{Error, Peer, local::Failure};
 
-/// `EPROTO`, for what no endpoint writes.
+/// `EPROTO`, for writes that break the protocol.
 const NONSENSE: i64 = 71;
 /// `ECONNRESET`, for a peer that has ended without closing its endpoint.
 const DIED: i64 = 104;
 
-/// What a peer wrote is not what an endpoint writes.
+/// A peer has broken the protocol: no endpoint writes this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nonsense(pub(super) &'static str);
 

@@ -30,7 +30,7 @@ pub(super) struct Incoming {
     reader: Option<Reader>,
     /// True until it has this endpoint's board, on which it sees that this endpoint sleeps.
     unwelcomed: bool,
-    /// The regions whose memory it wants and was not given yet: their keys, an address in each, and what for.
+    /// The regions whose memory it wants and was not given yet: their keys, an address in each, and the purpose.
     wanted: Vec<(u64, u64, Purpose)>,
     /// True if it has closed its endpoint.
     closed: bool,

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{Error, Memory, Region, Registration, RemoteRegion, file::ReadOnly, fork::Process, local::Span};
 
-/// Memory of fewer bytes is not shared: what is put there fits a few records.
+/// Memory of fewer bytes is not shared: puts to it fit a few records.
 const SHARED_FROM: usize = 16 << 10;
 
 /// Memory that was allocated here.

@@ -25,7 +25,7 @@
 //! n ranks that all talk to one another, each rank makes (n - 1) × 260 KiB of it. An endpoint has 4 KiB besides. Descriptors: two
 //! for each peer that it talks to in both directions, one for each of at most 256 memories of 16 KiB or more that were allocated or
 //! lie in memfds, and five others. Nothing of it lies in /dev/shm or another directory. A forked child shares allocated memory with
-//! its parent. Where the system keeps strict account of memory (vm.overcommit_memory=2), peers do not map what is allocated
+//! its parent. Where the system keeps strict account of memory (vm.overcommit_memory=2), peers do not map allocated memory
 //! (`segment.rs`): it is like registered memory. Memory that peers map has the huge pages that were asked for only where
 //! /sys/kernel/mm/transparent_hugepage/shmem_enabled is `advise`, `within_size` or `always`; the default is `never`.
 //!
@@ -112,7 +112,7 @@ const ALL: usize = ring::SEGMENT / 64;
 const LOOK_IDLE: [u32; 2] = [16, 256];
 /// It also looks once in this many of all polls.
 const LOOK: u32 = 256;
-/// The number of looks at the sockets for what a peer that has failed has left.
+/// The number of looks at the sockets for messages that a failed peer has left.
 const LOOKS: usize = 16;
 /// The longest sleep while a peer is too busy to be connected to.
 const NAP: Duration = Duration::from_millis(1);
@@ -352,7 +352,7 @@ impl Endpoint {
         }
     }
 
-    /// Writes what waited for room.
+    /// Writes the bytes that waited for room.
     fn pump(&mut self) -> Result<(), Error> {
         for peer in 0..self.peers.len() {
             let Some(outgoing) = &mut self.peers[peer].outgoing else { continue };

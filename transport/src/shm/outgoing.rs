@@ -265,7 +265,7 @@ impl Outgoing {
         }
     }
 
-    /// Writes as much of what waits as there is room for. True if there was room for some.
+    /// Writes as many of the waiting bytes as there is room for. True if there was room for some.
     pub(super) fn pump(&mut self, sent: &mut Vec<u64>) -> Result<bool, Stop> {
         let mut any = false;
         while let Some(first) = self.pending.front() {

@@ -196,7 +196,7 @@ impl Reader {
         Self { segment, head: 0, published: 0, tail: 0, number: 0, woken: 0 }
     }
 
-    /// Puts into the ring what its writer never writes.
+    /// Puts nonsense into the ring, which its writer never does.
     #[cfg(test)]
     pub(super) fn corrupt(&self) {
         word(&self.segment, TAIL).store(u64::MAX - 63, Ordering::Release);
@@ -261,7 +261,7 @@ impl Reader {
         self.head - self.published
     }
 
-    /// Gives the room of what was read back. True if the writer sleeps until then, and must be woken.
+    /// Gives back the room of the records that were read. True if the writer sleeps until then, and must be woken.
     pub(super) fn give_back(&mut self) -> bool {
         if self.published == self.head {
             return false;

@@ -1,12 +1,12 @@
 //! Memory that processes share: sealed memfds and their mappings. A memfd has no name in any file system and ends with its last
 //! descriptor and mapping, so nothing is left when a process is killed.
 //!
-//! A peer can change what is mapped at any time. It is therefore accessed by atomics and by copies between raw pointers only; no
+//! A peer can change mapped memory at any time. It is therefore accessed by atomics and by copies between raw pointers only; no
 //! reference to its bytes is made.
 //!
 //! An access never raises SIGBUS. A mapped memfd is sealed against shrinking. The system charges a page when it is first touched
 //! (`shmem_acct_blocks` in mm/shmem.c), which it refuses only where it keeps strict account of memory (vm.overcommit_memory=2). So
-//! what every endpoint needs has all its pages from the beginning, and regions are not shared there.
+//! the memory that every endpoint needs has all its pages from the beginning, and regions are not shared there.
 #![allow(unsafe_code)]
 
 use std::{

@@ -1,8 +1,8 @@
 //! Unix sockets between endpoints: the door where one is reached, connections, packets, and descriptors that go with them.
 //!
 //! A door is a datagram socket with an abstract name, which all users of the host can read and send to. The system itself looks at what
-//! is sent there (a socket filter, socket(7)): what does not begin with the endpoint's token is dropped where it is sent, with its
-//! descriptors. It takes no room in the queue, no descriptor and no time of the endpoint, which does not even wake.
+//! is sent there (a socket filter, socket(7)): a packet that does not begin with the endpoint's token is dropped where it is sent, with
+//! its descriptors. It takes no room in the queue, no descriptor and no time of the endpoint, which does not even wake.
 //!
 //! A writer sends one end of a pair of sockets to the door, and the reader answers on it. All that the reader sends begins with its proof,
 //! and the same filter at the writer's end drops the rest: after an endpoint has ended, a stranger may take the name of its door.
@@ -309,7 +309,7 @@ fn receive(socket: BorrowedFd<'_>, token: &Token) -> Result<Received, Nonsense> 
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    // The first call after the other end was closed with something unread says so once, whatever is still to be received.
+    // The first call after the other end was closed with something unread says so once, even if something is still to be received.
     let mut resets = 0;
     let received = loop {
         match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {

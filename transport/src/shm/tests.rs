@@ -1,4 +1,4 @@
-//! An endpoint whose peers do what none does: hand over what is no ring, write what is no record, end; and strangers.
+//! An endpoint whose peers break the protocol: they hand over no ring, write no valid record, or end; and strangers.
 
 mod keys;
 
@@ -393,7 +393,7 @@ fn what_is_only_read_is_mapped_for_reading() {
         }
         let straight = here.peers[0].outgoing.as_ref().unwrap().writes_straight_to(&region);
         assert_eq!(straight, owned);
-        // A peer cannot map what is shown for writing, though it has the descriptor.
+        // A peer cannot map shown memory for writing, although it has the descriptor.
         let (link, _ring) = greeted(&there, &here.place);
         let want = Message::Want { key: region.key, address: 0, purpose: Purpose::Write };
         assert_eq!(link.send(&want, None), socket::Posted::Yes);

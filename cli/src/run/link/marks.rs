@@ -158,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// Words are taken out wherever the pieces are cut, and all else comes through, also what begins like a word.
+        /// Words are taken out however the pieces are cut, and all other bytes come through, even if they begin like a word.
         #[test]
         fn words_are_taken_out_and_all_else_is_kept(
             parts in prop::collection::vec(

@@ -20,7 +20,7 @@ pub(crate) fn reduce(job: &Job<'_>, family: Family) -> Box<dyn Schedule> {
 struct Reduce(Vector);
 
 impl Pattern for Reduce {
-    /// A turn for each child, or one to send what a rank without children has.
+    /// A turn for each child; a rank without children has one, to send its contribution.
     fn shape(&self) -> Shape {
         self.0.shape(self.0.family.children.len().max(1))
     }

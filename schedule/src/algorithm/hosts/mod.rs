@@ -1,5 +1,5 @@
-//! Two levels: the ranks of a host first do what they can among themselves, so that fewer bytes go between hosts. The stages are
-//! other algorithms ([`compose`](super::compose)).
+//! Two levels: ranks of a host do among themselves what they can, so that fewer bytes go between hosts. The stages are other
+//! algorithms ([`compose`](super::compose)).
 //!
 //! `leader` is for small messages: the ranks of a host reduce to the first of them, the leaders do the collective among
 //! themselves, and hand the result to their hosts. `lanes` is for large ones: the ranks of a host reduce a piece of the vector each, do

@@ -2,8 +2,8 @@
 //!
 //! A place of a host is in a **class**: its number modulo the number of classes. The first rank of a class, its carrier, sends and gets
 //! the blocks of all ranks of its class between hosts; with equal hosts each class has one rank. A leader is the carrier of the only
-//! class. If blocks are ordered by class, then by host, then by place, what a stage moves is consecutive. Where that is not the order
-//! of ranks, blocks are copied to that order, or from it.
+//! class. If blocks are ordered by class, then by host, then by place, a stage moves consecutive blocks. Where that is not the order of
+//! ranks, blocks are copied to that order, or from it.
 
 mod shown;
 

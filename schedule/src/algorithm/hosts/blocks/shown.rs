@@ -2,8 +2,8 @@
 //! message would carry inside a host are read in place, in the order in which they are needed. Messages between hosts are the same in
 //! both forms, so that each host decides for itself.
 //!
-//! Scratch belongs to the engine, so that others can read it whatever memory the caller has. A rank copies to it the blocks that others
-//! read.
+//! Scratch belongs to the engine, so that others can read it even if they cannot read the caller's memory. A rank copies to it the
+//! blocks that others read.
 
 use std::sync::Arc;
 
@@ -215,7 +215,7 @@ impl Blocks {
         Some(Part::Steps(Box::new(steps.0.into_iter().chain(reduced))))
     }
 
-    /// The carriers of this host put together what its ranks have for each host.
+    /// The carriers of this host put together the blocks that its ranks have for each host.
     fn pack(&self) -> Option<Part> {
         let mut steps = Steps::default();
         self.show_input(true, &mut steps);
@@ -234,7 +234,7 @@ impl Blocks {
         steps.part()
     }
 
-    /// The ranks of this host get what has come for them.
+    /// The ranks of this host get the blocks that have come for them.
     fn unpack(&self) -> Option<Part> {
         let ([came, _, sorted], mut steps) = (self.places(), Steps::default());
         if self.index == 0 && self.count > 0 {
