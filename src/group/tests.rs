@@ -65,10 +65,10 @@ impl ProcessGroup {
     }
 }
 
-/// An operation, and its result for all ranks' numbers.
+/// A reduction, and its result for the numbers of all ranks.
 type Oracle = (ReduceOp, fn(&[i32]) -> i32);
 
-/// Bounds so low that tests reach them.
+/// Limits that are low enough for tests to reach them.
 const BOUNDS: Bounds = Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6, listed: 3 };
 
 /// Runs `each` on every rank's group, in threads.
@@ -106,7 +106,7 @@ fn world_over<R: Send>(
     results.into_iter().map(|result| result.into_inner().unwrap().unwrap()).collect()
 }
 
-/// The same without results. It is not generic, because every test has its own closure, and threads are much to compile.
+/// The same without results. It is not generic, because every test has a different closure, and this code takes long to compile.
 fn in_threads(
     ranks: usize,
     open: &dyn Fn() -> Box<dyn Transport>,
@@ -313,7 +313,7 @@ fn a_mismatch_has_the_same_words_on_every_rank() {
                 let Err(Error::Failed(failure @ Failure::Mismatch { op: 1, .. })) = result else {
                     panic!("rank {}: {result:?}", group.rank());
                 };
-                // And so does every later call.
+                // Every later call fails in the same way.
                 assert!(matches!(group.barrier(), Err(Error::Failed(again)) if again == failure));
                 failure.to_string()
             },
@@ -378,7 +378,7 @@ fn an_abort_ends_a_call_of_another_thread() {
         |group| {
             group.barrier().unwrap();
             if group.rank() == 1 {
-                // Comes only once the other rank has given up.
+                // This rank calls only after the other rank has given up.
                 std::thread::sleep(Duration::from_millis(400));
                 assert!(group.barrier().is_err());
                 return;
@@ -405,7 +405,7 @@ fn a_late_message_for_a_rank_that_has_gone_on_is_noticed() {
         |group| {
             let late = group.rank() == 3;
             if late {
-                // The one it takes for the root has ended this call by then, and waits in the next for others.
+                // By then the root that this rank names has ended the call, and waits for others in the next one.
                 std::thread::sleep(Duration::from_millis(100));
             }
             let group = group.with_algorithms("reduce:direct;barrier:dissemination").unwrap();
@@ -425,7 +425,7 @@ fn different_roots_are_noticed_when_the_ranks_part() {
         2,
         |_| {},
         |group| {
-            // Both only send; the next call, or leaving, finds the message that nobody took.
+            // Both only send. The next call, or leaving, finds the message that no rank took.
             let root = group.rank();
             group.broadcast(&mut [root as u8; 10], root).and_then(|()| group.leave()).unwrap_err().to_string()
         },

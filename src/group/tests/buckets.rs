@@ -26,7 +26,7 @@ fn tensors_are_reduced_together() {
     for ranks in [1, 2, 3] {
         world(ranks, small, |group| {
             let rank = group.rank();
-            // Of two types in turn, of all lengths; one turned over.
+            // Tensors of two types in turn, of all lengths; one more is transposed.
             let lengths: Vec<usize> = (0..40).chain([30_000]).collect();
             let mut floating: Vec<Vec<f32>> =
                 lengths.iter().enumerate().map(|(which, &len)| floats(rank, which, len)).collect();
@@ -47,7 +47,7 @@ fn tensors_are_reduced_together() {
             let sum: i16 = (1..=ranks as i16).sum();
             assert!(whole.iter().flatten().all(|&it| it == sum));
             assert_eq!(turned, sums(ranks, 77, 12));
-            // Far fewer operations than tensors.
+            // There are far fewer operations than tensors.
             assert!(group.usage().operations < 8, "{}", group.usage().operations);
             group.all_reduce_coalesced(&mut [], ReduceOp::Sum).unwrap();
             let mut scaled = [2.0_f64, 4.0];
@@ -117,7 +117,7 @@ proptest! {
     }
 }
 
-/// On a transport whose puts read registered memory only.
+/// The transport's puts read registered memory only.
 #[test]
 fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
     let fabric = sim::Fabric::new(sim::Config::default());
@@ -137,8 +137,8 @@ fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
     );
 }
 
-/// Many tensors that are large together are reduced by a ring if two_shot, which needs one piece of memory, would be chosen; unless
-/// the caller selects another algorithm, or a ring cannot do it.
+/// If two_shot would be chosen for many tensors that are large together, a ring reduces them, because two_shot needs one piece of memory;
+/// unless the caller selects another algorithm, or a ring cannot reduce them.
 #[test]
 fn large_tensors_go_round_a_ring() {
     for ranks in 2..5 {
@@ -176,7 +176,7 @@ fn tensors_are_reduced_together_while_others_are() {
     for ranks in [1, 3] {
         world(ranks, small, |group| {
             let twin = group.new_group(&(0..ranks).collect::<Vec<_>>()).unwrap().unwrap();
-            // Of two types, each reduced as one.
+            // There are tensors of two types, and those of each type are reduced as one.
             let lengths = [3, 0, 200_000, 7, 150_000, 1];
             let mut tensors = Vec::new();
             for (which, len) in lengths.into_iter().enumerate() {
@@ -203,7 +203,7 @@ fn tensors_are_reduced_together_while_others_are() {
             for op in ReduceOp::PLAIN.into_iter().chain([ReduceOp::PreMulSum(0.5)]) {
                 let before = group.usage().operations;
                 group.all_reduce_coalesced(&mut [], op).unwrap();
-                // What ranks compare where there are others.
+                // If there are other ranks, one operation compares the lists.
                 assert_eq!(group.usage().operations - before, u64::from(ranks > 1));
                 let nothing = group.begin().all_reduce_coalesced(Vec::new(), op).unwrap();
                 assert!(ranks > 1 || nothing.is_done());
@@ -240,7 +240,7 @@ fn gradients_are_summed_in_buckets() {
             let mut buckets = GradientBuckets::new(&group, &lengths, ReduceOp::Sum, bucket_bytes).unwrap();
             for round in 0..5 {
                 for index in 0..lengths.len() {
-                    // Steps that have no divisor in common with 9: a different order on every rank and in every round.
+                    // The steps have no divisor in common with 9, so the order differs on every rank and in every round.
                     let step = [1, 2, 4, 5, 7, 8][(rank + round) % 6];
                     let parameter = (index * step + rank) % lengths.len();
                     let len = buckets.len_of(parameter);
@@ -279,7 +279,7 @@ fn invalid_gradients_are_refused() {
     });
 }
 
-/// The sum would be infinite, so the average is that of the divided gradients.
+/// The sum would be infinite, so the ranks sum gradients that are already divided.
 #[test]
 fn averages_of_large_gradients_of_16_bits_are_finite() {
     for reduction in [Reduction::Fastest, Reduction::Reproducible] {

@@ -6,7 +6,7 @@ use super::{messages::worlds, *};
 use crate::Source;
 use crate::random::Random;
 
-/// Sums the members' ranks in the world, as bits: that shows who took part.
+/// Sums the members' ranks in the world, as bits: the sum shows which ranks took part.
 fn sum(group: &ProcessGroup) -> u64 {
     let mut data = [1_u64 << group.members()[group.rank()]; 3];
     group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
@@ -19,10 +19,10 @@ fn bits(ranks: &[Rank]) -> u64 {
 
 #[test]
 fn members_make_a_group_without_the_others() {
-    // Up to 16 send to the first one.
+    // Up to 16 members send to the first one.
     for members in [1, 2, 3, 8, 17, 35] {
         world(members + 1, small, |group| {
-            // The highest rank first.
+            // The highest rank comes first.
             let ranks: Vec<Rank> = (0..members).map(|it| members - it).collect();
             if !ranks.contains(&group.rank()) {
                 return;
@@ -31,7 +31,7 @@ fn members_make_a_group_without_the_others() {
             assert_eq!((&part.members()[..], part.name()), (&ranks[..], "world/tag 7"));
             assert_eq!((part.rank(), part.size()), (members - group.rank(), members));
             assert_eq!((sum(&part), group.usage().operations), (bits(&ranks), 0));
-            // Of a group's group, whose ranks have other numbers.
+            // This makes a group of a group, whose ranks have other numbers.
             let half: Vec<Rank> = (0..members).step_by(2).collect();
             if half.contains(&part.rank()) {
                 let wanted: Vec<Rank> = half.iter().map(|&it| members - it).collect();
@@ -42,14 +42,14 @@ fn members_make_a_group_without_the_others() {
     }
 }
 
-/// More than there may be at a time.
+/// The test makes more groups than may exist at a time.
 #[test]
 fn groups_are_made_one_after_the_other_and_end_in_any_order() {
     let seed = 35;
     world(3, small, |group| {
-        // The same on all ranks, so that they make the same groups.
+        // This seed is the same on all ranks, so that they make the same groups.
         let mut random = Random(seed);
-        // Not the same: each rank ends its groups when it likes.
+        // This seed differs, so that each rank ends its groups at other times.
         let mut own = Random(seed + 1 + group.rank() as u64);
         let mut held: Vec<ProcessGroup> = Vec::new();
         for number in 0..1500 {
@@ -75,11 +75,11 @@ fn groups_are_made_one_after_the_other_and_end_in_any_order() {
 #[test]
 fn threads_make_groups_of_the_same_ranks_at_once() {
     world(3, small, |group| {
-        // Most ids are taken, so that many look for the same ones.
+        // Most ids are taken, so the threads often try the same ids.
         let _taken: Vec<_> = (0..220).map(|tag| group.create_group(&[0, 1, 2], tag).unwrap()).collect();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // Tags that only differ in one half.
+            // The tags differ only in one half.
             let tags = (1..5_u64).flat_map(|it| [it, it << 32]);
             let threads: Vec<_> = tags
                 .map(|tag| {
@@ -94,7 +94,7 @@ fn threads_make_groups_of_the_same_ranks_at_once() {
                     })
                 })
                 .collect();
-            // Another one is in calls of the parent meanwhile, with messages of the same tags.
+            // Meanwhile another thread calls the parent, with messages of the same tags.
             scope.spawn(|| {
                 let mut all = [0_u8];
                 while all[0] == 0 {
@@ -150,7 +150,7 @@ fn members_with_other_lists_are_told() {
             }
         });
         assert!(messages.iter().all(|it| *it == messages[0]), "{messages:?}");
-        // Where each waits for another one, their lists are not compared.
+        // If each rank waits for another one, they do not compare their lists.
         let differ = "create_group(tag 3): rank 0 has the ranks 0, 1, rank 1 has the ranks 0–2";
         let wanted = match (zero, one) {
             ([0, 1], [0, 1, 2]) => differ,
@@ -215,20 +215,20 @@ fn a_member_that_does_not_come_is_named() {
         "{message}"
     );
 
-    // It waits for a member in another call.
+    // The rank waits for a member that is in another call.
     let message =
         without_3(Duration::from_secs(60), |group| group.recv(&mut [0_u8], (0, 9)).unwrap_err().to_string());
     assert!(message.starts_with("ranks wait for each other: rank 0 in create_group(with "), "{message}");
     assert!(message.contains("rank 3 in recv(u8, from 0, tag 9) for rank 0"), "{message}");
 
-    // It leaves.
+    // Rank 3 leaves.
     let message = without_3(Duration::from_secs(60), |group| group.leave().unwrap_err().to_string());
     assert!(
         message.contains("rank 3 has left, and rank 0 waits for it in create_group(with 3, tag 9)"),
         "{message}"
     );
 
-    // It fails.
+    // Rank 3 fails.
     let message = without_3(Duration::from_secs(60), |group| group.abort("it cannot").to_string());
     assert_eq!(message, "rank 3 aborted the group: it cannot");
 }

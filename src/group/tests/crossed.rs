@@ -1,9 +1,10 @@
-//! Ranks that wait for each other in different groups, calls or messages: all are told at once; a rank that may still go on is not.
+//! Ranks that wait for each other in different groups, calls or messages: all get the failure at once. A rank that may still continue gets
+//! none.
 
 use super::*;
 use crate::Source;
 
-/// The time within which all must know; on an idle machine it is two seconds.
+/// The time within which all ranks must know; on an idle machine it is two seconds.
 const SOON: Duration = Duration::from_secs(4);
 
 /// Runs this on every rank, with the world and two groups of all ranks. Returns the failure, which is soon the same on all.
@@ -55,13 +56,13 @@ fn a_group_called_beside_the_world_is_named() {
 
 #[test]
 fn different_roots_without_a_message_are_a_mismatch() {
-    // Rank 0 waits for nobody but ranks that wait for another.
+    // Rank 0 waits only for ranks that wait for another.
     let message = failure_of(4, |group, [one, _]| {
         let root = usize::from(group.rank() == 0);
         let input = if group.rank() == root { vec![1_u8; 40] } else { Vec::new() };
         one.scatter((&input, &mut [0; 10]), root)
     });
-    // The rank that sees it first tells it.
+    // The rank that sees the mismatch first reports it.
     let sides = ["rank 0 calls scatter(u8, root 1), rank ", " calls scatter(u8, root 0)"];
     assert!(sides.iter().all(|side| message.contains(side)), "{message}");
 }
@@ -92,14 +93,14 @@ fn a_slow_rank_is_not_reported() {
         let groups = [(); 2].map(|()| group.new_group(&[0, 1, 2]).unwrap().unwrap());
         let [one, other] = &groups;
         match group.rank() {
-            // Its work goes on by itself, and nobody waits for it.
+            // The operation of rank 2 progresses by itself, and no thread waits for it.
             2 => {
                 let work = one.begin().all_reduce(vec![1_u32; 10], ReduceOp::Sum).unwrap();
                 std::thread::sleep(slow);
                 sum(other).unwrap();
                 assert_eq!(work.wait().unwrap(), [3; 10]);
             }
-            // Rank 0 waits in both groups; rank 1 in one, until a thread that works calls the other.
+            // Rank 0 waits in both groups; rank 1 waits in one, until another of its threads calls the other.
             rank => std::thread::scope(|scope| {
                 scope.spawn(|| sum(one).unwrap());
                 scope.spawn(move || {

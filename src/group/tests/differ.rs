@@ -1,5 +1,5 @@
-//! Ranks whose calls differ only in the algorithm or pipeline, or in what the elements are a part of: the mismatch is found before an
-//! element is used.
+//! Ranks whose calls differ only in the algorithm or pipeline, or in the call that the operation is a part of: they find the mismatch
+//! before they use an element.
 
 use super::*;
 use crate::{
@@ -22,7 +22,7 @@ fn failure_of(act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
 
 #[test]
 fn handles_with_other_pipelines_are_a_mismatch() {
-    // Other lanes of the same messages; one lane of small slots beside several of large ones; other messages.
+    // The calls differ in the lanes of the same messages, in one lane of small slots and several of large ones, or in the messages.
     for (count, ours, theirs) in [
         (4000, (128, 1), (128, 2)),
         (4000, (256, 2), (256, 3)),
@@ -74,7 +74,7 @@ fn tensors_in_another_order_are_a_mismatch() {
             assert!(message.contains("rank 0 has tensors whose types and shapes hash to "), "{message}");
         }
     }
-    // As many elements in other shapes.
+    // The numbers of elements are the same, and the shapes differ.
     let message = failure_of(|group| {
         let shape = if group.rank() == 0 { [2, 3] } else { [3, 2] };
         let mut data = [1_i32; 6];
@@ -86,7 +86,7 @@ fn tensors_in_another_order_are_a_mismatch() {
 /// A tensor of a type and a number of elements.
 type Like = (Dtype, usize);
 
-/// The failure of two ranks that reduce these together, blocking or asynchronously.
+/// The failure of two ranks that reduce these lists, blocking and asynchronously.
 fn told_of_lists(ours: &[Like], theirs: &[Like], op: ReduceOp) -> [String; 2] {
     let tensors = |group: &ProcessGroup| -> Vec<Tensor> {
         let list = if group.rank() == 0 { ours } else { theirs };
@@ -103,7 +103,7 @@ fn told_of_lists(ours: &[Like], theirs: &[Like], op: ReduceOp) -> [String; 2] {
 
 #[test]
 fn an_additional_type_is_a_mismatch() {
-    // Each type is reduced by a separate operation: whichever is first reports the difference.
+    // Each type is reduced by a separate operation: the first operation that differs reports the difference.
     for more in [Dtype::F64, Dtype::F16] {
         for message in told_of_lists(&[(Dtype::F32, 3)], &[(Dtype::F32, 3), (more, 2)], ReduceOp::Sum) {
             let words = match more {
@@ -116,7 +116,7 @@ fn an_additional_type_is_a_mismatch() {
             );
         }
     }
-    // Nor is what is left of a list taken for a list.
+    // The rest of a longer list does not pass for a list either.
     let both = [(Dtype::F32, 3), (Dtype::F64, 2)];
     let message = failure_of(|group| {
         for list in if group.rank() == 0 { [&both[..1], &both[1..]] } else { [&both[..], &both[1..]] } {
@@ -152,7 +152,7 @@ fn an_empty_list_beside_others_is_a_mismatch() {
     }
 }
 
-/// The failure of two ranks that call this with types of these names, in memory of one length, and what both are to be called in it.
+/// The failure of two ranks that call this with types of these names, in memory of one length, and the names that it must give to both.
 fn told_of_types(collective: Option<Collective>, (ours, theirs): (&str, &str), len: usize) -> String {
     failure_of(|group| {
         let name = if group.rank() == 0 { ours } else { theirs };

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use super::*;
 use crate::{Source, Tensor, random::Random};
 
-/// The time after the last call of the last rank within which all must know. On an idle machine it is two seconds; here the threads of
-/// all ranks and of other tests share the machine.
+/// The time after the last call of the last rank within which all ranks must know. On an idle machine it is two seconds; here the threads
+/// of all ranks and of other tests share the machine.
 const SOON: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 3 });
 
 /// The default number of cases; `UNISONO_TEST_DISAGREEMENTS` sets another, and `UNISONO_TEST_SEED` the first seed.
 const CASES: u64 = 60;
 
-/// What a call does. The last ones, messages, are not ordered with the others.
+/// The kinds of calls. The last ones, messages, have no order with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     AllReduce,
@@ -77,9 +77,9 @@ struct Step {
     group: usize,
     count: usize,
     root: usize,
-    /// Of `f64`, instead of `u32`.
+    /// The elements are `f64`, instead of `u32`.
     wide: bool,
-    /// The maximum, instead of the sum.
+    /// The operation is the maximum, instead of the sum.
     max: bool,
     tag: u32,
     later: bool,
@@ -109,7 +109,7 @@ enum Change {
     Operation,
     Tag,
     Later,
-    /// Swapped with the next call.
+    /// The call is swapped with the next one.
     Order,
     More,
     Less,
@@ -151,7 +151,7 @@ fn takes_part(step: Step, rank: usize, ranks: usize) -> bool {
     !message || rank == step.root || rank == (step.root + 1) % ranks
 }
 
-/// True if a change must be an error; of other changes it is only required that all ranks agree.
+/// True if a change must be an error; for other changes all ranks only have to agree.
 fn must_be_told(change: Change, program: &[Step], (at, odd): (usize, usize), ranks: usize) -> bool {
     use Kind::*;
     match change {
@@ -180,20 +180,20 @@ fn must_be_told(change: Change, program: &[Step], (at, odd): (usize, usize), ran
     }
 }
 
-/// The data of a root or sender, whose length the other ranks learn from it.
+/// The data of a root or sender. Other ranks learn the length from it.
 type Object = (usize, usize, String);
 
 fn object(rank: usize, count: usize) -> Object {
     (rank, count, "x".repeat(count * 3))
 }
 
-/// True if it is complete and that rank's.
+/// True if the object is complete and that of this rank.
 fn is_of(got: &Object, rank: usize) -> bool {
     *got == object(rank, got.1)
 }
 
-/// Makes a call; whatever is given and comes is the rank's or a sum of ranks, and checked. How much a root gives is its own affair
-/// where the others learn that from it.
+/// Makes a call. Each rank gives its number, and this checks that it gets the number of a rank, or a sum of them. A root may give any
+/// number of elements if the others learn that number from it.
 fn make<T: Element + PartialEq + fmt::Debug>(
     group: &ProcessGroup,
     step: Step,
@@ -207,7 +207,7 @@ fn make<T: Element + PartialEq + fmt::Debug>(
     let by_rank = |it: &[T]| {
         it.chunks(count).enumerate().for_each(|(rank, it)| assert!(it.iter().all(|x| *x == of(rank))))
     };
-    // Ranks may have differently much, and learn how much.
+    // Ranks may have different numbers of elements, and learn how many.
     let by_length = |it: &[T], lengths: &[usize]| {
         let ranks = lengths.iter().enumerate().flat_map(|(rank, len)| std::iter::repeat_n(of(rank), *len));
         assert!(it.iter().copied().eq(ranks));
@@ -304,7 +304,7 @@ fn make<T: Element + PartialEq + fmt::Debug>(
             let tensors = [Tensor::from_vec(mine, &[count]).unwrap()];
             let views: Vec<_> = tensors.iter().map(Tensor::view).collect();
             let got = group.broadcast_tensors((me == root).then_some(&views[..]), root)?;
-            // What comes says what it is: types and shapes are not compared.
+            // A tensor says what it is, so types and shapes are not compared.
             let right = |got: &Tensor| match got.dtype() {
                 Dtype::U32 => got.bytes() == bytemuck::cast_slice::<u32, u8>(&vec![root as u32; got.len()]),
                 _ => got.bytes() == bytemuck::cast_slice::<f64, u8>(&vec![root as f64; got.len()]),
@@ -349,7 +349,7 @@ fn make<T: Element + PartialEq + fmt::Debug>(
     Ok(())
 }
 
-/// The result of every rank's program, and how long after the last rank had ended or failed the others knew.
+/// The result of every rank's program, and the time after which all others knew once the last rank had ended or failed.
 fn run(ranks: usize, odd: usize, programs: [&[Step]; 2]) -> (Vec<Option<String>>, Duration) {
     let patient = |config: &mut Config| {
         small(config);
@@ -359,7 +359,7 @@ fn run(ranks: usize, odd: usize, programs: [&[Step]; 2]) -> (Vec<Option<String>>
         let all: Vec<Rank> = (0..ranks).collect();
         let mut begun = Instant::now();
         let mut go = || {
-            // Others may meet already what is done otherwise, and tell it.
+            // Here the others may already meet the change, and report it.
             let others = [group.new_group(&all)?.unwrap(), group.new_group(&all)?.unwrap()];
             let groups: Vec<&ProcessGroup> = [&group].into_iter().chain(&others).collect();
             programs[usize::from(group.rank() == odd)].iter().try_for_each(|&step| {

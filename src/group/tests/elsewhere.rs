@@ -1,4 +1,4 @@
-//! Calls on a separate thread: what they return, and what becomes of those that nobody waits for.
+//! Calls on a separate thread: what they return, and what happens to those that no thread waits for.
 
 use super::{messages::worlds, *};
 
@@ -19,7 +19,7 @@ fn a_call_elsewhere_returns_what_it_returns() {
     });
 }
 
-/// The thread that waits has called before, so that it would keep its rank from being taken for blocked.
+/// The thread that waits has called the library before, so it would keep its rank from counting as blocked.
 #[test]
 fn ranks_that_wait_for_each_other_elsewhere_are_told() {
     let messages = world(2, small, |group| {
@@ -60,7 +60,7 @@ fn a_call_that_nobody_waits_for_goes_on() {
     });
 }
 
-/// The other rank leaves once this one does not wait any more: before, it would be told that it is waited for.
+/// The other rank leaves once this one no longer waits: before, it would get the failure that this one waits for it.
 #[test]
 fn a_rank_leaves_although_a_call_that_nobody_waits_for_never_ends() {
     worlds(2, |group| {

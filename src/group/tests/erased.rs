@@ -1,5 +1,5 @@
-//! The erased entry against an oracle: every collective, every type, memory in one piece, in several and in place, blocks of equal
-//! and of known lengths.
+//! The erased entry against an oracle: every collective, every type, memory in one piece, in several pieces and in place, blocks of equal
+//! lengths and of given lengths.
 
 use std::ops::Range;
 
@@ -17,9 +17,9 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
     OnePiece,
-    /// A piece for each block.
+    /// There is a piece for each block.
     Blocks,
-    /// Pieces of odd lengths, in a coalesced call.
+    /// There are pieces of odd lengths, in a coalesced call.
     Ragged,
     /// Input and output are the same memory, in one piece.
     InPlace,
@@ -56,12 +56,12 @@ pub(super) fn encode(dtype: Dtype, numbers: &[i64]) -> Vec<u8> {
     numbers.iter().flat_map(one).collect()
 }
 
-/// An element that one rank has for another.
+/// An element of the block that one rank has for another.
 fn element(seed: usize, from: usize, to: usize, at: usize) -> i64 {
     ((seed + from * 5 + to * 3 + at * 7) % 11) as i64
 }
 
-/// A case: a collective, its blocks, and how it lies.
+/// A case: a collective, its blocks, and how its memory lies.
 struct Case<'g> {
     group: &'g ProcessGroup,
     collective: Collective,
@@ -86,7 +86,7 @@ impl Case<'_> {
         }
     }
 
-    /// The length of a rank's block, where it has one for all.
+    /// The length of a rank's block, if the rank has one block for all.
     fn own(&self, rank: usize) -> usize {
         self.length(rank, rank)
     }
@@ -95,7 +95,7 @@ impl Case<'_> {
         (0..len).map(|at| element(self.seed, from, to, at)).collect()
     }
 
-    /// What a rank gives, block by block.
+    /// The blocks that a rank gives.
     fn gives(&self, rank: usize) -> Vec<Vec<i64>> {
         let ranks = 0..self.group.size();
         match self.collective {
@@ -120,7 +120,7 @@ impl Case<'_> {
         (0..all[0].len()).map(sum).collect()
     }
 
-    /// What this rank gets, block by block; none if it gets nothing.
+    /// The blocks that this rank gets; empty if it gets none.
     fn gets(&self) -> Vec<Vec<i64>> {
         let (rank, at_root, ranks) =
             (self.group.rank(), self.group.rank() == self.root, 0..self.group.size());
@@ -147,7 +147,7 @@ impl Case<'_> {
         let wanted = self.gets();
         let lengths = |blocks: &[Vec<i64>]| blocks.iter().map(|block| block.len() * size).collect::<Vec<_>>();
         let bytes = |blocks: &[Vec<i64>]| encode(self.dtype, &blocks.concat());
-        // Of each block some odd pieces, and the rest.
+        // Each block is cut into some odd pieces, and a last piece.
         let ragged = |blocks: &[Vec<i64>]| {
             let cut = |mut rest: usize| {
                 let mut cuts: Vec<_> =
@@ -168,7 +168,7 @@ impl Case<'_> {
                 _ => Vec::new(),
             }
         };
-        // In place, one of the two is a part of the other.
+        // In place, the input or the output is a part of the other.
         let in_place = matches!(
             self.layout,
             Layout::InPlace | Layout::InPlaceBlocks | Layout::InPlaceRagged | Layout::Crossed
@@ -266,7 +266,7 @@ fn cases(group: &ProcessGroup, dtypes: &[Dtype], lens: &[usize]) {
             for layout in LAYOUTS {
                 for uneven in [false, true] {
                     let even_only = !collective.has_blocks();
-                    // Blocks of one rank cannot be crossed: it has one.
+                    // With one rank there is one block, so input and output cannot be crossed.
                     if uneven && even_only || collective == Collective::Barrier && layout != Layout::OnePiece
                     {
                         continue;
@@ -294,7 +294,7 @@ fn every_collective_and_type_in_all_layouts() {
     world(5, small, |group| cases(&group, &[Dtype::I32, Dtype::BF16], &[0, 1, 300]));
 }
 
-/// Blocks so large that they are written into outputs whole, or in chunks after a head.
+/// The blocks are so large that they are written into outputs whole, or in chunks after a head.
 #[test]
 fn large_blocks_are_written_into_their_pieces() {
     for ranks in [2, 3] {

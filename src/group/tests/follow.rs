@@ -68,7 +68,7 @@ fn begin_in_place(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: 
     let at_root = me == root;
     let Given { lengths, mine, whole, .. } = Given::new(group, seed);
     let op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::PreMulSum(3.0)][seed % 3];
-    // Elsewhere than at the root the lengths are not looked at.
+    // On ranks other than the root the call ignores the lengths.
     let known = if at_root { lengths.clone() } else { vec![seed; seed % 4] };
     match kind {
         0 => {
@@ -173,7 +173,7 @@ fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) ->
             twin.all_reduce(&mut summed, ReduceOp::Sum).unwrap();
             check(work, summed)
         }
-        // Nobody waits for these.
+        // No thread waits for these.
         7 => {
             drop(group.begin().all_gather_v(mine).unwrap());
             Box::new(|| {})
@@ -182,7 +182,7 @@ fn begin(group: &ProcessGroup, twin: &ProcessGroup, kind: usize, seed: usize) ->
             std::mem::forget(group.begin().all_to_all_v(blocks, &gives).unwrap());
             Box::new(|| {})
         }
-        // Whether a rank waits is its own affair.
+        // A rank may wait or not, whatever the others do.
         9 => {
             let wanted = twin.all_gather_v(&mine).unwrap();
             if (group.rank() + seed).is_multiple_of(2) {
@@ -280,7 +280,7 @@ fn what_is_wrong_with_arguments_is_told_at_once() {
             group.begin().all_to_all(uneven(three(), &[3])).unwrap_err(),
             group.all_to_all(uneven(&mut data, &[3])).unwrap_err(),
         );
-        // At the root, and where there is none.
+        // The root may be this rank, or a rank that does not exist.
         for root in [group.rank(), 2] {
             same(
                 group.begin().gather(uneven(three(), &[usize::MAX, 4]), root).unwrap_err(),
@@ -296,7 +296,7 @@ fn what_is_wrong_with_arguments_is_told_at_once() {
             group.begin().reduce_scatter(uneven(three(), &[1, 2]), half).unwrap_err(),
             group.reduce_scatter(uneven(&mut data, &[1, 2]), half).map(drop).unwrap_err(),
         );
-        // Nothing of that has begun.
+        // None of these calls has begun.
         assert_eq!(group.usage().operations, 0);
         assert_eq!(group.all_gather_v(&[1_u8]).unwrap().1, [1, 1]);
         assert_eq!(group.usage().operations, 2);
@@ -314,7 +314,7 @@ fn lengths_that_do_not_fit_are_a_mismatch_as_of_the_blocking_call() {
             let failed = if group.rank() < blocking {
                 group.reduce_scatter(uneven((&input, &mut output), &counts), ReduceOp::Sum).unwrap_err()
             } else {
-                // The others may have noticed already: then a call is told so itself.
+                // The others may have found the mismatch already: then the call itself returns it.
                 let work = group.begin().reduce_scatter(uneven((input, output), &counts), ReduceOp::Sum);
                 let next = group.begin().all_gather_v(vec![1_u8]).and_then(Work::wait);
                 let failed = work.and_then(Work::wait).unwrap_err();
@@ -322,7 +322,7 @@ fn lengths_that_do_not_fit_are_a_mismatch_as_of_the_blocking_call() {
                 failed
             };
             assert_eq!(group.barrier().unwrap_err().to_string(), failed.to_string());
-            // Ranks 0 and 1 have the same lengths: either may be told of.
+            // Ranks 0 and 1 have the same lengths, so the failure may name either.
             failed.to_string().replace("rank 1 was", "rank 0 was")
         });
         let wanted = "op 1 reduce_scatter_v(i32, sum): rank 0 was given lengths of blocks that hash to 77d4e7d4, the longest of 2 \
@@ -366,10 +366,10 @@ fn no_memory_for_what_comes_ends_the_group_for_all() {
     let failures = world(2, small, |group| {
         let failed = match group.rank() {
             0 => group.begin().all_gather_v(vec![1_u8]).unwrap().wait().map(drop),
-            // It says that it has more than there can be.
+            // This rank says that it has more elements than there can be.
             _ => {
                 let call = group.handle.uneven::<u8>(Collective::AllGather, 0).unwrap();
-                // The other rank may have given up before this one has its word.
+                // The other rank may have given up before it gets the message of this one.
                 let _ = group.handle.now(async |sequence| call.on(sequence).everyone([1 << 62]).await);
                 group.barrier()
             }

@@ -1,4 +1,4 @@
-//! Erased calls on memory from outside: what is refused, what ranks disagree on, messages, timeouts, and what becomes of the owners.
+//! Erased calls on memory from outside: which are refused, how ranks disagree, messages, timeouts, and when the owners are dropped.
 
 use std::time::Duration;
 
@@ -85,16 +85,16 @@ fn wrong_arguments_are_the_callers_error() {
         let both = [pieces.part(0..4), pieces.part(0..4)];
         assert_eq!(good.owners().0, 0, "what was refused is dropped");
         drop(both);
-        // The group goes on.
+        // The group still works.
         group.erased().collective(&all_reduce, &good.all(), &good.all()).unwrap();
         assert_eq!(good.bytes(), encode(Dtype::F32, &[2, 4, 6]));
     });
 }
 
-/// What all ranks are told of a call on which they disagree.
+/// The failure of all ranks if they disagree on a call.
 fn failure_of(ranks: usize, call: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
     let all = world(ranks, small, |group| {
-        // A rank that has not joined yet would get the failure from that.
+        // A rank that has not joined yet would get the failure from joining.
         let failed = group.barrier().and_then(|()| call(&group)).and_then(|()| group.barrier());
         let failed = failed.unwrap_err();
         match failed {
@@ -161,7 +161,7 @@ fn lengths_that_differ_are_a_mismatch_for_all() {
     });
     let wanted = "op 1 scatter_v(u8, root 1): rank 0 expects 1 elements of rank 1, rank 1 has 1000 elements for rank 0";
     assert_eq!(scatter, wanted);
-    // A rank that asks for the lengths, and one that was given them.
+    // One rank asks for the lengths, and the other gives them.
     for collective in [Collective::AllGather, Collective::AllToAll] {
         let message = failure_of(2, |group| match (group.rank(), collective) {
             (0, _) => run(group, collective, Uneven { input: &[2, 2], output: &[2, 2] }, 0, sum),
@@ -203,7 +203,7 @@ fn messages_from_foreign_memory() {
             assert_eq!(peers.collect::<Vec<_>>(), [left, right]);
             assert_eq!(got.bytes(), encode(dtype, &numbers(left)));
             group.barrier().unwrap();
-            // Blocking, and with a typed call on the other side.
+            // This is blocking, with a typed call on the other rank.
             let got = memory(Dtype::I64, &[0; 2]);
             let from = MessageRequest {
                 direction: Direction::Recv(Source::Any),
@@ -245,7 +245,7 @@ fn messages_in_overlapping_memory_arrive_as_if_apart() {
             assert_eq!(data.bytes(), wanted, "{len} bytes from {from} on into {into} on");
             assert_eq!(data.owners(), (0, 2));
         }
-        // What is refused has begun nothing.
+        // Calls that are refused have begun nothing.
         let data = TestMemory::new(&[7; 8], []);
         let recv = || MessageRequest::recv(Dtype::U8, left.into(), 4);
         let twice = [(recv(), data.part(0..5)), (recv(), data.part(4..8))];
@@ -264,7 +264,7 @@ fn messages_in_overlapping_memory_arrive_as_if_apart() {
 #[test]
 fn the_shortest_timeout_counts() {
     let short = Duration::from_millis(80);
-    // The world has five minutes; a handle and a call have less.
+    // The world has a timeout of five minutes; a handle and a call have shorter ones.
     let ways: [fn(&ProcessGroup, Duration) -> Result<()>; 5] = [
         |group, short| group.with_timeout(short)?.barrier(),
         |group, short| group.with_timeout(short)?.begin().barrier()?.wait(),
@@ -326,7 +326,7 @@ fn until_dropped(memory: &TestMemory, owners: usize) {
 fn owners_are_dropped_once_and_not_before_the_end() {
     let request = Request::new(Collective::AllReduce, Dtype::I32);
     world(2, small, |group| {
-        // The work is dropped before the operation has ended, which waits for rank 1.
+        // The work is dropped before the operation has ended, because it waits for rank 1.
         let data = memory(Dtype::I32, &[1; 500]);
         if group.rank() == 0 {
             drop(group.erased().begin_collective(&request, data.all(), data.all()).unwrap());
@@ -339,7 +339,7 @@ fn owners_are_dropped_once_and_not_before_the_end() {
         }
         until_dropped(&data, 2);
         assert_eq!(data.bytes(), encode(Dtype::I32, &[2; 500]));
-        // A result that is taken has the owners.
+        // The caller that takes a result gets the owners.
         let work = group.erased().begin_collective(&request, data.all(), data.all()).unwrap();
         work.wait_done().unwrap();
         assert_eq!(data.owners(), (2, 2));
@@ -412,7 +412,7 @@ fn a_call_that_is_given_up_goes_on_as_a_work() {
             group.erased().collective_while(&request, one.all(), one.all(), every, go_on)
         };
         if group.rank() == 0 {
-            // Rank 1 waits for a message before it comes: the call asks whether to wait on.
+            // Rank 1 waits for a message before it calls, so the call of rank 0 asks whether to wait longer.
             let work = call(|| false).unwrap().unwrap_err();
             assert_eq!(one.owners(), (2, 0), "the operation goes on");
             group.send(&[0_u8], (1, 7)).unwrap();
@@ -422,11 +422,11 @@ fn a_call_that_is_given_up_goes_on_as_a_work() {
             drop(call(|| true).unwrap().unwrap());
         }
         assert_eq!(one.bytes(), two);
-        // The operands come back from a call that ends.
+        // A call that ends returns the operands.
         let both = call(|| true).unwrap().unwrap();
         assert_eq!(one.owners(), (2, 2));
         drop(both);
-        // Waits as long as it is asked to; a failure is that of the blocking call, and drops the memory.
+        // A call waits as long as `go_on` says; its failure is that of the blocking call, and drops the memory.
         let mut asked = 0;
         let late = Request { timeout: Some(Duration::from_millis(200)), ..request };
         if group.rank() == 0 {

@@ -5,7 +5,7 @@ use unisono_transport::sim::{self, Fabric};
 use super::*;
 use crate::engine::SHARED_BYTES;
 
-/// Sums the members' ranks in the world, which shows who took part.
+/// Sums the members' ranks in the world: the sum shows which ranks took part.
 fn sum(group: &ProcessGroup) -> u64 {
     let mut data = [1_u64 << group.members()[group.rank()]; 3];
     group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
@@ -18,7 +18,7 @@ fn a_split_puts_ranks_in_the_order_of_their_keys() {
     for ranks in [1, 2, 5, 8] {
         world(ranks, small, |group| {
             let rank = group.rank();
-            // The last rank of three is in none; keys are negative, and some are equal.
+            // Of each three ranks the last is in no group; keys are negative, and some are equal.
             let color = (rank % 3 < 2).then_some(rank as u64 % 3);
             let part = group.split(color, -(rank as i64 / 2)).unwrap();
             let Some(part) = part else {
@@ -53,7 +53,7 @@ fn a_new_group_keeps_the_order_given() {
         let mut data = if part.rank() == 2 { vec![7_i16; 500] } else { vec![0; 500] };
         part.broadcast(&mut data, 2).unwrap();
         assert_eq!(data, vec![7; 500]);
-        // Of a group's group.
+        // This makes a group of a group.
         let pair = part.new_group(&[2, 0]).unwrap();
         assert_eq!(pair.is_some(), part.rank() != 1);
         if let Some(pair) = pair {
@@ -69,7 +69,7 @@ fn groups_that_overlap_work_side_by_side() {
         let rows = group.split(Some(group.rank() as u64 / 2), 0).unwrap().unwrap();
         let columns = group.split(Some(group.rank() as u64 % 2), 0).unwrap().unwrap();
         let twin = group.new_group(&[0, 1, 2, 3]).unwrap().unwrap();
-        // A thread for each group: who comes first differs from rank to rank.
+        // There is a thread for each group, so the order of groups differs from rank to rank.
         std::thread::scope(|scope| {
             for (which, part) in [&group, &rows, &columns, &twin].into_iter().enumerate() {
                 scope.spawn(move || {
@@ -109,7 +109,7 @@ fn groups_come_and_go_and_leave_nothing_behind() {
                 memory.push(group.usage().memory);
             }
         }
-        // A group may end after a later call, but not after many, even if they take no messages, on a rank that comes last.
+        // On a rank that comes last a group may end after a later call, but not after many, even if these take no messages.
         let mut part = group.split(Some(group.rank() as u64 % 2), 0).unwrap();
         sum(part.as_ref().unwrap());
         for round in 0..100 {
@@ -191,18 +191,18 @@ fn uses_groups(groups: usize, again: usize, open: impl Fn() -> Box<dyn Transport
     most.into_iter().max().unwrap()
 }
 
-/// The groups of data, tensor, pipeline and expert parallelism, and of their combinations.
+/// Such are the groups of data, tensor, pipeline and expert parallelism, and of their combinations.
 #[test]
 fn a_thousand_groups_of_eight_ranks_work() {
     let hub = Hub::new();
     let most = uses_groups(1000, 100, || Box::new(hub.open()));
-    // A mailbox, what is written to others', and shared slots for each; windows for some.
+    // Each has a mailbox, the control messages to others' mailboxes, and shared slots; some have windows.
     let each = 8 * 2 * 440 + 2 * SHARED_BYTES + 1024;
     assert!(most < 1000 * each + (2 << 20), "{most} bytes");
 }
 
-/// This fabric breaks if more puts arrive than were asked for, and takes fewer than three groups need, or hardly as many as one call
-/// needs, so that calls wait.
+/// This fabric breaks if more puts arrive than it has room for. It has room for less than three groups need, or hardly for one call, so
+/// that calls wait.
 #[test]
 fn windows_are_given_back_before_more_may_arrive_than_there_is_room_for() {
     for (seed, arrivals) in [(33, 1300), (1, 400), (2, 400), (3, 300), (4, 300)] {
@@ -212,7 +212,7 @@ fn windows_are_given_back_before_more_may_arrive_than_there_is_room_for() {
     }
 }
 
-/// Small and large messages of one group come through separate windows, and there is not room for all of these.
+/// Small and large messages of one group come through separate windows, and there is not room for all windows.
 #[test]
 fn a_call_may_need_the_room_of_windows_that_its_group_used_before() {
     for seed in 1..4 {
@@ -305,13 +305,13 @@ fn a_group_of_invalid_ranks_is_refused() {
 #[test]
 fn a_failure_in_one_group_ends_all() {
     world(4, small, |group| {
-        // The others may have failed before this rank has its part.
+        // The others may have failed before this rank has its new group.
         let failed = group.split(Some(group.rank() as u64 / 2), 0).and_then(|part| match part.unwrap() {
             part if group.rank() == 3 => part.broadcast(&mut [0_i8], 0),
             part => part.all_reduce(&mut [0_i8], ReduceOp::Sum).and_then(|()| group.barrier()),
         });
         let failed = failed.unwrap_err().to_string();
-        // They are named by their ranks in the world.
+        // The failure names ranks of the world.
         let wanted = "group world/0:1 of ranks 2, 3: op 0: rank 2 calls all_reduce(i8, sum), rank 3 calls broadcast(i8, root 0)";
         assert_eq!(failed, wanted, "rank {}", group.rank());
         assert!(matches!(group.barrier(), Err(Error::Failed(_))));
@@ -323,7 +323,7 @@ fn a_group_is_named_if_its_calls_differ_or_do_not_end() {
     let ranks = world(3, small, |group| {
         let part = group.new_group(&[2, 0]).unwrap();
         let failed = match &part {
-            // The other one finds nothing wrong with what it learns.
+            // The other rank finds no difference in the lengths that it learns.
             Some(part) if part.rank() == 0 => part.all_gather(uneven(&mut [0_u8; 2], &[2, 0])),
             Some(part) => part.all_gather(uneven(&mut [0_u8; 1], &[1, 0])),
             None => group.barrier(),
@@ -374,7 +374,7 @@ fn two_threads_may_make_groups_of_two_groups_at_once() {
 fn threads_that_make_groups_in_the_same_place_do_not_get_in_each_others_way() {
     world(3, small, |group| {
         let twins: Vec<_> = (0..3).map(|_| group.new_group(&[0, 1, 2]).unwrap().unwrap()).collect();
-        // So few channels are left that all look for the same ones.
+        // So few ids are left that all threads try the same ones.
         let others: Vec<_> = (0..1000).map(|_| group.new_group(&[0, 1, 2]).unwrap().unwrap()).collect();
         std::thread::scope(|scope| {
             for parent in [&group].into_iter().chain(&twins) {
@@ -397,7 +397,7 @@ fn threads_that_make_groups_in_the_same_place_do_not_get_in_each_others_way() {
     });
 }
 
-/// Groups that are dropped together are each looked at when something happens in them, not whenever another one is dropped.
+/// If groups are dropped together, this rank looks at each when something happens in it, not whenever another one is dropped.
 #[test]
 fn a_group_is_as_much_work_to_leave_however_many_are_left() {
     const GROUPS: usize = 400;
@@ -409,7 +409,7 @@ fn a_group_is_as_much_work_to_leave_however_many_are_left() {
         };
         let before = looks(&group);
         if group.rank() == 1 {
-            // All ends of the other come first.
+            // This rank first gets the ends of all groups from the other rank.
             group.recv(&mut [0_u8], 0).unwrap();
         }
         drop(parts);

@@ -37,7 +37,7 @@ pub(super) fn all(group: &ProcessGroup, len: usize) {
     let mut data = given.clone();
     group.all_to_all(&mut data).unwrap();
     assert_eq!(data, wanted);
-    // Some ranks out of place, and without waiting for it at once.
+    // Some ranks call out of place, and do not wait at once.
     let work = match me % 2 {
         0 => group.begin().all_to_all(given.clone()).unwrap(),
         _ => {

@@ -156,7 +156,7 @@ fn begin(group: &ProcessGroup, kind: usize, seed: usize, blocks: bool) -> Check 
             };
             check(seed, call, (part, whole))
         }
-        // Nobody waits for these.
+        // No thread waits for these.
         10 => {
             drop(group.begin().all_gather_object(&things[me]).unwrap());
             Box::new(|| {})
@@ -197,7 +197,7 @@ fn ranks_that_wait_and_ranks_that_do_not_fit_together() {
             assert_eq!(operations.len(), 1);
         });
     }
-    // Large ones, written straight into place.
+    // Large tensors are written straight into place.
     world(
         3,
         |_| {},
@@ -248,7 +248,7 @@ fn messages_arrive_as_they_were() {
         for count in [0, 1, 2, 9, 25] {
             let (mine, theirs) = (owned(rank + count, count), owned(before + count, count));
             let value = |from: usize| thing(4, from + count);
-            // Receives before their sends and after them; one side waits at once, or none.
+            // Receives come before their sends and after them; one rank waits at once, or none.
             let early = group.begin().recv_tensors((before, 1)).unwrap();
             let early_value = group.begin().recv_object::<Thing>((Source::Any, 2)).unwrap();
             let sent = group.begin().send_tensors(mine.clone(), (next, 1)).unwrap();
@@ -293,7 +293,7 @@ fn operations_progress_without_a_wait() {
         let given =
             vec![tensor(1, Dtype::F64, &[90, 90]), tensor(2, Dtype::U8, &[5]), tensor(3, Dtype::U8, &[2000])];
         if group.rank() == 0 {
-            // It has gone when the other has taken it.
+            // The send has ended when the other rank has taken the message.
             group.send_tensors(&tensor_views(&given), 1).unwrap();
             group.broadcast_tensors(Some(&tensor_views(&given)), 0).unwrap();
             group.barrier().unwrap();
@@ -310,7 +310,7 @@ fn operations_progress_without_a_wait() {
     });
 }
 
-/// The thread that has decoded it.
+/// Holds the thread that has decoded it.
 #[derive(Debug)]
 struct Where(ThreadId);
 
@@ -355,7 +355,7 @@ fn what_one_call_ends_with_is_its_own_and_the_group_goes_on() {
         let own = || ObjectError::Value { problem: "it will not".to_owned() };
         let wanted = || if me == 1 { (1, own()) } else { (1, ObjectError::Unsent) };
         let values = || Some(vec![Stubborn(1), Stubborn(0), Stubborn(2)]);
-        // All begun before the first has ended, and one of them never looked at.
+        // All begin before the first has ended, and nothing ever looks at one of them.
         let all = group.begin().all_gather_object(&Stubborn(me)).unwrap();
         drop(group.begin().all_gather_object(&Stubborn(me)).unwrap());
         let at_root = group.begin().gather_object(&Stubborn(me), 2).unwrap();
@@ -379,7 +379,7 @@ fn what_one_call_ends_with_is_its_own_and_the_group_goes_on() {
         assert_eq!(object(block_on(at_root)), wanted());
         assert_eq!(object(broadcast.wait()), wanted());
         assert_eq!(object(block_on(scattered)), wanted());
-        // The root's own is not sent, and is refused all the same.
+        // The root's object is not sent, but it is refused as well.
         assert_eq!(object(kept.wait()), if me == 0 { (0, own()) } else { (0, ObjectError::Unsent) });
         assert_eq!(object(large.wait()), (1, ObjectError::TooLarge { bytes: 1003, limit: 1000 }));
         let argument = |error: Error, root: Rank, words: &str| match error {
@@ -469,7 +469,7 @@ fn what_ends_the_group_ends_it_for_all() {
             list,
             "rank 1 received something from rank 0 that the protocol does not allow: recv_tensors: ",
         ),
-        // Nobody waits for it: the next call is told.
+        // No thread waits for this one: the next call gets the failure.
         (labels, |group| group.begin().recv_tensors((0, 6)).map(drop), ": recv_tensors: "),
     ];
     for (zero, one, wanted) in cases {

@@ -1,9 +1,9 @@
-//! Ranks that leave early: no rank waits for them, and what they leave undone is an error on all ranks.
+//! Ranks that leave early: no rank waits for them, and an operation that they leave undone is an error on all ranks.
 
 use super::{work::block_on, *};
 use crate::{Source, Tensor};
 
-/// Runs this on every rank, which then leaves. Returns the failure, which is the same on all, and how long until all knew.
+/// Runs this on every rank, which then leaves. Returns the failure, which is the same on all, and the time until all knew it.
 fn failure_of(
     ranks: usize,
     act: impl Fn(&ProcessGroup, &ProcessGroup) -> Result<()> + Sync,
@@ -39,14 +39,14 @@ fn a_rank_that_has_left_is_not_waited_for() {
             if group.rank() == 0 {
                 return Ok(());
             }
-            // Before it has left, or after.
+            // This rank calls before rank 0 has left, or after.
             std::thread::sleep(Duration::from_millis(300 * (late as u64 % 2)));
             call(group, part)
         });
         assert!(message.starts_with("rank 0 has left, and rank ") && message.contains(words), "{message}");
         fastest = fastest.min(took);
     }
-    // Nobody waits for the second after which ranks ask where the others are though nobody leaves.
+    // Ranks ask for the positions of others after one second if no rank leaves; here no rank waits that long.
     assert!(fastest < Duration::from_millis(900), "{fastest:?}");
 }
 
@@ -76,7 +76,7 @@ fn a_message_for_a_receive_that_was_kept_comes_however_late_though_its_rank_leav
             let works =
                 [&group, &part].map(|group| group.begin().recv(vec![0_u8; 3], (Source::Any, 7)).unwrap());
             let tensors = part.begin().recv_tensors((2, 8)).unwrap();
-            // As the group's handle goes first or with the world.
+            // The group's handle goes first, or with the world.
             drop(part);
             group.leave().unwrap();
             assert_eq!(works.map(|work| work.wait().unwrap().0), [[1; 3], [2; 3]]);
@@ -152,7 +152,7 @@ fn a_rank_that_awaits_a_message_of_a_rank_that_has_left_is_told() {
         if group.rank() == 0 {
             return group.leave().unwrap_err().to_string();
         }
-        // Another runtime's thread awaits it, and none is blocked in this library.
+        // Another runtime's thread awaits the work, and no thread is blocked in this library.
         block_on(group.begin().recv(vec![0_u8; 64], (0, 7)).unwrap()).unwrap_err().to_string()
     });
     assert!(
@@ -187,7 +187,7 @@ fn an_extra_call_in_a_group_is_a_mismatch_at_its_end() {
                 if part.rank() == 0 {
                     done = done.and_then(|()| call(&part));
                 }
-                // With the world, or before.
+                // The group is dropped with the world, or before it.
                 let held = (!drops).then_some(part);
                 let messages = done.and_then(|()| group.leave()).unwrap_err().to_string();
                 drop(held);
@@ -195,7 +195,7 @@ fn an_extra_call_in_a_group_is_a_mismatch_at_its_end() {
             });
             assert!(messages.iter().all(|it| *it == messages[0]), "{messages:?}");
             let wanted = format!("rank 0 {words}");
-            // One that waits for others is told that they have left.
+            // A rank that waits for others gets the failure that they have left.
             let waits = messages[0].contains("has left, and rank 0 waits for it in op 1 ");
             assert!(
                 messages[0].contains(&wanted) || messages[0].contains("rank 0 has begun") || waits,

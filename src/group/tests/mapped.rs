@@ -1,6 +1,5 @@
-//! Large collectives of ranks that share memory, in place on registered buffers: of every size about the limits, every type and
-//! reduction, in parts of buffers, where some ranks' memory is plain or cannot be mapped, beside other operations, and where ranks call
-//! different things.
+//! Large collectives of ranks that share memory, in place on registered buffers: with sizes around the limits, every type and reduction,
+//! parts of buffers, ranks whose memory is plain or cannot be mapped, other operations beside them, and ranks that make different calls.
 
 use unisono_transport::sim::fault::{Observed, Withheld};
 
@@ -34,7 +33,7 @@ impl<T: Element> Data<T> {
         Self::Registered(buffer)
     }
 
-    /// The same in a memfd.
+    /// The same data in a memfd.
     fn in_memfd(group: &ProcessGroup, values: &[T]) -> Self {
         let bytes = size_of_val(values);
         let mut buffer = Buffer::of(group, memory_of(&memfd("operand", 4096 + bytes), 4096, bytes)).unwrap();
@@ -63,14 +62,14 @@ impl<T: Element> std::ops::DerefMut for Data<T> {
     }
 }
 
-/// Whose memory is registered.
+/// The ranks whose memory is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     All,
-    /// That of all but this rank.
+    /// All ranks except this one.
     AllBut(Rank),
     AllInputs,
-    /// All of it lies in memfds.
+    /// All, and their memory lies in memfds.
     Memfds,
     None,
 }
@@ -96,7 +95,7 @@ fn every_collective(group: &ProcessGroup, whole: usize, whose: Whose) {
             Whose::AllInputs => !reads_output,
             Whose::None => false,
         };
-        // Less is cut into messages, or done in one shot.
+        // Smaller operands are cut into messages, or shown in one shot.
         let wanted = registered || is_staged(what, ranks, gives);
         assert!(
             ranks == 1 || whole < 16 << 10 || in_place == wanted,
@@ -144,7 +143,7 @@ fn every_collective(group: &ProcessGroup, whole: usize, whose: Whose) {
         group.all_to_all((&input(0..ranks * len)[..], &mut *data)).unwrap();
         assert!(data[..] == to_me, "all_to_all of {whole}, {whose:?}");
     });
-    // Blocks change places: that takes messages.
+    // Blocks change places, which takes messages.
     let mut work = input(0..ranks * len);
     group.all_to_all(&mut *work).unwrap();
     assert!(work[..] == to_me, "all_to_all_in_place of {whole}, {whose:?}");
@@ -162,7 +161,7 @@ fn every_collective_of_every_size_about_the_limits() {
                     every_collective(&group, whole, Whose::All);
                 }
                 every_collective(&group, 300_000, Whose::Memfds);
-                // Several rounds, of which the last one is short.
+                // This takes several rounds, and the last one is short.
                 let rounds = (ranks == 3).then_some((1 << 20) + 4000);
                 for whole in [least + ranks, 300_000].into_iter().chain(rounds) {
                     every_collective(&group, whole, Whose::None);
@@ -192,7 +191,7 @@ fn a_rank_that_cannot_map_operands_makes_all_take_messages() {
             |_| {},
             |group| {
                 let mut data = Data::of(&group, true, &vec![group.rank() as u32 + 1; 20_000]);
-                // The second time the others know as little of this memory.
+                // The second time the others still have not mapped this memory.
                 for _ in 0..2 {
                     data.fill(group.rank() as u32 + 1);
                     let (in_place, ()) =
@@ -206,7 +205,7 @@ fn a_rank_that_cannot_map_operands_makes_all_take_messages() {
     }
 }
 
-/// Sums in the order of ranks, bit by bit; and averages, which are rounded once.
+/// Sums must be those in the order of ranks, bit by bit; averages are rounded once.
 fn reduces<T: Real>(group: &ProcessGroup, op: ReduceOp) {
     let (ranks, count) = (group.size(), 20_011);
     let given = |rank: Rank, at: usize| T::of(wild(7, rank, at));
@@ -262,7 +261,7 @@ fn parts_of_one_buffer_are_operands() {
                     (0..9_000).all(|at| output[at] as usize == (me * 3000 + at % 3000) * (at / 3000 + 1));
                 assert!(in_place && right, "{start}");
             }
-            // Ranks' operands lie in different places, and one output overlaps its input: that is copied first.
+            // Ranks' operands lie in different places. One output overlaps its input, which is copied first.
             let whole = &mut buffer[me * 10..][..30_000];
             whole.fill(me as u32 + 1);
             group.all_reduce(&mut *whole, ReduceOp::Sum).unwrap();
@@ -284,7 +283,7 @@ fn buffers_may_come_and_go() {
                 let (in_place, ()) =
                     in_one_shot(&group, || group.all_reduce(&mut *data, ReduceOp::Sum).unwrap());
                 assert!(in_place && data.iter().all(|&it| it == 3 * round + 3), "{round}");
-                // They are dropped in different orders.
+                // Ranks drop the buffers in different orders.
                 kept.push(data);
                 if kept.len() > 4 {
                     kept.swap_remove((round as usize * (group.rank() + 1)) % 5);
@@ -307,7 +306,7 @@ fn operations_of_all_kinds_in_several_groups_at_once() {
             let me = group.rank();
             let twin = group.new_group(&[3, 2, 1, 0]).unwrap().unwrap();
             let half = group.split(Some(me as u64 / 2), 0).unwrap().unwrap();
-            // All draw the same.
+            // All ranks draw the same numbers.
             let mut random = Random(seed);
             let mut works = Vec::new();
             for round in 0..120 {
@@ -326,7 +325,7 @@ fn operations_of_all_kinds_in_several_groups_at_once() {
                         let work = part.begin().all_reduce(fresh(6_000, value(mine)), ReduceOp::Sum).unwrap();
                         works.push((work, vec![total; 6_000]));
                     }
-                    // In some calls one rank's memory is plain.
+                    // In some calls the memory of one rank is plain.
                     1 if registered == mine => {
                         let mut data = vec![value(mine); 6_000];
                         part.all_reduce(&mut *data, ReduceOp::Sum).unwrap();
@@ -368,7 +367,7 @@ fn filled(group: &ProcessGroup, count: usize) -> Result<Buffer<f32>> {
     group.buffer(count)
 }
 
-/// Calls, each with words for it that a mismatch has.
+/// Calls, each with the words for it in a mismatch.
 const CALLS: [(&str, Call); 9] = [
     ("all_reduce(f32, sum)", |it| it.all_reduce(&mut filled(it, 30_000)?, ReduceOp::Sum)),
     ("all_reduce(f32, max)", |it| it.all_reduce(&mut filled(it, 30_000)?, ReduceOp::Max)),
@@ -376,7 +375,7 @@ const CALLS: [(&str, Call); 9] = [
     ("all_gather(f32)", |it| it.all_gather((&filled(it, 9_000)?, &mut filled(it, 9_000 * it.size())?))),
     ("broadcast(f32, root 0)", |it| it.broadcast(&mut filled(it, 30_000)?, 0)),
     ("broadcast(f32, root 1)", |it| it.broadcast(&mut filled(it, 30_000)?, 1)),
-    // Plain memory, one shot, messages.
+    // This call has plain memory; others use one shot or messages.
     ("reduce_scatter(f32, sum)", |it| {
         it.reduce_scatter((&vec![0.0; 9_000 * it.size()], &mut vec![0.0; 9_000]), ReduceOp::Sum)
     }),

@@ -1,5 +1,5 @@
-//! Buffers in memory that was made elsewhere, a part of a memfd, over every kind of transport: what all_reduce does there is seen in the
-//! file, it is done in place where ranks share memory, and nothing is left of it.
+//! Buffers in memory that was made elsewhere, a part of a memfd, over every kind of transport: the file shows the result of an all_reduce,
+//! ranks that share memory reduce in place, and no mapping is left afterwards.
 
 use std::{fs, os::unix::fs::FileExt, sync::Barrier};
 
@@ -14,7 +14,7 @@ use crate::buffer::test_memory::{memfd, memory_of};
 
 const PAGE: usize = 4096;
 
-/// How many descriptors and mappings of this process name this memfd.
+/// The numbers of descriptors and mappings of this process that name this memfd.
 fn uses(name: &str) -> (usize, usize) {
     let links =
         fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
@@ -23,7 +23,7 @@ fn uses(name: &str) -> (usize, usize) {
     (files, maps.lines().filter(|line| line.contains(name)).count())
 }
 
-/// Ranks that each reduce a part of a separate memfd, twice, over this transport; `elsewhere` says whose memory is of that kind.
+/// Each rank reduces a part of a separate memfd, twice, over this transport; `elsewhere` says which ranks have such memory.
 fn reduces(
     ranks: usize,
     count: usize,
@@ -49,7 +49,7 @@ fn reduces(
                 group.buffer(count).unwrap()
             };
             for round in 1..3 {
-                // By the file, and by the buffer.
+                // The values come through the file, and then through the buffer.
                 let given: Vec<_> = (0..count).map(|at| (at * (me + round)) as u32).collect();
                 if elsewhere(me) && round == 1 {
                     file.write_all_at(bytemuck::cast_slice(&given), PAGE as u64).unwrap();
@@ -70,7 +70,7 @@ fn reduces(
                 assert_eq!(beside, [byte; 8], "what lies beside the part");
             }
             drop(group);
-            // It outlives the group, and still is the file's.
+            // The buffer outlives the group, and is still memory of the file.
             buffer[0] = 77;
             file.read_exact_at(&mut beside[..4], PAGE as u64).unwrap();
             assert!(!elsewhere(me) || beside[..4] == 77_u32.to_ne_bytes());
@@ -90,7 +90,7 @@ fn ranks_that_share_memory_reduce_it_in_place() {
     for ranks in [2, 3] {
         for count in [1 << 12, 50_001] {
             reduces(ranks, count, over_shm, true, |_| true);
-            // Beside memory that the transport has allocated.
+            // One rank has such memory, and the others have memory that the transport has allocated.
             reduces(ranks, count, over_shm, true, |rank| rank == 1);
             let hub = Hub::new();
             reduces(ranks, count, || Box::new(hub.open()), true, |_| true);
@@ -113,7 +113,7 @@ fn ranks_that_do_not_share_memory_reduce_it_by_messages() {
     reduces(3, 50_001, withheld, false, |_| true);
 }
 
-/// Steps of a schedule put to it: its owner writes what comes.
+/// A schedule's steps put messages to such memory, and its owner writes to it.
 #[test]
 fn messages_land_in_it() {
     world_over(

@@ -1,4 +1,4 @@
-//! Point-to-point messages: what is sent is received, in order, whatever the order of the calls; and mismatches are found.
+//! Point-to-point messages: they arrive, in order, whatever the order of the calls; and ranks find mismatches.
 
 use std::sync::{
     atomic::{AtomicU32, Ordering},
@@ -22,8 +22,8 @@ fn message(from: Rank, number: usize, len: usize) -> Vec<u64> {
     (0..len).map(|i| (from as u64) << 48 | (number as u64) << 32 | i as u64).collect()
 }
 
-/// Runs over three transports: one on which large messages are written to their places; one that must register what it reads, on
-/// which large messages arrive in parts unless they are in registered buffers; and another such one, whose puts have one source.
+/// Runs over three transports. On the first one large messages are written into place. The second must register the memory that it reads,
+/// so large messages arrive in parts unless they are in registered buffers. The third is like it, and its puts have one source.
 pub(super) fn worlds(ranks: usize, each: impl Fn(ProcessGroup) + Sync) {
     let tweak = |config: &mut Config| {
         small(config);
@@ -45,7 +45,7 @@ fn what_is_sent_is_received() {
             for (number, len) in SIZES.into_iter().enumerate() {
                 let mine = message(rank, number, len);
                 let theirs = message(before, number, len);
-                // All send first.
+                // All ranks send first.
                 group.send(&mine, (next, 3)).unwrap();
                 let mut got = vec![7; len];
                 assert_eq!(group.recv(&mut got, (before, 3)).unwrap(), before);
@@ -53,10 +53,10 @@ fn what_is_sent_is_received() {
                 got.fill(7);
                 assert_eq!(group.send_recv((&mine, &mut got), (next, 4), (before, 4)).unwrap(), before);
                 assert_eq!(got, theirs);
-                // The length need not be known, nor who sends.
+                // The receiver need not know the length or the sender.
                 group.send(&mine, (next, u32::MAX)).unwrap();
                 assert_eq!(group.recv_vec::<u64>((Source::Any, u32::MAX)).unwrap(), (theirs.clone(), before));
-                // Nor need anybody wait before all have begun.
+                // A rank need not wait before all have begun.
                 let come = group.begin().recv_vec::<u64>((before, 5)).unwrap();
                 let turned = group
                     .begin()
@@ -70,7 +70,7 @@ fn what_is_sent_is_received() {
                 assert_eq!(block_on(turned).unwrap(), ((mine.clone(), theirs.clone()), before));
                 assert_eq!(come.wait().unwrap(), (theirs.clone(), before));
                 assert_eq!(sent.wait().unwrap(), mine);
-                // Registered, on both sides or one.
+                // Buffers are registered on both sides, or on one.
                 let mut buffer = group.buffer::<u64>(len + 3).unwrap();
                 buffer[3..].copy_from_slice(&mine);
                 let mut other = group.buffer::<u64>(len).unwrap();
@@ -97,7 +97,7 @@ struct Step {
     to: Rank,
     tag: u32,
     len: usize,
-    /// How it is sent, and the place of its receive among those of the receiver.
+    /// The call that sends it, and the place of its receive among those of the receiver.
     blocking: bool,
     place: u64,
     any: bool,
@@ -106,7 +106,7 @@ struct Step {
 fn steps(ranks: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = (0..ranks, 0..ranks, 0_u32..3, prop::sample::select(&SIZES[..]), any::<bool>(), any::<u64>())
         .prop_map(|(from, to, tag, len, blocking, place)| Step {
-            // With its own tag, what comes from anyone cannot be taken for another's.
+            // These messages have separate tags, so a receive from any rank gets the right one.
             any: tag == 2,
             tag: if tag == 2 { 2 + u32::try_from(from).unwrap() } else { tag },
             ..Step { from, to, tag, len, blocking, place, any: false }
@@ -133,7 +133,7 @@ fn messages_keep_their_order_whatever_the_program() {
 
 fn program(group: &ProcessGroup, steps: &[Step]) {
     let rank = group.rank();
-    // Receives of one sender and tag must stay in their order to know what they get.
+    // Receives of one sender and tag must stay in order, because that decides which message each gets.
     let mut receives: Vec<(usize, &Step)> =
         steps.iter().enumerate().filter(|(_, it)| it.to == rank).collect();
     receives.sort_by_key(|(_, it)| it.place);
@@ -174,7 +174,7 @@ fn program(group: &ProcessGroup, steps: &[Step]) {
 fn a_batch_is_begun_at_once() {
     worlds(3, |group| {
         let (rank, len) = (group.rank(), 400);
-        // Everyone to everyone, itself too; receives last.
+        // Every rank sends to every rank, itself too; receives come last.
         let sends = (0..3).map(|to| Message::send(message(rank, to, len), (to, 1)));
         let recvs = (0..3).map(|from| Message::recv(vec![0; len], (Source::Rank(from), 1)));
         let works = group.begin().batch(sends.chain(recvs)).unwrap();
@@ -192,7 +192,7 @@ fn a_batch_is_begun_at_once() {
 #[test]
 fn many_small_ones_go_before_they_are_asked_for() {
     worlds(2, |group| {
-        // Far more than there are slots, with the tag last that is wanted first.
+        // There are far more messages than slots, and the last one has the tag that is wanted first.
         if group.rank() == 0 {
             for number in 0..300 {
                 group.send(&message(0, number, 9), (1, u32::from(number >= 299))).unwrap();
@@ -257,7 +257,7 @@ fn disagree(
 ) -> String {
     let messages = world(2, small, |group| {
         let done = if group.rank() == 0 { zero(&group) } else { one(&group) };
-        // A rank that sent a small one may learn of it at its next call.
+        // A rank that sent a small message may get the failure from its next call.
         let error = done.and_then(|()| group.barrier()).unwrap_err();
         error.to_string()
     });
@@ -337,7 +337,7 @@ fn what_nobody_sends_is_said_at_the_deadline() {
     assert_eq!(messages[0], messages[1]);
     let wanted = ["recv(f32, from 1, tag 9) did not finish within", "on rank 0", "rank 1 called nothing yet"];
     wanted.iter().for_each(|words| assert!(messages[0].contains(words), "{}", messages[0]));
-    // A large one that nobody receives, in a group; errors name ranks of the world.
+    // No rank receives a large message, in a group; errors name ranks of the world.
     let messages = world(3, impatient, |group| {
         let part = group.new_group(&[2, 0]).unwrap();
         match (group.rank(), part) {
@@ -369,7 +369,7 @@ fn dropped_messages_arrive_all_the_same() {
         let other = 1 - group.rank();
         for len in SIZES {
             drop(group.begin().send(message(group.rank(), 2, len), (other, 1)).unwrap());
-            // What it receives is lost, but the sender is served.
+            // The message is lost, but the send ends.
             drop(group.begin().recv(vec![0_u64; len], (other, 1)).unwrap());
             drop(
                 group
@@ -409,7 +409,7 @@ fn what_comes_for_a_group_that_was_left_is_an_error_of_all() {
         let done = if group.rank() == 0 {
             part.send(&[1_u8], 1).unwrap();
             std::thread::sleep(Duration::from_millis(20));
-            // Nobody receives these.
+            // No call receives these.
             (0..7).try_for_each(|_| part.send(&[2_u8], 1))
         } else {
             part.recv(&mut [0_u8], 0).map(drop)
@@ -433,7 +433,7 @@ fn a_rank_that_waits_in_a_collective_takes_in_what_comes() {
             let other = 1 - group.rank();
             let messages: Vec<_> = (0..40).map(|number| message(0, number, number % 17)).collect();
             if group.rank() == 0 {
-                // More than there are slots.
+                // There are more messages than slots.
                 messages.iter().for_each(|it| talk.send(it, (1, 3)).unwrap());
                 group.barrier().unwrap();
             } else {
@@ -442,7 +442,7 @@ fn a_rank_that_waits_in_a_collective_takes_in_what_comes() {
                     assert_eq!(&talk.recv_vec::<u64>((0, 3)).unwrap().0, it);
                 }
             }
-            // Both send first, and then both wait in a collective: one has ended its own send before the other's.
+            // Both send first, and then both wait in a collective: one rank's send ends before the other's.
             let long = |rank: Rank| message(rank, 7, if rank == 0 { 6000 } else { 90_000 });
             talk.send(&long(group.rank()), (other, 4)).unwrap();
             group.barrier().unwrap();
@@ -476,7 +476,7 @@ fn sends_that_wait_for_each_other_end_beside_fast_collectives() {
 
 #[test]
 fn a_large_message_gets_past_small_ones_that_nobody_receives() {
-    // More than are kept aside.
+    // There are more messages than a rank keeps unexpected.
     const SMALL: usize = 4000;
     worlds(2, |group| {
         if group.rank() == 0 {
@@ -487,7 +487,7 @@ fn a_large_message_gets_past_small_ones_that_nobody_receives() {
             assert_eq!(large.wait().unwrap(), message(0, 0, 5000));
             small.into_iter().for_each(|small| drop(small.wait().unwrap()));
         } else {
-            // When enough have come that no more are taken.
+            // By then the rank takes no more messages.
             std::thread::sleep(Duration::from_millis(200));
             assert_eq!(group.recv_vec::<u64>((0, 1)).unwrap().0, message(0, 0, 5000));
             for number in 1..=SMALL {

@@ -48,7 +48,7 @@ fn values_of_all_sizes_arrive() {
 
 #[test]
 fn lists_are_values_and_may_be_of_any_length() {
-    // Around what fits into the first message of a broadcast, too.
+    // Some lengths are around that of the first message of a broadcast.
     for ranks in [1, 2, 5] {
         world(ranks, small, |group| {
             let me = group.rank();
@@ -69,7 +69,7 @@ fn lists_are_values_and_may_be_of_any_length() {
     }
 }
 
-/// Cannot be encoded on one rank; on others it is a number.
+/// A value that cannot be encoded on one rank; on others it is a number.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Stubborn(pub usize);
@@ -102,7 +102,7 @@ fn a_value_that_cannot_be_sent_is_an_error_of_all_ranks_and_the_group_still_work
         assert_eq!(object(group.broadcast_object(Some(Stubborn(1)), 1)), wanted());
         let values = || Some(vec![Stubborn(1), Stubborn(0), Stubborn(2)]);
         assert_eq!(object(group.scatter_object(values(), 1)), wanted());
-        // Also if it is the root's own.
+        // The same holds if the value is the root's.
         let wanted = if me == 0 { (0, own()) } else { (0, ObjectError::Unsent) };
         assert_eq!(object(group.scatter_object(values(), 0)), wanted);
         group.barrier().unwrap();
@@ -142,7 +142,7 @@ fn objects_beyond_the_limit_are_refused_on_all_ranks() {
         assert_eq!(object(group.gather_object(&large(me), 0)), wanted);
         assert_eq!(object(group.all_gather_object(&large(me))), wanted);
         assert_eq!(object(group.scatter_object(Some((0..3).map(large).collect()), 0)), (0, wanted.1));
-        // Just as much as may be, each.
+        // Each value has just the largest size.
         assert_eq!(group.all_gather_object(&large(0)).unwrap(), vec![large(0); 3]);
         let error = group.broadcast_object(Some(large(1)), 1).unwrap_err().to_string();
         let words = "broadcast_object: the alloc::vec::Vec<u8> of rank 1: it takes 1003 bytes, and at most 1000 may be sent";
@@ -154,7 +154,7 @@ fn objects_beyond_the_limit_are_refused_on_all_ranks() {
 fn another_type_is_an_error_where_it_is_wanted() {
     world(3, small, |group| {
         let me = group.rank();
-        // Rank 1 takes everything for text.
+        // Rank 1 decodes everything as text.
         let words = |rank: usize| {
             format!(
                 "all_gather_object: the alloc::string::String of rank {rank}: invalid type: integer `300`, expected a string"
@@ -176,7 +176,7 @@ fn another_type_is_an_error_where_it_is_wanted() {
         } else {
             assert_eq!(group.broadcast_object(given, 0).unwrap(), -1);
         }
-        // A rank that did not notice goes on like the others.
+        // A rank that got no error continues like the others.
         assert_eq!(group.all_gather_object(&me).unwrap(), [0, 1, 2]);
     });
 }

@@ -1,5 +1,5 @@
-//! Small collectives of ranks that share memory, done in one shot: of every size about the limits, every type and reduction, in place,
-//! apart and scattered, beside other operations and in several groups.
+//! Small collectives of ranks that share memory, done in one shot: with sizes around the limits, every type and reduction, in place, apart
+//! and scattered, beside other operations and in several groups.
 
 use std::sync::Barrier;
 
@@ -17,7 +17,7 @@ fn direct(group: &ProcessGroup) -> ProcessGroup {
     group.with_algorithms("direct").unwrap()
 }
 
-/// Whether what this calls shows elements and sends no message.
+/// Runs this. True if it shows elements and sends no message.
 pub(super) fn in_one_shot<R>(group: &ProcessGroup, act: impl FnOnce() -> R) -> (bool, R) {
     let sends =
         |step| matches!(step, Step::Put { .. } | Step::Take { .. } | Step::Write { .. } | Step::Await { .. });
@@ -46,7 +46,7 @@ pub(super) fn bytes(rank: Rank, range: std::ops::Range<usize>) -> Vec<u8> {
     range.map(|at| byte(rank, at)).collect()
 }
 
-/// Every collective of blocks of `len` bytes, blocking and not, in place and not, against loops; and whether it was done in one shot.
+/// Every collective of blocks of `len` bytes, blocking and not, in place and not, against loops; checks whether it was done in one shot.
 fn every_collective(group: &ProcessGroup, len: usize) {
     let (me, ranks, root) = (group.rank(), group.size(), len % group.size());
     let at_root = me == root;
@@ -56,7 +56,7 @@ fn every_collective(group: &ProcessGroup, len: usize) {
     let sum = |at: usize| (0..ranks).fold(0_u8, |sum, rank| sum.wrapping_add(byte(rank, at)));
     let sums = |range: std::ops::Range<usize>| range.map(sum).collect::<Vec<_>>();
     let none = |there: bool, len: usize| vec![99; if there { len } else { 0 }];
-    // What a rank gives to all others together.
+    // `gives`: the bytes that a rank gives to all others together.
     let check = |what: &str, gives: usize, act: &mut dyn FnMut()| {
         let (by_slots, ()) = in_one_shot(group, act);
         // An all_reduce in two shots is another algorithm.
@@ -170,7 +170,7 @@ fn reproducible_sums_have_the_same_bits_in_one_shot_as_otherwise() {
                         reduces::<f32>(&group, seed, count);
                         reduces::<f64>(&group, seed, count);
                     });
-                    // Uneven blocks never are.
+                    // Uneven blocks are never shown in one shot.
                     assert!(!one_shot || ranks == 1 || count == 0, "{algorithm}, {count}");
                 }
             }
@@ -275,7 +275,7 @@ fn blocks_that_lie_apart_come_and_go_in_one_shot() {
     }
 }
 
-/// Objects that come with the word of their length, and calls whose lengths alone are exchanged.
+/// Objects come with the word of their length, and some calls exchange only lengths.
 #[test]
 fn parts_of_other_calls_are_done_in_one_shot() {
     for ranks in [2, 3, 5] {
@@ -300,13 +300,13 @@ fn parts_of_other_calls_are_done_in_one_shot() {
     }
 }
 
-/// An operation of a random program, the same on all ranks, with its result checked by each that waits for it.
+/// An operation of a random program, the same on all ranks; each rank that waits for it checks the result.
 fn begin(group: &ProcessGroup, random: &mut Random) -> Box<dyn FnOnce()> {
     fn checked<T: Send + PartialEq + fmt::Debug + 'static>(work: Work<T>, wanted: T) -> Box<dyn FnOnce()> {
         Box::new(move || assert_eq!(work.wait().unwrap(), wanted))
     }
     let (me, ranks) = (group.rank(), group.size());
-    // Some do not fit a slot, and some are done otherwise.
+    // Some operands do not fit a slot, and some operations take messages.
     let len = [0, 1, 3, 40, 2000, 5000][random.below(6)];
     let algorithm = ["direct", "direct", "ring", "binomial"][random.below(4)];
     let (kind, root) = (random.below(6), random.below(ranks));
@@ -343,7 +343,7 @@ fn operations_of_all_kinds_in_several_groups_at_once() {
                 group.split(Some(me as u64 % 2), 0).unwrap().unwrap(),
                 group,
             ];
-            // Members of a group have the same program for it, whatever they do elsewhere.
+            // Members of a group have the same program for it, whatever they do in other groups.
             let names: Vec<u64> = groups.iter().map(|it| it.members().iter().map(|m| 1 << m).sum()).collect();
             let mut programs: Vec<_> =
                 (0..3_u64).map(|at| Random(seed * 100 + at * 10 + names[at as usize])).collect();
@@ -353,7 +353,7 @@ fn operations_of_all_kinds_in_several_groups_at_once() {
                 for (group, program) in groups.iter().zip(&mut programs) {
                     left.push(begin(group, program));
                 }
-                // Ranks wait at different places, and are late.
+                // Ranks wait at different places, and some are late.
                 if own.below(4) == 0 {
                     left.drain(..).for_each(|wait| wait());
                 }
@@ -415,7 +415,7 @@ fn a_rank_that_needs_nothing_of_a_late_rank_goes_on() {
             let (me, group) = (group.rank(), direct(&group));
             group.barrier().unwrap();
             if me == 2 {
-                // It comes only when the others have ended what it has not begun.
+                // Rank 2 calls only after the others have ended the operation.
                 went_on.wait();
             }
             let mut data = [me as u8 + 1; 10];
@@ -433,7 +433,7 @@ fn a_rank_that_needs_nothing_of_a_late_rank_goes_on() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_whatever_others_wait_for() {
-    // It is missing in the operation itself, in the one before, or where slots are opened.
+    // The rank is missing in the operation itself, in the one before, or when slots are opened.
     for (calls, first) in [(1, false), (2, false), (1, true)] {
         let messages = world(
             3,
@@ -450,7 +450,7 @@ fn a_rank_that_does_not_come_is_named_whatever_others_wait_for() {
                 let mut data = [group.rank(); 3].map(|rank| rank as u64);
                 let done = match calls {
                     1 => group.all_reduce(&mut data, ReduceOp::Sum),
-                    // Nobody waits for rank 1 in the first.
+                    // No rank waits for rank 1 in the first broadcast.
                     _ => group.broadcast(&mut data, 0).and_then(|()| group.broadcast(&mut data, 0)),
                 };
                 match done {

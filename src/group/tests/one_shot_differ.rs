@@ -1,5 +1,5 @@
-//! Ranks that call different things where some calls are done in one shot: all are told the same, in the words of any mismatch, also
-//! where nobody waits for the rank that calls something else.
+//! Ranks that make different calls, some of them in one shot: all get the same failure, in the words of any mismatch, even if no rank waits
+//! for the rank that makes another call.
 
 use std::sync::Barrier;
 
@@ -8,7 +8,7 @@ use crate::TensorViewMut;
 
 type Call = fn(&ProcessGroup) -> Result<()>;
 
-/// Calls, each with words for it that a mismatch has.
+/// Calls, each with the words for it in a mismatch.
 const CALLS: [(&str, Call); 18] = [
     ("all_reduce(f32, sum)", |it| it.all_reduce(&mut [0_f32; 10], ReduceOp::Sum)),
     ("all_reduce(f64, sum)", |it| it.all_reduce(&mut [0_f64; 10], ReduceOp::Sum)),
@@ -40,15 +40,15 @@ const CALLS: [(&str, Call); 18] = [
     }),
 ];
 
-/// Where ranks call.
+/// The group in which ranks call.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Whole,
-    /// A group of all ranks, which is left before the world is.
+    /// A group of all ranks, which they leave before they leave the world.
     Part,
 }
 
-/// What all ranks are told if the last one calls `theirs` and the others `ours`, after this many calls that are alike.
+/// The failure of all ranks if the last one calls `theirs` and the others `ours`, after this many equal calls.
 fn failure_of(ranks: usize, place: Place, before: usize, ours: Call, theirs: Call) -> String {
     told_alike(ranks, |group| {
         let all: Vec<Rank> = (0..ranks).collect();
@@ -63,12 +63,12 @@ fn failure_of(ranks: usize, place: Place, before: usize, ours: Call, theirs: Cal
     })
 }
 
-/// What all ranks are told, soon and in the same words, if they do this and leave.
+/// The failure that all ranks get, soon and in the same words, if they do this and leave.
 pub(super) fn told_alike(ranks: usize, act: impl Fn(&ProcessGroup) -> Result<()> + Sync) -> String {
     let patient = |config: &mut Config| config.timeout = Duration::from_secs(60);
     let (begun, met) = (Instant::now(), Barrier::new(ranks));
     let messages = world(ranks, patient, |group| {
-        // A rank that has not joined yet would get the failure from that.
+        // A rank that has not joined yet would get the failure from joining.
         met.wait();
         match act(&group).and_then(|()| group.leave()) {
             Err(Error::Failed(failure @ (Failure::Mismatch { .. } | Failure::Left { .. }))) => {
@@ -82,7 +82,7 @@ pub(super) fn told_alike(ranks: usize, act: impl Fn(&ProcessGroup) -> Result<()>
     messages[0].clone()
 }
 
-/// All pairs of calls, either by the last rank.
+/// The test makes all pairs of calls; the last rank makes either of them.
 #[test]
 fn whatever_is_called_beside_a_call_in_one_shot_all_are_told() {
     let cases = [(Place::Whole, 1, 2), (Place::Part, 1, 3), (Place::Whole, 0, 3), (Place::Part, 2, 2)];
@@ -92,7 +92,7 @@ fn whatever_is_called_beside_a_call_in_one_shot_all_are_told() {
                 let (ours, theirs) =
                     if (first + second + case).is_multiple_of(2) { (one, other) } else { (other, one) };
                 let message = failure_of(ranks, place, before, ours.1, theirs.1);
-                // A rank that waits for nobody may be in its next call when that is found out.
+                // A rank that waits for no other may be in its next call when the mismatch is found.
                 let [ours_told, theirs_told] = [ours.0, theirs.0].map(|words| message.contains(words));
                 let right = if message.contains("is at op") {
                     ours_told || theirs_told
@@ -116,7 +116,7 @@ fn a_rank_that_leaves_beside_a_call_in_one_shot_is_told() {
             (Place::Whole, 1, 2),
             (Place::Part, 1, 3),
             (Place::Part, 2, 2),
-            // It has exchanged nothing with any member.
+            // The rank has exchanged nothing with any member.
             (Place::Part, 0, 2),
             (Place::Part, 0, 3),
         ];

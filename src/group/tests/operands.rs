@@ -1,4 +1,4 @@
-//! What calls take as operands, and what they refuse.
+//! Operands of calls, and operands that calls refuse.
 
 use super::{small, world};
 use crate::{Error, ProcessGroup, ReduceOp};
@@ -12,7 +12,7 @@ fn several_slices_are_one_operand() {
             let ranks = ranks as u32;
             assert!(one.iter().all(|&it| it == ranks));
             assert!(other[..5] == [2; 5] && other[5..].iter().all(|&it| it == 2 * ranks));
-            // In one rank in two pieces, in the others in one.
+            // On one rank the operand is in two pieces, on the others in one.
             let mut whole = [group.rank() as u32 + 1; 8];
             let (left, right) = whole.split_at_mut(3);
             match group.rank() {

@@ -43,7 +43,7 @@ fn an_asynchronous_call_does_not_wait_for_the_blocking_call_of_another_thread() 
                         thread::sleep(Duration::from_millis(1));
                     }
                     let works = later();
-                    // Rank 1 does not call before, as if a message of this thread told it to.
+                    // Rank 1 calls only now, as if a message of this thread were its signal.
                     tell.send(()).unwrap();
                     works
                 })
@@ -64,7 +64,7 @@ fn an_asynchronous_call_does_not_wait_for_the_blocking_call_of_another_thread() 
 fn a_call_that_has_waited_for_its_turn_fails_as_the_one_before() {
     for (name, blocks) in BLOCKING {
         world(2, small, |group| {
-            // After it no rank is still joining, which the failure would end.
+            // After this barrier no rank is still joining; the failure would end that.
             group.barrier().unwrap();
             if group.rank() == 1 {
                 while group.failure().is_none() {

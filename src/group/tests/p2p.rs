@@ -22,7 +22,7 @@ fn objects_arrive_as_they_were() {
     worlds(3, |group| {
         let (rank, next, before) = (group.rank(), (group.rank() + 1) % 3, (group.rank() + 2) % 3);
         for seed in [0, 1, 5, 40, 100] {
-            // All send first; to itself too.
+            // All ranks send first, and to themselves too.
             group.send_object(&thing(seed + rank), (next, 2)).unwrap();
             group.send_object("to myself", (rank, 3)).unwrap();
             assert_eq!(group.recv_object::<Thing>((Source::Any, 2)).unwrap(), (thing(seed + before), before));
@@ -41,7 +41,7 @@ fn objects_of_another_type_are_an_error_of_the_receiver() {
             let error = group.recv_object::<u8>(0).unwrap_err();
             let words = ["recv_object: the u8 of rank 0:"];
             words.iter().for_each(|words| assert!(error.to_string().contains(words), "{error}"));
-            // The group goes on.
+            // The group still works.
             assert_eq!(group.recv_object::<u8>(0).unwrap(), (7, 0));
         }
         group.barrier().unwrap();
@@ -60,7 +60,7 @@ fn objects_have_a_limit() {
             assert!(matches!(error, Error::Object { call: "send_object", rank: 0, .. }), "{error}");
             group.send_object(&"short", 1).unwrap();
         } else {
-            // Nothing came of the first.
+            // Nothing of the first object has arrived.
             assert_eq!(group.recv_object::<String>(0).unwrap().0, "short");
         }
     });
@@ -86,7 +86,7 @@ fn tensors_arrive_where_others_were() {
         let (rank, next, before) = (group.rank(), (group.rank() + 1) % 3, (group.rank() + 2) % 3);
         for count in [0, 1, 2, 9, 25] {
             let (mine, theirs) = (owned(rank + count, count), owned(before + count, count));
-            // Half of them lie with their first and last dimension exchanged.
+            // Half of them have their first and last dimension exchanged.
             let turned = |index: usize, shape: &[usize]| index.is_multiple_of(2) && !shape.is_empty();
             let theirs = views(&theirs);
             let places = theirs.iter().enumerate().map(|(index, tensor)| {

@@ -28,7 +28,7 @@ macro_rules! reals {
             fn oracle(op: ReduceOp, all: &[Self]) -> Self {
                 let mut work: Vec<$work> = all.iter().map(|&x| $widen(x)).collect();
                 if let ReduceOp::PreMulSum(factor) = op {
-                    // What is multiplied is rounded, too.
+                    // The product is rounded, too.
                     work.iter_mut().for_each(|x| *x = $widen($narrow(*x * factor as $work)));
                 }
                 let fold = |apply: fn($work, $work) -> $work| work[1..].iter().fold(work[0], |a, &b| apply(a, b));
@@ -53,7 +53,7 @@ reals! {
     f64 as f64: std::convert::identity, std::convert::identity, std::convert::identity;
 }
 
-/// Numbers of very different sizes, so that every order has other bits; sometimes an infinity or a NaN.
+/// Numbers of very different sizes, so that every order gives other bits; sometimes an infinity or a NaN.
 pub(super) fn wild(seed: u64, rank: usize, index: usize) -> f64 {
     let mix = (seed ^ (rank as u64) << 40 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mix = (mix ^ mix >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -69,7 +69,7 @@ pub(super) fn wild(seed: u64, rank: usize, index: usize) -> f64 {
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Avg, ReduceOp::Min, ReduceOp::Max, ReduceOp::PreMulSum(0.3)];
 
-/// Every collective that reduces, on one rank: each in one of its forms, which depends on the operation and the seed.
+/// Every collective that reduces, on one rank: each in a form that depends on the operation and the seed.
 pub(super) fn reduces<T: Real>(group: &ProcessGroup, seed: u64, count: usize) {
     let (rank, ranks) = (group.rank(), group.size());
     let given =

@@ -12,7 +12,7 @@ fn fabric(seed: u64) -> Fabric {
     Fabric::new(sim::Config { seed, jitter, max_inject, ..sim::Config::default() })
 }
 
-/// Ranks do this and leave, and no message is lost.
+/// Runs this on ranks, which then leave; no message may be lost.
 fn parts(ranks: usize, fabric: &Fabric, tweak: impl Fn(&mut Config), each: impl Fn(&ProcessGroup) + Sync) {
     world_over(
         ranks,
@@ -48,7 +48,7 @@ fn control_messages_are_not_lost_either() {
         parts(3, &fabric(seed), small, |group| {
             let pair = group.new_group(&[0, 1]).unwrap();
             for root in 0..3 {
-                // More than there are slots.
+                // There are more broadcasts than slots.
                 for _ in 0..20 {
                     group.broadcast(&mut [seed; 3], root).unwrap();
                 }

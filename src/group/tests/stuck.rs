@@ -45,7 +45,7 @@ fn a_receive_that_was_dropped_hurts_nobody_where_the_other_has_left() {
             drop(part.begin().recv(vec![0_u8; 64], (other, 7)).unwrap());
         }
         drop(part);
-        // The world is as well as ever, and so is another group.
+        // The world still works, and so does another group.
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(20));
             group.barrier().unwrap();
@@ -55,7 +55,8 @@ fn a_receive_that_was_dropped_hurts_nobody_where_the_other_has_left() {
     });
 }
 
-/// The endpoint is closed before others are told: meanwhile they may ask where this rank is, for the words of the same failure.
+/// The endpoint closes before others learn the failure. Meanwhile they may ask for the position of this rank, for the text of the same
+/// failure.
 #[test]
 fn a_rank_that_has_closed_its_endpoint_still_says_where_it_was() {
     let impatient = |config: &mut Config| {
@@ -100,7 +101,7 @@ fn what_waits_behind_others_has_its_time_yet() {
     });
 }
 
-/// A thread that catches the panic goes on with the world, and makes as many groups as there may be.
+/// A thread that catches the panic continues with the world, and may make as many groups as before.
 #[test]
 fn a_group_is_left_by_a_thread_that_panics() {
     worlds(2, |group| {
@@ -152,22 +153,22 @@ fn receives_that_were_dropped_fail_nobody_at_their_deadline() {
             std::thread::sleep(Duration::from_millis(100));
             group.barrier().unwrap();
         }
-        // Others are served as ever.
+        // Other messages are still received.
         group.send(&large(other), (other, 1)).unwrap();
         assert_eq!(group.recv_vec::<u64>((other, 1)).unwrap().0, large(group.rank()));
         group.leave().unwrap();
     });
 }
 
-/// More bytes than the limit of unexpected messages.
+/// The ranks send more bytes than the limit of unexpected messages.
 #[test]
 fn ranks_may_both_send_more_first_than_is_kept_aside() {
     worlds(2, |group| {
         let other = 1 - group.rank();
-        // Three times as much is more.
+        // Three lists exceed the limit.
         let mine = tensors(group.rank(), 512 << 10);
         let views: Vec<_> = mine.iter().map(Tensor::view).collect();
-        // Small ones stand between them.
+        // Small tensors stand between the large ones.
         (0..3).for_each(|_| group.send_tensors(&views, (other, 4)).unwrap());
         for _ in 0..3 {
             let (theirs, _) = group.recv_tensors((other, 4)).unwrap();
@@ -179,7 +180,7 @@ fn ranks_may_both_send_more_first_than_is_kept_aside() {
     });
 }
 
-/// A chain: each but the last sends a large message before what another waits for.
+/// In this chain each rank but the last sends a large message before the one that another rank waits for.
 #[test]
 fn a_rank_that_waits_in_a_receive_takes_in_what_others_must_send_before() {
     worlds(3, |group| {
@@ -201,7 +202,8 @@ fn a_rank_that_waits_in_a_receive_takes_in_what_others_must_send_before() {
     });
 }
 
-/// A message is sent before the barrier, and received after it, while other threads do one fast collective after the other.
+/// A rank sends a message before the barrier, and the other receives it after that, while other threads make one fast collective after the
+/// other.
 #[test]
 fn a_rank_that_waits_beside_fast_collectives_takes_in_what_comes() {
     worlds(2, |group| {
@@ -230,7 +232,7 @@ fn a_rank_that_waits_beside_fast_collectives_takes_in_what_comes() {
     });
 }
 
-/// The header of a list of tensors has arrived when their receive begins, and the group is left at once.
+/// The header of a list of tensors has arrived when its receive begins, and the rank leaves the group at once.
 #[test]
 fn a_group_that_is_left_first_gets_what_was_begun() {
     worlds(2, |group| {
@@ -273,7 +275,7 @@ fn a_wait_with_a_limit_ends_in_time() {
         for _ in 0..100 {
             work = work.wait_timeout(Duration::from_millis(1)).unwrap().unwrap_err();
         }
-        // A sleep between looks at failure latches lasts 20 ms.
+        // The driver looks at the failure latch at least every 20 ms.
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         group.send(&[3_u8; 8], (0, 1)).unwrap();
         assert_eq!(work.wait().unwrap(), (vec![3; 8], 0));

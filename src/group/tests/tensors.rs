@@ -88,7 +88,7 @@ fn lists_of_all_types_and_shapes_arrive() {
             }
         });
     }
-    // Large ones, written straight into place.
+    // Large tensors are written straight into place.
     world(
         3,
         |_| {},
@@ -152,7 +152,7 @@ fn parts(group: &ProcessGroup, whole: &TensorView<'_>) {
 fn parts_of_a_tensor_come_back_as_the_whole() {
     for ranks in 1..=5 {
         world(ranks, small, |group| {
-            // Every type among some numbers of ranks.
+            // Each number of ranks tests some types; together they test every type.
             let some =
                 Dtype::ALL.into_iter().enumerate().filter(|(seed, _)| (seed + ranks).is_multiple_of(4));
             for (seed, dtype) in some {
@@ -261,7 +261,7 @@ fn what_does_not_fit_together_is_said_on_all_ranks() {
         |group| group.all_gather_tensor(tensor(1, Dtype::F32, &[1, 1]).view(), grid),
         "3 blocks do not fill a grid of 2 x 2; give one for each place, row by row",
     );
-    // More than memory can have, though no rank has much.
+    // The tensor is larger than any memory, though no rank has much of it.
     refused(
         3,
         |group| group.all_gather_tensor(tensor(1, Dtype::F64, &[0, 1 << 59]).view(), Parts::Split(1)),

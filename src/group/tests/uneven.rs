@@ -21,7 +21,7 @@ fn all(seed: usize, group: &ProcessGroup) {
     let (me, ranks) = (group.rank(), group.size());
     let everyone = || 0..ranks;
     let root = seed % ranks;
-    // Each rank's own block, where it has one for all.
+    // Each rank's own block, if it has one block for all.
     let own = |rank| block(seed, rank, rank);
     let lengths: Vec<usize> = everyone().map(|rank| length(seed, rank, rank)).collect();
     let before: usize = lengths[..me].iter().sum();
@@ -49,7 +49,7 @@ fn all(seed: usize, group: &ProcessGroup) {
     let mut data = if me == root { input.clone() } else { vec![-1; lengths[me]] };
     assert_eq!(group.scatter(uneven(&mut data, known), root).unwrap(), own(me));
 
-    // Everybody gives the same, each with its number.
+    // All ranks give the same numbers, each multiplied by its number.
     let input: Vec<i64> = input.iter().map(|it| it * i64::try_from(me + 1).unwrap()).collect();
     let sum = i64::try_from(ranks * (ranks + 1) / 2).unwrap();
     let wanted: Vec<i64> = own(me).iter().map(|it| it * sum).collect();
@@ -69,7 +69,7 @@ fn all(seed: usize, group: &ProcessGroup) {
     let mut output = vec![-1; wanted.len()];
     group.all_to_all(uneven((&input, &mut output), &gives).gets(&gets)).unwrap();
     assert_eq!(output, wanted);
-    // In place any two have equally much for each other.
+    // In place, each two ranks have equally long blocks for each other.
     let pair = |one: usize, other: usize| length(seed, one.min(other), one.max(other));
     let lengths: Vec<usize> = everyone().map(|other| pair(me, other)).collect();
     let of = |from, to| (0..pair(from, to)).map(move |at| element(from, to, at));
@@ -105,7 +105,7 @@ fn lengths_that_do_not_fit_are_the_callers_error() {
         if group.rank() == 1 {
             assert!(error(group.scatter_v(&data, &[1, 1], 1).map(drop)).contains("there are 3 elements"));
         }
-        // The group goes on.
+        // The group still works.
         assert_eq!(group.all_gather_v(&data[..=group.rank()]).unwrap().1, [1, 2]);
     });
 }
@@ -119,7 +119,7 @@ fn lengths_on_which_ranks_disagree_are_a_mismatch_for_all() {
             |group: ProcessGroup| group.barrier().and_then(|()| of(&group)).and_then(|()| group.barrier());
         for result in world(ranks, small, each) {
             match result.unwrap_err() {
-                // Ranks 0 and 1 may have the same lengths: either may be told of.
+                // Ranks 0 and 1 may have the same lengths, so the failure may name either.
                 Error::Failed(failure @ Failure::Mismatch { .. }) => {
                     assert_eq!(failure.to_string().replace("rank 1 was", "rank 0 was"), wanted);
                 }

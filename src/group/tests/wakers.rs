@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::Work;
 
-/// A waker that calls this.
+/// A waker that runs this.
 struct Deed(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Wake for Deed {
@@ -29,7 +29,7 @@ fn waker(deed: impl FnOnce() + Send + 'static) -> Waker {
     Waker::from(Arc::new(Deed(Mutex::new(Some(Box::new(deed))))))
 }
 
-/// Polls a work that has not ended, to be woken when it has.
+/// Polls a work that has not ended, so that this waker is woken when it ends.
 fn await_by<T: fmt::Debug>(work: &mut Work<T>, waker: &Waker) {
     let polled = Pin::new(work).poll(&mut Context::from_waker(waker));
     assert!(matches!(polled, Poll::Pending), "{polled:?}");
@@ -55,7 +55,7 @@ fn who_is_woken_may_call_anything() {
     let awaited = Barrier::new(2);
     world(2, small, |group| {
         let (rank, group) = (group.rank(), Arc::new(group));
-        // On the thread that goes on by itself, and on one that waits for something else.
+        // The waker runs on the progress thread, or on one that waits for something else.
         for waits in [false, true] {
             let (sender, receiver) = mpsc::channel();
             let calls = {
@@ -91,7 +91,7 @@ fn who_is_woken_may_call_anything() {
 fn who_is_woken_may_drop_the_last_handle() {
     let awaited = Barrier::new(2);
     world(2, small, |group| {
-        // Of a group, and of the world.
+        // The handle is the last one of a group, or of the world.
         let part = group.split(Some(0), 0).unwrap().unwrap();
         for group in [part, group] {
             let (sender, receiver) = mpsc::channel();
@@ -99,7 +99,7 @@ fn who_is_woken_may_drop_the_last_handle() {
             let drops = {
                 let handle = Arc::clone(&handle);
                 move || {
-                    // Until it is there.
+                    // The waker waits until the handle is there.
                     let mut last = None;
                     while last.is_none() {
                         last = handle.lock().unwrap().take();
@@ -135,7 +135,7 @@ fn who_is_woken_may_call_beside_a_thread_that_waits_in_the_group() {
     world(2, small, |group| {
         let (rank, group) = (group.rank(), Arc::new(group));
         if rank == 1 {
-            // While the other waits in the barrier.
+            // The other rank waits in the barrier by then.
             thread::sleep(Duration::from_millis(50));
             group.send(&[3_u8], 0).unwrap();
             thread::sleep(Duration::from_millis(50));
@@ -174,7 +174,7 @@ fn who_is_woken_may_panic_in_any_way() {
     world(2, small, |group| {
         let work = summed(&awaited, &group, &waker(|| std::panic::panic_any(Bomb)));
         assert_eq!(work.wait().unwrap(), [2, 4]);
-        // The next is woken all the same.
+        // The next waker is woken as well.
         let (sender, receiver) = mpsc::channel();
         let work = summed(&awaited, &group, &waker(move || sender.send(()).unwrap()));
         if group.rank() == 0 {
@@ -281,7 +281,7 @@ fn who_awaits_is_woken_though_telling_of_the_failure_panics() {
         let (sender, receiver) = mpsc::channel();
         let mut work = group.begin().recv(vec![0_u8], 1).unwrap();
         await_by(&mut work, &waker(move || sender.send(()).unwrap()));
-        // This thread leads, and is told.
+        // This thread drives, so it logs the failure.
         let hears = std::panic::AssertUnwindSafe(|| {
             tracing::subscriber::with_default(Deaf, || {
                 awaited.wait();

@@ -1,4 +1,4 @@
-//! Asynchronous operations: they progress by themselves, many at once, and nothing is lost if nobody waits.
+//! Asynchronous operations: they progress by themselves, many at once, and nothing is lost if no thread waits.
 
 use std::{
     future::Future,
@@ -29,7 +29,7 @@ pub(super) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Awaits all of them concurrently.
+/// Awaits all works concurrently.
 struct All<T>(Vec<std::result::Result<Work<T>, T>>);
 
 impl<T: Unpin> Future for All<T> {
@@ -71,7 +71,7 @@ fn a_finished_work_that_is_polled_again_gives_an_error() {
             let waited = work.wait();
             assert!(matches!(waited, Err(Error::Argument { .. })), "{waited:?}");
         }
-        // The group goes on.
+        // The group still works.
         group.barrier().unwrap();
     });
 }
@@ -141,7 +141,7 @@ fn in_place(group: &ProcessGroup, len: usize, op: ReduceOp) {
     let at_root = rank == root;
     let (mine, mut whole) = (given(rank, len), given(rank, len * ranks));
     let data = || if at_root { whole.clone() } else { mine.clone() };
-    // Elsewhere than at the root an output is not looked at.
+    // On ranks other than the root the call ignores the output.
     let output = vec![-1; if at_root { len } else { len / 2 }];
     let works = (
         group.begin().all_gather(whole.clone()).unwrap(),
@@ -152,7 +152,7 @@ fn in_place(group: &ProcessGroup, len: usize, op: ReduceOp) {
         group.begin().all_reduce((mine.clone(), vec![-1; len]), op).unwrap(),
         group.begin().reduce((mine.clone(), output.clone()), op, root).unwrap(),
     );
-    // Nobody waits for these.
+    // No thread waits for these.
     drop(group.begin().all_to_all(whole.clone()).unwrap());
     std::mem::forget(group.begin().all_to_all(whole.clone()).unwrap());
     drop(group.begin().gather(data(), root).unwrap());
@@ -193,7 +193,7 @@ fn those_in_place_do_what_their_blocking_forms_do() {
             group.leave().unwrap();
         });
     }
-    // What is written whole needs its input elsewhere than its output.
+    // A message that is written whole needs its input elsewhere than its output.
     world(3, small, |group| in_place(&group, 9000, ReduceOp::Max));
 }
 
@@ -208,7 +208,7 @@ fn what_is_scaled_is_a_copy() {
                 let tripled = |at: usize| 3 * all.iter().map(|one| one[at]).sum::<i64>();
                 let block: Vec<i64> = (rank * len..).take(len).map(tripled).collect();
                 let total: Vec<i64> = (0..len).map(tripled).collect();
-                // Whether a rank waits is its own affair.
+                // A rank may wait or not, whatever the others do.
                 for waiting in 0..3 {
                     let mut data = mine.clone();
                     let (kept, output) = if (rank + waiting).is_multiple_of(3) {
@@ -225,7 +225,7 @@ fn what_is_scaled_is_a_copy() {
                     assert_eq!((&kept, &output), (&whole, &block), "{ranks} ranks, {len} elements");
                     assert_eq!(&data, if rank == root { &total } else { &mine });
                 }
-                // It may be forgotten while it is under way.
+                // The program may forget the work while the operation is under way.
                 std::mem::forget(group.begin().reduce(mine, op, root).unwrap());
                 drop(group.begin().reduce_scatter((whole, vec![0; len]), op).unwrap());
             }
@@ -248,7 +248,7 @@ fn many_are_in_flight_on_several_groups() {
                 works.push((len * 3, part, part.begin().all_reduce(mine, ReduceOp::Sum).unwrap()));
             }
         }
-        // The latest first, from two threads.
+        // Two threads wait for the works, the latest first.
         std::thread::scope(|scope| {
             let first = works.split_off(90);
             for works in [first, works] {
@@ -273,7 +273,7 @@ fn an_operation_progresses_without_a_wait() {
             std::thread::sleep(Duration::from_micros(100));
         }
         assert_eq!(work.wait().unwrap(), sums(3, 5000));
-        // Registered buffers come back too.
+        // The caller gets registered buffers back, too.
         let mut buffer = group.buffer::<f32>(300).unwrap();
         buffer.fill(2.0);
         let work = group.begin().all_reduce(buffer, ReduceOp::Sum).unwrap();
@@ -332,7 +332,7 @@ fn work_that_is_dropped_or_forgotten_is_done_all_the_same() {
                 _ => assert_eq!((one.wait().unwrap(), other.wait().unwrap()).0, sums(3, round * 40)),
             }
         }
-        // Both groups end while operations of theirs are under way, for all anyone knows.
+        // Both groups end, perhaps while their operations are under way.
         drop(part.begin().all_reduce(given(rank, 3000), ReduceOp::Sum).unwrap());
         drop(part);
         std::mem::forget(group.begin().all_reduce(given(rank, 3000), ReduceOp::Sum).unwrap());
@@ -370,7 +370,7 @@ fn bad_arguments_are_refused_at_once() {
             group.reduce_scatter(&mut data, sum).unwrap_err(),
         );
         same(group.begin().all_to_all(three()).unwrap_err(), group.all_to_all(&mut data).unwrap_err());
-        // At the root, and where there is none.
+        // The root may be this rank, or a rank that does not exist.
         for root in [group.rank(), 2] {
             same(
                 group.begin().gather(three(), root).unwrap_err(),
@@ -389,7 +389,7 @@ fn bad_arguments_are_refused_at_once() {
             group.begin().all_reduce((three(), vec![1; 2]), sum).unwrap_err(),
             group.all_reduce((&three(), &mut data[1..]), sum).unwrap_err(),
         );
-        // Nothing of that has begun.
+        // None of these calls has begun.
         assert_eq!(group.usage().operations, 0);
         group.barrier().unwrap();
     });
