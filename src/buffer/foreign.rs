@@ -16,7 +16,7 @@ use crate::dtype::Element;
 ///
 /// The memory may be one piece, several that are used one after the other as one operand, or none. An asynchronous call keeps the
 /// owner until nothing accesses the memory any more, also if the group fails or the [`Work`](crate::Work) is dropped. Then its
-/// result returns the `Foreign`; if nobody takes it, a thread of this library drops the owner, while it holds no lock and drives
+/// result returns the `Foreign`; if no caller takes it, a thread of this library drops the owner, while it holds no lock and drives
 /// no operation.
 ///
 /// ```

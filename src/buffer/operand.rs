@@ -70,7 +70,7 @@ impl Operand {
     }
 
     /// Finds the registered buffers that contain it.
-    #[inline] // Mostly there are none.
+    #[inline] // Usually there are none.
     pub(crate) fn find_in(&mut self, registry: &Registry) {
         if registry.is_used() {
             match &mut self.pieces {
@@ -94,7 +94,7 @@ impl Operand {
         }
     }
 
-    /// All of it, a contiguous stretch at a time.
+    /// All bytes, a contiguous stretch at a time.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = Bytes<'_>> {
         let (near, len, mut at) = (Cell::new(0), self.len(), 0);
         std::iter::from_fn(move || {
@@ -127,7 +127,7 @@ impl Operand {
         })
     }
 
-    /// Where each piece begins and ends, in the order of addresses.
+    /// The addresses at which each piece begins and ends, in the order of addresses.
     fn extents(&self) -> Vec<(usize, usize)> {
         let mut all: Vec<_> = self.stretches().map(|it| (it.base.addr(), it.base.addr() + it.len)).collect();
         all.sort_unstable();
@@ -152,7 +152,7 @@ impl Operand {
         })
     }
 
-    /// What is wrong with it as elements of this type, if anything.
+    /// The reason why it cannot be elements of this type, if there is one.
     pub(crate) fn misfit(&self, dtype: Dtype) -> Option<String> {
         let size = dtype.size();
         self.stretches().find_map(|Bytes { base, len, .. }| {

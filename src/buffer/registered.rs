@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// In a forked child the lock may be held for ever.
+    /// In a forked child a missing thread may hold the lock for ever.
     #[test]
     fn a_buffer_is_dropped_in_a_forked_child_whatever_its_parent_holds() {
         let registry = Arc::new(Registry::default());

@@ -28,8 +28,8 @@ pub struct Config {
     pub job: String,
     /// The job's secret, by which the store and this process prove to each other that they belong to the job; alike.
     pub token: Token,
-    /// What moves the bytes; alike: `shm` (memory that ranks share), a provider of libfabric, or both (`shm,verbs`). `None`: `shm`
-    /// between ranks of one host, network namespace and user, and between others the first of efa, cxi, opx, verbs and tcp that
+    /// The transport that moves the bytes; alike: `shm` (memory that ranks share), a provider of libfabric, or both (`shm,verbs`). `None`:
+    /// `shm` between ranks of one host, network namespace and user, and between others the first of efa, cxi, opx, verbs and tcp that
     /// works. `psm3` is used only if named here.
     pub provider: Option<String>,
     /// The network interfaces or NICs that may be used: a list, separated by commas, of names (`eth0`, `mlx5_0`), addresses and

@@ -45,7 +45,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "min" => 60.0,
         _ => return Err(wrong()),
     };
-    // At most a year, so that sums do not overflow.
+    // A time is at most a year, so that sums do not overflow.
     Duration::try_from_secs_f64((number * scale).min(YEAR.as_secs_f64())).map_err(|_| wrong())
 }
 

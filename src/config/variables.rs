@@ -24,7 +24,7 @@ pub struct Variable {
     set: Option<Set>,
 }
 
-/// All variables. The launchers' own are in [`crate::launch`].
+/// All variables. Those of launchers are in [`crate::launch`].
 const VARIABLES: &[Variable] = &[
     launch(
         "UNISONO_RANK",

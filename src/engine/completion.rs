@@ -52,16 +52,16 @@ pub(crate) enum Action {
 /// operation any more.
 pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Next<Memory, Action>, Failure> + Send>;
 
-/// What follows an operation: nothing (`Break`, with what remains), or another operation with its own action or completion.
+/// The consequence of an operation: nothing follows (`Break`, with what remains), or another operation with its own action or completion.
 pub(crate) type Next<L, E> = ControlFlow<L, (What, E)>;
 
-/// What several operations that end as one share: their completion, and the results of the receives among them, by index.
+/// The data that several operations that end as one share: their completion, and the results of the receives among them, by index.
 type Joint = (Completion, Vec<(usize, Receipts)>);
 
 /// The result of an operation.
 pub(crate) type End = Result<Done, Failure>;
 
-/// What an operation returns to the caller.
+/// The values that an operation returns to the caller.
 #[derive(Default)]
 pub(crate) struct Done {
     pub memory: Memory,

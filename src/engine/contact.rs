@@ -1,9 +1,9 @@
-//! What the engine must know of other ranks before it can put to them.
+//! The information that the engine needs of other ranks before it can put to them.
 
 use unisono_schedule::Rank;
 use unisono_transport::{Address, RemoteRegion};
 
-/// What a rank must know of another before it can put to it; exchanged at join.
+/// The information that a rank needs of another before it can put to it. Ranks exchange it when they join.
 #[derive(Clone, Debug)]
 pub(crate) struct Contact {
     pub address: Address,
@@ -15,7 +15,7 @@ pub(crate) struct Contact {
     pub mask: u32,
 }
 
-/// What is known of the ranks of the world. The engine asks when it first puts to a rank.
+/// The known ranks of the world. The engine asks for a rank when it first puts to it.
 pub(crate) trait Contacts: Send + Sync {
     /// The number of ranks.
     fn ranks(&self) -> usize;

@@ -77,7 +77,7 @@ impl Engine {
         supervisor: &dyn Supervisor,
     ) -> Result<(), Stop> {
         self.join_or_leave(&mut |_, _| Ok(done()), None, supervisor).map_err(|halt| halt.stop)?;
-        // Otherwise a put may still read from the area, which then stays as long as the engine.
+        // Otherwise a put may still read from the area, so it stays as long as the engine.
         if self.net.core(WORLD)?.comm.control_completed() {
             self.greetings = Greetings::default();
         }

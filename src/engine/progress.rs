@@ -97,7 +97,7 @@ impl Engine {
         })
     }
 
-    /// What other ranks must know of this one.
+    /// The information that other ranks need of this one.
     pub(crate) fn contact(&self) -> Contact {
         let mailbox = self.net.comm(WORLD).map(Comm::mailbox).unwrap_or_default();
         let port = &self.net.port;
@@ -368,7 +368,7 @@ impl Engine {
     pub(super) fn advance_messages(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
         let mut moved = false;
         let mut index = 0;
-        // Also for communicators in which no call of this rank waits: their senders may wait for this rank.
+        // This includes communicators in which no call of this rank waits: their senders may wait for this rank.
         for &comm_id in &self.net.port.active_comms {
             if !self.messaging.contains(&comm_id) {
                 self.messaging.push(comm_id);
@@ -506,7 +506,7 @@ impl Engine {
     }
 
     /// Closes the endpoint, after which nothing touches the memory of operations any more. Returns the completions of all
-    /// operations, whose callers are still to be told.
+    /// operations, whose callers do not know of the end yet.
     pub(crate) fn abandon(mut self) -> Vec<Completion> {
         let mut left = Vec::new();
         let (mut runs, mut talks) = (Vec::new(), Vec::new());

@@ -74,7 +74,7 @@ pub(crate) struct StalledOperation {
     pub group: Option<Arc<str>>,
     pub id: u64,
     pub call: String,
-    /// For how long it has been under way.
+    /// The time since it began.
     pub waited: Duration,
 }
 

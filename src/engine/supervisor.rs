@@ -1,4 +1,4 @@
-//! What the engine reports to the runtime and asks it ([`Supervisor`]), and the requests that the runtime has for the engine.
+//! The interface by which the engine reports to the runtime and asks it ([`Supervisor`]), and the runtime's requests to the engine.
 
 use crate::call::Signature;
 use std::{
@@ -20,13 +20,13 @@ pub(crate) trait Supervisor {
     /// True if the engine must stop, because the failure latch is set.
     fn stopped(&self) -> bool;
 
-    /// The call that has waited longest, and the rank of the world that it waits for, if it waits for one.
+    /// Takes the call that has waited longest, and the rank of the world that it waits for, if it waits for one.
     fn waits_longest(&self, _: Call, _: Option<Rank>) {}
 
-    /// The call that stalled first has done so for this time.
+    /// The call that stalled first has been stalled for this time.
     fn waits(&self, _: Duration) {}
 
-    /// The deadline of the call that has waited longest.
+    /// Takes the deadline of the call that has waited longest.
     fn until(&self, _: Instant) {}
 
     /// An operation begins.
@@ -71,9 +71,9 @@ pub(crate) enum Call {
 /// An entry of the submission queue.
 pub(crate) enum Request {
     Do(Task),
-    /// To leave the communicator when all tasks that were submitted before have ended.
+    /// Leave the communicator when all tasks that were submitted before have ended.
     Leave,
-    /// To answer with this rank's position.
+    /// Answer with this rank's position.
     Position(Arc<PositionQuery>),
 }
 

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 /// The longest durations of a wait's phases, fixed for the life of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
-    /// For how long to poll without yielding the core.
+    /// The time to poll without yielding the core.
     pub spin: Duration,
-    /// For how long, after that, to poll and yield the core after each poll that brought nothing.
+    /// The time, after that, to poll and yield the core after each poll that brought nothing.
     pub give_way: Duration,
     /// The same if no other thread takes the core.
     pub alone: Duration,
@@ -101,7 +101,7 @@ impl Wait {
         duration / if self.is_full() { 1 } else { 1_u32 << halvings }
     }
 
-    /// For how long the present wait, which may begin now, has lasted.
+    /// The time for which the present wait, which may begin now, has lasted.
     fn waited(&mut self, now: Instant) -> Duration {
         now.saturating_duration_since(*self.since.get_or_insert(now))
     }
@@ -142,7 +142,7 @@ mod tests {
         alone: Duration::from_micros(128),
     };
 
-    /// What a wait of `micros` microseconds says to do in each of them.
+    /// The result of `next` in each microsecond of a wait of `micros` microseconds.
     fn wait_for(wait: &mut Wait, micros: u64) -> Vec<Next> {
         let start = Instant::now();
         let at = |micros| start + Duration::from_micros(micros);
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(wait.next(at(64 + 1023), deadline), Next::Yield);
         wait.back_after(Duration::from_millis(1));
         assert!(matches!(wait.next(at(64 + 1023), deadline), Next::Park(_)));
-        // In the next wait nobody has taken the core yet. The last one has halved the durations.
+        // In the next wait no thread has taken the core yet. The last wait has halved the durations.
         wait.reset();
         wait.next(at(2000), deadline);
         assert_eq!(wait.next(at(2000 + 500), deadline), Next::Yield);
@@ -213,7 +213,7 @@ mod tests {
         let (deadline, at) = (start + Duration::from_secs(5), |micros| start + Duration::from_micros(micros));
         let mut wait = Wait::new(PATIENCE);
         assert!(wait.is_hot(at(0)) && wait.is_hot(at(63)) && !wait.is_hot(at(64)));
-        // To have asked `is_hot` changes nothing.
+        // A call of `is_hot` changes nothing.
         assert_eq!(wait.next(at(64), deadline), Next::Yield);
         assert!(matches!(wait.next(at(64 + 128), deadline), Next::Park(_)));
         // A wait of which only `is_hot` was asked counts as one in which spinning sufficed.

@@ -25,7 +25,7 @@ pub(super) fn elsewhere_while<T: Send + 'static>(
     let (sender, receiver) = channel();
     let run = move || {
         let ended = calls(&group);
-        // The handle is dropped before the caller goes on: the caller may leave, which needs the last handle.
+        // The handle is dropped before the caller continues: the caller may leave, which needs the last handle.
         drop(group);
         // The send fails if the caller has stopped waiting.
         let _unheard = sender.send(ended);

@@ -80,9 +80,9 @@ pub struct MessageRequest {
     pub direction: Direction,
     /// The type of the elements, the same on both ranks.
     pub dtype: Dtype,
-    /// As in [`Request`].
+    /// The same as in [`Request`].
     pub alias: Alias,
-    /// As in [`ProcessGroup::send`].
+    /// The same as in [`ProcessGroup::send`].
     pub tag: u32,
     /// The timeout of this call; `None` for that of the handle.
     pub timeout: Option<Duration>,
@@ -254,7 +254,7 @@ impl Erased<'_> {
     }
 
     /// Runs `calls` with another handle of this group on a separate thread, and asks `go_on` every `every` whether to wait longer. Returns
-    /// the result of `calls`, or `None` if this thread stops waiting: the other thread then goes on, until its calls end or this rank
+    /// the result of `calls`, or `None` if this thread stops waiting: the other thread then continues, until its calls end or this rank
     /// leaves the world. Meanwhile this thread counts as one that waits, so that deadlocks are found.
     ///
     /// # Errors
@@ -345,7 +345,7 @@ struct Ready<'a> {
     /// The operands, if this rank uses them.
     input: Option<&'a Foreign>,
     output: Option<&'a Foreign>,
-    /// Where the operands lie in place, in bytes: the input in the output, and the output in the input.
+    /// The offsets of the operands in place, in bytes: the input in the output, and the output in the input.
     at: (usize, usize),
     uneven: Option<Known<'a>>,
     options: CallOptions,

@@ -50,7 +50,7 @@ use crate::{
     reduce::Reduction,
 };
 
-/// What a group has done and uses: [`ProcessGroup::usage`].
+/// The operations and the memory of a group: [`ProcessGroup::usage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The number of collective operations of the group that this rank has begun. Errors give an operation's number: `op 3` is the fourth.
@@ -260,7 +260,7 @@ impl ProcessGroup {
         )
     }
 
-    /// What the group has done and what memory the groups of this process use.
+    /// The number of the group's operations, and the memory that the groups of this process use.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let memory = self.handle.shared.runtime.with(|engine| engine.memory()).unwrap_or_default();

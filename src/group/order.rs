@@ -93,7 +93,7 @@ impl Order {
         Ok(state)
     }
 
-    /// Begins a collective that nobody waits for yet, after those that other threads have begun.
+    /// Begins a collective that no thread waits for yet, after those that other threads have begun.
     pub(crate) fn begin(&self, call: &'static str, task: Task, group: (&Runtime, CommId)) -> Result<()> {
         let (runtime, comm_id) = group;
         let state = match self.state.try_lock() {

@@ -43,7 +43,7 @@ enum How {
     Later(Between),
 }
 
-/// What an asynchronous call and the driver exchange: the operation that runs next, and how it ended.
+/// The data that an asynchronous call and the driver exchange: the operation that runs next, and how it ended.
 #[derive(Clone, Default)]
 struct Between(Arc<Mutex<(Option<What>, Option<Done>)>>);
 

@@ -1,4 +1,4 @@
-//! What all handles of a group share: its ranks, its planner and the order of its operations.
+//! The data that all handles of a group share: its ranks, its planner and the order of its operations.
 
 use std::{
     any::Any,
@@ -56,8 +56,8 @@ pub(crate) struct Shared {
     pub latest: AtomicU64,
 }
 
-/// What the handles of a group share: the group ends when the last of them is dropped. Operations under way hold only [`Shared`], so
-/// they do not keep the group from ending.
+/// The membership that the handles of a group share: the group ends when the last of them is dropped. Operations under way hold only
+/// [`Shared`], so they do not keep the group from ending.
 pub(crate) struct Membership {
     pub shared: Arc<Shared>,
     /// The handle of the parent group, which ends after this one; `None` for the world.
@@ -147,7 +147,7 @@ impl Shared {
         (every, go_on): (Duration, impl FnMut() -> bool),
     ) -> Result<std::result::Result<B, Work<B>>> {
         self.runtime.check_process()?;
-        // As in `submit`.
+        // The reason is that of `submit`.
         self.runtime.prepare()?;
         let mut held = Some((held, aside));
         let mut memory = || held.take().map(|held| Box::new(held) as Box<dyn Any + Send>);

@@ -114,7 +114,7 @@ fn lost(positions: &[Option<Position>]) -> Vec<String> {
 const SILENT: &str = "gave no answer (stopped, or cut off)";
 const BUSY: &str = "is held up in libfabric or in a copy, and did not answer";
 
-/// What a rank is doing, in all groups.
+/// The calls of a rank in all groups.
 fn activity(position: &Position) -> String {
     match position.stage {
         Stage::Joins => return "has not joined yet".to_owned(),

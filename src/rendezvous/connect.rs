@@ -33,7 +33,7 @@ pub(super) struct Tries<'a> {
     pub(super) name: &'a str,
     pub(super) member: Member,
     pub(super) deadline: Instant,
-    /// What the user should check if all attempts fail.
+    /// The advice to the user if all attempts fail.
     pub(super) advice: &'static str,
     pub(super) place: Place,
     /// Why this process cannot join, for [`Purpose::CannotJoin`].

@@ -20,7 +20,7 @@ impl fmt::Debug for PositionSource {
 }
 
 impl PositionSource {
-    /// For a rank that has not joined yet: its position is the default one.
+    /// Makes the source of a rank that has not joined yet, whose position is the default one.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

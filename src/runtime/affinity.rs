@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct Affinity(Vec<usize>);
 
 impl Affinity {
-    /// What the configuration asks for.
+    /// The processors that the configuration asks for.
     ///
     /// # Errors
     /// [`Error::Config`] if this process may not run there, or its local rank is not known.

@@ -1,5 +1,5 @@
-//! What this rank is doing. Its engine writes this without a lock, and the watchdog reads it, even if the engine is stuck in a call of
-//! libfabric. The position that other ranks get has more detail, and comes from the driver (`position.rs`).
+//! The call that this rank is in. Its engine writes this without a lock, and the watchdog reads it, even if the engine is stuck in a call
+//! of libfabric. The position that other ranks get has more detail, and comes from the driver (`position.rs`).
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use unisono_schedule::Rank;
 /// The bit of a phase that marks the wait for a message.
 const BESIDE: u64 = 1 << 63;
 
-/// What this rank is doing. There is one writer (the engine), and any number of readers.
+/// The call that this rank is in. There is one writer (the engine), and any number of readers.
 ///
 /// A write is a few relaxed stores. A reader may see the fields of one moment mixed with those of the next, except that the operation's
 /// number and call always belong together.
@@ -105,7 +105,7 @@ impl CurrentOperation {
         self.waits.store(0, Ordering::Relaxed);
     }
 
-    /// What this rank does now.
+    /// The call that this rank is in now.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut phase = self.phase.load(Ordering::Acquire);
         // The engine may be entering an operation: its few stores take nanoseconds, unless it is descheduled between them; then the
@@ -151,7 +151,7 @@ pub(crate) enum Phase {
     Beside(String),
 }
 
-/// What a rank did at one moment, and the rank that it waited for.
+/// The call of a rank at one moment, and the rank that it waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     phase: Phase,

@@ -8,7 +8,7 @@ use unisono_schedule::Rank;
 
 use crate::error::rank_list;
 
-/// Where a process runs.
+/// The host of a process.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Host {
     /// The host's name.

@@ -1,5 +1,5 @@
-//! What a process has once for all its groups: the engine, the driver lock, the submission queue, the first failure, the progress thread,
-//! and where its peers run.
+//! The parts that a process has once for all its groups: the engine, the driver lock, the submission queue, the first failure, the progress
+//! thread, and where its peers run.
 //!
 //! A thread that waits for an operation holds the driver lock and drives the engine, for all operations. Other threads submit their
 //! operations and wait until these have ended, or until no thread drives; then one of them takes the lock.
@@ -59,7 +59,7 @@ pub(crate) struct Runtime {
     pub limits: Limits,
     /// The sizes of windows in force.
     pub settings: Settings,
-    /// What is known of all ranks of the world.
+    /// The known facts about all ranks of the world.
     pub roster: Arc<Roster>,
     /// The tuning file's rows, for groups of any size.
     pub tuned: Table,
@@ -76,9 +76,9 @@ pub(crate) struct Runtime {
     roles: Mutex<Roles>,
     /// The position at the failure for which this rank closed its endpoint. Other ranks may ask for it until they know of the failure.
     last_position: OnceLock<Position>,
-    /// For threads that wait for an operation or for the driver lock.
+    /// Wakes threads that wait for an operation or for the driver lock.
     changed: Condvar,
-    /// For the [progress thread](background).
+    /// Wakes the [progress thread](background).
     rested: Condvar,
     /// The number of threads that claim the driver lock; and the number of those that wait to replace the progress thread as the driver.
     claims: AtomicUsize,

@@ -134,7 +134,7 @@ impl Monitor {
         let broken = matches!(error, Error::Rendezvous { .. });
         let error = match error {
             Error::Failed(failure) => Error::Failed(self.tell(failure)),
-            // All ranks that are there have the same error, and the store tells it to a rank that comes late.
+            // All ranks that have come have the same error, and the store tells it to a rank that comes late.
             Error::Missing { .. } => error,
             _ => match broken.then(|| self.latch.wait(NAMED_WITHIN)).flatten() {
                 Some(failure) => Error::Failed(failure),

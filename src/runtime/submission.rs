@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     const THREADS: usize = 3;
-    /// Far longer than any wake takes.
+    /// This is far longer than any wake takes.
     const LONG: Duration = Duration::from_secs(60);
 
     /// Threads push one request each and wake a driver that sleeps; a wake that is lost would let it sleep for ever.

@@ -25,18 +25,18 @@ use crate::{
     },
 };
 
-/// What ranks still have to agree on.
+/// The matters that ranks still have to agree on.
 pub(crate) struct Agreement {
     stage: Stage,
-    /// What may be read in place; `None` if all is copied to slots.
+    /// The operands that may be read in place; `None` if ranks copy all elements to slots.
     offers: Option<Offers>,
 }
 
-/// What others read in place.
+/// The memory that others read in place.
 enum Read {
     /// Operands, by this plan.
     Operands(Arc<ShownPlan>),
-    /// The scratch of ranks of a host. It can always be read, unless it cannot be mapped.
+    /// The scratch of ranks of a host. Ranks can always read it if they can map it.
     Scratch,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum Agreed {
     Not { moved: bool },
     /// Messages are sent: the ranks do not share slots, or not all memory is mapped.
     Messages,
-    /// All is copied to slots.
+    /// Ranks copy all elements to slots.
     Copied,
     /// Operands are read in place by this schedule, whose first elements are shown already.
     InPlace(CallSchedule, Rounds),
@@ -194,7 +194,7 @@ impl Offers {
         self.own.kind == Offer::STAGED && self.is_read
     }
 
-    /// Does the present stage, and goes on to the next one unless something is returned.
+    /// Does the present stage, and continues with the next one unless it returns something.
     fn step(
         &mut self,
         core: &mut Core<'_>,

@@ -48,7 +48,7 @@ pub(crate) struct Other {
     /// Otherwise its operands, if they are read. If messages go between hosts, its scratch stands in place of its input.
     pub input: Option<Region>,
     pub output: Option<Region>,
-    /// What it shows in this round.
+    /// The elements that it shows in this round.
     pub shown: Shown,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Run {
     pub(super) exposed: Exposed,
     /// The lane that reduced or copied last.
     pub(crate) working: usize,
-    /// What ranks agree on before the schedule begins.
+    /// The agreement of ranks before the schedule begins.
     pub(super) agreement: Option<Box<Agreement>>,
     /// The rounds of a schedule that shows elements.
     pub(super) rounds: Option<Rounds>,
@@ -167,7 +167,7 @@ impl Run {
 
     /// Runs a lane until it must wait, or its next step reduces or copies. True if it moved.
     ///
-    /// All lanes put what they can before any reduces, so that chunk k is reduced while chunk k+1 is in flight.
+    /// All lanes put as much as they can before any lane reduces, so that chunk k is reduced while chunk k+1 is in flight.
     fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool, Stop> {
         let mut moved = false;
         loop {
@@ -339,7 +339,7 @@ impl Run {
     /// Ends the operation: it fails if a peer has sent a message that no lane has taken. Its clears to send are dropped.
     fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         self.compare(core)?;
-        // Where peers may not write, a write fails on arrival.
+        // If peers may not write, a write fails on arrival.
         if core.comm.exposed && core.comm.unawaited() {
             return Err(core.port.forged("a write that nobody awaits".to_owned()));
         }

@@ -279,7 +279,7 @@ impl Comm {
     }
 
     /// Tells the members that this rank has exchanged messages with that it leaves, and how many operations it has begun. A member that
-    /// it [meets](Self::meets) later is told then.
+    /// it [meets](Self::meets) later learns it then.
     pub(crate) fn tell_end(&mut self) -> Result<(), Error> {
         self.end_told = true;
         let met = (0..self.members.len()).filter(|&rank| self.members[rank].met);
@@ -313,7 +313,7 @@ impl Comm {
         if met || !self.end_told { Ok(()) } else { self.tell_end_to(rank) }
     }
 
-    /// True if all members that this rank has exchanged messages with have told their end: then all that they sent has arrived.
+    /// True if all members that this rank has exchanged messages with have told their end: then everything that they sent has arrived.
     pub(crate) fn all_ended(&self) -> bool {
         self.members.iter().all(|member| member.ended.is_some() || !member.met)
     }
@@ -469,7 +469,7 @@ impl Comm {
     /// to send, so is the next. Otherwise, or if the sender may wait, a control message is sent when this rank has nothing else to
     /// do; it is queued at once if all slots are free.
     pub(crate) fn owe(&mut self, receiver: usize, way: Way) {
-        // A member that was told the end may have dropped the communicator.
+        // A member that knows the end may have dropped the communicator.
         if self.shutting_down || self.left {
             return;
         }

@@ -43,7 +43,7 @@ impl Core<'_> {
     }
 
     /// Sends a clear to send: where a peer may write into this rank's output in this operation (a region, and its offset in the
-    /// output), or that it may not. It takes along the credit for the first lane of both ways.
+    /// output), or that it may not. It also carries the credit for the first lane of both ways.
     pub(crate) fn send_clear_to_send(
         &mut self,
         to: Rank,

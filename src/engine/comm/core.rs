@@ -24,7 +24,7 @@ use crate::{
     error::Failure,
 };
 
-/// What peers need to write into a part of a registered region, and the region.
+/// The information that peers need to write into a part of a registered region, and the region.
 pub(crate) fn expose_part(region: &Region, at: usize, len: usize) -> Option<(RemoteRegion, Region)> {
     let remote = region.remote()?;
     let part = RemoteRegion { base: remote.base + at as u64, len: len as u64, ..remote };
@@ -71,12 +71,12 @@ impl Core<'_> {
             Some(aside) => aside,
             None => port.transport.allocate(bytes, comm.settings.huge_pages)?,
         };
-        // More is given back with the operation.
+        // A larger region is freed with the operation.
         comm.aside = Some(aside.clone()).filter(|aside| aside.len() <= KEPT_ASIDE);
         Ok(aside)
     }
 
-    /// What peers need to write into borrowed memory, and the region that must be kept meanwhile. The memory lies in a registered
+    /// The information that peers need to write into borrowed memory, and the region to keep meanwhile. The memory lies in a registered
     /// buffer, or is registered for this operation if registration is cheap; otherwise `None`.
     pub(crate) fn expose(
         &mut self,
@@ -254,7 +254,7 @@ impl Core<'_> {
         }
         comm.mismatch_probes.retain(|(it, ..)| *it != from);
         comm.mismatch_probes.push((from, class, info));
-        // A member that was told the end may be gone.
+        // A member that knows the end may be gone.
         if comm.left || comm.end_told || comm.shutting_down {
             return Ok(());
         }

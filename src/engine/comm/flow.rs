@@ -109,7 +109,7 @@ pub(crate) struct Incoming {
     pub window: usize,
     /// The offset of slot 0 in that window, in bytes.
     pub first: usize,
-    /// The number of the flow at the sender, which its first message has told.
+    /// The number of the flow at the sender, which its first message contains.
     pub reply: Option<u32>,
     slots: u64,
     /// A bit for every slot with a message that has arrived and was not taken.
@@ -279,9 +279,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// In any order of arrivals, takes, frees and credits, and across the wrap of the 16 bits: messages are taken in order, each from
-        /// its own slot; no more are in flight than there are slots, nor more bytes than `bytes` says; and a sender without credit
-        /// gets the credit that there is. Credit may arrive after the window was closed and opened again.
+        /// This holds in any order of arrivals, takes, frees and credits, and across the wrap of the 16 bits: messages are taken in order,
+        /// each from its own slot; no more are in flight than there are slots, nor more bytes than `bytes` says; and a sender without
+        /// credit gets the credit that there is. Credit may arrive after the window was closed and opened again.
         #[test]
         fn both_ends_agree(slots in 1_usize..=64, moves in prop::collection::vec((0_u8..6, any::<u8>()), 1..400),
                            start in prop_oneof![Just(0_u64), 65_500_u64..65_540, Just(u64::from(u32::MAX))]) {

@@ -13,7 +13,7 @@ pub(crate) struct Member {
     pub(crate) world: Rank,
     /// Its mailbox: one [`Entry`](crate::engine::wire::Entry) for every rank of the communicator.
     pub(crate) mailbox: RemoteRegion,
-    /// Its shared slots, if it has told of them.
+    /// Its shared slots, if it has told where they are.
     pub(crate) slots: Option<RemoteRegion>,
     /// The first flow to it of each class; [`NONE`] if there is none.
     pub(crate) outgoing: [u32; 3],

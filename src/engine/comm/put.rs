@@ -51,7 +51,7 @@ impl Core<'_> {
         self.port.posts.vacant().filter(|_| flow.has_credit())
     }
 
-    /// Puts the next message of a flow into its slot. The header takes along credit for the `opposite` flow, if there is one.
+    /// Puts the next message of a flow into its slot. The header also carries credit for the `opposite` flow, if there is one.
     /// False if the transport has no room.
     pub(crate) fn put_to_slot<H: Pod>(
         &mut self,

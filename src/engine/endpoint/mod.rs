@@ -1,4 +1,4 @@
-//! What all communicators of a process share: the transport with its peers, the active puts, the numbers of flows.
+//! The endpoint that all communicators of a process share: the transport with its peers, the active puts, the numbers of flows.
 
 mod port;
 mod posts;

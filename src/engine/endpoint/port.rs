@@ -1,4 +1,4 @@
-//! What all communicators of a process share: the transport with its peers, the puts in flight, the numbers of flows.
+//! The endpoint that all communicators of a process share: the transport with its peers, the puts in flight, the numbers of flows.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const LITTLE: usize = 16 << 10;
 /// Another process of the world, or this one.
 #[derive(Debug, Default)]
 struct Link {
-    /// Once it is connected: its handle, and the mask of immediates to it.
+    /// Its handle, and the mask of immediates to it; `None` before it is connected.
     peer: Option<(Peer, u32)>,
     /// At most this many bytes are in flight to it, of all communicators, which share a connection.
     bytes: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Port {
     /// The flows from this process, by the number that credits for them name.
     pub outgoing: Routes,
     links: Vec<Link>,
-    /// What is known of the processes.
+    /// The known processes.
     pub(crate) contacts: Option<Arc<dyn Contacts>>,
     /// The most arrivals in flight: the completion queue must hold them.
     expected: usize,
@@ -280,7 +280,7 @@ impl Port {
 
     /// Keeps the memory of a closed window for the next one of its class.
     pub(crate) fn keep(&mut self, class: Class, region: Region) {
-        /// More windows than are closed for the peers of one operation.
+        /// This is more than the number of windows that are closed for the peers of one operation.
         const SPARE: usize = 64;
         let spare = &mut self.spare[class.index()];
         if spare.len() < SPARE {

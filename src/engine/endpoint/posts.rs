@@ -19,7 +19,7 @@ pub(crate) fn control_of_token(token: u64) -> Option<(CommId, bool)> {
     Some(((bits & 0xffff) as CommId, bits >> 16 == 1))
 }
 
-/// What the end of a put frees.
+/// The resources that the end of a put frees.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
     /// The communicator of the put.

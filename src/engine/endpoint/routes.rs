@@ -90,7 +90,7 @@ mod tests {
     fn runs_are_cut_and_put_together() {
         let mut routes = Routes::default();
         let single = |routes: &mut Routes| routes.take(1, 0, 1).unwrap();
-        // More groups than there are numbers, one after the other, each with one flow.
+        // There are more groups than numbers, one after the other, each with one flow.
         for _ in 0..MAX_FLOWS + 100 {
             let number = single(&mut routes);
             routes.give_back(number, 1);

@@ -162,7 +162,7 @@ impl Core<'_> {
         let messages = &self.comm.messages;
         let room = self.comm.settings.bounds.unexpected_bytes;
         let full = messages.unexpected > 0 && messages.unexpected + kind.kept() > room;
-        // The parts of a message with a receive may be behind this message. Parts are sent before later messages, so this is little.
+        // The parts of a message with a receive may be behind this message. Parts go before later messages, so the excess is small.
         let parts = || messages.landings.come_in_parts(envelope.from);
         if full && !parts() && !messages.waits_for(envelope.from, Instant::now()) {
             return Ok(false);

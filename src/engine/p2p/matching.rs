@@ -22,7 +22,7 @@ pub(crate) struct Want {
     pub space: Space,
 }
 
-/// What messages and receives are found by. A rank of `None` stands for any.
+/// The key by which messages and receives are found. A rank of `None` stands for any.
 type Key = (Space, u64, Option<Rank>);
 
 impl Envelope {
@@ -141,7 +141,7 @@ mod tests {
         prop_oneof![Just(Space::Calls), Just(Space::Inner), Just(Space::Groups)]
     }
 
-    /// Some runs have far more sends than receives, some far fewer: then many wait.
+    /// Some runs have far more sends than receives, some far fewer, so that many wait.
     fn moves(most: usize) -> impl Strategy<Value = Vec<Move>> {
         let send = (0_usize..3, 0_u64..3, space())
             .prop_map(|(from, tag, space)| Move::Send(Envelope { from, tag, space }));

@@ -94,7 +94,7 @@ pub(super) enum SendStage {
     Gone,
 }
 
-/// What goes to a rank's slots before the messages that wait for them.
+/// An entry that goes to a rank's slots before the messages that wait for them.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     /// The next parts of this send's message.
@@ -133,7 +133,7 @@ pub(crate) struct Messages {
     pub(super) asked: u64,
     /// The number of messages that were sent to each rank.
     pub(super) numbers: BTreeMap<Rank, u32>,
-    /// For each rank, what goes to its slots before messages: the receiver may have no room for these.
+    /// For each rank, the entries that go to its slots before messages: the receiver may have no room for these.
     pub(super) answers: BTreeMap<Rank, VecDeque<Answer>>,
     /// For each rank, the sends whose message, or whose request to send, waits for a slot.
     pub(super) queues: BTreeMap<Rank, VecDeque<u64>>,

@@ -20,7 +20,7 @@ struct SlotPut<'p> {
     message: Message,
     /// The number of the message among those between the two ranks.
     number: u32,
-    /// Where its elements lie: region, offset and length in bytes.
+    /// The place of its elements: region, offset and length in bytes.
     source: Option<(&'p Region, usize, usize)>,
     /// True if the source is registered.
     registered: bool,
@@ -98,13 +98,13 @@ impl Core<'_> {
         let kind = outbound.kind;
         let whole = kind.bytes() <= self.comm.settings.eager_bytes;
         let (source, at, registered) = outbound.place();
-        // Whether this rank could write the elements from where they lie.
+        // True if this rank can write the elements from where they lie.
         let writes = registered || !self.port.limits.local_registration;
         let info = sending.info(writes && !whole);
         let message = if whole { Message::Whole(info) } else { Message::RequestToSend(info) };
         let number = sending.number;
         if !whole {
-            // For the clear to send.
+            // The clear to send arrives through this window.
             self.listen(to, Class::Message)?;
         }
         let source = whole.then_some((&source, at, kind.bytes()));

@@ -20,7 +20,7 @@ pub(super) fn look() {
 /// Entries in the order in which they came. Each has one key, or two.
 #[derive(Debug)]
 pub(super) struct Queue<K, T> {
-    /// In ascending order of their numbers. With an index, an entry that was taken leaves its place empty.
+    /// The entries in ascending order of their numbers. With an index, an entry that was taken leaves its place empty.
     entries: VecDeque<Entry<K, T>>,
     /// The number of entries that were not taken.
     len: usize,
@@ -115,7 +115,7 @@ impl<K: Copy + Ord, T> Queue<K, T> {
         if self.entries.len() > 2 * self.len + FEW {
             self.entries.retain(|entry| entry.value.is_some());
         }
-        // Far fewer than when the index was made: a queue around that length does not make it again and again.
+        // There are far fewer entries than when the index was made, so a queue of about that length does not make it again and again.
         if self.len <= FEW / 4 {
             self.entries.retain(|entry| entry.value.is_some());
             self.index = None;

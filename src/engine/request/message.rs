@@ -35,7 +35,7 @@ pub(crate) struct Inbound {
     pub tag: u64,
     pub form: Form,
     pub dtype: Dtype,
-    /// What the caller calls the type.
+    /// The caller's name for the type.
     pub alias: Alias,
     pub place: Place,
 }

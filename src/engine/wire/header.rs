@@ -15,7 +15,7 @@ pub(crate) struct FlowHeader {
 }
 
 impl FlowHeader {
-    /// For this many freed messages and the flow of that number. A number that does not fit becomes an invalid one.
+    /// Makes a header for this many freed messages and the flow of that number. A number that does not fit becomes invalid.
     pub(crate) fn new(freed: u64, reply: usize) -> Self {
         Self { freed: (freed & 0xffff) as u16, reply: u16::try_from(reply).unwrap_or(u16::MAX) }
     }
@@ -37,7 +37,7 @@ pub(crate) struct OperationInfo {
     pub root: u32,
     /// The number of elements.
     pub count: u64,
-    /// For calls of many tensors a hash of their types and shapes; otherwise 0.
+    /// A hash of the types and shapes in calls of many tensors; otherwise 0.
     pub contents: u32,
     /// The most elements of a message.
     pub chunk: u32,

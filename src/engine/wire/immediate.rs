@@ -51,7 +51,7 @@ pub(crate) enum ControlKind {
 }
 
 impl ControlKind {
-    /// In the order of their codes.
+    /// All kinds in the order of their codes.
     pub(super) const ALL: [Self; 16] = [
         Self::Window(Class::Eager),
         Self::Window(Class::Bulk),

@@ -67,13 +67,13 @@ impl ClearToSend {
     }
 }
 
-/// What a rank says of itself: by a greeting when ranks join, and once more when it has shared slots.
+/// The information that a rank sends about itself: in a greeting when ranks join, and once more when it has shared slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Hello {
     /// That of [`Hello::new`].
     pub pattern: [u64; 2],
-    /// Where its sender takes a large greeting: the region's [words](RemoteRegion::words); of length 0 if it takes none.
+    /// The place where its sender takes a large greeting: the region's [words](RemoteRegion::words); of length 0 if it takes none.
     pub area: [u64; 3],
     /// The [words](RemoteRegion::words) of its [shared slots](super::slots); 0 before it has them.
     pub slots: [u64; 3],

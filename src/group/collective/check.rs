@@ -107,7 +107,7 @@ impl Checked {
     }
 }
 
-/// For a rank's input and for its output, true if it is used.
+/// True for a rank's input, and for its output, if the rank uses it.
 pub(crate) fn sides(collective: Collective, at_root: bool) -> (bool, bool) {
     let reads = !matches!(collective, Collective::Scatter) || at_root;
     let writes = !matches!(collective, Collective::Gather | Collective::Reduce) || at_root;

@@ -24,7 +24,7 @@ use crate::{
 /// A call whose lengths the ranks have to learn; its arguments are valid.
 pub(crate) struct UnevenCall {
     pub group: Handle,
-    /// What ranks compare of the call.
+    /// The part of the call that ranks compare.
     pub id: CallId,
     /// The method called, for errors.
     pub name: &'static str,
@@ -88,7 +88,7 @@ impl UnevenCall {
         Borrowed::within(data, input, output).ok_or_else(|| outside(self.name, len))
     }
 
-    /// Zeros for blocks of these lengths. If there is no memory for them, the group fails, because the other ranks go on.
+    /// Zeros for blocks of these lengths. If there is no memory for them, the group fails, because the other ranks continue.
     pub(crate) fn room<T: Element>(&self, lengths: &[usize]) -> Result<Vec<T>> {
         let sum = sum(lengths);
         let room = sum.and_then(|sum| bytemuck::allocation::try_zeroed_vec(sum).ok());

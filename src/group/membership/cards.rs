@@ -1,4 +1,4 @@
-//! What ranks tell each other at the store when they join, and what rank 0 computes from it: each rank's card, and the roster of all.
+//! The data that ranks exchange at the store when they join: each rank's card, and the roster of all, which rank 0 makes of the cards.
 
 use std::{sync::Arc, time::Instant};
 
@@ -19,7 +19,7 @@ use crate::{
 /// The settings that must be the same on all ranks: names and values.
 pub(super) type Alike = Vec<(String, String)>;
 
-/// What a rank publishes when it joins.
+/// The data that a rank publishes when it joins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct JoinInfo {
     /// The version of the wire format; it comes first, because what follows may differ between versions.
@@ -108,7 +108,7 @@ pub(super) fn decode_all<T: DeserializeOwned>(all: &[Vec<u8>]) -> std::result::R
     all.iter().enumerate().map(read).collect()
 }
 
-/// What a rank knows after the exchange of cards.
+/// The knowledge of a rank after the exchange of cards.
 pub(super) enum Known {
     /// All ranks, and the bytes of a chunk.
     All(Arc<Roster>, usize),
@@ -171,7 +171,7 @@ fn meet(all: &[Vec<u8>], listed: usize) -> std::result::Result<(Meeting, Option<
     }
 }
 
-/// What rank 0 computes from the cards of all ranks.
+/// Computes rank 0's result from the cards of all ranks.
 fn meeting(all: &[Vec<u8>]) -> std::result::Result<Meeting, Failure> {
     // Cards of other versions may have other fields after the version.
     let version = |bytes: &Vec<u8>| postcard::take_from_bytes::<u32>(bytes).map_or(0, |(wire, _)| wire);

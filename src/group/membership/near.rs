@@ -25,7 +25,7 @@ use crate::{
     runtime::host::Host,
 };
 
-/// What every rank publishes before it opens libfabric.
+/// The data that every rank publishes before it opens libfabric.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Reach {
     pub(super) host: Host,
@@ -128,7 +128,7 @@ fn try_them(own: &[u8], named: &[Vec<u8>]) -> Tried {
     Ok(None)
 }
 
-/// What rank 0 knows about which ranks share memory.
+/// The knowledge of rank 0 about which ranks share memory.
 #[derive(Default)]
 pub(super) struct Camps {
     all: Vec<Reach>,

@@ -34,7 +34,7 @@ use crate::{
 /// Two trees, in which every rank sends as much as it receives.
 const ALGORITHM: &str = "tree";
 
-/// What this rank knows of the ranks next to it in the trees.
+/// The information that this rank has of the ranks next to it in the trees.
 struct Relatives {
     ranks: usize,
     entries: BTreeMap<Rank, Entry>,

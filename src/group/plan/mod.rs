@@ -36,7 +36,7 @@ pub(crate) struct PlannedCall {
     pub schedule: CallSchedule,
 }
 
-/// All of a planned call except its schedule.
+/// A planned call without its schedule.
 #[derive(Clone)]
 pub(crate) struct CallTraits {
     pub collective: Collective,

@@ -59,7 +59,7 @@ pub(crate) struct CallSpec<'a> {
     pub part_of: Option<CallId>,
 }
 
-/// What ranks compare of a call of several operations.
+/// The part of a call of several operations that ranks compare.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallId {
     pub collective: Collective,

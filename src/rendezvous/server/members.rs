@@ -496,7 +496,7 @@ impl Members {
                 *position = Some(Position::of(Stage::Left));
             }
         }
-        // At a deadline all ranks ask, most with the same number: one frame serves all of these.
+        // At a deadline all ranks ask, most with the same number, so one frame serves all of these.
         let mut frames: BTreeMap<u64, Option<Frame>> = BTreeMap::new();
         for (id, number) in query.askers {
             let message = frames

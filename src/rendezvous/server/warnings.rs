@@ -1,5 +1,5 @@
-//! Warnings about connections that do not belong to the job. A few are logged one by one, and the others are counted, because anybody can
-//! connect as often as they like.
+//! Warnings about connections that do not belong to the job. A few are logged one by one, and the others are counted, because any program
+//! can connect as often as it likes.
 
 use std::{
     net::SocketAddr,

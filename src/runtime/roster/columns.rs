@@ -7,11 +7,11 @@ use unisono_schedule::Rank;
 /// The bytes at one place of all records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Column {
-    /// The same in all records.
+    /// The byte is the same in all records.
     Same(u8),
-    /// By the number of the record's host.
+    /// One byte for each host, by the number of the host.
     Host(Box<[u8]>),
-    /// By rank.
+    /// One byte for each rank.
     Rank(Box<[u8]>),
 }
 

@@ -1,4 +1,4 @@
-//! What a rank publishes about itself when it joins: where it runs, its network device, and how it is reached.
+//! The data that a rank publishes about itself when it joins: where it runs, its network device, and how it is reached.
 
 use std::{
     fs,
@@ -66,7 +66,7 @@ impl Nic {
     }
 }
 
-/// What a rank publishes about itself.
+/// The data that a rank publishes about itself.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub host: Host,

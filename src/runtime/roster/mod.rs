@@ -139,7 +139,7 @@ impl Roster {
         Record::parse(&self.records.record(rank, self.host_number(rank)?))
     }
 
-    /// What a rank has published about itself.
+    /// The entry that a rank has published about itself.
     pub(crate) fn entry(&self, rank: Rank) -> Option<Entry> {
         let Record { name, shares, device, cores, host, megabits, mtu, at, store, mailbox, mask, address } =
             self.record(rank)?;
@@ -203,7 +203,7 @@ impl<T: Hash + Eq> Numbered<T> {
     }
 }
 
-/// Reads a roster that anybody may have sent; the first byte gives its number of ranks.
+/// Reads a roster that any program may have sent; the first byte gives its number of ranks.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Some((&ranks, bytes)) = bytes.split_first() else { return };

@@ -1,4 +1,4 @@
-//! Rosters: nothing is lost, little is sent, and broken ones are refused.
+//! Tests of rosters: they lose nothing, they are small, and broken ones are refused.
 
 mod imagined;
 
@@ -25,7 +25,7 @@ fn a_roster_holds_what_the_ranks_told() {
     for (ranks, per_host, shm) in [(1, 1, false), (2, 1, true), (5, 2, false), (300, 1, false), (70, 8, true)]
     {
         let mut all = entries(ranks, per_host, shm);
-        // One is different from all others.
+        // One rank is different from all others.
         let odd = &mut all[ranks / 2];
         (odd.nic.at, odd.nic.store) = (None, "fe80::1".parse().ok());
         (odd.nic.device, odd.nic.mtu, odd.address) = (String::new(), 0, vec![1; 100]);

@@ -78,7 +78,7 @@ impl Offer {
     pub(crate) const PLAIN: u64 = 0;
     /// They can be mapped, but the others may not have mapped them yet.
     pub(crate) const NEW: u64 = 1;
-    /// All others have mapped them before.
+    /// All other ranks have mapped them before.
     pub(crate) const KNOWN: u64 = 2;
     /// The rank copies to its [slots](staged) what it shows.
     pub(crate) const STAGED: u64 = 3;

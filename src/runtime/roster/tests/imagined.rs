@@ -1,4 +1,4 @@
-//! Cards of ranks that do not exist: what differs between ranks of a cluster differs between these.
+//! Entries of ranks that do not exist: they differ in everything that differs between ranks of a cluster.
 #![allow(clippy::cast_possible_truncation, reason = "random bits, and few hosts")]
 
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ fn near(rank: usize) -> Vec<u8> {
     [&b"unisono-shm\x04"[..], &own].concat()
 }
 
-/// The entries of ranks that follow each other on hosts, over sockets, or with `shm` over these and shared memory.
+/// The entries of ranks that fill one host after the other, over sockets, or with `shm` over sockets and shared memory.
 pub(super) fn entries(ranks: usize, per_host: usize, shm: bool) -> Vec<Entry> {
     let entry = |rank: usize| {
         let host = rank / per_host;
