@@ -105,14 +105,15 @@ impl Foreign {
         Self { operand: region.into(), owner: None }
     }
 
-    /// These elements, for a call that writes them. The same duty.
+    /// These elements, for a call that writes them. The duty is that of [`Borrowed::apart`](super::Borrowed::apart).
     pub(crate) fn write<T: Element>(elements: &mut [T]) -> Self {
         // SAFETY: as in `Borrowed::apart`: the elements are exclusively borrowed.
         let region = unsafe { borrow_raw(elements.as_mut_ptr().cast(), size_of_val(elements)) };
         Self { operand: region.into(), owner: None }
     }
 
-    /// Two ranges of elements, an input and an output, which may overlap; `None` if they are not within the elements. The same duty.
+    /// Two ranges of elements, an input and an output, which may overlap; `None` if they are not within the elements. The duty is that of
+    /// [`Borrowed::apart`](super::Borrowed::apart).
     pub(crate) fn within<T: Element>(
         elements: &mut [T],
         input: &Range<usize>,

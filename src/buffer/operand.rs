@@ -173,7 +173,7 @@ impl Operand {
     }
 }
 
-/// How the input and the output of an operation lie to each other.
+/// The relation between the input and the output of an operation in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overlap {
     /// They have no byte in common.

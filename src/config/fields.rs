@@ -37,7 +37,7 @@ pub struct Config {
     pub interface: Option<Interfaces>,
     /// The longest wait for another rank, 300 s by default.
     pub timeout: Duration,
-    /// The longest time that joining may take, until the last rank has joined: 60 s by default.
+    /// The longest time that joining may take, until the last rank has come: 60 s by default.
     pub join_timeout: Duration,
     /// The longest time that leaving the world waits for ranks that live and have not begun to leave. If it passes, all ranks get an error.
     /// `None`: as long as those ranks live, because a rank may have more to do alone than the others, such as writing a checkpoint.
@@ -45,7 +45,7 @@ pub struct Config {
     /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. 256 KiB by default. If the limit on locked memory
     /// of one rank is too small for the windows, that rank logs a warning and all ranks use a smaller chunk.
     pub chunk: usize,
-    /// How many chunks are in work at the same time: from 1 to 32, 2 by default; alike.
+    /// The number of chunks in progress at the same time: from 1 to 32, 2 by default; alike.
     pub lanes: usize,
     /// The largest message of schedules with one lane (small data), in bytes: from 128 to 1 MiB, 32 KiB by default; alike.
     pub eager: usize,

@@ -5,7 +5,7 @@ pub(crate) fn fnv(bytes: &[u8]) -> u64 {
     fnv_of_words(bytes.iter().map(|&byte| u64::from(byte)))
 }
 
-/// The same over whole words, which is faster for thousands of them.
+/// The same hash over whole words, which is faster for thousands of them.
 pub(crate) fn fnv_of_words(words: impl Iterator<Item = u64>) -> u64 {
     words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
 }

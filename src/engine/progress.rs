@@ -42,7 +42,7 @@ pub(crate) struct UnderWay {
     pub(super) comm_id: CommId,
     pub(super) run: Run,
     pub(super) completion: Completion,
-    /// When a check first found it stalled, if nothing of it has moved since.
+    /// The time when a check first found it stalled, if nothing of it has moved since.
     pub(super) stalled: Option<Instant>,
 }
 

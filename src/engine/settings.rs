@@ -1,4 +1,4 @@
-//! The sizes of windows, and what follows from them: memory, and how much may be under way at once.
+//! The sizes of windows, and the memory and the number of puts in flight that follow from them.
 
 use unisono_schedule::windows::{self, stride};
 

@@ -9,7 +9,7 @@ use std::{
 use crate::{call::Signature, error::Failure};
 use unisono_transport::Error;
 
-/// Why the engine stops. Small, so that a result without an error is returned in registers.
+/// The reason why the engine stops. It is small, so that a result without an error is returned in registers.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// This rank found the failure.

@@ -139,7 +139,7 @@ impl<M> ProcessGroup<M> {
 }
 
 /// # The group
-/// Its ranks, its memory, and how it ends.
+/// The ranks of the group, its memory, and its end.
 impl ProcessGroup {
     /// A handle of this group whose calls return at once, with a [`Work`](crate::Work) to wait for or to await. They take their operands
     /// by value and return them when they have ended.

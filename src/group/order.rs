@@ -72,7 +72,7 @@ impl Order {
             Ok(state) => state,
             Err(TryLockError::Poisoned(state)) => state.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                // Waits until the call of another thread has ended.
+                // This waits until the call of another thread has ended.
                 let _waiting = runtime.callers.wait();
                 self.state.lock().unwrap_or_else(PoisonError::into_inner)
             }

@@ -172,7 +172,7 @@ impl Handle {
         self.wait_with(what, &self.options)
     }
 
-    /// The same with other options than those of this handle.
+    /// Runs messages and waits for their end, with other options than those of this handle.
     pub(crate) fn wait_with(&self, what: What, options: &CallOptions) -> Result<Done> {
         let Shared { runtime, comm_id, .. } = &*self.shared;
         runtime.check_calls(MESSAGE)?;

@@ -149,7 +149,7 @@ impl Handle {
         )
     }
 
-    /// The same for a call of messages.
+    /// Runs or begins a call of messages, as [`run_steps`](Self::run_steps) does for collectives.
     pub(crate) fn run_beside<M, R, T, F>(
         &self,
         name: &'static str,

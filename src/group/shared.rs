@@ -224,7 +224,7 @@ impl Shared {
         options: &CallOptions,
     ) -> Result<Arc<Outcome>> {
         self.runtime.check_process()?;
-        // Before the state is locked: an error drops the memory of the call, and its destructor may call this group.
+        // This comes before the state is locked, because an error drops the memory of the call, whose destructor may call this group.
         self.runtime.prepare()?;
         let (completion, outcome) = Completion::new(self.timeout(options), action);
         let task = Task { what, completion };

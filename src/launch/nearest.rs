@@ -105,7 +105,7 @@ fn starts(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found)
         "Open MPI" if far.family.name == "Flux" => has(near.family.local_rank) && has("PMIX_RANK"),
         "Open MPI" | "MPICH" => has(near.family.local_rank) && outside(&["Flux", "LeaderWorkerSet"]),
         "PALS" => outside(&["LeaderWorkerSet"]),
-        // Its brokers may be ranks of PALS, and Flux has replaced the world size of PALS by its world size.
+        // Flux's brokers may be ranks of PALS, and Flux has replaced the world size of PALS by its world size.
         "Flux" => outside(&["Slurm", "LeaderWorkerSet"]) || outside(&["PALS"]) && far.ranks == near.ranks,
         _ => outside(&["LeaderWorkerSet"]),
     }

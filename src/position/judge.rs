@@ -222,7 +222,7 @@ mod tests {
             |positions| positions[0] = Position::of(Stage::Busy),
             // A put is on its way.
             |positions| positions[0].traffic.push(Traffic { rank: 1, sent: 7, arrived: 0 }),
-            // It waits for no rank.
+            // The rank waits for no rank.
             |positions| positions[1].groups[0].running = Some(Running { steps: 0, waits: Vec::new() }),
             |positions| positions[1].groups.push(inside(3, 0, "barrier()", &[])),
         ];

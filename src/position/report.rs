@@ -279,7 +279,7 @@ mod tests {
             Some(Position::of(Stage::Busy)),
             Some(Position::of(Stage::Left)),
             None,
-            // No member.
+            // This rank is no member.
             position(3, 3, None),
         ];
         let wanted = "rank 1 has not entered it (called barrier() of group g2, waits for rank 0); rank 2 is held up in \

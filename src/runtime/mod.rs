@@ -68,7 +68,7 @@ pub(crate) struct Runtime {
     pub monitor: Monitor,
     pub callers: Callers,
     pub registry: Arc<Registry>,
-    /// Locked by the driver. `None` once the world has failed or ended: its endpoint must not touch borrowed memory any more.
+    /// The driver locks this. `None` once the world has failed or ended: its endpoint must not touch borrowed memory any more.
     engine: Mutex<Option<Box<Engine>>>,
     requests: Submission<(CommId, Request)>,
     /// Completions whose actions the progress thread runs.
@@ -357,7 +357,7 @@ impl Runtime {
     /// Ends receives whose message has not come: all ranks are leaving, so none will.
     pub(crate) fn give_up_receives(&self) -> Result<()> {
         let receives = self.with(Engine::give_up_receives)?;
-        // Nothing else is under way.
+        // No other operation is under way.
         self.open.store(0, Ordering::Release);
         let failed: Vec<_> = receives
             .into_iter()

@@ -37,7 +37,7 @@ const LOOKS_REGISTERING: u32 = 100;
 /// The state that the watchdog samples, and the ways by which it reports.
 pub(crate) struct Subject {
     pub rank: Rank,
-    /// Set once there is an endpoint.
+    /// This is set once there is an endpoint.
     pub limits: Arc<OnceLock<Limits>>,
     /// How long an operation may take.
     pub timeout: Duration,

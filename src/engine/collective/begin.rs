@@ -75,7 +75,7 @@ impl Run {
         }
     }
 
-    /// Goes on with an operation that shows elements in slots, after the first steps of its schedule.
+    /// Continues an operation that shows elements in slots, after the first steps of its schedule.
     pub(super) fn go_on(
         core: &mut Core<'_>,
         operation: Box<Operation>,

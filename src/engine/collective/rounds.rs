@@ -30,7 +30,7 @@ pub(crate) struct Rounds {
     sends: bool,
 }
 
-/// How the operands of an operation are read.
+/// How ranks read the operands of an operation.
 pub(crate) struct InPlace {
     /// True if this rank copies what it shows to its slot; otherwise others read its operands where they lie.
     pub copies: bool,

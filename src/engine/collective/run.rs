@@ -64,7 +64,7 @@ impl Run {
             if worked >= SLICE {
                 break;
             }
-            // Before any work: a peer may wait for a clear to send.
+            // Control messages go before any work, because a peer may wait for a clear to send.
             if core.comm.has_control() {
                 moved |= core.send_control()?;
             }

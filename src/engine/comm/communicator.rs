@@ -68,7 +68,7 @@ pub(crate) struct Comm {
     /// The rank of this process in it.
     pub me: Rank,
     pub settings: Settings,
-    /// Scratch memory of schedules: as much as any has needed so far.
+    /// Scratch memory of schedules: the most that any schedule has needed so far.
     pub scratch: Option<Region>,
     /// Memory for inputs that are put aside.
     pub aside: Option<Region>,
@@ -118,7 +118,7 @@ pub(crate) struct Comm {
     pub begun: u64,
     /// The latest operations, each at its number modulo `CALLS`.
     pub(crate) calls: [Signature; CALLS],
-    /// When the latest operation began, by the count of operations of all communicators.
+    /// The time of the latest operation's begin, by the count of operations of all communicators.
     pub(crate) used: u64,
     /// The id of the group: the same on all members, and unique; 0 for the world.
     pub(crate) id: u64,
@@ -334,7 +334,7 @@ impl Comm {
         self.introduced && self.members.iter().enumerate().any(stranger)
     }
 
-    /// Frees what is used with members that it has met. Mailbox and control messages stay, for the others.
+    /// Frees the memory that serves members that it has met. The mailbox and control messages stay for the others.
     pub(crate) fn vacate(&mut self) {
         self.vacant = Some(Vacant::Offered);
         (self.scratch, self.aside, self.lanes) = (None, None, Vec::new());
@@ -489,7 +489,7 @@ impl Comm {
         }
     }
 
-    /// Queues credit that is due: if this rank is `idle`, all; else only what is not sent in a header or a clear to send.
+    /// Queues credit that is due: if this rank is `idle`, all of it; else only the credit that is not sent in a header or a clear to send.
     pub(crate) fn settle_debts(&mut self, idle: bool) {
         let mut debts = std::mem::take(&mut self.debts);
         debts.retain(|&(receiver, way)| {

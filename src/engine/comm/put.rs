@@ -129,7 +129,7 @@ impl Core<'_> {
             (true, _) => &both[..],
             (false, _) => &both[1..],
         };
-        // A put that is copied and leaves at once needs no notice of its end. In the last barrier every put has one.
+        // A put that is copied and leaves at once needs no notice of its end, except in the last barrier.
         let notify = match whose {
             Whose::Lane { .. } if self.comm.shutting_down => Notify::Always,
             Whose::Lane { .. } if HEADER + bytes <= FEW && self.port.leaves_at_once(to) => {

@@ -75,7 +75,7 @@ type Key = (Rank, u32);
 #[derive(Default)]
 pub(super) struct Landings {
     all: BTreeMap<Key, Landing>,
-    /// Those with a receive: when it was submitted, and the message.
+    /// The messages with a receive, by the time when the receive was submitted.
     by_age: BTreeSet<(Instant, Key)>,
     /// For each rank, how many of those with a receive come in parts.
     in_parts: BTreeMap<Rank, usize>,

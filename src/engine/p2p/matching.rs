@@ -1,4 +1,4 @@
-//! Matches messages with receives: messages of one sender and tag in their order, receives in theirs, and nothing else.
+//! Matches messages with receives: messages of one sender and tag in their order, and receives in their order. It does nothing else.
 
 use unisono_schedule::Rank;
 
@@ -155,7 +155,7 @@ mod tests {
         })
     }
 
-    /// The same by a search through all that wait, in their order.
+    /// The same matching, by a search through all messages and receives that wait, in their order.
     #[derive(Default)]
     struct Naive {
         receives: Vec<(Want, usize)>,

@@ -59,7 +59,7 @@ impl Sending {
         now >= self.completion.submitted + than
     }
 
-    /// The description of the message. `writes`: whether this rank can write its elements from where they lie.
+    /// The description of the message. `writes`: true if this rank can write its elements from where they lie.
     pub(super) fn info(&self, writes: bool) -> MessageInfo {
         let Outbound { tag, kind, .. } = self.outbound;
         let (dtype, alias) = (kind.dtype.code(), kind.alias.code());
@@ -210,7 +210,7 @@ impl Messages {
         sent && !self.open() && self.landings.is_empty()
     }
 
-    /// The call whose deadline has passed, if there is one: when it was submitted, and the call.
+    /// The call whose deadline has passed, if there is one, and the time when it was submitted.
     pub(crate) fn late(&mut self, now: Instant) -> Option<(Instant, Signature)> {
         if self.soonest.is_none_or(|soonest| now < soonest) {
             return None;

@@ -7,7 +7,7 @@ const FEW: usize = 32;
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has looked at a message, send or receive, but for those that it has found by their keys.
+    /// How often this thread has looked at a message, send or receive, except those that it has found by their keys.
     pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

@@ -19,7 +19,7 @@ use crate::{
 
 /// One operation.
 pub(crate) struct Operation {
-    /// Its number in the group, from 0; assigned when it begins.
+    /// Its number in the group, from 0; it gets the number when it begins.
     pub number: u64,
     pub signature: Signature,
     /// The name of its group in errors; `None` for the world.
@@ -40,7 +40,7 @@ pub(crate) struct Operation {
     pub size: usize,
     pub input: Operand,
     pub output: Operand,
-    /// If any two ranks know only the lengths of their blocks for each other: these lengths.
+    /// The lengths of blocks, if each two ranks know only those of their blocks for each other.
     pub pairs: Option<Box<Pairs>>,
     /// True if the schedule needs peers to write into the output.
     pub long: bool,

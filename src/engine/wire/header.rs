@@ -29,7 +29,7 @@ pub(crate) struct OperationInfo {
     pub number: u32,
     /// The number of lanes of the operation.
     pub lanes: u16,
-    /// The code of what the caller calls the type of its elements; 0 if that is the dtype.
+    /// The code of the caller's name for the type of its elements; 0 if that is the dtype.
     pub alias: u16,
     /// Codes of collective, dtype, reduction and algorithm.
     pub codes: [u8; 4],
@@ -84,7 +84,7 @@ pub(crate) struct MessageInfo {
     pub count: u64,
     /// The high 32 bits of the tag: 0 but for groups that are being made.
     pub tag_high: u32,
-    /// The code of what the sender calls the type of its elements; 0 if that is the dtype.
+    /// The code of the sender's name for the type of its elements; 0 if that is the dtype.
     pub alias: u16,
     /// 0.
     pub unused: u16,

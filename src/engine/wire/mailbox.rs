@@ -71,7 +71,7 @@ impl ClearToSend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Hello {
-    /// That of [`Hello::new`].
+    /// The pattern that [`Hello::new`] makes.
     pub pattern: [u64; 2],
     /// The place where its sender takes a large greeting: the region's [words](RemoteRegion::words); of length 0 if it takes none.
     pub area: [u64; 3],
@@ -99,7 +99,7 @@ pub(crate) struct Entry {
     /// The target of credits, of which only the immediate counts.
     pub credit: u64,
     pub hello: Hello,
-    /// When the rank has left the communicator: the number of operations that it has begun.
+    /// The number of operations that the rank has begun; it is written when the rank leaves the communicator.
     pub begun: u64,
     /// For each class, the operation of the first message that waits.
     pub mismatch_probes: [OperationInfo; 3],

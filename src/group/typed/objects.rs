@@ -1,4 +1,4 @@
-//! How objects travel: values of any serde type, whose sizes only their owners know.
+//! How ranks send objects: values of any serde type, whose sizes only their owners know.
 
 use serde::{Serialize, de::DeserializeOwned};
 use unisono_schedule::Rank;

@@ -77,7 +77,7 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
-                    // No descriptor is left: connections that are not authenticated may hold them.
+                    // If no descriptor is left, connections that are not authenticated may hold them.
                     if !self.make_way(now) {
                         crate::log::warn!("the store cannot accept a connection: {error}");
                         self.accept_after = Some(now + Duration::from_millis(100));
