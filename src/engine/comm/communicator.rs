@@ -118,7 +118,7 @@ pub(crate) struct Comm {
     pub begun: u64,
     /// The latest operations, each at its number modulo `CALLS`.
     pub(crate) calls: [Signature; CALLS],
-    /// The time of the latest operation's begin, by the count of operations of all communicators.
+    /// The count of operations of all communicators when the latest operation began.
     pub(crate) used: u64,
     /// The id of the group: the same on all members, and unique; 0 for the world.
     pub(crate) id: u64,

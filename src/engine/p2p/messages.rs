@@ -270,7 +270,7 @@ impl Messages {
         self.oldest_send().is_some_and(|oldest| oldest.is_older(now, LONG))
     }
 
-    /// True if a send has waited so long that large messages may wait for each other; the second is the same of a receive.
+    /// True if a send has waited so long that large messages may wait for each other; the second value is the same for a receive.
     pub(super) fn stuck(&self, now: Instant) -> (bool, bool) {
         let first = self.matching.receives().next();
         let receives = first.is_some_and(|(_, first)| now >= first.completion.submitted + LONG);

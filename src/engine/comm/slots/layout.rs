@@ -87,7 +87,7 @@ impl Offer {
 /// The offset in a slot of the [`Offer`].
 pub(crate) const OFFER: usize = APART;
 
-/// The offset in a rank's shared slots of that of an operation of this number.
+/// The offset in a rank's shared slots of the slot of an operation of this number.
 pub(crate) const fn slot(number: u64) -> usize {
     let index = if number.is_multiple_of(SLOTS) { 0 } else { 1 };
     LINES + index * STRIDE

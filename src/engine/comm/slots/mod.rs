@@ -1,7 +1,7 @@
 //! The shared slots of a communicator whose ranks share memory, and when a rank may read and write them.
 //!
-//! A rank writes only to its own slots. Rounds ([`Step::Show`](unisono_schedule::Step::Show)) are numbered from 1; round `k` has slot `k
-//! mod 2`:
+//! A rank writes only to its own slots. Rounds ([`Step::Show`](unisono_schedule::Step::Show)) are numbered from 1; round `k` has slot
+//! `k mod 2`:
 //!
 //! 1. A rank begins `k` when every other rank has begun `k - 1`. Then all have ended `k - 2`, which used the slot before.
 //! 2. It writes what it shows and the description of its call to its slot, and then publishes the number `k` there.
