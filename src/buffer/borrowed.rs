@@ -33,8 +33,8 @@ impl<'a> Borrowed<'a> {
 
     /// Borrows two slices.
     ///
-    /// The engine must have dropped every clone of the two regions, or its transport, before the borrow `'a` ends. A blocking call does
-    /// so before it returns; an asynchronous call borrows from its future or from what that owns, which the engine keeps with the
+    /// The engine must have dropped every clone of the two regions, or its transport, before the borrow `'a` ends. A blocking call does so
+    /// before it returns; an asynchronous call borrows from its future or from memory that the future owns, which the engine keeps with the
     /// operation.
     pub(crate) fn apart<T: Element>(input: &'a [T], output: &'a mut [T]) -> Self {
         // SAFETY: both are valid for `'a`, which by the duty above is longer than the regions live. The

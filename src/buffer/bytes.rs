@@ -1,4 +1,4 @@
-//! The bytes that a step reads or writes, and what it does with them: copy, reduce, divide.
+//! The bytes that a step reads or writes, and the work of steps: copy, reduce, divide.
 #![allow(unsafe_code)]
 
 use std::{marker::PhantomData, slice};
@@ -8,7 +8,7 @@ use unisono_transport::Region;
 
 use crate::reduce::{Kernel, KernelError};
 
-/// Bytes of a region or of pieces: what a step reads or writes.
+/// Bytes of a region or of pieces, which a step reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
     pub(super) base: *mut u8,

@@ -1,4 +1,4 @@
-//! Memory that was allocated outside of this library, with what keeps it alive.
+//! Memory that was allocated outside of this library, with the owner that keeps it alive.
 #![allow(unsafe_code)]
 
 use std::{fmt, ops::Range};

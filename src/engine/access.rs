@@ -59,7 +59,7 @@ fn word(region: &Region, at: usize) -> Result<&AtomicU64, Error> {
     Ok(unsafe { AtomicU64::from_ptr(base) })
 }
 
-/// Publishes a word in memory that others have mapped: a rank that reads it sees what this process wrote before.
+/// Publishes a word in memory that others have mapped: a rank that reads it sees everything that this process wrote before.
 pub(crate) fn publish(region: &Region, at: usize, value: u64) -> Result<(), Error> {
     word(region, at).map(|word| word.store(value, Ordering::Release))
 }

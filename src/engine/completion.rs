@@ -43,7 +43,7 @@ pub(crate) enum Action {
     Return(Memory),
     /// Chooses what follows.
     Then(Then),
-    /// For one of several operations that end as one: its index, and what all of them share.
+    /// For one of several operations that end as one: its index, and the data that all of them share.
     Join(usize, Arc<Mutex<Joint>>),
 }
 
@@ -104,8 +104,8 @@ impl Completion {
         }
     }
 
-    /// Replaces the action by one that returns nothing and lets nothing follow. What the action owns is dropped later, with other memory
-    /// that no caller wants.
+    /// Replaces the action by one that returns nothing and lets nothing follow. Memory that the action owns is dropped later, with other
+    /// memory that no caller wants.
     pub(crate) fn cancel(&mut self) {
         match &self.action {
             Action::Join(_, joint) => lock(joint).0.cancel(),

@@ -70,7 +70,7 @@ impl Engine {
         self.join_or_leave(&mut done, Some(deadline), supervisor).map_err(|halt| halt.stop)
     }
 
-    /// Sends what neighbours may be waiting for until `done` is true. The thread that makes `done` true wakes the transport.
+    /// Sends messages that neighbours may wait for, until `done` is true. The thread that makes `done` true wakes the transport.
     pub(crate) fn attend_until(
         &mut self,
         done: &dyn Fn() -> bool,

@@ -136,7 +136,7 @@ impl Engine {
         self.net.port.posts.memory() + comms.map(|comm| comm.memory()).sum::<usize>()
     }
 
-    /// Makes the other ranks known, with what all have agreed on: the bytes of a chunk, and how long to poll before sleeping.
+    /// Makes the other ranks known, with the values that all have agreed on: the bytes of a chunk, and how long to poll before sleeping.
     pub(crate) fn meet(
         &mut self,
         contacts: Arc<dyn Contacts>,
@@ -432,7 +432,7 @@ impl Engine {
         Ok(soonest)
     }
 
-    /// Checks operations that may be stalled: compares what arrived with the calls, sends mismatch probes, and receives large
+    /// Checks operations that may be stalled: compares the messages that arrived with the calls, sends mismatch probes, and receives large
     /// messages unexpected. True if it received one.
     pub(super) fn check_stalled(&mut self) -> Result<bool, Halt> {
         let now = Instant::now();
@@ -479,7 +479,7 @@ impl Engine {
         deadline.into_iter().for_each(|deadline| supervisor.until(deadline));
     }
 
-    /// Sleeps on the transport, unless peers have published what an operation waits for.
+    /// Sleeps on the transport, unless peers have published a word that an operation waits for.
     fn park(&mut self, nap: Duration) -> Result<(), Error> {
         let Self { net: Net { port, comms, .. }, running, .. } = self;
         let mut ready = || {

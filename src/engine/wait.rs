@@ -32,7 +32,7 @@ const HALVINGS: u32 = 6;
 /// One wait in this many uses the full durations.
 const RETRY: u32 = 32;
 
-/// What to do after a poll that brought nothing.
+/// The action after a poll that brought nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Poll,
@@ -115,7 +115,7 @@ impl Wait {
         hot
     }
 
-    /// Nothing moved: what to do. It does not sleep beyond `deadline`.
+    /// The action after nothing moved. A sleep does not last beyond `deadline`.
     pub(crate) fn next(&mut self, now: Instant, deadline: Instant) -> Next {
         if self.is_hot(now) {
             return Next::Poll;
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn patience_that_suffices_stays() {
         let mut wait = Wait::new(PATIENCE);
-        // Whether a wait ends before it yields.
+        // True if a wait ends before it yields.
         let mut hot = |micros| wait_for(&mut wait, micros).iter().all(|next| *next == Next::Poll);
         for _ in 0..10 {
             hot(1000);

@@ -151,7 +151,8 @@ impl Erased<'_> {
     /// - `ReduceScatter`: [`Uneven::input`] has all `n`, the same on all ranks;
     /// - `Gather`: [`Uneven::output`] has all `n` at the root, and is not used elsewhere;
     /// - `Scatter`: [`Uneven::input`] has all `n` at the root, and is not used elsewhere;
-    /// - `AllToAll`: [`Uneven::input`] has the lengths of what this rank sends to each, [`Uneven::output`] of what it gets from each.
+    /// - `AllToAll`: [`Uneven::input`] has the lengths of the blocks that this rank sends to each, [`Uneven::output`] of those that it gets
+    ///   from each.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such root, the operation does not fit the type, memory is not aligned for the type, or the

@@ -1,4 +1,5 @@
-//! A handle of a group as the calls use it, blocking or not: what it shares with the group's other handles, and the options of its calls.
+//! A handle of a group as the calls use it, blocking or not: the data that it shares with the group's other handles, and the options of its
+//! calls.
 
 use std::{sync::Arc, time::Duration};
 

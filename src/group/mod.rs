@@ -229,7 +229,7 @@ impl ProcessGroup {
     /// that every later call returns: this one, or that of an earlier failure.
     ///
     /// The reason may be any text, such as that of an exception. All ranks get it in one line: line breaks become spaces, other
-    /// control characters `?`, and what follows the first 4000 characters is cut, so it should begin with what matters.
+    /// control characters `?`, and the text after the first 4000 characters is cut, so the reason should begin with its main point.
     /// Afterwards, handles are dropped without waiting, and this process may join a new world.
     pub fn abort(&self, why: &str) -> Error {
         let runtime = &self.handle.shared.runtime;
@@ -289,7 +289,7 @@ impl ProcessGroup {
     }
 
     /// Another handle of the same group, whose calls send messages of at most `chunk_bytes` bytes on at most `lanes` lanes, instead
-    /// of what the tables say. On one lane, messages have at most [`Config::eager`] bytes. All ranks must make a call with the same
+    /// of those that the tables give. On one lane, messages have at most [`Config::eager`] bytes. All ranks must make a call with the same
     /// values; a difference is a [`Failure::Mismatch`].
     ///
     /// # Errors

@@ -97,7 +97,7 @@ impl Sequence {
         }
     }
 
-    /// Sends, receives, or does several of these concurrently. Returns what each receive among them received. Memory as in
+    /// Sends, receives, or does several of these concurrently. Returns the result of each receive among them. Memory as in
     /// [`run`](Self::run).
     pub(crate) async fn messages(&self, what: What) -> Result<Receipts> {
         match &self.how {

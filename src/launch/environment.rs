@@ -32,9 +32,9 @@ impl Config {
         self.set_from(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 
-    /// Returns what [`from_env`](Self::from_env) returns; but if a setting is wrong, returns the first such error and the settings that
-    /// precede it, with defaults for the others. With these the rank can meet the others and report the error to them. If only the place to
-    /// meet is unknown, that is the error, and the store is `None` although there are several ranks.
+    /// Returns the configuration as [`from_env`](Self::from_env) does; but if a setting is wrong, returns the first such error and the
+    /// settings that precede it, with defaults for the others. With these the rank can meet the others and report the error to them. If
+    /// only the place to meet is unknown, that is the error, and the store is `None` although there are several ranks.
     pub(crate) fn read_env() -> Result<(Self, Option<Error>)> {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         for row in Self::variables() {
@@ -95,7 +95,8 @@ impl Config {
         at_any_place(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned())).err()
     }
 
-    /// Reads what [`read_env`](Self::read_env) could not read because of an error in other variables; `None` if the store is not known.
+    /// Reads the settings that [`read_env`](Self::read_env) could not read because of an error in other variables; `None` if the store is
+    /// not known.
     pub(crate) fn partial_env() -> Option<Partial> {
         partial(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }

@@ -19,7 +19,7 @@ pub(crate) struct Partial {
     pub(crate) jobs: Vec<String>,
 }
 
-/// Reads what can be read; `None` if the store is not known.
+/// Reads as much as possible; `None` if the store is not known.
 pub(super) fn partial(variable: &impl Fn(&str) -> Option<String>) -> Option<Partial> {
     let known = family(variable).ok().flatten().map(|(found, _)| found.family);
     let jobs: Vec<String> = match known {

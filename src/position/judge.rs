@@ -232,7 +232,7 @@ mod tests {
             assert_eq!(words(&positions), None, "change {number}");
         }
         let [one, two] = crossed();
-        // A third rank, which computes, may be what another thread's call waits for.
+        // A third rank, which computes, may be the rank that another thread's call waits for.
         let mut three = [one, two, Position { blocked: None, ..Position::of(Stage::Calls) }];
         three[0].groups.push(inside(3, 0, "barrier()", &[2]));
         assert_eq!(words(&three), None);

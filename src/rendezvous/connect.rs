@@ -40,7 +40,7 @@ pub(super) struct Tries<'a> {
     pub(super) why: String,
 }
 
-/// How a process knows where the store is. This decides what it does with an answer from another store.
+/// How a process knows where the store is. This decides how it handles an answer from another store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// A setting gives the address: nothing else may listen there.
@@ -58,7 +58,7 @@ impl Place {
     }
 
     /// True if this is the error to return when no address leads to the store: the store has the id of this job, and refuses the token. A
-    /// process may still read what another job has published before.
+    /// process may still read the data that another job has published before.
     fn ends_with(self, error: &Error) -> bool {
         self == Self::Sought && matches!(error, Error::Refused { refusal: Refusal::Token, .. })
     }

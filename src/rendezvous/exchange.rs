@@ -1,4 +1,5 @@
-//! Gives every rank, before ranks are connected, the bytes of every other rank through a store, or what rank 0 computes from them.
+//! Gives every rank, before ranks are connected, the bytes of every other rank through a store, or the result that rank 0 computes from
+//! them.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -321,7 +321,8 @@ impl Shared {
         let _ = stream.shutdown(Shutdown::Both);
     }
 
-    /// Connects again after the connection has ended, and repeats what the server may not have received. `None` if this rank is leaving.
+    /// Connects again after the connection has ended, and repeats messages that the server may not have received. `None` if this rank is
+    /// leaving.
     fn again(&self, end: io::Result<()>) -> Result<Option<Incoming>, Failure> {
         let Failures { lost, silent, cut } = &self.failures;
         if let Err(error) = end {

@@ -58,7 +58,7 @@ impl Runtime {
         let small = task.what.bytes() <= SMALL;
         if let Some(lock) = small.then(|| self.try_lock_driver()).flatten() {
             self.open.fetch_add(1, Ordering::Release);
-            // One round sends what can be sent now; it does not wait.
+            // One round sends as much as it can now; it does not wait.
             let passed = Cell::new(false);
             self.drive(Some((comm_id, task)), (&|| passed.replace(true), Some(Instant::now())));
             self.roles().begun = true;

@@ -1,5 +1,5 @@
-//! The host that a process runs on, and what it shares there with other processes. A host's name is for people: two hosts may have the same
-//! name (`localhost`), and containers of one host have different names.
+//! The host that a process runs on, and the resources that it shares there with other processes. A host's name is for people: two hosts may
+//! have the same name (`localhost`), and containers of one host have different names.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, sync::OnceLock};
 
@@ -19,7 +19,7 @@ pub(crate) struct Host {
     pub unread: Option<String>,
 }
 
-/// Identifies a host, and what processes share there.
+/// Identifies a host, and the resources that processes share there.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct HostId {
     /// A hash of the random id of the running kernel (`boot_id`), or of the name if there is no /proc: processes of one kernel share

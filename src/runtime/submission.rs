@@ -2,7 +2,7 @@
 //!
 //! No request is lost: a thread first pushes its request, then looks whether the driver sleeps and whether the queue is closed. The
 //! driver first declares that it will sleep, or closes the queue, and then looks once more for requests. A fence between the two
-//! steps on both sides guarantees that at least one side sees what the other has done.
+//! steps on both sides guarantees that at least one side sees the step of the other.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
@@ -46,7 +46,7 @@ impl<T> Submission<T> {
         fence(Ordering::SeqCst);
     }
 
-    /// True if the driver sleeps. If not, it will see what this thread has done before.
+    /// True if the driver sleeps. If not, it will see everything that this thread has done before.
     pub(super) fn asleep(&self) -> bool {
         fence(Ordering::SeqCst);
         self.asleep.load(Ordering::Relaxed)

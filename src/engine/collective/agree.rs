@@ -1,9 +1,9 @@
-//! What ranks agree on before they show elements: whether they share slots, and how they read operands that may be read in place.
+//! The agreement of ranks before they show elements: whether they share slots, and how they read operands that may be read in place.
 //!
 //! Only its rank knows which memory is registered. So each rank publishes in its first round where its operands lie. A rank whose memory is
-//! plain copies what it shows to its slot; if any rank does, all show chunks that fit a slot. If messages are faster, such a rank publishes
-//! that instead, and all send messages; the rank itself need not wait for what the others publish. Mapping may fail because memory is
-//! short: if an operand is new to the others, all vote after they have mapped it, and send messages if any rank could not.
+//! plain copies the elements that it shows to its slot; if any rank does, all show chunks that fit a slot. If messages are faster, such a
+//! rank publishes that instead, and all send messages; the rank itself need not wait for what the others publish. Mapping may fail because
+//! memory is short: if an operand is new to the others, all vote after they have mapped it, and send messages if any rank could not.
 
 use std::sync::Arc;
 
@@ -103,7 +103,7 @@ impl Agreement {
         Box::new(Self { stage: Stage::Opening, offers: Some(Offers::inside(comm, host)) })
     }
 
-    /// Does what can be done now: at most a slice.
+    /// Advances the agreement as far as possible now, by at most a slice.
     pub(super) fn pass(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Agreed, Stop> {
         if self.stage == Stage::Opening {
             match core.open_shared()? {

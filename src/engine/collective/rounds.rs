@@ -32,7 +32,7 @@ pub(crate) struct Rounds {
 
 /// How ranks read the operands of an operation.
 pub(crate) struct InPlace {
-    /// True if this rank copies what it shows to its slot; otherwise others read its operands where they lie.
+    /// True if this rank copies the elements that it shows to its slot; otherwise others read its operands where they lie.
     pub copies: bool,
     /// True if others read something of this rank.
     pub is_read: bool,
@@ -43,7 +43,7 @@ pub(crate) struct InPlace {
 /// A rank that is read from.
 pub(crate) struct Other {
     pub rank: Rank,
-    /// True if it copies what it shows to its slot.
+    /// True if it copies the elements that it shows to its slot.
     pub copies: bool,
     /// Otherwise its operands, if they are read. If messages go between hosts, its scratch stands in place of its input.
     pub input: Option<Region>,
@@ -102,7 +102,7 @@ impl Rounds {
         !self.sends && self.compared + 1 < ranks
     }
 
-    /// This rank views what another shows in this round. True if their calls are still to be compared.
+    /// This rank views the elements that another shows in this round. True if their calls are still to be compared.
     pub(super) fn views(&mut self, round: u64, from: Rank, shown: &Shown, bytes: usize) -> bool {
         self.bytes = bytes;
         if let Some(in_place) = &mut self.in_place
@@ -120,12 +120,12 @@ impl Rounds {
         self.in_place.as_deref()
     }
 
-    /// True if this rank copies what it shows to a slot, a slice at a time, because its memory cannot be read in place.
+    /// True if this rank copies the elements that it shows to a slot, a slice at a time, because its memory cannot be read in place.
     pub(super) fn copies_slices(&self) -> bool {
         self.in_place.as_ref().is_some_and(|in_place| in_place.copies)
     }
 
-    /// The offset in a rank's slots of what it shows in a round.
+    /// The offset in a rank's slots of the elements that it shows in a round.
     pub(super) fn in_slot(&self, round: u64) -> usize {
         match self.in_place {
             None => layout::slot(round) + layout::payload(self.bytes),
@@ -171,8 +171,8 @@ impl Rounds {
     }
 }
 
-/// Copies a slice of what this rank shows in this round to its slot, because its memory cannot be read in place. Returns the number of
-/// elements that are copied by now.
+/// Copies a slice of the elements that this rank shows in this round to its slot, because its memory cannot be read in place. Returns the
+/// number of elements that are copied by now.
 pub(super) fn copy_slice(
     core: &mut Core<'_>,
     operation: &Operation,
@@ -185,7 +185,7 @@ pub(super) fn copy_slice(
     Ok(end)
 }
 
-/// Copies elements of what this rank shows to its slots, from byte `at` on.
+/// Copies elements that this rank shows to its slots, from byte `at` on.
 pub(super) fn copy_to_slot(
     core: &Core<'_>,
     operation: &Operation,
@@ -196,7 +196,7 @@ pub(super) fn copy_to_slot(
     copied.map_err(|error| core.stop(format!("{} into a shared slot: {error}", operation.signature.call())))
 }
 
-/// Copies elements of what a rank shows to its slots, from byte `at` on.
+/// Copies elements that a rank shows to its slots, from byte `at` on.
 fn copy_shown(
     operation: &Operation,
     shown: &Shown,

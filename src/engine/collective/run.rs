@@ -49,7 +49,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Does what can be done before the next poll: puts and takes on every lane, at most a slice of work, and control messages.
+    /// Advances the operation until the next poll: puts and takes on every lane, at most a slice of work, and control messages.
     /// `idle` says that the latest round moved nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
         if let Some(moved) = self.agree(core)? {
@@ -281,7 +281,7 @@ impl Run {
         core.stop(format!("{} {step:?}: {error}", self.operation.signature.call()))
     }
 
-    /// Finds out whether the operation is stalled because ranks disagree: compares what arrived, and sends mismatch probes.
+    /// Finds out whether the operation is stalled because ranks disagree: compares the messages that arrived, and sends mismatch probes.
     pub(crate) fn check_stalled(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         self.compare(core)?;
         self.probe(core)

@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// The operation has ended: begins what follows it, or else the next one of its communicator.
+    /// The operation has ended: begins the operation that follows it, or else the next one of its communicator.
     pub(crate) fn end(&mut self, index: usize, supervisor: &dyn Supervisor) -> Result<(), Halt> {
         let UnderWay { comm_id, run, completion, .. } = self.running.swap_remove(index);
         let number = run.operation.number;

@@ -93,7 +93,7 @@ pub(crate) struct Comm {
     pub(crate) mailbox: Region,
     /// Slots that ranks share, from the first operation that would use them.
     pub(crate) shared: SharedSlots,
-    /// The sources of control messages: what this rank writes to the mailboxes of the others.
+    /// The sources of control messages, which this rank writes to the mailboxes of the others.
     pub(crate) control: Region,
     pub(crate) control_queue: VecDeque<(Rank, ControlMessage)>,
     /// Receivers whose senders are to get credit when there is time.
@@ -290,7 +290,7 @@ impl Comm {
         self.queue_control(rank, ControlKind::End, self.begun)
     }
 
-    /// Queues a control message, and keeps what it writes to the mailbox of `to`.
+    /// Queues a control message, and keeps the part that it writes to the mailbox of `to`.
     pub(crate) fn queue_control<T: Pod>(
         &mut self,
         to: Rank,

@@ -1,4 +1,4 @@
-//! A communicator together with the port: what an operation works with. Handles arrivals.
+//! A communicator together with the port, for the work of an operation. Handles arrivals.
 
 use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::{Error, Region, RemoteRegion};

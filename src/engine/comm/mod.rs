@@ -1,4 +1,4 @@
-//! Communicators: members, windows, flows and control messages, and the handling of what arrives for them.
+//! Communicators: members, windows, flows and control messages, and the handling of arrivals for them.
 
 mod communicator;
 mod control;

@@ -1,4 +1,4 @@
-//! Hands a put to the transport and records what its end frees.
+//! Hands a put to the transport and records the resources that its end frees.
 
 use super::{core::Core, flow::Outgoing};
 use crate::engine::{
@@ -11,7 +11,7 @@ use bytemuck::Pod;
 use unisono_schedule::windows::stride;
 use unisono_transport::{Notify, Posted, Put, Region, Source, Target};
 
-/// The source of a put, and what the put's end frees.
+/// The source of a put, and the resources that the put's end frees.
 pub(crate) struct Origin {
     pub region: Region,
     pub offset: usize,

@@ -2,7 +2,7 @@
 //! memory of a process.
 //!
 //! Every peer has a share of the arrivals. If the windows that it sends through exceed its share, this rank closes the one
-//! that was used longest ago, if no operation under way needs it. It asks the peer with the counts of what has arrived
+//! that was used longest ago, if no operation under way needs it. It asks the peer with the counts of arrivals
 //! ([`Close`]), and the peer agrees if it has sent no more, has received all credits, and does not need it either. Then nothing is
 //! in flight for the window, and the numbers of its flows and its memory are used for another one. The next operation that needs the
 //! window opens it again. Message numbers go on then, since messages of the opposite direction that take credit along may still be in

@@ -1,4 +1,4 @@
-//! Puts in flight: each that still reads from memory has a record of what its end frees.
+//! Puts in flight: each that still reads from memory has a record of the resources that its end frees.
 
 use unisono_schedule::windows::stride;
 use unisono_transport::{Error, Region, Transport};

@@ -120,7 +120,7 @@ impl Landings {
         self.all.get(&key)
     }
 
-    /// The message, to note what has arrived of it.
+    /// The message, to note the parts of it that have arrived.
     pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Landing> {
         self.all.get_mut(&key)
     }

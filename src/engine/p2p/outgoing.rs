@@ -39,7 +39,7 @@ enum Sent {
 }
 
 impl Core<'_> {
-    /// Sends what waits for slots, as far as possible. True if anything was sent.
+    /// Sends the entries that wait for slots, as far as possible. True if anything was sent.
     pub(crate) fn send_items(&mut self) -> Result<bool, Stop> {
         let answered = self.send_queues(|messages| &mut messages.answers, Self::send_answer)?;
         Ok(self.send_queues(|messages| &mut messages.queues, Self::send_message)? || answered)

@@ -1,6 +1,6 @@
 //! Calls whose ranks must learn lengths first: calls of uneven blocks, objects and tensors.
 //!
-//! A rank knows the lengths of what it gives. It learns those of the others by an exchange of lengths, which ranks compare as a
+//! A rank knows the lengths of the blocks that it gives. It learns those of the others by an exchange of lengths, which ranks compare as a
 //! part of the same call. So a call is two operations or more, and from the second on every rank knows all lengths.
 
 use std::ops::{Deref, Range};

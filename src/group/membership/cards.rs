@@ -22,7 +22,7 @@ pub(super) type Alike = Vec<(String, String)>;
 /// The data that a rank publishes when it joins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct JoinInfo {
-    /// The version of the wire format; it comes first, because what follows may differ between versions.
+    /// The version of the wire format; it comes first, because the other fields may differ between versions.
     wire: u32,
     provider: String,
     /// A hash of the settings that must be the same on all ranks.

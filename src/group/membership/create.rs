@@ -1,8 +1,8 @@
 //! Groups that are made by their members alone: `create_group`.
 //!
-//! The members exchange by messages of the parent group what [split](ProcessGroup::split) exchanges by all_gathers. The messages have the
-//! caller's tag in a separate space, so no send or receive of a caller matches them. They run twice along a tree of the list of members, to
-//! its first member and back: up to 16 members all send to the first one; each way takes ⌈log16 n⌉ steps for n members.
+//! The members exchange by messages of the parent group the data that [split](ProcessGroup::split) exchanges by all_gathers. The messages
+//! have the caller's tag in a separate space, so no send or receive of a caller matches them. They run twice along a tree of the list of
+//! members, to its first member and back: up to 16 members all send to the first one; each way takes ⌈log16 n⌉ steps for n members.
 
 use unisono_schedule::Rank;
 
@@ -166,7 +166,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// Runs these messages, and returns what was received.
+    /// Runs these messages, and returns the results of the receives.
     fn run(&self, messages: Vec<What>) -> Result<Receipts> {
         if messages.is_empty() {
             return Ok(Receipts::new());

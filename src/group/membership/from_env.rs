@@ -81,7 +81,7 @@ impl ProcessGroup {
     }
 }
 
-/// The configuration, and what is wrong in it. If it cannot be read, this tells the other ranks.
+/// The configuration, and the first error in it. If it cannot be read, this tells the other ranks.
 fn read() -> Result<(Config, Option<Error>)> {
     Config::read_env().inspect_err(|problem| {
         if let Some(known) = Config::partial_env() {

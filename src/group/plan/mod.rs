@@ -334,7 +334,7 @@ mod tests {
     use super::*;
     use crate::group::tests::{small, world};
 
-    /// The contents of a plan: what ranks compare, and its steps on each lane.
+    /// The contents of a plan: the signature that ranks compare, and its steps on each lane.
     fn said(
         traits: CallTraits,
         mut schedule: CallSchedule,
@@ -378,7 +378,7 @@ mod tests {
                             let made = || CallSchedule::Made(algorithm.make(&job).unwrap());
                             said(traits, copied.unwrap_or_else(made))
                         };
-                        // The first is made, the second may be what was kept; another call comes between.
+                        // The first plan is made, the second may be the kept one; another call comes between.
                         for _ in 0..3 {
                             let plan = group.handle.shared.planner.plan(dtype, &spec, options).unwrap();
                             assert_eq!(said(plan.traits, plan.schedule), wanted, "{spec:?}");

@@ -1,4 +1,4 @@
-//! Calls on a separate thread: what they return, and what happens to those that no thread waits for.
+//! Calls on a separate thread: their results, and the end of those that no thread waits for.
 
 use super::{messages::worlds, *};
 

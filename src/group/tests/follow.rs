@@ -36,7 +36,7 @@ fn check<R: PartialEq + fmt::Debug + Send + 'static>(work: Work<R>, wanted: R) -
     Box::new(move || assert_eq!(work.wait().unwrap(), wanted))
 }
 
-/// What every rank gives to a call and must get, by an oracle.
+/// The data that every rank gives to a call, and the data that it must get, by an oracle.
 struct Given {
     lengths: Vec<usize>,
     mine: Vec<i64>,

@@ -83,7 +83,7 @@ impl Serialize for Stubborn {
     }
 }
 
-/// The rank of the object, and what is wrong with it.
+/// The rank of the object, and the error of the object.
 pub(super) fn object<T: std::fmt::Debug>(result: Result<T>) -> (usize, ObjectError) {
     match result.unwrap_err() {
         Error::Object { rank, problem, .. } => (rank, problem),

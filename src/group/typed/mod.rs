@@ -1,4 +1,4 @@
-//! Calls for objects and tensors, made of collectives and messages. A header or an encoding describes what follows, so that the
+//! Calls for objects and tensors, made of collectives and messages. A header or an encoding describes the data that follow, so that the
 //! receiving ranks need not know types and shapes beforehand. `coalesced` and `buckets` reduce many tensors as one.
 
 mod blobs;

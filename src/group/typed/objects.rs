@@ -38,7 +38,7 @@ impl Sequence {
     }
 }
 
-/// The root's own value, or what is wrong with the root's argument; `None` on the other ranks.
+/// The root's value, or the error of the root's argument; `None` on the other ranks.
 pub(crate) type OwnValue<T> = Result<Option<T>>;
 
 /// The concatenated encodings of values, and their lengths.

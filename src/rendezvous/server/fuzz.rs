@@ -71,7 +71,7 @@ pub(crate) fn frames(bytes: &[u8]) {
         if let Some(failure) = failure {
             drop(values.fail(&failure, &mut outbox));
         }
-        // Clients can decode what the server sends.
+        // Clients can decode the frames that the server sends.
         for (to, frame) in outbox.drain(..) {
             let frame = frame.get(4..).unwrap_or_default();
             let read = match roles.get(&to) {

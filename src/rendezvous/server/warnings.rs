@@ -23,7 +23,7 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    /// Logs a warning about what the store does with `peer`, or counts it.
+    /// Logs a warning about `peer` with the text of `what`, or counts it.
     pub(super) fn tell(&mut self, now: Instant, peer: SocketAddr, what: impl FnOnce() -> String) {
         self.expire(now);
         self.until.get_or_insert(now + INTERVAL);

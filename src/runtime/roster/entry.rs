@@ -106,7 +106,7 @@ impl Entry {
     }
 }
 
-/// An entry in which numbers stand for what several ranks may have in common: the name, the device, the processors, and
+/// An entry in which numbers stand for the values that several ranks may have in common: the name, the device, the processors, and
 /// [`shares`](Entry::shares), whose numbers count from 1; 0 if there is none.
 pub(super) struct Record {
     pub name: u32,

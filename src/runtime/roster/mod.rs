@@ -1,5 +1,5 @@
-//! The roster: what every rank knows of every rank of the world since they joined. Rank 0 makes it of the ranks' [entries](Entry). It is
-//! small to send and stays encoded, so that a rank holds some 30 to 60 bytes for each other one.
+//! The roster: the data that every rank has of every rank of the world since they joined. Rank 0 makes it of the ranks' [entries](Entry).
+//! It is small to send and stays encoded, so that a rank holds some 30 to 60 bytes for each other one.
 
 mod columns;
 mod entry;

@@ -55,7 +55,7 @@ pub(crate) const VERDICT: usize = 0;
 /// The offset of the number of the latest round after which it no longer reads [operands in place](Offer) of others.
 pub(crate) const DONE: usize = 24;
 
-/// The offset of what it has voted in a round in which operands are to be read in place: the number times 2, and 1 more if it has mapped
+/// The offset of its vote in a round in which operands are to be read in place: the number times 2, and 1 more if it has mapped
 /// those that it reads. A rank may vote in a later round while slow ranks look at its latest vote.
 pub(crate) const fn vote(number: u64) -> usize {
     if number.is_multiple_of(2) { 8 } else { 16 }
@@ -80,7 +80,7 @@ impl Offer {
     pub(crate) const NEW: u64 = 1;
     /// All other ranks have mapped them before.
     pub(crate) const KNOWN: u64 = 2;
-    /// The rank copies to its [slots](staged) what it shows.
+    /// The rank copies the elements that it shows to its [slots](staged).
     pub(crate) const STAGED: u64 = 3;
 }
 
@@ -98,7 +98,7 @@ pub(crate) const fn payload(bytes: usize) -> usize {
     if size_of::<Front>() + bytes <= APART { size_of::<Front>() } else { APART }
 }
 
-/// The offset in a rank's shared slots of what it shows in this round instead of an operand ([`Offer::STAGED`]).
+/// The offset in a rank's shared slots of the elements that it shows in this round instead of an operand ([`Offer::STAGED`]).
 pub(crate) const fn staged(number: u64) -> usize {
     slot(number) + STAGED
 }

@@ -4,7 +4,7 @@
 //! `k mod 2`:
 //!
 //! 1. A rank begins `k` when every other rank has begun `k - 1`. Then all have ended `k - 2`, which used the slot before.
-//! 2. It writes what it shows and the description of its call to its slot, and then publishes the number `k` there.
+//! 2. It writes the elements that it shows and the description of its call to its slot, and then publishes the number `k` there.
 //! 3. When a rank whose elements it needs has published `k`, it reads that rank's slot. The writer does not write there again before this
 //!    rank has begun `k + 1`.
 //!
@@ -63,7 +63,7 @@ impl SharedSlots {
         self.sharing != Sharing::No
     }
 
-    /// True if the latest operation has not been compared with what all others publish.
+    /// True if the latest operation has not been compared with the operations that all others publish.
     pub(crate) fn is_unchecked(&self) -> bool {
         self.unchecked.is_some()
     }

@@ -1,4 +1,4 @@
-//! Opens the shared slots of a communicator, enters operations that share them, and compares what ranks call there.
+//! Opens the shared slots of a communicator, enters operations that share them, and compares the calls of ranks there.
 //!
 //! In the first operation that would share slots, each rank makes its slots, tells the others where they lie ([`Hello`]) and maps the slots
 //! of the others. All must agree on whether slots are shared, although any rank may fail because memory is short. A rank without memory
@@ -129,7 +129,7 @@ impl Core<'_> {
         self.notify_shared()
     }
 
-    /// Makes the other ranks look at what this one has published.
+    /// Makes the other ranks look at the words that this one has published.
     pub(crate) fn notify_shared(&mut self) -> Result<(), Stop> {
         let Self { port, comm } = self;
         port.transport.notify(&comm.shared.peers).map_err(|error| port.broken(error))

@@ -28,7 +28,7 @@ impl TensorHeader {
         Self { dtype: tensor.dtype().code(), shape: tensor.shape().iter().map(|&len| len as u64).collect() }
     }
 
-    /// The header checked, or what is wrong with it.
+    /// Checks the header. The error says what is wrong with it.
     pub(crate) fn read(self) -> Result<TensorInfo, String> {
         let dtype = Dtype::from_code(self.dtype).ok_or_else(|| format!("dtype number {}", self.dtype))?;
         let shape = self.shape.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();

@@ -155,7 +155,7 @@ impl Sequence {
         Ok(IncomingList { infos, inner, from })
     }
 
-    /// This rank cannot receive what the sender has begun to send: the group fails.
+    /// This rank cannot receive a list that the sender has begun to send: the group fails.
     fn abort_error_in(&self, call: &'static str, why: &dyn Display) -> Error {
         Error::Failed(Failure::Aborted { rank: self.group.global_rank(), why: format!("{call}: {why}") })
     }
