@@ -110,7 +110,7 @@ impl Spread<'_> {
         }
     }
 
-    /// The ranks of a rank's host, as [`hosts`](Self::hosts).
+    /// The ranks of the host of `rank`, in ascending order; empty if there is no such rank. If the hosts are not known, all ranks are on one.
     #[must_use]
     pub fn beside(self, rank: Rank, ranks: usize) -> Vec<Rank> {
         self.hosts(ranks).into_iter().find(|host| host.contains(&rank)).unwrap_or_default()
