@@ -1,6 +1,7 @@
 """Groups, wrong arguments, failures, and the end."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -236,8 +237,8 @@ def test_a_program_without_a_launcher_is_a_world_of_one(python: Any) -> None:
     assert done.returncode == 0 and done.stdout == "0 1\n", done.stderr
 
 
-def test_half_a_launcher_is_told_what_to_do(python: Any) -> None:
-    done = python("-c", "import unisono; unisono.init(store='tcp://localhost:29500')")
+def test_half_a_launcher_is_told_what_to_do(python: Any, tmp_path: pathlib.Path) -> None:
+    done = python("-c", f"import unisono; unisono.init(store='file://{tmp_path}')")
     assert done.returncode == 1 and "this process does not know its rank" in done.stderr
 
 
