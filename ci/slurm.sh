@@ -76,7 +76,7 @@ check 'scancel' 0 'no rank is left' bash -c \
   "srun -N2 -n4 $endless >/dev/null 2>&1 & sleep 2; scancel \$(squeue -h -o %i); for i in \$(seq 50); do pgrep -x unisono >/dev/null || { echo no rank is left; break; }; sleep 0.2; done"
 stranger="SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[1-2] SLURM_DISTRIBUTION=block"
 check "another user's process" x 'tokens differ|does not know the token' bash -c \
-  "UNISONO_TOKEN=secret srun -N2 -n2 bash -c '[ \$SLURM_PROCID = 0 ] || sleep 4; exec $b' >/dev/null 2>&1 & sleep 2; runuser -u stranger -- env SLURM_JOB_ID=\$(squeue -h -o %i) $stranger $b; rc=\$?; wait; exit \$rc"
+  "UNISONO_TOKEN=secret srun -N2 -n2 bash -c '[ \$SLURM_PROCID = 0 ] || sleep 6; exec $b' >/dev/null 2>&1 & until id=\$(squeue -h -t RUNNING -o %i); [ -n \"\$id\" ]; do sleep 0.1; done; sleep 2; runuser -u stranger -- env SLURM_JOB_ID=\$id $stranger $b; rc=\$?; wait; exit \$rc"
 
 # The program's own commands.
 check 'doctor' 0 '4 ranks, 2 of them on this host' srun -N2 -n4 ./unisono doctor
