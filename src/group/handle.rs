@@ -14,17 +14,12 @@ use crate::{
     error::{Error, Result},
 };
 
+#[derive(Clone)]
 pub(crate) struct Handle {
     pub shared: Arc<Shared>,
     pub options: CallOptions,
     /// `None` in the handle of an asynchronous call: such a handle does not keep the group alive.
     membership: Option<Arc<Membership>>,
-}
-
-impl Clone for Handle {
-    fn clone(&self) -> Self {
-        self.with_options(self.options)
-    }
 }
 
 impl Handle {
@@ -58,7 +53,7 @@ impl Handle {
     }
 
     pub(super) fn with_options(&self, options: CallOptions) -> Self {
-        Self { shared: Arc::clone(&self.shared), options, membership: self.membership.clone() }
+        Self { options, ..self.clone() }
     }
 
     pub(super) fn with_plan(&self, plan: PlanOptions) -> Self {

@@ -34,6 +34,15 @@ pub(crate) struct Sequence {
     latest: Option<u64>,
 }
 
+/// The operations of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operations {
+    /// No other collective call of the group comes between them.
+    Collectives,
+    /// They may come between other calls.
+    Messages,
+}
+
 enum How {
     /// The caller waits for each operation, and has the group's state: no other collective call of the group comes between.
     Now,
@@ -128,11 +137,12 @@ impl Handle {
         }
     }
 
-    /// Runs a call of collectives to its end or begins it, as the mode says. On the thread that waits, `open` makes the call's result from
-    /// the result of the steps.
+    /// Runs a call to its end or begins it, as the mode says. On the thread that waits, `open` makes the call's result from the result of
+    /// the steps.
     pub(crate) fn run_steps<M, R, T, F>(
         &self,
         name: &'static str,
+        made_of: Operations,
         steps: impl FnOnce(Sequence) -> F,
         open: impl FnOnce(R) -> Result<T> + Send + 'static,
     ) -> Result<M::Returns<T>>
@@ -144,27 +154,13 @@ impl Handle {
     {
         M::run(
             (steps, open),
-            |(steps, open)| open(self.now(async |sequence| steps(sequence).await)?),
-            |(steps, open)| self.later(name, steps, open),
-        )
-    }
-
-    /// Runs or begins a call of messages, as [`run_steps`](Self::run_steps) does for collectives.
-    pub(crate) fn run_beside<M, R, T, F>(
-        &self,
-        name: &'static str,
-        steps: impl FnOnce(Sequence) -> F,
-        open: impl FnOnce(R) -> Result<T> + Send + 'static,
-    ) -> Result<M::Returns<T>>
-    where
-        M: Mode,
-        F: Future<Output = Result<R>> + Send + 'static,
-        R: Send + 'static,
-        T: Send + 'static,
-    {
-        M::run(
-            (steps, open),
-            |(steps, open)| open(self.beside(async |sequence| steps(sequence).await)?),
+            |(steps, open)| {
+                let steps = async |sequence| steps(sequence).await;
+                open(match made_of {
+                    Operations::Collectives => self.now(steps),
+                    Operations::Messages => self.beside(steps),
+                }?)
+            },
             |(steps, open)| self.later(name, steps, open),
         )
     }

@@ -2,7 +2,7 @@
 //! that are late anywhere, one that stops for ever, and one that cannot map the scratch of the others, so that its host sends messages.
 
 use super::{
-    one_shot::{Planned, Player, Way, assert_waits, players},
+    one_shot::{Planned, Player, Way, assert_waits, players, step_in_any_order},
     *,
 };
 use crate::random::Random;
@@ -35,20 +35,7 @@ fn play(hosts: &'static [u32], seed: u64, stops: bool, blind: bool) {
     let program = program(&mut random, hosts);
     let mut players = players(ranks, blind.then(|| random.below(ranks)));
     let (stopped, steps) = (random.below(ranks), random.below(300));
-    let (mut late, mut fruitless, mut step) = (0, 0, 0);
-    // Longer than a late rank is.
-    while fruitless < 400 * ranks {
-        if step % 40 == 0 {
-            late = random.below(2 * ranks);
-        }
-        step += 1;
-        let rank = random.below(ranks);
-        if rank == late || stops && rank == stopped && step > steps {
-            fruitless += 1;
-            continue;
-        }
-        fruitless = if players[rank].step(&program, ranks) { 0 } else { fruitless + 1 };
-    }
+    step_in_any_order(&mut players, &program, &mut random, stops.then_some((stopped, steps)));
     for player in &players {
         assert!(stops || player.has_ended(&program), "seed {seed}: rank {} has not ended", player.rank);
     }

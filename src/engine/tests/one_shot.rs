@@ -236,20 +236,7 @@ fn play(ranks: usize, seed: u64, stops: bool, memory: Memory) {
     let blind = (memory == Memory::Unmapped).then(|| random.below(ranks));
     let mut players = players(ranks, blind);
     let (stopped, steps) = (random.below(ranks), random.below(200));
-    let (mut late, mut fruitless, mut step) = (0, 0, 0);
-    // Longer than a late rank is.
-    while fruitless < 400 * ranks {
-        if step % 40 == 0 {
-            late = random.below(2 * ranks);
-        }
-        step += 1;
-        let rank = random.below(ranks);
-        if rank == late || stops && rank == stopped && step > steps {
-            fruitless += 1;
-            continue;
-        }
-        fruitless = if players[rank].step(&program, ranks) { 0 } else { fruitless + 1 };
-    }
+    step_in_any_order(&mut players, &program, &mut random, stops.then_some((stopped, steps)));
     for player in &mut players {
         assert!(stops || player.has_ended(&program), "seed {seed}: rank {} has not ended", player.rank);
         let comm = player.engine.net().core(WORLD).unwrap().comm;
@@ -260,6 +247,30 @@ fn play(ranks: usize, seed: u64, stops: bool, memory: Memory) {
         assert_waits(&players, stopped, ranks, seed);
     }
     players.into_iter().for_each(|player| drop(player.engine.abandon()));
+}
+
+/// Steps the ranks in a random order until none goes on. One rank at a time is late; the rank that stops does so after a number of steps.
+pub(super) fn step_in_any_order(
+    players: &mut [Player],
+    program: &[Planned],
+    random: &mut Random,
+    stops: Option<(Rank, usize)>,
+) {
+    let ranks = players.len();
+    let (mut late, mut fruitless, mut step) = (0, 0, 0);
+    // Longer than a late rank is.
+    while fruitless < 400 * ranks {
+        if step % 40 == 0 {
+            late = random.below(2 * ranks);
+        }
+        step += 1;
+        let rank = random.below(ranks);
+        if rank == late || stops.is_some_and(|(stopped, steps)| rank == stopped && step > steps) {
+            fruitless += 1;
+            continue;
+        }
+        fruitless = if players[rank].step(program, ranks) { 0 } else { fruitless + 1 };
+    }
 }
 
 /// A rank that has not ended waits, directly or not, for the one that has stopped.

@@ -11,7 +11,7 @@ use crate::{
         ProcessGroup,
         collective::lengths::UnevenCall,
         message::{Receiver, Sender},
-        sequence::Sequence,
+        sequence::{Operations, Sequence},
     },
     object::encode,
 };
@@ -64,7 +64,9 @@ impl<M: Mode> ProcessGroup<M> {
             let blob = call.on(sequence).broadcast_value(blob).await?;
             Ok((blob, call))
         };
-        self.handle.run_steps::<M, _, _, _>(name, steps, |(blob, call)| call.received_value(own, blob))
+        self.handle.run_steps::<M, _, _, _>(name, Operations::Collectives, steps, |(blob, call)| {
+            call.received_value(own, blob)
+        })
     }
 
     /// Gathers the values of all ranks on the root, in the order of ranks; the other ranks get `None`.
@@ -82,7 +84,9 @@ impl<M: Mode> ProcessGroup<M> {
             let all = call.on(sequence).gather_values(blob).await?;
             Ok((all, call))
         };
-        self.handle.run_steps::<M, _, _, _>(name, steps, |(all, call)| call.gathered_values(all))
+        self.handle.run_steps::<M, _, _, _>(name, Operations::Collectives, steps, |(all, call)| {
+            call.gathered_values(all)
+        })
     }
 
     /// Gathers the values of all ranks on every rank, in the order of ranks.
@@ -101,7 +105,7 @@ impl<M: Mode> ProcessGroup<M> {
             Ok((all, call))
         };
         let open = |(all, call): (_, UnevenCall)| Ok(call.gathered_values(all)?.unwrap_or_default());
-        self.handle.run_steps::<M, _, _, _>(name, steps, open)
+        self.handle.run_steps::<M, _, _, _>(name, Operations::Collectives, steps, open)
     }
 
     /// Scatters the root's values, one for each rank: rank r gets `values[r]`. `values` is ignored on the other ranks.
@@ -119,7 +123,9 @@ impl<M: Mode> ProcessGroup<M> {
             let blob = call.on(sequence).scatter_values(blobs).await?;
             Ok((blob, call))
         };
-        self.handle.run_steps::<M, _, _, _>(name, steps, |(blob, call)| call.received_value(own, blob))
+        self.handle.run_steps::<M, _, _, _>(name, Operations::Collectives, steps, |(blob, call)| {
+            call.received_value(own, blob)
+        })
     }
 
     /// Sends a value to a rank, which receives it by [`recv_object`](Self::recv_object) with the same tag. Otherwise as
@@ -134,7 +140,7 @@ impl<M: Mode> ProcessGroup<M> {
     ) -> Result<M::Returns<()>> {
         let (bytes, to) = (self.handle.encoded::<T>("send_object", value)?, to.into());
         let steps = |sequence: Sequence| async move { sequence.send_bytes(&bytes, to).await };
-        self.handle.run_beside::<M, _, _, _>("send_object", steps, Ok)
+        self.handle.run_steps::<M, _, _, _>("send_object", Operations::Messages, steps, Ok)
     }
 
     /// Receives a value. Returns it and its sender. Otherwise as [`recv`](Self::recv).
@@ -153,7 +159,11 @@ impl<M: Mode> ProcessGroup<M> {
             let received = sequence.receive_blob(from, tag, Form::Object).await?;
             Ok((received, sequence.group))
         };
-        self.handle
-            .run_beside::<M, _, _, _>("recv_object", steps, |(received, group)| group.decoded(received))
+        self.handle.run_steps::<M, _, _, _>(
+            "recv_object",
+            Operations::Messages,
+            steps,
+            |(received, group)| group.decoded(received),
+        )
     }
 }

@@ -10,7 +10,7 @@ use crate::{
         ProcessGroup,
         collective::check::outside,
         message::{Receiver, Sender},
-        sequence::Sequence,
+        sequence::{Operations, Sequence},
         typed::{
             coalesced::{NAME, list},
             tensors::{packing::views, parts::OwnedParts},
@@ -225,7 +225,7 @@ impl<M: TensorMode> ProcessGroup<M> {
         let Sender { source, tag } = from.into();
         let from = self.handle.source("recv_tensors", source)?;
         let steps = |sequence: Sequence| async move { sequence.receive_list(from, tag).await };
-        self.handle.run_beside::<M, _, _, _>("recv_tensors", steps, Ok)
+        self.handle.run_steps::<M, _, _, _>("recv_tensors", Operations::Messages, steps, Ok)
     }
 
     /// Receives tensors into existing ones, which must have the same number, types and shapes. Returns the sender.

@@ -118,11 +118,9 @@ impl UnevenSteps<'_> {
         Ok(received.into_iter().map(length).collect())
     }
 
-    /// Gathers `N` numbers of every rank: the first of all ranks, by rank, then the second, and so on.
-    pub(crate) async fn everyone<const N: usize>(&mut self, mine: [usize; N]) -> Result<[Vec<usize>; N]> {
-        let mine = mine.map(|number| number as u64);
-        let all = self.exchange(Collective::AllGather, N, &mine, N * self.group.size()).await?;
-        Ok(by_rank(&all))
+    /// Gathers a number of every rank, by rank.
+    pub(crate) async fn everyone(&mut self, mine: usize) -> Result<Vec<usize>> {
+        self.exchange(Collective::AllGather, 1, &[mine as u64], self.group.size()).await
     }
 
     /// The lengths of the root's blocks (on other ranks the length of the own block, and 0 for the others), and the longest.
@@ -166,7 +164,7 @@ impl UnevenSteps<'_> {
 
     /// Gathers blocks whose lengths only their owners know.
     async fn gather_all<T: Element>(&mut self, input: &[T]) -> Result<(Vec<T>, Vec<usize>)> {
-        let [lengths] = self.everyone([input.len()]).await?;
+        let lengths = self.everyone(input.len()).await?;
         let mut output = self.room::<T>(if self.gets() { &lengths } else { &[] })?;
         self.gather(&lengths, Borrowed::apart(input, &mut output)).await?;
         Ok((output, lengths))

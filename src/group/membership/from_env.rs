@@ -67,9 +67,9 @@ impl ProcessGroup {
     /// As [`from_env`](Self::from_env).
     pub fn from_env_with(change: impl FnOnce(&mut Config)) -> Result<Self> {
         let (mut config, problem) = read()?;
-        let (nowhere, alone) =
-            (config.store.is_none() && config.ranks > 1, config.store.is_none() && config.ranks == 1);
+        let (placeless, ranks) = (config.store.is_none(), config.ranks);
         change(&mut config);
+        let (nowhere, alone) = (placeless && ranks > 1, placeless && ranks == 1);
         if let (true, true, Some(problem)) = (alone, config.store.is_some(), Config::unlaunched()) {
             let unknown = Config { rank: usize::MAX, ranks: 0, ..config };
             return Err(unknown.cannot_join(problem));

@@ -370,7 +370,7 @@ fn no_memory_for_what_comes_ends_the_group_for_all() {
             _ => {
                 let call = group.handle.uneven::<u8>(Collective::AllGather, 0).unwrap();
                 // The other rank may have given up before it gets the message of this one.
-                let _ = group.handle.now(async |sequence| call.on(sequence).everyone([1 << 62]).await);
+                let _ = group.handle.now(async |sequence| call.on(sequence).everyone(1 << 62).await);
                 group.barrier()
             }
         };

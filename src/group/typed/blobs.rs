@@ -165,7 +165,7 @@ impl UnevenSteps<'_> {
 
     /// Gathers the blobs of all ranks: on the ranks that get the call's result, or `to_all` ranks.
     pub(crate) async fn gather_blobs(&mut self, blob: Option<&[u8]>, to_all: bool) -> Result<Collected> {
-        let [words] = self.everyone([blob.map_or(UNSENT, <[u8]>::len)]).await?;
+        let words = self.everyone(blob.map_or(UNSENT, <[u8]>::len)).await?;
         let first = words.iter().enumerate().find_map(|(rank, &word)| Some((rank, self.length(word).err()?)));
         if let Some(problem) = first {
             return Ok(Err(problem));
