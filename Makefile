@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test gate check unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python test-clients test-torch-files test-judges chaos soak fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test gate check book unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python test-clients test-torch-files test-judges chaos soak fuzz sanitize bench peers picture setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 
@@ -18,19 +18,23 @@ test: ## shows that the library works on this machine: all tests and doctests, t
 
 gate: check unit examples python test-libfabric2 test-judges test-hosts test-verbs test-slurm test-python test-clients test-machines ## all that continuous integration runs: check, the tests in full, and each of the goals test-... but arm64 and torch-files (an hour)
 
-check: ## format, clippy with all features and with none, and docs, with warnings denied; packages as cargo publish makes them
+check: ## format, clippy with all features and with none, docs and the book, with warnings denied; packages as cargo publish makes them
 	@ci/setup.sh build check
 	cargo fmt --all --check
 	@ci/python.sh check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy -p unisono -p unisono-transport -p unisono-files -p unisono-cli --no-default-features --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --all-features
+	@ci/book.sh
 	@ci/package.sh
 	@# As on docs.rs, where neither libfabric nor hwloc nor what finds and reads them is there.
 	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere cargo check --target-dir "$$(ci/target.sh)/docs.rs" -p unisono
 	@# For a free-threaded Python, which need not be at hand: PyO3 then builds for that version alone.
 	DOCS_RS=1 PKG_CONFIG=false CC=false LIBCLANG_PATH=/nowhere PYO3_CROSS=1 PYO3_CROSS_PYTHON_VERSION=3.14t \
 	  cargo check --target-dir "$$(ci/target.sh)/docs.rs" -p unisono-python
+
+book: ## builds the papers as a book and prints its first page; installs mdBook, once (a minute)
+	@ci/book.sh
 
 unit: ## tests and doctests, in full; what they could not run says SKIPPED
 	@ci/setup.sh build

@@ -1,5 +1,5 @@
 //! Checks the papers: how long they are, that links between them and the files they name exist, that the index of decisions is
-//! complete, and that every place which docs/tour.md names exists.
+//! complete, that the book has every page, and that every place which docs/tour.md names exists.
 
 use std::{
     fs,
@@ -44,7 +44,10 @@ fn markdown(folder: &str) -> Vec<PathBuf> {
 
 /// All papers.
 fn papers() -> Vec<PathBuf> {
-    ["", "docs", "docs/decisions", "examples", "python"].iter().flat_map(|folder| markdown(folder)).collect()
+    ["", "docs", "docs/decisions", "deploy", "examples", "python"]
+        .iter()
+        .flat_map(|folder| markdown(folder))
+        .collect()
 }
 
 /// What stands between `open` and `close`, which are on one line.
@@ -82,19 +85,25 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// What is wrong with the links of a paper.
-fn broken_links(paper: &Path, text: &str) -> Vec<String> {
-    let mut broken = Vec::new();
-    for link in between(&prose(text), "](", ')') {
-        if link.contains("://") || link.starts_with("mailto:") {
-            continue;
-        }
+/// The links of a paper to files of the repository: what is written, the file, and the heading, which may be empty.
+fn links<'t>(paper: &Path, text: &'t str) -> Vec<(&'t str, PathBuf, &'t str)> {
+    let inside =
+        between(text, "](", ')').filter(|link| !link.contains("://") && !link.starts_with("mailto:"));
+    let target = |link: &'t str| {
         let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
         let target = match file {
             "" => paper.to_owned(),
             file => paper.parent().unwrap_or_else(|| Path::new("")).join(file),
         };
-        let path = root().join(&target);
+        (link, root().join(target), anchor)
+    };
+    inside.map(target).collect()
+}
+
+/// What is wrong with the links of a paper.
+fn broken_links(paper: &Path, text: &str) -> Vec<String> {
+    let mut broken = Vec::new();
+    for (link, path, anchor) in links(paper, &prose(text)) {
         if !path.exists() {
             broken.push(format!("{}: {link} leads nowhere", paper.display()));
         } else if !anchor.is_empty()
@@ -179,6 +188,60 @@ fn the_index_of_decisions_is_complete() {
         format!("- [{number}]({name}) {title}")
     });
     assert_eq!(listed, wanted.collect::<Vec<_>>(), "docs/decisions/README.md");
+}
+
+/// The papers that are chapters of the book: those that the summary names, and the decisions, which `ci/book.sh` adds.
+fn chapters() -> Vec<PathBuf> {
+    let (summary, text) = (Path::new("docs/SUMMARY.md"), read(Path::new("docs/SUMMARY.md")));
+    let named = links(summary, &text).into_iter().map(|(_, path, _)| path);
+    named.chain(decisions().iter().map(|paper| root().join(paper))).map(canonical).collect()
+}
+
+fn canonical(path: PathBuf) -> PathBuf {
+    path.canonicalize().unwrap_or(path)
+}
+
+/// The links of a chapter that lead to a file but to no page of the book: a paper that is no chapter, or a file that `ci/book.sh` does
+/// not copy.
+fn leads_out(chapters: &[PathBuf], paper: &Path, text: &str) -> Vec<String> {
+    let script = read(Path::new("ci/book.sh"));
+    let copied = script.lines().find_map(|line| line.strip_prefix("cp -r --parents ")).unwrap();
+    let copied: Vec<_> = copied.split(' ').map(|name| root().join(name.trim_end_matches('*'))).collect();
+    let within = |path: &Path| {
+        let name = path.to_string_lossy();
+        copied.iter().any(|it| path.starts_with(it) || name.starts_with(&*it.to_string_lossy()))
+    };
+    let text = prose(text);
+    let out = links(paper, &text).into_iter().filter(|(_, path, _)| {
+        let path = canonical(path.clone());
+        let chapter = path.extension().is_some_and(|it| it == "md");
+        if chapter { !chapters.contains(&path) } else { !within(&path) }
+    });
+    out.map(|(link, ..)| format!("{}: {link} is not in the book", paper.display())).collect()
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let chapters = chapters();
+    let mut missing: Vec<_> = [markdown("docs"), markdown("docs/decisions")].concat();
+    missing.retain(|page| !chapters.contains(&canonical(root().join(page))));
+    assert!(missing.is_empty(), "docs/SUMMARY.md does not name {missing:?}");
+    let out: Vec<_> = chapters
+        .iter()
+        .flat_map(|chapter| leads_out(&chapters, chapter, &fs::read_to_string(chapter).unwrap()))
+        .collect();
+    assert!(out.is_empty(), "{}", out.join("\n"));
+}
+
+#[test]
+fn planted_links_lead_out_of_the_book() {
+    let text =
+        "[a](tour.md) [b](../python/README.md) [c](../src/lib.rs) [d](../LICENSE-MIT) [e](picture.svg)";
+    let out = leads_out(&chapters(), Path::new("docs/bench.md"), text);
+    assert!(
+        out.len() == 2 && out[0].contains("python/README.md") && out[1].contains("src/lib.rs"),
+        "{out:?}"
+    );
 }
 
 /// The names and keywords of a line of code, which may follow each other.
