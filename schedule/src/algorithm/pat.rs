@@ -2,6 +2,9 @@
 //! ones; a reduce_scatter is the same backwards. It takes any number of ranks and ⌈log2 n⌉ hops, and sends most bytes to neighbours. It
 //! suits small and medium blocks among many ranks where near ranks have the faster path.
 //!
+//! By the cost model it is the fastest where two levels cannot be used, as for uneven blocks (an all_gather of 1 KiB among 2 × 15 ranks,
+//! 25 Gbit/s: 56 µs, ring 100).
+//!
 //! Sylvain Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale", arXiv:2506.20252, 2025; NCCL has it since
 //! version 2.23. It is Bruck's all_gather with its hops in the opposite order.
 //!
