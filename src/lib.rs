@@ -41,10 +41,18 @@
 //! Features: `hwloc`, on by default, places shared memory on NUMA nodes and describes the host, by the library hwloc; `ndarray` and
 //! `safetensors` convert tensors from and to the types of those crates.
 
-/// Compiles the examples of the README.
+/// Compiles the examples of the README and of papers for users.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod papers {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/from-gloo.md")]
+    struct FromGloo;
+    #[doc = include_str!("../docs/from-nccl.md")]
+    struct FromNccl;
+    #[doc = include_str!("../docs/from-rsmpi.md")]
+    struct FromRsmpi;
+}
 
 pub mod buffer;
 mod call;
