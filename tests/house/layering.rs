@@ -384,7 +384,7 @@ fn sources(directory: &Path, root: &Path, ending: &str, files: &mut Vec<(String,
 }
 
 /// All files of the repository whose names end so: paths from its root, and texts.
-fn repository(ending: &str) -> Vec<(String, String)> {
+pub(crate) fn repository(ending: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
     sources(root, root, ending, &mut files);

@@ -127,6 +127,42 @@ fn missing_files(paper: &Path, text: &str) -> Vec<String> {
     missing.map(|path| format!("{}: {path} is not there", paper.display())).collect()
 }
 
+/// The files that drawings name as `room: file, file` and that no folder of that room has, in this list of all files.
+fn undrawn(paper: &str, files: &[String]) -> Vec<String> {
+    let mut code = false;
+    let mut found = Vec::new();
+    for line in paper.lines() {
+        code ^= line.starts_with("```");
+        for (before, after) in line.match_indices(": ").map(|(at, _)| (&line[..at], &line[at + 2..])) {
+            let room = before.rsplit(' ').next().unwrap_or_default();
+            let named =
+                after.split(", ").map_while(|name| name.split(' ').next().filter(|it| it.ends_with(".rs")));
+            for name in named.filter(|_| code) {
+                let ends = [format!("/{room}/{name}"), format!("/{room}/src/{name}")];
+                let is_there = |file: &String| ends.iter().any(|end| format!("/{file}").ends_with(end));
+                if !files.iter().any(is_there) {
+                    found.push(format!("{room}: {name}"));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn files_that_drawings_name_are_there() {
+    let files: Vec<_> = super::layering::repository(".rs").into_iter().map(|(file, _)| file).collect();
+    let undrawn = undrawn(&read(Path::new("ARCHITECTURE.md")), &files);
+    assert!(undrawn.is_empty(), "no room has {undrawn:?}");
+}
+
+#[test]
+fn planted_drawings_are_undrawn() {
+    let files = ["engine/src/comm/put.rs", "src/group/erased.rs"].map(str::to_owned);
+    let paper = "```\n | engine: comm/put.rs, comm/no.rs   group: erased.rs\n```\nengine: prose.rs\n";
+    assert_eq!(undrawn(paper, &files), ["engine: comm/no.rs"]);
+}
+
 #[test]
 fn papers_are_short() {
     for (paper, most) in WORDS {
@@ -242,6 +278,45 @@ fn planted_links_lead_out_of_the_book() {
         out.len() == 2 && out[0].contains("python/README.md") && out[1].contains("src/lib.rs"),
         "{out:?}"
     );
+}
+
+/// The words of a text, one space before and after each.
+fn spaced(text: &str) -> String {
+    let words: Vec<_> = words(text).into_iter().map(str::to_lowercase).collect();
+    format!(" {} ", words.join(" "))
+}
+
+/// The headings that quote messages of which no three words, or two long ones, stand together in the sources.
+fn unsaid<'t>(paper: &'t str, sources: &str) -> Vec<&'t str> {
+    let said = |quote: &str| {
+        let quote = spaced(quote);
+        let words: Vec<_> = quote.split_whitespace().collect();
+        let mut runs = words.windows(3).map(|run| run.join(" "));
+        let mut pairs = words.windows(2).map(|run| run.join(" ")).filter(|pair| pair.len() >= 16);
+        runs.any(|run| sources.contains(&format!(" {run} ")))
+            || pairs.any(|pair| sources.contains(&format!(" {pair} ")))
+    };
+    let headings = paper.lines().filter(|line| line.starts_with("### "));
+    let quotes = |line: &'t str| line.split('"').skip(1).step_by(2);
+    headings.filter(|line| line.contains('"') && !quotes(line).any(said)).collect()
+}
+
+#[test]
+fn messages_of_the_troubleshooting_are_those_of_the_sources() {
+    let mut sources = super::layering::repository(".rs");
+    sources.extend(super::layering::repository(".py"));
+    sources.retain(|(file, _)| !file.contains("tests/"));
+    let sources: String = sources.iter().map(|(_, text)| spaced(text)).collect();
+    let paper = read(Path::new("docs/troubleshooting.md"));
+    let unsaid = unsaid(&paper, &sources);
+    assert!(unsaid.is_empty(), "no source says this any more:\n{}", unsaid.join("\n"));
+}
+
+#[test]
+fn planted_messages_are_unsaid() {
+    let sources = spaced("rank {rank} died; cannot serve the store: {error}");
+    let paper = "### \"cannot serve the store: no\"\n### \"cannot begin the store\"\n### It is slow\n";
+    assert_eq!(unsaid(paper, &sources), ["### \"cannot begin the store\""]);
 }
 
 /// The names and keywords of a line of code, which may follow each other.
