@@ -1,6 +1,6 @@
 # The commands of this project; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test gate check book unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python test-clients test-torch-files test-judges chaos soak fuzz sanitize bench peers picture setup clean
+.PHONY: help demo test gate check book unit examples python wheel test-arm64 test-libfabric2 test-hosts test-verbs test-machines test-slurm test-python test-clients test-torch-files test-judges chaos soak fuzz sanitize bench peers picture collectives setup clean
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 
@@ -121,6 +121,11 @@ picture: ## draws docs/picture.svg: all_reduce among 4 ranks beside Gloo, Open M
 	@benches/peers/run.sh --collective all_reduce --ranks 4 --json docs/picture
 	program=$$(ci/built.sh unisono --release -p unisono-cli) && cd docs/picture && \
 	  LC_ALL=C && export LC_ALL && "$$program" bench --plot ../picture.svg unisono.json [!u]*.json
+
+collectives: ## draws docs/collectives/*.svg, what 4 ranks do in each collective, from the schedules
+	unisono=$$(ci/built.sh unisono -p unisono-cli) && for picture in docs/collectives/*.svg; do \
+	  name=$$(basename "$$picture" .svg) && "$$unisono" simulate "$${name%-*}" --algorithm "$${name#*-}" --ranks 4 --ranks-per-host 1 \
+	    --bytes 16 --fabric tcp --draw docs/collectives >/dev/null || exit 1; done
 
 setup: ## installs what the other commands need
 	@ci/setup.sh build check python machines roots slurm

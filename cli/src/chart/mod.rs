@@ -1,8 +1,10 @@
-//! Charts as SVG or PNG: panels side by side, both axes logarithmic, and one legend for all below them.
+//! Charts as SVG or PNG: panels side by side, both axes logarithmic, and one legend for all below them. And pictures of schedules.
 
 use std::{error::Error, fs, path::Path};
 
 mod pixels;
+pub(crate) mod schedule;
+mod trace;
 
 use plotters::{coord::Shift, element::DashedPathElement, prelude::*};
 

@@ -24,7 +24,7 @@ use unisono_schedule::{
 
 use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, goal, sizes, why_not_the_fastest};
 use crate::{
-    chart::{self, Line, Panel},
+    chart::{self, Line, Panel, schedule},
     progress::Bar,
     words,
 };
@@ -84,6 +84,9 @@ pub(crate) struct Simulate {
     /// Also write the schedules of all ranks to this folder, a file for each algorithm, as GOAL: for LogGOPSim and other simulators
     #[arg(long, value_name = "FOLDER")]
     goal: Option<PathBuf>,
+    /// Also draw the schedules of all ranks to this folder, COLLECTIVE-ALGORITHM.svg for each algorithm, of at most 8 ranks and 16 elements
+    #[arg(long, value_name = "FOLDER")]
+    draw: Option<PathBuf>,
 }
 
 impl Simulate {
@@ -137,9 +140,23 @@ impl Simulate {
                 goal::save(&file, &case, it.algorithm, it.shape)?;
             }
         }
+        if let Some(folder) = &self.draw {
+            self.draw(folder, &case).map_err(|error| format!("--draw {}: {error}", folder.display()))?;
+        }
         if let Some(file) = &self.plot {
             let cells = self.cells(&drawn, Effort::QUICK, &mut watch);
             draw(file, &cells)?;
+        }
+        Ok(())
+    }
+
+    /// Draws what all ranks do by each algorithm.
+    fn draw(&self, folder: &Path, case: &Case) -> Result<()> {
+        fs::create_dir_all(folder)?;
+        for (algorithm, plan) in self.plans(case) {
+            let picture = schedule::picture(algorithm, plan, &case.job(self.shape(case, algorithm)))?;
+            let name = format!("{}-{}.svg", case.collective.name(), algorithm.name);
+            fs::write(folder.join(name), picture)?;
         }
         Ok(())
     }
@@ -189,16 +206,21 @@ impl Simulate {
         case.plans().filter(move |(algorithm, _)| wanted(algorithm))
     }
 
+    /// How an algorithm does it, as the library chooses unless the options say otherwise.
+    fn shape(&self, case: &Case, algorithm: &Algorithm) -> Shape {
+        let usual = case.shape(algorithm);
+        Shape {
+            chunk: self.chunk.unwrap_or(usual.chunk),
+            lanes: self.lanes.map_or(usual.lanes, |lanes| lanes as usize),
+            ..usual
+        }
+    }
+
     /// The prices of all algorithms in their order, on all cores.
     fn price(&self, case: &Case, fabric: &Fabric, effort: Effort, watch: &mut Watch) -> Vec<Priced> {
         let plans: Vec<_> = self.plans(case).collect();
         let price = |(algorithm, plan): (&'static Algorithm, &'static Plan)| {
-            let usual = case.shape(algorithm);
-            let shape = Shape {
-                chunk: self.chunk.unwrap_or(usual.chunk),
-                lanes: self.lanes.map_or(usual.lanes, |lanes| lanes as usize),
-                ..usual
-            };
+            let shape = self.shape(case, algorithm);
             let cost = price_with(plan, &case.job(shape), case.dtype.size(), fabric, effort);
             Priced { algorithm, shape, cost }
         };

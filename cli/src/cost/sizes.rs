@@ -14,13 +14,13 @@ const BESIDE: usize = 7;
 #[derive(clap::Args)]
 pub(super) struct Sizes {
     /// The smallest size in bytes, for a table of several sizes, with -e or -f [default: 8]
-    #[arg(short = 'b', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal"], value_parser = unisono::config::parse_size)]
+    #[arg(short = 'b', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal", "draw"], value_parser = unisono::config::parse_size)]
     min_bytes: Option<usize>,
     /// The largest size in bytes, for a table of several sizes [default: 64M]
-    #[arg(short = 'e', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal"], value_parser = unisono::config::parse_size)]
+    #[arg(short = 'e', long, value_name = "BYTES", conflicts_with_all = ["bytes", "goal", "draw"], value_parser = unisono::config::parse_size)]
     max_bytes: Option<usize>,
     /// The factor from one size to the next [default: 8]
-    #[arg(short = 'f', long, value_name = "N", conflicts_with_all = ["bytes", "goal"], value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(short = 'f', long, value_name = "N", conflicts_with_all = ["bytes", "goal", "draw"], value_parser = clap::value_parser!(u32).range(2..))]
     factor: Option<u32>,
 }
 

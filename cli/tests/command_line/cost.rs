@@ -457,6 +457,7 @@ fn what_has_no_sense_is_refused() {
         ("simulate all_reduce --ranks 2 --fabric tcp --provider tcp", "cannot be used with"),
         ("simulate all_reduce --ranks 2 --fabric tcp --bytes 1K -e 2K", "cannot be used with"),
         ("simulate all_reduce --ranks 2 --fabric tcp -b 1K --goal x", "cannot be used with"),
+        ("simulate all_reduce --ranks 2 --fabric tcp -b 8 --draw x", "cannot be used with"),
         ("simulate all_reduce --ranks 2 --fabric tcp -f 1", "1 is not in 2.."),
         ("compare all_reduce --ranks 1", "--ranks"),
         ("compare barrier --ranks 2", "a barrier has no size"),

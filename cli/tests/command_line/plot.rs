@@ -1,4 +1,5 @@
-//! `unisono bench --plot`: draws the results of several runs, and the picture of the README.
+//! `unisono bench --plot` draws the results of several runs, and the picture of the README; `unisono simulate --draw` draws schedules, and
+//! the pictures of docs/collectives.md.
 
 use std::{
     fs,
@@ -6,10 +7,16 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use unisono_schedule::Collective;
+
 /// Runs the bench with these arguments.
 fn bench(arguments: &[&str]) -> Output {
+    unisono(&[&["bench"], arguments].concat())
+}
+
+fn unisono(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
-    command.arg("bench").args(arguments).stdin(Stdio::null()).env("UNISONO_TIMEOUT", "60");
+    command.args(arguments).stdin(Stdio::null()).env("UNISONO_TIMEOUT", "60");
     command.output().unwrap()
 }
 
@@ -144,4 +151,54 @@ fn the_picture_of_the_readme_is_drawn_from_its_data() {
     assert!(output.status.success(), "{output:?}");
     let [drawn, shown] = [picture, docs.join("picture.svg")].map(|file| fs::read_to_string(file).unwrap());
     assert!(drawn == shown, "docs/picture.svg is not what `make picture` draws");
+}
+
+/// `unisono simulate COLLECTIVE --draw FOLDER`, of one element for each rank or of each block.
+fn draw(collective: &str, folder: &Path, more: &[&str]) -> Output {
+    let fixed = ["--ranks-per-host", "1", "--bytes", "16", "--fabric", "tcp", "--draw"];
+    unisono(&[&["simulate", collective], &fixed[..], &[folder.to_str().unwrap()], more].concat())
+}
+
+#[test]
+fn the_pictures_of_collectives_are_drawn_from_their_schedules() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs");
+    let page = fs::read_to_string(docs.join("collectives.md")).unwrap();
+    let files = fs::read_dir(docs.join("collectives")).unwrap().map(|entry| entry.unwrap().file_name());
+    let files: Vec<_> = files.map(|file| file.into_string().unwrap()).collect();
+    assert_eq!(files.len(), Collective::ALL.len(), "{files:?}");
+    let folder = tempfile::tempdir().unwrap();
+    for collective in Collective::ALL.map(Collective::name) {
+        let begin = format!("{collective}-");
+        let file = files.iter().find(|file| file.starts_with(&begin)).expect(collective);
+        assert!(page.contains(&format!("](collectives/{file})")), "docs/collectives.md does not show {file}");
+        let algorithm = file[begin.len()..].strip_suffix(".svg").unwrap();
+        let output = draw(collective, folder.path(), &["--ranks", "4", "--algorithm", algorithm]);
+        assert!(output.status.success(), "{output:?}");
+        let [drawn, shown] =
+            [folder.path(), &docs.join("collectives")].map(|at| fs::read_to_string(at.join(file)).unwrap());
+        assert!(drawn == shown, "docs/collectives/{file} is not what `make collectives` draws");
+    }
+}
+
+#[test]
+fn a_schedule_is_drawn_of_few_ranks_and_elements() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = draw("all_gather", folder.path(), &["--ranks", "3"]);
+    assert!(output.status.success(), "{output:?}");
+    let files = || fs::read_dir(folder.path()).unwrap().count();
+    let drawn = fs::read_to_string(folder.path().join("all_gather-ring.svg")).unwrap();
+    assert!(files() > 3 && drawn.contains("all_gather by ring, 3 ranks"), "{drawn}");
+    // Each of two hops has a message from each rank.
+    assert_eq!(drawn.matches("<polygon").count(), 2 * 3);
+    for more in [&["--ranks", "9"][..], &["--ranks", "2", "--bytes", "1K"]] {
+        let other = folder.path().join("other");
+        let arguments =
+            [&["simulate", "all_reduce", "--fabric", "tcp", "--draw"][..], &[other.to_str().unwrap()], more];
+        let output = unisono(&arguments.concat());
+        let said = text(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && said.contains("at most 8 ranks and 16 elements"),
+            "{output:?}"
+        );
+    }
 }

@@ -1,0 +1,262 @@
+//! Runs the schedules of all ranks on symbols instead of numbers and records what a picture shows: messages, what arrives and what is
+//! reduced, in columns of time.
+//!
+//! In a column a rank puts at most one message, and takes one or reduces. A message may be taken in the column in which it is put. A copy
+//! within a rank takes no time, and slots are always free.
+
+use std::collections::{HashMap, VecDeque};
+
+use unisono_schedule::{Collective, Job, Place, Rank, Schedule, Span, Step, algorithm::Plan};
+
+/// An element of memory: its number, and the ranks whose contributions are in it, as bits; none before it is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Symbol {
+    pub element: usize,
+    pub ranks: u64,
+}
+
+/// What a rank has in a column: a message that arrived, or a reduced result.
+pub(super) struct Boxed {
+    pub rank: Rank,
+    pub column: usize,
+    pub symbols: Vec<Symbol>,
+    pub reduced: bool,
+}
+
+/// A message: the ranks and columns of its put and of its arrival.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Arrow {
+    pub from: (Rank, usize),
+    pub to: (Rank, usize),
+}
+
+/// What all ranks do, and the inputs and outputs of each.
+#[derive(Default)]
+pub(super) struct Trace {
+    pub before: Vec<Vec<Symbol>>,
+    pub after: Vec<Vec<Symbol>>,
+    pub boxes: Vec<Boxed>,
+    pub arrows: Vec<Arrow>,
+}
+
+/// The sender, the receiver, the lane, and whether messages are written into the output.
+type Flow = (Rank, Rank, usize, bool);
+
+struct Ranks {
+    collective: Collective,
+    schedules: Vec<Box<dyn Schedule>>,
+    /// Input, output and scratch of each rank.
+    memory: Vec<[Vec<Symbol>; 3]>,
+    /// By rank, lane and sender.
+    landed: HashMap<(Rank, usize, Rank), Vec<Symbol>>,
+    /// Messages that were not taken, with the column of their put.
+    flows: HashMap<Flow, VecDeque<(usize, Vec<Symbol>)>>,
+    /// The steps that wait or were looked at, by rank and lane.
+    ahead: HashMap<(Rank, usize), Step>,
+    /// The next columns in which each rank may hold something, and put.
+    columns: Vec<[usize; 2]>,
+    trace: Trace,
+}
+
+/// Runs the schedules of at most 64 ranks.
+pub(super) fn trace(plan: &Plan, job: &Job<'_>) -> Trace {
+    let mut ranks = Ranks::new(plan, job);
+    let lanes = ranks.schedules.iter().map(|it| it.lanes()).max().unwrap_or(0);
+    while (0..job.ranks * lanes).any(|at| ranks.advance(at / lanes, at % lanes)) {}
+    ranks.trace.after = ranks.memory.into_iter().map(|[_, output, _]| output).collect();
+    ranks.trace
+}
+
+impl Ranks {
+    fn new(plan: &Plan, job: &Job<'_>) -> Self {
+        let jobs: Vec<_> = (0..job.ranks).map(|rank| Job { rank, ..*job }).collect();
+        let schedules: Vec<_> = jobs.iter().map(|job| plan.make(job)).collect();
+        let memory = jobs.iter().zip(&schedules).map(|(job, schedule)| {
+            let (input, output) = job.lengths().unwrap_or_default();
+            // Numbers are those of the whole vector.
+            let gathers = matches!(job.collective, Collective::AllGather | Collective::Gather);
+            let first = if gathers { job.rank * job.count } else { 0 };
+            let symbol = |at| Symbol { element: first + at, ranks: 1 << job.rank };
+            let input: Vec<_> = (0..input).map(symbol).collect();
+            let nothing = |len| vec![Symbol::default(); len];
+            match job.collective {
+                Collective::Broadcast if job.rank == job.root => [Vec::new(), input, Vec::new()],
+                Collective::Broadcast => [Vec::new(), nothing(output), Vec::new()],
+                _ => [input, nothing(output), nothing(schedule.scratch())],
+            }
+        });
+        let memory: Vec<_> = memory.collect();
+        let whole = job.collective == Collective::Broadcast;
+        let before = memory.iter().map(|it| it[usize::from(whole)].clone());
+        Self {
+            collective: job.collective,
+            trace: Trace { before: before.collect(), ..Trace::default() },
+            schedules,
+            memory,
+            landed: HashMap::new(),
+            flows: HashMap::new(),
+            ahead: HashMap::new(),
+            columns: vec![[0; 2]; job.ranks],
+        }
+    }
+
+    /// Takes the next step of a lane; false if it must wait, or there is none.
+    fn advance(&mut self, rank: Rank, lane: usize) -> bool {
+        let next = self.ahead.remove(&(rank, lane)).or_else(|| self.schedules[rank].next(lane));
+        next.is_some_and(|step| self.step(rank, lane, step))
+    }
+
+    fn step(&mut self, rank: Rank, lane: usize, step: Step) -> bool {
+        match step {
+            Step::Put { to, from } => self.put((rank, to, lane, false), from),
+            Step::Write { to, from, .. } => self.put((rank, to, lane, true), from),
+            Step::Take { from, .. } | Step::Await { from, .. } => {
+                let flow = (from, rank, lane, matches!(step, Step::Await { .. }));
+                let Some(message) = self.flows.get_mut(&flow).and_then(VecDeque::pop_front) else {
+                    self.ahead.insert((rank, lane), step);
+                    return false;
+                };
+                self.arrive(flow, step, message);
+            }
+            Step::Reduce { a, b, into, .. } => self.reduce(rank, lane, &[a, b], into),
+            Step::Fold { own, at, into } => {
+                let landed = |from| Span { offset: at, ..Span::landed(from, into.len) };
+                let others = (0..self.schedules.len()).filter(|&from| from != rank).map(landed);
+                let spans: Vec<_> = others.chain([own]).collect();
+                self.reduce(rank, lane, &spans, into);
+            }
+            Step::Copy { from, into } => {
+                let symbols = self.read(rank, lane, from);
+                self.write(rank, lane, into, &symbols);
+            }
+            Step::Free { .. } | Step::Settle | Step::Show { .. } | Step::View { .. } => {}
+        }
+        true
+    }
+
+    fn put(&mut self, flow: Flow, from: Span) {
+        let (rank, _, lane, _) = flow;
+        let symbols = self.read(rank, lane, from);
+        let [now, free] = self.columns[rank];
+        let column = now.max(free);
+        self.columns[rank][1] = column + 1;
+        self.flows.entry(flow).or_default().push_back((column, symbols));
+    }
+
+    /// A message is taken. If the next step reduces it, the result alone is shown.
+    fn arrive(&mut self, (from, rank, lane, _): Flow, step: Step, (put, symbols): (usize, Vec<Symbol>)) {
+        let column = self.columns[rank][0].max(put);
+        self.columns[rank][0] = column;
+        self.trace.arrows.push(Arrow { from: (from, put), to: (rank, column) });
+        let mut next = None;
+        if let Step::Await { into, .. } = step {
+            self.write(rank, lane, into, &symbols);
+        } else {
+            self.landed.insert((rank, lane, from), symbols.clone());
+            next = self.schedules[rank].next(lane);
+        }
+        let landed = |span: Span| span.place == Place::Landed(from);
+        match next {
+            Some(reduce @ Step::Reduce { a, b, .. }) if landed(a) || landed(b) => {
+                self.step(rank, lane, reduce);
+            }
+            next => {
+                self.ahead.extend(next.map(|step| ((rank, lane), step)));
+                self.hold(rank, symbols, false);
+            }
+        }
+    }
+
+    fn reduce(&mut self, rank: Rank, lane: usize, spans: &[Span], into: Span) {
+        let mut sum = vec![Symbol::default(); into.len];
+        for span in spans {
+            for (sum, symbol) in sum.iter_mut().zip(self.read(rank, lane, *span)) {
+                *sum = Symbol { element: symbol.element, ranks: sum.ranks | symbol.ranks };
+            }
+        }
+        self.write(rank, lane, into, &sum);
+        self.hold(rank, sum, true);
+    }
+
+    fn hold(&mut self, rank: Rank, symbols: Vec<Symbol>, reduced: bool) {
+        let column = self.columns[rank][0];
+        self.columns[rank][0] += 1;
+        self.trace.boxes.push(Boxed { rank, column, symbols, reduced });
+    }
+
+    /// The memory of a place; nothing if no message has landed there.
+    fn area(&mut self, rank: Rank, lane: usize, place: Place) -> &mut [Symbol] {
+        let index = match place {
+            Place::Landed(from) => return self.landed.entry((rank, lane, from)).or_default(),
+            Place::Input if self.collective != Collective::Broadcast => 0,
+            Place::Input | Place::Output => 1,
+            Place::Scratch => 2,
+        };
+        &mut self.memory[rank][index]
+    }
+
+    fn read(&mut self, rank: Rank, lane: usize, span: Span) -> Vec<Symbol> {
+        let area = self.area(rank, lane, span.place);
+        area.iter().skip(span.offset).take(span.len).copied().collect()
+    }
+
+    fn write(&mut self, rank: Rank, lane: usize, span: Span, symbols: &[Symbol]) {
+        let area = self.area(rank, lane, span.place).iter_mut().skip(span.offset).take(span.len);
+        area.zip(symbols).for_each(|(to, from)| *to = *from);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_schedule::algorithm::ALGORITHMS;
+
+    use super::*;
+
+    /// The elements of a block, or of a vector.
+    const COUNT: usize = 2;
+
+    /// What a rank has after a collective with root 0 in element `at` of its output.
+    fn wanted(collective: Collective, ranks: usize, rank: Rank, at: usize) -> Symbol {
+        let everyone = (1 << ranks) - 1;
+        let (element, ranks) = match collective {
+            Collective::AllReduce | Collective::Reduce => (at, everyone),
+            Collective::ReduceScatter => (rank * COUNT + at, everyone),
+            Collective::AllGather | Collective::Gather => (at, 1 << (at / COUNT)),
+            Collective::Scatter => (rank * COUNT + at, 1),
+            Collective::AllToAll => (rank * COUNT + at % COUNT, 1 << (at / COUNT)),
+            Collective::Broadcast | Collective::Barrier => (at, 1),
+        };
+        Symbol { element, ranks }
+    }
+
+    #[test]
+    fn every_schedule_ends_with_what_the_collective_gives() {
+        let plans = ALGORITHMS.iter().flat_map(|it| it.plans.iter().map(move |plan| (it.name, plan)));
+        let cases = plans.flat_map(|it| [(it, 4, 64, false), (it, 3, 1, true), (it, 5, 2, true)]);
+        for ((name, plan), ranks, chunk, direct) in cases {
+            let collective = plan.collective;
+            let count = if collective == Collective::Barrier { 0 } else { COUNT };
+            let job = Job { chunk, direct, ..Job::new(collective, 0, ranks, count) };
+            let trace = trace(plan, &job);
+            for (rank, after) in trace.after.iter().enumerate() {
+                let wanted: Vec<_> = (0..after.len()).map(|at| wanted(collective, ranks, rank, at)).collect();
+                assert_eq!(*after, wanted, "{} by {name}, rank {rank} of {ranks}", collective.name());
+            }
+            let ends = |rank| trace.arrows.iter().any(|it| it.from.0 == rank || it.to.0 == rank);
+            assert!((0..ranks).all(ends), "{} by {name}", collective.name());
+            assert!(trace.arrows.iter().all(|it| it.from.1 <= it.to.1));
+        }
+    }
+
+    #[test]
+    fn messages_of_a_small_broadcast_are_where_they_should_be() {
+        let plan =
+            unisono_schedule::algorithm::find("binomial").unwrap().plan(Collective::Broadcast).unwrap();
+        let trace = trace(plan, &Job::new(Collective::Broadcast, 0, 4, 2));
+        let mut arrows: Vec<_> = trace.arrows.iter().map(|it| (it.from, it.to)).collect();
+        arrows.sort_unstable();
+        assert_eq!(arrows, [((0, 0), (2, 0)), ((0, 1), (1, 1)), ((2, 1), (3, 1))]);
+        assert_eq!(trace.boxes.len(), 3);
+        assert!(trace.boxes.iter().all(|it| !it.reduced && it.symbols == trace.before[0]));
+    }
+}
