@@ -43,7 +43,6 @@ pub(super) struct Trace {
 type Flow = (Rank, Rank, usize, bool);
 
 struct Ranks {
-    collective: Collective,
     schedules: Vec<Box<dyn Schedule>>,
     /// Input, output and scratch of each rank.
     memory: Vec<[Vec<Symbol>; 3]>,
@@ -76,21 +75,18 @@ impl Ranks {
             // Numbers are those of the whole vector.
             let gathers = matches!(job.collective, Collective::AllGather | Collective::Gather);
             let first = if gathers { job.rank * job.count } else { 0 };
-            let symbol = |at| Symbol { element: first + at, ranks: 1 << job.rank };
+            let broadcast = job.collective == Collective::Broadcast;
+            let has = u64::from(!broadcast || job.rank == job.root);
+            let symbol = |at| Symbol { element: first + at, ranks: has << job.rank };
             let input: Vec<_> = (0..input).map(symbol).collect();
             let nothing = |len| vec![Symbol::default(); len];
-            match job.collective {
-                Collective::Broadcast if job.rank == job.root => [Vec::new(), input, Vec::new()],
-                Collective::Broadcast => [Vec::new(), nothing(output), Vec::new()],
-                _ => [input, nothing(output), nothing(schedule.scratch())],
-            }
+            let output = if broadcast { input.clone() } else { nothing(output) };
+            [input, output, nothing(schedule.scratch())]
         });
         let memory: Vec<_> = memory.collect();
-        let whole = job.collective == Collective::Broadcast;
-        let before = memory.iter().map(|it| it[usize::from(whole)].clone());
+        let before = memory.iter().map(|[input, ..]| input.clone()).collect();
         Self {
-            collective: job.collective,
-            trace: Trace { before: before.collect(), ..Trace::default() },
+            trace: Trace { before, ..Trace::default() },
             schedules,
             memory,
             landed: HashMap::new(),
@@ -188,8 +184,8 @@ impl Ranks {
     fn area(&mut self, rank: Rank, lane: usize, place: Place) -> &mut [Symbol] {
         let index = match place {
             Place::Landed(from) => return self.landed.entry((rank, lane, from)).or_default(),
-            Place::Input if self.collective != Collective::Broadcast => 0,
-            Place::Input | Place::Output => 1,
+            Place::Input => 0,
+            Place::Output => 1,
             Place::Scratch => 2,
         };
         &mut self.memory[rank][index]
