@@ -2,6 +2,8 @@
 
 /// The default size of a slot for small messages, in bytes of elements.
 pub const EAGER_BYTES: usize = 32 << 10;
+/// The least size of such a slot.
+const LEAST_EAGER: usize = 128;
 /// The default number of slots of a flow of small messages.
 pub const EAGER_SLOTS: usize = 8;
 /// The default size of a slot for chunks, in bytes of elements.
@@ -20,6 +22,16 @@ pub const fn stride(message: usize) -> usize {
     match message.checked_next_multiple_of(64) {
         Some(bytes) => bytes.saturating_add(PAYLOAD),
         None => usize::MAX,
+    }
+}
+
+/// The size of a slot for small messages beside slots for chunks of `chunk` bytes: no larger than these.
+#[must_use]
+pub const fn eager_bytes(chunk: usize) -> usize {
+    match chunk {
+        ..LEAST_EAGER => LEAST_EAGER,
+        LEAST_EAGER..EAGER_BYTES => chunk,
+        _ => EAGER_BYTES,
     }
 }
 

@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_buffer_is_dropped_in_a_forked_child_whatever_its_parent_holds() {
         let registry = Arc::new(Registry::default());
-        let region = Hub::new().open().allocate(64, false).unwrap();
+        let region = Hub::new().open().allocate(64).unwrap();
         let buffer = Buffer::<u8>::new(region, 64, &registry).unwrap();
         let held = registry.lock().unwrap();
         // SAFETY: the child runs this thread alone, which drops the buffer and ends without returning.

@@ -47,11 +47,6 @@ pub struct Config {
     pub chunk: usize,
     /// The number of chunks in progress at the same time: from 1 to 32, 2 by default; alike.
     pub lanes: usize,
-    /// The largest message of schedules with one lane (small data), in bytes: from 128 to 1 MiB, 32 KiB by default; alike.
-    pub eager: usize,
-    /// True if windows and buffers use huge pages, if the system has any; false by default. Beside a NIC that pins memory, the ranks of a
-    /// host do not read such buffers in place.
-    pub huge_pages: bool,
     /// How long a wait polls without yielding its processor. It then yields between polls, for at most 200 µs, and then sleeps;
     /// both times get shorter while waits are long. `None`: 20 µs, or 0 if this host has more ranks than processors for them.
     pub spin: Option<Duration>,
@@ -88,8 +83,6 @@ impl Default for Config {
             leave_timeout: None,
             chunk: windows::CHUNK_BYTES,
             lanes: windows::LANES,
-            eager: windows::EAGER_BYTES,
-            huge_pages: false,
             spin: None,
             thread_cores: None,
             algorithm: None,
@@ -110,11 +103,16 @@ impl Config {
             ("provider (UNISONO_PROVIDER)", or_auto(&self.provider)),
             ("chunk (UNISONO_CHUNK)", self.chunk.to_string()),
             ("lanes (UNISONO_LANES)", self.lanes.to_string()),
-            ("eager (UNISONO_EAGER)", self.eager.to_string()),
             ("algorithm (UNISONO_ALGORITHM)", or_auto(&self.algorithm)),
             ("object_limit (UNISONO_OBJECT_LIMIT)", self.object_limit.to_string()),
             ("reduction (UNISONO_REDUCTION)", self.reduction.name().into()),
         ]
+    }
+
+    /// The largest message of schedules with one lane (small data), in bytes: a chunk, but from 128 to 32 KiB.
+    #[must_use]
+    pub const fn eager(&self) -> usize {
+        windows::eager_bytes(self.chunk)
     }
 
     /// Rank, world size and job of this process, for the rendezvous.
@@ -132,15 +130,10 @@ mod tests {
     #[test]
     fn what_must_be_alike_is_listed_and_nothing_else() {
         let usual = Config::default().alike();
-        assert_eq!(
-            Config { rank: 0, timeout: Duration::from_secs(1), huge_pages: true, ..Config::default() }
-                .alike(),
-            usual
-        );
+        assert_eq!(Config { rank: 0, timeout: Duration::from_secs(1), ..Config::default() }.alike(), usual);
         let changed = [
             Config { chunk: 64, ..Config::default() },
             Config { lanes: 1, ..Config::default() },
-            Config { eager: 128, ..Config::default() },
             Config { ranks: 3, ..Config::default() },
             Config { object_limit: 1, ..Config::default() },
             Config { provider: Some("tcp".into()), ..Config::default() },

@@ -24,7 +24,6 @@ impl Config {
         }
         within("chunk", self.chunk, 16, 64 << 20)?;
         within("lanes", self.lanes, 1, 32)?;
-        within("eager", self.eager, 128, 1 << 20)?;
         let times = [("timeout", self.timeout), ("join_timeout", self.join_timeout)].into_iter();
         for (name, time) in times.chain(self.leave_timeout.map(|time| ("leave_timeout", time))) {
             let sensible = !time.is_zero() && time <= YEAR;

@@ -108,20 +108,6 @@ const VARIABLES: &[Variable] = &[
         |config, text| number(text).map(|lanes| config.lanes = lanes),
     ),
     knob(
-        "UNISONO_EAGER",
-        "the largest message of schedules with one lane, in bytes, from 128 to 1M",
-        "32K",
-        |config, text| parse_size(text).map(|size| config.eager = size),
-    ),
-    knob("UNISONO_HUGE_PAGES", "whether windows and buffers use huge pages: 1 or 0", "0", |config, text| {
-        config.huge_pages = match text {
-            "1" | "true" | "on" | "yes" => true,
-            "0" | "false" | "off" | "no" => false,
-            _ => return Err("wanted 1 or 0".into()),
-        };
-        Ok(())
-    }),
-    knob(
         "UNISONO_SPIN",
         "how long a wait polls before it yields between polls, and then sleeps: 0, 20us, 1ms, auto",
         "auto: 20us, or 0 if a host has more ranks than processors",
@@ -219,7 +205,7 @@ mod tests {
                 "UNISONO_TIMEOUT" | "UNISONO_JOIN_TIMEOUT" | "UNISONO_LEAVE_TIMEOUT" | "UNISONO_SPIN" => {
                     "7ms"
                 }
-                "UNISONO_CHUNK" | "UNISONO_EAGER" | "UNISONO_OBJECT_LIMIT" => "4K",
+                "UNISONO_CHUNK" | "UNISONO_OBJECT_LIMIT" => "4K",
                 "UNISONO_REDUCTION" => "reproducible",
                 "UNISONO_LANES" => "3",
                 _ => "1",
@@ -260,7 +246,7 @@ mod tests {
             }
             ranges.push(row.name);
         }
-        assert_eq!(ranges, ["UNISONO_CHUNK", "UNISONO_LANES", "UNISONO_EAGER"]);
+        assert_eq!(ranges, ["UNISONO_CHUNK", "UNISONO_LANES"]);
         for name in ["UNISONO_TIMEOUT", "UNISONO_JOIN_TIMEOUT", "UNISONO_LEAVE_TIMEOUT"] {
             assert!(set(name, "1us").is_ok() && set(name, "0").is_err());
         }
@@ -281,7 +267,6 @@ mod tests {
             ("UNISONO_TIMEOUT", "0", "longer than 0"),
             ("UNISONO_TIMEOUT", "-1s", "such as 300 (seconds)"),
             ("UNISONO_SPIN", "5 parsecs", "such as 300 (seconds)"),
-            ("UNISONO_HUGE_PAGES", "2", "wanted 1 or 0"),
         ] {
             let error = set(name, value).unwrap_err();
             let Error::Config { value: Some(_), problem, .. } = &error else { panic!("{error}") };

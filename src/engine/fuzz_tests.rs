@@ -23,7 +23,6 @@ const SETTINGS: Settings = Settings {
     chunk_bytes: 256,
     bulk_slots: 2,
     lanes: 2,
-    huge_pages: false,
     bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6, listed: 0 },
 };
 /// The bytes of the memory that operations work on, and of that which the peer puts from.
@@ -59,7 +58,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<u64, Halt> {
     let hub = Hub::new();
     let mut peer = hub.open();
     let mut engine = Engine::new(Box::new(hub.open()), 0, 2, SETTINGS).map_err(Stop::from)?;
-    let registered = |transport: &mut dyn Transport| transport.allocate(MEMORY, false).map_err(Stop::from);
+    let registered = |transport: &mut dyn Transport| transport.allocate(MEMORY).map_err(Stop::from);
     // The peer's mailbox lies at the beginning of what it puts from.
     let own = registered(&mut peer)?;
     let (input, output) = (registered(engine.transport())?, registered(engine.transport())?);
@@ -137,7 +136,7 @@ fn step(engine: &mut Engine) -> Result<(), Halt> {
 
 /// Makes the shared slots of rank 1, and tells the engine of them, as a rank does. `own` is what it puts from.
 fn share(peer: &mut dyn Transport, to: &Contact, own: &Region) -> Result<Region, Halt> {
-    let shared = peer.allocate(layout::LEN, false).map_err(Stop::from)?;
+    let shared = peer.allocate(layout::LEN).map_err(Stop::from)?;
     let slots = shared.remote().unwrap_or_default().words();
     let hello = Hello::new(1, 0, [0; 3], slots);
     access::store(own, MEMORY / 2, &hello).map_err(Stop::from)?;

@@ -18,7 +18,7 @@ impl Engine {
     /// Registers memory for large greetings of this many bytes. If it cannot be registered, this rank exchanges none.
     pub(crate) fn take_large_greetings(&mut self, bytes: usize) -> Result<(), Error> {
         let bytes = bytes.min(self.net.port.limits.max_put);
-        match self.net.port.transport.allocate(2 * bytes, false) {
+        match self.net.port.transport.allocate(2 * bytes) {
             Ok(area) => self.greetings.area = Some(area),
             Err(error @ Error::Register { .. }) => {
                 crate::log::debug!(%error, "no large message is exchanged when ranks meet");

@@ -17,8 +17,6 @@ pub(crate) struct Settings {
     pub bulk_slots: usize,
     /// The most lanes of a pipeline.
     pub lanes: usize,
-    /// True if windows ask for huge pages.
-    pub huge_pages: bool,
     pub bounds: Bounds,
 }
 

@@ -95,7 +95,6 @@ const SMALL: Settings = Settings {
     chunk_bytes: 128,
     bulk_slots: 2,
     lanes: 3,
-    huge_pages: false,
     bounds: Bounds { comms: 1 << 10, unexpected_bytes: 1 << 20, fresh_piece: 6, listed: 0 },
 };
 

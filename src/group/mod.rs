@@ -197,7 +197,6 @@ impl ProcessGroup {
     /// Allocates a buffer of `len` zeros in registered memory. The NIC reads it, and writes large results into it, without a copy
     /// by the CPU. This is faster on providers that pin memory (verbs, EFA, cxi), and among the ranks of a host: they map it, and from
     /// 16 KiB on all_reduce, reduce_scatter, all_gather, broadcast and all_to_all read it where it lies. It makes no difference on tcp.
-    /// [`Config::huge_pages`] says whether it is in huge pages.
     ///
     /// ```
     /// # use unisono::{Config, ProcessGroup, ReduceOp};
@@ -219,8 +218,8 @@ impl ProcessGroup {
             problem: format!("{len} elements of {} bytes are more than can be addressed", size_of::<T>()),
         };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(overflow)?;
-        let (bytes, huge) = (bytes.max(1), self.handle.shared.runtime.config.huge_pages);
-        let region = self.handle.shared.runtime.with(|engine| engine.transport().allocate(bytes, huge))??;
+        let region =
+            self.handle.shared.runtime.with(|engine| engine.transport().allocate(bytes.max(1)))??;
         Buffer::new(region, len, &self.handle.shared.runtime.registry).ok_or_else(overflow)
     }
 

@@ -53,7 +53,6 @@ fn rounds() -> Vec<Round> {
 
 /// Bytes of a chunk and of an eager slot where they are small.
 const CHUNK: usize = 1024;
-const EAGER: usize = 256;
 const LANES: usize = 3;
 
 fn play(_: &str) -> rank::Outcome {
@@ -62,7 +61,7 @@ fn play(_: &str) -> rank::Outcome {
         let mut config = config(number)?;
         config.algorithm = round.algorithm.map(str::to_owned);
         if round.small {
-            config = Config { chunk: CHUNK, eager: EAGER, lanes: LANES, ..config };
+            config = Config { chunk: CHUNK, lanes: LANES, ..config };
         }
         let group = rank::join_with(config)?;
         let mut check = Check { group, round, seed: SEED, bits: 0 };
@@ -169,7 +168,7 @@ impl Check {
             all.extend([0, 1, ranks - 1, ranks, ranks + 1, 97, 1009, 5003]);
             let few = ranks > 4 || brief();
             // Around a slot, a chunk, a chunk for each rank, and one for each lane and rank.
-            for bytes in [EAGER, CHUNK, CHUNK * ranks, CHUNK * ranks * LANES] {
+            for bytes in [CHUNK, CHUNK * ranks, CHUNK * ranks * LANES] {
                 let elements = bytes / size_of::<T>();
                 all.extend(if few { vec![elements + 1] } else { vec![elements - 1, elements, elements + 1] });
             }

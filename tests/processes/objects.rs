@@ -39,7 +39,7 @@ fn play(_: &str) -> rank::Outcome {
     for number in 0..2 {
         let mut config = config(number)?;
         if number == 0 {
-            config = Config { chunk: 1024, eager: 256, lanes: 3, object_limit: 100_000, ..config };
+            config = Config { chunk: 1024, lanes: 3, object_limit: 100_000, ..config };
         }
         let group = rank::join_with(config)?;
         values(&group)?;

@@ -62,7 +62,7 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     let config = rank::config(0)?;
     let me = config.rank;
     let mut transport = unisono::group::open_transport(&config.transport_options())?;
-    let open = transport.register(Memory::map(FORGED.len(), false)?)?;
+    let open = transport.register(Memory::map(FORGED.len())?)?;
     let words = open.remote().ok_or("a registered region has no key")?.words();
     let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(transport.address().0.clone());
     let deadline = Instant::now() + config.join_timeout;
@@ -226,7 +226,7 @@ impl Stranger {
         let towards = (!provider.starts_with("verbs")).then_some(std::net::Ipv4Addr::LOCALHOST.into());
         let options = Options { provider: Some(provider.into()), towards, ..Options::default() };
         let mut transport = unisono::group::open_transport(&options)?;
-        let source = transport.register(Memory::map(FORGED.len(), false)?)?;
+        let source = transport.register(Memory::map(FORGED.len())?)?;
         // SAFETY: no put reads it yet.
         unsafe { source.write(0, &FORGED)? };
         let peers = ranks

@@ -138,11 +138,8 @@ fn pair(allocated: bool, mut open: impl FnMut() -> Result<Endpoint, Error>) -> R
     let addresses: Vec<Address> = nodes.iter().map(|endpoint| endpoint.address().clone()).collect();
     let mut buffers = Vec::new();
     for endpoint in &mut nodes {
-        let buffer = if allocated {
-            endpoint.allocate(LARGEST, false)?
-        } else {
-            endpoint.register(Memory::map(LARGEST, false)?)?
-        };
+        let buffer =
+            if allocated { endpoint.allocate(LARGEST)? } else { endpoint.register(Memory::map(LARGEST)?)? };
         // SAFETY: nobody puts yet.
         unsafe { buffer.write(0, &vec![1; LARGEST])? };
         buffers.push(buffer);

@@ -5,10 +5,10 @@
 //! # fn main() -> Result<(), unisono_transport::Error> {
 //! let hub = Hub::new();
 //! let (mut here, mut there) = (hub.open(), hub.open());
-//! let window = there.register(Memory::map(64, false)?)?;
+//! let window = there.register(Memory::map(64)?)?;
 //! let Some(remote) = window.remote() else { unreachable!("it is registered") };
 //!
-//! let source = here.register(Memory::map(5, false)?)?;
+//! let source = here.register(Memory::map(5)?)?;
 //! // SAFETY: no put reads the source yet.
 //! unsafe { source.write(0, b"hello")? };
 //! let peer = here.connect(there.address())?;
@@ -249,8 +249,8 @@ unsafe impl Transport for Endpoint {
         if memory.read_only().is_some() { self.enter_mappable(memory) } else { self.enter(memory, None) }
     }
 
-    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
-        self.enter_mappable(Memory::map(len, huge)?)
+    fn allocate(&mut self, len: usize) -> Result<Region, Error> {
+        self.enter_mappable(Memory::map(len)?)
     }
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {

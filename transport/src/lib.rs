@@ -72,18 +72,18 @@ pub unsafe trait Transport: Send {
     fn register(&mut self, memory: Memory) -> Result<Region, Error>;
 
     /// Allocates zeroed, page-aligned memory and registers it. Where peers can map it, their puts cost one copy less than into
-    /// memory that was only [registered](Self::register). `huge` asks for huge pages, as in [`Memory::map`].
+    /// memory that was only [registered](Self::register).
     ///
     /// # Errors
     /// [`Error::Map`] if the system refuses, and those of [`Self::register`].
-    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error>;
+    fn allocate(&mut self, len: usize) -> Result<Region, Error>;
 
     /// Allocates zeroed memory that peers of this host can [map](Self::map), and that no put reads or writes: no NIC need pin it.
     ///
     /// # Errors
     /// Those of [`allocate`](Self::allocate).
     fn share(&mut self, len: usize) -> Result<Region, Error> {
-        self.allocate(len, false)
+        self.allocate(len)
     }
 
     /// Maps the memory of a peer's region, to be read in place, if the peer has [allocated](Self::allocate) it, or it lies in a

@@ -40,28 +40,13 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// A zeroed anonymous mapping of `len` bytes, page-aligned. `huge` asks for huge pages (2 MiB); if the system has none, the
-    /// mapping has ordinary pages, and the log says so.
+    /// A zeroed anonymous mapping of `len` bytes, page-aligned.
     ///
     /// # Errors
     /// [`Error::Map`] if the system refuses.
-    pub fn map(len: usize, huge: bool) -> Result<Self, Error> {
+    pub fn map(len: usize) -> Result<Self, Error> {
         let failed = |error: std::io::Error| Error::Map { bytes: len, reason: error.to_string() };
-        let mut options = memmap2::MmapOptions::new();
-        options.len(len.max(1));
-        let mut mapping = None;
-        if huge {
-            match options.clone().huge(Some(21)).len(len.max(1).next_multiple_of(2 << 20)).map_anon() {
-                Ok(map) => mapping = Some(map),
-                Err(error) => {
-                    crate::log::warn!(bytes = len, %error, "no huge pages are available; using ordinary pages")
-                }
-            }
-        }
-        let mut mapping = match mapping {
-            Some(mapping) => mapping,
-            None => options.map_anon().map_err(failed)?,
-        };
+        let mut mapping = memmap2::MmapMut::map_anon(len.max(1)).map_err(failed)?;
         Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)), read_only: None })
     }
 
@@ -357,7 +342,7 @@ impl Region {
     /// ```compile_fail,E0133
     /// # use unisono_transport::{Memory, Region};
     /// # fn main() -> Result<(), unisono_transport::Error> {
-    /// let region = Region::unregistered(Memory::map(4096, false)?);
+    /// let region = Region::unregistered(Memory::map(4096)?);
     /// std::thread::scope(|threads| {
     ///     threads.spawn(|| region.write(0, &[1; 4096]));
     ///     threads.spawn(|| region.read(0, &mut [0; 4096]));

@@ -48,7 +48,7 @@ fn touched(
     bytes: usize,
 ) -> std::result::Result<Region, unisono_transport::Error> {
     const PAGE: usize = 4 << 10;
-    let region = transport.allocate(bytes, false)?;
+    let region = transport.allocate(bytes)?;
     // SAFETY: no put is under way yet.
     (0..bytes).step_by(PAGE).try_for_each(|page| unsafe { region.write(page, &[1]) })?;
     Ok(region)

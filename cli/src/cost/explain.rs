@@ -89,7 +89,7 @@ impl Explain {
         writeln!(out, "  chunks of at most {chunk}, at most {lanes}{direct}")?;
         writeln!(out, "  by {why}")?;
         if shape.lanes < choice.lanes || shape.chunk < choice.chunk_bytes {
-            let what = "UNISONO_LANES, UNISONO_CHUNK and UNISONO_EAGER";
+            let what = "UNISONO_LANES and UNISONO_CHUNK";
             writeln!(out, "  and within what is configured by default ({what})")?;
         }
 

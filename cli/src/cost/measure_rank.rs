@@ -88,7 +88,7 @@ impl OneRank {
             // The settings that the predictions assume.
             config.tuning = None;
             config.reduction = Reduction::Fastest;
-            (config.chunk, config.lanes, config.eager) = (usual.chunk, usual.lanes, usual.eager);
+            (config.chunk, config.lanes) = (usual.chunk, usual.lanes);
             with = config.clone();
         })?;
         let options = with.transport_options();

@@ -183,7 +183,7 @@ impl Case {
         let choice = self.chooser().choose(self.collective, self.bytes(), only);
         // If it cannot do it, it has no price either.
         let (chunk_bytes, lanes) = choice.map_or((chunk, config.lanes), |choice| {
-            let choice = choice.within(chunk, config.eager, config.lanes);
+            let choice = choice.within(chunk, config.eager(), config.lanes);
             (choice.chunk_bytes, choice.lanes)
         });
         let cheap = self.fabric.cheap_registration;

@@ -271,7 +271,7 @@ mod tests {
             ("UNISONO_LANE", Some("UNISONO_LANES")),
             ("UNISONO_CHUNKS", Some("UNISONO_CHUNK")),
             ("UNISONO_lanes", Some("UNISONO_LANES")),
-            ("UNISONO_HUGEPAGES", Some("UNISONO_HUGE_PAGES")),
+            ("UNISONO_THREADCORES", Some("UNISONO_THREAD_CORES")),
             ("UNISONO_", None),
             ("UNISONO_X", None),
             ("UNISONO_COFFEE_STRENGTH", None),

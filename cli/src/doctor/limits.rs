@@ -9,7 +9,7 @@ use unisono_schedule::{
     windows::{BULK_SLOTS, EAGER_SLOTS, stride},
 };
 
-use super::{files::Files, group::Reduced, report::Section, self_test::SelfTest, shared::SHM};
+use super::{files::Files, group::Reduced, report::Section, self_test::SelfTest};
 use crate::{
     cgroup::{self, MemoryLimit},
     words::{size64, some},
@@ -19,8 +19,6 @@ use crate::{
 const IPC_LOCK: u32 = 14;
 /// The smallest chunk to which windows shrink where the limit on locked memory is small.
 const LEAST_CHUNK: usize = 4 << 10;
-/// The only huge pages that windows ask for.
-const HUGE: u64 = 2 << 20;
 
 /// A limit of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -38,18 +36,6 @@ impl Limit {
     }
 }
 
-/// Huge pages of one size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct HugePages {
-    /// The size of one in bytes.
-    pub(super) size: u64,
-    /// How many are set aside.
-    pub(super) total: Option<u64>,
-    /// How many are available: those set aside that are free and not reserved, and those that the kernel makes on demand
-    /// (nr_overcommit_hugepages) if it has the memory.
-    pub(super) free: Option<u64>,
-}
-
 /// The memory that windows take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Windows {
@@ -61,9 +47,6 @@ pub(super) struct Windows {
     pub(super) bytes: (u64, u64),
     /// Bytes per rank, staging included, with the smallest chunks.
     pub(super) least: u64,
-    /// Huge pages per rank, since each window has its own.
-    pub(super) pages: u64,
-    pub(super) huge_pages: bool,
 }
 
 impl Windows {
@@ -72,21 +55,14 @@ impl Windows {
         let (eager, bulk) = neighbours(ranks);
         let (eager, bulk) = (eager as u64, bulk as u64);
         let slot = |bytes: usize| stride(bytes) as u64;
-        let eager_window = EAGER_SLOTS as u64 * slot(config.eager);
+        let eager_window = EAGER_SLOTS as u64 * slot(config.eager());
         let bulk_window = |chunk: usize| config.lanes as u64 * BULK_SLOTS as u64 * slot(chunk);
         let of = |chunk: usize| {
-            let staging = 2 * config.lanes.max(2) as u64 * slot(chunk.max(config.eager));
+            let staging = 2 * config.lanes.max(2) as u64 * slot(chunk.max(config.eager()));
             let windows = eager * eager_window + bulk * bulk_window(chunk) + control_memory(ranks) as u64;
             (windows, windows + staging)
         };
-        Self {
-            ranks,
-            here,
-            bytes: of(config.chunk),
-            least: of(config.chunk.min(LEAST_CHUNK)).1,
-            pages: eager * eager_window.div_ceil(HUGE) + bulk * bulk_window(config.chunk).div_ceil(HUGE),
-            huge_pages: config.huge_pages,
-        }
+        Self { ranks, here, bytes: of(config.chunk), least: of(config.chunk.min(LEAST_CHUNK)).1 }
     }
 }
 
@@ -101,12 +77,8 @@ pub(super) struct Limits {
     pub(super) files: Limit,
     /// The limit on memory of this control group or one around it.
     pub(super) memory: Option<MemoryLimit>,
-    /// Huge pages, by size.
-    pub(super) huge_pages: Vec<HugePages>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub(super) transparent: Option<String>,
-    /// The same for memory that ranks share: `advise`, `never` and others.
-    pub(super) transparent_shared: Option<String>,
     /// The algorithm of TCP congestion control: `cubic`, `bbr` and so on.
     pub(super) congestion_control: Option<String>,
     pub(super) rdma: bool,
@@ -118,18 +90,13 @@ impl Limits {
     pub(super) fn gather(files: &Files, windows: Windows) -> Self {
         let status = files.text("/proc/self/status");
         let may_lock = status.as_deref().and_then(|status| capable(status, IPC_LOCK));
-        let transparent = |file: &str| {
-            let text = files.text(&format!("/sys/kernel/mm/transparent_hugepage/{file}"))?;
-            chosen(&text)
-        };
+        let transparent = files.text("/sys/kernel/mm/transparent_hugepage/enabled");
         Self {
             memlock: Limit::of(Resource::Memlock),
             may_lock: may_lock.map(|may| may && first_user_namespace(files)),
             files: Limit::of(Resource::Nofile),
             memory: cgroup::memory_limit(&|path| files.text(path)),
-            huge_pages: huge_pages(files),
-            transparent: transparent("enabled"),
-            transparent_shared: transparent("shmem_enabled"),
+            transparent: transparent.and_then(|text| chosen(&text)),
             congestion_control: files.text("/proc/sys/net/ipv4/tcp_congestion_control"),
             rdma: !files.names("/sys/class/infiniband").is_empty(),
             windows,
@@ -141,7 +108,7 @@ impl Limits {
         self.judge_locked(self_test.between_hosts(), &mut section);
         self.judge_memory(&mut section);
         self.judge_files(&mut section);
-        self.judge_huge(self_test, &mut section);
+        section.note(format!("transparent huge pages: {}", self.transparent.as_deref().unwrap_or("unknown")));
         self.judge_tcp(self_test.on_one_host(), &mut section);
         section
     }
@@ -220,49 +187,6 @@ impl Limits {
         }
     }
 
-    fn judge_huge(&self, self_test: &SelfTest, section: &mut Section) {
-        if self.windows.huge_pages && self_test.on_one_host().is_some_and(|used| used.provider == SHM) {
-            let now = self.transparent_shared.as_deref().unwrap_or("unknown");
-            if !["always", "within_size", "advise", "force"].contains(&now) {
-                section.warn(
-                    format!(
-                        "UNISONO_HUGE_PAGES asks for huge pages, but memory that ranks share has ordinary ones: \
-                         shmem_enabled is {now}"
-                    ),
-                    "`echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`",
-                );
-            }
-        }
-        let none = HugePages { size: HUGE, total: None, free: None };
-        let pages = self.huge_pages.iter().find(|pages| pages.size == HUGE).unwrap_or(&none);
-        for other in self.huge_pages.iter().filter(|other| other.size != HUGE && other.total > Some(0)) {
-            section.note(format!("{}, which windows do not use", other.words()));
-        }
-        let transparent = self.transparent.as_deref().unwrap_or("unknown");
-        let transparent = format!("transparent huge pages: {transparent}");
-        let wanted = self.windows.pages.saturating_mul(self.windows.here as u64);
-        let (total, free) = (pages.total.unwrap_or(0), pages.free.unwrap_or(0));
-        if self.windows.huge_pages && !self_test.shares_only() && free < wanted {
-            let (each, here) = (self.windows.pages, some(self.windows.here, "rank"));
-            section.warn(
-                format!(
-                    "UNISONO_HUGE_PAGES asks for huge pages, and windows of {here} here take {wanted} ({each} each), but \
-                     {free} of 2 MiB are available: the rest will be ordinary pages"
-                ),
-                format!(
-                    "`echo {} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after booting",
-                    total + (wanted - free)
-                ),
-            );
-            section.note(transparent);
-        } else if free > 0 || total > 0 {
-            section.ok(pages.words());
-            section.note(transparent);
-        } else {
-            section.note(format!("huge pages of 2 MiB: none are set aside; {transparent}"));
-        }
-    }
-
     fn judge_tcp(&self, chosen: Option<&Reduced>, section: &mut Section) {
         let Some(name) = &self.congestion_control else { return };
         let words = format!("TCP congestion control: {name}");
@@ -275,14 +199,6 @@ impl Limits {
         } else {
             section.note(words);
         }
-    }
-}
-
-impl HugePages {
-    fn words(&self) -> String {
-        let free = self.free.map_or_else(|| "an unknown number".into(), |free| free.to_string());
-        let total = self.total.unwrap_or(0);
-        format!("huge pages of {}: {total} are set aside, {free} are available", size64(self.size))
     }
 }
 
@@ -306,25 +222,6 @@ fn chosen(text: &str) -> Option<String> {
     rest.split_once(']').map(|(chosen, _)| chosen.to_owned())
 }
 
-/// Huge pages of all sizes that the kernel knows, the smallest first.
-fn huge_pages(files: &Files) -> Vec<HugePages> {
-    let base = "/sys/kernel/mm/hugepages";
-    let mut all: Vec<HugePages> = Vec::new();
-    for name in files.names(base) {
-        let size =
-            name.strip_prefix("hugepages-").and_then(|name| name.strip_suffix("kB")?.parse::<u64>().ok());
-        let Some(size) = size.and_then(|size| size.checked_mul(1024)) else { continue };
-        let number = |file| files.number::<u64>(&format!("{base}/{name}/{file}"));
-        let or_none = |file| number(file).unwrap_or(0);
-        let more = or_none("nr_overcommit_hugepages").saturating_sub(or_none("surplus_hugepages"));
-        let free = number("free_hugepages")
-            .map(|free| free.saturating_sub(or_none("resv_hugepages")).saturating_add(more));
-        all.push(HugePages { size, total: number("nr_hugepages"), free });
-    }
-    all.sort_by_key(|pages| pages.size);
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -342,8 +239,7 @@ mod tests {
     fn nothing_is_known_without_the_files() {
         let directory = tempfile::tempdir().unwrap();
         let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
-        assert_eq!((limits.may_lock, limits.transparent, limits.transparent_shared), (None, None, None));
-        assert_eq!((limits.huge_pages.len(), limits.rdma), (0, false));
+        assert_eq!((limits.may_lock, limits.transparent, limits.rdma), (None, None, false));
         assert_eq!((limits.congestion_control, limits.memory), (None, None));
     }
 
@@ -386,32 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_that_are_promised_are_not_to_be_had_and_those_on_demand_are() {
-        let directory = tempfile::tempdir().unwrap();
-        let pages = directory.path().join("sys/kernel/mm/hugepages/hugepages-2048kB");
-        fs::create_dir_all(&pages).unwrap();
-        for (file, number) in [
-            ("nr_hugepages", "10"),
-            ("free_hugepages", "8"),
-            ("resv_hugepages", "3"),
-            ("nr_overcommit_hugepages", "20"),
-            ("surplus_hugepages", "2"),
-        ] {
-            fs::write(pages.join(file), number).unwrap();
-        }
-        let files = Files::below(directory.path());
-        assert_eq!(huge_pages(&files), [HugePages { size: HUGE, total: Some(10), free: Some(5 + 18) }]);
-    }
-
-    #[test]
     fn odd_files_are_unknown() {
         let directory = tempfile::tempdir().unwrap();
         for (path, text) in [
             ("proc/self/status", "CapEff:\tzz"),
             ("sys/kernel/mm/transparent_hugepage/enabled", "always madvise"),
-            ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "-4"),
-            ("sys/kernel/mm/hugepages/hugepages-99999999999999999999kB/nr_hugepages", "1"),
-            ("sys/kernel/mm/hugepages/something/nr_hugepages", "1"),
         ] {
             let path = directory.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -419,24 +294,20 @@ mod tests {
         }
         let limits = Limits::gather(&Files::below(directory.path()), Windows::of(&Config::default(), 4, 4));
         assert_eq!((limits.may_lock, limits.transparent), (None, None));
-        assert_eq!(limits.huge_pages, [HugePages { size: 2 << 20, total: None, free: None }]);
     }
 
     #[test]
     fn the_windows_of_two_ranks_are_as_documented() {
         // The test has its own settings, so that its figures do not depend on the defaults.
-        let config = Config { chunk: 128 << 10, lanes: 4, eager: 8 << 10, ..Config::default() };
+        let config = Config { chunk: 128 << 10, lanes: 4, ..Config::default() };
         let windows = Windows::of(&config, 2, 2);
         // One neighbour: 8 small slots and 4 lanes of 2 chunks; mailbox; staging.
-        let wanted = 8 * (64 + 8192) + 4 * 2 * (64 + 131_072) + 2 * 880 + 10_240 + 2 * 4 * (64 + 131_072);
+        let wanted = 8 * (64 + 32_768) + 4 * 2 * (64 + 131_072) + 2 * 880 + 10_240 + 2 * 4 * (64 + 131_072);
         assert_eq!(windows.bytes, (wanted - 2 * 4 * (64 + 131_072), wanted));
         // Up to 8 ranks every rank may send to every other.
-        assert!(Windows::of(&config, 8, 8).bytes.0 > 7 * (8 * 8192 + 4 * 2 * 131_072));
+        assert!(Windows::of(&config, 8, 8).bytes.0 > 7 * (8 * 32_768 + 4 * 2 * 131_072));
         assert!(Windows::of(&config, 9, 9).bytes.0 < Windows::of(&config, 8, 8).bytes.0);
         assert!(windows.least < windows.bytes.0);
-        // Both windows are less than 2 MiB; with larger chunks one is more.
-        assert_eq!(windows.pages, 2);
-        assert_eq!(Windows::of(&Config { chunk: 256 << 10, ..config.clone() }, 2, 2).pages, 1 + 2);
         let huge = Config { chunk: 64 << 20, lanes: 64, ..config };
         assert!(Windows::of(&huge, 1 << 20, 8).bytes.0 > 1 << 30);
         assert_eq!(capable("x\nCapEff:\t0000000000004000\n", IPC_LOCK), Some(true));

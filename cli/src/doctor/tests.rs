@@ -7,7 +7,7 @@ use unisono::config::Config;
 use super::{
     group::Reduced,
     interfaces::{Interface, Interfaces, Port, Route, VerbsFile},
-    limits::{HugePages, Limit, Limits, Windows},
+    limits::{Limit, Limits, Windows},
     providers::Request,
     report::Section,
     self_test::{SelfTest, Trial},
@@ -55,7 +55,7 @@ fn tested(on_one_host: Option<&str>, between_hosts: Option<&str>) -> SelfTest {
 
 /// The settings of these tests, so that their figures do not depend on the defaults.
 fn config() -> Config {
-    Config { chunk: 256 << 10, lanes: 2, eager: 16 << 10, ..Config::default() }
+    Config { chunk: 256 << 10, lanes: 2, ..Config::default() }
 }
 
 /// A machine with nothing special.
@@ -65,9 +65,7 @@ fn limits() -> Limits {
         may_lock: Some(false),
         files: Limit { soft: Some(1024), hard: Some(524_288) },
         memory: None,
-        huge_pages: vec![HugePages { size: 2 << 20, total: Some(0), free: Some(0) }],
         transparent: Some("madvise".into()),
-        transparent_shared: Some("never".into()),
         congestion_control: None,
         rdma: false,
         windows: Windows::of(&config(), 8, 8),
@@ -86,15 +84,15 @@ fn little_locked_memory() {
     says(
         &locked(Some(64 << 10), true, Some(verbs)),
         "|limits
-         |  PROBLEM  locked memory: 64 KiB, but windows for 8 ranks need 8.90 MiB per rank, and even with the
-         |           smallest chunks 1.07 MiB
+         |  PROBLEM  locked memory: 64 KiB, but windows for 8 ranks need 9.77 MiB per rank, and even with the
+         |           smallest chunks 2.01 MiB
          |           => raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf,
          |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
     );
     says(
-        &locked(Some(2 << 20), true, Some(verbs)),
+        &locked(Some(4 << 20), true, Some(verbs)),
         "|limits
-         |  warn     locked memory: 2 MiB, but windows for 8 ranks need 8.90 MiB per rank: chunks would be
+         |  warn     locked memory: 4 MiB, but windows for 8 ranks need 9.77 MiB per rank: chunks would be
          |           made smaller, which is slower
          |           => raise it: `ulimit -l unlimited`, memlock in /etc/security/limits.conf,
          |              LimitMEMLOCK=infinity for slurmd and other services, docker run --ulimit memlock=-1",
@@ -102,24 +100,24 @@ fn little_locked_memory() {
     says(
         &locked(Some(16 << 20), true, Some(verbs)),
         "|limits
-         |  ok       locked memory: 16 MiB; windows for 8 ranks need 8.90 MiB per rank, and registered buffers
+         |  ok       locked memory: 16 MiB; windows for 8 ranks need 9.77 MiB per rank, and registered buffers
          |           need more",
     );
     says(
         &locked(Some(64 << 10), false, Some("net")),
         "|limits
-         |  ok       locked memory: 64 KiB; windows for 8 ranks need 7.90 MiB per rank, but net locks none",
+         |  ok       locked memory: 64 KiB; windows for 8 ranks need 8.77 MiB per rank, but net locks none",
     );
     says(
         &locked(None, true, None),
         "|limits
-         |  ok       locked memory: no limit; windows for 8 ranks need 8.90 MiB per rank",
+         |  ok       locked memory: no limit; windows for 8 ranks need 9.77 MiB per rank",
     );
 }
 
 #[test]
-fn no_huge_pages_and_tight_limits() {
-    let windows = Windows::of(&Config { huge_pages: true, ..config() }, 300, 8);
+fn few_open_files() {
+    let windows = Windows::of(&config(), 300, 8);
     let tight = Limits {
         memlock: Limit { soft: None, hard: None },
         transparent: Some("never".into()),
@@ -129,36 +127,11 @@ fn no_huge_pages_and_tight_limits() {
     says(
         &tight.judge(&SelfTest::default()),
         "|limits
-         |  ok       locked memory: no limit; windows for 300 ranks need 12.5 MiB per rank
+         |  ok       locked memory: no limit; windows for 300 ranks need 14.8 MiB per rank
          |  warn     open files: 1024, but 300 ranks over TCP may need 1264
          |           => raise it: `ulimit -n 1264`
-         |  warn     UNISONO_HUGE_PAGES asks for huge pages, and windows of 8 ranks here take 216 (27 each),
-         |           but 0 of 2 MiB are available: the rest will be ordinary pages
-         |           => `echo 216 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after
-         |              booting
          |  -        transparent huge pages: never",
     );
-    // Pages are set aside for windows of providers only.
-    let lines = |self_test: &SelfTest| {
-        let mut section = tight.judge(self_test);
-        Section { lines: section.lines.split_off(2), ..section }
-    };
-    let shared =
-        "|  warn     UNISONO_HUGE_PAGES asks for huge pages, but memory that ranks share has ordinary ones:
-                  |           shmem_enabled is never
-                  |           => `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled`";
-    says(
-        &lines(&tested(Some(SHM), None)),
-        &format!(
-            "|limits
-             {shared}
-             |  -        huge pages of 2 MiB: none are set aside; transparent huge pages: never"
-        ),
-    );
-    let both = lines(&tested(Some(SHM), Some("net"))).render(false);
-    assert!(both.contains("shmem_enabled is never") && both.contains("here take 216"), "{both}");
-    let advised = Limits { transparent_shared: Some("advise".into()), ..tight.clone() };
-    assert!(!advised.judge(&tested(Some(SHM), None)).render(false).contains("UNISONO_HUGE_PAGES"));
 }
 
 #[test]
@@ -180,35 +153,6 @@ fn congestion_control_that_paces() {
              |           => `sysctl net.ipv4.tcp_congestion_control=cubic`, which affects new connections",
         );
     }
-}
-
-#[test]
-fn huge_pages_count_if_windows_take_them() {
-    let windows = Windows::of(&Config { huge_pages: true, ..config() }, 8, 8);
-    let judged = |pages: &[(u64, u64, u64)]| {
-        let pages =
-            pages.iter().map(|&(size, total, free)| HugePages { size, total: Some(total), free: Some(free) });
-        let limits = Limits { huge_pages: pages.collect(), windows, ..limits() };
-        let mut section = limits.judge(&SelfTest::default());
-        Section { lines: section.lines.split_off(2), ..section }
-    };
-    says(
-        &judged(&[(2 << 20, 512, 112)]),
-        "|limits
-         |  ok       huge pages of 2 MiB: 512 are set aside, 112 are available
-         |  -        transparent huge pages: madvise",
-    );
-    // Neither larger ones nor transparent ones help.
-    says(
-        &judged(&[(2 << 20, 512, 111), (1 << 30, 4, 4)]),
-        "|limits
-         |  -        huge pages of 1 GiB: 4 are set aside, 4 are available, which windows do not use
-         |  warn     UNISONO_HUGE_PAGES asks for huge pages, and windows of 8 ranks here take 112 (14 each),
-         |           but 111 of 2 MiB are available: the rest will be ordinary pages
-         |           => `echo 513 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`, early after
-         |              booting
-         |  -        transparent huge pages: madvise",
-    );
 }
 
 #[test]

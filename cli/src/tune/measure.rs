@@ -68,7 +68,7 @@ fn explicit(config: &Config, choice: Choice) -> Choice {
         // The limit to the configured chunk makes it the same again.
         chunk_bytes: choice.chunk_bytes.next_multiple_of(64),
         // One lane in a table means small messages. Two lanes become one if one is configured.
-        lanes: if choice.chunk_bytes > config.eager { choice.lanes.max(2) } else { choice.lanes },
+        lanes: if choice.chunk_bytes > config.eager() { choice.lanes.max(2) } else { choice.lanes },
         ..choice
     }
 }
@@ -94,7 +94,7 @@ fn sources(config: &Config, chunk: usize, case: &Case, plan: &Plan, choice: &Cho
     let schedule = plan.make(&Job { rank, ..case.job(Shape { chunk: chunk_bytes, lanes, direct, long }) });
     let mut sources = 0;
     // Small messages have other windows.
-    if !schedule.is_small(case.dtype.size(), config.eager) {
+    if !schedule.is_small(case.dtype.size(), config.eager()) {
         schedule.sources(&mut |_| sources += 1);
     }
     sources
@@ -103,7 +103,7 @@ fn sources(config: &Config, chunk: usize, case: &Case, plan: &Plan, choice: &Cho
 /// Pairs of a chunk, in multiples of 64 bytes as a table requires, and a number of lanes.
 fn pairs(config: &Config, chunk: usize, bytes: usize) -> Vec<(usize, usize)> {
     let whole = |bytes: usize| bytes / 64 * 64;
-    let eager = whole(config.eager.min(chunk));
+    let eager = whole(config.eager().min(chunk));
     let mut pairs = Vec::new();
     // The data is one message, or a few small ones.
     if bytes <= eager.saturating_mul(8) || config.lanes == 1 {
@@ -193,7 +193,7 @@ mod tests {
         let configs = [
             Config::default(),
             Config { lanes: 1, ..Config::default() },
-            Config { chunk: 1000, eager: 200, ..Config::default() },
+            Config { chunk: 1000, ..Config::default() },
             Config { chunk: 16, lanes: 1, ..Config::default() },
             Config { chunk: 64 << 10, lanes: 3, ..Config::default() },
         ];
@@ -201,7 +201,7 @@ mod tests {
             let chunk = config.chunk;
             let of = |choice: Choice| {
                 let Choice { algorithm, chunk_bytes, lanes } =
-                    choice.within(chunk, config.eager, config.lanes);
+                    choice.within(chunk, config.eager(), config.lanes);
                 (algorithm.code, chunk_bytes, lanes)
             };
             for (collective, ranks) in Collective::ALL.into_iter().flat_map(|it| [(it, 2), (it, 8), (it, 99)])
@@ -211,7 +211,7 @@ mod tests {
                         .chooser()
                         .choose(collective, bytes, |_| true)
                         .unwrap();
-                    let usual = choice.within(chunk, config.eager, config.lanes);
+                    let usual = choice.within(chunk, config.eager(), config.lanes);
                     let usual = explicit(&config, usual);
                     assert!(usual.chunk_bytes.is_multiple_of(64), "{usual:?}");
                     assert_eq!(of(usual), of(choice), "{collective:?} {ranks} {bytes} {config:?}");
@@ -263,11 +263,11 @@ mod tests {
         assert_eq!(pairs(&config, chunk, 32 << 20), [(64 << 10, 2), (128 << 10, 2), (256 << 10, 2)]);
         assert_eq!(pairs(&Config { lanes: 1, ..config }, chunk, 32 << 20), [(32 << 10, 1)]);
         for chunk in [16, 64, 100, 1 << 20] {
-            for eager in [128, 1 << 20] {
+            for configured in [128, 1 << 20] {
                 for bytes in [0, 8, 1000, usize::MAX] {
-                    let config = Config { eager, ..Config::default() };
+                    let config = Config { chunk: configured, ..Config::default() };
                     let pairs = pairs(&config, chunk, bytes);
-                    assert!(pairs.is_empty() == (chunk < 64), "{chunk} {eager} {bytes}: {pairs:?}");
+                    assert!(pairs.is_empty() == (chunk < 64), "{chunk} {configured} {bytes}: {pairs:?}");
                     assert!(
                         pairs.iter().all(|&(bytes, lanes)| bytes % 64 == 0 && bytes <= chunk && lanes <= 2)
                     );

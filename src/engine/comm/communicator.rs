@@ -151,8 +151,8 @@ impl Comm {
         settings: Settings,
     ) -> Result<Self, Error> {
         let bytes = ranks * size_of::<Entry>();
-        let mailbox = transport.allocate(bytes, false)?;
-        let control = transport.allocate(bytes, false)?;
+        let mailbox = transport.allocate(bytes)?;
+        let control = transport.allocate(bytes)?;
         Ok(Self {
             comm_id: 0,
             me,

@@ -58,7 +58,7 @@ impl Core<'_> {
         if comm.scratch.as_ref().map_or(0, |scratch| scratch.len()) < bytes {
             comm.scratch = None;
             let bytes = bytes.next_power_of_two();
-            comm.scratch = Some(self.port.transport.allocate(bytes, comm.settings.huge_pages)?);
+            comm.scratch = Some(self.port.transport.allocate(bytes)?);
         }
         Ok(())
     }
@@ -69,7 +69,7 @@ impl Core<'_> {
         let fits = |aside: &Region| aside.len() >= bytes;
         let aside = match comm.aside.take().filter(fits) {
             Some(aside) => aside,
-            None => port.transport.allocate(bytes, comm.settings.huge_pages)?,
+            None => port.transport.allocate(bytes)?,
         };
         // A larger region is freed with the operation.
         comm.aside = Some(aside.clone()).filter(|aside| aside.len() <= KEPT_ASIDE);

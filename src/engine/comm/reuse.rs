@@ -125,7 +125,7 @@ impl Core<'_> {
         };
         let region = match port.spare[class.index()].pop() {
             Some(region) => region,
-            None => port.transport.allocate(lanes * lane_bytes, comm.settings.huge_pages)?,
+            None => port.transport.allocate(lanes * lane_bytes)?,
         };
         let Some(remote) = region.remote() else {
             return Err(port.stop("a registered region has no key".to_owned()));

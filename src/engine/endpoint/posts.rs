@@ -88,7 +88,7 @@ impl Posts {
         staging_slots: usize,
         staging_bytes: usize,
     ) -> Result<Self, Error> {
-        let headers = transport.allocate(RECORDS * HEADER, false)?;
+        let headers = transport.allocate(RECORDS * HEADER)?;
         Ok(Self {
             records: vec![None; RECORDS],
             free: (0..RECORDS).rev().collect(),
@@ -135,7 +135,7 @@ impl Posts {
     /// Takes a staging slot, if one is free. It is freed at the end of the put whose record names it.
     pub(crate) fn stage(&mut self, transport: &mut dyn Transport) -> Result<Option<Staged>, Error> {
         if self.staging.is_none() {
-            let region = transport.allocate(self.staging_slots * stride(self.staging_bytes), false)?;
+            let region = transport.allocate(self.staging_slots * stride(self.staging_bytes))?;
             let slots = vec![Slot::default(); self.staging_slots];
             self.staging = Some(Staging { region, free: (0..slots.len()).rev().collect(), slots });
         }

@@ -149,7 +149,7 @@ impl Player {
         let old = self.mapped.iter().position(fits).filter(|at| at % 3 != self.begun % 3);
         let region = match old {
             Some(old) => self.mapped.swap_remove(old),
-            None => self.engine.transport().allocate((count * 8).max(1), false).unwrap(),
+            None => self.engine.transport().allocate((count * 8).max(1)).unwrap(),
         };
         self.spent.push(region.clone());
         Operand { registered: Some((region.clone(), 0)), ..region.into() }

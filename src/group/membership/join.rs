@@ -437,12 +437,11 @@ fn watchdog(
 /// The windows that a configuration asks for.
 const fn windows(config: &Config, bounds: Bounds) -> Settings {
     Settings {
-        eager_bytes: config.eager,
+        eager_bytes: config.eager(),
         eager_slots: EAGER_SLOTS,
         chunk_bytes: config.chunk,
         bulk_slots: BULK_SLOTS,
         lanes: config.lanes,
-        huge_pages: config.huge_pages,
         bounds,
     }
 }
@@ -488,7 +487,7 @@ fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: u
     loop {
         let (eager, bulk) = select::neighbours(ranks);
         let bytes = Settings { chunk_bytes: chunk, ..*settings }.estimate(eager, bulk);
-        match transport.allocate(bytes, settings.huge_pages) {
+        match transport.allocate(bytes) {
             Ok(_) => break,
             Err(error @ unisono_transport::Error::Register { .. }) if chunk / 2 >= LEAST => {
                 crate::log::warn!(bytes, chunk, %error, "windows do not fit the limit on locked memory; using smaller ones");

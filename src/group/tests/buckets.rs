@@ -108,7 +108,7 @@ proptest! {
         reduction in prop_oneof![Just(Reduction::Fastest), Just(Reduction::Reproducible)],
     ) {
         let tweak = |config: &mut Config| {
-            (config.chunk, config.eager, config.lanes) = (chunk, 128, lanes);
+            (config.chunk, config.lanes) = (chunk, lanes);
             config.algorithm = ALGORITHMS.get(algorithm).map(|algorithm| algorithm.name.to_owned());
             config.reduction = reduction;
         };
@@ -142,7 +142,7 @@ fn tensors_are_reduced_where_they_lie_by_way_of_registered_memory() {
 #[test]
 fn large_tensors_go_round_a_ring() {
     for ranks in 2..5 {
-        let tweak = |config: &mut Config| (config.chunk, config.eager, config.lanes) = (32 << 10, 1024, 2);
+        let tweak = |config: &mut Config| (config.chunk, config.lanes) = (32 << 10, 2);
         world(ranks, tweak, |group| {
             let next = BTreeSet::from([(group.rank() + 1) % ranks]);
             let all: BTreeSet<_> = (0..ranks).filter(|&rank| rank != group.rank()).collect();
@@ -284,7 +284,7 @@ fn invalid_gradients_are_refused() {
 fn averages_of_large_gradients_of_16_bits_are_finite() {
     for reduction in [Reduction::Fastest, Reduction::Reproducible] {
         for ranks in [1, 2, 3] {
-            let tweak = |config: &mut Config| (config.reduction, config.eager) = (reduction, 128);
+            let tweak = |config: &mut Config| (config.reduction, config.chunk) = (reduction, 128);
             world(ranks, tweak, |group| {
                 let mut buckets = GradientBuckets::new(&group, &[3, 700], ReduceOp::Avg, 0).unwrap();
                 let large = f16::from_f32(40_000.0);

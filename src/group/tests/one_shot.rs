@@ -368,7 +368,7 @@ fn operations_of_all_kinds_in_several_groups_at_once() {
 }
 
 fn small_slots(config: &mut Config) {
-    (config.chunk, config.eager, config.lanes) = (4096, 1024, 2);
+    (config.chunk, config.lanes) = (4096, 2);
 }
 
 #[test]

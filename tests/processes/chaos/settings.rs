@@ -19,14 +19,12 @@ pub(super) struct Setting {
 pub(super) const ALL: &[Setting] = &[
     alike(|config| config.chunk = 4096),
     alike(|config| config.lanes = 1),
-    alike(|config| config.eager = 1024),
     alike(|config| config.algorithm = Some("ring".into())),
     alike(|config| config.object_limit = 1 << 20),
     alike(|config| config.reduction = Reduction::Reproducible),
     tuned("unisono tuning 1\nall_reduce ranks 2 bytes any ring chunk 4K lanes 1\n"),
     tuned("unisono tuning 1\nbarrier ranks 99 bytes any dissemination chunk 64M lanes 4\n"),
     own(|config| config.spin = Some(Duration::ZERO)),
-    own(|config| config.huge_pages = true),
     own(|config| config.timeout = Duration::from_secs(50)),
     own(|config| config.join_timeout = Duration::from_secs(50)),
 ];

@@ -246,13 +246,11 @@ unsafe impl Transport for Mux {
         }
     }
 
-    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
+    fn allocate(&mut self, len: usize) -> Result<Region, Error> {
         let Self { shm, fabric, .. } = self;
         match shm {
-            // A NIC that pins memory has huge pages from hugetlbfs, which peers do not map.
-            Some(_) if huge && !fabric.limits().cheap_registration => self.register(Memory::map(len, huge)?),
-            Some(shm) => shm.allocate_again(len, huge, |memory| fabric.register(memory)),
-            None => fabric.allocate(len, huge),
+            Some(shm) => shm.allocate_again(len, |memory| fabric.register(memory)),
+            None => fabric.allocate(len),
         }
     }
 

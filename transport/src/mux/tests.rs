@@ -119,9 +119,8 @@ const WINDOW: usize = 60_000;
 /// Memory of any kind.
 fn region(mux: &mut Mux, len: usize, random: &mut Random) -> Region {
     match random.below(3) {
-        0 => mux.register(Memory::map(len, false).unwrap()).unwrap(),
-        1 => mux.allocate(len, false).unwrap(),
-        _ => mux.allocate(len, true).unwrap(),
+        0 => mux.register(Memory::map(len).unwrap()).unwrap(),
+        _ => mux.allocate(len).unwrap(),
     }
 }
 
@@ -142,7 +141,7 @@ impl Flow {
         let from = &mut all[self.from];
         let limits = from.limits();
         self.source = if len <= limits.max_inject || !limits.local_registration && random.below(2) == 0 {
-            Region::unregistered(Memory::map(len, false).unwrap())
+            Region::unregistered(Memory::map(len).unwrap())
         } else {
             region(from, len, random)
         };
@@ -249,8 +248,8 @@ fn endpoints_of_two_scopes_talk_all_at_once() {
 
 /// Puts one message, and waits for it.
 fn lands(here: &mut Mux, there: &mut Mux, to: Peer) {
-    let window = there.allocate(40_000, false).unwrap();
-    let source = here.allocate(40_000, false).unwrap();
+    let window = there.allocate(40_000).unwrap();
+    let source = here.allocate(40_000).unwrap();
     write(&source, 39_999, &[9]);
     let (began, mut begun, mut events) = (Instant::now(), false, Vec::new());
     while !events.iter().any(|event| matches!(event, Event::Arrived { immediate: 3, .. })) {
@@ -313,15 +312,15 @@ fn a_peer_that_fails_is_named_by_its_number_here() {
     let mut others = [open(6), open(5), open(7), open(5)];
     let peers = others.each_ref().map(|other| here.connect(other.address()).unwrap());
     assert_eq!(peers, [0, 1, 2, 3].map(Peer));
-    let own = here.allocate(20_000, false).unwrap();
+    let own = here.allocate(20_000).unwrap();
     let remote = own.remote().unwrap();
     // The put arrives by the fabric, and is reported although shared memory fails first.
     let [far, ..] = &mut others;
     let back = far.connect(here.address()).unwrap();
-    let source = far.allocate(8, false).unwrap();
+    let source = far.allocate(8).unwrap();
     let what = (11, Notify::IfNotInjected);
     assert_eq!(put(far, back, &source, remote, 0, what).unwrap(), Posted::Yes);
-    let small = here.allocate(8, false).unwrap();
+    let small = here.allocate(8).unwrap();
     let (began, mut polled) = (Instant::now(), Ok(()));
     // This endpoint's region is not the peer's, which must answer first.
     while put(&mut here, peers[3], &small, remote, 0, what).unwrap() == Posted::Full {
@@ -390,11 +389,11 @@ fn a_sleeper_is_woken_by_each_part_and_by_its_waker() {
     let mut random = Random::new();
     for mut fabric in fabrics(&mut random) {
         let [mut sleeper, mut close, mut distant] = [5, 5, 6].map(|scope| near(scope, fabric()));
-        let window = sleeper.allocate(8, false).unwrap();
+        let window = sleeper.allocate(8).unwrap();
         let region = window.remote().unwrap();
         let ends = [&mut close, &mut distant].map(|mux| {
             let peer = mux.connect(sleeper.address()).unwrap();
-            (peer, mux.allocate(8, false).unwrap())
+            (peer, mux.allocate(8).unwrap())
         });
         let (waker, parks) = (sleeper.waker(), Arc::new(AtomicU64::new(0)));
         let (sender, receiver) = mpsc::channel();

@@ -164,8 +164,8 @@ unsafe impl Transport for Ofi {
         self.registrar.register(memory, &self.live.endpoint)
     }
 
-    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
-        self.register(Memory::map(len, huge)?)
+    fn allocate(&mut self, len: usize) -> Result<Region, Error> {
+        self.register(Memory::map(len)?)
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {

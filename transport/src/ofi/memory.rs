@@ -246,7 +246,7 @@ mod tests {
             keys.bytes[240..248].copy_from_slice(&draws[0].to_ne_bytes());
             keys.bytes[248..].copy_from_slice(&draws[1].to_ne_bytes());
             keys.used = 240;
-            ofi.register(Memory::map(64, false).unwrap()).unwrap()
+            ofi.register(Memory::map(64).unwrap()).unwrap()
         };
         let first = register([7, 8]);
         let second = register([7, 9]);

@@ -28,8 +28,8 @@ impl Ofi {
         let failed = |reason: String| Error::SelfTest { provider: provider.clone(), reason };
         let large = (self.limits.max_inject + 4096).min(self.limits.max_put);
         let pattern: Vec<u8> = (0..=250_u8).map(|byte| byte ^ 0x5a).cycle().take(large).collect();
-        let source = self.register(Memory::map(large, false)?)?;
-        let window = self.register(Memory::map(large, false)?)?;
+        let source = self.register(Memory::map(large)?)?;
+        let window = self.register(Memory::map(large)?)?;
         // SAFETY: no put reads it yet.
         unsafe { source.write(0, &pattern)? };
         let remote = window.remote().ok_or_else(|| failed("a registered region has no key".into()))?;

@@ -207,18 +207,15 @@ impl Table {
     }
 
     /// New memory, which peers can map if it is large enough and the system has room for it.
-    pub(super) fn allocate(&self, len: usize, huge: bool) -> Result<Allocated, Error> {
+    pub(super) fn allocate(&self, len: usize) -> Result<Allocated, Error> {
         let made = || {
             let (file, whole) = segment::create_for_region(len)?;
             let segment = Segment::own(&file, whole)?;
             numa::keep_here(&segment);
-            if huge {
-                segment.ask_for_huge_pages();
-            }
             Ok(Own { segment, file })
         };
         self.shared(len, made, Shared::Own)
-            .map_or_else(|| Ok(Allocated { memory: Memory::map(len, huge)?, shared: None }), Ok)
+            .map_or_else(|| Ok(Allocated { memory: Memory::map(len)?, shared: None }), Ok)
     }
 
     /// New memory that peers only read.
@@ -229,7 +226,7 @@ impl Table {
             Ok(Own { segment, file })
         };
         self.shared(len, made, Shared::Shown)
-            .map_or_else(|| Ok(Allocated { memory: Memory::map(len, false)?, shared: None }), Ok)
+            .map_or_else(|| Ok(Allocated { memory: Memory::map(len)?, shared: None }), Ok)
     }
 
     /// Memory that peers can map, if there is any.

@@ -26,14 +26,13 @@
 //! for each peer that it talks to in both directions, one for each of at most 256 memories of 16 KiB or more that were allocated or
 //! lie in memfds, and five others. Nothing of it lies in /dev/shm or another directory. A forked child shares allocated memory with
 //! its parent. Where the system keeps strict account of memory (vm.overcommit_memory=2), peers do not map allocated memory
-//! (`segment.rs`): it is like registered memory. Memory that peers map has the huge pages that were asked for only where
-//! /sys/kernel/mm/transparent_hugepage/shmem_enabled is `advise`, `within_size` or `always`; the default is `never`.
+//! (`segment.rs`): it is like registered memory.
 //!
 //! ```
 //! use unisono_transport::{Event, Notify, Posted, Put, Source, Target, Transport, shm::Endpoint};
 //! # fn main() -> Result<(), unisono_transport::Error> {
 //! let (mut here, mut there) = (Endpoint::open()?, Endpoint::open()?);
-//! let (source, window) = (here.allocate(5, false)?, there.allocate(1 << 20, false)?);
+//! let (source, window) = (here.allocate(5)?, there.allocate(1 << 20)?);
 //! let Some(region) = window.remote() else { unreachable!("it is registered") };
 //! // SAFETY: no put reads the source yet.
 //! unsafe { source.write(0, b"hello")? };
@@ -247,10 +246,9 @@ impl Endpoint {
     pub(crate) fn allocate_again(
         &self,
         len: usize,
-        huge: bool,
         register: impl FnOnce(Memory) -> Result<Region, Error>,
     ) -> Result<Region, Error> {
-        self.table.register_again(self.table.allocate(len, huge)?, register)
+        self.table.register_again(self.table.allocate(len)?, register)
     }
 
     /// From now on peers wake this endpoint, by a descriptor that becomes readable ([`Self::descriptor`]). Returns how long the sleep
@@ -412,8 +410,8 @@ unsafe impl Transport for Endpoint {
         Ok(self.table.register(memory.into()))
     }
 
-    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
-        Ok(self.table.register(self.table.allocate(len, huge)?))
+    fn allocate(&mut self, len: usize) -> Result<Region, Error> {
+        Ok(self.table.register(self.table.allocate(len)?))
     }
 
     fn share(&mut self, len: usize) -> Result<Region, Error> {

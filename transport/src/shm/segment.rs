@@ -216,14 +216,6 @@ impl Segment {
         (end <= self.len()).then(|| unsafe { self.base().add(offset) })
     }
 
-    /// Asks for huge pages. Those of hugetlbfs cannot be used, because [`Self::make_private`] may find none to copy to.
-    pub(super) fn ask_for_huge_pages(&self) {
-        // SAFETY: changes no byte.
-        if let Err(error) = unsafe { madvise(self.base().cast(), self.len(), Advice::LinuxHugepage) } {
-            crate::log::debug!(%error, "no huge pages for memory that is shared");
-        }
-    }
-
     /// All of it as atomics. They may only be loaded where the mapping is for reading.
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: mapped as long as `self` lives, page-aligned, and a multiple of a page long; peers change it as atomics may change.

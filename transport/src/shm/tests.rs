@@ -120,7 +120,7 @@ fn still_works(endpoint: &mut Endpoint) {
     while endpoint.outgoing(myself).unwrap().is_none() {
         endpoint.look(Duration::ZERO, false).unwrap();
     }
-    let region = endpoint.register(Memory::map(8, false).unwrap()).unwrap();
+    let region = endpoint.register(Memory::map(8).unwrap()).unwrap();
     assert_eq!(put(endpoint, &region, myself, &region, 77).unwrap(), Posted::Yes);
     let (events, error) = polled(endpoint);
     assert!(error.is_none(), "{error:?}");
@@ -132,7 +132,7 @@ fn allocated_memory_is_written_by_the_peer_itself() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
     let peer = meet(&mut here, &mut there);
     let len = 16 * ring::SEGMENT;
-    let (source, window) = (here.allocate(len, false).unwrap(), there.allocate(len, false).unwrap());
+    let (source, window) = (here.allocate(len).unwrap(), there.allocate(len).unwrap());
     // SAFETY: no put reads it.
     unsafe { source.write(len - 5, b"hello").unwrap() };
     // The first asks for the memory.
@@ -161,9 +161,9 @@ fn allocated_memory_is_written_by_the_peer_itself() {
 fn memory_that_is_gone_is_no_longer_mapped_by_peers() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
     let peer = meet(&mut here, &mut there);
-    let source = here.allocate(20_000, false).unwrap();
+    let source = here.allocate(20_000).unwrap();
     for round in 0..5 {
-        let window = there.allocate(20_000, false).unwrap();
+        let window = there.allocate(20_000).unwrap();
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..2 {
             assert_eq!(put(&mut here, &source, peer, &window, round).unwrap(), Posted::Yes);
@@ -189,7 +189,7 @@ fn memory_of_a_memfd_is_read_by_peers_and_written_by_its_owner() {
     ftruncate(&file, 3 * len as u64).unwrap();
     // SAFETY: what is in it is looked at when puts have arrived.
     let memory = || unsafe { Memory::of_memfd(&file, 8192, len).unwrap() };
-    let (source, window) = (here.allocate(len, false).unwrap(), there.register(memory()).unwrap());
+    let (source, window) = (here.allocate(len).unwrap(), there.register(memory()).unwrap());
     let region = window.remote().unwrap();
     assert!(region.mappable);
     let view = loop {
@@ -226,18 +226,18 @@ fn memory_of_a_memfd_is_read_by_peers_and_written_by_its_owner() {
 fn memory_beyond_what_is_shared_is_registered_as_any_other() {
     let mut endpoint = Endpoint::open().unwrap();
     let most = board::PLACES as usize;
-    let mut regions: Vec<_> = (0..most).map(|_| endpoint.allocate(20_000, false).unwrap()).collect();
+    let mut regions: Vec<_> = (0..most).map(|_| endpoint.allocate(20_000).unwrap()).collect();
     let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, 20_000).unwrap();
     // SAFETY: nothing accesses it.
     let memory = || unsafe { Memory::of_memfd(&file, 0, 20_000).unwrap() };
     let is_shared = |region: Region| region.remote().unwrap().mappable;
     assert!(!is_shared(endpoint.register(memory()).unwrap()));
-    assert!(!is_shared(endpoint.allocate(20_000, false).unwrap()));
+    assert!(!is_shared(endpoint.allocate(20_000).unwrap()));
     for _ in 0..3 {
         regions.pop();
         assert!(is_shared(endpoint.register(memory()).unwrap()));
-        regions.push(endpoint.allocate(20_000, false).unwrap());
+        regions.push(endpoint.allocate(20_000).unwrap());
         assert!(is_shared(regions[most - 1].clone()));
     }
 }
@@ -371,8 +371,8 @@ fn what_is_only_read_is_mapped_for_reading() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
     let peer = meet(&mut here, &mut there);
     let len = 20_000;
-    let source = here.register(Memory::map(len, false).unwrap()).unwrap();
-    for (shown, owned) in [(there.share(len).unwrap(), false), (there.allocate(len, false).unwrap(), true)] {
+    let source = here.register(Memory::map(len).unwrap()).unwrap();
+    for (shown, owned) in [(there.share(len).unwrap(), false), (there.allocate(len).unwrap(), true)] {
         let region = shown.remote().unwrap();
         assert!(region.mappable);
         let view = loop {
@@ -419,7 +419,7 @@ fn what_is_only_read_is_mapped_for_reading() {
 fn what_was_written_before_a_peer_died_is_read_first() {
     for closes in [true, false] {
         let (mut endpoint, place) = acquainted();
-        let window = endpoint.register(Memory::map(8, false).unwrap()).unwrap();
+        let window = endpoint.register(Memory::map(8).unwrap()).unwrap();
         let (link, file) = greeted(&endpoint, &place);
         let mut writer = Writer::new(Segment::own(&file, ring::SEGMENT).unwrap());
         let key = window.remote().unwrap().key;
@@ -471,7 +471,7 @@ fn a_hostile_reader_is_named() {
         };
         let mut answer = message;
         if let Message::Memory(given) = &mut answer {
-            let source = endpoint.allocate(large, false).unwrap();
+            let source = endpoint.allocate(large).unwrap();
             // Any key of memory that can be mapped does: its own.
             assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
             given.key = source.remote().unwrap().key;
@@ -491,7 +491,7 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
     fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
     let (mut endpoint, place) = acquainted();
     let door = Door::open(&place).unwrap();
-    let source = endpoint.allocate(20_000, false).unwrap();
+    let source = endpoint.allocate(20_000).unwrap();
     let key = source.remote().unwrap().key;
     let (board, _) = Board::new().map(|(file, board)| (file, board.put(5, 9))).unwrap();
     let (link, file) = answered(&mut endpoint, &door, &board);
@@ -532,7 +532,7 @@ fn a_reader_that_moves_its_head_beyond_the_tail_is_named() {
     let (mut endpoint, place) = acquainted();
     let door = Door::open(&place).unwrap();
     let (_link, file) = answered(&mut endpoint, &door, &Board::new().unwrap().0);
-    let source = endpoint.register(Memory::map(1 << 20, false).unwrap()).unwrap();
+    let source = endpoint.register(Memory::map(1 << 20).unwrap()).unwrap();
     assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
     let ring = Segment::own(&file, ring::SEGMENT).unwrap();
     ring.words()[16].store(1 << 40, Ordering::Release);

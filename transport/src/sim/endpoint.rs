@@ -99,8 +99,8 @@ unsafe impl Transport for Endpoint {
         Ok(Region::registered(memory, Registration { remote, descriptor: std::ptr::null_mut(), guard }))
     }
 
-    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
-        self.register(Memory::map(len, huge)?)
+    fn allocate(&mut self, len: usize) -> Result<Region, Error> {
+        self.register(Memory::map(len)?)
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {

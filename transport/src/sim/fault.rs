@@ -107,10 +107,10 @@ unsafe impl Transport for Observed {
         }
     }
 
-    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
+    fn allocate(&mut self, len: usize) -> Result<Region, Error> {
         match self.withheld {
-            Some(Withheld::Memory) => self.inner.register(Memory::map(len, huge)?),
-            _ => self.inner.allocate(len, huge),
+            Some(Withheld::Memory) => self.inner.register(Memory::map(len)?),
+            _ => self.inner.allocate(len),
         }
     }
 

@@ -165,7 +165,7 @@ fn instead(made: Option<Made>, transport: Endpoint) -> Endpoint {
 fn in_memfd(len: usize) -> Result<Memory, Error> {
     const BEFORE: u64 = 128 << 10;
     if len == 0 {
-        return Memory::map(len, false);
+        return Memory::map(len);
     }
     let refused = |error: rustix::io::Errno| Error::Map { bytes: len, reason: error.to_string() };
     let file = memfd_create("conformance", MemfdFlags::ALLOW_SEALING).map_err(refused)?;
@@ -189,12 +189,12 @@ unsafe impl Transport for Instead {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        self.allocate(memory.len(), false)
+        self.allocate(memory.len())
     }
 
-    fn allocate(&mut self, len: usize, huge: bool) -> Result<Region, Error> {
+    fn allocate(&mut self, len: usize) -> Result<Region, Error> {
         match self.1 {
-            Made::Allocated => self.0.allocate(len, huge),
+            Made::Allocated => self.0.allocate(len),
             Made::Memfd => self.0.register(in_memfd(len)?),
         }
     }
@@ -362,7 +362,7 @@ pub(crate) fn pattern(seed: u32, len: usize) -> Vec<u8> {
 
 /// A registered region holding these bytes.
 pub(crate) fn filled(transport: &mut dyn Transport, bytes: &[u8]) -> Result<Region, Error> {
-    let region = transport.register(Memory::map(bytes.len(), false)?)?;
+    let region = transport.register(Memory::map(bytes.len())?)?;
     write(&region, 0, bytes)?;
     Ok(region)
 }

@@ -25,7 +25,7 @@ pub(crate) fn every_size(opener: &mut Opener) -> Outcome {
     sizes.retain(|size| (1..=limits.max_put).contains(size));
     let largest = sizes.iter().copied().max().unwrap_or(1);
     let margin = 3;
-    let window = there.register(Memory::map(largest + 2 * margin, false)?)?;
+    let window = there.register(Memory::map(largest + 2 * margin)?)?;
     for (immediate, len) in (0_u32..).zip(sizes) {
         kit::write(&window, 0, &vec![0xee; window.len()])?;
         let bytes = pattern(immediate, len);
@@ -74,7 +74,7 @@ pub(crate) fn gathered(opener: &mut Opener) -> Outcome {
     let bytes = pattern(9, 200_000);
     let source = filled(&mut *here, &bytes)?;
     let other = filled(&mut *here, &pattern(10, 5000))?;
-    let window = there.register(Memory::map(300_000, false)?)?;
+    let window = there.register(Memory::map(300_000)?)?;
     let mut lists = vec![vec![8], vec![100_000]];
     if most >= 2 {
         let two = [
@@ -144,12 +144,12 @@ pub(crate) fn copies(opener: &mut Opener) -> Outcome {
     let Limits { max_copied: most, max_put, .. } = *here.limits();
     let long = max_put.min(8 << 20);
     let large = filled(&mut *here, &pattern(0, long))?;
-    let elsewhere = there.register(Memory::map(long, false)?)?;
+    let elsewhere = there.register(Memory::map(long)?)?;
     let before = remote(&elsewhere)?;
     let mut sizes = vec![1, most / 2, most];
     sizes.retain(|len| (1..=most).contains(len));
     for len in sizes {
-        let window = there.register(Memory::map(COUNT as usize * len, false)?)?;
+        let window = there.register(Memory::map(COUNT as usize * len)?)?;
         let source = filled(&mut *here, &pattern(0, len))?;
         let region = remote(&window)?;
         let (mut ours, mut theirs) = (Tally::default(), Tally::default());
@@ -195,7 +195,7 @@ pub(crate) fn copies(opener: &mut Opener) -> Outcome {
 /// All 32 bits of an immediate arrive, and the length too where it is reported.
 pub(crate) fn immediates(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
-    let window = there.register(Memory::map(64, false)?)?;
+    let window = there.register(Memory::map(64)?)?;
     let source = filled(&mut *here, &[1, 2, 3])?;
     for immediate in [0, 1, 0x7fff_ffff, 0x8000_0000, 0xdead_beef, u32::MAX] {
         let mut events = Vec::new();
@@ -222,7 +222,7 @@ pub(crate) fn flood(opener: &mut Opener) -> Outcome {
     let most = limits.arrivals.min(limits.arrivals_per_peer);
     let slot = 20_000;
     let count = u32::try_from(most.min(1500))?;
-    let window = there.register(Memory::map(count as usize * slot, false)?)?;
+    let window = there.register(Memory::map(count as usize * slot)?)?;
     let region = remote(&window)?;
     let bytes: Vec<Vec<u8>> = (0..16).map(|seed| pattern(seed, slot)).collect();
     let sources = bytes.iter().map(|bytes| filled(&mut *here, bytes)).collect::<Result<Vec<_>, _>>()?;
@@ -277,7 +277,7 @@ pub(crate) fn small_flood(opener: &mut Opener) -> Outcome {
     let limits = here.limits().clone();
     let most = limits.arrivals.min(limits.arrivals_per_peer);
     let count = 6000_u32;
-    let window = there.register(Memory::map(8, false)?)?;
+    let window = there.register(Memory::map(8)?)?;
     let source = filled(&mut *here, &[7; 8])?;
     let (mut ours, mut theirs) = (Tally::default(), Tally::default());
     let mut next = 0;
@@ -302,8 +302,8 @@ pub(crate) fn both_ways(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let (slots, count, len) = (8_u32, 200_u32, 50_000_usize);
     let windows = [
-        here.register(Memory::map(slots as usize * len, false)?)?,
-        there.register(Memory::map(slots as usize * len, false)?)?,
+        here.register(Memory::map(slots as usize * len)?)?,
+        there.register(Memory::map(slots as usize * len)?)?,
     ];
     let [mine, others] = [remote(&windows[0])?, remote(&windows[1])?];
     let bytes = pattern(1, len);
@@ -360,7 +360,7 @@ pub(crate) fn each_to_each(opener: &mut Opener) -> Outcome {
                 "peers count from 0 in order of connecting: {peer:?} is the {wanted}th"
             );
         }
-        windows.push(endpoint.register(Memory::map(3 * rounds * len, false)?)?);
+        windows.push(endpoint.register(Memory::map(3 * rounds * len)?)?);
         sources.push(filled(&mut **endpoint, &pattern(rank, len))?);
     }
     let mut queue: Vec<(usize, u32, usize)> = Vec::new();
@@ -482,7 +482,7 @@ pub(crate) fn threads(opener: &mut Opener) -> Outcome {
     let (mut ranks, mut all) = (Vec::new(), Vec::new());
     for me in 0..u32::try_from(RANKS)? {
         let mut endpoint = opener.open()?;
-        let window = endpoint.register(Memory::map(RANKS * ROUNDS as usize * LEN, false)?)?;
+        let window = endpoint.register(Memory::map(RANKS * ROUNDS as usize * LEN)?)?;
         let source = filled(&mut *endpoint, &pattern(me, LEN))?;
         all.push((endpoint.address().clone(), remote(&window)?));
         ranks.push(Rank { endpoint, window, source });

@@ -15,7 +15,7 @@ use crate::kit::{
 pub(crate) fn source_let_go(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let len = here.limits().max_inject + 300_000;
-    let window = there.register(Memory::map(len, false)?)?;
+    let window = there.register(Memory::map(len)?)?;
     let bytes = pattern(6, len);
     let mut source = Some(filled(&mut *here, &bytes)?);
     let (mut ours, mut theirs) = (Tally::default(), Tally::default());
@@ -49,7 +49,7 @@ pub(crate) fn reported(opener: &mut Opener) -> Outcome {
     ensure!(copied >= inject, "puts of {inject} bytes are copied, but only {copied} are said to be");
     for len in [1, inject.max(1), inject + 1, copied.max(1), copied + 1, 50_000] {
         let (mut here, mut there) = opener.pair()?;
-        let window = there.register(Memory::map(COUNT as usize * len, false)?)?;
+        let window = there.register(Memory::map(COUNT as usize * len)?)?;
         let target = |number: u32| {
             Ok::<_, Box<dyn std::error::Error>>(Target {
                 region: remote(&window)?,
@@ -105,7 +105,7 @@ pub(crate) fn reported(opener: &mut Opener) -> Outcome {
 pub(crate) fn drop_orders(opener: &mut Opener) -> Outcome {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1], [1, 3, 0, 2], [2, 3, 0, 1]] {
         let (mut here, mut there) = opener.pair()?;
-        let window = there.register(Memory::map(100_000, false)?)?;
+        let window = there.register(Memory::map(100_000)?)?;
         let source = filled(&mut *here, &pattern(0, 100_000))?;
         first_put(&mut *here, &mut *there, &source, &window)?;
         for immediate in 2..6 {
@@ -129,7 +129,7 @@ pub(crate) fn drop_orders(opener: &mut Opener) -> Outcome {
 pub(crate) fn unread(opener: &mut Opener) -> Outcome {
     for (len, closes_first) in [(8, true), (8, false), (2_000, true), (2_000, false)] {
         let (mut here, mut there) = opener.pair()?;
-        let window = there.register(Memory::map(len, false)?)?;
+        let window = there.register(Memory::map(len)?)?;
         let source = filled(&mut *here, &pattern(1, len))?;
         let mut theirs = first_put(&mut *here, &mut *there, &source, &window)?;
         for immediate in 2..10 {
@@ -157,7 +157,7 @@ pub(crate) fn unread(opener: &mut Opener) -> Outcome {
 /// Regions are registered here and dropped by another thread during puts.
 pub(crate) fn regions_beside_traffic(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
-    let window = there.register(Memory::map(10_000, false)?)?;
+    let window = there.register(Memory::map(10_000)?)?;
     let bytes = pattern(2, 10_000);
     let source = filled(&mut *here, &bytes)?;
     let (give, take) = std::sync::mpsc::channel();
@@ -166,8 +166,8 @@ pub(crate) fn regions_beside_traffic(opener: &mut Opener) -> Outcome {
     let (mut ours, mut theirs) = (Tally::default(), Tally::default());
     until("traffic beside dropped regions", || {
         if next == theirs.arrived.len() && next < rounds {
-            give.send(here.register(Memory::map(4096, false)?)?)?;
-            give.send(there.register(Memory::map(4096, false)?)?)?;
+            give.send(here.register(Memory::map(4096)?)?)?;
+            give.send(there.register(Memory::map(4096)?)?)?;
             if put_all(&mut *here, &source, remote(&window)?, 0, u32::try_from(next)?)? == Posted::Yes {
                 next += 1;
             }
@@ -211,7 +211,7 @@ pub(crate) fn place_of_others(opener: &mut Opener) -> Outcome {
     let mut places = HashSet::new();
     for round in 0..16 {
         let bytes = pattern(round, LEN);
-        let (source, window) = (here.allocate(LEN, false)?, there.allocate(LEN, false)?);
+        let (source, window) = (here.allocate(LEN)?, there.allocate(LEN)?);
         places.extend([source.base(), window.base()]);
         kit::write(&source, 0, &bytes)?;
         first_put(&mut *here, &mut *there, &source, &window)?;
@@ -226,7 +226,7 @@ pub(crate) fn place_of_others(opener: &mut Opener) -> Outcome {
 pub(crate) fn taken_back(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let len = here.limits().max_inject + 20_000;
-    let window = there.register(Memory::map(len, false)?)?;
+    let window = there.register(Memory::map(len)?)?;
     let source = filled(&mut *here, &vec![0x77; len])?;
     let mut theirs = first_put(&mut *here, &mut *there, &source, &window)?;
     let stale = remote(&window)?;
@@ -262,7 +262,7 @@ pub(crate) fn taken_back(opener: &mut Opener) -> Outcome {
 pub(crate) fn outlives(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let len = here.limits().max_inject + 20_000;
-    let window = there.register(Memory::map(len, false)?)?;
+    let window = there.register(Memory::map(len)?)?;
     let source = filled(&mut *here, &vec![0x77; len])?;
     first_put(&mut *here, &mut *there, &source, &window)?;
     let target = remote(&window)?;
@@ -289,7 +289,7 @@ pub(crate) fn peer_gone(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let mut third = opener.open()?;
     here.connect(third.address())?;
-    let window = there.register(Memory::map(50_000, false)?)?;
+    let window = there.register(Memory::map(50_000)?)?;
     let source = filled(&mut *here, &pattern(0, 50_000))?;
     let region = remote(&window)?;
     first_put(&mut *here, &mut *there, &source, &window)?;

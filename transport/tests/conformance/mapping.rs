@@ -49,7 +49,7 @@ fn map(
 /// Two ends that have mapped each other's memory, of which one has allocated its own and one shares it; nothing if this transport cannot.
 fn ends(opener: &mut Opener) -> Result<Option<Ends>, Box<dyn std::error::Error>> {
     let (mut here, mut there) = opener.pair()?;
-    let (ours, theirs) = (here.allocate(LEN, false)?, there.share(LEN)?);
+    let (ours, theirs) = (here.allocate(LEN)?, there.share(LEN)?);
     let near = near(&*here, &*there);
     ensure!(!near || remote(&theirs)?.mappable, "what was allocated cannot be mapped");
     let view = map(&mut *here, &mut *there, &remote(&theirs)?)?;
@@ -124,7 +124,7 @@ pub(crate) fn read_in_place(opener: &mut Opener) -> Outcome {
 /// Only what was allocated can be mapped, whatever a peer says of it.
 pub(crate) fn registered(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
-    let window = there.register(Memory::map(LEN, false)?)?;
+    let window = there.register(Memory::map(LEN)?)?;
     let region = remote(&window)?;
     let wanted = region.mappable && near(&*here, &*there);
     for mappable in [region.mappable, true] {
@@ -138,7 +138,7 @@ pub(crate) fn registered(opener: &mut Opener) -> Outcome {
 pub(crate) fn nowhere(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let near = near(&*here, &*there);
-    let (gone, kept) = (there.allocate(LEN, false)?, there.allocate(LEN, false)?);
+    let (gone, kept) = (there.allocate(LEN)?, there.allocate(LEN)?);
     kit::write(&gone, 8, &pattern(1, 100))?;
     kit::write(&kept, 8, &pattern(2, 100))?;
     let stale = remote(&gone)?;

@@ -63,8 +63,8 @@ impl End {
     /// Opens an endpoint, and exchanges addresses with the other process.
     fn meet(between: Between, to: &mut impl Write, from: &mut impl BufRead) -> Result<Self, Failure> {
         let mut endpoint = between.open()?;
-        let window = endpoint.register(Memory::map(2 * LARGEST, false)?)?;
-        let sources = endpoint.register(Memory::map(2 * LARGEST, false)?)?;
+        let window = endpoint.register(Memory::map(2 * LARGEST)?)?;
+        let sources = endpoint.register(Memory::map(2 * LARGEST)?)?;
         let [base, key, len] = remote(&window)?.words();
         let hex: String = endpoint.address().0.iter().map(|byte| format!("{byte:02x}")).collect();
         writeln!(to, "{hex} {base} {key} {len}")?;

@@ -13,7 +13,7 @@ use crate::kit::{
 
 /// The endpoints still work: one put lands.
 fn still_works(here: &mut dyn Transport, there: &mut dyn Transport) -> Outcome {
-    let window = there.register(Memory::map(5000, false)?)?;
+    let window = there.register(Memory::map(5000)?)?;
     let bytes = pattern(77, 5000);
     let source = filled(here, &bytes)?;
     let (mut ours, mut theirs) = (Tally::default(), Tally::default());
@@ -38,7 +38,7 @@ pub(crate) fn out_of_bounds(opener: &mut Opener) -> Outcome {
         let refused = matches!(Source::new(&source, offset, len), Err(Error::Bounds { region: 100, .. }));
         ensure!(refused, "{len} bytes from {offset} of 100 are taken for a source");
     }
-    let window = there.register(Memory::map(100, false)?)?;
+    let window = there.register(Memory::map(100)?)?;
     let region = remote(&window)?;
     for offset in [1, 100, u64::MAX, u64::MAX - 50] {
         let outcome = put_all(&mut *here, &source, region, offset, 0);
@@ -51,7 +51,7 @@ pub(crate) fn malformed(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let limits = here.limits().clone();
     let source = filled(&mut *here, &pattern(0, 1000))?;
-    let window = there.register(Memory::map(1000, false)?)?;
+    let window = there.register(Memory::map(1000)?)?;
     let target = Target { region: remote(&window)?, offset: 0 };
     let one = Source::new(&source, 0, 1)?;
     let nothing = Source::new(&source, 0, 0)?;
@@ -79,9 +79,9 @@ pub(crate) fn unregistered(opener: &mut Opener) -> Outcome {
     let limits = here.limits().clone();
     let len = limits.max_inject + 1000;
     let bytes = pattern(4, len);
-    let source = Region::unregistered(Memory::map(len, false)?);
+    let source = Region::unregistered(Memory::map(len)?);
     kit::write(&source, 0, &bytes)?;
-    let window = there.register(Memory::map(len, false)?)?;
+    let window = there.register(Memory::map(len)?)?;
     let region = remote(&window)?;
     if limits.local_registration {
         let outcome = put_all(&mut *here, &source, region, 0, 1);
@@ -101,7 +101,7 @@ pub(crate) fn unregistered(opener: &mut Opener) -> Outcome {
     }
     if limits.max_inject > 0 {
         // Injected bytes are copied, so they may come from anywhere.
-        let small = Region::unregistered(Memory::map(1, false)?);
+        let small = Region::unregistered(Memory::map(1)?);
         kit::write(&small, 0, &[0x42])?;
         let (mut posted, mut theirs) = (false, Tally::default());
         until("an injected put from unregistered memory", || {

@@ -27,7 +27,7 @@ pub(crate) fn timeout(opener: &mut Opener) -> Outcome {
 pub(crate) fn arrival(opener: &mut Opener) -> Outcome {
     let (mut here, mut there) = opener.pair()?;
     let wakes = there.limits().wakes;
-    let window = there.register(Memory::map(8, false)?)?;
+    let window = there.register(Memory::map(8)?)?;
     let region = remote(&window)?;
     let (rounds, pause) = (5_u32, Duration::from_millis(40));
     let (sender, receiver) = std::sync::mpsc::channel::<()>();

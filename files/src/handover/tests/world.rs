@@ -43,5 +43,5 @@ pub(super) fn alone() -> ProcessGroup {
 
 /// Messages so small that everything goes in many.
 pub(super) fn small(config: &mut Config) {
-    (config.chunk, config.eager, config.lanes) = (256, 128, 3);
+    (config.chunk, config.lanes) = (256, 3);
 }

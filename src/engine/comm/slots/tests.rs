@@ -84,7 +84,7 @@ fn half(rank: Rank, number: u64, half: u8) -> u64 {
 impl<'p> Model<'p> {
     fn new(ranks: usize, program: &'p [Kind], mutant: Mutant) -> Self {
         let memory: Vec<_> =
-            (0..ranks).map(|_| Region::unregistered(Memory::map(layout::LEN, false).unwrap())).collect();
+            (0..ranks).map(|_| Region::unregistered(Memory::map(layout::LEN).unwrap())).collect();
         let views = (0..ranks).map(|me| SharedSlots {
             own: Some(memory[me].clone()),
             views: memory.iter().enumerate().map(|(rank, it)| (rank != me).then(|| it.clone())).collect(),

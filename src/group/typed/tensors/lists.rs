@@ -58,7 +58,7 @@ impl UnevenCall {
 
     /// The most bytes of tensors that share an operation.
     fn small(&self) -> usize {
-        self.group.config().eager
+        self.group.config().eager()
     }
 
     /// A tensor of zeros that elements are received into.

@@ -43,7 +43,7 @@ impl Sequence {
         let headers = ListHeader { inner, tensors: tensors.iter().map(TensorHeader::of).collect() };
         let headers = self.group.encoded("send_tensors", &headers)?;
         let sizes: Vec<usize> = tensors.iter().map(|it| it.len() * it.dtype().size()).collect();
-        let parts = runs(&sizes, self.group.config().eager).into_iter();
+        let parts = runs(&sizes, self.group.config().eager()).into_iter();
         let parts = parts.map(|run| packed(tensors.get(run).unwrap_or_default()));
         let parts = parts.collect::<std::result::Result<Vec<_>, _>>()?;
         let head = Borrowed::apart(&headers, &mut []);
@@ -63,12 +63,12 @@ impl Sequence {
         let IncomingList { infos, inner, from } = self.receive_header("recv_tensors", from, tag).await?;
         let abort_error = |error: TensorError| self.abort_error_in("recv_tensors", &error);
         // A large tensor is a separate message, which is received into new memory.
-        let large = |info: &&TensorInfo| info.bytes > self.group.config().eager;
+        let large = |info: &&TensorInfo| info.bytes > self.group.config().eager();
         let none: &[usize] = &[0];
         let shape = |info| if large(&info) { none } else { &info.shape };
         let tensors = infos.iter().map(|info| Tensor::zeros(info.dtype, shape(info)));
         let mut tensors = tensors.collect::<std::result::Result<Vec<_>, _>>().map_err(abort_error)?;
-        let runs = runs(&sizes(&infos), self.group.config().eager);
+        let runs = runs(&sizes(&infos), self.group.config().eager());
         // Small tensors share a message, from which they are unpacked.
         let mut shared: Vec<Vec<u8>> = Vec::new();
         let mut all = Vec::new();
@@ -117,7 +117,7 @@ impl Sequence {
         let mut packed: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
         let mut all = Vec::new();
         let sizes = sizes(&infos);
-        for run in runs(&sizes, self.group.config().eager) {
+        for run in runs(&sizes, self.group.config().eager()) {
             if let [tensor] = tensors.get_mut(run.clone()).unwrap_or_default()
                 && let Ok(bytes) = tensor.reborrow().into_bytes()
             {

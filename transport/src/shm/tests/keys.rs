@@ -9,11 +9,11 @@ fn regions_of_one_key_are_told_apart_by_their_addresses() {
     meet(&mut here, &mut there);
     let register = registered_elsewhere(7);
     let len = 20_000;
-    let memory = |len| Memory::map(len, false).unwrap();
+    let memory = |len| Memory::map(len).unwrap();
     let source = here.register(memory(len)).unwrap();
     let empty = there.register_again(memory(0), &register).unwrap();
     let mut windows: Vec<_> = (0..4).map(|_| there.register_again(memory(len), &register).unwrap()).collect();
-    windows.extend((0..3).map(|_| there.allocate_again(len, false, &register).unwrap()));
+    windows.extend((0..3).map(|_| there.allocate_again(len, &register).unwrap()));
     assert_eq!(
         windows.iter().map(|window| window.remote().unwrap().mappable).collect::<Vec<_>>(),
         [false, false, false, false, true, true, true]
@@ -39,9 +39,9 @@ fn regions_of_one_key_and_their_parts_are_mapped_each_by_itself() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
     meet(&mut here, &mut there);
     let len = 20_000;
-    let source = here.allocate(len, false).unwrap();
+    let source = here.allocate(len).unwrap();
     let register = registered_elsewhere(7);
-    let windows: Vec<_> = (0..3).map(|_| there.allocate_again(2 * len, false, &register).unwrap()).collect();
+    let windows: Vec<_> = (0..3).map(|_| there.allocate_again(2 * len, &register).unwrap()).collect();
     let mapped = |here: &Endpoint| here.peers[0].outgoing.as_ref().map_or(0, |it| it.mappings());
     for round in 1..6 {
         for (number, window) in windows.iter().enumerate() {
@@ -71,12 +71,12 @@ fn a_key_that_is_given_again_names_the_new_memory() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
     meet(&mut here, &mut there);
     let len = 20_000;
-    let source = here.allocate(len, false).unwrap();
+    let source = here.allocate(len).unwrap();
     for round in 1..6 {
         let bytes = vec![round; len];
         // SAFETY: no put reads it.
         unsafe { source.write(0, &bytes).unwrap() };
-        let window = there.allocate_again(len, false, registered_elsewhere(7)).unwrap();
+        let window = there.allocate_again(len, registered_elsewhere(7)).unwrap();
         // Puts go through the ring until the region is mapped, and then directly.
         for _ in 0..2 * LOOK_IDLE[1] {
             assert_eq!(lands(&mut here, &mut there, &source, &window), bytes);
@@ -89,7 +89,7 @@ fn a_key_that_is_given_again_names_the_new_memory() {
 #[test]
 fn memory_has_one_second_registration() {
     let endpoint = Endpoint::open().unwrap();
-    let memory = Memory::map(8, false).unwrap();
+    let memory = Memory::map(8).unwrap();
     let twice =
         endpoint.register_again(memory, |memory| endpoint.register_again(memory, registered_elsewhere(7)));
     assert!(matches!(twice, Err(Error::Unexpected { .. })), "{twice:?}");
