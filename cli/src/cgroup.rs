@@ -1,4 +1,5 @@
-//! Reads the kernel's figures on this process's control group: its limit on memory, and the processes that were killed for memory.
+//! Reads the kernel's figures on this process's control group: where they are, its limit on memory, and the processes that were killed
+//! for memory.
 
 use std::fs;
 
@@ -29,38 +30,42 @@ struct Group<'f> {
     names: [&'static str; 3],
 }
 
-impl<'f> Group<'f> {
-    /// `None` if the system has no control groups, or does not show them here.
-    fn of(text: &'f ReadText<'f>) -> Option<Self> {
-        let groups = text("/proc/self/cgroup")?;
-        let memory =
-            |line: &&str| line.split(':').nth(1).is_some_and(|it| it.split(',').any(|it| it == "memory"));
-        let (line, first) = match groups.lines().find(memory) {
-            Some(line) => (line, true),
-            None => (groups.lines().find(|line| line.starts_with("0::"))?, false),
+/// The directories of this process's control group and of those around it, the nearest first, where a controller's files are, and true
+/// if they are those of version 1. `None` if the system has no control groups, or does not show them here.
+pub(crate) fn groups(text: &ReadText<'_>, controller: &str) -> Option<(Vec<String>, bool)> {
+    let has = |list: &str| list.split(',').any(|it| it == controller);
+    let groups = text("/proc/self/cgroup")?;
+    let (line, first) = match groups.lines().find(|line| line.split(':').nth(1).is_some_and(has)) {
+        Some(line) => (line, true),
+        None => (groups.lines().find(|line| line.starts_with("0::"))?, false),
+    };
+    let path = line.splitn(3, ':').nth(2)?;
+    let mounts = text("/proc/self/mountinfo")?;
+    let (root, mount) = mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        let mut kind = kind.split(' ');
+        let right = match (kind.next()?, kind.nth(1)) {
+            ("cgroup", Some(options)) => first && has(options),
+            ("cgroup2", _) => !first,
+            _ => false,
         };
-        let path = line.splitn(3, ':').nth(2)?;
-        let mounts = text("/proc/self/mountinfo")?;
-        let (root, mount) = mounts.lines().find_map(|line| {
-            let (place, kind) = line.split_once(" - ")?;
-            let mut kind = kind.split(' ');
-            let right = match (kind.next()?, kind.nth(1)) {
-                ("cgroup", Some(options)) => first && options.split(',').any(|it| it == "memory"),
-                ("cgroup2", _) => !first,
-                _ => false,
-            };
-            let mut place = place.split(' ').skip(3);
-            if right { Some((place.next()?, place.next()?)) } else { None }
-        })?;
-        // In a container, the mount may show this process's group only.
-        let below =
-            path.strip_prefix(root.trim_end_matches('/')).filter(|_| !path.contains("..")).unwrap_or("");
-        let mut directory = format!("{mount}{}", below.trim_end_matches('/'));
-        let mut directories = vec![directory.clone()];
-        while directory.len() > mount.len() {
-            directory.truncate(directory.rfind('/')?);
-            directories.push(directory.clone());
-        }
+        let mut place = place.split(' ').skip(3);
+        if right { Some((place.next()?, place.next()?)) } else { None }
+    })?;
+    // In a container, the mount may show this process's group only.
+    let below = path.strip_prefix(root.trim_end_matches('/')).filter(|_| !path.contains("..")).unwrap_or("");
+    let mut directory = format!("{mount}{}", below.trim_end_matches('/'));
+    let mut directories = vec![directory.clone()];
+    while directory.len() > mount.len() {
+        directory.truncate(directory.rfind('/')?);
+        directories.push(directory.clone());
+    }
+    Some((directories, first))
+}
+
+impl<'f> Group<'f> {
+    fn of(text: &'f ReadText<'f>) -> Option<Self> {
+        let (directories, first) = groups(text, "memory")?;
         let names = match first {
             true => ["memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"],
             false => ["memory.max", "memory.current", "memory.events"],

@@ -61,6 +61,21 @@ pub(crate) fn known<T>(
     })
 }
 
+/// The text in lines of at most `width` characters, broken between words; a longer word has a separate line.
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// `1 core`, `2 cores`.
 pub(crate) fn some(count: usize, what: &str) -> String {
     match count {

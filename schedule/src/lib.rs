@@ -9,7 +9,7 @@
 //!     algorithm::find,
 //!     check::{Policy, Setup, check},
 //!     cost::Fabric,
-//!     price::price,
+//!     price::{Effort, price},
 //!     select::Chooser,
 //! };
 //!
@@ -27,7 +27,7 @@
 //! // With elements of 4 bytes and 2 hosts of 4 ranks, it takes less than half of two_shot's time, and is what is chosen.
 //! let fabric = Fabric { ranks_per_host: 4, ..Fabric::TCP_1G };
 //! let two_shot = find("two_shot").and_then(|it| it.plan(job.collective)).ok_or("no such plan")?;
-//! let (one, other) = (price(plan, &job, 4, &fabric)?, price(two_shot, &job, 4, &fabric)?);
+//! let (one, other) = (price(plan, &job, 4, &fabric, Effort::EXACT)?, price(two_shot, &job, 4, &fabric, Effort::EXACT)?);
 //! assert!(one.seconds < 0.5 * other.seconds);
 //! let choice = Chooser::on(&fabric, 8).choose(job.collective, 4 << 20, |_| true).ok_or("no choice")?;
 //! assert_eq!(choice.algorithm.name, "rabenseifner");

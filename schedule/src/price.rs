@@ -4,7 +4,7 @@
 use crate::algorithm::Plan;
 use crate::{
     Job, Spread,
-    cost::{Alike, Cost, Fabric, Load, Setup, Unpriced, lower_bound, memory, simulate, simulate_one},
+    cost::{Alike, Cost, Fabric, Load, Setup, Simulation, Unpriced, lower_bound, memory},
     windows::{BULK_SLOTS, CHUNK_BYTES, EAGER_BYTES, EAGER_SLOTS, LANES, stride, writes_in_flight},
 };
 
@@ -26,52 +26,40 @@ impl Effort {
     pub const QUICK: Self = Self { steps: 100_000, ..Self::EXACT };
 }
 
-/// The cost of a job by this plan, if an element has `element_size` bytes. The job's `rank` and `spread` do not matter: consecutive ranks
-/// share the hosts of the fabric. Windows have the
-/// default sizes ([`windows`](crate::windows)), or larger ones if the job or the plan needs these.
+/// The cost of a job by this plan, if an element has `element_size` bytes. The job's `rank` does not matter. If its `spread` does not name
+/// the host of each rank, consecutive ranks share the hosts of the fabric. Windows have the default sizes
+/// ([`windows`](crate::windows)), or larger ones if the job or the plan needs these.
 ///
 /// ```
-/// use unisono_schedule::{Collective, Job, algorithm::find, cost::Fabric, price::price};
+/// use unisono_schedule::{
+///     Collective, Job,
+///     algorithm::find,
+///     cost::Fabric,
+///     price::{Effort, price},
+/// };
 ///
 /// // An all_reduce of 1 Mi elements of 4 bytes among 16 ranks, in messages of at most 64 Ki elements.
 /// let job = Job { chunk: 64 << 10, lanes: 2, ..Job::new(Collective::AllReduce, 0, 16, 1 << 20) };
 /// let plan = find("ring").and_then(|it| it.plan(job.collective)).ok_or("no such plan")?;
-/// let cost = price(plan, &job, 4, &Fabric::HDR)?;
+/// let cost = price(plan, &job, 4, &Fabric::HDR, Effort::EXACT)?;
 /// println!("{:.1} us, {} messages", cost.seconds * 1e6, cost.messages.total);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// [`Unpriced::TooLong`] if the simulation would take more steps than [`Effort::EXACT`] allows. The other variants do not occur
-/// for the plans of this crate.
-pub fn price(plan: &Plan, job: &Job<'_>, element_size: usize, fabric: &Fabric) -> Result<Cost, Unpriced> {
-    price_with(plan, job, element_size, fabric, Effort::EXACT)
-}
-
-/// As [`price`], with another effort.
-///
-/// # Errors
-/// As [`price`], by the limit of this effort.
-pub fn price_with(
+/// [`Unpriced::TooLong`] if the simulation would take more steps than the effort allows. The other variants do not occur for the plans of
+/// this crate.
+pub fn price(
     plan: &Plan,
     job: &Job<'_>,
     element_size: usize,
     fabric: &Fabric,
     effort: Effort,
 ) -> Result<Cost, Unpriced> {
-    price_among(plan, job, element_size, fabric, None, effort)
-}
-
-/// As [`price_with`]. `hosts` has the host of each rank, counted from 0; `None` if consecutive ranks share hosts.
-pub(crate) fn price_among(
-    plan: &Plan,
-    job: &Job<'_>,
-    element_size: usize,
-    fabric: &Fabric,
-    hosts: Option<&[u32]>,
-    effort: Effort,
-) -> Result<Cost, Unpriced> {
-    let spread = hosts.map_or(Spread::Even(fabric.ranks_per_host), Spread::Of);
+    let (spread, hosts) = match job.spread {
+        Spread::Of(hosts) => (job.spread, Some(hosts)),
+        _ => (Spread::Even(fabric.ranks_per_host), None),
+    };
     let job = &Job { spread, ..*job };
     let shown = job.shown.or_else(|| plan.inside(job, element_size, fabric.network().shared_memory));
     let job = &Job { shown, ..*job };
@@ -134,9 +122,10 @@ fn evened(plan: &Plan, ranks: usize, fabric: &Fabric) -> Fabric {
 fn whole(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Result<Cost, Unpriced> {
     match alike(plan, job.ranks, setup.fabric) {
         // If contributions are taken in the order of ranks, no rank waits longer for the first ones than rank 0.
-        Some(alike) => simulate_one(0, job.ranks, alike, plan.make(&Job { rank: 0, ..*job }), setup),
-        None => simulate(job.ranks, &mut |rank| plan.make(&Job { rank, ..*job }), setup),
+        Some(alike) => Simulation::one(0, job.ranks, alike, plan.make(&Job { rank: 0, ..*job }), setup),
+        None => Simulation::all(job.ranks, &mut |rank| plan.make(&Job { rank, ..*job }), setup),
     }
+    .run()
 }
 
 /// Two smaller counts from which the job's cost is extrapolated. Their messages are as long as the job's, and they have no more steps
@@ -259,7 +248,7 @@ mod tests {
             for plan in algorithm.plans {
                 for fabric in &Fabric::ALL {
                     for ranks in [1, 2, 7, 100] {
-                        let cost = price(plan, &job(plan.collective, ranks, 1000), 4, fabric);
+                        let cost = price(plan, &job(plan.collective, ranks, 1000), 4, fabric, Effort::EXACT);
                         assert!(cost.is_ok_and(|cost| cost.seconds < 1.0), "{} {cost:?}", algorithm.name);
                     }
                 }
@@ -273,8 +262,8 @@ mod tests {
         for algorithm in ALGORITHMS {
             for plan in algorithm.plans.iter().filter(|plan| plan.collective != Collective::Barrier) {
                 let job = job(plan.collective, 6, 50_000_000);
-                let whole = price(plan, &job, 4, &Fabric::TCP).unwrap();
-                let part = price_with(plan, &job, 4, &Fabric::TCP, few).unwrap();
+                let whole = price(plan, &job, 4, &Fabric::TCP, Effort::EXACT).unwrap();
+                let part = price(plan, &job, 4, &Fabric::TCP, few).unwrap();
                 let case = format!("{} {:?}: {whole:?} and {part:?}", algorithm.name, plan.collective);
                 assert!(part.extrapolated && !whole.extrapolated && part.steps < whole.steps / 2, "{case}");
                 assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{case}");
@@ -291,8 +280,8 @@ mod tests {
         for collective in [Collective::AllReduce, Collective::Broadcast, Collective::Reduce] {
             let plan = find("tree").and_then(|it| it.plan(collective)).unwrap();
             let job = Job { chunk: 1 << 16, lanes: 2, ..Job::new(collective, 0, 100, 1 << 26) };
-            let whole = price(plan, &job, 4, &Fabric::NDR400).unwrap();
-            let part = price_with(plan, &job, 4, &Fabric::NDR400, few).unwrap();
+            let whole = price(plan, &job, 4, &Fabric::NDR400, Effort::EXACT).unwrap();
+            let part = price(plan, &job, 4, &Fabric::NDR400, few).unwrap();
             let case = format!("{collective:?}: {whole:?} and {part:?}");
             assert!(part.extrapolated && !whole.extrapolated, "{case}");
             assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{case}");
@@ -306,8 +295,8 @@ mod tests {
         let few = Effort { steps: 10_000, ..Effort::EXACT };
         let (less, more) = parts(plan, &job, true, few).unwrap();
         assert!(less.is_multiple_of(8) && more.is_multiple_of(8), "{less} and {more} are no whole chunks");
-        let whole = price(plan, &job, 4, &Fabric::NDR400).unwrap();
-        let part = price_with(plan, &job, 4, &Fabric::NDR400, few).unwrap();
+        let whole = price(plan, &job, 4, &Fabric::NDR400, Effort::EXACT).unwrap();
+        let part = price(plan, &job, 4, &Fabric::NDR400, few).unwrap();
         assert!((part.seconds / whole.seconds - 1.0).abs() < 0.05, "{whole:?} and {part:?}");
     }
 
@@ -318,7 +307,7 @@ mod tests {
                 for ranks in [2, 1000] {
                     let job = job(plan.collective, ranks, usize::MAX / 4 / ranks);
                     let few = Effort { steps: 100_000, limit: 1_000_000 };
-                    let cost = price_with(plan, &job, 4, &Fabric::NDR400, few);
+                    let cost = price(plan, &job, 4, &Fabric::NDR400, few);
                     let is_priced = matches!(cost, Ok(cost) if cost.seconds.is_finite());
                     assert!(
                         is_priced || matches!(cost, Err(Unpriced::TooLong { .. })),
@@ -334,7 +323,7 @@ mod tests {
     fn ten_thousand_ranks() {
         let cheap = |name, collective| {
             let plan = find(name).and_then(|algorithm| algorithm.plan(collective)).unwrap();
-            price_with(plan, &job(collective, 10_000, 25_000), 4, &Fabric::NDR400, Effort::QUICK).unwrap()
+            price(plan, &job(collective, 10_000, 25_000), 4, &Fabric::NDR400, Effort::QUICK).unwrap()
         };
         let ring = cheap("ring", Collective::AllReduce);
         // Twice 9999 hops of 0.9 µs; reductions of a few bytes are nothing beside that.
@@ -359,7 +348,7 @@ mod tests {
             long,
             ..Job::new(collective, 0, ranks, bytes / 4)
         };
-        (choice.algorithm.name, price_with(plan, &job, 4, fabric, Effort::QUICK).unwrap().seconds)
+        (choice.algorithm.name, price(plan, &job, 4, fabric, Effort::QUICK).unwrap().seconds)
     }
 
     /// Fails where twice as many bytes, or hardly more at a border of the table, take less time or much more.
@@ -414,7 +403,7 @@ mod tests {
         let control = |ranks: usize| 880 * ranks + 10_240;
         let of = |name, job: &Job<'_>| {
             let plan = find(name).and_then(|it| it.plan(job.collective)).unwrap();
-            price_with(plan, job, 4, &Fabric::NDR400, Effort::QUICK).unwrap().memory
+            price(plan, job, 4, &Fabric::NDR400, Effort::QUICK).unwrap().memory
         };
         let (eager, bulk) = (EAGER_SLOTS * (EAGER_BYTES + 64), LANES * BULK_SLOTS * (CHUNK_BYTES + 64));
         let one_round = Job {

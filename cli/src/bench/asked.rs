@@ -1,6 +1,6 @@
 //! The measurements that the command line asks for: each collective, type, reduction and root is a separate one.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
 use unisono::{Config, ProcessGroup, Reduction, dtype::Dtype, reduce::ReduceOp};
@@ -76,9 +76,6 @@ pub(super) struct Asked {
     /// 16 puts; of large messages as many as have 16 MiB]
     #[arg(short = 'W', long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     window: Vec<u32>,
-    /// End with status 1 if a size takes longer than this, for instance 10 (seconds) or 500ms
-    #[arg(short = 'T', long = "limit", value_name = "TIME", value_parser = parse_limit)]
-    limit: Option<Duration>,
     /// Start this many ranks on this machine [default: under a launcher the launcher's, otherwise one for each core, 2 at least]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
@@ -137,16 +134,6 @@ fn parse_step(text: &str) -> std::result::Result<usize, String> {
         0 => Err("wanted 1 byte at least".to_owned()),
         step => Ok(step),
     }
-}
-
-/// Reads a time; a plain number means seconds.
-fn parse_limit(text: &str) -> std::result::Result<Duration, String> {
-    let limit = match text.parse::<f64>() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
-        Err(_) => unisono::config::parse_duration(text)?,
-    };
-    // 0 is no limit, as in nccl-tests.
-    Ok(limit)
 }
 
 impl Asked {
@@ -219,7 +206,6 @@ impl Asked {
             iters: self.iters,
             warmup: self.warmup,
             windows: self.window.clone(),
-            limit: self.limit.filter(|limit| !limit.is_zero()),
             algorithm: self.algorithm.clone(),
             reproducible: self.reproducible,
             registered: self.registered,

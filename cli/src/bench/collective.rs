@@ -48,7 +48,6 @@ pub(super) fn sweep(
             continue;
         }
         progress.size(bytes);
-        report.watch(bytes);
         wrong += match &crew {
             Some(crew) => {
                 let row = with_dtype!(bench.dtype(), T => run.overlap::<T>(count, crew))?;

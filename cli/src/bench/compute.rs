@@ -79,7 +79,7 @@ impl Other {
 }
 
 /// The host's name, and the processors on which this process may run.
-fn processors() -> (String, Vec<usize>) {
+pub(super) fn processors() -> (String, Vec<usize>) {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     (host, (0..rustix::thread::CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())

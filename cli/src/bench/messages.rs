@@ -37,7 +37,6 @@ pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) ->
     {
         let bytes = count * bench.dtype().size();
         progress.size(bytes);
-        report.watch(bytes);
         let window = window.unwrap_or_else(|| (WINDOW_BYTES / bytes.max(1)).clamp(2, WINDOW));
         let row = with_dtype!(bench.dtype(), T => measure::<T>(group, bench, count, window))?;
         wrong += row.wrong;

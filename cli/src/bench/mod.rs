@@ -19,9 +19,8 @@ mod ranks;
 mod report;
 pub(crate) mod rows;
 mod table;
-mod watch;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode};
 
 use asked::Asked;
 use report::Report;
@@ -94,8 +93,6 @@ pub(crate) struct Bench {
     warmup: u32,
     /// The numbers of messages or puts under way at once, each of which is measured.
     windows: Vec<u32>,
-    /// The longest time that a size may take.
-    limit: Option<Duration>,
     algorithm: Option<String>,
     reproducible: bool,
     registered: bool,

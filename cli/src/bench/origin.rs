@@ -5,7 +5,11 @@ use std::{fs, time::SystemTime};
 use serde::{Deserialize, Serialize};
 use unisono::ProcessGroup;
 
-use super::{Result, table::Column, table::Table};
+use super::{
+    Result,
+    compute::processors,
+    table::{Column, Table},
+};
 
 /// A rank, and where it is.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -34,13 +38,13 @@ const MOST_RANKS: usize = 64;
 impl Origin {
     /// To be called by all ranks.
     pub(super) fn of(group: &ProcessGroup) -> Result<Self> {
-        let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+        let (host, cores) = processors();
         let limits = group.limits();
         #[allow(clippy::cast_possible_truncation, reason = "two halves")]
         let own = Place {
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host,
             pid: std::process::id(),
-            cores: (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
+            cores,
             shares: limits.shares.map(|it| [(it >> 64) as u64, it as u64]),
             one_host: limits.one_host,
         };

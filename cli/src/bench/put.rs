@@ -32,7 +32,6 @@ pub(super) fn sweep(
     for (bytes, &window) in sizes.iter().flat_map(|&bytes| windows.iter().map(move |window| (bytes, window)))
     {
         progress.size(bytes);
-        report.watch(bytes);
         let count =
             bench.iters.map_or_else(|| (VOLUME / bytes.max(1)).clamp(32, 5000), |iters| iters as usize);
         let row = match &mut pair {

@@ -17,7 +17,6 @@ use super::{
     ranks::second,
     rows::{Case, MessageRow, OverlapRow, Row, bus_factor, quantile},
     table::{Table, WIDEST, fixed, wrapped},
-    watch::Watch,
 };
 use crate::{tune::output::is_fifo, words};
 
@@ -65,7 +64,6 @@ pub(super) struct Report {
     only_json: bool,
     width: usize,
     origin: Origin,
-    watch: Option<Watch>,
     ranks: usize,
     provider: String,
     library: String,
@@ -131,7 +129,6 @@ impl Report {
             only_json,
             width: width(),
             origin: Origin::of(group)?,
-            watch: bench.limit.map(|limit| Watch::start(limit, reports)).transpose()?,
             ranks: group.size(),
             provider: limits.provider.clone(),
             library: limits.version.clone(),
@@ -157,13 +154,6 @@ impl Report {
         let table = Table::new(columns::of(kind), self.width);
         self.now = Some((bench.clone(), kind, table));
         self.introduced = false;
-    }
-
-    /// Watches how long a size takes until [`check`](Self::check).
-    pub(super) fn watch(&self, bytes: usize) {
-        if let (Some(watch), Some((bench, ..))) = (&self.watch, &self.now) {
-            watch.on(Some(format!("{} of {}", bench.what.name(), words::size(bytes))));
-        }
     }
 
     fn head(&mut self) {
@@ -244,9 +234,6 @@ impl Report {
     /// # Errors
     /// If the results could not be written for another reason.
     pub(super) fn check(&mut self, group: &ProcessGroup) -> Result<bool> {
-        if let Some(watch) = &self.watch {
-            watch.on(None);
-        }
         if self.trouble.as_ref().is_some_and(|error| error.kind() != ErrorKind::BrokenPipe) {
             self.written()?;
         }

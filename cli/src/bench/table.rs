@@ -1,5 +1,7 @@
 //! Tables of at most 100 columns, which lose their least needed columns where a terminal is narrower.
 
+use crate::words;
+
 /// The widest line.
 pub(super) const WIDEST: usize = 100;
 
@@ -91,19 +93,14 @@ pub(super) fn fixed(value: f64, digits: usize, width: usize) -> String {
     texts.find(|text| text.len() <= width).unwrap_or_else(|| format!("{value:.0}"))
 }
 
-/// Lines of words behind `# `, broken at `, ` or a space, as wide as they may be.
+/// Lines of words behind `# `, as wide as they may be.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                *line += &format!(" {word}")
-            }
-            Some(_) => lines.push(format!("#   {word}")),
-            None => lines.push(format!("# {word}")),
-        }
-    }
+    let lines = words::wrapped(text, width.saturating_sub(4));
     lines
+        .iter()
+        .enumerate()
+        .map(|(at, line)| if at == 0 { format!("# {line}") } else { format!("#   {line}") })
+        .collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod trace;
 
 use plotters::{coord::Shift, element::DashedPathElement, prelude::*};
 
-use self::pixels::{Canvas, Pixels};
+use self::pixels::Pixels;
 use crate::words;
 
 /// A line of a panel.
@@ -52,6 +52,8 @@ const COLOURS: [RGBColor; 12] = [
 pub(crate) const MOST: usize = COLOURS.len();
 /// The colour of a panel's bound.
 const GREY: RGBColor = RGBColor(150, 150, 150);
+/// The pixels of PNG in each direction for one of SVG, so that lines are smooth.
+const SCALE: u32 = 2;
 /// The size of a panel in pixels.
 const SIZE: (u32, u32) = (760, 520);
 /// The height of a row of the legend, the width of a character there, and that of a sample with its distances, in pixels.
@@ -79,15 +81,16 @@ pub(crate) fn draw(file: &Path, panels: &[Panel<'_>]) -> Result<(), Box<dyn Erro
 fn svg(panels: &[Panel<'_>]) -> Result<String, Box<dyn Error>> {
     let (legend, size) = arrange(panels);
     let mut picture = String::new();
-    render(SVGBackend::with_string(&mut picture, size).into_drawing_area(), panels, &legend)?;
+    render(SVGBackend::with_string(&mut picture, size).into_drawing_area(), panels, &legend, 1)?;
     Ok(picture)
 }
 
 fn png(panels: &[Panel<'_>]) -> Result<Vec<u8>, Box<dyn Error>> {
-    let (legend, size) = arrange(panels);
-    let mut pixels = Pixels::new(size);
-    render(Canvas(&mut pixels).into_drawing_area(), panels, &legend)?;
-    pixels.png()
+    let (legend, (width, height)) = arrange(panels);
+    let size = (width * SCALE, height * SCALE);
+    let mut bytes = vec![255; 3 * size.0 as usize * size.1 as usize];
+    render(Pixels { size, bytes: &mut bytes }.into_drawing_area(), panels, &legend, SCALE)?;
+    pixels::png(&bytes, size)
 }
 
 /// The legend, and the width and height of the picture.
@@ -102,18 +105,19 @@ fn render<B: DrawingBackend>(
     root: Area<B>,
     panels: &[Panel<'_>],
     legend: &Legend<'_>,
+    scale: u32,
 ) -> Result<(), Box<dyn Error>>
 where
     B::ErrorType: 'static,
 {
     root.fill(&WHITE)?;
-    let (charts, names) = root.split_vertically(SIZE.1);
+    let (charts, names) = root.split_vertically(SIZE.1 * scale);
     for (area, panel) in charts.split_evenly((1, panels.len())).iter().zip(panels) {
-        one(area, panel)?;
+        one(area, panel, scale)?;
     }
     for (row, entries) in (0..).zip(legend) {
         for (x, name, colour) in entries {
-            sample(&names, (*x, ROW * row + ROW / 2), name, *colour)?;
+            sample(&names, (*x, ROW * row + ROW / 2), name, *colour, scale)?;
         }
     }
     Ok(root.present()?)
@@ -121,7 +125,7 @@ where
 
 type Area<B> = DrawingArea<B, Shift>;
 
-fn one<B: DrawingBackend>(area: &Area<B>, panel: &Panel<'_>) -> Result<(), Box<dyn Error>>
+fn one<B: DrawingBackend>(area: &Area<B>, panel: &Panel<'_>, scale: u32) -> Result<(), Box<dyn Error>>
 where
     B::ErrorType: 'static,
 {
@@ -130,11 +134,11 @@ where
     // Sizes are powers of two, so labels are too.
     let (sizes, values) = (span(&sizes, 2.0).log_scale().base(2.0), span(&values, 10.0).log_scale());
     let mut chart = ChartBuilder::on(area)
-        .caption(panel.title, ("sans-serif", 20))
-        .margin(12)
-        .margin_right(36)
-        .x_label_area_size(44)
-        .y_label_area_size(80)
+        .caption(panel.title, ("sans-serif", 20 * scale))
+        .margin(12 * scale)
+        .margin_right(36 * scale)
+        .x_label_area_size(44 * scale)
+        .y_label_area_size(80 * scale)
         .build_cartesian_2d(sizes, values)?;
     chart
         .configure_mesh()
@@ -143,19 +147,27 @@ where
         .x_labels(12)
         .x_label_formatter(&|bytes| words::size64(whole(*bytes)))
         .y_label_formatter(&|value| (panel.label)(*value))
-        .label_style(("sans-serif", 14))
-        .axis_desc_style(("sans-serif", 15))
+        .label_style(("sans-serif", 14 * scale))
+        .axis_desc_style(("sans-serif", 15 * scale))
+        .axis_style(BLACK.stroke_width(scale))
+        .set_all_tick_mark_size(5 * scale)
+        .bold_line_style(BLACK.mix(0.2).stroke_width(scale))
         .light_line_style(TRANSPARENT)
         .draw()?;
     for (line, colour) in panel.lines.iter().zip(COLOURS.iter().cycle()) {
-        chart.draw_series(LineSeries::new(places(line), colour.stroke_width(2)))?;
+        chart.draw_series(LineSeries::new(places(line), colour.stroke_width(2 * scale)))?;
         // The marks are what was measured; the rest of the line lies between them.
         chart.draw_series(
-            places(line).into_iter().map(|place| TriangleMarker::new(place, 5, colour.filled())),
+            places(line).into_iter().map(|place| TriangleMarker::new(place, 5 * scale, colour.filled())),
         )?;
     }
     if let Some(bound) = &panel.bound {
-        chart.draw_series(DashedLineSeries::new(places(bound), 6, 4, GREY.stroke_width(2)))?;
+        chart.draw_series(DashedLineSeries::new(
+            places(bound),
+            6 * scale,
+            4 * scale,
+            GREY.stroke_width(2 * scale),
+        ))?;
     }
     Ok(())
 }
@@ -194,19 +206,23 @@ fn sample<B: DrawingBackend>(
     (x, y): (i32, i32),
     name: &str,
     colour: Option<RGBColor>,
+    scale: u32,
 ) -> Result<(), Box<dyn Error>>
 where
     B::ErrorType: 'static,
 {
-    let ends = [(x, y), (x + 24, y)];
+    let at = |x, y| (x * scale.cast_signed(), y * scale.cast_signed());
+    let ends = [at(x, y), at(x + 24, y)];
     match colour {
         Some(colour) => {
-            area.draw(&PathElement::new(ends, colour.stroke_width(2)))?;
-            area.draw(&TriangleMarker::new((x + 12, y), 5, colour.filled()))?;
+            area.draw(&PathElement::new(ends, colour.stroke_width(2 * scale)))?;
+            area.draw(&TriangleMarker::new(at(x + 12, y), 5 * scale, colour.filled()))?;
         }
-        None => area.draw(&DashedPathElement::new(ends, 6, 4, GREY.stroke_width(2)))?,
+        None => {
+            area.draw(&DashedPathElement::new(ends, 6 * scale, 4 * scale, GREY.stroke_width(2 * scale)))?;
+        }
     }
-    area.draw(&Text::new(name.to_owned(), (x + 32, y - 8), ("sans-serif", 15)))?;
+    area.draw(&Text::new(name.to_owned(), at(x + 32, y - 8), ("sans-serif", 15 * scale)))?;
     Ok(())
 }
 

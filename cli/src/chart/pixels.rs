@@ -1,43 +1,49 @@
-//! Draws charts to pixels, for PNG. The font is in the program, since a host need not have one. There are two pixels in each direction
-//! where SVG has one.
+//! Draws charts to pixels, for PNG. The font is in the program, since a host need not have one.
 
 use std::{convert::Infallible, error::Error, io};
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
 use plotters_backend::{
-    BackendColor, BackendCoord, BackendStyle, BackendTextStyle, DrawingBackend, DrawingErrorKind, rasterizer,
+    BackendColor, BackendCoord, BackendTextStyle, DrawingBackend, DrawingErrorKind,
     text_anchor::{HPos, VPos},
 };
 
-const SCALE: u32 = 2;
-
-/// The bytes of red, green and blue of each pixel, in rows.
-pub(super) struct Pixels {
-    size: (u32, u32),
-    bytes: Vec<u8>,
+/// The pixels of a chart.
+pub(super) struct Pixels<'p> {
+    pub size: (u32, u32),
+    /// The bytes of red, green and blue of each pixel, in rows.
+    pub bytes: &'p mut [u8],
 }
 
 type Drawn = Result<(), DrawingErrorKind<Infallible>>;
 
-impl Pixels {
-    /// The pixels of a chart of this size.
-    pub(super) fn new((width, height): (u32, u32)) -> Self {
-        let size = (width * SCALE, height * SCALE);
-        Self { size, bytes: vec![255; 3 * size.0 as usize * size.1 as usize] }
-    }
-
-    /// The bytes of a PNG file.
-    pub(super) fn png(&self) -> Result<Vec<u8>, Box<dyn Error>> {
-        let mut file = Vec::new();
-        let mut encoder = png::Encoder::new(io::Cursor::new(&mut file), self.size.0, self.size.1);
-        encoder.set_color(png::ColorType::Rgb);
-        encoder.set_depth(png::BitDepth::Eight);
-        encoder.write_header()?.write_image_data(&self.bytes)?;
-        Ok(file)
-    }
+/// The bytes of a PNG file with pixels of this width and height.
+pub(super) fn png(bytes: &[u8], (width, height): (u32, u32)) -> Result<Vec<u8>, Box<dyn Error>> {
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(io::Cursor::new(&mut file), width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.write_header()?.write_image_data(bytes)?;
+    Ok(file)
 }
 
-impl DrawingBackend for Pixels {
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between two bytes")]
+fn mix(below: u8, above: u8, alpha: f64) -> u8 {
+    (f64::from(below) * (1.0 - alpha) + f64::from(above) * alpha).round() as u8
+}
+
+/// The font for a size that a chart asks for: labels of axes stand closer to each other than other text.
+fn font(size: f64) -> RasterHeight {
+    if size < 30.0 { RasterHeight::Size24 } else { RasterHeight::Size32 }
+}
+
+/// The size of a text in pixels.
+fn extent(text: &str, height: RasterHeight) -> (i32, i32) {
+    let width = text.chars().count() * get_raster_width(FontWeight::Regular, height);
+    (i32::try_from(width).unwrap_or(i32::MAX), i32::try_from(height.val()).unwrap_or(i32::MAX))
+}
+
+impl DrawingBackend for Pixels<'_> {
     type ErrorType = Infallible;
 
     fn get_size(&self) -> (u32, u32) {
@@ -63,98 +69,6 @@ impl DrawingBackend for Pixels {
         }
         Ok(())
     }
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between two bytes")]
-fn mix(below: u8, above: u8, alpha: f64) -> u8 {
-    (f64::from(below) * (1.0 - alpha) + f64::from(above) * alpha).round() as u8
-}
-
-/// The pixels as a chart sees them, in its own coordinates.
-pub(super) struct Canvas<'p>(pub &'p mut Pixels);
-
-/// A style of the pixels, with which lines are as wide as the chart wants them.
-struct Scaled(BackendColor, u32);
-
-impl BackendStyle for Scaled {
-    fn color(&self) -> BackendColor {
-        self.0
-    }
-
-    fn stroke_width(&self) -> u32 {
-        self.1
-    }
-}
-
-fn scaled<S: BackendStyle>(style: &S) -> Scaled {
-    Scaled(style.color(), style.stroke_width() * SCALE)
-}
-
-fn at((x, y): BackendCoord) -> BackendCoord {
-    (x * SCALE.cast_signed(), y * SCALE.cast_signed())
-}
-
-/// The font for a size that a chart asks for: labels of axes stand closer to each other than other text.
-fn font(size: f64) -> RasterHeight {
-    if size < 15.0 { RasterHeight::Size24 } else { RasterHeight::Size32 }
-}
-
-/// The size of a text in pixels.
-fn extent(text: &str, height: RasterHeight) -> (i32, i32) {
-    let width = text.chars().count() * get_raster_width(FontWeight::Regular, height);
-    (i32::try_from(width).unwrap_or(i32::MAX), i32::try_from(height.val()).unwrap_or(i32::MAX))
-}
-
-impl DrawingBackend for Canvas<'_> {
-    type ErrorType = Infallible;
-
-    fn get_size(&self) -> (u32, u32) {
-        (self.0.size.0 / SCALE, self.0.size.1 / SCALE)
-    }
-
-    fn ensure_prepared(&mut self) -> Drawn {
-        Ok(())
-    }
-
-    fn present(&mut self) -> Drawn {
-        Ok(())
-    }
-
-    fn draw_pixel(&mut self, point: BackendCoord, color: BackendColor) -> Drawn {
-        self.draw_rect(point, point, &color, true)
-    }
-
-    fn draw_line<S: BackendStyle>(&mut self, from: BackendCoord, to: BackendCoord, style: &S) -> Drawn {
-        self.0.draw_path([at(from), at(to)], &scaled(style))
-    }
-
-    fn draw_rect<S: BackendStyle>(
-        &mut self,
-        from: BackendCoord,
-        to: BackendCoord,
-        style: &S,
-        fill: bool,
-    ) -> Drawn {
-        let last = SCALE.cast_signed() - 1;
-        let to = at(to);
-        rasterizer::draw_rect(self.0, at(from), (to.0 + last, to.1 + last), &scaled(style), fill)
-    }
-
-    fn draw_path<S: BackendStyle, I: IntoIterator<Item = BackendCoord>>(
-        &mut self,
-        path: I,
-        style: &S,
-    ) -> Drawn {
-        self.0.draw_path(path.into_iter().map(at), &scaled(style))
-    }
-
-    fn fill_polygon<S: BackendStyle, I: IntoIterator<Item = BackendCoord>>(
-        &mut self,
-        corners: I,
-        style: &S,
-    ) -> Drawn {
-        self.0.fill_polygon(corners.into_iter().map(at), style)
-    }
 
     fn estimate_text_size<S: BackendTextStyle>(
         &self,
@@ -162,7 +76,7 @@ impl DrawingBackend for Canvas<'_> {
         style: &S,
     ) -> Result<(u32, u32), DrawingErrorKind<Infallible>> {
         let (width, height) = extent(text, font(style.size()));
-        Ok((width.unsigned_abs().div_ceil(SCALE), height.unsigned_abs().div_ceil(SCALE)))
+        Ok((width.unsigned_abs(), height.unsigned_abs()))
     }
 
     fn draw_text<S: BackendTextStyle>(&mut self, text: &str, style: &S, position: BackendCoord) -> Drawn {
@@ -178,7 +92,7 @@ impl DrawingBackend for Canvas<'_> {
             VPos::Center => -high / 2,
             VPos::Bottom => -high,
         };
-        let (turn, (x, y)) = (style.transform(), at(position));
+        let (turn, (x, y)) = (style.transform(), position);
         let mut from = left;
         for character in text.chars() {
             // The font has Latin characters.
@@ -188,7 +102,7 @@ impl DrawingBackend for Canvas<'_> {
                 for (column, ink) in (from..).zip(row.iter()) {
                     let (dx, dy) = turn.transform(column, line);
                     let alpha = style.color().alpha * f64::from(*ink) / 255.0;
-                    self.0.draw_pixel((x + dx, y + dy), BackendColor { alpha, ..style.color() })?;
+                    self.draw_pixel((x + dx, y + dy), BackendColor { alpha, ..style.color() })?;
                 }
             }
             from += i32::try_from(glyph.width()).unwrap_or(0);

@@ -7,7 +7,11 @@ use std::{
 
 use clap::builder::NonEmptyStringValueParser;
 use unisono::dtype::Dtype;
-use unisono_schedule::{Collective, cost::Fabric, price::price};
+use unisono_schedule::{
+    Collective,
+    cost::Fabric,
+    price::{Effort, price},
+};
 
 use super::{Case, Result, describe, fit, measure_rank::Found};
 use crate::bench;
@@ -178,7 +182,8 @@ fn rows(
 fn both(case: &Case, found: &Found, bytes: usize, fabric: &Fabric) -> Vec<(&'static str, f64, f64)> {
     let with_price = found.of(bytes).filter_map(|(algorithm, measured)| {
         let job = case.job(case.shape(algorithm));
-        let cost = price(algorithm.plan(case.collective)?, &job, case.dtype.size(), fabric).ok()?;
+        let cost =
+            price(algorithm.plan(case.collective)?, &job, case.dtype.size(), fabric, Effort::EXACT).ok()?;
         Some((algorithm.name, measured, cost.seconds))
     });
     let mut both: Vec<_> = with_price.collect();

@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, BufWriter, Write},
-    path::PathBuf,
     process::ExitCode,
 };
 
@@ -11,12 +10,12 @@ use unisono_schedule::{
     Job, Kind, Place, Showing, Shown, Span, Step,
     algorithm::{Algorithm, Plan},
     cost::Fabric,
-    price::{Effort, price_with},
+    price::{Effort, price},
     select::shown,
 };
 use unisono_transport::shm::PROVIDER as SHM;
 
-use super::{About, Case, Priced, Result, describe, fastest, goal, why_not_the_fastest};
+use super::{About, Case, Priced, Result, describe, fastest, why_not_the_fastest};
 use crate::words;
 
 /// The most steps that are shown without `--all`.
@@ -45,9 +44,6 @@ pub(crate) struct Explain {
     /// Show all steps
     #[arg(long)]
     all: bool,
-    /// Also write the schedules of all ranks to this file, as GOAL: for LogGOPSim and other simulators of networks
-    #[arg(long, value_name = "FILE")]
-    goal: Option<PathBuf>,
 }
 
 impl Explain {
@@ -73,9 +69,6 @@ impl Explain {
         let why = chooser.reason(case.collective, case.bytes()).ok_or_else(no_choice)?;
         let shape = case.shape(choice.algorithm);
 
-        if let Some(file) = &self.goal {
-            goal::save(file, &case, choice.algorithm, shape)?;
-        }
         let mut out = BufWriter::new(io::stdout().lock());
         writeln!(out, "{}", case.describe())?;
         writeln!(out, "  {}", describe_transport(&provider(&fabric, ranks)))?;
@@ -99,7 +92,7 @@ impl Explain {
             .plans()
             .map(|(algorithm, plan)| {
                 let shape = case.shape(algorithm);
-                let cost = price_with(plan, &case.job(shape), case.dtype.size(), &fabric, effort);
+                let cost = price(plan, &case.job(shape), case.dtype.size(), &fabric, effort);
                 Priced { algorithm, shape, cost }
             })
             .collect();
@@ -212,7 +205,7 @@ impl Ways {
             Some((plan, job)) => {
                 // Some rank copies, so that not all elements are read in place.
                 let shown = job.shown.map(|it| if job.chunk < usize::MAX { Showing::Copied } else { it });
-                let cost = price_with(plan, &Job { shown, ..*job }, size, fabric, Effort::QUICK);
+                let cost = price(plan, &Job { shown, ..*job }, size, fabric, Effort::QUICK);
                 let time = cost.map_or_else(|why| why.to_string(), |cost| words::time(cost.seconds));
                 writeln!(out, "  {what:<58} {time:>10}")
             }

@@ -11,7 +11,7 @@ use unisono::dtype::Dtype;
 use unisono_schedule::{
     Collective, Kind,
     cost::{Fabric, Path},
-    price::price,
+    price::{Effort, price},
 };
 
 use super::{
@@ -116,7 +116,7 @@ fn fit_switch(fabric: Fabric, ranks: usize, wanted: f64) -> Fabric {
     let (mut low, mut high) = (0.0, 1e-3);
     for _ in 0..30 {
         let switch = f64::midpoint(low, high);
-        let predicted = price(plan, &job, case.dtype.size(), &Fabric { switch, ..fabric });
+        let predicted = price(plan, &job, case.dtype.size(), &Fabric { switch, ..fabric }, Effort::EXACT);
         if predicted.is_ok_and(|cost| cost.seconds < wanted) { low = switch } else { high = switch }
     }
     Fabric { switch: high, ..fabric }
@@ -180,7 +180,7 @@ mod tests {
         let case = Case::new(Collective::AllReduce, 4, 8, Dtype::F32);
         let (algorithm, plan) = case.plans().find(|(it, _)| it.name == FITTED).unwrap();
         let job = case.job(case.shape(algorithm));
-        let cost = price(plan, &job, 4, &fitted).unwrap();
+        let cost = price(plan, &job, 4, &fitted, Effort::EXACT).unwrap();
         assert!((cost.seconds / 150e-6 - 1.0).abs() < 0.01, "{cost:?}");
     }
 }

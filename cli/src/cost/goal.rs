@@ -1,4 +1,4 @@
-//! `unisono explain --goal`: the schedules of all ranks as GOAL, the text that LogGOPSim and other simulators of networks read.
+//! `unisono simulate --goal`: the schedules of all ranks as GOAL, the text that LogGOPSim and other simulators of networks read.
 //!
 //! The format: T. Hoefler, C. Siebert, A. Lumsdaine, "Group Operation Assembly Language - A Flexible Way to Express Collective
 //! Communication", ICPP 2009, as LogGOPSim reads it: in a rank, `send`, `recv` and `calc` (nanoseconds) with a label each, and

@@ -35,9 +35,6 @@ pub(crate) struct OneRank {
     /// Sizes in bytes, of which every algorithm is measured
     #[arg(long, value_delimiter = ',')]
     bytes: Vec<usize>,
-    /// Measure only this algorithm
-    #[arg(long, value_parser = super::parse_algorithm)]
-    algorithm: Option<&'static Algorithm>,
     /// How many of the ranks can run at once, by which algorithms' chunks and lanes are chosen
     #[arg(long)]
     at_once: usize,
@@ -109,9 +106,7 @@ impl OneRank {
             let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
             // All ranks are on this machine.
             let case = case.on(&Fabric { cores: self.at_once, ..case.fabric });
-            let wanted = |code: u8| self.algorithm.is_none_or(|only| only.code == code);
-            let plans = case.plans().filter(|(algorithm, _)| wanted(algorithm.code));
-            let ways = plans.map(|(algorithm, _)| {
+            let ways = case.plans().map(|(algorithm, _)| {
                 let shape = case.shape(algorithm);
                 Way::new(group, Choice { algorithm, chunk_bytes: shape.chunk, lanes: shape.lanes })
             });

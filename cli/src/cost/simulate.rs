@@ -19,7 +19,7 @@ use unisono_schedule::{
     Collective,
     algorithm::{Algorithm, Plan},
     cost::{Fabric, lower_bound},
-    price::{Effort, price_with},
+    price::{Effort, price},
 };
 
 use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, goal, sizes, why_not_the_fastest};
@@ -219,9 +219,9 @@ impl Simulate {
     /// The prices of all algorithms in their order, on all cores.
     fn price(&self, case: &Case, fabric: &Fabric, effort: Effort, watch: &mut Watch) -> Vec<Priced> {
         let plans: Vec<_> = self.plans(case).collect();
-        let price = |(algorithm, plan): (&'static Algorithm, &'static Plan)| {
+        let priced = |(algorithm, plan): (&'static Algorithm, &'static Plan)| {
             let shape = self.shape(case, algorithm);
-            let cost = price_with(plan, &case.job(shape), case.dtype.size(), fabric, effort);
+            let cost = price(plan, &case.job(shape), case.dtype.size(), fabric, effort);
             Priced { algorithm, shape, cost }
         };
         let next = AtomicUsize::new(0);
@@ -230,7 +230,7 @@ impl Simulate {
             while let index = next.fetch_add(1, Ordering::Relaxed)
                 && let Some(&plan) = plans.get(index)
             {
-                drop(sender.send((index, price(plan))));
+                drop(sender.send((index, priced(plan))));
             }
         };
         let mut priced = Vec::with_capacity(plans.len());

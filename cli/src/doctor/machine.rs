@@ -6,7 +6,7 @@ use serde::Serialize;
 use unisono::hardware::{Hardware, Processors};
 
 use super::{files::Files, picture, report::Section, topology::Topology};
-use crate::words::some;
+use crate::{cgroup, words::some};
 
 /// The machine's processors, and how many of them this process may use.
 #[derive(Clone, Debug, Serialize)]
@@ -181,26 +181,7 @@ fn cpuset(files: &Files) -> Option<usize> {
 
 /// The directories of this process's control group and of all above it, the nearest first, where this controller's files may be.
 fn groups(files: &Files, controller: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for line in files.text("/proc/self/cgroup").unwrap_or_default().lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
-        // Version 2 has one tree without controllers' names; version 1 one tree for each set of them.
-        let mount = if controllers.is_empty() {
-            "/sys/fs/cgroup".to_owned()
-        } else if controllers.split(',').any(|one| one == controller) {
-            format!("/sys/fs/cgroup/{controllers}")
-        } else {
-            continue;
-        };
-        let mut group = group.trim_end_matches('/');
-        loop {
-            found.push(format!("{mount}{group}"));
-            let Some((parent, _)) = group.rsplit_once('/') else { break };
-            group = parent;
-        }
-    }
-    found
+    cgroup::groups(&|path| files.text(path), controller).unwrap_or_default().0
 }
 
 /// The limit of one control group, in processors.
@@ -240,10 +221,15 @@ mod tests {
         below(tree, quota)
     }
 
+    /// The control groups of both versions.
+    const MOUNTS: &str = "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
+                          2 1 0:2 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n\
+                          3 1 0:3 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n";
+
     /// What is read of a tree with these files.
     fn below<T>(tree: &[(&str, &str)], read: impl Fn(&Files) -> T) -> T {
         let directory = tempfile::tempdir().unwrap();
-        for (path, text) in tree {
+        for (path, text) in tree.iter().chain(&[("proc/self/mountinfo", MOUNTS)]) {
             let path = directory.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();

@@ -1,8 +1,8 @@
 //! The report: sections of lines, each marked ok, warning or problem, and their layout on a terminal.
 
-use std::fmt::Write;
-
 use serde::Serialize;
+
+use crate::words::wrapped;
 
 /// How wide a line may be, in characters.
 const WIDTH: usize = 100;
@@ -116,23 +116,8 @@ impl Section {
 
 /// Appends `text`, broken between words, behind `first`, which shows `indent` characters wide.
 fn put(out: &mut String, first: &str, indent: usize, text: &str) {
-    let mut column = indent;
     out.push_str(first);
-    let mut fresh = true;
-    for word in text.split_whitespace() {
-        let len = word.chars().count();
-        if !fresh && column + 1 + len > WIDTH {
-            let _ = write!(out, "\n{}", " ".repeat(indent));
-            (column, fresh) = (indent, true);
-        }
-        if !fresh {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += len;
-        fresh = false;
-    }
+    out.push_str(&wrapped(text, WIDTH - indent).join(&format!("\n{}", " ".repeat(indent))));
     out.push('\n');
 }
 

@@ -157,16 +157,14 @@ fn why_the_fastest_is_not_taken_is_said() {
 #[test]
 fn schedules_are_written_as_goal() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("ring.goal");
-    let (name, case) =
-        (file.to_str().unwrap(), "explain all_gather --ranks 4 --bytes 64K --fabric ndr400 --goal");
-    said(&format!("{case} {name}"));
-    let message = fs::read_to_string(&file).unwrap();
+    let case = "simulate all_gather --ranks 4 --bytes 64K --fabric ndr400 --algorithm ring --goal";
+    said(&format!("{case} {}", folder.path().to_str().unwrap()));
+    let message = fs::read_to_string(folder.path().join("ring.goal")).unwrap();
     assert!(message.contains("num_ranks 4\n") && message.contains("\nrank 3 {\nl1: send "), "{message}");
-    let refused = unisono(&[case, "/nowhere/it.goal"].join(" ").split(' ').collect::<Vec<_>>());
+    let refused = unisono(&[case, "/dev/null/it"].join(" ").split(' ').collect::<Vec<_>>());
     let message = text(&refused.stderr);
     assert!(
-        refused.status.code() == Some(1) && message.contains("--goal: /nowhere/it.goal: No such file"),
+        refused.status.code() == Some(1) && message.contains("--goal /dev/null/it: Not a directory"),
         "{message}"
     );
 }

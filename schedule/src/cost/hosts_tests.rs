@@ -3,8 +3,8 @@
 use crate::{
     Collective, Job,
     algorithm::find,
-    cost::{Fabric, Setup, simulate},
-    price::price,
+    cost::{Fabric, Setup, Simulation},
+    price::{Effort, price},
     windows::{EAGER_BYTES, LANES},
 };
 
@@ -17,7 +17,7 @@ fn takes(name: &str, hosts: usize, each: usize, bytes: usize) -> f64 {
     let plan = find(name).and_then(|it| it.plan(Collective::AllReduce)).unwrap();
     let (chunk, lanes) = if bytes <= EAGER_BYTES { (EAGER_BYTES, 1) } else { (256 << 10, LANES) };
     let job = Job { chunk, lanes, ..Job::new(Collective::AllReduce, 0, hosts * each, bytes) };
-    price(plan, &job, 1, &fabric).unwrap().seconds
+    price(plan, &job, 1, &fabric, Effort::EXACT).unwrap().seconds
 }
 
 /// Measured between namespaces of 1 Gbit/s, all ranks on 2 cores, libfabric's `net`: all_reduce of 16 MiB among 2 hosts
@@ -53,7 +53,10 @@ fn broadcast(fabric: &Fabric, ranks: usize, hosts: Option<&[u32]>) -> f64 {
     let job = |rank| Job { rank, ..Job::new(Collective::Broadcast, rank, ranks, 1_000_000) };
     let setup =
         Setup { fabric, hosts, element: 1, slots: 2, window: 0, showing: None, writes: 8, limit: 10_000 };
-    simulate(ranks, &mut |rank| plan.make(&Job { root: 0, ..job(rank) }), &setup).unwrap().seconds
+    Simulation::all(ranks, &mut |rank| plan.make(&Job { root: 0, ..job(rank) }), &setup)
+        .run()
+        .unwrap()
+        .seconds
 }
 
 #[test]
@@ -71,7 +74,7 @@ fn ranks_of_a_host_share_its_ports_and_not_the_path_inside() {
         let fabric = Fabric { ports, ranks_per_host: 4, inside: None, ..Fabric::TCP_1G };
         let plan = find("direct").and_then(|it| it.plan(Collective::AllToAll)).unwrap();
         let job = Job { chunk: MIB, ..Job::new(Collective::AllToAll, 0, 8, MIB) };
-        price(plan, &job, 1, &fabric).unwrap().seconds
+        price(plan, &job, 1, &fabric, Effort::EXACT).unwrap().seconds
     };
     assert!((1.9..2.1).contains(&(through(1) / through(2))), "{} {}", through(1), through(2));
     assert!((3.7..4.3).contains(&(through(1) / through(4))), "{} {}", through(1), through(4));
@@ -83,7 +86,7 @@ fn what_overflows_a_queue_comes_a_round_trip_later() {
         let fabric = Fabric { ranks_per_host: 1, queue, ..Fabric::TCP_1G };
         let plan = find("direct").and_then(|it| it.plan(Collective::Gather)).unwrap();
         let job = Job { chunk: MIB, ..Job::new(Collective::Gather, 0, 9, MIB) };
-        price(plan, &job, 1, &fabric).unwrap().seconds
+        price(plan, &job, 1, &fabric, Effort::EXACT).unwrap().seconds
     };
     let (free, full) = (gather(f64::INFINITY), gather(700e3));
     let trip = 2.0 * Fabric::TCP_1G.between.latency;

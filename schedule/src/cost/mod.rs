@@ -28,6 +28,7 @@ mod tests;
 
 pub use bound::lower_bound;
 pub use fabric::{Fabric, Path};
+pub(crate) use run::Simulation;
 
 use crate::{Rank, Schedule, Showing};
 
@@ -116,27 +117,6 @@ pub enum Unpriced {
         /// The rank that it names.
         peer: Rank,
     },
-}
-
-/// Simulates the schedules of all ranks, which `make` gives. A message takes about a microsecond of real time.
-pub(crate) fn simulate(
-    ranks: usize,
-    make: &mut dyn FnMut(Rank) -> Box<dyn Schedule>,
-    setup: &Setup<'_>,
-) -> Result<Cost, Unpriced> {
-    run::Simulation::all(ranks, make, setup).run()
-}
-
-/// Simulates the schedule of one of `ranks` ranks that all do the same at the same time: it takes the messages that it has put
-/// itself. If ranks share cores, its work takes longer by the number of ranks on a core.
-pub(crate) fn simulate_one(
-    rank: Rank,
-    ranks: usize,
-    alike: Alike,
-    schedule: Box<dyn Schedule>,
-    setup: &Setup<'_>,
-) -> Result<Cost, Unpriced> {
-    run::Simulation::one(rank, ranks, alike, schedule, setup).run()
 }
 
 /// The bytes that one of `ranks` ranks registers to run a schedule ([`Cost::memory`]). Staging is left out.

@@ -22,7 +22,7 @@ enum View {
     One(Rank, Alike),
 }
 
-pub(super) struct Simulation<'a> {
+pub(crate) struct Simulation<'a> {
     pub(super) setup: &'a Setup<'a>,
     view: View,
     ranks: usize,
@@ -107,7 +107,8 @@ struct Host {
 }
 
 impl<'a> Simulation<'a> {
-    pub(super) fn all(
+    /// The schedules of all ranks, which `make` gives. A message takes about a microsecond of real time.
+    pub(crate) fn all(
         ranks: usize,
         make: &mut dyn FnMut(Rank) -> Box<dyn Schedule>,
         setup: &'a Setup<'a>,
@@ -129,7 +130,9 @@ impl<'a> Simulation<'a> {
         Self::new(View::All, ranks, schedules, (hosts, ports), 1.0, setup)
     }
 
-    pub(super) fn one(
+    /// The schedule of one of `ranks` ranks that all do the same at the same time: it takes the messages that it has put itself. If ranks
+    /// share cores, its work takes longer by the number of ranks on a core.
+    pub(crate) fn one(
         rank: Rank,
         ranks: usize,
         alike: Alike,
@@ -184,7 +187,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    pub(super) fn run(mut self) -> Result<Cost, Unpriced> {
+    pub(crate) fn run(mut self) -> Result<Cost, Unpriced> {
         for index in 0..self.actors.len() {
             // At the beginning a rank gets its core without the cost of waking.
             match self.actors[index].host {

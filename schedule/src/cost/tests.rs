@@ -53,13 +53,13 @@ fn setup(fabric: &Fabric) -> Setup<'_> {
 }
 
 fn all(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Cost {
-    simulate(job.ranks, &mut |rank| plan.make(&Job { rank, ..*job }), setup).unwrap()
+    Simulation::all(job.ranks, &mut |rank| plan.make(&Job { rank, ..*job }), setup).run().unwrap()
 }
 
 fn one(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Option<Cost> {
     let schedule = plan.make(&Job { rank: 0, ..*job });
     let alike = plan.alike(job.ranks).filter(|_| setup.fabric.is_even(job.ranks));
-    alike.map(|alike| simulate_one(0, job.ranks, alike, schedule, setup).unwrap())
+    alike.map(|alike| Simulation::one(0, job.ranks, alike, schedule, setup).run().unwrap())
 }
 
 fn plans() -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
@@ -365,18 +365,18 @@ impl Schedule for Waits {
 
 #[test]
 fn what_has_no_end_has_no_price() {
-    let stuck = simulate(2, &mut |rank| Box::new(Waits(1 - rank, false)), &setup(&PLAIN));
+    let stuck = Simulation::all(2, &mut |rank| Box::new(Waits(1 - rank, false)), &setup(&PLAIN)).run();
     assert_eq!(stuck, Err(Unpriced::Stuck { slots: 2 }));
-    let nobody = simulate(2, &mut |_| Box::new(Waits(7, false)), &setup(&PLAIN));
+    let nobody = Simulation::all(2, &mut |_| Box::new(Waits(7, false)), &setup(&PLAIN)).run();
     assert_eq!(nobody, Err(Unpriced::Peer { rank: 0, peer: 7 }));
     let plan = find("ring").and_then(|it| it.plan(Collective::AllReduce)).unwrap();
     let job = job(Collective::AllReduce, 8, 1000);
     let limited = Setup { limit: 50, ..setup(&PLAIN) };
-    let long = simulate(8, &mut |rank| plan.make(&Job { rank, ..job }), &limited);
+    let long = Simulation::all(8, &mut |rank| plan.make(&Job { rank, ..job }), &limited).run();
     assert_eq!(long, Err(Unpriced::TooLong { limit: 50 }));
     // An empty job takes no time.
     let alone = plan.make(&Job { ranks: 1, count: 0, ..job });
-    assert_eq!(simulate_one(0, 1, Alike::Turned, alone, &setup(&PLAIN)).unwrap().seconds, 0.0);
+    assert_eq!(Simulation::one(0, 1, Alike::Turned, alone, &setup(&PLAIN)).run().unwrap().seconds, 0.0);
 }
 
 #[test]

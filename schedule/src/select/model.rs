@@ -8,7 +8,7 @@ use crate::{
     Collective, Job, Spread, Topology,
     algorithm::{ALGORITHMS, Algorithm},
     cost::Fabric,
-    price::{Effort, price_among},
+    price::{Effort, price},
     windows::{CHUNK_BYTES, EAGER_BYTES, LANES},
 };
 
@@ -75,9 +75,10 @@ pub(super) fn order(
                 lanes: choice.lanes,
                 direct,
                 long,
+                spread: Spread::Of(hosts),
                 ..Job::new(collective, 0, ranks, bytes)
             };
-            let cost = price_among(plan, &job, 1, fabric, Some(hosts), EFFORT);
+            let cost = price(plan, &job, 1, fabric, EFFORT);
             let seconds = cost.map_or(f64::INFINITY, |cost| cost.seconds);
             let weighed = if plan.flat.is_some() || plan.near { seconds / (1.0 - GAIN) } else { seconds };
             Some((algorithm, (ranks > FEW && plan.from_all, weighed), seconds))

@@ -9,7 +9,7 @@ use unisono_schedule::{
     algorithm::{ALGORITHMS, Algorithm, Plan, find},
     check::{Fault, Policy, Setup, Violation, check},
     cost::Fabric,
-    price::price,
+    price::{Effort, price},
 };
 
 use crate::{Draw, mutants::Script, policy, run_with};
@@ -398,7 +398,8 @@ fn the_model_prices_what_is_shown() {
     for (algorithm, plan) in plans() {
         let count = if plan.collective == Collective::Barrier { 0 } else { 2 };
         let sent = Job { chunk: 1 << 14, ..Job::new(plan.collective, 0, 4, count) };
-        let cost = |shown, job: &Job<'_>| price(plan, &Job { shown, ..*job }, 4, &fabric).unwrap();
+        let cost =
+            |shown, job: &Job<'_>| price(plan, &Job { shown, ..*job }, 4, &fabric, Effort::EXACT).unwrap();
         let messages = cost(None, &sent);
         for &shown in plan.shows {
             let shown = cost(Some(shown), &sent);

@@ -19,7 +19,7 @@ use crate::{
     run::{
         end::End,
         job,
-        link::{Buffered, Connected, Hello, Line, Mark, Marked, Places, Reached, Said, Task},
+        link::{Connected, Hello, Line, Mark, Marked, Places, Reached, Said, Task},
         ranks::{Event, Members, Ranks},
         signals,
         sink::Output,
@@ -130,7 +130,7 @@ impl Launcher {
             let (child, output, errors) = host.call.finish()?;
             let tell = tell.clone();
             let failed = move |status| drop(tell.send(Event::Failed(status)));
-            let output = Marked::new(Buffered(output), &Mark::new(mark.clone()), failed);
+            let output = Marked::new(output, &Mark::new(mark.clone()), failed);
             ranks.take(number, Connected { child, line: host.line, output, errors })?;
         }
         Ok(job::verdict(store, ranks.supervise(&events, None)))

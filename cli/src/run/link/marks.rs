@@ -110,24 +110,9 @@ impl<R: Read> Read for Marked<R> {
     }
 }
 
-impl<R: AsFd> AsFd for Marked<R> {
+impl<R: AsFd> AsFd for Marked<BufReader<R>> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.source.as_fd()
-    }
-}
-
-/// A buffered reader, with the descriptor of its source.
-pub(in crate::run) struct Buffered<R>(pub(in crate::run) R);
-
-impl<R: Read> Read for Buffered<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer)
-    }
-}
-
-impl<R: AsFd> AsFd for Buffered<BufReader<R>> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.get_ref().as_fd()
+        self.source.get_ref().as_fd()
     }
 }
 

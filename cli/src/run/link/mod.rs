@@ -13,7 +13,7 @@ use std::{
 use rustix::process::Signal;
 
 pub(super) use self::{
-    marks::{Buffered, Mark, Marked},
+    marks::{Mark, Marked},
     words::{CONTINUE, END, HELLO, Hello, Places, Reached, STOP, Task},
 };
 
@@ -40,7 +40,7 @@ pub(super) enum Said {
 pub(super) struct Connected {
     pub(super) child: Child,
     pub(super) line: Line,
-    pub(super) output: Marked<Buffered<BufReader<ChildStdout>>>,
+    pub(super) output: Marked<BufReader<ChildStdout>>,
     pub(super) errors: ChildStderr,
 }
 
