@@ -122,7 +122,7 @@ fn evened(plan: &Plan, ranks: usize, fabric: &Fabric) -> Fabric {
 fn whole(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Result<Cost, Unpriced> {
     match alike(plan, job.ranks, setup.fabric) {
         // If contributions are taken in the order of ranks, no rank waits longer for the first ones than rank 0.
-        Some(alike) => Simulation::one(0, job.ranks, alike, plan.make(&Job { rank: 0, ..*job }), setup),
+        Some(alike) => Simulation::one(job.ranks, alike, plan.make(&Job { rank: 0, ..*job }), setup),
         None => Simulation::all(job.ranks, &mut |rank| plan.make(&Job { rank, ..*job }), setup),
     }
     .run()

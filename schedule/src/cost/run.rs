@@ -18,8 +18,8 @@ const SLICES: f64 = 256.0;
 #[derive(Clone, Copy)]
 enum View {
     All,
-    /// One rank, which stands for all.
-    One(Rank, Alike),
+    /// Rank 0, which stands for all.
+    One(Alike),
 }
 
 pub(crate) struct Simulation<'a> {
@@ -130,21 +130,15 @@ impl<'a> Simulation<'a> {
         Self::new(View::All, ranks, schedules, (hosts, ports), 1.0, setup)
     }
 
-    /// The schedule of one of `ranks` ranks that all do the same at the same time: it takes the messages that it has put itself. If ranks
-    /// share cores, its work takes longer by the number of ranks on a core.
-    pub(crate) fn one(
-        rank: Rank,
-        ranks: usize,
-        alike: Alike,
-        schedule: Box<dyn Schedule>,
-        setup: &'a Setup<'a>,
-    ) -> Self {
+    /// The schedule of rank 0 of `ranks` ranks that all do the same at the same time: it takes the messages that it has put itself. If
+    /// ranks share cores, its work takes longer by the number of ranks on a core.
+    pub(crate) fn one(ranks: usize, alike: Alike, schedule: Box<dyn Schedule>, setup: &'a Setup<'a>) -> Self {
         let share = setup.fabric.crowd(ranks);
         // A host with one core, so that waking costs time.
         let hosts = if share > 1.0 { vec![Host { free: 1, queue: VecDeque::new() }] } else { Vec::new() };
         let ports = Ports::new(setup.fabric, vec![0], setup.fabric.hosts(ranks) == 1);
         let schedules = vec![(schedule, (share > 1.0).then_some(0))];
-        Self::new(View::One(rank, alike), ranks, schedules, (hosts, ports), share, setup)
+        Self::new(View::One(alike), ranks, schedules, (hosts, ports), share, setup)
     }
 
     fn new(
@@ -519,11 +513,10 @@ impl<'a> Simulation<'a> {
         let flow = match (self.view, end) {
             (View::All, End::Sender) => self.flow_named((actor, peer), (actor, peer), lane, way),
             (View::All, End::Receiver) => self.flow_named((peer, actor), (peer, actor), lane, way),
-            (View::One(rank, alike), _) => {
+            (View::One(alike), _) => {
                 let distance = match (alike, end) {
-                    (Alike::Turned, End::Sender) => (peer + self.ranks - rank) % self.ranks,
-                    (Alike::Turned, End::Receiver) => (rank + self.ranks - peer) % self.ranks,
-                    (Alike::Swapped, _) => peer ^ rank,
+                    (Alike::Turned, End::Receiver) => self.ranks - peer,
+                    _ => peer,
                 };
                 self.flow_named((0, distance), (0, 0), lane, way)
             }
@@ -532,11 +525,7 @@ impl<'a> Simulation<'a> {
         Ok(flow)
     }
 
-    fn exists(&self, actor: usize, peer: Rank) -> Result<(), Unpriced> {
-        let rank = match self.view {
-            View::All => actor,
-            View::One(rank, _) => rank,
-        };
+    fn exists(&self, rank: Rank, peer: Rank) -> Result<(), Unpriced> {
         if peer < self.ranks && peer != rank { Ok(()) } else { Err(Unpriced::Peer { rank, peer }) }
     }
 

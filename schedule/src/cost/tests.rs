@@ -59,7 +59,7 @@ fn all(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Cost {
 fn one(plan: &Plan, job: &Job<'_>, setup: &Setup<'_>) -> Option<Cost> {
     let schedule = plan.make(&Job { rank: 0, ..*job });
     let alike = plan.alike(job.ranks).filter(|_| setup.fabric.is_even(job.ranks));
-    alike.map(|alike| Simulation::one(0, job.ranks, alike, schedule, setup).run().unwrap())
+    alike.map(|alike| Simulation::one(job.ranks, alike, schedule, setup).run().unwrap())
 }
 
 fn plans() -> impl Iterator<Item = (&'static Algorithm, &'static Plan)> {
@@ -376,7 +376,7 @@ fn what_has_no_end_has_no_price() {
     assert_eq!(long, Err(Unpriced::TooLong { limit: 50 }));
     // An empty job takes no time.
     let alone = plan.make(&Job { ranks: 1, count: 0, ..job });
-    assert_eq!(Simulation::one(0, 1, Alike::Turned, alone, &setup(&PLAIN)).run().unwrap().seconds, 0.0);
+    assert_eq!(Simulation::one(1, Alike::Turned, alone, &setup(&PLAIN)).run().unwrap().seconds, 0.0);
 }
 
 #[test]
