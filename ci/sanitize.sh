@@ -18,7 +18,8 @@ source=$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library/Cargo.lock
 tests() {
     "$@" -p unisono-transport --lib
     "$@" -p unisono-transport --test conformance
-    "$@" -p unisono --lib -- engine:: group::tests::work group::tests::wakers rendezvous::
+    "$@" -p unisono-engine -p unisono-rendezvous --lib
+    "$@" -p unisono --lib -- group::tests::work group::tests::wakers
 }
 
 echo "== AddressSanitizer"
@@ -39,7 +40,8 @@ if nightly miri --version > /dev/null 2>&1 && [ -f "$source" ]; then
     echo "== Miri"
     # Proptest reads a file of old failures, and Miri is some thousand times slower than the machine.
     MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 CARGO_TARGET_DIR="$target/sanitize/miri" \
-        nightly miri test -p unisono --lib -- engine::flow engine::routes failure_latch:: --skip runs_are_cut_and_put_together
+        nightly miri test -p unisono-engine -p unisono-rendezvous --lib -- flow:: routes:: failure_latch:: \
+        --skip runs_are_cut_and_put_together
 else
     skip Miri "it is not there (rustup component add miri rust-src --toolchain nightly)"
 fi

@@ -3,25 +3,9 @@
 
 #![allow(clippy::panic, reason = "a finding of the fuzzer")]
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fmt::Debug,
-};
+use unisono_schedule::{Collective, select::table::Table};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use unisono_schedule::{
-    Collective,
-    select::{Selection, table::Table},
-};
-
-use crate::{
-    config::{Config, StoreAddress, ThreadCores, parse_duration, parse_size},
-    dtype::Dtype,
-    engine, launch, object,
-    position::{Position, judge, report, whereabouts},
-    reduce::ReduceOp,
-    rendezvous, runtime,
-};
+use crate::runtime;
 
 #[cfg(test)]
 #[path = "../fuzz/smoke.rs"]
@@ -31,91 +15,13 @@ mod smoke;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of this library; each has a file of its name in `fuzz/fuzz_targets`.
-pub const TARGETS: &[Target] = &[
-    ("arrivals", engine::FUZZ[1]),
-    ("client", rendezvous::FUZZ[0]),
-    ("object", object),
-    ("position", position),
-    ("roster", runtime::roster::fuzz),
-    ("server", rendezvous::FUZZ[1]),
-    ("settings", settings),
-    ("tuning", tuning),
-    ("wire", engine::FUZZ[0]),
-];
+pub const TARGETS: &[Target] = &[("roster", runtime::roster::fuzz), ("tuning", tuning)];
 
 /// Runs the target of that name.
 pub fn run(target: &str, bytes: &[u8]) {
     match TARGETS.iter().find(|(name, _)| *name == target) {
         Some((_, call)) => call(bytes),
         None => panic!("there is no target {target}"),
-    }
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-enum Shape {
-    Unit,
-    Newtype(Option<Option<i8>>),
-    Tuple(u16, String, f32),
-    Struct { wide: i128, list: Vec<Self>, small: Option<()> },
-}
-
-/// Values of any kind of type out of any bytes; what could be read is the same when it is written and read again.
-pub fn object(bytes: &[u8]) {
-    fn read<T: DeserializeOwned + Serialize + Debug>(bytes: &[u8]) {
-        let Ok(value) = object::decode::<T>(bytes) else { return };
-        let Ok(written) = object::encode(&value) else { panic!("cannot be written: {value:?}") };
-        match object::decode::<T>(&written) {
-            // As bytes: not every float is equal to itself.
-            Ok(again) => assert_eq!(object::encode(&again).ok().as_ref(), Some(&written), "{value:?}"),
-            Err(error) => panic!("cannot be read again: {value:?}: {error}"),
-        }
-    }
-    read::<Vec<Shape>>(bytes);
-    read::<BTreeMap<String, Option<Shape>>>(bytes);
-    read::<Vec<()>>(bytes);
-    read::<Vec<u8>>(bytes);
-    read::<(u8, i64, f64, char, bool)>(bytes);
-    read::<BTreeMap<Option<i16>, Vec<Vec<Vec<u128>>>>>(bytes);
-    drop(object::decode::<serde::de::IgnoredAny>(bytes));
-    drop(object::decode::<HashMap<String, String>>(bytes));
-    drop(object::decode::<Vec<object::Marked<String>>>(bytes));
-}
-
-/// Positions of ranks, compared and put into words.
-pub fn position(bytes: &[u8]) {
-    let Ok(positions) = postcard::from_bytes::<Vec<Option<Position>>>(bytes) else { return };
-    for op in [0, 1, u64::from(u32::MAX), u64::MAX] {
-        drop(report(0, op, &positions));
-        drop(report(1, op, &positions));
-    }
-    drop(whereabouts(&positions));
-    drop(judge(&positions).map(|failure| failure.to_string()));
-}
-
-/// An environment, of lines `NAME=VALUE`: launchers' variables and our own.
-pub fn settings(bytes: &[u8]) {
-    let text = String::from_utf8_lossy(bytes);
-    let all: HashMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();
-    let variable = |name: &str| all.get(name).map(|&value| value.to_owned());
-    drop(launch::detect(&variable));
-    let mut config = Config::default();
-    if config.set_from(&variable).is_ok() && config.validate_from(&variable).is_ok() {
-        drop(config.alike());
-    }
-    for value in all.values() {
-        if let Ok(store) = StoreAddress::parse(value) {
-            assert_eq!(StoreAddress::parse(&store.to_string()), Ok(store));
-        }
-        if let Some(op) = ReduceOp::parse(value) {
-            let (again, same) =
-                (ReduceOp::parse(&op.to_string()), |again: ReduceOp| again.code() == op.code());
-            let number = !matches!(op, ReduceOp::PreMulSum(factor) if factor.is_nan());
-            assert!(!number || again.is_some_and(same), "{op} {again:?}");
-        }
-        if let Ok(cores) = ThreadCores::parse(value) {
-            assert_eq!(ThreadCores::parse(&cores.to_string()), Ok(cores));
-        }
-        drop((Selection::parse(value), parse_size(value), parse_duration(value), Dtype::parse(value)));
     }
 }
 
@@ -137,6 +43,7 @@ pub fn tuning(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use std::{
+        collections::BTreeMap,
         fs,
         path::{Path, PathBuf},
     };
@@ -164,16 +71,6 @@ mod tests {
         assert!(programs.keys().eq(corpora.keys()), "{programs:?} {corpora:?}");
         let ours = |path: &&PathBuf| fs::read_to_string(path).unwrap().contains("unisono::fuzz::run(");
         assert_eq!(programs.values().filter(ours).count(), TARGETS.len());
-    }
-
-    /// Otherwise nothing is compared.
-    #[test]
-    fn the_seeds_of_positions_are_read_to_their_end() {
-        for (file, bytes) in corpus("position") {
-            let read = postcard::take_from_bytes::<Vec<Option<Position>>>(&bytes);
-            let (positions, rest) = read.unwrap_or_else(|error| panic!("{file}: {error}"));
-            assert!(rest.is_empty() && positions.len() > 1, "{file}: {positions:?}, and {rest:02x?}");
-        }
     }
 
     #[test]

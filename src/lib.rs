@@ -55,29 +55,19 @@ mod papers {
 }
 
 pub mod buffer;
-mod call;
-pub mod config;
 pub mod dtype;
-mod engine;
-pub mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 pub mod group;
 pub mod hardware;
-pub mod launch;
-pub mod object;
-mod outside;
-mod position;
 mod program;
 #[cfg(test)]
 #[path = "../tests/random/mod.rs"]
 mod random;
-pub mod reduce;
 pub mod rendezvous;
 mod runtime;
 mod signals;
-pub mod tensor;
 pub mod work;
 
 pub use buffer::{Buffer, Foreign, Memory};
@@ -91,6 +81,9 @@ pub use program::main;
 pub use reduce::{ReduceOp, Reduction};
 pub use runtime::late_failure;
 pub use tensor::{Tensor, TensorView, TensorViewMut};
+pub use unisono_core::{error, object, reduce, tensor};
+use unisono_core::{outside, position};
+pub use unisono_rendezvous::{config, launch};
 pub use unisono_schedule as schedule;
 #[doc(hidden)]
 pub use unisono_transport::log;

@@ -9,12 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_engine::{Done, End, Memory, Outcome};
 use unisono_schedule::Rank;
 
-use crate::{
-    engine::{Done, End, Memory, Outcome},
-    error::{Error, Failure, Result},
-};
+use crate::error::{Error, Failure, Result};
 
 /// What drives operations: the runtime.
 pub(crate) trait Driver: Send + Sync {

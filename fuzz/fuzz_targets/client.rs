@@ -1,4 +1,4 @@
 //! What a store's client reads.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| unisono::fuzz::run("client", bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| unisono_rendezvous::fuzz::client(bytes));

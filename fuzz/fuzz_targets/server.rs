@@ -1,4 +1,4 @@
 //! What a store's server does among frames that no client sends.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| unisono::fuzz::run("server", bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| unisono_rendezvous::fuzz::server(bytes));

@@ -41,7 +41,7 @@ for record in records:
 """
     record, place = logged(program, UNISONO_PROVIDRE="tcp")
     assert record == "unisono WARNING UNISONO_PROVIDRE is set, but this version has no such variable"
-    assert place == "src/launch/environment.rs True"
+    assert place == "rendezvous/src/launch/environment.rs True"
 
 
 def test_a_level_of_the_logger_holds() -> None:

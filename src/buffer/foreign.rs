@@ -3,12 +3,8 @@
 
 use std::{fmt, ops::Range};
 
-use super::{
-    bytes::SpanError,
-    operand::{Aside, Operand},
-    pieces::Pieces,
-    raw::borrow_raw,
-};
+use unisono_engine::memory::{Aside, Operand, Pieces, SpanError, borrow_raw};
+
 use crate::dtype::Element;
 
 /// Memory that was allocated outside of this library, as an operand of an erased call ([`Erased`](crate::group::Erased)), and its owner: a
@@ -98,14 +94,14 @@ impl Foreign {
         Self { operand, owner: Some(Box::new(owner)) }
     }
 
-    /// These elements, for a call that only reads them. The duty is that of [`Borrowed::apart`](super::Borrowed::apart).
+    /// These elements, for a call that only reads them. The duty is that of [`Borrowed::apart`](unisono_engine::memory::Borrowed::apart).
     pub(crate) fn read<T: Element>(elements: &[T]) -> Self {
         // SAFETY: as in `Borrowed::apart`: an input is only read.
         let region = unsafe { borrow_raw(elements.as_ptr().cast_mut().cast(), size_of_val(elements)) };
         Self { operand: region.into(), owner: None }
     }
 
-    /// These elements, for a call that writes them. The duty is that of [`Borrowed::apart`](super::Borrowed::apart).
+    /// These elements, for a call that writes them. The duty is that of [`Borrowed::apart`](unisono_engine::memory::Borrowed::apart).
     pub(crate) fn write<T: Element>(elements: &mut [T]) -> Self {
         // SAFETY: as in `Borrowed::apart`: the elements are exclusively borrowed.
         let region = unsafe { borrow_raw(elements.as_mut_ptr().cast(), size_of_val(elements)) };
@@ -113,7 +109,7 @@ impl Foreign {
     }
 
     /// Two ranges of elements, an input and an output, which may overlap; `None` if they are not within the elements. The duty is that of
-    /// [`Borrowed::apart`](super::Borrowed::apart).
+    /// [`Borrowed::apart`](unisono_engine::memory::Borrowed::apart).
     pub(crate) fn within<T: Element>(
         elements: &mut [T],
         input: &Range<usize>,

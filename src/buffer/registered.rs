@@ -2,18 +2,15 @@
 #![allow(unsafe_code)]
 
 use std::{
-    collections::BTreeMap,
     fmt,
     marker::PhantomData,
     ops::{Deref, DerefMut},
     slice,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
-use unisono_transport::{Region, fork::Process};
+use unisono_engine::memory::Registry;
+use unisono_transport::Region;
 
 use crate::dtype::Element;
 
@@ -31,55 +28,7 @@ pub struct Buffer<T> {
 
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
-        if let Some(mut regions) = self.registry.lock() {
-            regions.remove(&(self.region.base() as usize));
-        }
-    }
-}
-
-/// The registered buffers of a group, by address, so that a slice of one is recognized.
-#[derive(Debug)]
-pub(crate) struct Registry {
-    /// The process whose group it is.
-    process: Process,
-    regions: Mutex<BTreeMap<usize, Region>>,
-    /// True if there ever was a buffer; if not, a search need not take the lock.
-    used: AtomicBool,
-}
-
-impl Default for Registry {
-    fn default() -> Self {
-        Self { process: Process::this(), regions: Mutex::default(), used: AtomicBool::default() }
-    }
-}
-
-impl Registry {
-    /// `None` in a forked child: there, the lock may be held by a thread that the child does not have.
-    fn lock(&self) -> Option<MutexGuard<'_, BTreeMap<usize, Region>>> {
-        self.process.is_this().then(|| self.regions.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn insert(&self, region: &Region) {
-        if let Some(mut regions) = self.lock() {
-            regions.insert(region.base() as usize, region.clone());
-        }
-        self.used.store(true, Ordering::Release);
-    }
-
-    pub(super) fn is_used(&self) -> bool {
-        self.used.load(Ordering::Acquire)
-    }
-
-    /// The registered region that contains borrowed memory, and the offset in it.
-    pub(crate) fn find(&self, borrowed: &Region) -> Option<(Region, usize)> {
-        if !self.is_used() {
-            return None;
-        }
-        let start = borrowed.base() as usize;
-        let regions = self.lock()?;
-        let (base, region) = regions.range(..=start).next_back()?;
-        let offset = start - base;
-        (offset + borrowed.len() <= region.len()).then(|| (region.clone(), offset))
+        self.registry.remove(&self.region);
     }
 }
 
@@ -125,51 +74,5 @@ impl<T: Element> DerefMut for Buffer<T> {
 impl<T: Element + fmt::Debug> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{
-        thread,
-        time::{Duration, Instant},
-    };
-
-    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-    use unisono_transport::{Transport, inproc::Hub};
-
-    use super::*;
-
-    /// In a forked child a missing thread may hold the lock for ever.
-    #[test]
-    fn a_buffer_is_dropped_in_a_forked_child_whatever_its_parent_holds() {
-        let registry = Arc::new(Registry::default());
-        let region = Hub::new().open().allocate(64).unwrap();
-        let buffer = Buffer::<u8>::new(region, 64, &registry).unwrap();
-        let held = registry.lock().unwrap();
-        // SAFETY: the child runs this thread alone, which drops the buffer and ends without returning.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            drop(buffer);
-            // SAFETY: ends the child, without what the test harness does at the end of a process.
-            unsafe { libc::_exit(0) };
-        }
-        let child = Pid::from_raw(child).expect("no child was made");
-        let begun = Instant::now();
-        let status = loop {
-            if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG).unwrap() {
-                break status;
-            }
-            if begun.elapsed() > Duration::from_secs(20) {
-                kill_process(child, Signal::KILL).unwrap();
-            }
-            thread::sleep(Duration::from_millis(5));
-        };
-        assert_eq!((status.exit_status(), status.terminating_signal()), (Some(0), None));
-        drop(held);
-        // The parent still has it.
-        assert_eq!(registry.lock().unwrap().len(), 1);
-        drop(buffer);
-        assert_eq!(registry.lock().unwrap().len(), 0);
     }
 }

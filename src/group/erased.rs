@@ -3,13 +3,16 @@
 
 use std::{borrow::Cow, cell::Cell, fmt, time::Duration};
 
+use unisono_engine::{
+    Planned, What,
+    call::Form,
+    memory::{Aside, Borrowed, Operand, Overlap},
+};
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
-    buffer::{Aside, Borrowed, Foreign, Operand, Overlap},
-    call::Form,
+    buffer::Foreign,
     dtype::{Alias, Dtype},
-    engine::{Planned, What},
     error::{Error, Result},
     group::{
         ProcessGroup,
@@ -277,7 +280,11 @@ impl Handle {
     pub(super) fn collective(&self, request: &Request<'_>, input: &Foreign, output: &Foreign) -> Result<()> {
         let ready = Ready::new(self, request, (input, output))?;
         let spec = ready.spec();
-        let borrowed = Borrowed::foreign(ready.input, ready.output, ready.at);
+        let borrowed = Borrowed::foreign(
+            ready.input.map(Foreign::operand),
+            ready.output.map(Foreign::operand),
+            ready.at,
+        );
         let borrowed = ready.arranged(borrowed);
         self.shared.run(self.shared.state()?, request.dtype, &spec, borrowed, &ready.options).map(drop)
     }
@@ -301,7 +308,11 @@ impl Handle {
         output: &Foreign,
     ) -> Result<((Planned, Aside), CallOptions)> {
         let ready = Ready::new(self, request, (input, output))?;
-        let borrowed = ready.arranged(Borrowed::kept_foreign(ready.input, ready.output, ready.at));
+        let borrowed = ready.arranged(Borrowed::kept_foreign(
+            ready.input.map(Foreign::operand),
+            ready.output.map(Foreign::operand),
+            ready.at,
+        ));
         let (spec, options) = (ready.spec(), ready.options);
         Ok((self.shared.plan(request.dtype, &spec, borrowed, &options)?, options))
     }

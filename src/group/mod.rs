@@ -34,7 +34,7 @@ pub use self::{
     },
     erased::{Direction, Erased, MessageRequest, Request},
     members::Members,
-    membership::{describe_transport, open_transport},
+    membership::{describe_transport, open_transport, transport_options},
     message::{Message, Receiver, Sender, Source},
     typed::buckets::GradientBuckets,
 };

@@ -11,8 +11,9 @@ use std::{
     },
 };
 
+use unisono_engine::{CommId, Task};
+
 use crate::{
-    engine::{CommId, Task},
     error::{Error, Result},
     runtime::Runtime,
 };

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use unisono_engine::{
+    Action, Done, Inbound, Memory, Outbound, Outcome, Place, Receipts, What,
+    call::{Form, Kind},
+    memory::{Borrowed, Fresh, Operand},
+};
 use unisono_schedule::Rank;
 
 use crate::{
-    buffer::{Borrowed, Fresh, Operand, Owned},
-    call::{Form, Kind},
-    dtype::{Alias, Dtype, Element},
-    engine::{Action, Done, Inbound, Memory, Outbound, Outcome, Place, Receipts, What},
+    buffer::Owned,
+    dtype::{Alias, Dtype, Element, Scalar as _},
     error::{Error, Result},
     group::{
         collective::check::{read, write},

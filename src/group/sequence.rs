@@ -16,10 +16,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use unisono_engine::{
+    Action, Done, Memory, Next, Receipts, What,
+    memory::{Aside, Borrowed},
+};
+
 use crate::{
-    buffer::{Aside, Borrowed},
     dtype::Dtype,
-    engine::{Action, Done, Memory, Next, Receipts, What},
     error::{Error, Failure, Result},
     group::{calls::mode::Mode, handle::Handle, plan::spec::CallSpec, shared::Shared},
     work::{Opening, Work},

@@ -9,16 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_engine::{
+    Action, Called, CommId, Completion, Operation, Outcome, Pairs, Planned, StalledOperation, Stop, Task,
+    WORLD, What,
+    call::Cargo,
+    memory::{Aside, Borrowed, Overlap, SpanError},
+};
 use unisono_schedule::Collective;
 
 use crate::{
-    buffer::{Aside, Borrowed, Overlap, SpanError},
-    call::Cargo,
     dtype::Dtype,
-    engine::{
-        Action, Called, CommId, Completion, Operation, Outcome, Pairs, Planned, StalledOperation, Stop, Task,
-        WORLD, What,
-    },
     error::{Error, Failure, Result},
     group::{
         members::Members,

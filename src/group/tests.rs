@@ -8,10 +8,11 @@ use std::{
 };
 
 use half::{bf16, f16};
+use unisono_engine::Bounds;
 use unisono_transport::{Transport, inproc::Hub};
 
 use super::*;
-use crate::{ReduceOp, engine::Bounds, rendezvous::Store};
+use crate::{ReduceOp, rendezvous::Store};
 
 mod buckets;
 mod create;
@@ -60,7 +61,7 @@ fn four_ranks_add() {
 
 impl ProcessGroup {
     /// Starts to keep the steps of this process's operations, and returns those that were kept so far.
-    fn keep_trace(&self) -> Vec<crate::engine::Traced> {
+    fn keep_trace(&self) -> Vec<unisono_engine::Traced> {
         self.handle.shared.runtime.with(|engine| engine.keep_trace()).unwrap()
     }
 }

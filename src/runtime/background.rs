@@ -15,9 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_engine::{CommId, Completion, Supervisor, Task};
+
 use super::{Roles, Runtime, Sleep, affinity};
 use crate::{
-    engine::{CommId, Completion, Supervisor, Task},
     error::{Error, Failure, Result},
     rendezvous::{Position, Stage},
 };

@@ -32,19 +32,19 @@ mod supervisor;
 pub(crate) mod watchdog;
 
 pub use self::late::late_failure;
+use unisono_engine::{
+    Action, Called, CommId, Completion, Done, Engine, Halt, Memory, Outcome, Planned, Request, Settings,
+    Supervisor as _, Task, What, memory::Registry,
+};
+use unisono_schedule::{Rank, select::table::Table};
+
 use self::{affinity::Affinity, callers::Callers, monitor::Monitor, roster::Roster, submission::Submission};
 use crate::{
-    buffer::Registry,
     config::Config,
-    engine::{
-        Action, Called, CommId, Completion, Done, Engine, Halt, Memory, Outcome, Planned, Request, Settings,
-        Supervisor as _, Task, What,
-    },
     error::{Error, Failure, Result},
     rendezvous::{Position, Store},
     work::Driver,
 };
-use unisono_schedule::{Rank, select::table::Table};
 
 /// When this rank leaves: how long it drives the engine before it checks again whether an operation is left.
 const DRAIN: Duration = Duration::from_millis(20);

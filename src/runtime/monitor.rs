@@ -6,17 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_engine::{Call, StalledOperation, Stop, Supervisor, call::Signature};
 use unisono_schedule::Rank;
 
 use super::{current::CurrentOperation, watchdog::Watchdog};
 use crate::{
-    call::Signature,
     config::Config,
-    engine::{Call, StalledOperation, Stop, Supervisor},
     error::{Error, Failure, Result},
+    position::whereabouts,
     rendezvous::{
         FIRST_REPORT, FailureLatch, NEXT_REPORT, Position, PositionSource, Stage, Store, Watch, report,
-        whereabouts,
     },
     signals::LastWords,
 };

@@ -5,11 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_engine::PositionQuery;
+
 use super::{Request, Runtime};
-use crate::{
-    engine::PositionQuery,
-    rendezvous::{Position, Stage},
-};
+use crate::rendezvous::{Position, Stage};
 
 /// How long the driver may take to answer: longer than the longest copy or reduction that it does without a look at requests.
 const ANSWER: Duration = Duration::from_millis(200);

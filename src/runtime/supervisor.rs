@@ -5,11 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_engine::{Call, CommId, Completion, Operation, Outcome, Request, Supervisor};
 use unisono_schedule::Rank;
 
 use super::Runtime;
 use crate::{
-    engine::{Call, CommId, Completion, Operation, Outcome, Request, Supervisor},
     error::{Error, Failure, Result},
     work::Driver,
 };

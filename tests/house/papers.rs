@@ -12,6 +12,9 @@ const DECISION_WORDS: usize = 300;
 /// Folders of the repository: a word in backticks that begins with one names a file or folder there.
 const FOLDERS: &[&str] = &[
     "src/",
+    "core/",
+    "engine/",
+    "rendezvous/",
     "transport/",
     "schedule/",
     "files/",

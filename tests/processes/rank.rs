@@ -91,7 +91,7 @@ pub(crate) fn join_with(config: Config) -> unisono::Result<ProcessGroup> {
     let within = Instant::now() + config.join_timeout;
     let store = store.map(|store| Store::open(store, &config.member(), within)).transpose();
     let store = store.map_err(|error| config.cannot_join(error))?;
-    let tcp = Options { provider: Some("tcp".to_owned()), ..config.transport_options() };
+    let tcp = Options { provider: Some("tcp".to_owned()), ..unisono::group::transport_options(&config) };
     let (shm, scope) = (shm::Endpoint::open()?, config.rank as u128 % 2);
     let mux = Mux::new(scope, Some(shm), unisono::group::open_transport(&tcp)?);
     ProcessGroup::with(config, Box::new(mux), store)

@@ -61,7 +61,7 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     let (most, directory) = (Duration::from_secs(seconds.parse()?), Path::new(directory));
     let config = rank::config(0)?;
     let me = config.rank;
-    let mut transport = unisono::group::open_transport(&config.transport_options())?;
+    let mut transport = unisono::group::open_transport(&unisono::group::transport_options(&config))?;
     let open = transport.register(Memory::map(FORGED.len())?)?;
     let words = open.remote().ok_or("a registered region has no key")?.words();
     let bytes = words.into_iter().flat_map(u64::to_le_bytes).chain(transport.address().0.clone());
@@ -112,7 +112,7 @@ fn play_beset(directory: &str) -> rank::Outcome {
     let directory = Path::new(directory);
     let config = rank::config(0)?;
     let me = config.rank;
-    let transport = unisono::group::open_transport(&config.transport_options())?;
+    let transport = unisono::group::open_transport(&unisono::group::transport_options(&config))?;
     // The name, which /proc/net/unix shows to everybody: without what comes before it, and without the tokens.
     let name: String = transport.address().0[12..20].iter().map(|byte| format!("{byte:02x}")).collect();
     let deadline = Instant::now() + config.join_timeout;

@@ -151,7 +151,7 @@ fn sticky(at: LibraryCall) -> Result<(ProcessGroup, Arc<AtomicBool>), Box<dyn st
     let store =
         unisono::rendezvous::Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), within)?;
     let now = Arc::new(AtomicBool::new(false));
-    let ofi = Ofi::open(&config.transport_options())?;
+    let ofi = Ofi::open(&unisono::group::transport_options(&config))?;
     let transport = Observed::stuck(Box::new(ofi), at, Arc::clone(&now));
     Ok((ProcessGroup::with(config, Box::new(transport), Some(store))?, now))
 }

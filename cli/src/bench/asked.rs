@@ -271,7 +271,7 @@ impl Asked {
             }
             with = config.clone();
         })?;
-        let options = with.transport_options();
+        let options = unisono::group::transport_options(&with);
         let measured = self.checked(group.size()).and_then(|benches| {
             let mut report = Report::new(&group, &benches[0], with.reduction)?;
             let mut wrong = 0;

@@ -88,7 +88,7 @@ impl OneRank {
             (config.chunk, config.lanes) = (usual.chunk, usual.lanes);
             with = config.clone();
         })?;
-        let options = with.transport_options();
+        let options = unisono::group::transport_options(&with);
         let found = self.find(&group, &options).inspect_err(|error| drop(group.abort(&error.to_string())))?;
         if group.rank() == 0 {
             writeln!(io::stdout(), "{}", serde_json::to_string(&found)?)?;

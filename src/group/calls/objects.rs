@@ -1,11 +1,11 @@
 //! Collectives and messages of objects: values of any serde type.
 
 use serde::{Serialize, de::DeserializeOwned};
+use unisono_engine::call::{Cargo, Form};
 use unisono_schedule::{Collective, Rank};
 
 use super::mode::Mode;
 use crate::{
-    call::{Cargo, Form},
     error::Result,
     group::{
         ProcessGroup,

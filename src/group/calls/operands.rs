@@ -14,7 +14,7 @@ use unisono_schedule::{Collective, Rank, Uneven};
 use super::mode::{Asynchronous, Blocking, Mode};
 use crate::{
     buffer::{Elements, ElementsMut, Foreign, Owned},
-    dtype::{Dtype, Element},
+    dtype::{Dtype, Element, Scalar as _},
     error::Result,
     group::{
         ProcessGroup,

@@ -1,10 +1,10 @@
 //! Collectives and messages of tensors, whose number, types and shapes only their owners know.
 
+use unisono_engine::call::Cargo;
 use unisono_schedule::{Collective, Rank};
 
 use super::mode::{Asynchronous, Blocking, Mode};
 use crate::{
-    call::Cargo,
     error::Result,
     group::{
         ProcessGroup,

@@ -3,10 +3,11 @@
 
 use std::ops::Range;
 
+use unisono_engine::memory::Borrowed;
 use unisono_schedule::{Collective, Rank};
 
 use crate::{
-    buffer::{Borrowed, Elements, ElementsMut},
+    buffer::{Elements, ElementsMut},
     dtype::Dtype,
     error::{Error, Result},
     group::{handle::Handle, plan::spec::CallSpec},

@@ -5,11 +5,12 @@
 use std::ops::Range;
 
 use bytemuck::cast_slice_mut;
+use unisono_engine::memory::Borrowed;
 
 use super::check::{Checked, CollectiveCall, outside, read, write};
 use crate::{
-    buffer::{Borrowed, Owned},
-    dtype::Element,
+    buffer::Owned,
+    dtype::{Element, Scalar as _},
     error::{Error, Result},
     group::{handle::Handle, plan::spec::CallSpec},
     work::Work,

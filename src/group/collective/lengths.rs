@@ -5,11 +5,10 @@
 
 use std::ops::{Deref, Range};
 
+use unisono_engine::{call::Cargo, memory::Borrowed};
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
-    buffer::Borrowed,
-    call::Cargo,
     dtype::{Dtype, Element},
     error::{Error, Failure, Result},
     group::{

@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Instant};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use unisono_engine::VERSION;
 use unisono_schedule::Rank;
 
 use super::alike::{PROVIDER, PROVIDER_ADVICE, alike, cannot_reach};
 use crate::{
-    engine::VERSION,
     error::{Error, Failure, Result},
     rendezvous::{self, Store},
     runtime::{

@@ -4,13 +4,15 @@
 //! have the caller's tag in a separate space, so no send or receive of a caller matches them. They run twice along a tree of the list of
 //! members, to its first member and back: up to 16 members all send to the first one; each way takes ⌈log16 n⌉ steps for n members.
 
+use unisono_engine::{
+    CommIds, Inbound, MAX_RANKS, Outbound, Place, Receipts, What,
+    call::{Form, Kind},
+    memory::Borrowed,
+};
 use unisono_schedule::Rank;
 
 use crate::{
-    buffer::Borrowed,
-    call::{Form, Kind},
-    dtype::{Alias, Dtype, Element as _},
-    engine::{CommIds, Inbound, MAX_RANKS, Outbound, Place, Receipts, What},
+    dtype::{Alias, Dtype, Scalar as _},
     error::{Error, Failure, Result, list},
     group::{
         handle::Handle,

@@ -11,12 +11,12 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use unisono_engine::{Awaited, Contacts, Engine, Patience, StalledOperation, Stop};
 use unisono_schedule::Rank;
 use unisono_transport::{Limits, shm::PROVIDER as SHM};
 
 use super::cards;
 use crate::{
-    engine::{Awaited, Contacts, Engine, Patience, StalledOperation, Stop},
     error::{Error, Failure, Result, rank_list},
     rendezvous::Store,
     runtime::{

@@ -2,22 +2,20 @@
 //! and wait for each other once.
 
 use std::{
-    net::{IpAddr, ToSocketAddrs},
     sync::{Arc, OnceLock, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
+use unisono_engine::{Bounds, Engine, MAX_RANKS, Patience, Settings, WORLD};
 use unisono_schedule::{
     Rank,
-    select::{self, Chooser, Selection, table::Table},
-    windows::{BULK_SLOTS, EAGER_SLOTS},
+    select::{Chooser, table::Table},
 };
-use unisono_transport::{Activity, Limits, Transport, ofi::Options};
+use unisono_transport::{Activity, Limits, Transport};
 
 use crate::{
-    config::{Config, StoreAddress, fnv},
-    engine::{Bounds, Engine, MAX_RANKS, Patience, Settings, WORLD},
-    error::{Error, Failure, Refusal, Result, list},
+    config::Config,
+    error::{Error, Failure, Result, list},
     group::{
         ProcessGroup,
         handle::Handle,
@@ -26,6 +24,7 @@ use crate::{
             cards::{self, JoinInfo, Known},
             greeting::Check,
             reach,
+            settings::{affordable_chunk, selection, tuning, windows},
             spread::spread,
         },
         order::Order,
@@ -35,8 +34,7 @@ use crate::{
         },
         shared::Shared,
     },
-    outside,
-    rendezvous::{LINGER, Store},
+    rendezvous::Store,
     runtime::{
         Runtime,
         affinity::{self, Affinity},
@@ -58,37 +56,6 @@ const GIVE_WAY: Duration = Duration::from_micros(200);
 /// megabyte (0.1 to 0.5 ms): docs/decisions/050-long-yield.md.
 const ALONE: Duration = Duration::from_millis(1);
 
-impl Config {
-    /// The options with which [`ProcessGroup::join`] opens libfabric. If the configuration names no interface, the interface
-    /// that leads to the store is used, unless the store's address is a loopback address here, which ranks of other hosts
-    /// cannot reach.
-    ///
-    /// ```
-    /// # use unisono::Config;
-    /// let config = Config { provider: Some("tcp".to_owned()), ..Config::default() };
-    /// assert_eq!(config.transport_options().provider.as_deref(), Some("tcp"));
-    /// ```
-    #[must_use]
-    pub fn transport_options(&self) -> Options {
-        let config = self;
-        let towards = match &config.store {
-            Some(StoreAddress::Tcp { host, .. }) => leads_to(config, host),
-            Some(StoreAddress::Among { hosts, .. }) => hosts.first().and_then(|host| leads_to(config, host)),
-            _ => None,
-        };
-        Options {
-            provider: config.provider.clone(),
-            interface: config.interface.clone(),
-            towards,
-            process: config.local_rank.unwrap_or(0),
-            arrivals: Options::default()
-                .arrivals
-                .max(windows(config, Bounds::default()).arrivals_among(config.ranks)),
-            deadline: None,
-        }
-    }
-}
-
 impl ProcessGroup {
     /// Joins the world that a configuration describes. Returns when all ranks have joined and their connections are checked.
     ///
@@ -103,7 +70,7 @@ impl ProcessGroup {
         config.validate().map_err(|problem| config.cannot_join(problem))?;
         let deadline = Instant::now() + config.join_timeout;
         let open = |address| Store::open(address, &config.member(), deadline);
-        let store = config.store.as_ref().map(open).transpose().map_err(|error| unopened(&config, error))?;
+        let store = config.store.as_ref().map(open).transpose().map_err(|error| config.not_opened(error))?;
         Self::join_before(deadline, config, store)
     }
 
@@ -361,56 +328,6 @@ struct Joined {
     options: CallOptions,
 }
 
-/// How long a rank without a store tries to tell the store of another rank that it cannot join.
-const TELL: Duration = Duration::from_secs(1);
-
-/// If there is a store of this rank's job, tells it that this rank cannot join because it could not open its own. Returns `error`.
-fn unopened(config: &Config, error: Error) -> Error {
-    let Some(address) = &config.store else { return error };
-    let why = match &error {
-        Error::Refused { refusal: refusal @ Refusal::Token, .. } => refusal.to_string(),
-        // Another process that also has rank 0 may serve the store there.
-        Error::Rendezvous { problem, .. } if serves(config, address) => problem.clone(),
-        _ => return error,
-    };
-    tell(config, address, &[], &why, Instant::now() + TELL);
-    error
-}
-
-fn serves(config: &Config, address: &StoreAddress) -> bool {
-    let elsewhere = matches!(address, StoreAddress::Tcp { served: true, .. } | StoreAddress::Pmi { .. });
-    config.rank == 0 && !elsewhere
-}
-
-/// Tells the other ranks' store that this process cannot join.
-fn tell(config: &Config, address: &StoreAddress, jobs: &[String], why: &str, deadline: Instant) {
-    if let Err(error) = Store::cannot_join(address, &config.member(), jobs, why, deadline) {
-        untold(config, &error);
-    }
-}
-
-fn untold(config: &Config, error: &Error) {
-    crate::log::info!(rank = config.rank, %error, "cannot tell the other ranks that this rank cannot join");
-}
-
-/// If it reaches the store, tells the other ranks that this process cannot join. The process may belong to one of `jobs`.
-pub(super) fn report(config: &Config, jobs: &[String], why: &str) {
-    let Some(address) = config.store.as_ref().filter(|_| config.ranks != 1) else { return };
-    let deadline = Instant::now() + LINGER.min(config.join_timeout);
-    if !serves(config, address) {
-        return tell(config, address, jobs, why, deadline);
-    }
-    // This rank serves the store, which tells the other ranks.
-    let config = Config { ranks: config.ranks.max(2), ..config.clone() };
-    let failure = Failure::Joining { rank: config.rank, why: why.to_owned() };
-    let store = Store::open(address, &config.member(), deadline);
-    let monitor = store.and_then(|store| Ok((Monitor::begin(&config, Some(&store))?, store)));
-    match monitor {
-        Ok((monitor, _store)) => drop(monitor.give_up(Error::Failed(failure))),
-        Err(error) => untold(&config, &error),
-    }
-}
-
 /// The watchdog over calls of libfabric; `None` in a world of one rank, which waits for no peer.
 fn watchdog(
     monitor: &Monitor,
@@ -432,94 +349,4 @@ fn watchdog(
         thread: "the watchdog's thread",
         problem: format!("{error}; raise the limit on processes (ulimit -u)"),
     })
-}
-
-/// The windows that a configuration asks for.
-const fn windows(config: &Config, bounds: Bounds) -> Settings {
-    Settings {
-        eager_bytes: config.eager(),
-        eager_slots: EAGER_SLOTS,
-        chunk_bytes: config.chunk,
-        bulk_slots: BULK_SLOTS,
-        lanes: config.lanes,
-        bounds,
-    }
-}
-
-/// The address by which the store's host is reached, unless it is a loopback address that other hosts cannot reach.
-fn leads_to(config: &Config, host: &str) -> Option<IpAddr> {
-    let address = (host, 0).to_socket_addrs().ok().and_then(|mut all| all.next()).map(|at| at.ip());
-    let here = config.local_ranks == Some(config.ranks);
-    address.filter(|&address| here || !StoreAddress::names_itself(host, address))
-}
-
-/// The algorithms that the configuration allows.
-fn selection(config: &Config) -> Result<Selection> {
-    let Some(text) = &config.algorithm else { return Ok(Selection::default()) };
-    Selection::parse(text).map_err(|problem| Error::Config {
-        name: "UNISONO_ALGORITHM".to_owned(),
-        value: Some(text.clone()),
-        problem,
-    })
-}
-
-/// The longest tuning file, in bytes: some 100,000 rows.
-const MAX_TUNING: u64 = 8 << 20;
-
-/// The tuning file's table, empty if there is no file, and a hash of the file, which ranks compare.
-fn tuning(config: &Config) -> Result<(Table, String)> {
-    let Some(file) = &config.tuning else { return Ok((Table::default(), "none".to_owned())) };
-    let wrong = |problem: String| Error::Tuning { file: file.clone(), problem };
-    let text = outside::read_text(file, MAX_TUNING).map_err(|error| wrong(error.to_string()))?;
-    let table = Table::parse(&text).map_err(wrong)?;
-    Ok((table, format!("{:016x}", fnv(text.as_bytes()))))
-}
-
-/// The largest chunk, at most the configured one, whose windows can be registered within this process's limit on locked memory. All ranks
-/// use the smallest of their chunks.
-fn affordable_chunk(transport: &mut dyn Transport, settings: &Settings, ranks: usize) -> Result<usize> {
-    /// Below this size, pipelining costs more than it gains.
-    const LEAST: usize = 4 << 10;
-    let mut chunk = settings.chunk_bytes;
-    if transport.limits().cheap_registration {
-        return Ok(chunk);
-    }
-    loop {
-        let (eager, bulk) = select::neighbours(ranks);
-        let bytes = Settings { chunk_bytes: chunk, ..*settings }.estimate(eager, bulk);
-        match transport.allocate(bytes) {
-            Ok(_) => break,
-            Err(error @ unisono_transport::Error::Register { .. }) if chunk / 2 >= LEAST => {
-                crate::log::warn!(bytes, chunk, %error, "windows do not fit the limit on locked memory; using smaller ones");
-                chunk /= 2;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(chunk)
-}
-
-#[cfg(test)]
-mod tests {
-    use rustix::fs::{CWD, FileType, mknodat};
-
-    use super::*;
-
-    #[test]
-    fn tuning_files_that_are_none_are_refused_at_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        mknodat(CWD, at("fifo"), FileType::Fifo, 0o600.into(), 0).unwrap();
-        std::fs::File::create(at("long")).unwrap().set_len(1 << 42).unwrap();
-        for (file, words) in [
-            ("/dev/zero".into(), "it is a character device, and a regular file is wanted"),
-            (at("fifo"), "it is a FIFO, and a regular file is wanted"),
-            (at(""), "it is a directory, and a regular file is wanted"),
-            (at("long"), "it is longer than 8388608 bytes, the most that such a file may have"),
-        ] {
-            let config = Config { tuning: Some(file.clone()), ..Config::default() };
-            let message = tuning(&config).map(drop).unwrap_err().to_string();
-            assert_eq!(message, format!("tuning file {}: {words}", file.display()));
-        }
-    }
 }

@@ -10,7 +10,11 @@ mod greeting;
 mod join;
 mod near;
 mod reach;
+mod settings;
 mod split;
 mod spread;
 
-pub use self::reach::{describe_transport, open_transport};
+pub use self::{
+    reach::{describe_transport, open_transport},
+    settings::transport_options,
+};

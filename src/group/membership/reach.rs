@@ -10,6 +10,7 @@ use unisono_transport::{
     shm::{self, PROVIDER as SHM},
 };
 
+use super::settings::transport_options;
 use super::{
     address,
     alike::cannot_reach,
@@ -27,10 +28,10 @@ use crate::{
 /// name it is libfabric's best.
 ///
 /// ```
-/// # use unisono::{Config, group::open_transport};
+/// # use unisono::{Config, group::{open_transport, transport_options}};
 /// # fn main() -> unisono::Result<()> {
 /// let config = Config { provider: Some("shm".to_owned()), ..Config::default() };
-/// let endpoint = open_transport(&config.transport_options())?;
+/// let endpoint = open_transport(&transport_options(&config))?;
 /// assert_eq!(endpoint.limits().provider, "shm");
 /// # Ok(()) }
 /// ```
@@ -131,7 +132,7 @@ fn fabric(
     activity: &Arc<Activity>,
     deadline: Instant,
 ) -> Result<Ofi> {
-    let asked = config.transport_options();
+    let asked = transport_options(config);
     let towards = match store {
         Some(store) => address::towards(config, store, asked.towards, deadline)?,
         None => asked.towards,

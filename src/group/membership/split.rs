@@ -7,15 +7,13 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
+use unisono_engine::{CommId, CommIds, MAX_MEMBERS, call::Cargo, memory::Borrowed};
 use unisono_schedule::{Collective, Rank};
 use unisono_transport::RemoteRegion;
 
 use crate::{
-    buffer::Borrowed,
-    call::Cargo,
     config::fnv,
     dtype::Dtype,
-    engine::{CommId, CommIds, MAX_MEMBERS},
     error::{Error, Failure, Result, list},
     group::{
         handle::Handle,
@@ -195,7 +193,7 @@ impl Handle {
 
     /// The communicator ids that are free in this process.
     pub(crate) fn free_comm_ids(&self) -> Result<CommIds> {
-        self.shared.runtime.with(|engine| engine.net().free_comm_ids())
+        self.shared.runtime.with(|engine| engine.free_comm_ids())
     }
 
     /// Makes a group. `free` has the communicator ids that all members have free; `exchange` gathers further words of all
@@ -215,7 +213,7 @@ impl Handle {
             let opened = match (me, comm_id) {
                 (Some(me), Some(comm_id)) => {
                     // A rank that cannot open it must still take part in the exchange that follows.
-                    Some(runtime.with(|engine| engine.net().open(comm_id, me, &global, runtime.settings))?)
+                    Some(runtime.with(|engine| engine.open(comm_id, me, &global, runtime.settings))?)
                 }
                 _ => None,
             };
@@ -266,12 +264,8 @@ impl Handle {
         let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();
         // An earlier group of two ranks may have used the same name.
         let id = fnv(format!("{label}, {which}").as_bytes()).max(1);
-        let introduced = runtime.with(|engine| {
-            engine.net().core(comm_id).map(|core| {
-                core.comm.name(id, Arc::clone(&label));
-                core.comm.introduce(mailboxes);
-            })
-        })?;
+        let introduced =
+            runtime.with(|engine| engine.introduce(comm_id, (id, Arc::clone(&label)), mailboxes))?;
         introduced.map_err(|stop| self.shared.stopped(stop, "making a group", std::time::Duration::ZERO))?;
         let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.roster.peer(rank)).collect();
         let tuned = runtime.tuned.clone().of(members.len());

@@ -8,6 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use unisono_engine::{
+    Action, Completion, Contact, Contacts, Engine, Operation, Patience, StalledOperation, Stop, Task, WORLD,
+    What,
+    call::Signature,
+    memory::{Borrowed, Registry},
+};
 use unisono_schedule::{
     CallSchedule, Collective, Job, Rank, Schedule, Step,
     algorithm::{self, Algorithm},
@@ -18,13 +24,7 @@ use super::{
     greeting::{Check, EndpointInfo},
 };
 use crate::{
-    buffer::{Borrowed, Registry},
-    call::Signature,
     dtype::Dtype,
-    engine::{
-        Action, Completion, Contact, Contacts, Engine, Operation, Patience, StalledOperation, Stop, Task,
-        WORLD, What,
-    },
     error::{Error, Result},
     reduce::{Kernel, ReduceOp},
     rendezvous::Store,

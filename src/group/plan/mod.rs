@@ -5,19 +5,20 @@ pub(crate) mod spec;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use unisono_engine::{
+    Settings, ShownPlan,
+    call::{Cargo, Signature},
+};
 use unisono_schedule::{
     CallSchedule, Collective, Job, Kind, Rank, Recorded, Topology,
     algorithm::{self, Algorithm},
     select::{self, Choice, Chooser, table::Table},
 };
-
 use unisono_transport::Limits;
 
 use self::spec::{CallOptions, CallSpec, Pipeline, PlanOptions};
 use crate::{
-    call::{Cargo, Signature},
     dtype::{Alias, Dtype},
-    engine::{Settings, ShownPlan},
     error::{Error, Result},
     reduce::{Kernel, ReduceOp, Reduction},
 };

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use unisono_engine::{
+    Pairs,
+    call::{Cargo, Signature},
+};
 use unisono_schedule::{Collective, Job, Rank, Uneven, select::Selection};
 
 use crate::{
-    call::{Cargo, Signature},
     dtype::{Alias, Dtype},
-    engine::Pairs,
     reduce::{ReduceOp, Reduction},
 };
 

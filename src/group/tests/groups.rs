@@ -1,9 +1,9 @@
 //! Groups of some of a group's ranks: their members, that they work concurrently, and that they leave nothing behind.
 
+use unisono_schedule::select::shown::COPIED_BYTES;
 use unisono_transport::sim::{self, Fabric};
 
 use super::*;
-use crate::engine::SHARED_BYTES;
 
 /// Sums the members' ranks in the world: the sum shows which ranks took part.
 fn sum(group: &ProcessGroup) -> u64 {
@@ -197,7 +197,7 @@ fn a_thousand_groups_of_eight_ranks_work() {
     let hub = Hub::new();
     let most = uses_groups(1000, 100, || Box::new(hub.open()));
     // Each has a mailbox, the control messages to others' mailboxes, and shared slots; some have windows.
-    let each = 8 * 2 * 440 + 2 * SHARED_BYTES + 1024;
+    let each = 8 * 2 * 440 + 2 * COPIED_BYTES + 1024;
     assert!(most < 1000 * each + (2 << 20), "{most} bytes");
 }
 
@@ -404,9 +404,7 @@ fn a_group_is_as_much_work_to_leave_however_many_are_left() {
     let looks = world(2, small, |group| {
         let parts: Vec<_> = (0..GROUPS).map(|_| group.new_group(&[0, 1]).unwrap().unwrap()).collect();
         parts.iter().for_each(|part| part.barrier().unwrap());
-        let looks = |group: &ProcessGroup| {
-            group.handle.shared.runtime.with(|engine| engine.net().leaving.looks).unwrap()
-        };
+        let looks = |group: &ProcessGroup| group.handle.shared.runtime.with(|engine| engine.looks()).unwrap();
         let before = looks(&group);
         if group.rank() == 1 {
             // This rank first gets the ends of all groups from the other rank.
@@ -420,11 +418,7 @@ fn a_group_is_as_much_work_to_leave_however_many_are_left() {
             group.barrier().unwrap();
         }
         let each = (looks(&group) - before) as f64 / GROUPS as f64;
-        let left = group
-            .handle
-            .shared
-            .runtime
-            .with(|engine| (engine.net().comms.iter().flatten().count(), engine.net().leaving.len()));
+        let left = group.handle.shared.runtime.with(|engine| engine.communicators());
         assert_eq!(left.unwrap(), (1, 0), "communicators of the engine, and those that it leaves");
         group.leave().unwrap();
         each

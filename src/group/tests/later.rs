@@ -5,6 +5,7 @@ use std::thread::ThreadId;
 
 use proptest::{prelude::*, test_runner::TestRunner};
 use serde::{Deserialize, Deserializer, Serialize};
+use unisono_engine::{call::Form, memory::Borrowed};
 
 use super::{
     follow::{Check, wait_in_this_ranks_order},
@@ -14,9 +15,7 @@ use super::{
     work::block_on,
     *,
 };
-use crate::{
-    Source, Tensor, TensorView, Work, buffer::Borrowed, call::Form, object::ObjectError, tensor::Parts,
-};
+use crate::{Source, Tensor, TensorView, Work, object::ObjectError, tensor::Parts};
 
 /// Waits in one of the possible ways.
 fn check<R: PartialEq + fmt::Debug + Send + 'static>(seed: usize, call: Called<R>, wanted: R) -> Check {

@@ -1,6 +1,7 @@
 //! Large collectives of ranks that share memory, in place on registered buffers: with sizes around the limits, every type and reduction,
 //! parts of buffers, ranks whose memory is plain or cannot be mapped, other operations beside them, and ranks that make different calls.
 
+use unisono_engine::SHARED_SLOTS_BYTES;
 use unisono_transport::sim::fault::{Observed, Withheld};
 
 use super::{
@@ -13,7 +14,6 @@ use crate::{
     Buffer,
     buffer::test_memory::{memfd, memory_of},
     dtype::Element,
-    engine::SHARED_SLOTS_BYTES,
     random::Random,
 };
 

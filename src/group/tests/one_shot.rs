@@ -4,13 +4,11 @@
 use std::sync::Barrier;
 
 use unisono_schedule::Step;
+use unisono_schedule::select::shown::COPIED_BYTES;
 use unisono_transport::sim::fault::{Observed, Withheld};
 
 use super::{in_place, reproducible::reduces, *};
-use crate::{
-    Foreign, Request, TensorViewMut, Work, buffer::test_memory::TestMemory, engine::SHARED_BYTES,
-    random::Random,
-};
+use crate::{Foreign, Request, TensorViewMut, Work, buffer::test_memory::TestMemory, random::Random};
 
 /// A handle whose calls are done in one shot if they fit the slots.
 fn direct(group: &ProcessGroup) -> ProcessGroup {
@@ -60,7 +58,7 @@ fn every_collective(group: &ProcessGroup, len: usize) {
     let check = |what: &str, gives: usize, act: &mut dyn FnMut()| {
         let (by_slots, ()) = in_one_shot(group, act);
         // An all_reduce in two shots is another algorithm.
-        let wanted = gives <= SHARED_BYTES || (what != "all_reduce" && is_staged(what, ranks, gives));
+        let wanted = gives <= COPIED_BYTES || (what != "all_reduce" && is_staged(what, ranks, gives));
         assert!(ranks == 1 || by_slots == wanted, "{what} of {len}: {by_slots}");
     };
     check("barrier", 0, &mut || group.barrier().unwrap());
@@ -138,7 +136,7 @@ fn every_collective_of_every_size_about_the_limits() {
             |_| {},
             |group| {
                 let group = direct(&group);
-                let limits = [SHARED_BYTES / ranks, SHARED_BYTES];
+                let limits = [COPIED_BYTES / ranks, COPIED_BYTES];
                 // 24 bytes fit the cache line of their description.
                 let sizes = [0, 1, 8, 23, 24, 25, 63, 64, 65, 1000];
                 let about = limits.into_iter().flat_map(|limit| [limit - 1, limit, limit + 1]);

@@ -4,13 +4,15 @@
 //! and the group still works.
 
 use serde::Serialize;
+use unisono_engine::{
+    Inbound, Place, What,
+    call::{Cargo, Form},
+    memory::Borrowed,
+};
 use unisono_schedule::{Collective, Rank, Uneven};
 
 use crate::{
-    buffer::Borrowed,
-    call::{Cargo, Form},
     dtype::{Alias, Dtype},
-    engine::{Inbound, Place, What},
     error::{Error, Result},
     group::{
         collective::lengths::{UnevenCall, UnevenSteps, longest, numbers},

@@ -1,9 +1,9 @@
 //! How a coalesced all_reduce runs: it reduces many tensors as one.
 
+use unisono_engine::memory::Borrowed;
 use unisono_schedule::Collective;
 
 use crate::{
-    buffer::Borrowed,
     config::fnv_of_words,
     dtype::Dtype,
     error::{Error, Result},

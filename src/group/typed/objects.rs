@@ -1,11 +1,10 @@
 //! How ranks send objects: values of any serde type, whose sizes only their owners know.
 
 use serde::{Serialize, de::DeserializeOwned};
+use unisono_engine::{call::Form, memory::Borrowed};
 use unisono_schedule::Rank;
 
 use crate::{
-    buffer::Borrowed,
-    call::Form,
     dtype::Dtype,
     error::{Error, Result},
     group::{

@@ -6,10 +6,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use unisono_engine::Contact;
 use unisono_transport::{Address, Limits, RemoteRegion};
 
 use crate::{
-    engine::Contact,
     hardware::Processors,
     rendezvous::Store,
     runtime::{

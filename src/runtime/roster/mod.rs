@@ -13,15 +13,14 @@ use unisono_schedule::Rank;
 use unisono_transport::RemoteRegion;
 
 pub(crate) use self::entry::{Cores, Entry, Nic};
+use unisono_engine::{Contact, Contacts};
+
 use self::{columns::Columns, entry::Record};
 use super::{
     host::{Host, HostId},
     peer::PeerInfo,
 };
-use crate::{
-    engine::{Contact, Contacts},
-    error::clean,
-};
+use crate::error::clean;
 
 /// The longest name of a host or device that is kept, in characters.
 const MAX_NAME: usize = 255;

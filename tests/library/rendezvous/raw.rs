@@ -1,4 +1,4 @@
-//! The store's protocol in plain bytes, made a second time: what `src/rendezvous/protocol.rs` and `seal.rs` say of it.
+//! The store's protocol in plain bytes, made a second time: what `rendezvous/src/protocol.rs` and `seal.rs` say of it.
 
 use std::{
     io::{self, Read, Write},

@@ -3,10 +3,10 @@
 //! The headers travel first, as a blob. Then every rank knows all lengths, and the elements follow: each large tensor in a
 //! separate operation, without a copy, and runs of small tensors packed together.
 
+use unisono_engine::memory::Borrowed;
 use unisono_schedule::Rank;
 
 use crate::{
-    buffer::Borrowed,
     error::{Error, Failure, Result},
     group::{
         collective::lengths::{UnevenCall, UnevenSteps},

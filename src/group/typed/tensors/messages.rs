@@ -3,13 +3,11 @@
 use std::{fmt::Display, ops::Range};
 
 use serde::{Deserialize, Serialize};
+use unisono_engine::{Inbound, Place, What, call::Form, memory::Borrowed};
 use unisono_schedule::Rank;
 
 use crate::{
-    buffer::Borrowed,
-    call::Form,
     dtype::{Alias, Dtype},
-    engine::{Inbound, Place, What},
     error::{Error, Failure, Result},
     group::{
         message::Receiver,

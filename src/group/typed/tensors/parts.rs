@@ -1,10 +1,10 @@
 //! One tensor whose parts are on the ranks: scatters and gathers it.
 
 use serde::{Deserialize, Serialize};
+use unisono_engine::memory::Borrowed;
 use unisono_schedule::Rank;
 
 use crate::{
-    buffer::Borrowed,
     error::{Error, Result},
     group::{
         collective::{

@@ -1,0 +1,409 @@
+//! The agreement of ranks before they show elements: whether they share slots, and how they read operands that may be read in place.
+//!
+//! Only its rank knows which memory is registered. So each rank publishes in its first round where its operands lie. A rank whose memory is
+//! plain copies the elements that it shows to its slot; if any rank does, all show chunks that fit a slot. If messages are faster, such a
+//! rank publishes that instead, and all send messages; the rank itself need not wait for what the others publish. Mapping may fail because
+//! memory is short: if an operand is new to the others, all vote after they have mapped it, and send messages if any rank could not.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use unisono_schedule::{CallSchedule, Collective, Rank, Schedule, Shown, Step, select::shown::in_place_job};
+use unisono_transport::{Mapping, Region, RemoteRegion};
+
+use super::rounds::{InPlace, Other, Rounds, copy_slice};
+use crate::{
+    access,
+    comm::{
+        Comm, Core, Sharing, expose_part,
+        layout::{self, Front, Offer},
+    },
+    memory::Operand,
+    request::{Operation, ShownPlan},
+    stop::Stop,
+};
+
+/// The matters that ranks still have to agree on.
+pub(crate) struct Agreement {
+    stage: Stage,
+    /// The operands that may be read in place; `None` if ranks copy all elements to slots.
+    offers: Option<Offers>,
+}
+
+/// The memory that others read in place.
+enum Read {
+    /// Operands, by this plan.
+    Operands(Arc<ShownPlan>),
+    /// The scratch of ranks of a host. Ranks can always read it if they can map it.
+    Scratch,
+}
+
+/// The places of the memory that is read in place.
+struct Offers {
+    read: Read,
+    /// The place of this rank's memory.
+    own: Offer,
+    /// True if others read operands of this rank.
+    is_read: bool,
+    /// The ranks that this one reads from, and where their operands lie.
+    others: SmallVec<[Other; 8]>,
+    theirs: SmallVec<[Offer; 8]>,
+    /// The round in which the places are published.
+    round: u64,
+    /// The number of elements of this rank that are copied to its slot, or of other ranks that are done.
+    done: usize,
+    /// True if the others may have to map an operand first.
+    votes: bool,
+    /// The schedule whose first elements this rank has copied to its slot, and these elements.
+    copied: Option<(Box<dyn Schedule>, Shown)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The ranks find out whether they share slots.
+    Opening,
+    /// Another rank has not begun the previous round.
+    Entering,
+    /// This rank copies elements to its slot.
+    Copying,
+    /// The others have not all published where their operands lie.
+    Meeting,
+    /// Their operands are not all mapped.
+    Mapping,
+    /// The others have not all mapped.
+    Voting,
+}
+
+/// The result of a pass.
+pub(super) enum Agreed {
+    /// They have not agreed yet. `moved` is true if something moved.
+    Not { moved: bool },
+    /// Messages are sent: the ranks do not share slots, or not all memory is mapped.
+    Messages,
+    /// Ranks copy all elements to slots.
+    Copied,
+    /// Operands are read in place by this schedule, whose first elements are shown already.
+    InPlace(CallSchedule, Rounds),
+    /// The ranks of this host read each other's scratch, and messages go between hosts.
+    Inside(Rounds),
+}
+
+impl Agreement {
+    /// The agreement that an operation needs before it shows elements; `None` if it needs none.
+    pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Box<Self>> {
+        let offers = operation.shown.as_ref().map(|plan| Offers::new(comm, operation, plan));
+        let agreed = offers.is_none() && comm.shared.is_open();
+        (!agreed).then(|| Box::new(Self { stage: Stage::Opening, offers }))
+    }
+
+    /// The agreement that the ranks of a host need before they read each other's scratch.
+    pub(super) fn inside(comm: &Comm, host: &[Rank]) -> Box<Self> {
+        Box::new(Self { stage: Stage::Opening, offers: Some(Offers::inside(comm, host)) })
+    }
+
+    /// Advances the agreement as far as possible now, by at most a slice.
+    pub(super) fn pass(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Agreed, Stop> {
+        if self.stage == Stage::Opening {
+            match core.open_shared()? {
+                Sharing::Yes => self.stage = Stage::Entering,
+                Sharing::Opening => return Ok(Agreed::Not { moved: false }),
+                Sharing::No => return Ok(Agreed::Messages),
+            }
+        }
+        let Some(offers) = &mut self.offers else { return Ok(Agreed::Copied) };
+        loop {
+            let before = self.stage;
+            if let Some(agreed) = offers.step(core, operation, &mut self.stage)? {
+                return Ok(agreed);
+            }
+            if self.stage != before {
+                offers.done = 0;
+            }
+        }
+    }
+
+    /// True if the next pass may get further.
+    pub(super) fn is_ready(&self, comm: &Comm) -> bool {
+        self.stage != Stage::Mapping && self.waits(comm).is_empty()
+    }
+
+    /// The ranks that it waits for.
+    pub(super) fn waits(&self, comm: &Comm) -> Vec<Rank> {
+        let Some(offers) = self.offers.as_ref().filter(|_| self.stage != Stage::Opening) else {
+            return comm.shared.undecided(comm.me).collect();
+        };
+        match self.stage {
+            Stage::Entering => comm.shared.behind().collect(),
+            Stage::Meeting => {
+                let left =
+                    offers.others.get(offers.done..).unwrap_or_default().iter().map(|other| other.rank);
+                left.filter(|&rank| !comm.shared.has_published(rank, offers.round)).collect()
+            }
+            Stage::Voting => comm.shared.late(layout::vote(offers.round), offers.round << 1).collect(),
+            Stage::Opening | Stage::Copying | Stage::Mapping => Vec::new(),
+        }
+    }
+
+    /// The number of stages that are done.
+    pub(super) fn steps(&self) -> u64 {
+        self.stage as u64
+    }
+}
+
+impl Offers {
+    fn new(comm: &Comm, operation: &Operation, plan: &Arc<ShownPlan>) -> Self {
+        let (collective, root) = (plan.job.collective, plan.job.root);
+        let whole = collective != Collective::Broadcast;
+        let reads = |rank: &Rank| *rank != comm.me && (whole || *rank == root);
+        let own = offer(collective, operation, plan);
+        let is_read = whole || comm.me == root;
+        Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.ranks).filter(reads))
+    }
+
+    fn inside(comm: &Comm, host: &[Rank]) -> Self {
+        let own = match comm.scratch.as_ref().map(Region::remote) {
+            // There is nothing to read.
+            None => Offer { kind: Offer::NEW, ..Offer::default() },
+            Some(Some(remote)) if remote.mappable => {
+                Offer { kind: Offer::NEW, input: remote.words(), ..Offer::default() }
+            }
+            Some(_) => Offer::default(),
+        };
+        Self::of(Read::Scratch, own, true, host.iter().copied().filter(|&rank| rank != comm.me))
+    }
+
+    fn of(read: Read, own: Offer, is_read: bool, others: impl Iterator<Item = Rank>) -> Self {
+        let other = |rank| Other { rank, copies: false, input: None, output: None, shown: Shown::NOTHING };
+        let others: SmallVec<_> = others.map(other).collect();
+        let theirs = SmallVec::from_elem(Offer::default(), others.len());
+        Self { read, own, is_read, others, theirs, round: 0, done: 0, votes: false, copied: None }
+    }
+
+    /// This rank's regions that others read.
+    fn regions(&self, comm: &Comm, operation: &Operation) -> SmallVec<[Region; 2]> {
+        match &self.read {
+            Read::Operands(plan) => read(plan.job.collective, operation).cloned().collect(),
+            Read::Scratch => comm.scratch.iter().cloned().collect(),
+        }
+    }
+
+    /// True if this rank copies elements to its slot.
+    fn copies(&self) -> bool {
+        self.own.kind == Offer::STAGED && self.is_read
+    }
+
+    /// Does the present stage, and continues with the next one unless it returns something.
+    fn step(
+        &mut self,
+        core: &mut Core<'_>,
+        operation: &Operation,
+        stage: &mut Stage,
+    ) -> Result<Option<Agreed>, Stop> {
+        match *stage {
+            Stage::Opening | Stage::Entering => {
+                if core.comm.shared.behind().next().is_some() {
+                    return Ok(Some(Agreed::Not { moved: false }));
+                }
+                self.enter(core, operation)?;
+                *stage = Stage::Copying;
+            }
+            Stage::Copying => {
+                if let Some((_, shown)) = &self.copied
+                    && self.done < shown.len()
+                {
+                    let end = copy_slice(core, operation, shown, self.done)?;
+                    self.done = end;
+                    return Ok((end < shown.len()).then_some(Agreed::Not { moved: true }));
+                }
+                core.publish_shared()?;
+                // The others find that out without an answer.
+                if self.own.kind == Offer::PLAIN && self.is_read {
+                    return Ok(Some(Agreed::Messages));
+                }
+                self.votes = self.own.kind == Offer::NEW && self.is_read;
+                *stage = Stage::Meeting;
+            }
+            Stage::Meeting => {
+                while let Some(other) = self.others.get_mut(self.done) {
+                    if !core.comm.shared.has_published(other.rank, self.round) {
+                        return Ok(Some(Agreed::Not { moved: false }));
+                    }
+                    let Some(view) = core.comm.shared.view(other.rank) else {
+                        return Ok(Some(Agreed::Not { moved: false }));
+                    };
+                    let front: Front = access::load(view, layout::slot(self.round))?;
+                    let offer: Offer = access::load(view, layout::slot(self.round) + layout::OFFER)?;
+                    let from = (other.rank, core.comm.world(other.rank));
+                    operation.agree(core.port.me, from, &front.operation).map_err(Stop::from)?;
+                    if offer.kind == Offer::PLAIN {
+                        return Ok(Some(Agreed::Messages));
+                    }
+                    self.votes |= offer.kind == Offer::NEW;
+                    other.copies = offer.kind == Offer::STAGED;
+                    self.theirs[self.done] = offer;
+                    self.done += 1;
+                }
+                *stage = Stage::Mapping;
+            }
+            Stage::Mapping => {
+                let Some(mapped) = self.map(core, operation)? else {
+                    return Ok(Some(Agreed::Not { moved: false }));
+                };
+                if !self.votes {
+                    if !mapped {
+                        let what = "memory that was mapped before cannot be mapped again";
+                        return Err(core.stop(what.to_owned()));
+                    }
+                    return Ok(Some(self.agreed(core, operation)?));
+                }
+                core.tell_shared(layout::vote(self.round), self.round << 1 | u64::from(mapped))?;
+                if !mapped {
+                    return Ok(Some(Agreed::Messages));
+                }
+                *stage = Stage::Voting;
+            }
+            Stage::Voting => {
+                let (at, refusal) = (layout::vote(self.round), self.round << 1);
+                if core.comm.shared.late(at, refusal).next().is_some() {
+                    return Ok(Some(Agreed::Not { moved: false }));
+                }
+                if core.comm.shared.has_told(at, refusal) {
+                    return Ok(Some(Agreed::Messages));
+                }
+                if self.own.kind == Offer::NEW && self.is_read {
+                    for region in self.regions(core.comm, operation) {
+                        core.comm.shared.set_mapped_by_all(&region);
+                    }
+                }
+                return Ok(Some(self.agreed(core, operation)?));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Begins the round in which ranks publish where their operands lie.
+    fn enter(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<(), Stop> {
+        let known = |region: &Region| core.comm.shared.is_mapped_by_all(region);
+        if self.own.kind == Offer::NEW && self.regions(core.comm, operation).iter().all(known) {
+            self.own.kind = Offer::KNOWN;
+        }
+        let all = matches!(self.read, Read::Scratch) || self.others.len() + 1 == operation.ranks;
+        let unchecked = (!all).then_some((operation.number, operation.signature));
+        self.round = core.enter_shared(&operation.info(0), unchecked)?;
+        if let Some(own) = core.comm.shared.own() {
+            access::store(own, layout::slot(self.round) + layout::OFFER, &self.own)?;
+        }
+        if let Read::Operands(plan) = &self.read
+            && self.copies()
+        {
+            let mut schedule = schedule(plan, operation, true);
+            let shown = first(core, &mut *schedule)?;
+            self.copied = Some((schedule, shown));
+        }
+        Ok(())
+    }
+
+    /// Maps the operands of the others. `None` if one is not there yet, false if one cannot be mapped.
+    fn map(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Option<bool>, Stop> {
+        let mut mapped = true;
+        for (other, offer) in self.others.iter_mut().zip(&self.theirs) {
+            let peer = core.port.peer(core.comm.world(other.rank))?;
+            let operands = [
+                (offer.input, &mut other.input, operation.input.len()),
+                (offer.output, &mut other.output, operation.output.len()),
+            ];
+            for (words, view, len) in operands {
+                let remote = RemoteRegion::from_words(words);
+                if view.is_some() || words == [0; 3] {
+                    continue;
+                }
+                if matches!(self.read, Read::Operands(_)) && remote.len != len as u64 {
+                    let what = format!("an operand of {} bytes where {len} were due", remote.len);
+                    return Err(core.violation(other.rank, what));
+                }
+                let found = core.port.transport.map(peer, &remote);
+                match found.map_err(|error| core.port.broken(error))? {
+                    Mapping::Yes(region) => *view = Some(region),
+                    Mapping::NotYet => return Ok(None),
+                    Mapping::No => mapped = false,
+                }
+            }
+        }
+        Ok(Some(mapped))
+    }
+
+    /// The schedule that all have agreed on.
+    fn agreed(&mut self, core: &Core<'_>, operation: &Operation) -> Result<Agreed, Stop> {
+        let copies = self.copies();
+        let others = std::mem::take(&mut self.others);
+        let plan = match &self.read {
+            Read::Operands(plan) => plan,
+            Read::Scratch => return Ok(Agreed::Inside(Rounds::inside(others))),
+        };
+        let schedule = match self.copied.take() {
+            Some((schedule, _)) => schedule,
+            None => {
+                let mut schedule = schedule(plan, operation, others.iter().any(|other| other.copies));
+                first(core, &mut *schedule)?;
+                schedule
+            }
+        };
+        // The calls of those that this rank reads from have been compared.
+        let compared = others.len();
+        let rounds = Rounds::in_place(InPlace { copies, is_read: self.is_read, others }, compared);
+        Ok(Agreed::InPlace(CallSchedule::Made(schedule), rounds))
+    }
+}
+
+/// The schedule in which a rank shows all its elements at once, or, if `cut`, as many as fit a slot.
+fn schedule(plan: &ShownPlan, operation: &Operation, cut: bool) -> Box<dyn Schedule> {
+    plan.plan.make(&in_place_job(&plan.job, operation.size, cut.then_some(plan.copies)))
+}
+
+/// Takes the first step of a schedule, which shows elements.
+fn first(core: &Core<'_>, schedule: &mut dyn Schedule) -> Result<Shown, Stop> {
+    match schedule.next(0) {
+        Some(Step::Show { shown }) => Ok(shown),
+        step => Err(core.stop(format!("a schedule that should show elements begins with {step:?}"))),
+    }
+}
+
+/// True, for a rank's input and for its output, if others read it.
+const fn operands(collective: Collective) -> (bool, bool) {
+    match collective {
+        Collective::Broadcast => (false, true),
+        Collective::AllReduce => (true, true),
+        _ => (true, false),
+    }
+}
+
+/// The registered memory that others read.
+fn read(collective: Collective, operation: &Operation) -> impl Iterator<Item = &Region> {
+    let (input, output) = operands(collective);
+    let operands = [(input, &operation.input), (output, &operation.output)];
+    operands.into_iter().filter_map(|(is_read, operand)| {
+        operand.registered.as_ref().filter(|_| is_read).map(|(region, _)| region)
+    })
+}
+
+/// The places of this rank's operands that others read; plain if they cannot be mapped and messages are faster than slots.
+fn offer(collective: Collective, operation: &Operation, plan: &ShownPlan) -> Offer {
+    let part = |is_read: bool, operand: &Operand| {
+        if !is_read {
+            return Some([0; 3]);
+        }
+        let (region, at) = operand.registered.as_ref().filter(|_| operand.pieces.is_none())?;
+        let part = expose_part(region, *at, operand.len()).map(|(remote, _)| remote);
+        part.filter(|remote| remote.mappable).map(|remote| remote.words())
+    };
+    let apart = operation.input.pieces.is_none() && operation.output.pieces.is_none() && !operation.overlaps;
+    if !apart {
+        return Offer::default();
+    }
+    let (input, output) = operands(collective);
+    match part(input, &operation.input).zip(part(output, &operation.output)) {
+        Some((input, output)) => Offer { kind: Offer::NEW, input, output },
+        None if plan.copies > 0 => Offer { kind: Offer::STAGED, ..Offer::default() },
+        None => Offer::default(),
+    }
+}

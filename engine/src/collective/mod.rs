@@ -1,0 +1,17 @@
+//! Collectives: the operations of a communicator run one after the other, each as a schedule of steps on lanes.
+
+mod agree;
+mod begin;
+mod lane;
+mod quick;
+mod rounds;
+mod run;
+mod send;
+mod shown;
+mod slice;
+
+pub(crate) use self::{
+    lane::Lane,
+    quick::Quick,
+    run::{Pass, Run},
+};

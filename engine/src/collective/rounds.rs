@@ -1,0 +1,225 @@
+//! The rounds of an operation that shows elements: where the elements lie, and which ranks it waits for.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+use unisono_schedule::{Place, Rank, SLICE, Shown, Span, Step};
+use unisono_transport::Region;
+
+use crate::{
+    comm::{Comm, Core, layout},
+    memory::{self, Bytes, Operand, SpanError},
+    request::Operation,
+    stop::Stop,
+};
+
+/// The rounds of an operation that shows elements.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    /// The round in which the calls of ranks are compared: the first one, unless they were compared before.
+    compares: u64,
+    /// The number of ranks whose calls have been compared with this one's.
+    compared: usize,
+    /// The bytes that another rank shows in this round.
+    bytes: usize,
+    /// How operands are read in place; `None` if all is copied to slots.
+    in_place: Option<Box<InPlace>>,
+    /// True if messages go between hosts, and the ranks of this host read each other's scratch.
+    sends: bool,
+}
+
+/// How ranks read the operands of an operation.
+pub(crate) struct InPlace {
+    /// True if this rank copies the elements that it shows to its slot; otherwise others read its operands where they lie.
+    pub copies: bool,
+    /// True if others read something of this rank.
+    pub is_read: bool,
+    /// The ranks that this one reads from.
+    pub others: SmallVec<[Other; 8]>,
+}
+
+/// A rank that is read from.
+pub(crate) struct Other {
+    pub rank: Rank,
+    /// True if it copies the elements that it shows to its slot.
+    pub copies: bool,
+    /// Otherwise its operands, if they are read. If messages go between hosts, its scratch stands in place of its input.
+    pub input: Option<Region>,
+    pub output: Option<Region>,
+    /// The elements that it shows in this round.
+    pub shown: Shown,
+}
+
+impl InPlace {
+    fn other(&self, rank: Rank) -> Option<&Other> {
+        self.others.iter().find(|other| other.rank == rank)
+    }
+}
+
+impl Rounds {
+    /// The rounds of an operation whose operands are read in place. The calls of `compared` ranks have been compared.
+    pub(super) fn in_place(in_place: InPlace, compared: usize) -> Self {
+        Self { compared, in_place: Some(Box::new(in_place)), ..Self::default() }
+    }
+
+    /// The rounds of an operation whose messages go between hosts. The calls of all ranks of this host have been compared.
+    pub(super) fn inside(others: SmallVec<[Other; 8]>) -> Self {
+        let in_place = InPlace { copies: false, is_read: true, others };
+        Self { in_place: Some(Box::new(in_place)), sends: true, ..Self::default() }
+    }
+
+    /// True if messages go between hosts.
+    pub(super) fn sends(&self) -> bool {
+        self.sends
+    }
+
+    /// True if a step needs no messages: ranks show its elements, or this rank does it alone.
+    pub(super) fn has(&self, step: &Step) -> bool {
+        let message = matches!(
+            step,
+            Step::Put { .. } | Step::Take { .. } | Step::Write { .. } | Step::Await { .. } | Step::Settle
+        );
+        !(self.sends && message)
+    }
+
+    /// True if a rank shows elements to this one and sends it no messages.
+    pub(super) fn reads(&self, from: Rank) -> bool {
+        !self.sends || self.how().is_some_and(|how| how.other(from).is_some())
+    }
+
+    /// A round begins, in which this rank shows this many bytes.
+    pub(super) fn begin(&mut self, round: u64, bytes: usize) {
+        self.bytes = bytes;
+        if self.compared == 0 && !self.sends {
+            self.compares = round;
+        }
+    }
+
+    /// True if the calls of some of the other ranks, of `ranks` in all, have not been compared.
+    pub(super) fn is_unchecked(&self, ranks: usize) -> bool {
+        !self.sends && self.compared + 1 < ranks
+    }
+
+    /// This rank views the elements that another shows in this round. True if their calls are still to be compared.
+    pub(super) fn views(&mut self, round: u64, from: Rank, shown: &Shown, bytes: usize) -> bool {
+        self.bytes = bytes;
+        if let Some(in_place) = &mut self.in_place
+            && let Some(other) = in_place.others.iter_mut().find(|other| other.rank == from)
+        {
+            other.shown = *shown;
+        }
+        let compares = self.compares == round;
+        self.compared += usize::from(compares);
+        compares
+    }
+
+    /// How operands are read in place; `None` if all is copied to slots.
+    pub(super) fn how(&self) -> Option<&InPlace> {
+        self.in_place.as_deref()
+    }
+
+    /// True if this rank copies the elements that it shows to a slot, a slice at a time, because its memory cannot be read in place.
+    pub(super) fn copies_slices(&self) -> bool {
+        self.in_place.as_ref().is_some_and(|in_place| in_place.copies)
+    }
+
+    /// The offset in a rank's slots of the elements that it shows in a round.
+    pub(super) fn in_slot(&self, round: u64) -> usize {
+        match self.in_place {
+            None => layout::slot(round) + layout::payload(self.bytes),
+            Some(_) => layout::staged(round),
+        }
+    }
+
+    /// The place of the elements that another rank shows in this round. `size`: the bytes of an element.
+    pub(super) fn place<'c>(
+        &'c self,
+        comm: &'c Comm,
+        from: Rank,
+        span: Span,
+        size: usize,
+    ) -> Option<(&'c Region, usize)> {
+        let other = match &self.in_place {
+            Some(in_place) => Some(in_place.other(from)?).filter(|other| !other.copies),
+            None => None,
+        };
+        let Some(other) = other else {
+            return Some((comm.shared.view(from)?, self.in_slot(comm.shared.number()) + span.offset * size));
+        };
+        let there = other.shown.within(span.offset, span.len)?;
+        let operand = if there.place == Place::Output { &other.output } else { &other.input };
+        Some((operand.as_ref()?, there.offset * size))
+    }
+
+    /// The ranks that a step waits for.
+    pub(super) fn waits(&self, comm: &Comm, step: &Step, begun: bool) -> Vec<Rank> {
+        let round = comm.shared.number();
+        match *step {
+            Step::Show { .. } if !begun => comm.shared.behind().collect(),
+            Step::View { from, .. } if !comm.shared.has_published(from, round) => vec![from],
+            Step::Settle if self.is_read() => comm.shared.late(layout::DONE, round).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// True if others read operands of this rank, which then waits at the end until they have. A copy in a slot is overwritten two rounds
+    /// later at the earliest, and no rank begins that round before all have ended this one.
+    pub(super) fn is_read(&self) -> bool {
+        self.how().is_some_and(|in_place| in_place.is_read && !in_place.copies)
+    }
+}
+
+/// Copies a slice of the elements that this rank shows in this round to its slot, because its memory cannot be read in place. Returns the
+/// number of elements that are copied by now.
+pub(super) fn copy_slice(
+    core: &mut Core<'_>,
+    operation: &Operation,
+    shown: &Shown,
+    done: usize,
+) -> Result<usize, Stop> {
+    core.comm.shared.stages(shown.len() * operation.size);
+    let end = shown.len().min(done + SLICE / operation.size);
+    copy_to_slot(core, operation, (shown, done..end), layout::staged(core.comm.shared.number()))?;
+    Ok(end)
+}
+
+/// Copies elements that this rank shows to its slots, from byte `at` on.
+pub(super) fn copy_to_slot(
+    core: &Core<'_>,
+    operation: &Operation,
+    (shown, elements): (&Shown, Range<usize>),
+    at: usize,
+) -> Result<(), Stop> {
+    let copied = copy_shown(operation, shown, elements, core.comm.shared.own(), at);
+    copied.map_err(|error| core.stop(format!("{} into a shared slot: {error}", operation.signature.call())))
+}
+
+/// Copies elements that a rank shows to its slots, from byte `at` on.
+fn copy_shown(
+    operation: &Operation,
+    shown: &Shown,
+    elements: Range<usize>,
+    own: Option<&Region>,
+    at: usize,
+) -> Result<(), SpanError> {
+    let operand = if shown.first.place == Place::Input { &operation.input } else { &operation.output };
+    let (size, mut next) = (operation.size, elements.start);
+    let Some(own) = own else { return Ok(()) };
+    while next < elements.end {
+        let left_in_block = shown.first.len - next % shown.first.len;
+        let len = left_in_block.min(elements.end - next);
+        let nowhere = SpanError::Bounds { offset: next, len, place: shown.len() };
+        let from = shown.within(next, len).ok_or(nowhere)?;
+        copy(operand, from.offset * size, Bytes::new(own, at + next * size, len * size)?)?;
+        next += len;
+    }
+    Ok(())
+}
+
+/// Copies bytes of an operand.
+fn copy(from: &Operand, at: usize, into: Bytes<'_>) -> Result<(), SpanError> {
+    match &from.pieces {
+        Some(pieces) => pieces.gather(at, into),
+        None => memory::copy(Bytes::new(&from.region, at, into.len)?, into),
+    }
+}

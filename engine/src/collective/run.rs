@@ -1,0 +1,400 @@
+//! Runs one operation's schedule: each lane in order until it must wait.
+
+use smallvec::SmallVec;
+use unisono_schedule::{CallSchedule, Place, Rank, SLICE, Span, Step};
+use unisono_transport::Region;
+
+use super::{
+    agree::{Agreed, Agreement},
+    lane::Lane,
+    rounds::Rounds,
+};
+use crate::{
+    comm::{Comm, Core},
+    memory::{Bytes, SpanError},
+    request::Operation,
+    stop::Stop,
+    wire::{Class, CollectiveHeader, MAX_FLOWS, OperationInfo, Way},
+};
+
+/// The result of one pass over an operation.
+pub(crate) enum Pass {
+    /// The operation has ended.
+    Ended,
+    /// Something moved; a poll is next.
+    Moved,
+    /// Nothing moved.
+    Idle,
+}
+
+/// Registered parts of an output: one, or one for each source.
+pub(super) type Exposed = SmallVec<[Region; 1]>;
+
+/// An operation under way.
+pub(crate) struct Run {
+    pub operation: Box<Operation>,
+    pub class: Class,
+    pub(super) schedule: CallSchedule,
+    pub(crate) lanes: Vec<Lane>,
+    /// The parts of the output that peers may write, registered as long as the operation runs.
+    pub(super) exposed: Exposed,
+    /// The lane that reduced or copied last.
+    pub(crate) working: usize,
+    /// The agreement of ranks before the schedule begins.
+    pub(super) agreement: Option<Box<Agreement>>,
+    /// The rounds of a schedule that shows elements.
+    pub(super) rounds: Option<Rounds>,
+}
+
+impl Run {
+    /// Advances the operation until the next poll: puts and takes on every lane, at most a slice of work, and control messages.
+    /// `idle` says that the latest round moved nothing.
+    pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
+        if let Some(moved) = self.agree(core)? {
+            let moved = moved | (core.comm.has_control() && core.send_control()?);
+            return Ok(if moved { Pass::Moved } else { Pass::Idle });
+        }
+        let (mut moved, mut worked) = (false, 0);
+        loop {
+            for lane in 0..self.lanes.len() {
+                moved |= self.advance(core, lane)?;
+            }
+            if worked >= SLICE {
+                break;
+            }
+            // Control messages go before any work, because a peer may wait for a clear to send.
+            if core.comm.has_control() {
+                moved |= core.send_control()?;
+            }
+            let Some(bytes) = self.work(core)? else { break };
+            (moved, worked) = (true, worked + bytes);
+        }
+        if !core.comm.debts.is_empty() && (idle || self.ended()) {
+            core.comm.settle_debts(idle);
+        }
+        if core.comm.has_control() {
+            moved |= core.send_control()?;
+        }
+        // Shown elements are no messages, so none of them is in flight.
+        if self.shows_alone() && self.ended() {
+            return Ok(Pass::Ended);
+        }
+        // No put may wait in the provider for a poll, since the next one comes only with the next call. Copied control messages that
+        // leave without a poll need not be completed, except in the shutdown, after which they would be lost.
+        let comm = &*core.comm;
+        let left = if comm.shutting_down { comm.control_completed() } else { comm.control_sent() };
+        if self.ended() && comm.under_way == 0 && left {
+            self.close(core)?;
+            return Ok(Pass::Ended);
+        }
+        Ok(if moved { Pass::Moved } else { Pass::Idle })
+    }
+
+    /// Advances the agreement on how elements are shown. Returns true if something moved, and `None` if the ranks have agreed.
+    fn agree(&mut self, core: &mut Core<'_>) -> Result<Option<bool>, Stop> {
+        let Some(agreement) = &mut self.agreement else { return Ok(None) };
+        match agreement.pass(core, &self.operation)? {
+            Agreed::Not { moved } => return Ok(Some(moved)),
+            Agreed::Messages => self.open_windows(core)?,
+            Agreed::Inside(rounds) => {
+                if let CallSchedule::Inside(inside) = &mut self.schedule {
+                    inside.agreed = true;
+                }
+                self.rounds = Some(rounds);
+                self.open_windows(core)?;
+            }
+            Agreed::Copied => self.begin_rounds(Rounds::default()),
+            Agreed::InPlace(schedule, rounds) => {
+                self.schedule = schedule;
+                self.begin_rounds(rounds);
+            }
+        }
+        self.agreement = None;
+        Ok(None)
+    }
+
+    /// True if something that peers publish in shared slots would let it continue.
+    pub(crate) fn is_ready(&self, comm: &Comm) -> bool {
+        match (&self.agreement, &self.rounds) {
+            (Some(agreement), _) => agreement.is_ready(comm),
+            (None, Some(rounds)) => self.lanes.iter().filter(|lane| !lane.ended).any(|lane| {
+                let due = |step| rounds.has(step) && rounds.waits(comm, step, lane.begun).is_empty();
+                lane.step.as_ref().is_none_or(due)
+            }),
+            (None, None) => false,
+        }
+    }
+
+    /// True if the schedule shows elements and sends no messages.
+    fn shows_alone(&self) -> bool {
+        self.rounds.as_ref().is_some_and(|rounds| !rounds.sends())
+    }
+
+    /// True if every lane has ended.
+    fn ended(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.ended)
+    }
+
+    /// The number of steps that are done, and the ranks that lanes wait for: none if a lane can continue.
+    pub(crate) fn progress(&self, comm: &Comm) -> (u64, Vec<Rank>) {
+        if let Some(agreement) = &self.agreement {
+            return (agreement.steps(), agreement.waits(comm));
+        }
+        let mut waits = Vec::new();
+        for lane in self.lanes.iter().filter(|lane| !lane.ended) {
+            if let (Some(rounds), Some(step)) = (&self.rounds, &lane.step)
+                && rounds.has(step)
+            {
+                waits.extend(rounds.waits(comm, step, lane.begun));
+                continue;
+            }
+            match lane.step {
+                Some(Step::Take { from: rank, .. } | Step::Await { from: rank, .. })
+                | Some(Step::Put { to: rank, .. } | Step::Write { to: rank, .. }) => waits.push(rank),
+                _ => return (self.steps(), Vec::new()),
+            }
+        }
+        waits.sort_unstable();
+        waits.dedup();
+        (self.steps(), waits)
+    }
+
+    fn steps(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.steps).sum()
+    }
+
+    /// Runs a lane until it must wait, or its next step reduces or copies. True if it moved.
+    ///
+    /// All lanes put as much as they can before any lane reduces, so that chunk k is reduced while chunk k+1 is in flight.
+    fn advance(&mut self, core: &mut Core<'_>, index: usize) -> Result<bool, Stop> {
+        let mut moved = false;
+        loop {
+            let lane = &mut self.lanes[index];
+            if lane.step.is_none() {
+                if lane.ended {
+                    return Ok(moved);
+                }
+                lane.step = match lane.before.pop() {
+                    None => self.schedule.next(index),
+                    before => before,
+                };
+                if let Some(Step::Await { from, into }) = lane.step
+                    && !core.comm.exposed
+                {
+                    lane.by_slot((from, into), self.schedule.next(index));
+                }
+            }
+            let finished = match lane.step {
+                Some(Step::Put { to, from }) => self.put(core, index, to, from)?,
+                Some(Step::Write { to, from, at }) => self.write(core, index, (to, at), from)?,
+                Some(Step::Await { from, .. }) => self.land(core, index, from)?,
+                Some(Step::Take { from, len }) => self.take(core, index, from, len)?,
+                Some(Step::Free { from }) => self.free(core, index, from)?,
+                Some(Step::Show { shown }) => self.show(core, index, &shown)?,
+                Some(Step::View { from, shown }) => self.view(core, from, &shown)?,
+                Some(Step::Settle) if self.rounds.as_ref().is_some_and(|it| !it.sends()) => {
+                    self.settle_shown(core, index)?
+                }
+                Some(Step::Settle) => core.comm.outstanding[index] == 0,
+                Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
+                None => {
+                    lane.ended = true;
+                    return Ok(true);
+                }
+            };
+            if !finished {
+                return Ok(moved);
+            }
+            moved = true;
+            #[cfg(debug_assertions)]
+            core.trace(index, self.lanes[index].step);
+            self.finish(index);
+        }
+    }
+
+    /// The present step of a lane is done.
+    pub(crate) fn finish(&mut self, index: usize) {
+        let lane = &mut self.lanes[index];
+        if !matches!(lane.step, Some(Step::Put { .. } | Step::Write { .. })) {
+            // The step may have changed the source that was staged.
+            lane.latest = None;
+        }
+        (lane.step, lane.done, lane.staged, lane.begun) = (None, 0, None, false);
+        lane.steps += 1;
+    }
+
+    /// The bytes of a span that does not lie [scattered](Operation::scattered).
+    pub(crate) fn bytes<'c>(
+        &'c self,
+        core: &'c Core<'_>,
+        lane: usize,
+        span: Span,
+    ) -> Result<Bytes<'c>, Stop> {
+        let (region, offset) = self.place(core, lane, span)?;
+        let bytes = Bytes::new(region, offset, span.len * self.operation.size);
+        bytes.map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
+    }
+
+    /// The region of such a span, and where in it the span begins.
+    pub(crate) fn place<'c>(
+        &'c self,
+        core: &'c Core<'_>,
+        lane: usize,
+        span: Span,
+    ) -> Result<(&'c Region, usize), Stop> {
+        let (region, base) = match span.place {
+            Place::Input => (&self.operation.input.region, 0),
+            Place::Output => (&self.operation.output.region, 0),
+            Place::Scratch => match &core.comm.scratch {
+                Some(scratch) => (scratch, 0),
+                // An empty span needs no memory.
+                None if span.len == 0 => (&self.operation.output.region, 0),
+                None => {
+                    return Err(core.stop("a step uses scratch that its schedule never asked for".to_owned()));
+                }
+            },
+            Place::Landed(from) if self.rounds.as_ref().is_some_and(|rounds| rounds.reads(from)) => {
+                let rounds = self.rounds.as_ref();
+                let found = rounds.and_then(|it| it.place(core.comm, from, span, self.operation.size));
+                return found.ok_or_else(|| core.stop(format!("{span:?} is not in what rank {from} shows")));
+            }
+            Place::Landed(from) => {
+                let slot = core.comm.receiver(from, self.class, lane).and_then(|receiver| {
+                    let slot = core.comm.receivers[receiver].latest()?;
+                    Some(core.comm.slot(receiver, slot))
+                });
+                match slot {
+                    Some(slot) => slot,
+                    None => {
+                        return Err(core.stop(format!("a step reads from rank {from}, which sent nothing")));
+                    }
+                }
+            }
+        };
+        Ok((region, base + if span.len == 0 { 0 } else { span.offset * self.operation.size }))
+    }
+
+    #[cold]
+    pub(crate) fn broken(&self, core: &Core<'_>, step: Step, error: &SpanError) -> Stop {
+        core.stop(format!("{} {step:?}: {error}", self.operation.signature.call()))
+    }
+
+    /// Finds out whether the operation is stalled because ranks disagree: compares the messages that arrived, and sends mismatch probes.
+    pub(crate) fn check_stalled(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+        self.compare(core)?;
+        self.probe(core)
+    }
+
+    /// Compares this operation with messages, probes and clears to send that no lane takes: ranks that disagree may wait for each
+    /// other on different flows.
+    fn compare(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+        let number = self.operation.op();
+        let (me, comm) = (core.port.me, &*core.comm);
+        let agree = |from, info: &OperationInfo| {
+            self.operation.agree(me, (from, comm.world(from)), info).map_err(Stop::from)
+        };
+        // A message of a later operation is early; one of an earlier operation was never awaited.
+        let earlier = |info: &OperationInfo| info.number.wrapping_sub(number) >= 1 << 31;
+        for (from, info) in comm.untaken() {
+            if info.number == number || earlier(&info) {
+                agree(from, &info)?;
+            }
+        }
+        for &(from, class, info) in &comm.mismatch_probes {
+            // If an earlier operation had awaited its message, there would be a window for it.
+            let unawaited = earlier(&info) && comm.receiver(from, class, 0).is_none();
+            if info.number == number || unawaited {
+                agree(from, &info)?;
+            }
+        }
+        for (from, info) in comm.shared.calls().filter(|(_, info)| info.number == number) {
+            agree(from, &info)?;
+        }
+        for (from, clear_to_send) in
+            comm.clear_to_sends.iter().filter(|(_, clear_to_send)| clear_to_send.operation.number == number)
+        {
+            agree(*from, &clear_to_send.operation)?;
+        }
+        // Only probes of later operations are still needed.
+        core.comm
+            .mismatch_probes
+            .retain(|(.., info)| info.number.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
+        Ok(())
+    }
+
+    /// Sends a mismatch probe to each rank whose clear to send a lane waits for: that rank may be in another call.
+    fn probe(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+        for lane in &self.lanes {
+            if let Some(Step::Write { to, .. }) = lane.step
+                && core.comm.clear_to_send(to, self.operation.op()).is_none()
+            {
+                core.probe_mismatch(to, self.class, &self.operation.info(to))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the operation: it fails if a peer has sent a message that no lane has taken. Its clears to send are dropped.
+    fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
+        self.compare(core)?;
+        // If peers may not write, a write fails on arrival.
+        if core.comm.exposed && core.comm.unawaited() {
+            return Err(core.port.forged("a write that nobody awaits".to_owned()));
+        }
+        core.comm.drop_clear_to_sends(self.operation.op());
+        Ok(())
+    }
+
+    /// The receiving end of the flow from a rank that the schedule takes messages from.
+    fn source(&self, core: &Core<'_>, lane: usize, from: Rank) -> Result<usize, Stop> {
+        core.comm.receiver(from, self.class, lane).ok_or_else(|| {
+            core.stop(format!("a step takes from rank {from}, which is no source of its schedule"))
+        })
+    }
+
+    /// Takes the next message. False if it has not landed.
+    fn take(&mut self, core: &mut Core<'_>, lane: usize, from: Rank, len: usize) -> Result<bool, Stop> {
+        let receiver = self.source(core, lane, from)?;
+        if !core.comm.receivers[receiver].ready() {
+            return Ok(false);
+        }
+        let slot = core.comm.receivers[receiver].take();
+        let header: CollectiveHeader = core.comm.header(receiver, slot)?;
+        self.operation
+            .agree(core.port.me, (from, core.comm.world(from)), &header.operation)
+            .map_err(Stop::from)?;
+        if header.len as usize != len {
+            let what = format!("a message of {} elements where {len} were due", header.len);
+            return Err(core.violation(from, what));
+        }
+        if usize::from(header.flow.reply) >= MAX_FLOWS {
+            let what = format!("a message whose credit is to go to flow {}", header.flow.reply);
+            return Err(core.violation(from, what));
+        }
+        core.comm.receivers[receiver].reply = Some(header.flow.reply.into());
+        Ok(true)
+    }
+
+    /// Frees the slot of the oldest message that was taken.
+    fn free(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
+        let receiver = self.source(core, lane, from)?;
+        if !core.comm.receivers[receiver].free() {
+            return Err(core.stop(format!("a step frees more messages than rank {from} sent")));
+        }
+        core.comm.owe(receiver, Way::Slots);
+        Ok(true)
+    }
+
+    /// Waits for the next write from a peer. False if it has not landed.
+    fn land(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
+        let receiver = self.source(core, lane, from)?;
+        let landing = &mut core.comm.landings[receiver];
+        if !landing.ready() {
+            return Ok(false);
+        }
+        landing.take();
+        landing.free();
+        core.comm.owe(receiver, Way::Direct);
+        Ok(true)
+    }
+}

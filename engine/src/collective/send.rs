@@ -1,0 +1,153 @@
+//! The puts of a lane: through a slot of the receiver, or straight into its output.
+
+use std::cell::Cell;
+
+use unisono_schedule::{Place, Rank, Span};
+use unisono_transport::{Region, Target};
+
+use super::run::Run;
+use crate::{
+    comm::{Core, Origin, Ready, Whose},
+    memory::{self, Bytes, Operand},
+    stop::Stop,
+    wire::HEADER,
+};
+
+impl Run {
+    /// Sends a message to a slot. False if there is no window, no credit or no room yet.
+    pub(crate) fn put(
+        &mut self,
+        core: &mut Core<'_>,
+        lane: usize,
+        to: Rank,
+        from: Span,
+    ) -> Result<bool, Stop> {
+        let Some(sender) = core.comm.sender(to, self.class, lane) else {
+            core.probe_mismatch(to, self.class, &self.operation.info(to))?;
+            return Ok(false);
+        };
+        // The receiver may close its endpoint after this message: no control message may follow it.
+        if core.comm.shutting_down && !core.comm.control_completed() {
+            return Ok(false);
+        }
+        let Some(record) = core.record(&core.comm.senders[sender].flow) else { return Ok(false) };
+        let bytes = from.len * self.operation.size;
+        let slot_bytes = core.comm.senders[sender].slot_bytes;
+        if bytes > slot_bytes {
+            return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
+        }
+        let injected = HEADER + bytes <= core.port.limits.max_inject;
+        let joined = core.port.joins(bytes);
+        let Some(origin) = self.origin(core, lane, from, (injected, joined))? else { return Ok(false) };
+
+        let opposite = core.comm.receiver(to, self.class, lane);
+        let ready = Ready { sender, origin, bytes, record, whose: Whose::Lane { lane } };
+        core.put_to_slot(ready, opposite, |flow| self.operation.header(flow, to, from.len))
+    }
+
+    /// Sends a message straight into the output of `to`, from its element `at` on; through a slot if the clear to send refuses
+    /// that. False if there is no clear to send, no credit or no room yet.
+    pub(crate) fn write(
+        &mut self,
+        core: &mut Core<'_>,
+        lane: usize,
+        (to, at): (Rank, usize),
+        from: Span,
+    ) -> Result<bool, Stop> {
+        let Some(clear_to_send) = core.comm.clear_to_send(to, self.operation.op()) else { return Ok(false) };
+        self.operation
+            .agree(core.port.me, (to, core.comm.world(to)), &clear_to_send.operation)
+            .map_err(Stop::from)?;
+        let Some((region, start)) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
+        let Some(sender) = core.comm.sender(to, self.class, lane) else { return Ok(false) };
+        let Some(record) = core.record(&core.comm.senders[sender].writes) else { return Ok(false) };
+        let size = self.operation.size;
+        let (bytes, at) = (from.len * size, (at * size) as u64);
+        let end = at + bytes as u64;
+        let offset = at.checked_sub(start).filter(|_| end <= start + region.len);
+        let Some(offset) = offset else {
+            let what =
+                format!("bytes {start} to {} of an output where {at} to {end} belong", start + region.len);
+            return Err(core.violation(to, what));
+        };
+        let injected = bytes <= core.port.limits.max_inject;
+        let Some(origin) = self.origin(core, lane, from, (injected, false))? else { return Ok(false) };
+        let ready = Ready { sender, origin, bytes, record, whose: Whose::Lane { lane } };
+        core.put_direct(ready, Target { region, offset })
+    }
+
+    /// The place that the bytes of a span are put from. They are staged if they must be registered and are not, if they lie in several
+    /// places, or if a header must lie right before them. `None` if there is no staging slot yet.
+    fn origin(
+        &mut self,
+        core: &mut Core<'_>,
+        lane: usize,
+        from: Span,
+        (injected, joined): (bool, bool),
+    ) -> Result<Option<Origin>, Stop> {
+        if let Place::Landed(source) = from.place
+            && !joined
+        {
+            let (region, offset) = self.place(core, lane, from)?;
+            let region = region.clone();
+            let receiver = core.comm.receiver(source, self.class, lane);
+            let hold = receiver.and_then(|flow| Some((flow, core.comm.receivers[flow].latest()?)));
+            return Ok(Some(Origin { region, offset, hold, staging: None }));
+        }
+        // The engine's scratch is registered; memory of the caller may lie in a registered buffer.
+        let (here, (registered, base)) = match (from.place, &core.comm.scratch) {
+            (Place::Input, _) => part(&self.operation.input),
+            (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),
+            _ => part(&self.operation.output),
+        };
+        let (bytes, offset) = (from.len * self.operation.size, from.offset * self.operation.size);
+        let pieces = self.operation.scattered(&from);
+        let direct = bytes == 0 || injected || !core.port.limits.local_registration;
+        let origin = match (registered, pieces) {
+            _ if joined => None,
+            (Some(region), _) => Some((region.clone(), base + offset)),
+            (_, Some(pieces)) => {
+                let found = pieces.together(offset, bytes, &Cell::new(0));
+                found.filter(|(.., registered)| *registered || direct).map(|(region, at, _)| (region, at))
+            }
+            _ if !direct => None,
+            (_, None) => Some((here.clone(), if bytes == 0 { 0 } else { offset })),
+        };
+        if let Some((region, offset)) = origin {
+            return Ok(Some(Origin { region, offset, hold: None, staging: None }));
+        }
+        // The source may still be staged for this put, which found no room before, or for the last one, unless a header lies right
+        // before it.
+        let again = self.lanes[lane].latest.filter(|(staged, _)| *staged == from && !joined);
+        if self.lanes[lane].staged.is_none()
+            && let Some((_, staged)) = again
+            && core.port.posts.stage_again(staged)
+        {
+            self.lanes[lane].staged = Some(staged.slot);
+        }
+        if self.lanes[lane].staged.is_none() {
+            let Some(taken) = core.port.posts.stage(&mut *core.port.transport)? else { return Ok(None) };
+            let Some((region, at)) = core.port.posts.staged(taken.slot) else { return Ok(None) };
+            let staged = Bytes::new(&region, at, bytes);
+            let copied = match pieces {
+                Some(pieces) => staged.and_then(|staged| pieces.gather(offset, staged)),
+                None => {
+                    let source = self.bytes(core, lane, from)?;
+                    staged.and_then(|staged| memory::copy(source, staged))
+                }
+            };
+            copied.map_err(|error| core.stop(format!("a step's span {from:?}: {error}")))?;
+            self.lanes[lane].staged = Some(taken.slot);
+            self.lanes[lane].latest = Some((from, taken)).filter(|_| !joined);
+        }
+        let staging = self.lanes[lane].staged;
+        let place = staging.and_then(|slot| core.port.posts.staged(slot));
+        Ok(place.map(|(region, offset)| Origin { region, offset, hold: None, staging }))
+    }
+}
+
+/// An operand's memory, the registered region that contains it, if any, and the offset there.
+fn part(operand: &Operand) -> (&Region, (Option<&Region>, usize)) {
+    let registered = operand.registered.as_ref();
+    (&operand.region, registered.map_or((None, 0), |(region, base)| (Some(region), *base)))
+}

@@ -1,0 +1,125 @@
+//! Control messages: small puts outside of any flow, into the mailboxes of peers.
+
+use std::{mem::offset_of, ops::Range};
+
+use unisono_schedule::Rank;
+use unisono_transport::{Notify, Posted, Put, RemoteRegion, Source, Target};
+
+use super::{communicator::ControlMessage, core::Core};
+use crate::{
+    access,
+    endpoint::control_token,
+    stop::Stop,
+    wire::{Class, ClearToSend, ControlKind, Entry, Immediate, OperationInfo, low},
+};
+
+/// The part of an entry that credits are written to. Only their immediate counts.
+const CREDIT: Range<usize> = {
+    let at = offset_of!(Entry, credit);
+    at..at + size_of::<u64>()
+};
+
+impl Core<'_> {
+    /// Sends a mismatch probe, once in an operation for each class: a message for the peer waits for a window or a clear to send. If
+    /// the two ranks disagree on the operation, these may never arrive, and the probe shows the difference. If the peer has not read
+    /// the last probe, the caller tries again later. For [`Class::Message`] the peer reads the immediate only.
+    pub(crate) fn probe_mismatch(
+        &mut self,
+        to: Rank,
+        class: Class,
+        info: &OperationInfo,
+    ) -> Result<(), Stop> {
+        let comm = &mut *self.comm;
+        let read = class != Class::Message;
+        let member = &mut comm.members[to];
+        if read && member.unread {
+            return Ok(());
+        }
+        if member.probed_classes[class.index()].replace(info.number) != Some(info.number) {
+            member.unread |= read;
+            comm.queue_control(to, ControlKind::MismatchProbe(class), *info)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a clear to send: where a peer may write into this rank's output in this operation (a region, and its offset in the
+    /// output), or that it may not. It also carries the credit for the first lane of both ways.
+    pub(crate) fn send_clear_to_send(
+        &mut self,
+        to: Rank,
+        operation: OperationInfo,
+        output: Option<(RemoteRegion, u64)>,
+    ) -> Result<(), Stop> {
+        let start = output.map_or(0, |(_, offset)| offset + 1);
+        let part = output.unwrap_or_default().0.words();
+        let comm = &mut *self.comm;
+        let first = comm.receiver(to, Class::Bulk, 0);
+        let (mut written, mut freed) = (0, 0);
+        if let Some(receiver) = first {
+            let (landing, flow) = (&mut comm.landings[receiver], &mut comm.receivers[receiver]);
+            (written, freed) = (low(landing.freed()), low(flow.freed()));
+            // Before the next clear to send there may be many writes, but at most one message in a slot.
+            landing.tell();
+            flow.answer();
+        }
+        let clear_to_send = ClearToSend { operation, written, freed, start, part };
+        Ok(comm.queue_control(to, ControlKind::ClearToSend, clear_to_send)?)
+    }
+
+    /// Hands the queued control messages to the transport, as many as it takes. True if it took any.
+    pub(crate) fn send_control(&mut self) -> Result<bool, Stop> {
+        let Self { port, comm } = self;
+        let mut any = false;
+        for _ in 0..comm.control_queue.len() {
+            let Some(&(to, message)) = comm.control_queue.front() else { break };
+            let (part, immediate) = match message {
+                ControlMessage::Part(about) => {
+                    let immediate = Immediate::ControlMessage { comm_id: comm.comm_id, from: comm.me, about };
+                    (about.part(), immediate)
+                }
+                ControlMessage::Credit(receiver, way) => {
+                    let reply = comm.receivers[receiver].reply;
+                    let flow = comm.incoming(receiver, way);
+                    // A message in the opposite direction may have taken the credit along.
+                    let (Some(reply), true) = (reply, flow.owes() || flow.stalls()) else {
+                        comm.control_queue.pop_front();
+                        continue;
+                    };
+                    let freed = (flow.freed() & 0xffff) as u16;
+                    (CREDIT, Immediate::Credit { flow: reply, way, freed })
+                }
+            };
+            let copied = part.len() <= port.limits.max_inject;
+            let member = &comm.members[to];
+            let (peer, immediate) = port.to(member.world, immediate)?;
+            let put = Put {
+                to: peer,
+                sources: &[Source::new(&comm.control, to * size_of::<Entry>() + part.start, part.len())?],
+                target: Target {
+                    region: member.mailbox,
+                    offset: (comm.me * size_of::<Entry>() + part.start) as u64,
+                },
+                immediate,
+                token: control_token(comm.comm_id, copied),
+                notify: Notify::Always,
+            };
+            let posted = access::put(&mut *port.transport, &put);
+            if posted.map_err(|error| port.broken(error))? == Posted::Full {
+                // A peer that is slow to connect must not delay control messages to the others.
+                comm.control_queue.rotate_left(1);
+                continue;
+            }
+            port.sent(comm.world(to));
+            comm.control_in_flight += usize::from(!copied);
+            comm.control_copies_in_flight += usize::from(copied);
+            if let ControlMessage::Credit(receiver, way) = message {
+                comm.incoming(receiver, way).tell();
+                let window = comm.receivers[receiver].window;
+                comm.windows[window].credits = comm.windows[window].credits.wrapping_add(1);
+            }
+            comm.control_queue.pop_front();
+            any = true;
+        }
+        Ok(any)
+    }
+}

@@ -1,0 +1,103 @@
+//! How this rank leaves communicators. The engine looks at each when something has happened in it, so that any number of them can be left
+//! together.
+
+use super::{core::Core, net::Net};
+use crate::{stop::Stop, wire::CommId};
+
+/// The most communicators that stay vacant.
+const MOST_VACANT: usize = 64;
+
+impl Net {
+    /// This rank leaves a communicator as soon as nothing is under way in it. Its memory is freed when the others have left too.
+    pub(crate) fn leave(&mut self, comm_id: CommId) -> Result<(), Stop> {
+        if let Some(comm) = self.comms.get_mut(usize::from(comm_id)).and_then(Option::as_deref_mut) {
+            comm.leaves = true;
+        }
+        self.mark_changed(comm_id);
+        self.continue_leaving().map(drop)
+    }
+
+    /// Something has happened in a communicator. If this rank leaves it, the engine looks at it.
+    pub(crate) fn mark_changed(&mut self, comm_id: CommId) {
+        let comm = self.comms.get_mut(usize::from(comm_id)).and_then(Option::as_deref_mut);
+        if let Some(comm) = comm.filter(|comm| comm.leaves && !comm.changed) {
+            comm.changed = true;
+            self.leaving.changed.push(comm_id);
+        }
+    }
+
+    /// As [`continue_leaving`](Self::continue_leaving), and also looks at communicators that may change without an event.
+    pub(crate) fn continue_leaving_all(&mut self) -> Result<bool, Stop> {
+        for comm_id in std::mem::take(&mut self.leaving.watched) {
+            self.mark_changed(comm_id);
+        }
+        self.continue_leaving()
+    }
+
+    /// Continues to leave the communicators in which something has happened. True if a control message was sent.
+    pub(crate) fn continue_leaving(&mut self) -> Result<bool, Stop> {
+        let mut any = false;
+        // In the last barrier members need not learn of it, and may be gone.
+        if self.leaving.changed.is_empty() || self.port.shutting_down {
+            return Ok(any);
+        }
+        for comm_id in std::mem::take(&mut self.leaving.changed) {
+            let comm = self.comms.get_mut(usize::from(comm_id)).and_then(Option::as_deref_mut);
+            let Some(comm) = comm.filter(|comm| comm.leaves) else { continue };
+            comm.changed = false;
+            any |= self.continue_to_leave(comm_id)?;
+        }
+        Ok(any)
+    }
+
+    /// Continues to leave a communicator. True if a control message was sent.
+    fn continue_to_leave(&mut self, comm_id: CommId) -> Result<bool, Stop> {
+        #[cfg(debug_assertions)]
+        {
+            self.leaving.looks += 1;
+        }
+        let mut core = self.core(comm_id)?;
+        let left = core.comm.left;
+        core.comm.leave()?;
+        if core.comm.left && !left {
+            core.expect_none();
+        }
+        let any = core.comm.has_control() && core.send_control()?;
+        if core.comm.left
+            && let Some(left_over) = core.left_over()?
+        {
+            return Err(left_over.into());
+        }
+        let over = core.comm.is_over();
+        if self.leaves_all || !over {
+            let comm = self.core(comm_id)?.comm;
+            // A caller may have dropped a receive, there may be room for a control message, and peers may publish in their slots.
+            if comm.messages.open() || comm.has_control() || comm.shared.is_unchecked() {
+                self.leaving.watched.push(comm_id);
+            }
+            return Ok(any);
+        }
+        let mut core = self.core(comm_id)?;
+        core.comm.leaves = false;
+        if !core.comm.has_strangers() {
+            self.free(comm_id);
+            return Ok(any);
+        }
+        core.vacate();
+        self.leaving.vacant.push_back(comm_id);
+        if self.leaving.vacant.len() > MOST_VACANT
+            && let Some(oldest) = self.leaving.vacant.pop_front()
+            && self.comm(oldest).is_some_and(|comm| comm.vacant.is_some())
+        {
+            self.free(oldest);
+        }
+        Ok(any)
+    }
+
+    pub(super) fn free(&mut self, comm_id: CommId) {
+        if let Some(mut comm) = self.comms[usize::from(comm_id)].take() {
+            Core { port: &mut self.port, comm: &mut comm }.take_back();
+            self.port.active_comms.retain(|&it| it != comm_id);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Failures that show when a group ends: messages that no call has received, calls through shared slots that no rank has compared, and
+//! members that have called more operations than others.
+
+use unisono_core::{
+    error::Failure,
+    position::{CALLS, CallRecord},
+};
+use unisono_schedule::Rank;
+
+use super::{communicator::Comm, core::Core, member::Member};
+use crate::{call::Signature, stop::Stop, wire::low};
+
+impl Core<'_> {
+    /// The failure of a group that this rank has left, if there is one.
+    pub(crate) fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
+        let unreceived = self.unreceived()?;
+        let comm = &*self.comm;
+        Ok(unreceived
+            .or_else(|| comm.untaken_message())
+            .or_else(|| comm.unlike_shared())
+            .or_else(|| comm.uneven_end()))
+    }
+}
+
+impl Comm {
+    /// A message of a collective that no lane has taken.
+    fn untaken_message(&self) -> Option<Failure> {
+        let begun = self.calls_by_number();
+        self.untaken().find_map(|(from, info)| {
+            let (number, mine) = begun.iter().find(|(number, _)| low(*number) == info.number)?;
+            let theirs = Signature::from(&info).record();
+            let (me, from) = ((self.world(self.me), mine), (self.world(from), &theirs));
+            (theirs != *mine).then(|| CallRecord::differ(self.group_name(), *number, me, from))
+        })
+    }
+
+    /// A member that has left the group after more or fewer operations than this rank. (In the world, the barriers of shutdown
+    /// compare that.)
+    fn uneven_end(&self) -> Option<Failure> {
+        let ended = |(rank, member): (Rank, &Member)| Some((rank, member.ended?));
+        let mut ends = self.members.iter().enumerate().filter_map(ended);
+        let (rank, theirs) = ends.find(|&(_, ended)| self.id != 0 && ended != self.begun)?;
+        let op = theirs.min(self.begun);
+        let leaves = format!("has left the group after {op} operations");
+        // The rank that has called more knows the call; the other one may have a message of it.
+        let more = if self.begun > theirs {
+            self.calls_by_number()
+                .into_iter()
+                .find(|(number, _)| *number == op)
+                .map(|(_, called)| called.call)
+        } else {
+            let info = self.untaken().find(|(from, info)| *from == rank && info.number == low(op));
+            info.map(|(_, info)| Signature::from(&info).call())
+        };
+        let calls = more.map_or_else(
+            || format!("has begun {} operations", theirs.max(self.begun)),
+            |call| format!("calls {call}"),
+        );
+        let (mine, its) = if self.begun > theirs { (calls, leaves) } else { (leaves, calls) };
+        let mut sides = [(self.world(self.me), mine), (self.world(rank), its)];
+        sides.sort();
+        let [left, right] = sides;
+        Some(Failure::Mismatch { group: self.group_name(), op, call: String::new(), left, right })
+    }
+
+    /// The latest operations, with their numbers.
+    fn calls_by_number(&self) -> Vec<(u64, CallRecord)> {
+        (0..self.begun).rev().zip(self.latest_calls(CALLS)).collect()
+    }
+
+    fn group_name(&self) -> Box<str> {
+        self.label.as_deref().unwrap_or_default().into()
+    }
+}

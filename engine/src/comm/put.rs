@@ -1,0 +1,174 @@
+//! Hands a put to the transport and records the resources that its end frees.
+
+use bytemuck::Pod;
+use unisono_schedule::windows::stride;
+use unisono_transport::{Notify, Posted, Put, Region, Source, Target};
+
+use super::{core::Core, flow::Outgoing};
+use crate::{
+    access,
+    endpoint::Record,
+    stop::Stop,
+    wire::{FlowHeader, HEADER, Immediate, PAYLOAD, Way},
+};
+
+/// The source of a put, and the resources that the put's end frees.
+pub(crate) struct Origin {
+    pub region: Region,
+    pub offset: usize,
+    /// The incoming flow and the slot that the source lies in, if it does.
+    pub hold: Option<(usize, usize)>,
+    /// The staging slot that the source lies in, if it does.
+    pub staging: Option<usize>,
+}
+
+/// libfabric's providers copy a put of at most this many bytes: a header and few elements.
+const FEW: usize = 128;
+
+/// The owner of a put.
+#[derive(Clone, Copy)]
+pub(crate) enum Whose {
+    /// A lane of the operation.
+    Lane { lane: usize },
+    /// Messages from point to point; with the send that cannot end before the put has left.
+    Message(Option<u64>),
+}
+
+/// A put of a flow that has all it needs: a window, a credit and a record.
+pub(crate) struct Ready {
+    /// The sending end of its flow.
+    pub sender: usize,
+    pub origin: Origin,
+    /// The bytes of its elements.
+    pub bytes: usize,
+    /// The record that is vacant for it.
+    pub record: usize,
+    pub whose: Whose,
+}
+
+impl Core<'_> {
+    /// A record for the next put of a flow; `None` if the flow has no credit, or no record is free.
+    pub(crate) fn record(&self, flow: &Outgoing) -> Option<usize> {
+        self.port.posts.vacant().filter(|_| flow.has_credit())
+    }
+
+    /// Puts the next message of a flow into its slot. The header also carries credit for the `opposite` flow, if there is one.
+    /// False if the transport has no room.
+    pub(crate) fn put_to_slot<H: Pod>(
+        &mut self,
+        ready: Ready,
+        opposite: Option<usize>,
+        header: impl FnOnce(FlowHeader) -> H,
+    ) -> Result<bool, Stop> {
+        let Ready { sender, bytes, record, whose, .. } = ready;
+        let end = &self.comm.senders[sender];
+        let freed = opposite.map_or(0, |flow| self.comm.receivers[flow].freed());
+        let (headers, at) = self.port.posts.header(record);
+        access::store(headers, at, &header(FlowHeader::new(freed, end.reply)))?;
+        let number = end.flow.sent();
+        let slot = end.flow.first + end.flow.slot(number) * stride(end.slot_bytes) as u64;
+        let target = Target { region: end.region, offset: slot + (PAYLOAD - HEADER) as u64 };
+        let immediate =
+            Immediate::Data { flow: end.flow.id, way: Way::Slots, number: (number & 0xffff) as u16 };
+        if !self.post(ready, true, target, immediate)? {
+            return Ok(false);
+        }
+        self.sending(sender, |end| end.flow.advance(HEADER + bytes));
+        if let Some(flow) = opposite {
+            let flow = &mut self.comm.receivers[flow];
+            match whose {
+                Whose::Lane { .. } => flow.answer(),
+                Whose::Message(_) => flow.tell(),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts the next write of a flow straight into the receiver's memory. False if the transport has no room.
+    pub(crate) fn put_direct(&mut self, ready: Ready, target: Target) -> Result<bool, Stop> {
+        let Ready { sender, bytes, .. } = ready;
+        let flow = &self.comm.senders[sender].writes;
+        let number = (flow.sent() & 0xffff) as u16;
+        let immediate = Immediate::Data { flow: flow.id, way: Way::Direct, number };
+        let posted = self.post(ready, false, target, immediate)?;
+        if posted {
+            self.sending(sender, |end| end.writes.advance(bytes));
+        }
+        Ok(posted)
+    }
+
+    /// Hands a put to the transport, with the record's `header` first if it has one. False if the transport has no room.
+    fn post(
+        &mut self,
+        ready: Ready,
+        header: bool,
+        target: Target,
+        immediate: Immediate,
+    ) -> Result<bool, Stop> {
+        let Ready { sender, origin, bytes, record, whose } = ready;
+        let to = self.comm.world(self.comm.senders[sender].flow.to);
+        let (peer, immediate) = self.port.to(to, immediate)?;
+        let (headers, at) = self.port.posts.header(record);
+        let header_source = Source::new(headers, at, HEADER)?;
+        let joined = header && self.port.joins(bytes);
+        let both = [
+            header_source,
+            match (bytes, joined) {
+                (0, _) => header_source,
+                (_, false) => Source::new(&origin.region, origin.offset, bytes)?,
+                (_, true) => {
+                    // A staging slot has room for the header right before the elements.
+                    let header: [u64; HEADER / 8] = access::load(headers, at)?;
+                    let at = origin.offset - HEADER;
+                    access::store(&origin.region, at, &header)?;
+                    Source::new(&origin.region, at, HEADER + bytes)?
+                }
+            },
+        ];
+        let sources = match (header && !joined, bytes) {
+            (true, 0) => &both[..1],
+            (true, _) => &both[..],
+            (false, _) => &both[1..],
+        };
+        // A put that is copied and leaves at once needs no notice of its end, except in the last barrier.
+        let notify = match whose {
+            Whose::Lane { .. } if self.comm.shutting_down => Notify::Always,
+            Whose::Lane { .. } if HEADER + bytes <= FEW && self.port.leaves_at_once(to) => {
+                Notify::IfNotCopied
+            }
+            _ => Notify::IfNotInjected,
+        };
+        let put = Put { to: peer, sources, target, immediate, token: record as u64, notify };
+        let posted = access::put(&mut *self.port.transport, &put);
+        if posted.map_err(|error| self.port.broken(error))? == Posted::Full {
+            return Ok(false);
+        }
+        let notified = put.notifies(&self.port.limits);
+        self.port.sent(to);
+        let comm = &mut *self.comm;
+        if !notified {
+            // The source may change at once.
+            origin.staging.into_iter().for_each(|slot| self.port.posts.put_back(slot));
+            return Ok(true);
+        }
+        let Origin { hold, staging, .. } = origin;
+        let mut record = Record { comm_id: comm.comm_id, hold, staging, ..Record::default() };
+        match whose {
+            Whose::Lane { lane, .. } => {
+                let reads = staging.is_none() && hold.is_none() && bytes > 0;
+                comm.outstanding[lane] += usize::from(reads);
+                record.lane = reads.then_some(lane);
+                if let Some((receiver, slot)) = hold {
+                    comm.receivers[receiver].hold(slot);
+                }
+                comm.under_way += 1;
+            }
+            Whose::Message(id) => {
+                (record.message, record.id) = (true, id);
+                comm.messages.under_way += 1;
+            }
+        }
+        self.port.posts.begin(record);
+        Ok(true)
+    }
+}

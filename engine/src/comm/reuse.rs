@@ -1,0 +1,293 @@
+//! Opens windows, and closes those of idle communicators, so that any number of communicators can share the flows, arrivals and
+//! memory of a process.
+//!
+//! Every peer has a share of the arrivals. If the windows that it sends through exceed its share, this rank closes the one
+//! that was used longest ago, if no operation under way needs it. It asks the peer with the counts of arrivals
+//! ([`Close`]), and the peer agrees if it has sent no more, has received all credits, and does not need it either. Then nothing is
+//! in flight for the window, and the numbers of its flows and its memory are used for another one. The next operation that needs the
+//! window opens it again. Message numbers go on then, since messages of the opposite direction that take credit along may still be in
+//! flight. The peers of an operation are members of its communicator, so an operation that waits for room waits for ranks that take
+//! part in it.
+
+use std::mem;
+
+use unisono_schedule::{Rank, windows::stride};
+
+use super::{
+    communicator::Comm,
+    core::Core,
+    flow::Incoming,
+    member::NONE,
+    net::Net,
+    window::{WindowMemory, WindowState},
+};
+use crate::{
+    call::narrow,
+    stop::Stop,
+    wire::{Class, Close, CommId, ControlKind, MAX_FLOWS, Way, Window, low},
+};
+
+impl Comm {
+    /// True if no operation under way needs a window of this class.
+    fn is_idle(&self, class: Class) -> bool {
+        self.in_use != Some(class) && (class != Class::Message || self.messages.is_over())
+    }
+
+    /// True if this rank may ask to close a window.
+    fn may_close(&self, window: &WindowMemory) -> bool {
+        let mut flows = window.flows();
+        let at_rest = |flow: usize| self.receivers[flow].at_rest() && self.landings[flow].at_rest();
+        window.state == WindowState::Open
+            && self.is_idle(window.class)
+            && !self.left
+            && self.control_completed()
+            && self.members[self.receivers[window.first_flow].from].ended.is_none()
+            && flows.all(at_rest)
+    }
+}
+
+impl Core<'_> {
+    /// Opens the windows through which `from` sends messages of this class, unless they are open.
+    pub(crate) fn listen(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        port.clock += 1;
+        let first = comm.members[from].incoming[class.index()];
+        if first == NONE {
+            return self.open(from, class);
+        }
+        let window = &mut comm.windows[comm.receivers[first as usize].window];
+        window.used = port.clock;
+        match window.state {
+            WindowState::Open => Ok(()),
+            // If the peer agrees to close the window, it is opened again at once.
+            WindowState::Closing => {
+                window.wanted = true;
+                Ok(())
+            }
+            WindowState::Closed => self.open(from, class),
+        }
+    }
+
+    /// Opens a window. If there is no room, the window opens later.
+    pub(crate) fn open(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        let (lanes, slots, slot_bytes) = comm.settings.window(class);
+        let lane_bytes = slots * stride(slot_bytes);
+        let known = comm.members[from].incoming[class.index()];
+        let (first_flow, index) = match known {
+            NONE => (comm.receivers.len(), comm.windows.len()),
+            first => (first as usize, comm.receivers[first as usize].window),
+        };
+        let (world, writes) = (comm.world(from), comm.settings.writes());
+        let flows = (0..lanes).map(|lane| {
+            (Incoming::new(from, index, lane * lane_bytes, slots), Incoming::new(from, index, 0, writes))
+        });
+        if known == NONE {
+            let (receivers, landings): (Vec<_>, Vec<_>) = flows.unzip();
+            comm.receivers.extend(receivers);
+            comm.landings.extend(landings);
+            // A closed window has no memory: nothing can arrive through it.
+            let region = comm.control.clone();
+            let (number, used) = (0, port.clock);
+            let state = WindowState::Closed;
+            comm.windows.push(WindowMemory {
+                number,
+                lanes,
+                region,
+                slot_bytes,
+                class,
+                first_flow,
+                state,
+                wanted: false,
+                used,
+                credits: 0,
+            });
+            comm.members[from].incoming[class.index()] = narrow(first_flow);
+            comm.meets(from)?;
+        } else {
+            for (lane, (receiver, landing)) in flows.enumerate() {
+                let flow = first_flow + lane;
+                comm.receivers[flow] = receiver.following(&comm.receivers[flow]);
+                comm.landings[flow] = landing.following(&comm.landings[flow]);
+            }
+        }
+        let arrivals = comm.settings.arrivals(class);
+        let room = port.has_room(arrivals).then(|| port.incoming.take(comm.comm_id, first_flow, lanes));
+        let Some(number) = room.flatten() else {
+            comm.windows[index].wanted = true;
+            // A send and a mismatch probe may both want the window.
+            if !port.wanting.contains(&(comm.comm_id, index)) {
+                port.wanting.push((comm.comm_id, index));
+            }
+            return Ok(());
+        };
+        let region = match port.spare[class.index()].pop() {
+            Some(region) => region,
+            None => port.transport.allocate(lanes * lane_bytes)?,
+        };
+        let Some(remote) = region.remote() else {
+            return Err(port.stop("a registered region has no key".to_owned()));
+        };
+        port.expect(world, (comm.comm_id, index), arrivals);
+        let window = &mut comm.windows[index];
+        (window.number, window.region, window.credits) = (number, region, 0);
+        (window.state, window.wanted) = (WindowState::Open, false);
+        let description = Window {
+            magic: Window::MAGIC,
+            first_flow: narrow(number),
+            lanes: narrow(lanes),
+            slots: narrow(slots),
+            slot_bytes: narrow(slot_bytes),
+            reserved: 0,
+            region: remote.words(),
+        };
+        Ok(comm.queue_control(from, ControlKind::Window(class), description)?)
+    }
+
+    /// Asks the peer of a window to agree to close it.
+    fn ask_to_close(&mut self, index: usize) -> Result<(), Stop> {
+        let comm = &mut *self.comm;
+        let window = &mut comm.windows[index];
+        let (flows, class) = (window.flows(), window.class);
+        window.state = WindowState::Closing;
+        let from = comm.receivers[flows.start].from;
+        let arrived = flows.clone().map(|flow| comm.receivers[flow].taken() + comm.landings[flow].taken());
+        let close = Close { arrived: low(arrived.sum()), credits: window.credits };
+        comm.debts.retain(|(receiver, _)| !flows.contains(receiver));
+        comm.queue_control(from, ControlKind::Close(class), close)?;
+        self.send_control().map(drop)
+    }
+
+    /// A peer asks to close a window that this rank sends through.
+    pub(crate) fn close_arrived(&mut self, from: Rank, class: Class, close: Close) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        // A rank sends nothing more in the last barrier, or after it has left the communicator.
+        if port.shutting_down || comm.left {
+            return Ok(());
+        }
+        let first = comm.members[from].outgoing[class.index()];
+        let lanes = comm.settings.window(class).0;
+        let ends = comm.senders.get(first as usize..).and_then(|ends| ends.get(..lanes));
+        let agreed = ends.filter(|_| comm.is_idle(class)).is_some_and(|ends| {
+            let sent = ends.iter().map(|end| end.flow.sent() + end.writes.sent()).sum();
+            let credits = ends.iter().fold(0_u32, |sum, end| sum.wrapping_add(end.credits));
+            (low(sent), credits) == (close.arrived, close.credits)
+        });
+        if agreed {
+            let (world, first) = (comm.world(from), first as usize);
+            port.outgoing.give_back(comm.senders[first].reply, lanes);
+            for end in &mut comm.senders[first..first + lanes] {
+                port.in_flight(world, 0, end.bytes());
+                end.flow.close();
+                end.writes.close();
+            }
+            let member = &mut comm.members[from];
+            (member.outgoing[class.index()], member.probed_classes[class.index()]) = (NONE, None);
+            comm.closed_senders.push((from, class, first));
+        }
+        comm.queue_control(from, ControlKind::Answer(class), u64::from(agreed))?;
+        self.send_control().map(drop)
+    }
+
+    /// A peer answers whether a window is closed.
+    pub(crate) fn answer_arrived(&mut self, from: Rank, class: Class, answer: u64) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        let first = comm.members[from].incoming[class.index()];
+        let index = comm.receivers.get(first as usize).map(|flow| flow.window);
+        let asked = index.filter(|&index| comm.windows[index].state == WindowState::Closing);
+        let Some(index) = asked.filter(|_| answer <= 1) else {
+            let what =
+                format!("the answer {answer} about a window of class {class:?} that was not to be closed");
+            return Err(self.port.forged(what));
+        };
+        let (world, arrivals) = (comm.world(from), comm.settings.arrivals(class));
+        let placeholder = comm.control.clone();
+        let window = &mut comm.windows[index];
+        let wanted = mem::take(&mut window.wanted);
+        if answer == 0 {
+            window.state = WindowState::Open;
+            // Others are asked before it is asked again: its peer may be busy for long.
+            port.clock += 1;
+            window.used = port.clock;
+            for flow in window.flows() {
+                self.comm.owe(flow, Way::Slots);
+                self.comm.owe(flow, Way::Direct);
+            }
+            return Ok(());
+        }
+        window.state = WindowState::Closed;
+        let region = mem::replace(&mut window.region, placeholder);
+        port.incoming.give_back(window.number, window.lanes);
+        port.expect_no_more(world, (comm.comm_id, index), arrivals);
+        port.keep(class, region);
+        if wanted { self.open(from, class) } else { Ok(()) }
+    }
+}
+
+impl Net {
+    /// Closes windows of peers that exceed their shares, and opens windows that wait for room.
+    pub(crate) fn give_back(&mut self) -> Result<(), Stop> {
+        for world in mem::take(&mut self.port.crowded) {
+            let excess = self.port.excess(world);
+            let windows = self.port.windows(world).to_vec();
+            self.close_some(windows, excess)?;
+        }
+        for (comm_id, index) in mem::take(&mut self.port.wanting) {
+            // The communicator may have ended meanwhile.
+            let Ok(mut core) = self.core(comm_id) else { continue };
+            let window = &core.comm.windows[index];
+            // The window may have been opened meanwhile.
+            if window.state != WindowState::Closed {
+                continue;
+            }
+            let (from, class) = (core.comm.receivers[window.first_flow].from, window.class);
+            let arrivals = core.comm.settings.arrivals(class);
+            core.open(from, class)?;
+            if core.comm.windows[index].state == WindowState::Closed {
+                self.make_room(arrivals)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks to close those of these windows that were used longest ago, until this many arrivals will be free. True if any will.
+    fn close_some(&mut self, windows: Vec<(CommId, usize)>, arrivals: usize) -> Result<bool, Stop> {
+        let (mut closing, mut idle) = (0, Vec::new());
+        for (comm_id, index) in windows {
+            let comm = self.core(comm_id)?.comm;
+            let window = &comm.windows[index];
+            match window.state {
+                WindowState::Closing => closing += comm.settings.arrivals(window.class),
+                _ if comm.may_close(window) => idle.push((window.used, comm_id, index)),
+                _ => {}
+            }
+        }
+        idle.sort_unstable();
+        for (_, comm_id, index) in idle {
+            if closing >= arrivals || self.port.shutting_down {
+                break;
+            }
+            let mut core = self.core(comm_id)?;
+            closing += core.comm.settings.arrivals(core.comm.windows[index].class);
+            core.ask_to_close(index)?;
+        }
+        Ok(closing > 0)
+    }
+
+    /// Closes windows of any peers. An error if no window can be closed, now or after the operations that are under way.
+    fn make_room(&mut self, arrivals: usize) -> Result<(), Stop> {
+        let all = self.port.all_windows();
+        // While control messages of a communicator are in flight, its windows cannot be closed.
+        let landing = self.comms.iter().flatten().any(|comm| !comm.control_completed());
+        let busy = self.comms.iter().flatten().filter(|comm| comm.busy).count();
+        if self.close_some(all, arrivals)? || landing || busy > 1 {
+            return Ok(());
+        }
+        let (most, more) = (self.port.limits.arrivals, self.port.limits.more_arrivals);
+        Err(self.port.stop(format!(
+            "a window for one more rank: its flows and what may arrive on them would be more than the {MAX_FLOWS} flows \
+             and {most} arrivals under way this process can have; use fewer lanes or slots{}{more}",
+            if more.is_empty() { "" } else { "; " },
+        )))
+    }
+}

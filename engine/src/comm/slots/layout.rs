@@ -1,0 +1,135 @@
+//! The layout of shared slots: memory that each member of a communicator writes alone, and that the others map (drawn in docs/wire.md).
+
+use bytemuck::{Pod, Zeroable};
+use unisono_schedule::select::shown::{COPIED_BYTES, SLOT_BYTES};
+
+use crate::wire::OperationInfo;
+
+/// Two cache lines, which processors fetch together.
+const LINES: usize = 128;
+
+/// The number of slots: a rank may write to one while slow ranks read the other.
+const SLOTS: u64 = 2;
+
+/// The offset in a slot of its bytes, if they do not fit the [`Front`]'s cache line.
+const APART: usize = 64;
+
+/// The offset in a slot of the operand, which lies behind the [`Offer`].
+const STAGED: usize = LINES;
+
+/// The bytes of a slot.
+const STRIDE: usize = (STAGED + SLOT_BYTES).next_multiple_of(LINES);
+
+/// The word before a rank's slots, which says whether the rank has mapped the slots of all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Verdict {
+    /// The rank does not know yet: new memory is zeroed.
+    Unknown,
+    /// The rank has mapped them.
+    Mapped,
+    /// The rank cannot map them.
+    Refused,
+}
+
+impl Verdict {
+    /// The verdict of a word; `None` if it is none.
+    pub(crate) fn of(word: u64) -> Option<Self> {
+        [Self::Unknown, Self::Mapped, Self::Refused].into_iter().find(|verdict| *verdict as u64 == word)
+    }
+}
+
+/// The beginning of a slot. The number is published last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Front {
+    /// The number of the operation among those of the communicator that share slots, from 1.
+    pub number: u64,
+    pub operation: OperationInfo,
+}
+
+/// The offset of a rank's verdict in its shared slots.
+pub(crate) const VERDICT: usize = 0;
+
+/// The offset of the number of the latest round after which it no longer reads [operands in place](Offer) of others.
+pub(crate) const DONE: usize = 24;
+
+/// The offset of its vote in a round in which operands are to be read in place: the number times 2, and 1 more if it has mapped
+/// those that it reads. A rank may vote in a later round while slow ranks look at its latest vote.
+pub(crate) const fn vote(number: u64) -> usize {
+    if number.is_multiple_of(2) { 8 } else { 16 }
+}
+
+/// The places of a rank's operands that others may read in place. It lies in the rank's slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Offer {
+    /// Says whether they can be mapped: [`Self::PLAIN`], [`Self::NEW`], [`Self::KNOWN`] or [`Self::STAGED`].
+    pub kind: u64,
+    /// The [words](unisono_transport::RemoteRegion::words) of the input (in a broadcast of the output)...
+    pub input: [u64; 3],
+    /// ... and, in an all_reduce, of the output.
+    pub output: [u64; 3],
+}
+
+impl Offer {
+    /// The operands cannot be mapped.
+    pub(crate) const PLAIN: u64 = 0;
+    /// They can be mapped, but the others may not have mapped them yet.
+    pub(crate) const NEW: u64 = 1;
+    /// All other ranks have mapped them before.
+    pub(crate) const KNOWN: u64 = 2;
+    /// The rank copies the elements that it shows to its [slots](staged).
+    pub(crate) const STAGED: u64 = 3;
+}
+
+/// The offset in a slot of the [`Offer`].
+pub(crate) const OFFER: usize = APART;
+
+/// The offset in a rank's shared slots of the slot of an operation of this number.
+pub(crate) const fn slot(number: u64) -> usize {
+    let index = if number.is_multiple_of(SLOTS) { 0 } else { 1 };
+    LINES + index * STRIDE
+}
+
+/// The offset in a slot of its bytes, if there are this many.
+pub(crate) const fn payload(bytes: usize) -> usize {
+    if size_of::<Front>() + bytes <= APART { size_of::<Front>() } else { APART }
+}
+
+/// The offset in a rank's shared slots of the elements that it shows in this round instead of an operand ([`Offer::STAGED`]).
+pub(crate) const fn staged(number: u64) -> usize {
+    slot(number) + STAGED
+}
+
+/// The number of bytes of a rank's shared slots that it writes if it stages at most `bytes` in one: it never touches the others.
+pub(crate) const fn used(bytes: usize) -> usize {
+    let most = if bytes > COPIED_BYTES { bytes } else { COPIED_BYTES };
+    LINES + 2 * (STAGED + most).next_multiple_of(LINES)
+}
+
+/// The bytes of a rank's shared slots.
+pub const LEN: usize = slot(1) + STRIDE;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_lie_apart() {
+        let (even, odd) = (slot(2), slot(3));
+        assert!(VERDICT + LINES <= even);
+        let mut words = [VERDICT, vote(2), vote(3), DONE];
+        words.sort_unstable();
+        assert!(words.windows(2).all(|pair| pair[0] + 8 <= pair[1]) && words[3] + 8 <= even);
+        assert!(OFFER + size_of::<Offer>() <= STAGED && STAGED + SLOT_BYTES <= STRIDE);
+        assert_eq!((used(0), used(SLOT_BYTES)), (33_152, LEN));
+        assert!(staged(2).is_multiple_of(LINES) && staged(3) + SLOT_BYTES <= LEN);
+        assert_eq!((odd, odd + STRIDE), (even + STRIDE, LEN));
+        for bytes in [0, 1, 24, 25, COPIED_BYTES] {
+            assert!(size_of::<Front>() <= payload(bytes) && payload(bytes) + bytes <= STRIDE, "{bytes}");
+            assert!((even + payload(bytes)).is_multiple_of(8), "elements are aligned");
+        }
+        assert!(payload(24) + 24 <= APART, "what is short comes with its front, in one cache line");
+    }
+}

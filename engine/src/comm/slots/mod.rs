@@ -1,0 +1,185 @@
+//! The shared slots of a communicator whose ranks share memory, and when a rank may read and write them.
+//!
+//! A rank writes only to its own slots. Rounds ([`Step::Show`](unisono_schedule::Step::Show)) are numbered from 1; round `k` has slot
+//! `k mod 2`:
+//!
+//! 1. A rank begins `k` when every other rank has begun `k - 1`. Then all have ended `k - 2`, which used the slot before.
+//! 2. It writes the elements that it shows and the description of its call to its slot, and then publishes the number `k` there.
+//! 3. When a rank whose elements it needs has published `k`, it reads that rank's slot. The writer does not write there again before this
+//!    rank has begun `k + 1`.
+//!
+//! A rank that needs nothing of another in `k` compares the descriptions of `k` when it begins `k + 1`, or leaves the group.
+
+pub(crate) mod layout;
+mod open;
+#[cfg(test)]
+mod tests;
+
+use unisono_schedule::Rank;
+use unisono_transport::{Peer, Region, WeakRegion};
+
+use crate::{access, call::Signature, wire::OperationInfo};
+
+/// Says whether the ranks of a communicator share slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// The ranks have not found out yet.
+    #[default]
+    Opening,
+    Yes,
+    No,
+}
+
+/// This rank's view of the shared slots of a communicator.
+#[derive(Debug, Default)]
+pub(crate) struct SharedSlots {
+    pub(in crate::comm) sharing: Sharing,
+    /// If messages go between hosts: the ranks of this host, which alone share slots.
+    pub(in crate::comm) host: Option<Box<[Rank]>>,
+    /// This rank's slots.
+    pub(in crate::comm) own: Option<Region>,
+    /// The mapped slots of the others, by rank.
+    pub(in crate::comm) views: Vec<Option<Region>>,
+    /// The other ranks, as the transport knows them.
+    pub(in crate::comm) peers: Vec<Peer>,
+    /// True if this rank has published that it has mapped all.
+    pub(in crate::comm) published: bool,
+    /// The number of the latest round.
+    pub(in crate::comm) number: u64,
+    /// The operation of that round, as long as it is not known that all ranks have called the same.
+    pub(in crate::comm) unchecked: Option<(u64, Signature)>,
+    /// The most bytes that this rank has staged in a slot.
+    pub(in crate::comm) staged: usize,
+    /// This rank's regions that all others have mapped.
+    pub(in crate::comm) mapped_by_all: Vec<WeakRegion>,
+}
+
+impl SharedSlots {
+    /// True if slots are shared, or the ranks have not found out yet.
+    pub(crate) fn may_share(&self) -> bool {
+        self.sharing != Sharing::No
+    }
+
+    /// True if the latest operation has not been compared with the operations that all others publish.
+    pub(crate) fn is_unchecked(&self) -> bool {
+        self.unchecked.is_some()
+    }
+
+    /// The number of the latest round, from 1.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// All ranks are known to have made the same call as this one in the latest round.
+    pub(crate) fn set_checked(&mut self) {
+        self.unchecked = None;
+    }
+
+    /// The ranks of this host alone share slots.
+    pub(crate) fn set_host(&mut self, host: &[Rank]) {
+        self.host.get_or_insert_with(|| host.into());
+    }
+
+    /// True if a rank shares slots with this one, if both can.
+    pub(in crate::comm) fn is_near(&self, rank: Rank) -> bool {
+        self.host.as_ref().is_none_or(|host| host.contains(&rank))
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.sharing == Sharing::Yes
+    }
+
+    /// The mapped slots of another rank.
+    pub(crate) fn view(&self, rank: Rank) -> Option<&Region> {
+        self.views.get(rank)?.as_ref()
+    }
+
+    /// The bytes of this rank's slots that may be in use.
+    pub(crate) fn memory(&self) -> usize {
+        self.own.as_ref().map_or(0, |_| layout::used(self.staged))
+    }
+
+    /// This rank stages this many bytes in a slot.
+    pub(crate) fn stages(&mut self, bytes: usize) {
+        self.staged = self.staged.max(bytes);
+    }
+
+    /// This rank's slots.
+    pub(crate) fn own(&self) -> Option<&Region> {
+        self.own.as_ref()
+    }
+
+    /// The other ranks, each with its slots.
+    pub(in crate::comm) fn others(&self) -> impl Iterator<Item = (Rank, &Region)> {
+        self.views.iter().enumerate().filter_map(|(rank, view)| Some((rank, view.as_ref()?)))
+    }
+
+    /// True if a rank has published this operation. It cannot have published a later one in that slot.
+    pub(crate) fn has_published(&self, rank: Rank, number: u64) -> bool {
+        self.view(rank).is_some_and(|view| published(view, number))
+    }
+
+    /// The ranks that keep this one from entering its next operation.
+    pub(crate) fn behind(&self) -> impl Iterator<Item = Rank> {
+        let latest = self.number;
+        // Operation 1 has no predecessor, so a rank enters it without waiting.
+        let late =
+            move |(rank, view): (Rank, &Region)| (latest > 0 && !published(view, latest)).then_some(rank);
+        self.others().filter_map(late)
+    }
+
+    /// The calls that other ranks have published last, except for ranks behind this one: these calls may be overwritten at any moment, and
+    /// are of no operation that this rank is in.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (Rank, OperationInfo)> {
+        self.others().filter_map(|(rank, view)| {
+            let both = [layout::slot(0), layout::slot(1)].map(|at| (access::published(view, at).ok(), at));
+            let (number, at) = both.into_iter().max()?;
+            let whole = number? >= self.number.max(1);
+            Some((rank, access::load(view, at + size_of::<u64>()).ok().filter(|_| whole)?))
+        })
+    }
+
+    /// The value that each other rank has last published in a word of its slots.
+    fn words(&self, at: usize) -> impl Iterator<Item = (Rank, Option<u64>)> {
+        self.others().map(move |(rank, view)| (rank, access::published(view, at).ok()))
+    }
+
+    /// The ranks that have not yet published `least` or more in a word of their slots.
+    pub(crate) fn late(&self, at: usize, least: u64) -> impl Iterator<Item = Rank> {
+        self.words(at).filter_map(move |(rank, word)| word.is_none_or(|word| word < least).then_some(rank))
+    }
+
+    /// True if another rank has last published this value in a word of its slots.
+    pub(crate) fn has_told(&self, at: usize, word: u64) -> bool {
+        self.words(at).any(|(_, last)| last == Some(word))
+    }
+
+    /// True if all others have mapped this region of this rank's before.
+    pub(crate) fn is_mapped_by_all(&self, region: &Region) -> bool {
+        self.mapped_by_all.iter().any(|mapped| mapped.is(region))
+    }
+
+    /// All others have mapped this region of this rank.
+    pub(crate) fn set_mapped_by_all(&mut self, region: &Region) {
+        if !self.is_mapped_by_all(region) {
+            self.mapped_by_all.retain(WeakRegion::exists);
+            self.mapped_by_all.push(region.downgrade());
+        }
+    }
+
+    /// The ranks whose verdict this one waits for.
+    pub(crate) fn undecided(&self, me: Rank) -> impl Iterator<Item = Rank> {
+        let waits = move |(rank, view): (Rank, &Option<Region>)| {
+            let known = view
+                .as_ref()
+                .is_some_and(|view| access::published(view, layout::VERDICT).is_ok_and(|word| word != 0));
+            (rank != me && self.is_near(rank) && !known).then_some(rank)
+        };
+        self.views.iter().enumerate().filter_map(waits)
+    }
+}
+
+/// True if slots show this operation as published.
+fn published(view: &Region, number: u64) -> bool {
+    access::published(view, layout::slot(number)).is_ok_and(|seen| seen == number)
+}

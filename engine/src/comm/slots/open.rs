@@ -1,0 +1,188 @@
+//! Opens the shared slots of a communicator, enters operations that share them, and compares the calls of ranks there.
+//!
+//! In the first operation that would share slots, each rank makes its slots, tells the others where they lie ([`Hello`]) and maps the slots
+//! of the others. All must agree on whether slots are shared, although any rank may fail because memory is short. A rank without memory
+//! that can be mapped tells all others. A rank that cannot map the slots of another publishes that in its own slots; a rank that has mapped
+//! all publishes that there too. Slots are shared if all ranks have mapped all.
+
+use unisono_core::{error::Failure, position::CallRecord};
+use unisono_transport::{Mapping, Region, RemoteRegion};
+
+use super::{
+    Sharing,
+    layout::{self, Verdict},
+};
+use crate::{
+    access,
+    call::Signature,
+    comm::{Comm, Core},
+    stop::Stop,
+    wire::{ControlKind, Hello, OperationInfo},
+};
+
+impl Core<'_> {
+    /// Finds out whether the ranks share slots, as far as this is known now.
+    pub(crate) fn open_shared(&mut self) -> Result<Sharing, Stop> {
+        if self.comm.shared.sharing == Sharing::Opening {
+            let sharing = self.find_sharing()?;
+            self.comm.shared.sharing = sharing;
+            if sharing == Sharing::No {
+                // Memory of no further use is unmapped.
+                self.comm.shared.views.clear();
+            }
+        }
+        Ok(self.comm.shared.sharing)
+    }
+
+    fn find_sharing(&mut self) -> Result<Sharing, Stop> {
+        if self.comm.shared.views.is_empty() {
+            self.offer_slots()?;
+        }
+        let Self { port, comm } = self;
+        let ranks = comm.members.len();
+        let (mut refused, mut left) = (false, false);
+        for rank in 0..ranks {
+            if rank == comm.me || !comm.shared.is_near(rank) || comm.shared.views[rank].is_some() {
+                continue;
+            }
+            let Some(slots) = comm.members[rank].slots else {
+                left = true;
+                continue;
+            };
+            if slots.len != layout::LEN as u64 {
+                // That rank tells all others the same.
+                return Ok(Sharing::No);
+            }
+            let peer = port.peer(comm.world(rank))?;
+            match port.transport.map(peer, &slots).map_err(|error| port.broken(error))? {
+                Mapping::Yes(view) => {
+                    comm.shared.views[rank] = Some(view);
+                    comm.shared.peers.push(peer);
+                }
+                Mapping::NotYet => left = true,
+                Mapping::No => refused = true,
+            }
+        }
+        let Some(own) = comm.shared.own.clone() else { return Ok(Sharing::No) };
+        if refused {
+            unisono_transport::log::warn!(
+                rank = port.me,
+                "memory of other ranks cannot be mapped: small collectives take messages"
+            );
+            access::publish(&own, layout::VERDICT, Verdict::Refused as u64)?;
+            self.notify_shared()?;
+            return Ok(Sharing::No);
+        }
+        if left {
+            return Ok(Sharing::Opening);
+        }
+        if !std::mem::replace(&mut comm.shared.published, true) {
+            access::publish(&own, layout::VERDICT, Verdict::Mapped as u64)?;
+            self.notify_shared()?;
+        }
+        let mut sharing = Sharing::Yes;
+        for (rank, view) in self.comm.shared.others() {
+            let word = access::published(view, layout::VERDICT)?;
+            match Verdict::of(word) {
+                Some(Verdict::Mapped) => {}
+                Some(Verdict::Refused) => return Ok(Sharing::No),
+                Some(Verdict::Unknown) => sharing = Sharing::Opening,
+                None => return Err(self.violation(rank, format!("a verdict {word:#x} on shared slots"))),
+            }
+        }
+        Ok(sharing)
+    }
+
+    /// Makes this rank's slots, and tells the others of them, or that there are none.
+    fn offer_slots(&mut self) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        let made = port.transport.share(layout::LEN);
+        let made = made.map_err(
+            |error| unisono_transport::log::warn!(rank = port.me, %error, "no memory for shared slots"),
+        );
+        comm.shared.own = made.ok().filter(|own| own.remote().is_some_and(|remote| remote.mappable));
+        // A region of length 0 says that there are none.
+        let none = RemoteRegion { base: 1, ..RemoteRegion::default() };
+        let slots = comm.shared.own.as_ref().and_then(Region::remote).unwrap_or(none).words();
+        let ranks = comm.members.len();
+        comm.shared.views.resize_with(ranks, || None);
+        let me = comm.me;
+        for rank in 0..ranks {
+            if rank == me || !comm.shared.is_near(rank) {
+                continue;
+            }
+            comm.meets(rank)?;
+            // The area is as in the greeting, which this message may overwrite before the peer reads it.
+            let Hello { area, .. } = comm.sent_part(rank, ControlKind::Hello)?;
+            comm.queue_control(rank, ControlKind::Hello, Hello::new(me, rank, area, slots))?;
+        }
+        Ok(())
+    }
+
+    /// Publishes a word of this rank's slots.
+    pub(crate) fn tell_shared(&mut self, at: usize, word: u64) -> Result<(), Stop> {
+        if let Some(own) = &self.comm.shared.own {
+            access::publish(own, at, word)?;
+        }
+        self.notify_shared()
+    }
+
+    /// Makes the other ranks look at the words that this one has published.
+    pub(crate) fn notify_shared(&mut self) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        port.transport.notify(&comm.shared.peers).map_err(|error| port.broken(error))
+    }
+
+    /// Enters the next operation that shares slots, which all others [are ready for](super::SharedSlots::behind). `unchecked`: true if this
+    /// rank does not read the slots of all others in it.
+    pub(crate) fn enter_shared(
+        &mut self,
+        info: &OperationInfo,
+        unchecked: Option<(u64, Signature)>,
+    ) -> Result<u64, Stop> {
+        self.check_shared()?;
+        let comm = &mut *self.comm;
+        comm.shared.number += 1;
+        comm.shared.unchecked = unchecked;
+        let number = comm.shared.number;
+        if let Some(own) = &comm.shared.own {
+            access::store(own, layout::slot(number) + size_of::<u64>(), info)?;
+        }
+        Ok(number)
+    }
+
+    /// Publishes the operation that this rank has entered.
+    pub(crate) fn publish_shared(&mut self) -> Result<(), Stop> {
+        let comm = &mut *self.comm;
+        if let Some(own) = &comm.shared.own {
+            access::publish(own, layout::slot(comm.shared.number), comm.shared.number)?;
+        }
+        self.notify_shared()
+    }
+
+    /// If the latest operation that shared slots was not compared with those of all others when it ran, compares it. All have entered it,
+    /// or called something else.
+    pub(crate) fn check_shared(&mut self) -> Result<(), Stop> {
+        let unlike = self.comm.unlike_shared();
+        self.comm.shared.unchecked = None;
+        unlike.map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
+impl Comm {
+    /// The failure if another rank has called something else as the latest operation that shared slots, if that was not compared when
+    /// it ran. A rank that has not entered it has called fewer operations, or is late.
+    pub(in crate::comm) fn unlike_shared(&self) -> Option<Failure> {
+        let (number, signature) = self.shared.unchecked?;
+        let shared = self.shared.number;
+        let entered = self.shared.others().filter(|(rank, _)| self.shared.has_published(*rank, shared));
+        let at = layout::slot(shared) + size_of::<u64>();
+        let mut calls = entered.filter_map(|(rank, view)| {
+            Some((rank, Signature::from(&access::load::<OperationInfo>(view, at).ok()?)))
+        });
+        let (rank, theirs) = calls.find(|(_, theirs)| *theirs != signature)?;
+        let group = self.label.as_deref().unwrap_or_default().into();
+        let me = (self.world(self.me), &signature.record());
+        Some(CallRecord::differ(group, number, me, (self.world(rank), &theirs.record())))
+    }
+}

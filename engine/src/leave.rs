@@ -1,0 +1,62 @@
+//! Shutdown: how a rank leaves all communicators, and the messages that no call has received then.
+
+use std::time::Instant;
+
+use unisono_core::error::Failure;
+
+use crate::{
+    comm::Core,
+    completion::Completion,
+    progress::{Engine, WORLD},
+    stop::{Halt, Stop},
+    supervisor::Supervisor,
+};
+
+impl Engine {
+    /// This rank leaves all groups: from now on it does not wait for receives whose message has not arrived.
+    pub fn leaves(&mut self) {
+        self.net.leaves_all = true;
+    }
+
+    /// True if only receives are under way, and neither their messages nor requests to send have arrived.
+    pub fn has_only_receives(&self) -> bool {
+        let mut comms = self.net.comms.iter().flatten();
+        self.running.is_empty() && comms.all(|comm| comm.tasks.is_empty() && comm.messages.only_receives())
+    }
+
+    /// Gives these receives up. Returns their calls and completions.
+    pub fn give_up_receives(&mut self) -> Vec<(String, Completion)> {
+        let comms = self.net.comms.iter_mut().flatten();
+        comms.flat_map(|comm| comm.give_up_receives()).collect()
+    }
+
+    /// When all ranks leave, sends the end of each communicator to all members that this rank has exchanged messages with, and waits for
+    /// theirs, which are their last messages. Afterwards no control message is in flight.
+    pub fn take_leave(&mut self, supervisor: &dyn Supervisor, until: Instant) -> Result<(), Halt> {
+        for comm in self.net.comms.iter_mut().flatten().filter(|comm| !comm.end_told) {
+            comm.settle_debts(true);
+            comm.left = comm.comm_id != WORLD;
+            comm.tell_end().map_err(Stop::from)?;
+        }
+        let mut done = |engine: &mut Self, moved: bool| {
+            let ended = engine.net.comms.iter().flatten().all(|comm| comm.all_ended());
+            match moved {
+                false if ended && !engine.net.has_control() => Ok(true),
+                false if Instant::now() >= until => Err(Stop::Deadline),
+                _ => Ok(false),
+            }
+        };
+        self.join_or_leave(&mut done, Some(until), supervisor)
+    }
+
+    /// Afterwards, returns the failure if a message of any group was not received or ranks have called different operations.
+    pub fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
+        for comm in self.net.comms.iter_mut().flatten() {
+            let left = Core { port: &mut self.net.port, comm }.left_over()?;
+            if left.is_some() {
+                return Ok(left);
+            }
+        }
+        Ok(None)
+    }
+}

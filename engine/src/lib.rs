@@ -1,0 +1,58 @@
+//! The engine runs schedules and messages over a transport: lanes, flows, credit, waiting. It knows no algorithm.
+//!
+//! This crate is for the crate `unisono` and not for programs: an operation works on the memory of its [`memory::Operand`]s by address, and
+//! the caller keeps that memory as [`memory::Borrowed`] says. Its items may change with every version.
+//!
+//! One thread at a time drives all active operations (`progress.rs`). Everything between ranks is a put: messages into slots of
+//! windows, and control messages (windows, credit, greetings) into mailboxes. All communicators of a process share one endpoint
+//! (`endpoint`); each has its own windows and mailbox (`comm`).
+
+mod access;
+pub mod call;
+mod collective;
+mod comm;
+mod completion;
+mod contact;
+mod endpoint;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+#[cfg(any(test, fuzzing))]
+mod fuzz_tests;
+mod greet;
+mod leave;
+pub mod memory;
+mod p2p;
+mod position;
+mod progress;
+#[cfg(test)]
+#[path = "../../tests/random/mod.rs"]
+mod random;
+mod request;
+mod settings;
+mod stop;
+mod supervisor;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod turn;
+mod wait;
+mod wire;
+
+pub use self::{
+    comm::{Awaited, CommIds},
+    completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts, Received},
+    contact::{Contact, Contacts},
+    endpoint::Traced,
+    progress::{Engine, WORLD},
+    request::{Inbound, Operation, Outbound, Pairs, Place, Planned, ShownPlan, What},
+    settings::{Bounds, Settings},
+    stop::{Broken, Halt, StalledOperation, Stop},
+    supervisor::{Call, PositionQuery, Request, Supervisor, Task},
+    turn::Called,
+    wait::Patience,
+    wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION},
+};
+
+#[doc(hidden)]
+pub use comm::layout::LEN as SHARED_SLOTS_BYTES;

@@ -1,0 +1,158 @@
+//! Begins and advances the sends and receives of a communicator.
+
+use std::time::Instant;
+
+use unisono_core::error::Failure;
+use unisono_schedule::Rank;
+
+use super::{
+    landings::{Landing, Receiving},
+    matching::Want,
+    messages::{Early, LONG, Messages, SendStage, Sending},
+    queue::look,
+};
+use crate::{
+    call::{Form, Kind},
+    comm::Core,
+    completion::Completion,
+    memory::Fresh,
+    request::{Inbound, Outbound, Place},
+    stop::Stop,
+};
+
+impl Core<'_> {
+    /// Begins a send.
+    pub(crate) fn send(&mut self, outbound: Outbound, completion: Completion) {
+        let messages = &mut self.comm.messages;
+        let number = messages.numbers.entry(outbound.to).or_default();
+        let sending = Sending {
+            number: *number,
+            completion,
+            gone: 0,
+            under_way: 0,
+            stage: SendStage::Queued,
+            outbound,
+        };
+        *number = number.wrapping_add(1);
+        let id = messages.asked;
+        messages.asked += 1;
+        messages.wait_until(sending.completion.deadline);
+        messages.queues.entry(sending.outbound.to).or_default().push_back(id);
+        messages.sendings.insert(id, sending);
+    }
+
+    /// Begins a receive.
+    pub(crate) fn receive(&mut self, inbound: Inbound, completion: Completion) -> Result<(), Stop> {
+        let want = Want { from: inbound.from, tag: inbound.tag, space: inbound.form.space() };
+        self.comm.messages.wait_until(completion.deadline);
+        match self.comm.messages.matching.receive(want, Receiving { inbound, completion }) {
+            None => Ok(()),
+            Some((found, receiving)) => self.early(found, receiving),
+        }
+    }
+
+    /// Advances sends and receives. True if anything moved.
+    pub(crate) fn advance_messages(&mut self) -> Result<bool, Stop> {
+        let mut moved = self.messages_arrived()?;
+        moved |= self.writes_arrived()?;
+        moved |= self.send_items()?;
+        moved |= self.write_messages()?;
+        if !self.comm.debts.is_empty() {
+            self.comm.settle_debts(false);
+        }
+        if self.comm.has_control() {
+            moved |= self.send_control()?;
+        }
+        Ok(moved)
+    }
+
+    /// Receives one large message unexpected, into new memory, if large messages wait for each other because ranks send before they
+    /// receive, or if one may wait for this rank, which waits in a receive or, as `waits` says, in a collective. True if it does.
+    pub(crate) fn receive_unexpected(&mut self, now: Instant, waits: bool) -> Result<bool, Stop> {
+        // This runs for all communicators before each sleep, and there may be thousands.
+        if self.comm.messages.requested.is_empty() {
+            return Ok(false);
+        }
+        let bounds = self.comm.settings.bounds;
+        let (sends, receives) = self.comm.messages.stuck(now);
+        if !sends && !receives && !waits || self.comm.left {
+            return Ok(false);
+        }
+        let messages = &self.comm.messages;
+        let left = bounds.unexpected_bytes.saturating_sub(messages.unexpected);
+        let one_at_least = sends && messages.unexpected == 0;
+        if left <= self.comm.settings.eager_bytes && !one_at_least && !messages.waits_for_any(now) {
+            // There is no room for any large message.
+            return Ok(false);
+        }
+        // The peer of a call that waits may only be late. But if sends wait for each other, only this helps.
+        let fits =
+            |from: Rank, kind: &Kind| kind.kept() <= left || one_at_least || messages.waits_for(from, now);
+        let in_order = messages.requested.iter().inspect(|_| look());
+        let requests = in_order.filter_map(|&kept| match *messages.matching.look_at(kept)? {
+            (envelope, Early::Requested { kind, number, writes, since }) => {
+                Some((since, (kept, envelope.from, kind, number, writes)))
+            }
+            _ => None,
+        });
+        // Its receive may follow right after the one that waits. They are in the order of their arrival.
+        let mut may = requests.take_while(|&(since, _)| sends || waits || now >= since + LONG);
+        let found = may.find(|(_, (_, from, kind, ..))| fits(*from, kind));
+        let Some((_, (kept, from, kind, number, writes))) = found else { return Ok(false) };
+        let Some(fresh) = Fresh::new(kind.dtype, kind.count) else { return Ok(false) };
+        let Messages { matching, unexpected, requested, .. } = &mut self.comm.messages;
+        requested.remove(&kept);
+        if let Some((_, early)) = matching.kept(kept) {
+            *early = Early::Coming { kind, number };
+        }
+        *unexpected += kind.kept();
+        let into = fresh.region().clone();
+        let landing = Landing::new(kind, None, into, Some(fresh), bounds);
+        self.clear_message_to_send((from, number), Landing { kept: Some(kept), ..landing }, None, writes)?;
+        self.port.mark_active(self.comm.comm_id);
+        Ok(true)
+    }
+
+    /// The failure for a message that has arrived and that no call has received. Sends nothing: the others may be gone.
+    pub(crate) fn unreceived(&mut self) -> Result<Option<Failure>, Stop> {
+        self.messages_arrived()?;
+        let Core { port, comm } = self;
+        if !comm.messages.only_receives() {
+            // A message that belongs to an earlier one may have arrived before its receive.
+            return Ok(None);
+        }
+        let Some((envelope, early)) = comm.messages.matching.messages().next() else { return Ok(None) };
+        let (kind, number) = early.known();
+        let from = comm.members.get(envelope.from).map_or(envelope.from, |member| member.world);
+        Ok(Some(Failure::Message {
+            number: u64::from(number),
+            tag: envelope.tag,
+            sender: (from, kind.words()),
+            receiver: (port.me, "nothing, and leaves".to_owned()),
+        }))
+    }
+
+    /// The failure for a message that does not fit its receive.
+    pub(super) fn differ(&self, (number, tag): (u32, u64), (from, kind): (Rank, Kind), me: &Inbound) -> Stop {
+        let wanted = match me.place {
+            Place::There { count, .. } => {
+                Kind { form: me.form, dtype: me.dtype, alias: me.alias, count }.words()
+            }
+            Place::New { dtype, count } => {
+                let count = count.saturating_mul(dtype.size());
+                Kind { form: me.form, dtype: me.dtype, alias: me.alias, count }.words()
+            }
+            Place::Fresh { .. } if me.form != kind.form || me.dtype != kind.dtype => match me.form {
+                Form::Plain => format!("{} elements", me.dtype.name()),
+                form => Kind { form, dtype: me.dtype, alias: me.alias, count: 0 }.words(),
+            },
+            Place::Fresh { most } => format!("at most {most} bytes"),
+        };
+        Stop::from(Failure::Message {
+            number: u64::from(number),
+            tag,
+            sender: (self.comm.world(from), kind.words()),
+            receiver: (self.port.me, wanted),
+        })
+    }
+}

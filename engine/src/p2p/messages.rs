@@ -1,0 +1,287 @@
+//! The sends and receives of a communicator that have not ended ([`Messages`]).
+//!
+//! All messages to one rank go through one flow of slots, in the order of their sends, except that clears to send, and parts of large
+//! messages, go before messages that wait. A small message is whole in its slot. For a large one the sender first sends a request to send.
+//! When the receive has begun, the receiver answers with a clear to send, and the sender writes straight into the receiver's memory, or
+//! sends the message in parts through slots if either memory cannot be registered. A small message without a receive is unexpected: it is
+//! copied out of its slot, so that it does not block the flow.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::{Duration, Instant},
+};
+
+use unisono_schedule::Rank;
+use unisono_transport::RemoteRegion;
+
+use super::{
+    landings::{Landings, Receiving},
+    matching::Matching,
+    queue::look,
+};
+use crate::{
+    call::{Kind, Signature, Space},
+    completion::{Completion, Received},
+    memory::Fresh,
+    request::Outbound,
+    wire::MessageInfo,
+};
+
+/// If large messages have waited for each other for this time, one of them is received unexpected: far longer than it takes to begin
+/// a receive right after a send.
+pub(super) const STALE: Duration = Duration::from_millis(1);
+
+/// If a collective or a receive has waited for this time, it may wait for a rank whose large message waits to be received. That is
+/// far longer than they usually take, since a message that is received unexpected is copied once more.
+pub(crate) const LONG: Duration = Duration::from_millis(100);
+
+/// Deadlines are checked no more often than this, because each check looks at all calls that wait.
+const TICK: Duration = Duration::from_millis(10);
+
+/// A send that has begun.
+pub(super) struct Sending {
+    pub(super) outbound: Outbound,
+    pub(super) completion: Completion,
+    /// The number of the message among those to its receiver; the low 32 bits.
+    pub(super) number: u32,
+    /// The number of elements that were sent in parts, or of bytes that were written.
+    pub(super) gone: usize,
+    /// The number of its puts in flight.
+    pub(super) under_way: usize,
+    pub(super) stage: SendStage,
+}
+
+impl Sending {
+    /// True if it was submitted longer ago than this.
+    fn is_older(&self, now: Instant, than: Duration) -> bool {
+        now >= self.completion.submitted + than
+    }
+
+    /// The description of the message. `writes`: true if this rank can write its elements from where they lie.
+    pub(super) fn info(&self, writes: bool) -> MessageInfo {
+        let Outbound { tag, kind, .. } = self.outbound;
+        let (dtype, alias) = (kind.dtype.code(), kind.alias.code());
+        let (form, count) = (kind.form.code(), kind.count as u64);
+        let (tag, tag_high) = ((tag & 0xffff_ffff) as u32, (tag >> 32) as u32);
+        MessageInfo {
+            tag,
+            dtype,
+            form,
+            writes: writes.into(),
+            reserved: 0,
+            count,
+            tag_high,
+            alias,
+            unused: 0,
+        }
+    }
+}
+
+/// The progress of a send.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SendStage {
+    /// The send waits for a slot.
+    Queued,
+    /// The send waits for a clear to send.
+    Requested,
+    /// The message is written to this region, in pieces of this many bytes.
+    Writing(RemoteRegion, usize),
+    /// The message is sent in parts.
+    InParts,
+    /// The transport has taken all puts.
+    Gone,
+}
+
+/// An entry that goes to a rank's slots before the messages that wait for them.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    /// The next parts of this send's message.
+    Parts(u64),
+    /// A clear to send for the message of that number: its memory if it may be written, and the bytes of a piece as a power of two.
+    ClearToSend { number: u32, place: Option<RemoteRegion>, piece: u8 },
+}
+
+/// A message, or a request to send one, that has arrived before its receive.
+pub(super) enum Early {
+    /// A small message, copied out of its slot, or a large one that has arrived completely.
+    Whole { kind: Kind, number: u32, bytes: Fresh },
+    /// A request to send.
+    Requested { kind: Kind, number: u32, writes: bool, since: Instant },
+    /// A large message that is being received unexpected.
+    Coming { kind: Kind, number: u32 },
+}
+
+impl Early {
+    /// Kind and number of the message.
+    pub(super) fn known(&self) -> (Kind, u32) {
+        match self {
+            Self::Whole { kind, number, .. }
+            | Self::Requested { kind, number, .. }
+            | Self::Coming { kind, number } => (*kind, *number),
+        }
+    }
+}
+
+/// The sends and receives of a communicator that have not ended, and its unexpected messages.
+#[derive(Default)]
+pub(crate) struct Messages {
+    /// The sends, by id: in the order in which they began.
+    pub(super) sendings: BTreeMap<u64, Sending>,
+    /// The id of the next send.
+    pub(super) asked: u64,
+    /// The number of messages that were sent to each rank.
+    pub(super) numbers: BTreeMap<Rank, u32>,
+    /// For each rank, the entries that go to its slots before messages: the receiver may have no room for these.
+    pub(super) answers: BTreeMap<Rank, VecDeque<Answer>>,
+    /// For each rank, the sends whose message, or whose request to send, waits for a slot.
+    pub(super) queues: BTreeMap<Rank, VecDeque<u64>>,
+    /// For each rank, the sends whose messages are written, in the order of their clears to send.
+    pub(super) writes: BTreeMap<Rank, VecDeque<u64>>,
+    pub(super) matching: Matching<Receiving, Early>,
+    /// The requests to send without a receive, by their numbers in `matching`: those that are not being received unexpected.
+    pub(super) requested: BTreeSet<u64>,
+    /// The sends that wait for a clear to send, by receiver and number.
+    pub(super) requests: BTreeMap<(Rank, u32), u64>,
+    /// The large messages that were cleared to send.
+    pub(super) landings: Landings,
+    /// For each rank, the numbers of those that it writes, in the order of the clears to send.
+    pub(super) clear_to_send: BTreeMap<Rank, VecDeque<u32>>,
+    /// Flows with messages in slots that were not handled.
+    pub(crate) arrived: Vec<usize>,
+    /// Flows with writes that were not handled.
+    pub(crate) written: Vec<usize>,
+    /// The bytes of unexpected messages.
+    pub(super) unexpected: usize,
+    /// The number of puts in flight.
+    pub(crate) under_way: usize,
+    /// The completions of calls that have failed.
+    pub(super) lost: Vec<Completion>,
+    /// The completions of calls that have ended, with the results of receives.
+    pub(crate) ended: VecDeque<(Completion, Option<Received>)>,
+    /// No deadline is earlier than this; `None` if no call waits.
+    pub(super) soonest: Option<Instant>,
+}
+
+impl Messages {
+    /// True if a send or a receive whose message is known has not ended, or has ended and was not reported.
+    pub(super) fn busy(&self) -> bool {
+        !self.sendings.is_empty() || self.landings.oldest().is_some() || !self.ended.is_empty()
+    }
+
+    /// True if a send or a receive has not ended, or was not reported.
+    pub(crate) fn open(&self) -> bool {
+        self.busy() || self.matching.receives().next().is_some()
+    }
+
+    pub(crate) fn has_more(&self) -> bool {
+        !self.answers.is_empty() || !self.queues.is_empty() || !self.writes.is_empty()
+    }
+
+    /// True if only receives whose message has not arrived are under way, and none for a message that belongs to an earlier one, which
+    /// its sender will send.
+    pub(crate) fn only_receives(&self) -> bool {
+        !self.busy() && !self.matching.receives().any(|(want, _)| want.space == Space::Inner)
+    }
+
+    /// Gives up receives without a message whose caller does not wait any more and whose sender is `gone`: from the earliest on, up to
+    /// the first that is kept, since the rank cannot leave before that has ended.
+    pub(crate) fn give_up_first(&mut self, gone: impl Fn(Option<Rank>) -> bool) {
+        let mut earliest = || {
+            self.matching.take_first_if(|want, it: &Receiving| it.completion.is_forsaken() && gone(want.from))
+        };
+        let given_up: Vec<_> = std::iter::from_fn(&mut earliest).collect();
+        self.cancel(given_up);
+    }
+
+    /// Ends receives whose caller does not wait any more.
+    fn cancel(&mut self, receives: Vec<Receiving>) {
+        for Receiving { mut completion, inbound } in receives {
+            unisono_transport::log::debug!(from = ?inbound.from, tag = inbound.tag, "a receive that nobody waits for is given up");
+            completion.cancel();
+            self.ended.push_back((completion, None));
+        }
+    }
+
+    /// True if nothing is under way.
+    pub(crate) fn is_over(&self) -> bool {
+        let sent = self.answers.is_empty() && self.queues.is_empty() && self.under_way == 0;
+        sent && !self.open() && self.landings.is_empty()
+    }
+
+    /// The call whose deadline has passed, if there is one, and the time when it was submitted.
+    pub(crate) fn late(&mut self, now: Instant) -> Option<(Instant, Signature)> {
+        if self.soonest.is_none_or(|soonest| now < soonest) {
+            return None;
+        }
+        let over = |_, it: &Receiving| it.completion.is_forsaken() && it.completion.deadline <= now;
+        let given_up = self.matching.take_back(over);
+        self.cancel(given_up);
+        let first = self.waits().min_by_key(|waits| waits.completion().deadline);
+        let found =
+            first.map(|first| (first.completion().deadline, first.completion().submitted, first.signature()));
+        self.soonest = found.map(|(deadline, ..)| deadline.max(now + TICK));
+        found.filter(|(deadline, ..)| *deadline <= now).map(|(_, at, signature)| (at, signature))
+    }
+
+    /// A call that has this deadline begins.
+    pub(super) fn wait_until(&mut self, deadline: Instant) {
+        self.soonest = Some(self.soonest.map_or(deadline, |soonest| soonest.min(deadline)));
+    }
+
+    /// The earliest deadline, or an earlier moment.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.soonest
+    }
+
+    /// When to check whether a message is to be received unexpected; `None` if no message can be.
+    pub(crate) fn patience(&self) -> Option<Instant> {
+        if self.requested.is_empty() {
+            return None;
+        }
+        self.oldest_send().map(|oldest| oldest.completion.submitted + STALE)
+    }
+
+    /// The first send of which nothing was sent: one that waits for a slot or for a clear to send. There is one look at each rank.
+    fn oldest_send(&self) -> Option<&Sending> {
+        let queued = self.queues.values().filter_map(|queue| queue.front().copied());
+        let mut from = 0;
+        let requested = std::iter::from_fn(|| {
+            let (&(to, _), &id) = self.requests.range((from, 0)..).next()?;
+            from = to + 1;
+            Some(id)
+        });
+        // Ids are in the order in which sends began.
+        let oldest = queued.chain(requested).inspect(|_| look()).min();
+        oldest.and_then(|id| self.sendings.get(&id))
+    }
+
+    /// True if a send to this rank has waited so long that the rank may wait until one of its messages is received here.
+    pub(super) fn waits_for(&self, to: Rank, now: Instant) -> bool {
+        let queued = self.queues.get(&to).and_then(|queue| queue.front());
+        let requested = self.requests.range((to, 0)..=(to, u32::MAX)).next().map(|(_, id)| id);
+        let both = queued.into_iter().chain(requested).filter_map(|id| self.sendings.get(id));
+        both.inspect(|_| look()).any(|sending| sending.is_older(now, LONG))
+    }
+
+    /// True if a send to any rank has waited that long.
+    pub(super) fn waits_for_any(&self, now: Instant) -> bool {
+        self.oldest_send().is_some_and(|oldest| oldest.is_older(now, LONG))
+    }
+
+    /// True if a send has waited so long that large messages may wait for each other; the second value is the same for a receive.
+    pub(super) fn stuck(&self, now: Instant) -> (bool, bool) {
+        let first = self.matching.receives().next();
+        let receives = first.is_some_and(|(_, first)| now >= first.completion.submitted + LONG);
+        (self.oldest_send().is_some_and(|oldest| oldest.is_older(now, STALE)), receives)
+    }
+
+    /// Gives everything up. Returns the completions.
+    pub(crate) fn abandon(&mut self) -> Vec<Completion> {
+        let sendings = std::mem::take(&mut self.sendings).into_values().map(|sending| sending.completion);
+        let landings =
+            std::mem::take(&mut self.landings).into_receives().map(|receiving| receiving.completion);
+        let receives = self.matching.give_up().map(|receiving| receiving.completion);
+        let ended = self.ended.drain(..).map(|(completion, _)| completion);
+        sendings.chain(landings).chain(receives).chain(self.lost.drain(..)).chain(ended).collect()
+    }
+}

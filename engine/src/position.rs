@@ -1,0 +1,68 @@
+//! The position of this rank, which the store compares with those of the others, and for how long a call has been stalled.
+
+use std::time::Instant;
+
+use unisono_core::position::{CALLS, GROUPS, GroupPosition, PEERS, Position, Running, Traffic};
+use unisono_schedule::Rank;
+
+use crate::{comm::Comm, progress::Engine, supervisor::Supervisor};
+
+impl Engine {
+    /// The position of this rank. As far as the engine knows, the rank is `blocked` if nothing moves and nothing that it sent is in
+    /// flight.
+    pub fn position(&self) -> Position {
+        let mut comms: Vec<_> =
+            self.net.comms.iter().flatten().filter(|it| it.introduced && it.vacant.is_none()).collect();
+        let running = |comm: &Comm| {
+            let alone = self.alone.iter().map(|(comm_id, run)| (*comm_id, run));
+            let mut all = self.running.iter().map(|it| (it.comm_id, &it.run)).chain(alone);
+            all.find(|(comm_id, _)| *comm_id == comm.comm_id).map(|(_, run)| run)
+        };
+        let idle = |comm: &Comm| running(comm).is_none() && !comm.messages.open();
+        comms.sort_by_key(|comm| (idle(comm), std::cmp::Reverse(comm.used)));
+        let mut cut = comms.len() > GROUPS;
+        let settled = comms.iter().all(|comm| comm.is_settled());
+        let leaves = self.net.leaves_all;
+        let groups = comms.iter().take(GROUPS).map(|comm| {
+            let world = |rank: Rank| comm.world(rank);
+            let running = running(comm).map(|run| {
+                let (steps, waits) = run.progress(comm);
+                let waits: Vec<_> = waits.into_iter().map(world).collect();
+                cut |= waits.len() > PEERS;
+                Running { steps, waits: waits.into_iter().take(PEERS).collect() }
+            });
+            let mut messages = comm.messages.positions(world, comm.members.len(), leaves, PEERS + 1);
+            cut |= messages.len() > PEERS || messages.iter().any(|message| message.waits.len() > PEERS);
+            messages.truncate(PEERS);
+            messages.iter_mut().for_each(|message| message.waits.truncate(PEERS));
+            GroupPosition {
+                id: comm.id,
+                label: GroupPosition::named(comm.label.as_deref()),
+                begun: comm.begun,
+                latest: comm.latest_calls(CALLS),
+                running,
+                messages,
+            }
+        });
+        let groups = groups.collect();
+        let mut traffic: Vec<Traffic> = self.net.port.traffic().collect();
+        cut |= traffic.len() > GROUPS * PEERS;
+        traffic.truncate(GROUPS * PEERS);
+        let quiet =
+            self.wait.since().map(|since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX));
+        Position { blocked: quiet.filter(|_| settled && !cut), groups, traffic, ..Position::default() }
+    }
+
+    /// Reports for how long the call that stalled first has done so, unless it waits for all ranks to leave.
+    pub(crate) fn report_stall(&self, supervisor: &dyn Supervisor) {
+        if self.joins_or_leaves {
+            return;
+        }
+        let operations = self.running.iter().filter(|it| !it.run.operation.signature.is_leaving());
+        let operations = operations.filter_map(|it| it.stalled);
+        let message = self.oldest_message().map(|(_, at, ..)| at);
+        if let Some(since) = operations.chain(message).min() {
+            supervisor.waits(Instant::now().saturating_duration_since(since));
+        }
+    }
+}

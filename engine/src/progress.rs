@@ -1,0 +1,554 @@
+//! Drives all operations of a process: one loop advances lanes and messages, polls the transport, and sleeps when nothing
+//! can be done. One thread at a time runs it, the driver.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use unisono_schedule::Rank;
+use unisono_transport::{Error, RemoteRegion, Transport, Wake};
+
+use crate::{
+    call::Signature,
+    collective::{Pass, Run},
+    comm::{Comm, CommIds, Core, Greetings, Leaving, Net},
+    completion::{Completion, Done},
+    contact::{Contact, Contacts},
+    endpoint::Port,
+    p2p::{LONG, Messages},
+    request::What,
+    settings::Settings,
+    stop::{Halt, Stop, halt},
+    supervisor::{Call, Request, Supervisor, Task},
+    wait::{Next, Patience, Wait},
+    wire::CommId,
+};
+
+/// The communicator of all ranks.
+pub const WORLD: CommId = 0;
+
+/// The engine checks stalled operations, deadlines and the failure latch after this many rounds in a row that moved something, and
+/// after this many that moved nothing.
+pub(super) const OFTEN: u32 = 1024;
+
+/// Says whether [`Engine::progress`] is to return. It is called before every round, with true if the latest round moved anything or there
+/// was none.
+pub(super) type IsDone<'d> = &'d mut dyn FnMut(&mut Engine, bool) -> Result<bool, Stop>;
+
+/// A collective that has begun.
+pub(crate) struct UnderWay {
+    pub(super) comm_id: CommId,
+    pub(super) run: Run,
+    pub(super) completion: Completion,
+    /// The time when a check first found it stalled, if nothing of it has moved since.
+    pub(super) stalled: Option<Instant>,
+}
+
+/// Runs operations: the collectives of one communicator one after the other, those of different communicators side by side.
+pub struct Engine {
+    pub(super) net: Net,
+    /// The collectives that have begun: at most one of each communicator.
+    pub(super) running: Vec<UnderWay>,
+    /// The collective that its caller [runs directly](Self::call), until it moves to `running`.
+    pub(super) alone: Option<(CommId, Run)>,
+    /// The communicators whose sends and receives are to be advanced.
+    pub(super) messaging: Vec<CommId>,
+    pub(super) wait: Wait,
+    /// The completions of operations that failed to begin.
+    pub(super) lost: Vec<Completion>,
+    /// True if the latest round moved nothing.
+    pub(super) idle: bool,
+    /// The number of rounds that moved something; it wraps.
+    pub(super) fruitful: u32,
+    /// True if ranks join or leave. Then every round also sends greetings and all control messages, no operation has a deadline,
+    /// and no other thread may drive.
+    pub(super) joins_or_leaves: bool,
+    /// The greetings of the world, until all have arrived.
+    pub(super) greetings: Greetings,
+}
+
+impl Engine {
+    /// The engine of rank `me` of `ranks`. It knows no other rank before [`meet`](Self::meet).
+    pub fn new(
+        transport: Box<dyn Transport>,
+        me: Rank,
+        ranks: usize,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let none = Duration::ZERO;
+        let patience = Patience { spin: none, give_way: none, alone: none };
+        let mut port = Port::new(transport, me, &settings)?;
+        let world = Comm::new(&mut *port.transport, me, ranks, settings)?;
+        let comms = vec![Some(Box::new(world))];
+        let net = Net { port, comms, leaving: Leaving::default(), leaves_all: false, unpolled: 0 };
+        Ok(Self {
+            net,
+            running: Vec::new(),
+            alone: None,
+            messaging: Vec::new(),
+            lost: Vec::new(),
+            wait: Wait::new(patience),
+            idle: false,
+            fruitful: 0,
+            joins_or_leaves: false,
+            greetings: Greetings::default(),
+        })
+    }
+
+    /// The information that other ranks need of this one.
+    pub fn contact(&self) -> Contact {
+        let mailbox = self.net.comm(WORLD).map(Comm::mailbox).unwrap_or_default();
+        let port = &self.net.port;
+        let address = port.transport.address().clone();
+        Contact { address, host: String::new(), mailbox, mask: port.mask }
+    }
+
+    /// The transport, to register memory.
+    pub fn transport(&mut self) -> &mut dyn Transport {
+        &mut *self.net.port.transport
+    }
+
+    /// Wakes the engine when it sleeps.
+    pub fn waker(&self) -> Arc<dyn Wake> {
+        self.net.port.transport.waker()
+    }
+
+    /// The communicator ids that are free on this rank, a bit for each.
+    pub fn free_comm_ids(&self) -> CommIds {
+        self.net.free_comm_ids()
+    }
+
+    /// Makes a communicator of these ranks of the world, in which this one is rank `me`, and returns its mailbox; `None` if another one
+    /// has that id. Nothing is sent to its members before they are [introduced](Self::introduce).
+    pub fn open(
+        &mut self,
+        comm_id: CommId,
+        me: Rank,
+        members: &[Rank],
+        settings: Settings,
+    ) -> Result<Option<RemoteRegion>, Error> {
+        self.net.open(comm_id, me, members, settings)
+    }
+
+    /// Gives an open communicator its name in messages, and the mailboxes of its members.
+    pub fn introduce(
+        &mut self,
+        comm_id: CommId,
+        (id, label): (u64, Arc<str>),
+        mailboxes: impl Iterator<Item = RemoteRegion>,
+    ) -> Result<(), Stop> {
+        let core = self.net.core(comm_id)?;
+        core.comm.name(id, label);
+        core.comm.introduce(mailboxes);
+        Ok(())
+    }
+
+    /// The limits of the transport.
+    pub fn limits(&self) -> &unisono_transport::Limits {
+        &self.net.port.limits
+    }
+
+    /// The number of collectives of a communicator that have begun.
+    pub fn begun(&mut self, comm_id: CommId) -> u64 {
+        self.net.core(comm_id).map_or(0, |core| core.comm.begun)
+    }
+
+    /// Bytes of registered memory that the engine has allocated.
+    pub fn memory(&self) -> usize {
+        let comms = self.net.comms.iter().flatten();
+        self.net.port.posts.memory() + comms.map(|comm| comm.memory()).sum::<usize>()
+    }
+
+    /// Makes the other ranks known, with the values that all have agreed on: the bytes of a chunk, and how long to poll before sleeping.
+    pub fn meet(
+        &mut self,
+        contacts: Arc<dyn Contacts>,
+        chunk_bytes: usize,
+        patience: Patience,
+    ) -> Result<(), Stop> {
+        let ranks = contacts.ranks();
+        self.net.port.meet(ranks, Arc::clone(&contacts));
+        let world = self.net.core(WORLD)?.comm;
+        world.settings.chunk_bytes = chunk_bytes;
+        world.meet(0..ranks);
+        self.learn(contacts, patience)
+    }
+
+    /// Learns of more ranks than it knew when they met, and how long to poll before sleeping.
+    pub fn learn(&mut self, contacts: Arc<dyn Contacts>, patience: Patience) -> Result<(), Stop> {
+        self.wait = Wait::new(patience);
+        let world = self.net.core(WORLD)?.comm;
+        let mailbox = |rank| contacts.mailbox(rank).unwrap_or_default();
+        world.introduce((0..contacts.ranks()).map(mailbox));
+        self.net.port.contacts = Some(contacts);
+        Ok(())
+    }
+
+    /// Forgets the collectives of the world that ranks have run while they joined: the next one is their first.
+    pub fn forget_calls(&mut self) -> Result<(), Stop> {
+        self.net.core(WORLD)?.comm.forget_calls();
+        Ok(())
+    }
+
+    pub(super) fn serve(
+        &mut self,
+        comm_id: CommId,
+        request: Request,
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
+        match request {
+            Request::Do(task) => self.take(comm_id, task, supervisor),
+            Request::Leave => {
+                // A poll completes copies of messages that are still in flight.
+                self.net.poll()?;
+                Ok(self.net.leave(comm_id)?)
+            }
+            Request::Position(question) => {
+                question.answer(self.position());
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes on a task of a communicator. A collective begins when those that were submitted before it have ended.
+    pub fn take(&mut self, comm_id: CommId, task: Task, supervisor: &dyn Supervisor) -> Result<(), Halt> {
+        let Task { what, completion } = task;
+        let mut core = self.net.core(comm_id)?;
+        match what {
+            What::Collective(operation, schedule) => {
+                return self.turn(comm_id, (operation, schedule, completion), supervisor);
+            }
+            What::Send(outbound) => core.send(outbound, completion),
+            What::Receive(inbound) => core.receive(inbound, completion)?,
+            What::Several(all) => return self.take_several(comm_id, all, completion, supervisor),
+        }
+        if !self.messaging.contains(&comm_id) {
+            self.messaging.push(comm_id);
+        }
+        Ok(())
+    }
+
+    /// Advances all operations until `until` is true, none is left, or another thread wants to drive. `until` may become true by
+    /// itself at the time `at`: the engine does not wait longer. After an error the engine must be [abandoned](Self::abandon).
+    pub fn drive(
+        &mut self,
+        (until, at): (&dyn Fn() -> bool, Option<Instant>),
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
+        let mut done =
+            |engine: &mut Self, _| Ok(engine.running.is_empty() && engine.messaging.is_empty() || until());
+        self.joins_or_leaves = false;
+        let Err(Halt { stop, stalled }) = self.progress(&mut done, at, supervisor) else { return Ok(()) };
+        if stalled.is_some() {
+            return Err(Halt { stop, stalled });
+        }
+        // A failure of the whole engine is reported for the oldest operation.
+        if let Some(oldest) = self.running.iter().min_by_key(|it| it.completion.submitted) {
+            return Err(oldest.halt(stop));
+        }
+        Err(match self.oldest_message() {
+            Some((_, at, signature, _)) => halt(stop, (None, None, 0), signature, at),
+            None => stop.into(),
+        })
+    }
+
+    /// The send or receive that was submitted first of those that have not ended: its communicator, when it was submitted, its call,
+    /// and the rank that it waits for.
+    pub(super) fn oldest_message(&self) -> Option<(&Comm, Instant, Signature, Option<Rank>)> {
+        let comms = self.messaging.iter().filter_map(|&comm_id| self.net.comm(comm_id));
+        let oldest = comms.filter_map(|comm| {
+            let (at, signature, peer) = comm.longest_wait()?;
+            Some((comm, at, signature, peer))
+        });
+        oldest.min_by_key(|(_, at, ..)| *at)
+    }
+
+    /// Runs the loop while ranks join or leave; arguments as for [`progress`](Self::progress).
+    pub(super) fn join_or_leave(
+        &mut self,
+        done: IsDone<'_>,
+        at: Option<Instant>,
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
+        self.joins_or_leaves = true;
+        self.progress(done, at, supervisor)
+    }
+
+    /// The one loop: does rounds until `done`, and polls, yields or sleeps after a round that moved nothing. It does not sleep
+    /// beyond `at`.
+    fn progress(
+        &mut self,
+        done: IsDone<'_>,
+        at: Option<Instant>,
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
+        let exclusive = self.joins_or_leaves;
+        let wanted = || !exclusive && supervisor.wanted();
+        let (mut moved, mut fruitless) = (true, 0_u32);
+        loop {
+            while let Some((comm_id, request)) = supervisor.asked() {
+                self.serve(comm_id, request, supervisor)?;
+            }
+            if done(self, moved)? {
+                return Ok(());
+            }
+            moved = self.round(supervisor)?;
+            if moved {
+                self.wait.reset();
+                fruitless = 0;
+                // An operation may stall while others move.
+                self.fruitful = self.fruitful.wrapping_add(1);
+                if !self.fruitful.is_multiple_of(OFTEN) {
+                    continue;
+                }
+                self.check_stalled()?;
+            } else {
+                // An engine with long patience polls and never sleeps, so it must check here.
+                fruitless = fruitless.wrapping_add(1);
+                if fruitless.is_multiple_of(OFTEN) {
+                    self.check_stalled()?;
+                    self.report_stall(supervisor);
+                }
+            }
+            if wanted() {
+                return Ok(());
+            }
+            if supervisor.stopped() {
+                return Err(Stop::Failed.into());
+            }
+            let now = Instant::now();
+            let deadline = at.into_iter().fold(self.deadline(now)?, Instant::min);
+            if moved {
+                continue;
+            }
+            if !exclusive && at.is_some_and(|at| at <= now) {
+                return Ok(());
+            }
+            if let Some(nap) = self.pause(now, deadline) {
+                self.report_longest_wait(supervisor);
+                // The check may queue control messages, which must go out before this thread sleeps.
+                let received = self.check_stalled()?;
+                self.report_stall(supervisor);
+                if !self.send_control()? && !received {
+                    supervisor.sleeps(true);
+                    // A thread that submitted a request just before did not know that it has to wake this one.
+                    let asked = supervisor.asked();
+                    let parked = match (&asked, wanted()) {
+                        (None, false) => self.park(nap),
+                        _ => Ok(()),
+                    };
+                    supervisor.sleeps(false);
+                    parked.map_err(Stop::from)?;
+                    if let Some((comm_id, request)) = asked {
+                        self.serve(comm_id, request, supervisor)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One round: for every operation puts and takes on every lane, a slice of work, and control messages; then a poll. False if
+    /// nothing moved.
+    pub(super) fn round(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
+        let (mut moved, mut ended) = (false, false);
+        let mut index = 0;
+        while let Some(task) = self.running.get_mut(index) {
+            let passed = self.net.core(task.comm_id).and_then(|mut core| task.run.pass(&mut core, self.idle));
+            match passed {
+                Ok(Pass::Ended) => {
+                    self.end(index, supervisor)?;
+                    ended = true;
+                    continue;
+                }
+                Ok(Pass::Moved) => {
+                    (moved, task.stalled) = (true, None);
+                }
+                Ok(Pass::Idle) => {}
+                Err(stop) => return Err(task.halt(stop)),
+            }
+            index += 1;
+        }
+        if !self.messaging.is_empty() || !self.net.port.active_comms.is_empty() {
+            ended |= self.advance_messages(supervisor)?;
+        }
+        if self.joins_or_leaves {
+            moved |= self.send_control()? | self.send_greetings()?;
+        }
+        // The caller's operation may have ended, and another may have begun: both before the next poll.
+        if ended {
+            return Ok(true);
+        }
+        self.idle = !(self.net.poll()? || moved);
+        Ok(!self.idle)
+    }
+
+    /// Advances sends and receives. True if anything moved.
+    pub(super) fn advance_messages(&mut self, supervisor: &dyn Supervisor) -> Result<bool, Halt> {
+        let mut moved = false;
+        let mut index = 0;
+        // This includes communicators in which no call of this rank waits: their senders may wait for this rank.
+        for &comm_id in &self.net.port.active_comms {
+            if !self.messaging.contains(&comm_id) {
+                self.messaging.push(comm_id);
+            }
+        }
+        self.net.port.active_comms.clear();
+        while let Some(&comm_id) = self.messaging.get(index) {
+            // The communicator may have ended meanwhile.
+            let Ok(mut core) = self.net.core(comm_id) else {
+                self.messaging.swap_remove(index);
+                continue;
+            };
+            moved |= core.advance_messages()?;
+            let latest = core.comm.latest();
+            while let Some((completion, received)) = self.net.core(comm_id)?.comm.messages.ended.pop_front() {
+                moved = true;
+                let done = Done { received: received.into_iter().collect(), ..Done::default() };
+                if let Some(task) = self.conclude(completion, done, latest, supervisor)? {
+                    self.take(comm_id, task, supervisor)?;
+                }
+            }
+            let Core { port, comm } = self.net.core(comm_id)?;
+            if comm.messages.open() {
+                index += 1;
+                continue;
+            }
+            // Messages and control messages that found no room are tried again.
+            if comm.messages.has_more() || !comm.control_queue.is_empty() {
+                port.mark_active(comm_id);
+            }
+            self.messaging.swap_remove(index);
+            self.net.mark_changed(comm_id);
+            self.net.continue_leaving()?;
+        }
+        Ok(moved)
+    }
+
+    /// The earliest deadline, at most a second from `now`; an error if one has passed.
+    pub(super) fn deadline(&mut self, now: Instant) -> Result<Instant, Halt> {
+        let mut soonest = now + Duration::from_secs(1);
+        // Receives may wait until all ranks have left.
+        if self.joins_or_leaves {
+            return Ok(soonest);
+        }
+        if let Some(first) = self.running.iter().min_by_key(|it| it.completion.deadline) {
+            if now >= first.completion.deadline {
+                return Err(first.halt(Stop::Deadline));
+            }
+            soonest = soonest.min(first.completion.deadline);
+        }
+        for &comm_id in &self.messaging {
+            let comm = self.net.core(comm_id)?.comm;
+            if let Some((at, signature)) = comm.messages.late(now) {
+                let signature = signature.worldwide(|rank| comm.world(rank));
+                return Err(halt(Stop::Deadline, (None, None, 0), signature, at));
+            }
+            let messages = &mut comm.messages;
+            let next = [messages.deadline(), messages.patience().filter(|&patience| patience > now)];
+            soonest = next.into_iter().flatten().fold(soonest, Instant::min);
+        }
+        Ok(soonest)
+    }
+
+    /// Checks operations that may be stalled: compares the messages that arrived with the calls, sends mismatch probes, and receives large
+    /// messages unexpected. True if it received one.
+    pub(super) fn check_stalled(&mut self) -> Result<bool, Halt> {
+        let now = Instant::now();
+        let mut waits = false;
+        for task in &mut self.running {
+            let checked = self.net.core(task.comm_id).and_then(|mut core| task.run.check_stalled(&mut core));
+            checked.map_err(|stop| task.halt(stop))?;
+            waits |= now >= *task.stalled.get_or_insert(now) + LONG;
+        }
+        let mut received = false;
+        for comm in self.net.comms.iter_mut().flatten() {
+            received |= Core { port: &mut self.net.port, comm }.receive_unexpected(now, waits)?;
+        }
+        Ok(received)
+    }
+
+    pub(super) fn send_control(&mut self) -> Result<bool, Stop> {
+        Ok(self.net.continue_leaving_all()? | self.net.send_control()?)
+    }
+
+    /// Reports the call that was submitted first of those that have not ended, the rank that it waits for, and its deadline.
+    fn report_longest_wait(&self, supervisor: &dyn Supervisor) {
+        let operation = self.running.iter().min_by_key(|it| it.completion.submitted);
+        let older = |at: Instant| operation.is_none_or(|operation| at < operation.completion.submitted);
+        let message = self.oldest_message().filter(|(_, at, ..)| older(*at));
+        let (call, waits, deadline) = match (message, operation) {
+            _ if self.joins_or_leaves => {
+                let Some(first) = self.awaited().next() else { return };
+                (Call::Greeting, Some(first.rank), self.greetings.deadline)
+            }
+            (Some((comm, _, signature, peer)), _) => {
+                (Call::Message(comm.latest(), signature), peer, comm.messages.deadline())
+            }
+            (None, Some(UnderWay { comm_id, run, completion, .. })) => {
+                let Some(comm) = self.net.comm(*comm_id) else { return };
+                let world = |rank| comm.world(rank);
+                let (_, waits) = run.progress(comm);
+                let call = Call::Operation(run.operation.number, run.operation.signature);
+                (call, waits.first().copied().map(world), Some(completion.deadline))
+            }
+            (None, None) => return,
+        };
+        supervisor.waits_longest(call, waits);
+        deadline.into_iter().for_each(|deadline| supervisor.until(deadline));
+    }
+
+    /// Sleeps on the transport, unless peers have published a word that an operation waits for.
+    fn park(&mut self, nap: Duration) -> Result<(), Error> {
+        let Self { net: Net { port, comms, .. }, running, .. } = self;
+        let mut ready = || {
+            running.iter().any(|task| {
+                let comm = comms.get(usize::from(task.comm_id)).and_then(Option::as_deref);
+                comm.is_some_and(|comm| task.run.is_ready(comm))
+            })
+        };
+        port.transport.park(nap, &mut ready)
+    }
+
+    /// Polls or yields as patience says; once it has run out, the time to sleep.
+    fn pause(&mut self, now: Instant, deadline: Instant) -> Option<Duration> {
+        match self.wait.next(now, deadline) {
+            Next::Poll => std::hint::spin_loop(),
+            Next::Yield => {
+                let yielded = Instant::now();
+                rustix::thread::sched_yield();
+                self.wait.back_after(yielded.elapsed());
+            }
+            Next::Park(nap) => return Some(nap),
+        }
+        None
+    }
+
+    /// Closes the endpoint, after which nothing touches the memory of operations any more. Returns the completions of all
+    /// operations, whose callers do not know of the end yet.
+    pub fn abandon(mut self) -> Vec<Completion> {
+        let mut left = Vec::new();
+        let (mut runs, mut talks) = (Vec::new(), Vec::new());
+        runs.extend(self.alone.take().map(|(_, run)| run));
+        for UnderWay { run, completion, .. } in self.running.drain(..) {
+            runs.push(run);
+            left.push(completion);
+        }
+        left.append(&mut self.lost);
+        for comm in self.net.comms.iter_mut().flatten() {
+            left.extend(comm.tasks.drain(..).map(|(.., completion)| completion));
+            talks.push(std::mem::take(&mut comm.messages));
+        }
+        // The endpoint closes before the memory that its puts read and that peers write to is freed.
+        drop((self, runs));
+        left.extend(talks.iter_mut().flat_map(Messages::abandon));
+        left
+    }
+}
+
+impl UnderWay {
+    /// Why the engine stops at this operation.
+    pub(super) fn halt(&self, stop: Stop) -> Halt {
+        self.run.operation.halt(stop, self.completion.submitted)
+    }
+}

@@ -1,0 +1,49 @@
+//! Requests to the engine: collectives and messages.
+
+mod message;
+mod operation;
+
+use unisono_core::dtype::Alias;
+use unisono_schedule::CallSchedule;
+
+pub use self::{
+    message::{Inbound, Outbound, Place},
+    operation::{Operation, Pairs, ShownPlan},
+};
+
+/// A collective that is ready to begin. It is moved as rarely as possible: in a small call each move takes a hundredth of the time.
+pub type Planned = (Operation, CallSchedule);
+
+/// A request to the engine.
+pub enum What {
+    /// A collective, and its schedule.
+    Collective(Box<Operation>, CallSchedule),
+    /// A send.
+    Send(Outbound),
+    /// A receive.
+    Receive(Inbound),
+    /// Messages side by side: the request ends when all have ended.
+    Several(Vec<Self>),
+}
+
+impl What {
+    /// The bytes that it may move, as far as this rank knows.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Collective(operation, _) => operation.input.len().max(operation.output.len()),
+            Self::Send(outbound) => outbound.source.len(),
+            Self::Receive(inbound) => inbound.place.bytes(),
+            Self::Several(all) => all.iter().map(Self::bytes).fold(0, usize::saturating_add),
+        }
+    }
+
+    /// The same message, with the caller's name for the type of its elements.
+    pub fn named(mut self, alias: Alias) -> Self {
+        match &mut self {
+            Self::Send(outbound) => outbound.kind.alias = alias,
+            Self::Receive(inbound) => inbound.alias = alias,
+            Self::Collective(..) | Self::Several(_) => {}
+        }
+        self
+    }
+}

@@ -1,0 +1,96 @@
+//! Why the engine stops, and at which operation.
+
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use unisono_core::error::Failure;
+use unisono_transport::Error;
+
+use crate::call::Signature;
+
+/// The reason why the engine stops. It is small, so that a result without an error is returned in registers.
+#[derive(Debug)]
+pub enum Stop {
+    /// This rank found the failure.
+    Failure(Box<Failure>),
+    /// The transport returned an error.
+    Transport(Box<Broken>),
+    /// The failure latch is set.
+    Failed,
+    /// The deadline has passed.
+    Deadline,
+}
+
+impl From<Failure> for Stop {
+    #[cold]
+    fn from(failure: Failure) -> Self {
+        Self::Failure(Box::new(failure))
+    }
+}
+
+impl From<Error> for Stop {
+    #[cold]
+    fn from(error: Error) -> Self {
+        Self::Transport(Box::new(Broken { error, with: None }))
+    }
+}
+
+/// An error of the transport.
+#[derive(Debug)]
+pub struct Broken {
+    /// What the transport says.
+    pub error: Error,
+    /// The rank and host at the other end of the connection, if the error is of one.
+    pub with: Option<String>,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.with {
+            Some(with) => write!(f, "the connection to {with}: {}", self.error),
+            None => self.error.fmt(f),
+        }
+    }
+}
+
+/// Why the engine stops, and at which operation or message.
+pub struct Halt {
+    /// Why.
+    pub stop: Stop,
+    /// At which operation or message, if it is known.
+    pub stalled: Option<Box<StalledOperation>>,
+}
+
+impl From<Stop> for Halt {
+    fn from(stop: Stop) -> Self {
+        Self { stop, stalled: None }
+    }
+}
+
+/// The operation or message at which the engine stops.
+#[derive(Default)]
+pub struct StalledOperation {
+    /// The operation's number; messages have none.
+    pub number: Option<u64>,
+    /// The name of its group for errors; `None` of the world.
+    pub group: Option<Arc<str>>,
+    /// The id of that group on all ranks; 0 of the world.
+    pub id: u64,
+    /// The call, in words.
+    pub call: String,
+    /// The time since it began.
+    pub waited: Duration,
+}
+
+pub(crate) fn halt(
+    stop: Stop,
+    (number, group, id): (Option<u64>, Option<Arc<str>>, u64),
+    signature: Signature,
+    since: Instant,
+) -> Halt {
+    let stalled = StalledOperation { number, group, id, call: signature.call(), waited: since.elapsed() };
+    Halt { stop, stalled: Some(Box::new(stalled)) }
+}

@@ -1,0 +1,108 @@
+//! The interface by which the engine reports to the runtime and asks it ([`Supervisor`]), and the runtime's requests to the engine.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use unisono_core::position::Position;
+use unisono_schedule::Rank;
+
+use super::{
+    completion::Completion,
+    request::{Operation, What},
+    wire::CommId,
+};
+use crate::call::Signature;
+
+/// The owner of the engine: the runtime, or a test.
+pub trait Supervisor {
+    /// True if the engine must stop, because the failure latch is set.
+    fn stopped(&self) -> bool;
+
+    /// Takes the call that has waited longest, and the rank of the world that it waits for, if it waits for one.
+    fn waits_longest(&self, _: Call, _: Option<Rank>) {}
+
+    /// The call that stalled first has been stalled for this time.
+    fn waits(&self, _: Duration) {}
+
+    /// Takes the deadline of the call that has waited longest.
+    fn until(&self, _: Instant) {}
+
+    /// An operation begins.
+    fn began(&self, _: &Operation) {}
+
+    /// The operation of this number, or a message after it, has ended. The completion, if there is one, is to be
+    /// [finished](Completion::finish) while no lock is held.
+    fn ended(&self, _: Option<u64>, left: Option<Completion>) {
+        Completion::finish(left.into_iter().collect());
+    }
+
+    /// The next request in the submission queue, and the communicator that it is for.
+    fn asked(&self) -> Option<(CommId, Request)> {
+        None
+    }
+
+    /// True if there is a request in the submission queue.
+    fn asks(&self) -> bool {
+        false
+    }
+
+    /// True if another thread wants to drive.
+    fn wanted(&self) -> bool {
+        false
+    }
+
+    /// The engine is about to sleep (`true`), or has slept.
+    fn sleeps(&self, _: bool) {}
+}
+
+/// A call that waits.
+#[derive(Clone, Copy)]
+pub enum Call {
+    /// The exchange of greetings, when ranks join.
+    Greeting,
+    /// A collective operation, by its number.
+    Operation(u64, Signature),
+    /// A send or receive, with the number of the operation before it.
+    Message(Option<u64>, Signature),
+}
+
+/// An entry of the submission queue.
+pub enum Request {
+    /// Work.
+    Do(Task),
+    /// Leave the communicator when all tasks that were submitted before have ended.
+    Leave,
+    /// Answer with this rank's position.
+    Position(Arc<PositionQuery>),
+}
+
+/// Work for the engine, and its completion.
+pub struct Task {
+    /// What is to be done.
+    pub what: What,
+    /// What happens at its end.
+    pub completion: Completion,
+}
+
+/// A query of this rank's position, which the driver answers.
+#[derive(Default)]
+pub struct PositionQuery {
+    answer: Mutex<Option<Position>>,
+    answered: Condvar,
+}
+
+impl PositionQuery {
+    pub(crate) fn answer(&self, position: Position) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
+        self.answered.notify_all();
+    }
+
+    /// The answer, if it comes within this time.
+    pub fn wait(&self, time: Duration) -> Option<Position> {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.answered.wait_timeout_while(answer, time, |answer| answer.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.take()
+    }
+}

@@ -1,0 +1,22 @@
+//! The bytes on the wire: immediates, headers, control messages (drawn in docs/wire.md).
+
+mod header;
+mod immediate;
+mod mailbox;
+#[cfg(any(test, fuzzing))]
+mod tests;
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::tests::fuzz;
+pub(crate) use self::{
+    header::{
+        CollectiveHeader, FlowHeader, HEADER, Message, MessageClearToSend, MessageHeader, MessageInfo,
+        OperationInfo, PAYLOAD, Part,
+    },
+    immediate::{Class, ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, Way, low},
+    mailbox::{ClearToSend, Close, Entry, Hello, MAX_SLOTS, Window},
+};
+pub use self::{
+    immediate::{CommId, MAX_MEMBERS, MAX_RANKS},
+    mailbox::VERSION,
+};

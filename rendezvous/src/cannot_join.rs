@@ -1,0 +1,80 @@
+//! Tells the store that this process cannot join, so that the ranks that wait for it do not wait in vain.
+
+use std::{cell::RefCell, net::ToSocketAddrs, time::Instant};
+
+use unisono_core::error::{Error, Failure, Refusal, Result, clean};
+
+use super::{
+    Store,
+    among::Search,
+    connect::{Place, Tries},
+    directory::Folder,
+    protocol::{MAX_WHY, Purpose},
+};
+use crate::config::{Member, StoreAddress};
+
+impl Store {
+    /// Tells the store why this process cannot join, and returns the failure with which the group ends. A rank of `usize::MAX` is unknown.
+    /// If the job of this process is not known, it may be one of `jobs`.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the store is not reached before the deadline, [`Error::Refused`] if it belongs to another job.
+    pub(crate) fn cannot_join(
+        address: &StoreAddress,
+        member: &Member,
+        jobs: &[String],
+        why: &str,
+        deadline: Instant,
+    ) -> Result<Failure> {
+        let name = address.to_string();
+        // A character has up to four bytes.
+        let purpose = Purpose::CannotJoin;
+        let why = clean(why, MAX_WHY / 4 - 8);
+        let mut tries = Tries { why, ..Tries::new(&name, member, deadline) };
+        let mut jobs = jobs.iter();
+        loop {
+            let found = match address {
+                StoreAddress::Tcp { host, port, .. } => {
+                    let resolve = |_: &mut Member| {
+                        let all = (host.as_str(), *port).to_socket_addrs();
+                        all.map(Iterator::collect)
+                            .map_err(|error| format!("cannot resolve {host:?}: {error}"))
+                    };
+                    tries.until_deadline(purpose, resolve, || None)
+                }
+                StoreAddress::File(directory) => {
+                    let unusable = |problem| Error::Rendezvous { store: name.clone(), problem };
+                    let folder = Folder::of(directory, &tries.member.job).map_err(unusable)?;
+                    tries.place = Place::Published;
+                    let find = |member: &mut Member| {
+                        let (addresses, secret) = folder.published()?;
+                        member.job.token = secret;
+                        Ok(addresses)
+                    };
+                    tries.until_deadline(purpose, find, || None)
+                }
+                StoreAddress::Among { hosts, ports } => {
+                    tries.place = Place::Sought;
+                    let search = RefCell::new(Search::new(hosts, ports));
+                    tries.until_deadline(purpose, |_| search.borrow_mut().attempt(), || None)
+                }
+                // A process can meet by PMI only once, and its manager ends the other ranks when it ends.
+                StoreAddress::Pmi { .. } => {
+                    let problem = "the process manager tells the others".to_owned();
+                    return Err(Error::Rendezvous { store: name.clone(), problem });
+                }
+            };
+            match found {
+                Err(Error::Failed(failure)) => return Ok(failure),
+                Err(Error::Refused { refusal: Refusal::Job { .. }, .. }) if jobs.len() > 0 => {
+                    tries.member.job.id = jobs.next().cloned().unwrap_or_default();
+                }
+                Err(error) => return Err(error),
+                Ok(_) => {
+                    let problem = "it has admitted a process that cannot join".to_owned();
+                    return Err(Error::Rendezvous { store: name.clone(), problem });
+                }
+            }
+        }
+    }
+}

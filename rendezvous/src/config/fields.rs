@@ -1,0 +1,151 @@
+//! The settings of a process and their defaults.
+
+use std::{path::PathBuf, time::Duration};
+
+use unisono_core::reduce::Reduction;
+use unisono_schedule::{Rank, windows};
+use unisono_transport::ofi::Interfaces;
+
+use super::{Job, Member, StoreAddress, ThreadCores, Token};
+
+/// How a process joins a group, and how the group works. Fields marked *alike* must be the same on every rank; ranks check
+/// that when they join. Each rank may choose the others for itself.
+///
+/// The default is a world of one rank, with the defaults of [`Config::variables`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// This process's rank.
+    pub rank: Rank,
+    /// The world size, from 1 to 524288; alike.
+    pub ranks: usize,
+    /// This rank's number among the ranks of its host, if it is known.
+    pub local_rank: Option<usize>,
+    /// The number of ranks on this host, if it is known.
+    pub local_ranks: Option<usize>,
+    /// The store at which ranks meet; alike. A world of one rank needs none.
+    pub store: Option<StoreAddress>,
+    /// The launcher's id of this job, which tells it from other jobs at the same store; alike. Not a secret.
+    pub job: String,
+    /// The job's secret, by which the store and this process prove to each other that they belong to the job; alike.
+    pub token: Token,
+    /// The transport that moves the bytes; alike: `shm` (memory that ranks share), a provider of libfabric, or both (`shm,verbs`). `None`:
+    /// `shm` between ranks of one host, network namespace and user, and between others the first of efa, cxi, opx, verbs and tcp that
+    /// works. `psm3` is used only if named here.
+    pub provider: Option<String>,
+    /// The network interfaces or NICs that may be used: a list, separated by commas, of names (`eth0`, `mlx5_0`), addresses and
+    /// networks (`10.0.0.0/8`); after a `^`, all except these. `None`: the interface on the route to the store.
+    pub interface: Option<Interfaces>,
+    /// The longest wait for another rank, 300 s by default.
+    pub timeout: Duration,
+    /// The longest time that joining may take, until the last rank has come: 60 s by default.
+    pub join_timeout: Duration,
+    /// The longest time that leaving the world waits for ranks that live and have not begun to leave. If it passes, all ranks get an error.
+    /// `None`: as long as those ranks live, because a rank may have more to do alone than the others, such as writing a checkpoint.
+    pub leave_timeout: Option<Duration>,
+    /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. 256 KiB by default. If the limit on locked memory
+    /// of one rank is too small for the windows, that rank logs a warning and all ranks use a smaller chunk.
+    pub chunk: usize,
+    /// The number of chunks in progress at the same time: from 1 to 32, 2 by default; alike.
+    pub lanes: usize,
+    /// How long a wait polls without yielding its processor. It then yields between polls, for at most 200 µs, and then sleeps;
+    /// both times get shorter while waits are long. `None`: 20 µs, or 0 if this host has more ranks than processors for them.
+    pub spin: Option<Duration>,
+    /// The processors of the progress thread, which advances asynchronous calls while no thread waits for them, and runs their
+    /// wakers. `None`: all processors of the process.
+    pub thread_cores: Option<ThreadCores>,
+    /// The algorithms that may be used; alike. A list of names separated by commas; after a `^`, all except these. A list for one
+    /// collective follows its name and a colon; semicolons separate lists. Examples: `ring`, `^ring`,
+    /// `all_reduce:two_shot,ring;broadcast:binomial`. If no algorithm of the list can do a call, another one does it. `None`: all.
+    pub algorithm: Option<String>,
+    /// A tuning file, written by `unisono tune`; its contents are alike. `None`: the built-in table alone.
+    pub tuning: Option<PathBuf>,
+    /// The largest object, in bytes: 1 GiB by default; alike. It bounds the memory that another rank can make this one
+    /// allocate. A larger object is an error on all ranks.
+    pub object_limit: usize,
+    /// How reductions are computed, the fastest way or reproducibly; alike.
+    pub reduction: Reduction,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rank: 0,
+            ranks: 1,
+            local_rank: None,
+            local_ranks: None,
+            store: None,
+            job: String::new(),
+            token: Token::default(),
+            provider: None,
+            interface: None,
+            timeout: Duration::from_secs(300),
+            join_timeout: Duration::from_secs(60),
+            leave_timeout: None,
+            chunk: windows::CHUNK_BYTES,
+            lanes: windows::LANES,
+            spin: None,
+            thread_cores: None,
+            algorithm: None,
+            tuning: None,
+            object_limit: 1 << 30,
+            reduction: Reduction::Fastest,
+        }
+    }
+}
+
+impl Config {
+    /// The settings that must be the same on all ranks: their names, with the variables that set them, and values.
+    #[doc(hidden)]
+    pub fn alike(&self) -> Vec<(&'static str, String)> {
+        let or_auto = |choice: &Option<String>| choice.clone().unwrap_or_else(|| "auto".into());
+        vec![
+            ("version", env!("CARGO_PKG_VERSION").into()),
+            ("ranks (UNISONO_WORLD_SIZE)", self.ranks.to_string()),
+            ("provider (UNISONO_PROVIDER)", or_auto(&self.provider)),
+            ("chunk (UNISONO_CHUNK)", self.chunk.to_string()),
+            ("lanes (UNISONO_LANES)", self.lanes.to_string()),
+            ("algorithm (UNISONO_ALGORITHM)", or_auto(&self.algorithm)),
+            ("object_limit (UNISONO_OBJECT_LIMIT)", self.object_limit.to_string()),
+            ("reduction (UNISONO_REDUCTION)", self.reduction.name().into()),
+        ]
+    }
+
+    /// The largest message of schedules with one lane (small data), in bytes: a chunk, but from 128 to 32 KiB.
+    #[must_use]
+    pub const fn eager(&self) -> usize {
+        windows::eager_bytes(self.chunk)
+    }
+
+    /// Rank, world size and job of this process, for the rendezvous.
+    #[must_use]
+    pub fn member(&self) -> Member {
+        let job = Job { id: self.job.clone(), token: self.token.clone() };
+        Member { rank: self.rank, ranks: self.ranks, job }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_must_be_alike_is_listed_and_nothing_else() {
+        let usual = Config::default().alike();
+        assert_eq!(Config { rank: 0, timeout: Duration::from_secs(1), ..Config::default() }.alike(), usual);
+        let changed = [
+            Config { chunk: 64, ..Config::default() },
+            Config { lanes: 1, ..Config::default() },
+            Config { ranks: 3, ..Config::default() },
+            Config { object_limit: 1, ..Config::default() },
+            Config { provider: Some("tcp".into()), ..Config::default() },
+            Config { algorithm: Some("ring".into()), ..Config::default() },
+            Config { reduction: Reduction::Reproducible, ..Config::default() },
+        ];
+        assert!(changed.iter().all(|config| config.alike() != usual));
+        // Each is named as a user sets it, except the version.
+        for (name, _) in usual.iter().filter(|(name, _)| *name != "version") {
+            let variable = name.split(['(', ')']).nth(1).unwrap_or_default();
+            assert!(Config::variables().iter().any(|row| row.name == variable), "{name}");
+        }
+    }
+}

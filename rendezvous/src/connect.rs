@@ -1,0 +1,311 @@
+//! How a store admits a process: the process connects and greets until the store answers or the deadline passes.
+
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use unisono_core::error::{Error, Failure, Refusal, Result};
+use unisono_schedule::Rank;
+
+use super::{
+    FIRST_REPORT, NEXT_REPORT,
+    protocol::{self, Answer, Challenge, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Purpose, Verdict},
+    seal::{self, Seal, SealedStream},
+};
+use crate::config::Member;
+
+/// How long one attempt to connect may take; then the next address is tried.
+const ATTEMPT: Duration = Duration::from_secs(3);
+
+/// The most time by which the server's answer may be later than the client asked for.
+pub(super) const GRACE: Duration = Duration::from_secs(10);
+
+/// How long to wait at first before trying again.
+pub(super) const PAUSE: Duration = Duration::from_millis(5);
+
+/// Attempts to be admitted by a store.
+pub(super) struct Tries<'a> {
+    pub(super) name: &'a str,
+    pub(super) member: Member,
+    pub(super) deadline: Instant,
+    /// The advice to the user if all attempts fail.
+    pub(super) advice: &'static str,
+    pub(super) place: Place,
+    /// Why this process cannot join, for [`Purpose::CannotJoin`].
+    pub(super) why: String,
+}
+
+/// How a process knows where the store is. This decides how it handles an answer from another store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A setting gives the address: nothing else may listen there.
+    Given,
+    /// Rank 0 has published the address and may have ended since: other programs may listen there.
+    Published,
+    /// The process tries several addresses, and other programs may listen at some.
+    Sought,
+}
+
+impl Place {
+    /// True if the job's store may be at the next address although this error came from this one.
+    fn goes_on_after(self, error: &Error) -> bool {
+        self != Self::Given && is_strangers(error)
+    }
+
+    /// True if this is the error to return when no address leads to the store: the store has the id of this job, and refuses the token. A
+    /// process may still read the data that another job has published before.
+    fn ends_with(self, error: &Error) -> bool {
+        self == Self::Sought && matches!(error, Error::Refused { refusal: Refusal::Token, .. })
+    }
+}
+
+/// The outcome of an attempt.
+enum Outcome {
+    In(SealedStream, u64, Option<Rank>),
+    /// A later attempt may succeed. Contains the refusal, if the store sent one.
+    Later(String, Option<Refusal>),
+    Never(Error),
+}
+
+/// The reason why a watch cannot connect again.
+pub(super) enum Unwatched {
+    /// No process listens at the store's address any more.
+    Gone,
+    /// The watch does not reach the store, or the store does not admit it.
+    Unreached,
+    /// The group has failed.
+    Failed(Failure),
+}
+
+/// True if another program than the job's store has answered.
+fn is_strangers(error: &Error) -> bool {
+    let strange = |refusal: &Refusal| matches!(refusal, Refusal::Token | Refusal::Job { .. });
+    matches!(error, Error::Rendezvous { .. })
+        || matches!(error, Error::Refused { refusal, .. } if strange(refusal))
+}
+
+/// The greeting of a store.
+enum Greeting {
+    Answer(Answer, [Seal; 2]),
+    /// The process is not admitted. If the store is `ending`, another may soon be there.
+    Refused {
+        refusal: Refusal,
+        ending: bool,
+    },
+    /// The server claims to be the store of the job, and does not know the token.
+    False,
+}
+
+impl<'a> Tries<'a> {
+    pub(super) fn new(name: &'a str, member: &Member, deadline: Instant) -> Self {
+        let advice = "is rank 0 running, and are the address and the port the same on all ranks and open between their hosts?";
+        Self { name, member: member.clone(), deadline, advice, place: Place::Given, why: String::new() }
+    }
+
+    /// Tries the addresses that `resolve` gives until the store admits this process. Returns the connection, its session, and the rank that
+    /// serves the store, if a rank does. Ends early with the failure that `gone` gives.
+    pub(super) fn until_deadline(
+        &mut self,
+        purpose: Purpose,
+        resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
+        gone: impl Fn() -> Option<Failure>,
+    ) -> Result<(SealedStream, u64, Option<Rank>)> {
+        let begun = Instant::now();
+        let mut pause = PAUSE;
+        let mut report = begun + FIRST_REPORT;
+        loop {
+            let (mut why, mut refused, mut last) = (String::new(), None, None);
+            let addresses = resolve(&mut self.member).unwrap_or_else(|problem| {
+                why = problem;
+                Vec::new()
+            });
+            for at in addresses {
+                match self.once(at, purpose) {
+                    Outcome::In(sealed, session, host) => return Ok((sealed, session, host)),
+                    Outcome::Later(problem, refusal) => (why, refused) = (problem, refusal),
+                    Outcome::Never(error) if self.place.goes_on_after(&error) => {
+                        why = error.to_string();
+                        last = last.or_else(|| self.place.ends_with(&error).then_some(error));
+                    }
+                    Outcome::Never(error) => return Err(error),
+                }
+            }
+            if let Some(error) = last {
+                return Err(error);
+            }
+            if let Some(failure) = gone() {
+                return Err(Error::Failed(failure));
+            }
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                if let Some(refusal) = refused {
+                    return Err(self.refused(refusal));
+                }
+                let problem = format!(
+                    "rank {} did not reach it within {:.1?}: {why}; {}",
+                    self.member.rank,
+                    begun.elapsed(),
+                    self.advice
+                );
+                return Err(self.problem(problem));
+            }
+            if Instant::now() >= report && purpose == Purpose::Requests {
+                report += NEXT_REPORT;
+                unisono_transport::log::warn!(
+                    "rank {} has tried {:.0?} to reach the store at {}: {why}; it tries {left:.0?} more (UNISONO_JOIN_TIMEOUT)",
+                    self.member.rank,
+                    begun.elapsed(),
+                    self.name
+                );
+            }
+            thread::sleep(pause.min(left));
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    }
+
+    /// Connects a watch of this session again.
+    pub(super) fn again(&self, at: SocketAddr, session: u64) -> std::result::Result<SealedStream, Unwatched> {
+        loop {
+            let left = self.left();
+            let outcome = match connect(at, left) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    return Err(Unwatched::Gone);
+                }
+                Err(error) => Outcome::Later(error.to_string(), None),
+                Ok(stream) => self.over(stream, at, Purpose::Watch { session }, left),
+            };
+            match outcome {
+                Outcome::In(sealed, ..) => return Ok(sealed),
+                Outcome::Never(Error::Failed(failure)) => return Err(Unwatched::Failed(failure)),
+                Outcome::Later(..) if Instant::now() < self.deadline => thread::sleep(PAUSE),
+                _ => return Err(Unwatched::Unreached),
+            }
+        }
+    }
+
+    fn problem(&self, problem: String) -> Error {
+        Error::Rendezvous { store: self.name.to_owned(), problem }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Error {
+        Error::Refused { store: self.name.to_owned(), rank: self.member.rank, refusal }
+    }
+
+    fn once(&self, at: SocketAddr, purpose: Purpose) -> Outcome {
+        let left = self.left();
+        match connect(at, left) {
+            Ok(stream) => self.over(stream, at, purpose, left),
+            Err(error) => Outcome::Later(format!("{at}: {error}"), None),
+        }
+    }
+
+    /// How long an attempt may take.
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(50), ATTEMPT)
+    }
+
+    /// Greets the store over a new connection.
+    fn over(&self, stream: TcpStream, at: SocketAddr, purpose: Purpose, left: Duration) -> Outcome {
+        match self.greet(&stream, purpose, left) {
+            Ok(Greeting::Answer(Answer::Welcome { session, host }, [outgoing, incoming])) => {
+                match host.map(protocol::rank).transpose() {
+                    Ok(host) => Outcome::In(SealedStream { stream: stream.into(), outgoing, incoming }, session, host),
+                    Err(error) => Outcome::Never(lost(self.name, &error)),
+                }
+            }
+            Ok(
+                Greeting::Answer(Answer::Refused { refusal, ending }, _)
+                | Greeting::Refused { refusal, ending },
+            ) => match refusal {
+                Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
+                Refusal::Left => Outcome::Later(refusal.to_string(), None),
+                // A later store at this address belongs to the next job.
+                refusal if ending => Outcome::Later(refusal.to_string(), Some(refusal)),
+                refusal => Outcome::Never(self.refused(refusal)),
+            },
+            Ok(Greeting::False) => Outcome::Never(self.problem(format!(
+                "the process that answers at {at} claims to be the store but does not know the job's token: another process \
+                 has the port; choose another port (MASTER_PORT or UNISONO_STORE), or end that process"
+            ))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Outcome::Never(self.problem(format!(
+                "{at} is not a store of this library ({error}): another program has the port"
+            ))),
+            // A read timed out.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Outcome::Later(format!("{at} took the connection but has said nothing for {left:.1?}"), None)
+            }
+            Err(error) => Outcome::Later(
+                format!("{at} took the connection but did not answer as a store would ({error})"),
+                None,
+            ),
+        }
+    }
+
+    fn greet(&self, mut stream: &TcpStream, purpose: Purpose, left: Duration) -> io::Result<Greeting> {
+        protocol::tune(stream)?;
+        stream.set_read_timeout(Some(left))?;
+        stream.set_write_timeout(Some(GRACE))?;
+        let hello = Hello {
+            nonce: seal::nonce()?,
+            job: protocol::job(&self.member.job.id),
+            rank: self.member.rank as u64,
+            ranks: self.member.ranks as u64,
+            who: protocol::who(),
+            purpose,
+        };
+        let opening = protocol::encode(protocol::preamble().to_vec(), &hello)?;
+        stream.write_all(&opening)?;
+        let mut preamble = [0; PREAMBLE];
+        stream.read_exact(&mut preamble)?;
+        let store = protocol::version(&preamble)?;
+        if store != protocol::VERSION {
+            let refusal = Refusal::Version { store, ours: protocol::VERSION };
+            return Ok(Greeting::Refused { refusal, ending: false });
+        }
+        let mut bytes = Vec::new();
+        let prefix = protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
+        match protocol::decode(&bytes)? {
+            Challenge::Prove(_) => {}
+            // The store has not proved anything yet, so this accepts only refusals that need no proof.
+            Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
+                return Ok(Greeting::Refused { refusal, ending });
+            }
+            Challenge::Refused { .. } => return Ok(Greeting::False),
+        }
+        let challenge = [&preamble[..], &prefix, &bytes].concat();
+        let [mut outgoing, mut incoming] = Seal::pair(&self.member.job.token, &opening, &challenge);
+        match purpose {
+            Purpose::CannotJoin => protocol::write(stream, &self.why, &mut outgoing)?,
+            _ => protocol::write(stream, &(), &mut outgoing)?,
+        }
+        protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
+        if let Verdict::Unproved { ending } = protocol::decode(&bytes)? {
+            return Ok(Greeting::Refused { refusal: Refusal::Token, ending });
+        }
+        if !protocol::read_frame(stream, MAX_FRAME, &mut bytes, &mut incoming)? {
+            return Ok(Greeting::False);
+        }
+        stream.set_read_timeout(None)?;
+        Ok(Greeting::Answer(protocol::decode(&bytes)?, [outgoing, incoming]))
+    }
+}
+
+fn connect(at: SocketAddr, left: Duration) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&at, left)?;
+    // If no process listens on a port of this host's ephemeral range, TCP may connect to itself.
+    if stream.local_addr()? == at {
+        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nobody listens there yet"));
+    }
+    Ok(stream)
+}
+
+/// The error if the connection to the store `name` has broken.
+pub(super) fn lost(name: &str, error: &io::Error) -> Error {
+    let problem = format!(
+        "the connection broke ({error}): the process that serves the store died, or something between, such as a firewall, ended it"
+    );
+    Error::Rendezvous { store: name.to_owned(), problem }
+}

@@ -1,0 +1,445 @@
+//! Ranks meet by PMI 1, the protocol between the processes of an MPI job and their process manager: MPICH's, Intel MPI's and Flux's. Rank 0
+//! puts the addresses of its host, a port and a secret into the manager's table; all ranks wait for each other; the others get them.
+//!
+//! Each message is a line of words `key=value`, of which the first is `cmd`. If a process ends without `finalize`, a manager assumes that
+//! it has crashed, and kills all others; after `finalize` it closes the connection. So a process can meet in this way once, and not at all
+//! if it uses MPI, whose library speaks to the manager itself.
+
+#![allow(unsafe_code, reason = "the launcher tells the number of a descriptor")]
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket},
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::{BorrowedFd, RawFd},
+    fs::{FileType, fstat},
+    io::Errno,
+    net::{RecvFlags, SendFlags, recv, send},
+};
+use unisono_core::{
+    error::{Error, Result},
+    outside,
+};
+
+use super::{
+    Store,
+    connect::{Place, Tries},
+    directory::secret,
+    protocol::host_name,
+    server,
+    store::{listen_to_all, name},
+};
+use crate::config::{Member, Token};
+
+/// The longest message of a process manager, and the longest value that is put into its table: PMI's own limits are 1024 or more.
+const MAX_LINE: usize = 8 << 10;
+const MAX_VALUE: usize = 512;
+
+/// The name of the value in the manager's table.
+const KEY: &str = "unisono";
+
+/// The longest `/proc/self/maps` that is read.
+const MAX_MAPS: u64 = 16 << 20;
+
+/// The reason why this process can no longer meet through PMI, if it has tried.
+static SPENT: Mutex<Option<&str>> = Mutex::new(None);
+
+type Problem = String;
+
+impl Store {
+    /// Meets the other ranks by the process manager's PMI, whose connection is `descriptor`; `host` is this host as the manager knows
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the manager does not answer, or another rank does not come, before the deadline, or if this process has
+    /// loaded an MPI library.
+    pub(super) fn by_pmi(
+        descriptor: usize,
+        host: Option<&str>,
+        member: &Member,
+        deadline: Instant,
+    ) -> Result<Self> {
+        let shown = "the process manager's PMI".to_owned();
+        let wrong = |problem: Problem| Error::Rendezvous {
+            store: shown.clone(),
+            problem: format!(
+                "rank {} cannot meet the others by it: {problem}; set MASTER_ADDR to rank 0's host and MASTER_PORT to a free port of \
+                 it (mpiexec -genv MASTER_ADDR ...)",
+                member.rank
+            ),
+        };
+        let listener = match member.rank {
+            0 => Some(listen_to_all(0).map_err(|error| server::refused(&shown, &error))?),
+            _ => None,
+        };
+        let place = match &listener {
+            Some(listener) => {
+                let port = listener.local_addr().map_err(|error| server::refused(&shown, &error))?.port();
+                let secret = secret().map_err(|error| wrong(error.to_string()))?;
+                Some(Meeting { hosts: own_names(host), port, secret })
+            }
+            None => None,
+        };
+        let meeting = meet(descriptor, place, deadline).map_err(wrong)?;
+        let mut member = member.clone();
+        // The user's token is a secret, too: the store must refuse ranks that do not have it.
+        if member.job.token.is_empty() {
+            member.job.token = meeting.secret.clone();
+        }
+        if let Some(listener) = listener {
+            let store = Self::host_on(listener, &member, deadline)?;
+            return Ok(store.named(name(&host_name(), meeting.port)));
+        }
+        let store = name(meeting.hosts.first().map_or("", String::as_str), meeting.port);
+        let tries = Tries { place: Place::Sought, ..Tries::new(&store, &member, deadline) };
+        Self::enter(tries, |_| meeting.addresses())
+    }
+}
+
+/// The place where rank 0 serves the store.
+#[derive(Debug, PartialEq, Eq)]
+struct Meeting {
+    /// Names and addresses of its host.
+    hosts: Vec<String>,
+    port: u16,
+    secret: Token,
+}
+
+impl Meeting {
+    /// Encodes the meeting as text without spaces and without characters that PMI interprets.
+    fn written(&self) -> String {
+        let mut hosts = self.hosts.clone();
+        loop {
+            let text = format!("{}/{}/{}", hosts.join(","), self.port, self.secret.reveal());
+            if text.len() <= MAX_VALUE || hosts.pop().is_none() {
+                return text;
+            }
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = text.split('/');
+        let (hosts, port, secret) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
+        let hosts: Vec<_> = hosts.split(',').filter(|host| !host.is_empty()).map(str::to_owned).collect();
+        let whole = !hosts.is_empty() && !secret.is_empty() && parts.next().is_none();
+        whole.then(|| Self { hosts, port, secret: secret.into() })
+    }
+
+    fn addresses(&self) -> std::result::Result<Vec<SocketAddr>, Problem> {
+        let found = self.hosts.iter().filter_map(|host| (host.as_str(), self.port).to_socket_addrs().ok());
+        let mut all = Vec::new();
+        for at in found.flatten() {
+            if !all.contains(&at) {
+                all.push(at);
+            }
+        }
+        if all.is_empty() {
+            return Err(format!("cannot resolve {}", self.hosts.join(" or ")));
+        }
+        Ok(all)
+    }
+}
+
+/// The names and addresses of this host: its name in the manager, its host name, and the addresses of the default routes.
+fn own_names(host: Option<&str>) -> Vec<String> {
+    // Connecting a UDP socket sends nothing. These networks are reserved for documentation (RFC 5737, RFC 3849), so the default route
+    // leads to them.
+    let routed = |from: &str, to: &str| -> Option<IpAddr> {
+        let socket = UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let routes = [routed("0.0.0.0:0", "192.0.2.1:9"), routed("[::]:0", "[2001:db8::1]:9")];
+    let mut names: Vec<String> = Vec::new();
+    let own = [host.map(str::to_owned), Some(host_name())].into_iter();
+    for name in own.chain(routes.map(|address| address.map(|address| address.to_string()))).flatten() {
+        let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:".contains(c));
+        if plain && !name.is_empty() && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// As rank 0, publishes its place; as another rank, reads it.
+fn meet(
+    descriptor: usize,
+    place: Option<Meeting>,
+    deadline: Instant,
+) -> std::result::Result<Meeting, Problem> {
+    let mut spent = SPENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(why) = *spent {
+        return Err(why.to_owned());
+    }
+    if let Some(library) = mpi_library() {
+        return Err(format!(
+            "the connection to the process manager belongs to {library}, which this process has loaded"
+        ));
+    }
+    let descriptor =
+        RawFd::try_from(descriptor).map_err(|_| format!("PMI_FD={descriptor} is no descriptor"))?;
+    // SAFETY: The launcher has opened this descriptor for this process and names it in PMI_FD; nothing here closes it. If it is not
+    // open, or is something else, the calls below give an error: they read and write a socket only.
+    let socket = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let is_socket = fstat(socket).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
+    if !is_socket {
+        return Err(format!("PMI_FD={descriptor} is not an open socket of this process"));
+    }
+    *spent = Some("this process has met the others through it before, and can do so only once");
+    exchange(&mut Connection { socket, deadline }, place)
+}
+
+/// The MPI library that this process has loaded, if it has.
+fn mpi_library() -> Option<String> {
+    let maps = outside::read_text(Path::new("/proc/self/maps"), MAX_MAPS).ok()?;
+    let names = maps.lines().filter_map(|line| line.rsplit_once('/').map(|(_, name)| name));
+    let mut libraries = names.filter(|name| name.starts_with("libmpi") && name.contains(".so"));
+    libraries.next().map(str::to_owned)
+}
+
+fn exchange(manager: &mut Connection<'_>, place: Option<Meeting>) -> std::result::Result<Meeting, Problem> {
+    manager.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
+    let reply = manager.ask("cmd=get_my_kvsname", "my_kvsname")?;
+    let table = value(&reply, "kvsname").ok_or("it does not name its table")?.to_owned();
+    if let Some(place) = &place {
+        let text = place.written();
+        manager.ask(&format!("cmd=put kvsname={table} key={KEY} value={text}"), "put_result")?;
+    }
+    manager.ask("cmd=barrier_in", "barrier_out")?;
+    let meeting = match place {
+        Some(place) => place,
+        None => {
+            let reply = manager.ask(&format!("cmd=get kvsname={table} key={KEY}"), "get_result")?;
+            let text = value(&reply, "value").unwrap_or_default();
+            Meeting::read(text).ok_or("the entry of rank 0 in its table is invalid")?
+        }
+    };
+    manager.ask("cmd=finalize", "finalize_ack")?;
+    Ok(meeting)
+}
+
+/// The value of a key in a message.
+fn value<'a>(message: &'a str, key: &str) -> Option<&'a str> {
+    message.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// The connection to a process manager.
+struct Connection<'a> {
+    socket: BorrowedFd<'a>,
+    deadline: Instant,
+}
+
+impl Connection<'_> {
+    /// Sends a command and returns the answer, which must be `wanted`.
+    fn ask(&mut self, command: &str, wanted: &str) -> std::result::Result<String, Problem> {
+        let asked = value(command, "cmd").unwrap_or_default();
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::TimedOut if asked == "barrier_in" => "not all ranks have come in time".to_owned(),
+            _ => format!("the process manager does not answer {asked}: {error}"),
+        };
+        let answer = self.send(command).and_then(|()| self.line()).map_err(failed)?;
+        let done = value(&answer, "rc").is_none_or(|status| status == "0");
+        if value(&answer, "cmd") != Some(wanted) || !done {
+            let shown: String = answer.chars().take(200).filter(|c| !c.is_control()).collect();
+            return Err(format!("the process manager answers {asked} by {shown:?}"));
+        }
+        Ok(answer)
+    }
+
+    fn send(&self, command: &str) -> io::Result<()> {
+        let line = format!("{command}\n");
+        let mut left = line.as_bytes();
+        while !left.is_empty() {
+            self.ready(PollFlags::OUT)?;
+            match send(self.socket, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => left = left.get(sent..).unwrap_or_default(),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one line. The manager sends only answers, so nothing follows the line.
+    fn line(&self) -> io::Result<String> {
+        let (mut line, mut some) = (Vec::new(), [0_u8; 1024]);
+        loop {
+            self.ready(PollFlags::IN)?;
+            match recv(self.socket, &mut some, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has closed the connection"));
+                }
+                Ok((count, _)) => line.extend_from_slice(some.get(..count).unwrap_or_default()),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            match line.iter().position(|&byte| byte == b'\n') {
+                Some(end) if end + 1 == line.len() => {
+                    line.pop();
+                    return String::from_utf8(line).map_err(|_| invalid("its answer is not text"));
+                }
+                Some(_) => return Err(invalid("its answer has more than one line")),
+                None if line.len() > MAX_LINE => return Err(invalid("its answer has no end")),
+                None => {}
+            }
+        }
+    }
+
+    fn ready(&self, flags: PollFlags) -> io::Result<()> {
+        loop {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(&self.socket, flags)], Some(&timeout)) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time")),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+fn invalid(problem: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader, Write},
+        os::unix::net::UnixStream,
+        sync::{Arc, Barrier},
+        thread,
+        time::Duration,
+    };
+
+    use proptest::prelude::*;
+    use rustix::fd::AsFd;
+
+    use super::*;
+
+    fn place() -> Meeting {
+        Meeting {
+            hosts: vec!["h1".into(), "fd00::1".into(), "10.0.0.1".into()],
+            port: 4711,
+            secret: "5ec2e7".into(),
+        }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    /// Serves one rank as MPICH's manager does, whose words are those that MPICH 5.0.2 and Intel MPI 2021 were seen to say.
+    fn serve(stream: &UnixStream, table: &Mutex<Option<String>>, all: &Barrier) {
+        for line in BufReader::new(stream).lines() {
+            let line = line.unwrap();
+            let answer = match value(&line, "cmd").unwrap() {
+                "init" => "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=2".to_owned(),
+                "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_27921_0".to_owned(),
+                "put" => {
+                    assert_eq!(value(&line, "kvsname"), Some("kvs_27921_0"));
+                    *table.lock().unwrap() = value(&line, "value").map(str::to_owned);
+                    "cmd=put_result rc=0 msg=success".to_owned()
+                }
+                "barrier_in" => {
+                    all.wait();
+                    "cmd=barrier_out tag=0".to_owned()
+                }
+                "get" => format!(
+                    "cmd=get_result rc=0 msg=success value={}",
+                    table.lock().unwrap().as_ref().unwrap()
+                ),
+                "finalize" => "cmd=finalize_ack rc=0".to_owned(),
+                other => panic!("{other}"),
+            };
+            // The answer comes in two pieces, as a stream may deliver it.
+            let (one, two) = answer.split_at(answer.len() / 2);
+            (&*stream).write_all(one.as_bytes()).unwrap();
+            thread::sleep(Duration::from_millis(1));
+            (&*stream).write_all(format!("{two}\n").as_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn all_ranks_hear_where_rank_0_is() {
+        const RANKS: usize = 4;
+        let (table, all) = (Arc::new(Mutex::new(None)), Arc::new(Barrier::new(RANKS)));
+        let ranks: Vec<_> = (0..RANKS)
+            .map(|rank| {
+                let (ours, theirs) = UnixStream::pair().unwrap();
+                let (table, all) = (Arc::clone(&table), Arc::clone(&all));
+                thread::spawn(move || serve(&theirs, &table, &all));
+                thread::spawn(move || {
+                    let mut manager = Connection { socket: ours.as_fd(), deadline: soon() };
+                    exchange(&mut manager, (rank == 0).then(place)).unwrap()
+                })
+            })
+            .collect();
+        ranks.into_iter().for_each(|rank| assert_eq!(rank.join().unwrap(), place()));
+    }
+
+    /// The result of an exchange with a manager that says this, whatever it is asked, and then closes the connection or sends nothing more.
+    fn after(said: &[u8], closes: bool, deadline: Instant) -> std::result::Result<Meeting, Problem> {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (&theirs).write_all(said).unwrap();
+        if closes {
+            theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        }
+        exchange(&mut Connection { socket: ours.as_fd(), deadline }, Some(place()))
+    }
+
+    #[test]
+    fn a_manager_that_makes_no_sense_is_an_error_in_time() {
+        for (said, problem) in [
+            (&b""[..], "closed the connection"),
+            (b"cmd=response_to_init rc=-1\n", "answers init by"),
+            (b"cmd=maxes\n", "answers init by"),
+            (b"cmd=response_to_init\nmore\n", "more than one line"),
+            (b"cmd=response_to_init \xff\n", "is not text"),
+            (&[b'x'; 2 * MAX_LINE], "has no end"),
+        ] {
+            let message = after(said, true, soon()).unwrap_err();
+            assert!(message.contains(problem), "{message}");
+        }
+        let message = after(b"cmd=response", false, Instant::now() + Duration::from_millis(20)).unwrap_err();
+        assert!(message.contains("did not answer in time"), "{message}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_taken_or_refused(said in prop::collection::vec(any::<u8>(), 0..64)) {
+            prop_assert!(after(&said, true, soon()).is_err());
+        }
+
+        #[test]
+        fn any_value_is_read_or_refused(text in ".{0,64}") {
+            if let Some(meeting) = Meeting::read(&text) {
+                prop_assert_eq!(Meeting::read(&meeting.written()), Some(meeting));
+            }
+        }
+    }
+
+    #[test]
+    fn a_place_is_short_enough_for_any_table() {
+        let hosts = (0..100).map(|i| format!("a-rather-long-name-of-a-host-{i}")).collect();
+        let text = Meeting { hosts, ..place() }.written();
+        assert!(text.len() <= MAX_VALUE);
+        assert!(Meeting::read(&text).unwrap().hosts.len() > 5);
+        assert_eq!(Meeting::read(&place().written()), Some(place()));
+    }
+
+    #[test]
+    fn what_is_no_socket_is_refused() {
+        for descriptor in [usize::MAX, 1 << 20] {
+            let message = meet(descriptor, None, soon()).unwrap_err();
+            assert!(message.contains("PMI_FD="), "{message}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The tables: the rooms of each crate with what each may import, where C may be spoken and the environment read, how long a file may be.
+
+/// A crate's rooms, and those that each may import besides itself.
+pub(super) type Rooms = &'static [(&'static str, &'static [&'static str])];
+
+/// The crates whose rooms have arrows, by the folder of their sources.
+pub(super) const CRATES: &[(&str, Rooms)] = &[
+    ("src/", LIBRARY),
+    ("core/src/", CORE),
+    ("engine/src/", ENGINE),
+    ("rendezvous/src/", RENDEZVOUS),
+    ("transport/src/", TRANSPORT),
+    ("files/src/", FILES),
+    ("python/src/", PYTHON),
+];
+
+/// The rooms of `src/` and those each may import besides itself; arrows point down only.
+pub(super) const LIBRARY: Rooms = &[
+    ("dtype", &[]),
+    ("hardware", &[]),
+    ("rendezvous", &[]),
+    ("buffer", &["dtype"]),
+    ("work", &["buffer", "dtype"]),
+    ("signals", &["rendezvous"]),
+    ("runtime", &["buffer", "hardware", "rendezvous", "signals", "work"]),
+    ("group", &["buffer", "dtype", "rendezvous", "runtime", "signals", "work"]),
+    ("program", &["group", "runtime"]),
+    ("fuzz", ALL),
+];
+/// The rooms of `core/src/`, which all other crates but the schedule's and the transport know.
+pub(super) const CORE: Rooms = &[
+    ("dtype", &[]),
+    ("reduce", &["dtype"]),
+    ("outside", &[]),
+    ("object", &[]),
+    ("tensor", &["dtype"]),
+    ("error", &["object", "tensor"]),
+    ("position", &["error"]),
+    ("fuzz", ALL),
+];
+/// The rooms of `engine/src/`. What drives all, `progress`, knows collectives, messages and communicators; these do not know it.
+pub(super) const ENGINE: Rooms = &[
+    ("call", &[]),
+    ("memory", &[]),
+    ("wait", &[]),
+    ("wire", &["call"]),
+    ("access", &["wire"]),
+    ("settings", &["wire"]),
+    ("stop", &["call"]),
+    ("contact", &[]),
+    ("request", &["call", "memory", "stop", "wire"]),
+    ("completion", &["memory", "request", "stop"]),
+    ("supervisor", &["call", "completion", "request", "wire"]),
+    ("endpoint", &["contact", "settings", "stop", "wire"]),
+    // A communicator holds the lanes and messages that are under way in it.
+    (
+        "comm",
+        &[
+            "access",
+            "call",
+            "collective",
+            "completion",
+            "endpoint",
+            "memory",
+            "p2p",
+            "request",
+            "settings",
+            "stop",
+            "wire",
+        ],
+    ),
+    (
+        "collective",
+        &[
+            "access",
+            "comm",
+            "completion",
+            "endpoint",
+            "memory",
+            "request",
+            "stop",
+            "supervisor",
+            "wait",
+            "wire",
+        ],
+    ),
+    ("p2p", &["call", "comm", "completion", "memory", "request", "settings", "stop", "wire"]),
+    (
+        "progress",
+        &[
+            "call",
+            "collective",
+            "comm",
+            "completion",
+            "contact",
+            "endpoint",
+            "p2p",
+            "request",
+            "settings",
+            "stop",
+            "supervisor",
+            "wait",
+            "wire",
+        ],
+    ),
+    (
+        "turn",
+        &["collective", "comm", "completion", "progress", "request", "stop", "supervisor", "wait", "wire"],
+    ),
+    ("greet", &["access", "comm", "endpoint", "progress", "stop", "supervisor", "wire"]),
+    ("leave", &["comm", "completion", "progress", "stop", "supervisor"]),
+    ("position", &["comm", "progress", "supervisor"]),
+    ("trace", &["comm", "endpoint", "progress"]),
+    ("fuzz_tests", ALL),
+    ("fuzz", &["fuzz_tests", "wire"]),
+];
+/// The rooms of `rendezvous/src/`.
+pub(super) const RENDEZVOUS: Rooms = &[
+    ("config", &[]),
+    ("launch", &["config"]),
+    ("failure_latch", &[]),
+    ("position_source", &[]),
+    ("limits", &[]),
+    ("seal", &["config"]),
+    ("protocol", &["config", "limits", "seal"]),
+    ("server", &["config", "limits", "protocol", "seal"]),
+    ("connect", &["config", "protocol", "seal"]),
+    ("directory", &["config", "launch", "protocol", "seal", "server"]),
+    (
+        "watch",
+        &["config", "connect", "directory", "failure_latch", "position_source", "protocol", "seal", "server"],
+    ),
+    (
+        "store",
+        &[
+            "config",
+            "connect",
+            "directory",
+            "failure_latch",
+            "limits",
+            "position_source",
+            "protocol",
+            "seal",
+            "server",
+            "watch",
+        ],
+    ),
+    ("among", &["config", "connect", "protocol", "store"]),
+    ("pmi", &["config", "connect", "directory", "protocol", "server", "store"]),
+    ("cannot_join", &["among", "config", "connect", "directory", "protocol", "store"]),
+    ("exchange", &["store"]),
+    ("unable", &["config", "store"]),
+    ("fuzz", ALL),
+];
+/// The rooms of `transport/src/`: the ways to move bytes know the trait and its nouns, not one another,
+/// but for one that is made of two.
+pub(super) const TRANSPORT: Rooms = &[
+    ("log", &[]),
+    ("fork", &[]),
+    ("eventfd", &[]),
+    ("file", &[]),
+    ("guarded", &[]),
+    ("region", &["file"]),
+    ("activity", &[]),
+    ("check", &["region"]),
+    ("local", &["region"]),
+    ("inproc", &["region", "check", "activity", "local", "eventfd"]),
+    ("sim", &["region", "check", "activity", "local"]),
+    ("ofi", &["region", "check", "activity", "eventfd", "fork"]),
+    ("shm", &["region", "check", "activity", "local", "eventfd", "file", "fork"]),
+    ("mux", &["region", "check", "activity", "shm"]),
+    ("fuzz", &["shm"]),
+];
+/// The rooms of `files/src/`: one rank's part knows nothing of what ranks agree on.
+pub(super) const FILES: Rooms = &[
+    ("checksum", &[]),
+    ("error", &[]),
+    ("options", &[]),
+    ("plan", &["checksum", "error"]),
+    ("local", &["checksum", "error", "plan"]),
+    ("handover", &["error", "local", "options", "plan"]),
+    ("fuzz", &["local", "plan"]),
+];
+/// The rooms of `python/src/`, the native part of the Python package.
+pub(super) const PYTHON: Rooms = &[
+    ("program", &[]),
+    ("errors", &[]),
+    ("buffer", &[]),
+    ("view", &[]),
+    ("finisher", &["view"]),
+    ("marks", &[]),
+    ("value", &["errors", "marks"]),
+    ("operands", &["view"]),
+    ("plain", &["finisher", "operands"]),
+    ("work", &["errors", "finisher", "operands"]),
+    ("group", &["buffer", "errors", "finisher", "operands", "plain", "work"]),
+    ("log", &["finisher"]),
+    ("join", &["errors", "group", "log", "operands", "work"]),
+    ("objects", &["group", "value", "work"]),
+    ("tensors", &["buffer", "errors", "group", "operands", "work"]),
+    ("files", &["group", "work"]),
+];
+pub(super) const ALL: &[&str] = &["*"];
+/// The rooms of `src/` and `core/src/` that may not name the transport.
+pub(super) const NO_TRANSPORT: &[&str] = &[
+    "core/src/dtype",
+    "core/src/object/",
+    "core/src/outside.rs",
+    "core/src/position/",
+    "core/src/reduce/",
+    "core/src/tensor/",
+    "src/dtype.rs",
+    "src/hardware/",
+    "src/program.rs",
+];
+/// What is made of pure functions: a crate and some rooms; and what these may not name.
+pub(super) const PURE: &[&str] =
+    &["schedule/src/", "core/src/dtype", "core/src/object/", "core/src/position/", "core/src/tensor/"];
+pub(super) const IMPURE: &[&str] =
+    &["std::fs", "std::net", "std::thread", "std::env", "std::process", "std::io", "Instant", "SystemTime"];
+/// Where `unsafe` may stand: where memory is touched that puts read and write, by code that says why that is at rest. The trait
+/// declares it; each user of a transport has one file for it.
+pub(super) const UNSAFE: &[&str] = &[
+    "python/src/buffer.rs",
+    "python/src/operands.rs",
+    "transport/src/lib.rs",
+    "transport/src/ofi/",
+    "transport/src/fork.rs",
+    "transport/src/guarded.rs",
+    "transport/src/region.rs",
+    "transport/src/local.rs",
+    "transport/src/inproc.rs",
+    "transport/src/mux/mod.rs",
+    "transport/src/mux/tests.rs",
+    "transport/src/shm/fuzz.rs",
+    "transport/src/shm/incoming.rs",
+    "transport/src/shm/memory.rs",
+    "transport/src/shm/mod.rs",
+    "transport/src/shm/outgoing.rs",
+    "transport/src/shm/ring.rs",
+    "transport/src/shm/segment.rs",
+    "transport/src/shm/socket.rs",
+    "transport/src/shm/tests.rs",
+    "transport/src/shm/tests/keys.rs",
+    "transport/src/sim/",
+    "transport/tests/conformance/kit.rs",
+    "transport/benches/put.rs",
+    "engine/src/access.rs",
+    "engine/src/memory/",
+    "rendezvous/src/pmi.rs",
+    "src/buffer/",
+    "src/signals.rs",
+    "tests/processes/erased.rs",
+    "tests/processes/forking.rs",
+    "tests/processes/strangers.rs",
+    "tests/hosts/forgetful.rs",
+    "cli/src/bench/put_pair.rs",
+];
+/// Where the environment may be read: settings in one place, launchers' variables in one, hwloc's in one, libfabric's in one and where a
+/// job sets one of them, `RUST_LOG` in one, PATH in one, all names that are set in one (doctor looks for typing mistakes); and what is not
+/// part of the library or the program.
+pub(super) const ENVIRONMENT: &[&str] = &[
+    "rendezvous/src/launch/environment.rs",
+    "src/hardware/hwloc.rs",
+    "transport/src/ofi/variables.rs",
+    "transport/src/log.rs",
+    "cli/src/run/job.rs",
+    "cli/src/run/program.rs",
+    "cli/src/doctor/environment.rs",
+    "src/group/tests/disagree.rs",
+    "build.rs",
+    "transport/build.rs",
+    "transport/libfabric-sys/build.rs",
+    "cli/build.rs",
+    "python/build.rs",
+    "tests/",
+    "transport/tests/",
+    "cli/tests/",
+    "benches/",
+    "transport/benches/",
+    "examples/",
+];
+pub(super) const READS: &[&str] = &["env :: var", "env :: var_os", "env :: vars", "env :: vars_os"];
+/// Where events are made: everywhere else by the macros of that file, without which they are lost where the program has no subscriber.
+pub(super) const EVENTS: &[&str] = &["transport/src/log.rs", "python/src/log.rs"];
+pub(super) const MAKES: &[&str] = &[
+    "tracing :: error !",
+    "tracing :: warn !",
+    "tracing :: info !",
+    "tracing :: debug !",
+    "tracing :: trace !",
+];
+/// The room that every room may import.
+pub(super) const EVERYBODYS: &str = "log";
+/// No file is longer, tests included.
+pub(super) const LINES: usize = 600;
