@@ -1,5 +1,4 @@
-//! Words and sentences that a reader who learned English as a foreign language must read twice, and what to write instead. The
-//! folders that still have them are exceptions, whose lists may only shrink.
+//! Words and sentences that a reader who learned English as a foreign language must read twice, and what to write instead.
 
 use super::{
     source::{Token, tokens},
@@ -17,27 +16,18 @@ const PHRASES: &[(&str, &str)] = &[
     ("of our own", "`our`, or the thing's name"),
     ("of one s own", "`your`"),
 ];
-/// Where these phrases still stand.
-const WITH_PHRASES: &[&str] = &["docs/decisions/"];
 /// Names of functions and variables, each with the reason.
 const NAMES: &[(&str, &str)] =
     &[("told", "it says how something came, not what it is: message, messages, error, report, known")];
-/// Where sentences still begin with "Who", and mean a rank or a caller.
-const WITH_WHO: &[&str] = &["docs/decisions/"];
 
 /// What a reader stumbles over in a file, line by line.
 pub(crate) fn stumbles(file: &str, text: &str) -> Vec<(usize, String)> {
-    let held = |exceptions: &[&str]| !exceptions.iter().any(|folder| file.starts_with(folder));
-    let mut found = Vec::new();
-    if held(WITH_PHRASES) {
-        found.extend(
-            phrases(text, PHRASES).into_iter().map(|(line, old, new)| (line, format!("`{old}`: {new}"))),
-        );
-    }
-    if held(WITH_WHO) {
-        let what = "a sentence that begins with `Who` and asks nothing: begin with the rank, the caller or the process that it means";
-        found.extend(who(text).into_iter().map(|line| (line, what.to_owned())));
-    }
+    let mut found: Vec<_> = phrases(text, PHRASES)
+        .into_iter()
+        .map(|(line, old, new)| (line, format!("`{old}`: {new}")))
+        .collect();
+    let what = "a sentence that begins with `Who` and asks nothing: begin with the rank, the caller or the process that it means";
+    found.extend(who(text).into_iter().map(|line| (line, what.to_owned())));
     if file.ends_with(".rs") {
         found.extend(names(&tokens(text)));
     }
@@ -80,5 +70,5 @@ fn planted_stumbles_are_found() {
         [2]
     );
     assert_eq!(lines("python/src/x.rs", "// told\nfn a(b: &str) { let told = \"told\"; }\n"), [2]);
-    assert_eq!(lines("docs/decisions/x.md", "Who comes late has a rank of its own."), [0; 0]);
+    assert_eq!(lines("docs/decisions/x.md", "Who comes late has\na rank of its own."), [2, 1]);
 }
