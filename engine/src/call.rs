@@ -238,12 +238,14 @@ impl Signature {
     }
 
     /// The same call of elements that the caller calls so.
+    #[inline]
     pub fn named(mut self, alias: Alias) -> Self {
         self.alias = alias;
         self
     }
 
     /// The same call with this cargo; only for collectives that do not reduce.
+    #[inline]
     pub fn carrying(mut self, cargo: Cargo) -> Self {
         if cargo != Cargo::Elements {
             self.codes[2] = CARGO | cargo as u8;
@@ -252,12 +254,14 @@ impl Signature {
     }
 
     /// The same call, which may be done in place.
+    #[inline]
     pub fn in_place(mut self) -> Self {
         self.codes[3] |= IN_PLACE;
         self
     }
 
     /// The same call with these contents. `coalesced`: whether it is of many tensors.
+    #[inline]
     pub fn of_contents(mut self, contents: u32, coalesced: bool) -> Self {
         self.contents = contents;
         if coalesced {
@@ -286,11 +290,13 @@ impl Signature {
     }
 
     /// True if it is a barrier of shutdown.
+    #[inline]
     pub fn is_leaving(&self) -> bool {
         matches!(self.cargo(), Cargo::Leaving | Cargo::Shutdown)
     }
 
     /// The call as words, for [`Self::call_of`].
+    #[inline]
     pub fn bits(&self) -> [u64; 3] {
         let rooted = self.collective().is_some_and(|it| it.has_root());
         let coalesced = self.collective().is_some() && !rooted && self.codes[0] & KINDS == COALESCED;
@@ -303,6 +309,7 @@ impl Signature {
     }
 
     /// True if the call that [`Self::bits`] has encoded makes a group.
+    #[inline]
     pub fn makes_group([bits, ..]: [u64; 3]) -> bool {
         let codes = ((bits & 0xffff_ffff) as u32).to_le_bytes();
         match codes[0] {

@@ -250,6 +250,7 @@ impl Region {
     }
 
     /// Memory that is not registered. It can be a source on transports without [`crate::Limits::local_registration`], and scratch.
+    #[inline]
     #[must_use]
     pub fn unregistered(memory: Memory) -> Self {
         let borrowed = memory.owner.is_none() && memory.read_only.is_none();

@@ -28,6 +28,7 @@ pub struct Operand {
 }
 
 impl From<Region> for Operand {
+    #[inline]
     fn from(region: Region) -> Self {
         Self { region, registered: None, pieces: None }
     }
@@ -59,6 +60,7 @@ impl Operand {
     }
 
     /// No memory.
+    #[inline]
     pub fn none() -> Self {
         // SAFETY: there is no byte that could be accessed.
         unsafe { borrow_raw(std::ptr::null_mut(), 0) }.into()
@@ -86,6 +88,7 @@ impl Operand {
     }
 
     /// The same, with the registered buffers that contain it.
+    #[inline]
     pub fn found_in(mut self, registry: &Registry) -> Self {
         self.find_in(registry);
         self

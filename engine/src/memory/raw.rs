@@ -7,6 +7,7 @@ use unisono_transport::{Memory, Region};
 
 /// # Safety
 /// As [`Memory::borrowed`].
+#[inline]
 pub unsafe fn borrow_raw(base: *mut u8, len: usize) -> Region {
     // If there are no bytes, the address may be anything.
     let base = if len == 0 { NonNull::<u128>::dangling().as_ptr().cast() } else { base };

@@ -48,6 +48,7 @@ impl Registry {
         }
     }
 
+    #[inline]
     pub(super) fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }
