@@ -9,7 +9,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that calls take. Sealed: the twelve of [`Dtype`], and usize and isize. A trait of this crate, and not [`Scalar`] itself,
+/// A Rust type that calls take. Sealed: the twelve of [`Dtype`], and usize and isize; not bool, since a byte of another rank may be neither
+/// 0 nor 1, and a bool must be. A trait of this crate, and not [`Scalar`] itself,
 /// because a slice of elements and a slice of slices are operands both, and the compiler tells these apart only by a trait of the same
 /// crate.
 #[diagnostic::on_unimplemented(
