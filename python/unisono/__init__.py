@@ -3,7 +3,7 @@
 import os as _os
 
 # Debian's libfabric loads libinfinipath, which would replace Python's handler of SIGINT: Ctrl-C would end the process without a
-# KeyboardInterrupt. Read when the library is loaded.
+# KeyboardInterrupt. libinfinipath reads this variable when it is loaded.
 _os.environ.setdefault("IPATH_NO_BACKTRACE", "1")
 
 from unisono import _libfabric

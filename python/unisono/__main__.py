@@ -9,10 +9,10 @@ from unisono import _native
 def main() -> int:
     """Runs the program with the process's arguments and returns its exit status."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # The program handles SIGINT itself, or is ended by it.
+        # The program handles SIGINT itself, or SIGINT ends it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     arguments = sys.argv[1:]
-    # What started this process, without the arguments: `-m unisono` or a script, and the interpreter's own options.
+    # The command that started this process, without the arguments: `-m unisono` or a script, and the interpreter's options.
     interpreter = sys.orig_argv[1 : len(sys.orig_argv) - len(arguments)]
     return _native.main([sys.executable, *interpreter], arguments)
 

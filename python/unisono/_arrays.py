@@ -1,9 +1,9 @@
-"""The memory of arrays: numpy's, and of whatever has the buffer protocol or DLPack.
+"""The memory of arrays: numpy's arrays, and objects with the buffer protocol or DLPack.
 
-The library reads and writes memory that is contiguous, in row-major order, where it lies. Any other array is staged: the library
-works on a copy, and the result is copied back. Memory is never reinterpreted.
+The library reads and writes contiguous memory in row-major order directly. Any other array is staged: the library works on a copy, and
+this module copies the result back. It never reinterprets memory as another type.
 
-Where numpy is installed, all arrays are handled as numpy's; else contiguous objects with the buffer protocol are served.
+If numpy is installed, this module treats all arrays as numpy's. Otherwise it accepts contiguous objects with the buffer protocol.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from unisono._native import View
 if TYPE_CHECKING:
     import numpy
 
-# What a call takes: numpy's arrays, objects with the buffer protocol or DLPack and, as inputs, numbers.
+# The arguments that a call accepts: numpy's arrays, objects with the buffer protocol or DLPack and, as inputs, numbers.
 ArrayLike: TypeAlias = Any
-# What a call makes: an array of numpy's or, where it is not installed, a memoryview.
+# The result that a call makes: an array of numpy's or, if numpy is not installed, a memoryview.
 Array: TypeAlias = "numpy.ndarray[Any, Any]"
 
 _numpy: Any = None
 
 
 class _NoArray:
-    """Stands for numpy's array where numpy is not installed."""
+    """Stands for numpy's array if numpy is not installed."""
 
 
 _ndarray: Any = _NoArray
 
-# How DLPack numbers devices whose memory the processor reads as its own: main memory, also where CUDA or ROCm has pinned it.
+# DLPack's numbers of the kinds of memory that are main memory, also if CUDA or ROCm has pinned it.
 _IN_MAIN_MEMORY = (1, 3, 11)
 _DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda managed", 14: "oneapi"}
 
-# Types of memory without numpy: names by kind and size, and how `memoryview` writes them.
+# Types of memory without numpy: names by kind and size, and the formats that `memoryview` uses.
 _KINDS = dict.fromkeys("bhilqn", "int") | dict.fromkeys("BHILQN", "uint") | dict.fromkeys("efd", "float")
 _FORMATS = {
     "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
     "float16": "e", "float32": "f", "float64": "d", "bool": "?",
 }  # fmt: skip
 
-# How numpy says that a type has no byte order, or that of this host.
+# numpy's marks of a type that has no byte order, or the byte order of this host.
 _NATIVE = "=|" + ("<" if sys.byteorder == "little" else ">")
 
 # The names of types by the library's codes.
@@ -52,7 +52,7 @@ _RECEIVED = {DTYPES[of]: name for name, of in _types.REDUCED.items()}
 
 
 def load() -> None:
-    """Loads numpy if it is installed. Not by the import of this package, which programs without arrays import too."""
+    """Loads numpy if it is installed. The import of this package does not, because programs without arrays import it too."""
     global _numpy, _ndarray
     if _numpy is None:
         try:
@@ -63,7 +63,7 @@ def load() -> None:
 
 
 class Elements(NamedTuple):
-    """How elements of a type are moved: the library's code of it, how many of the library's elements one is, and its bytes."""
+    """How the library moves elements of a type: the code of its element, the number of these for one element, and the bytes of one."""
 
     element: int
     elements: int
@@ -75,7 +75,7 @@ _reductions: dict[tuple[Any, str], tuple[int, int, float]] = {}
 
 
 def _name(dtype: Any) -> str:
-    """The name of a type; that of one in another byte order says nothing here."""
+    """The name of a type; empty if the type has another byte order than this host."""
     if isinstance(dtype, str):
         return dtype
     return str(dtype.name) if dtype.isnative else ""
@@ -86,7 +86,7 @@ _SECONDS = ["s", "ms", "us", "ns", "ps", "fs", "as"]
 
 
 def _described(dtype: Any) -> str:
-    """What tells a type from others, the same for types that are equal."""
+    """A text that distinguishes a type from others; it is the same for equal types."""
     if isinstance(dtype, str):
         return dtype
     if dtype.names is not None:
@@ -97,12 +97,12 @@ def _described(dtype: Any) -> str:
         of, shape = dtype.subdtype
         return f"{_described(of)} {shape}"
     if not dtype.isnative or dtype.type in (_numpy.bytes_, _numpy.str_, _numpy.void):
-        # The names of these count bits.
+        # The names of these types give their length in bits.
         return str(dtype.str).lstrip(_NATIVE)
     if dtype.kind not in "mM":
         return str(dtype.name)
     unit, many = _numpy.datetime_data(dtype)
-    # For numpy 1000 ms are a second.
+    # numpy holds 1000 ms equal to a second.
     while many % 1000 == 0 and unit in _SECONDS[1:]:
         unit, many = _SECONDS[_SECONDS.index(unit) - 1], many // 1000
     name = str(dtype.name).partition("[")[0]
@@ -110,7 +110,7 @@ def _described(dtype: Any) -> str:
 
 
 def elements(call: str, dtype: Any) -> Elements:
-    """How elements of this type are moved."""
+    """How the library moves elements of this type."""
     known = _elements.get(dtype)
     if known is None:
         if isinstance(dtype, str):
@@ -148,7 +148,7 @@ def reduction(call: str, dtype: Any, op: str) -> tuple[int, int, float]:
 
 
 class Operand:
-    """An array of a call, as the library takes it."""
+    """An array of a call, in the form that the library accepts."""
 
     __slots__ = ("array", "dtype", "target", "view")
 
@@ -156,7 +156,7 @@ class Operand:
         self.array = array
         self.view = view
         self.dtype = dtype
-        # Where a staged result is to be copied.
+        # The array into which a staged result is copied.
         self.target = target
 
     @property
@@ -172,7 +172,7 @@ class Operand:
 
 
 def read(call: str, given: ArrayLike) -> Operand:
-    """An array that is only read."""
+    """The operand of an array that the call only reads."""
     if type(given) is not _ndarray:
         given = _adopted(call, given, False)
         if _numpy is None:
@@ -183,7 +183,7 @@ def read(call: str, given: ArrayLike) -> Operand:
 
 
 def write(call: str, given: ArrayLike, filled: bool) -> Operand:
-    """An array that is written, and read before if it is ``filled``."""
+    """The operand of an array that the call writes; if it is ``filled``, the call reads it first."""
     array = given
     if type(array) is not _ndarray:
         array = _adopted(call, array, True)
@@ -203,7 +203,7 @@ def write(call: str, given: ArrayLike, filled: bool) -> Operand:
 
 
 def new(call: str, shape: tuple[int, ...], dtype: Any) -> Operand:
-    """A new array, whose contents are unspecified."""
+    """The operand of a new array with unspecified contents."""
     if _numpy is not None:
         try:
             array = _numpy.empty(shape, dtype)
@@ -216,13 +216,13 @@ def new(call: str, shape: tuple[int, ...], dtype: Any) -> Operand:
         size *= length
     each = elements(call, dtype)
     memory: Any = memoryview(bytearray(size * each.itemsize))
-    # What has no elements has no shape here: `memoryview` cannot cast it.
+    # An array without elements has no shape here, because `memoryview` cannot cast it.
     array = memory.cast(_FORMATS[dtype], shape) if size else memory.cast(_FORMATS[dtype])
     return Operand(array, View(array, True), dtype)
 
 
 def described(call: str, given: ArrayLike) -> tuple[int, tuple[int, ...], Any]:
-    """The code of an array's type, its shape and its bytes, for calls that tell their receivers type and shape."""
+    """The code of an array's type, its shape and its bytes, for calls that send type and shape to their receivers."""
     operand = read(call, given)
     array, dtype = operand.array, operand.dtype
     elements(call, dtype)
@@ -237,7 +237,7 @@ def described(call: str, given: ArrayLike) -> tuple[int, tuple[int, ...], Any]:
 
 
 def taken(got: tuple[int, list[int], _native.Buffer]) -> Array:
-    """A new array of what has arrived: the code of its type, its shape and its memory."""
+    """A new array of received data: the code of its type, its shape and its memory."""
     code, shape, memory = got
     name = _RECEIVED[code]
     if _numpy is None:
@@ -246,13 +246,13 @@ def taken(got: tuple[int, list[int], _native.Buffer]) -> Array:
     try:
         dtype = _numpy.dtype(name)
     except TypeError:
-        # bfloat16, where ml_dtypes is not there.
+        # The type is bfloat16, and ml_dtypes is not loaded.
         dtype = _bfloat16()
     return _numpy.frombuffer(memory, dtype).reshape(shape)
 
 
 def _bfloat16() -> Any:
-    """numpy's type of bfloat16 or, without ml_dtypes, that of its bits."""
+    """numpy's type for bfloat16 or, without ml_dtypes, an integer type for its bits."""
     try:
         import ml_dtypes
     except ImportError:
@@ -264,7 +264,7 @@ def _view(array: Any, writable: bool) -> View:
     try:
         return View(array, writable)
     except (ValueError, BufferError):
-        # The buffer protocol has no name for this type, or the array no dimensions; its bytes are there.
+        # The buffer protocol has no name for this type, or the array has no dimensions: the view is of its bytes.
         return View(array.reshape(-1).view("u1"), writable)
 
 
@@ -282,7 +282,7 @@ def _plain(call: str, memory: memoryview, writable: bool) -> Operand:
 
 
 def _adopted(call: str, given: Any, writable: bool) -> Any:
-    """The array in an object that is none of numpy's own: with the same memory if it is ``writable``."""
+    """The array of an object that is not exactly numpy's array; it has the same memory if it is ``writable``."""
     if isinstance(given, _ndarray):
         if isinstance(given, _numpy.ma.MaskedArray):
             raise TypeError(
@@ -306,7 +306,7 @@ def _adopted(call: str, given: Any, writable: bool) -> Any:
     if not writable and isinstance(given, (bool, int, float, complex, _numpy.generic)):
         return _numpy.asarray(given)
     try:
-        # An array of it is as writable as it is.
+        # The array is writable if the object is.
         return _numpy.asarray(memoryview(given))
     except (TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):
         pass
@@ -316,7 +316,7 @@ def _adopted(call: str, given: Any, writable: bool) -> Any:
         except (TypeError, ValueError, BufferError, NotImplementedError, RuntimeError):
             pass
     if not writable and hasattr(given, "__array__"):
-        # Possibly a copy.
+        # This may be a copy.
         return _numpy.asarray(given)
     raise _unserved(call, given, "an array of numpy's, or an object with the buffer protocol or DLPack")
 

@@ -1,4 +1,4 @@
-"""Numbers that calls are given. A wrong one is a `TypeError` or a `ValueError` that names the call, the argument and what was given."""
+"""Checks of numbers in arguments. A wrong number is a `TypeError` or a `ValueError` that names the call, the argument and its value."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _shown(given: Any) -> str:
 
 
 def whole(call: str, name: str, given: Any, least: int = 0, most: int = LENGTH) -> int:
-    """A whole number from ``least`` to ``most``, of Python's or numpy's. Truth values are none."""
+    """Returns a whole number of Python or numpy from ``least`` to ``most``. Truth values are not numbers."""
     if type(given) is int:
         number = given
     else:
         try:
-            # A truth value of numpy's is no index either.
+            # `operator.index` refuses truth values of numpy, but not those of Python.
             number = operator.index("" if isinstance(given, bool) else given)  # type: ignore[arg-type]
         except TypeError:
             raise TypeError(
@@ -43,7 +43,7 @@ def whole(call: str, name: str, given: Any, least: int = 0, most: int = LENGTH) 
 
 
 def rank(call: str, name: str, given: Any, size: int) -> int:
-    """A rank of a group of ``size``."""
+    """Returns a rank of a group of ``size``."""
     if type(given) is int and 0 <= given < size:
         return given
     number = whole(call, name, given, -SIGNED, SIGNED)
@@ -55,34 +55,34 @@ def rank(call: str, name: str, given: Any, size: int) -> int:
 
 
 def source(call: str, given: Any, size: int) -> int | None:
-    """The rank from which to receive; ``None``: any."""
+    """Returns the rank from which to receive; ``None`` is any rank."""
     return None if given is None else rank(call, "source", given, size)
 
 
 def tag(call: str, given: Any) -> int:
-    """The tag of a message."""
+    """Returns the tag of a message."""
     return whole(call, "the tag", given, 0, TAG)
 
 
 def sending(call: str, to: Any, size: int, tag_given: Any, seconds: Any) -> tuple[int, int, float | None]:
-    """Destination, tag and timeout of a message."""
+    """Returns destination, tag and timeout of a message."""
     return rank(call, "to", to, size), tag(call, tag_given), timeout(call, seconds)
 
 
 def receiving(
     call: str, from_rank: Any, size: int, tag_given: Any, seconds: Any
 ) -> tuple[int | None, int, float | None]:
-    """Source, tag and timeout of a message."""
+    """Returns source, tag and timeout of a message."""
     return source(call, from_rank, size), tag(call, tag_given), timeout(call, seconds)
 
 
 def rooted(call: str, root: Any, size: int, seconds: Any) -> tuple[int, float | None]:
-    """Root and timeout of a collective."""
+    """Returns root and timeout of a collective."""
     return rank(call, "root", root, size), timeout(call, seconds)
 
 
 def numbers(call: str, name: str, given: Iterable[Any], least: int = 0, most: int = LENGTH) -> list[int]:
-    """A list of whole numbers."""
+    """Returns a list of whole numbers."""
     try:
         every = list(() if isinstance(given, (str, bytes)) else given)
     except TypeError:
@@ -110,7 +110,7 @@ def _seconds(call: str, name: str, given: Any) -> float:
 
 
 def timeout(call: str, given: Any, name: str = "timeout") -> float | None:
-    """The timeout of a call, in seconds; ``None``: that of the group."""
+    """Returns the timeout of a call in seconds; ``None`` is the group's timeout."""
     if given is None:
         return None
     number = _seconds(call, name, given)
@@ -122,7 +122,7 @@ def timeout(call: str, given: Any, name: str = "timeout") -> float | None:
 
 
 def patience(call: str, given: Any) -> float | None:
-    """How long a wait may take, in seconds; ``None``: as long as the operation."""
+    """Returns the longest time of a wait in seconds; ``None`` is the time of the operation."""
     if given is None:
         return None
     number = _seconds(call, "timeout", given)

@@ -7,7 +7,7 @@ from unisono import _native
 COLLECTIVES: dict[str, int] = {name: code for code, name in enumerate(_native.COLLECTIVES)}
 DTYPES: dict[str, int] = {name: code for code, name in enumerate(_native.DTYPES)}
 OPERATIONS: dict[str, int] = {name: code for code, name in enumerate(_native.OPERATIONS)}
-# Bytes of an element, by the code of the dtype.
+# The bytes of an element, by the code of its dtype.
 SIZES: list[int] = [int(re.sub(r"\D", "", name)) // 8 for name in _native.DTYPES]
 
 ALL_REDUCE = COLLECTIVES["all_reduce"]

@@ -22,7 +22,7 @@ from unisono._codes import (
 from unisono._handle import Handle, beginning, nothing
 from unisono._work import Work
 
-# Lengths of blocks, of the input and the output.
+# The lengths of blocks of the input and of the output.
 _Lengths: TypeAlias = tuple[list[int], list[int]]
 
 
@@ -34,14 +34,14 @@ class Collectives(Handle):
     def all_reduce(
         self, array: ArrayLike, op: str = "sum", *, out: ArrayLike | None = None, timeout: float | None = None
     ) -> Array:
-        """Reduces all ranks' array, element by element; every rank gets the result.
+        """Reduces the arrays of all ranks, element by element. Every rank gets the result.
 
         ``op`` is ``"sum"``, ``"product"``, ``"min"``, ``"max"``, ``"avg"`` or, for integers and truth values, ``"band"``, ``"bor"`` or
-        ``"bxor"``; ``"premulsum(0.5)"`` multiplies this rank's array by its own factor first. The sum of truth values is "or", the
-        product "and". Complex numbers can be summed and averaged.
+        ``"bxor"``. ``"premulsum(0.5)"`` first multiplies this rank's array by this factor, which may differ between ranks. The sum of
+        truth values is "or", their product is "and". Complex numbers have sum, average and premulsum.
 
-        The arrays have the same type and number of elements on all ranks. Returns ``out``, or a new array of the shape of ``array``.
-        With ``out=array`` the result replaces the array::
+        The arrays must have the same type and number of elements on all ranks. Returns ``out``, or a new array with the shape of
+        ``array``. With ``out=array`` the result replaces the array::
 
             group.all_reduce(gradients, "avg", out=gradients)
 
@@ -65,7 +65,7 @@ class Collectives(Handle):
         out: ArrayLike | None = None,
         timeout: float | None = None,
     ) -> Array | None:
-        """As `all_reduce`, but only rank ``root`` gets the result; the others get ``None``, and ``out`` is not used there."""
+        """Works like `all_reduce`, but only rank ``root`` gets the result. The other ranks get ``None`` and do not use ``out``."""
         root = _checks.rank("reduce", "root", root, self.size)
         at_root = self.rank == root
         given, wanted = _pair("reduce", array, out if at_root else None)
@@ -85,10 +85,10 @@ class Collectives(Handle):
         lengths: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> Array:
-        """Reduces all ranks' array and cuts the result along the first dimension: every rank gets its block.
+        """Reduces the arrays of all ranks and cuts the result along the first dimension. Every rank gets one block.
 
-        The blocks are of equal length, or have ``lengths``, one for each rank and the same on all ranks. Returns ``out``, or a new
-        array: of an array of shape ``(ranks * k, ...)`` one of shape ``(k, ...)``. Otherwise as `all_reduce`.
+        The blocks have equal lengths, or ``lengths`` has one length for each rank, the same list on all ranks. Returns ``out``, or a
+        new array: for an array of shape ``(ranks * k, ...)``, it has shape ``(k, ...)``. Otherwise this call works like `all_reduce`.
         """
         call = "reduce_scatter"
         given = read(call, array)
@@ -111,10 +111,10 @@ class Collectives(Handle):
     # From one rank to all.
 
     def broadcast(self, array: ArrayLike, root: int = 0, *, timeout: float | None = None) -> Any:
-        """Copies rank ``root``'s array into that of every other rank, and returns ``array``.
+        """Copies rank ``root``'s array into the array of every other rank, and returns ``array``.
 
-        The arrays have the same type and number of elements on all ranks. Raises as `all_reduce`; see `broadcast_tensors` for arrays
-        whose shape only the root knows.
+        The arrays must have the same type and number of elements on all ranks. Raises the same errors as `all_reduce`. See
+        `broadcast_tensors` for arrays whose shape only the root knows.
         """
         root = _checks.rank("broadcast", "root", root, self.size)
         at_root = self.rank == root
@@ -133,11 +133,11 @@ class Collectives(Handle):
         lengths: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Cuts rank ``root``'s array into one block for each rank; every rank gets its own in ``out``, which is returned.
+        """Cuts rank ``root``'s array into one block for each rank. Every rank gets its block in ``out``, which the call returns.
 
-        The blocks are of equal length, or have ``lengths`` along the first dimension, one for each rank. ``array`` is used only at the
-        root, and ``lengths`` too, but all ranks give some or none does. Raises as `all_reduce`; see `scatter_tensor` for blocks whose
-        shape only the root knows.
+        The blocks have equal lengths, or ``lengths`` has their lengths along the first dimension, one for each rank. Only the root uses
+        ``array`` and the values of ``lengths``, but either all ranks give lengths or none does. Raises the same errors as `all_reduce`.
+        See `scatter_tensor` for blocks whose shape only the root knows.
         """
         call = "scatter"
         root = _checks.rank(call, "root", root, self.size)
@@ -165,16 +165,16 @@ class Collectives(Handle):
         lengths: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> Array:
-        """Gathers all ranks' array on every rank, in the order of ranks.
+        """Gathers the arrays of all ranks on every rank, in the order of ranks.
 
-        Returns ``out``, or a new array of shape ``(ranks, *array.shape)``. With ``lengths``, those of the ranks' arrays along the first
-        dimension and the same on all ranks, the arrays are concatenated instead: shape ``(sum(lengths), *array.shape[1:])``. In place,
-        ``array`` is this rank's block of ``out``::
+        Returns ``out``, or a new array of shape ``(ranks, *array.shape)``. ``lengths`` has the lengths of the ranks' arrays along the
+        first dimension, the same list on all ranks. With it, the result is the concatenation of the arrays, of shape
+        ``(sum(lengths), *array.shape[1:])``. In place, ``array`` is this rank's block of ``out``::
 
             table[group.rank] = row
             group.all_gather(table[group.rank], out=table)
 
-        Raises as `all_reduce`; see `all_gather_tensor` for lengths that are not known.
+        Raises the same errors as `all_reduce`. See `all_gather_tensor` for lengths that the ranks do not know.
         """
         given = read("all_gather", array)
         wanted, known = self._gathered("all_gather", given, out, lengths)
@@ -192,8 +192,8 @@ class Collectives(Handle):
         lengths: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> Array | None:
-        """As `all_gather`, but only rank ``root`` gets the result; the others get ``None``, and ``out`` and the values of ``lengths`` are
-        not used there. All ranks give lengths, or none does.
+        """Works like `all_gather`, but only rank ``root`` gets the result. The other ranks get ``None``, and do not use ``out`` and the
+        values of ``lengths``. Either all ranks give lengths or none does.
         """
         root = _checks.rank("gather", "root", root, self.size)
         given = read("gather", array)
@@ -217,11 +217,12 @@ class Collectives(Handle):
         recv_lengths: Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> Array:
-        """Sends a block of the array to every rank: rank r gets the r-th block of each rank's array, in the order of ranks.
+        """Sends one block of the array to every rank: rank r gets the r-th block of each rank's array, in the order of ranks.
 
-        The blocks are along the first dimension and of equal length, or have ``send_lengths`` and, for what this rank gets,
-        ``recv_lengths``. Returns ``out``, or a new array: of the shape of ``array``, except that the first dimension is
-        ``sum(recv_lengths)`` if there are any. With ``out=array`` the result replaces the array. Raises as `all_reduce`.
+        The blocks are cut along the first dimension. They have equal lengths, or ``send_lengths`` has the lengths of the blocks that this
+        rank sends and ``recv_lengths`` those of the blocks that it receives. Returns ``out``, or a new array with the shape of ``array``;
+        with ``recv_lengths`` its first dimension is their sum. With ``out=array`` the result replaces the array. Raises the same errors
+        as `all_reduce`.
         """
         call = "all_to_all"
         given, wanted = _pair(call, array, out)
@@ -246,7 +247,7 @@ class Collectives(Handle):
     # Nothing.
 
     def barrier(self, *, timeout: float | None = None) -> None:
-        """Returns when all ranks have called it. Raises as `all_reduce`."""
+        """Returns when all ranks have called it. Raises the same errors as `all_reduce`."""
         timeout = _checks.timeout("barrier", timeout)
         begun = self._run(BARRIER, 0, 0, 1.0, 0, None, None, timeout=timeout)
         return None if begun is None else Work(begun, nothing)  # type: ignore[return-value]
@@ -266,7 +267,7 @@ class Collectives(Handle):
         timeout: float | None,
         out: Any,
     ) -> Any:
-        """Makes a call. Its result is ``out``, or the array of the operand that is written."""
+        """Makes a call. Its result is ``out``, or the array of the operand that the call writes."""
         if timeout is not None:
             timeout = _checks.timeout(_native.COLLECTIVES[code], timeout)
         element, op, factor = described
@@ -279,7 +280,7 @@ class Collectives(Handle):
     def _gathered(
         self, call: str, given: Operand, out: Any, lengths: Sequence[int] | None
     ) -> tuple[Operand, _Lengths | None]:
-        """What gathers all ranks' blocks, and their lengths."""
+        """The operand that gathers the blocks of all ranks, and the lengths of these blocks."""
         known: _Lengths | None
         shape: tuple[int, ...]
         if lengths is None:
@@ -307,7 +308,7 @@ class Collectives(Handle):
         return rows // self.size
 
     def _rows(self, call: str, name: str, lengths: Sequence[int]) -> list[int]:
-        """A length for each rank."""
+        """Returns a length for each rank."""
         rows = _checks.numbers(call, name, lengths)
         if len(rows) != self.size:
             raise ValueError(f"{call}: the {name} are {rows}; wanted one for each of {self.size} ranks")

@@ -1,4 +1,4 @@
-"""The end of a process that is a rank: others are told of an uncaught exception, and worlds are left in good order."""
+"""The end of a process that is a rank: it reports an uncaught exception to the other ranks, and leaves its worlds in good order."""
 
 import contextlib
 import itertools
@@ -18,12 +18,12 @@ from unisono import _native
 _worlds: "weakref.WeakValueDictionary[int, _native.Group]" = weakref.WeakValueDictionary()
 _made = itertools.count()
 _process = 0
-# Whether leaving has failed in a way that only this file has told.
+# True if leaving has failed and only this file has reported it.
 _interrupted = False
 
 
 def watch(world: _native.Group) -> None:
-    """Tells the other ranks of an uncaught exception in this process; leaves the world when the process ends."""
+    """From now on, reports an uncaught exception of this process to the other ranks, and leaves the world when the process ends."""
     global _process
     _worlds[next(_made)] = world
     if _process == os.getpid():
@@ -39,28 +39,28 @@ def watch(world: _native.Group) -> None:
     sys.excepthook = tell
     if multiprocessing.parent_process() is not None:
         _hear_of_child()
-    # Runs at exit, also in children of multiprocessing, which do not run atexit's functions.
+    # This runs at exit, also in children of multiprocessing, which do not run the functions of atexit.
     multiprocessing.util.Finalize(None, _leave, exitpriority=1)
-    # Last, because a child of multiprocessing ends there.
+    # This runs last, because a child of multiprocessing ends there.
     multiprocessing.util.Finalize(None, _set_status, exitpriority=-1000)
 
 
 def told(error: BaseException) -> str:
-    """What the other ranks are told of an exception."""
+    """The text of an exception that the other ranks get."""
     if isinstance(error, SystemExit) and error.__context__ is not None:
-        # It was caught and told, and ends the process by its status.
+        # The program caught and printed the exception, and ends the process with this status.
         error = error.__context__
     return "".join(traceback.format_exception_only(error)).strip()
 
 
 def is_good(error: BaseException) -> bool:
-    """Whether an exception that nobody catches ends a process well."""
+    """True if this exception ends a process without an error when the program does not catch it."""
     return isinstance(error, SystemExit) and not error.code
 
 
 def _hear_of_child() -> None:
-    """Tells the others of an exception that ends this child of multiprocessing, when it is printed: from Python 3.13 on nothing of it is
-    left at the end."""
+    """Reports an exception that ends this child of multiprocessing to the other ranks when Python prints it: from Python 3.13 on, the
+    exception is no longer there when the child ends."""
     print_exc = traceback.print_exc
     bootstrap = multiprocessing.process.BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
 
@@ -83,12 +83,13 @@ def abort(why: str) -> None:
 def _leave() -> None:
     if _process != os.getpid():
         return
-    # Before Python 3.13, a child of multiprocessing comes here while an exception ends it, and prints that later.
+    # Before Python 3.13, a child of multiprocessing runs this while an exception ends it, and prints the exception later.
     ending = sys.exc_info()[1]
     if ending is not None and not is_good(ending) and multiprocessing.parent_process() is not None:
         abort(told(ending))
     worlds = list(_worlds.values())
-    # All at once: several ranks of a world may be in this process, and ranks that make several worlds in threads make them in any order.
+    # Begin to leave all worlds before waiting for any: several ranks of a world may be in this process, and ranks that make several worlds
+    # in threads make them in any order.
     for call in (_native.Group.begin_leave, _native.Group.leave):
         for world in worlds:
             _attempt(call, world)
@@ -103,18 +104,18 @@ def _attempt(call: Callable[[_native.Group], None], world: _native.Group) -> Non
             print(f"unisono: {world.abort(told(error))}", file=sys.stderr)
             _interrupted = True
     except RuntimeError as error:
-        # With its own class, a failure that a call has raised before is known.
+        # If the world's errors have another class (of torch or Ray), a call has already raised this failure, unless it is late.
         if isinstance(error, _native.Error) or _native.late_failure() is not None:
             print(f"unisono: {error}", file=sys.stderr)
 
 
 def _set_status() -> None:
-    """Has the process end with a status other than 0 if it left a world with a failure that no call had raised."""
+    """Makes the process end with a status other than 0 if it left a world with a failure that no call had raised."""
     if _process != os.getpid():
         return
     if _native.late_failure() is None and not _interrupted:
         return
-    # What ends the process: the interpreter alone, or a function of multiprocessing.
+    # Find out what ends the process: the interpreter alone, or a function of multiprocessing.
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not multiprocessing.util._exit_function.__code__:  # type: ignore[attr-defined]
         frame = frame.f_back
@@ -124,7 +125,7 @@ def _set_status() -> None:
     elif sys.version_info < (3, 13):
         raise SystemExit(1)
     else:
-        # It takes no other status any more, and calls `os._exit` next.
+        # Its status can no longer change, and it calls `os._exit` next.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, ValueError, OSError):
                 stream.flush()
@@ -132,7 +133,7 @@ def _set_status() -> None:
 
 
 class _Failing:
-    """A stream that cannot be flushed: the interpreter then ends with status 120, after all that it does at its end."""
+    """A stream that cannot be flushed. It makes the interpreter end with status 120, after all its other work at the end."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -1,7 +1,7 @@
-"""The threads that run code of Python's for the library: they call back, log, and free what operations have kept alive.
+"""The threads that run Python code for the library: they call callbacks, log, and free the objects that operations have kept alive.
 
-They are threads of Python's, and call and free without a native frame below: wherever they are when the interpreter ends, that can end
-them. The end of a thread with a native frame aborts the process.
+They are threads of Python, without a native frame below the calls. So the interpreter can end them at any point when it ends. The end of
+a thread with a native frame aborts the process.
 """
 
 import contextlib
@@ -15,35 +15,35 @@ from typing import Any
 
 from unisono import _native
 
-# The kinds of calls. Those of the first kind wait for nothing and are made in their order. What callbacks of a program do is unknown:
-# they may wait for other operations, which end only if their own calls are made. Those of operations that were begun outside of
-# callbacks are made one after the other, since what they begin must come in the same order on all ranks; those of operations that a
-# callback has begun are made at once, since it may wait for them.
+# The kinds of calls. Calls of the first kind wait for nothing, and run in their order. The other two are callbacks of the program, which
+# may wait for other operations, and these end only when their calls have run. Callbacks of operations that were begun outside of
+# callbacks run one after the other, because the operations that they begin must have the same order on all ranks. Callbacks of operations
+# that a callback has begun run at once, because that callback may wait for them.
 SOON, IN_ORDER, NESTED = range(3)
 
-# How long the end of the interpreter waits for them, in seconds: what they run may itself be waiting.
+# The end of the interpreter waits this many seconds for the threads, because the code that they run may itself wait.
 _PATIENCE = 5.0
 
-# The most threads that have nothing to do.
+# The largest number of idle threads.
 _SPARE = 2
 
-# After how many seconds a callback that waits for nothing that it has begun is taken to wait for one of those behind it.
+# If a callback runs for this many seconds and waits for no operation that it has begun, it is assumed to wait for a callback behind it.
 _LATE = 1.0
 
 _Call = tuple[Callable[..., Any], Any]
 
 
 def start(calls: "_native.Calls") -> None:
-    """Starts the first thread; all end at exit."""
+    """Starts the first thread. All threads end at exit."""
     global _threads
     _threads = _Threads(calls)
     _threads.begin()
-    # After worlds are left, which may have more to tell.
+    # The threads end after the process has left its worlds, because leaving may add calls.
     multiprocessing.util.Finalize(None, _threads.end, exitpriority=-999)
 
 
 def callback(call: Callable[[], None]) -> tuple[Callable[[], None], int]:
-    """What to call for a callback of an operation that this thread has begun, and which kind of call it is."""
+    """The function to call for a callback of an operation that this thread has begun, and the kind of this call."""
     if not getattr(_local, "calls_back", False) or _threads is None:
         return call, IN_ORDER
     return _threads.nested(call), NESTED
@@ -52,23 +52,23 @@ def callback(call: Callable[[], None]) -> tuple[Callable[[], None], int]:
 class _Threads:
     """Threads that make the calls.
 
-    One has the turn: it takes the calls, and makes those of the kind `SOON`. It gives the turn away before it makes another, and sees
-    to it that there is a thread to take it.
+    One thread has the turn: it takes the calls, and makes those of the kind `SOON`. Before it makes a call of another kind, it gives the
+    turn away, and starts a thread if no idle one can take it.
     """
 
     def __init__(self, calls: "_native.Calls") -> None:
         self._calls = calls
         self._turn = threading.Lock()
-        # What follows.
+        # This lock protects the fields below.
         self._lock = threading.Lock()
         self._all: set[threading.Thread] = set()
         self._spare = 0
-        # The thread that makes calls in order, since when the present one runs, and those that wait for it.
+        # The thread that makes calls in order, the time when its present call began, and the calls that wait for it.
         self._caller: threading.Thread | None = None
         self._since = 0.0
         self._queue: deque[_Call] = deque()
         self._watched = False
-        # How many operations that callbacks have begun have not ended.
+        # The number of operations under way that callbacks have begun.
         self._nested = 0
 
     def begin(self) -> None:
@@ -80,14 +80,14 @@ class _Threads:
             self._spare += 1
 
     def end(self) -> None:
-        """Has all threads do what is left to do, and end."""
+        """Makes all threads finish the remaining calls, and end."""
         _native.end_calls()
         until = time.monotonic() + _PATIENCE
         for thread in list(self._all):
             thread.join(max(0.0, until - time.monotonic()))
 
     def nested(self, call: Callable[[], None]) -> Callable[[], None]:
-        """The call of an operation that a callback has begun."""
+        """Returns the call of an operation that a callback has begun; it counts the operation."""
         with self._lock:
             self._nested += 1
 
@@ -106,7 +106,7 @@ class _Threads:
                 return
             _local.calls_back = True
             taken()
-            # Freed now, and not when the next one comes.
+            # Free the call now, and not when the next one comes.
             del taken
             _local.calls_back = False
             with self._lock:
@@ -116,7 +116,7 @@ class _Threads:
                 self._spare += 1
 
     def _take(self) -> Callable[[], None] | None:
-        """Makes calls until one comes that may wait, and returns what this thread does next; `None` at the end."""
+        """Makes calls until one comes that may wait, and returns the function that this thread runs next; `None` at the end."""
         call: Any
         arguments: Any
         for call, arguments, kind in self._calls:
@@ -135,16 +135,16 @@ class _Threads:
                 self._spare -= 1
                 last = self._spare == 0
             if last:
-                # Where the interpreter ends there are no more threads.
+                # When the interpreter ends, it starts no more threads.
                 with contextlib.suppress(RuntimeError):
                     self.begin()
             return self._make_in_order if kind == IN_ORDER else partial(_make, call, arguments)
-        # For the next thread.
+        # The next thread ends, too.
         _native.end_calls()
         return None
 
     def _make_in_order(self) -> None:
-        """Makes the calls that wait, unless another thread takes this one's place."""
+        """Makes the calls in the queue, until another thread takes this one's place."""
         while True:
             with self._lock:
                 if self._caller is not threading.current_thread():
@@ -158,14 +158,14 @@ class _Threads:
             del call
 
     def _watch(self) -> None:
-        """Begins to watch the thread that makes calls in order; with the lock."""
+        """Begins to watch the thread that makes calls in order. The caller holds the lock."""
         if not self._watched:
             self._watched = True
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._relieve, name="unisono-relief", daemon=True).start()
 
     def _relieve(self) -> None:
-        """Takes the place of the thread that makes calls in order if that may wait for one of those behind it."""
+        """Takes the place of the thread that makes calls in order if its call may wait for a call behind it."""
         while True:
             time.sleep(_LATE / 4)
             with self._lock:
@@ -192,5 +192,5 @@ def _make(call: Callable[..., Any] | None, arguments: Any) -> None:
 
 
 _threads: _Threads | None = None
-# Whether a thread makes a call that may wait.
+# True for a thread that makes a call that may wait.
 _local = threading.local()

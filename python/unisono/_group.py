@@ -29,25 +29,25 @@ def init(
     reduction: str | None = None,
     pickle: bool = False,
 ) -> Group:
-    """Joins the world: the group of all ranks. Every rank calls it; it returns when all have come.
+    """Joins the world: the group of all ranks. Every rank calls it. It returns when all ranks have joined.
 
-    Rank, size and where ranks meet come from the environment, as ``unisono run``, torchrun, Slurm, Open MPI and MPICH set it; or from
-    the arguments. A program that is started alone can be its own world: ``unisono.init(rank=0, size=1)``.
+    Rank, size and the address of the store come from the arguments, or from the environment that ``unisono run``, torchrun, Slurm, Open
+    MPI or MPICH sets. A program that is started without a launcher is a world of one rank.
 
-    What is not given is as the environment's ``UNISONO_`` variables say, or the default:
+    An argument that is not given has the value of its ``UNISONO_`` variable, or its default:
 
-    - ``store``: where ranks meet: ``"tcp://host:port"`` (rank 0 serves it) or ``"file:///directory"``;
+    - ``store``: the store through which ranks join: ``"tcp://host:port"`` (rank 0 serves it) or ``"file:///directory"``;
     - ``token``: the job's secret;
-    - ``timeout``: the longest wait for another rank in a call, in seconds: 300;
-    - ``join_timeout``: the longest that joining may take: 60;
-    - ``provider``: what moves the bytes: ``"shm"``, or one of libfabric's, for instance ``"tcp"`` or ``"verbs"``;
-    - ``interface``: network interfaces that may be used: ``"eth0"``, ``"10.0.0.0/8"``, ``"^docker0"``;
-    - ``reduction``: ``"fastest"``, or ``"reproducible"``: the same bits whatever algorithm and provider.
+    - ``timeout``: the longest time that a call waits for another rank, in seconds; default 300;
+    - ``join_timeout``: the longest time of joining, in seconds; default 60;
+    - ``provider``: the transport: ``"shm"``, or a provider of libfabric, for instance ``"tcp"`` or ``"verbs"``;
+    - ``interface``: the network interfaces that ranks may use: ``"eth0"``, ``"10.0.0.0/8"``, ``"^docker0"``;
+    - ``reduction``: ``"fastest"``, or ``"reproducible"``: the same bits for every algorithm and provider.
 
-    ``pickle``: whether calls of objects pickle what is not plain, unless a call says otherwise; see `broadcast_object`.
+    If ``pickle`` is true, calls of objects pickle values that are not plain, unless a call says otherwise; see `broadcast_object`.
 
-    An exception that nobody catches ends the world, and the other ranks raise it with its text. When the process ends it leaves the
-    world, and waits for the others to do so::
+    If this process does not catch an exception, the world ends, and the other ranks raise an error with the exception's text. When the
+    process ends, it leaves the world, and waits until the other ranks leave it too::
 
         with unisono.init() as group:
             print(group.all_reduce(1.0))
@@ -77,7 +77,7 @@ def init(
 
 
 class _Calls(Collectives, Messages, Objects, Tensors):
-    """The calls that have two forms."""
+    """The calls that exist with and without ``_async``."""
 
 
 class _Asynchronous(_Calls):
@@ -87,39 +87,39 @@ class _Asynchronous(_Calls):
 
 
 class Group(_Calls, Files):
-    """A group of ranks, as one rank sees it: the world (`init`), or a part of it (`split`, `new_group`, `create_group`).
+    """One rank's handle of a group of ranks: the world (`init`), or a part of it (`split`, `new_group`, `create_group`).
 
-    Every rank makes the same collective calls in the same order. A call returns when this rank's part is done; the call of the same
+    All ranks must make the same collective calls in the same order. A call returns when this rank's part is done. The call of the same
     name with ``_async`` returns a `Work` at once. Threads may share a group. Roots, sources and destinations are ranks of the group.
 
-    A call raises `ValueError` or `TypeError` if an argument is wrong: then it has not begun. It raises `unisono.Error` if the ranks'
-    calls differ, a rank dies, ranks wait for each other, or a timeout passes: then all groups of the world have failed, on all ranks,
+    A call raises `ValueError` or `TypeError` if an argument is wrong; then it has not begun. It raises `unisono.Error` if the ranks'
+    calls differ, a rank dies, ranks wait for each other, or a timeout passes. Then all groups of the world have failed, on all ranks,
     with the same text.
 
-    As a context manager it is closed at the end; an exception in the block ends the world for all ranks.
+    As a context manager, the group is closed at the end of the block. An exception in the block ends the world for all ranks.
     """
 
     def __init__(self, native: _native.Group, pickle: bool, *, world: bool = False) -> None:
-        """Not for use by others: see `init`."""
+        """Only this package makes groups: see `init`."""
         super().__init__(native, pickle)
         self._asynchronous = _Asynchronous(native, pickle)
         self._world = world
         self.members: list[int] = native.members
-        """The ranks in the world of all members, in the order of their ranks in the group."""
+        """The members' ranks in the world, in the order of their ranks in the group."""
 
     @property
     def name(self) -> str:
-        """The group's name in errors: ``"world"``, or its parent's with a number."""
+        """The group's name in errors: ``"world"``, or the parent's name with a number."""
         return self._native.name
 
     @property
     def provider(self) -> str:
-        """What moves the bytes: ``shm``, or the name of libfabric's provider."""
+        """The transport: ``shm``, or the name of libfabric's provider."""
         return self._native.provider
 
     @property
     def failure(self) -> str | None:
-        """The failure that has ended the world, as the sentence that every call raises, or ``None``."""
+        """The failure that has ended the world, as the text that every call raises; or ``None``."""
         return self._native.failure()
 
     def __repr__(self) -> str:
@@ -129,8 +129,8 @@ class Group(_Calls, Files):
     # Other groups.
 
     def split(self, color: int | None, key: int = 0) -> Group | None:
-        """Makes groups of the ranks that give the same color (from 0), ordered by ``key`` and then by rank. All ranks call it; one without
-        a color gets ``None``.
+        """Makes one group of all ranks that give the same color (from 0), ordered by ``key`` and then by rank. All ranks call it. A rank
+        without a color gets ``None``.
         """
         if color is not None:
             color = _checks.whole("split", "color", color, 0, _checks.UNSIGNED)
@@ -138,16 +138,16 @@ class Group(_Calls, Files):
         return self._made(self._native.split(color, key))
 
     def new_group(self, ranks: Sequence[int]) -> Group | None:
-        """Makes a group of these ranks, in this order. All ranks call it with the same list; those that are not on it get ``None``."""
+        """Makes a group of these ranks, in this order. All ranks call it with the same list. Ranks that are not in the list get ``None``."""
         return self._made(self._native.new_group(self._ranks("new_group", ranks)))
 
     def create_group(self, ranks: Sequence[int], tag: int = 0) -> Group:
-        """Makes a group of these ranks, in this order. Only they call it, with the same list and ``tag``, and wait for no other rank."""
+        """Makes a group of these ranks, in this order. Only these ranks call it, with the same list and ``tag``. They wait for no others."""
         tag = _checks.whole("create_group", "the tag", tag, 0, _checks.UNSIGNED)
         return Group(self._native.create_group(self._ranks("create_group", ranks), tag), self._pickle)
 
     def with_timeout(self, timeout: float) -> Group:
-        """Another handle of the group, whose calls have this timeout in seconds."""
+        """Returns another handle of the group, whose calls have this timeout in seconds."""
         seconds = _checks.timeout("with_timeout", timeout)
         if seconds is None:
             raise TypeError("with_timeout: timeout is None; wanted a number of seconds")
@@ -163,17 +163,18 @@ class Group(_Calls, Files):
     # Memory.
 
     def buffer(self, shape: int | Sequence[int], dtype: Any = "float64") -> Array:
-        """An array of zeros in registered memory, which the NIC reads and writes, and the ranks of this host read, without a copy. Needs
-        numpy.
+        """Returns an array of zeros in registered memory. The NIC reads and writes it, and the ranks of this host read it, without a copy.
+        This needs numpy.
         """
         return _array("buffer", shape, dtype, self._native.buffer)
 
     def buffer_from(
         self, file: int | HasFileno, shape: int | Sequence[int], dtype: Any = "float64", offset: int = 0
     ) -> Array:
-        """An array in memory that is there already: the part of a memfd (``os.memfd_create`` with ``os.MFD_ALLOW_SEALING``) from ``offset`` on,
-        a multiple of the size of a page. It serves as one of `buffer`, and every process that maps the file sees the results; ``file`` may be
-        closed. While a call works on the array, nobody else writes to it. Needs numpy.
+        """Returns an array in memory that exists already: the part of a memfd (``os.memfd_create`` with ``os.MFD_ALLOW_SEALING``) that
+        begins at ``offset``, a multiple of the size of a page. Calls use it like an array of `buffer`, and every process that maps the file
+        sees the results. The program may close ``file`` afterwards. While a call works on the array, no other code may write to it. This
+        needs numpy.
         """
         descriptor = file.fileno() if hasattr(file, "fileno") else file
         descriptor = _checks.whole("buffer_from", "file", descriptor, -(1 << 31), (1 << 31) - 1)
@@ -185,12 +186,12 @@ class Group(_Calls, Files):
     # The end.
 
     def abort(self, why: str) -> str:
-        """Ends the world on all ranks, with this reason. Returns the sentence that every later call raises."""
+        """Ends the world on all ranks, with this reason. Returns the text that every later call raises."""
         return self._native.abort(why)
 
     def close(self) -> None:
-        """Closes this handle. On the world: leaves it, as all ranks must, and returns when all have called it; no calls are possible
-        afterwards. Raises `unisono.Error` if the world has failed, or a message was not received.
+        """Closes this handle. If the group is the world, this rank leaves it, as all ranks must: `close` returns when all ranks have called
+        it, and no calls are possible afterwards. Raises `unisono.Error` if the world has failed, or a message was not received.
         """
         if self._world:
             self._native.leave()
@@ -211,7 +212,7 @@ class Group(_Calls, Files):
 
 
 class HasFileno(Protocol):
-    """A file of Python's."""
+    """A file object."""
 
     def fileno(self) -> int: ...
 
@@ -219,7 +220,7 @@ class HasFileno(Protocol):
 def _array(
     call: str, shape: int | Sequence[int], dtype: Any, memory_of: Callable[[int], _native.Buffer]
 ) -> Array:
-    """An array in memory of as many bytes as it has."""
+    """Makes an array in memory from ``memory_of``, which gets the number of bytes."""
     import numpy
 
     kind = numpy.dtype(dtype)

@@ -1,4 +1,4 @@
-"""Handles of a group: the calls of one wait, those of the other begin and return a `Work`. Each call is defined once, for both::
+"""Two handles of a group: calls of the first one wait; calls of the second begin and return a `Work`. One definition makes both calls::
 
     def send(self, array: ArrayLike, to: int) -> None:
         ...
@@ -6,7 +6,7 @@
 
     send_async = beginning(send)
 
-Users have one handle: its methods with ``_async`` make the same calls by the other.
+Users have the first handle. Its methods with ``_async`` make the same calls by the second.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ T = TypeVar("T")
 class Handle:
     """A handle of a group, to which classes add calls."""
 
-    # Whether calls wait.
+    # True if calls wait.
     _waits = True
-    # The handle of the same group whose calls do not wait. It has none.
+    # The handle of the same group whose calls do not wait. Only a handle whose calls wait has this attribute.
     _asynchronous: Handle
 
     def __init__(self, native: _native.Group, pickle: bool) -> None:
         self._native = native
         self._pickle = pickle
-        # Runs a collective, or begins it: a call that waits needs no work, which is faster.
+        # Runs a collective, or begins it. A call that waits makes no native work, which is faster.
         self._run: Callable[..., _native.Work | None] = (
             native.collective if self._waits else native.collective_async
         )
@@ -45,7 +45,7 @@ class Handle:
         """The number of ranks."""
 
     def _result(self, native: _native.Work, finish: Callable[[Any], T]) -> T:
-        """What a call returns once it has begun: the result, which ``finish`` makes, or the `Work` that waits for it."""
+        """The return value of a call that has begun: the result, which ``finish`` makes, or the `Work` that waits for it."""
         return finish(native.wait()) if self._waits else Work(native, finish)  # type: ignore[return-value]
 
 
@@ -54,10 +54,10 @@ def nothing(_: Any) -> None:
 
 
 def beginning(call: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Work[T]]:
-    """The method whose name has ``_async`` added, which begins what ``call`` waits for."""
+    """Returns the method with ``_async`` added to its name, which begins the operation for which ``call`` waits."""
     name = f"{call.__name__}_async"
     place = call.__qualname__.removesuffix(call.__name__)
-    # A copy with this name, so that signatures, help and errors about arguments show it.
+    # Make a copy with this name, so that signatures, help and errors about arguments show the name.
     code = call.__code__.replace(co_name=name, co_qualname=place + name)  # type: ignore[attr-defined]
     method = FunctionType(code, call.__globals__, name, call.__defaults__, call.__closure__)  # type: ignore[attr-defined]
     method.__kwdefaults__ = call.__kwdefaults__  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def beginning(call: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P
 
 
 class _Beginning:
-    """A method that a handle makes by its asynchronous one."""
+    """A method that calls the asynchronous handle of its handle."""
 
     __slots__ = ("_function", "_method")
 
@@ -76,12 +76,12 @@ class _Beginning:
         def begin(handle: Handle, *arguments: Any, **options: Any) -> Any:
             return method(handle._asynchronous, *arguments, **options)
 
-        # What the class shows.
+        # This function is the attribute of the class.
         self._function = begin
         self._method = method
 
     def __get__(self, handle: Handle | None, owner: type | None = None) -> Any:
         if handle is None:
             return self._function
-        # To bind it costs less than to pass arguments on.
+        # Binding the method costs less than forwarding arguments.
         return MethodType(self._method, handle._asynchronous)

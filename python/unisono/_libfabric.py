@@ -1,7 +1,7 @@
 """Loads the native module, and with it libfabric.
 
-The loader takes, in this order: the library that UNISONO_LIBFABRIC names, one in a directory of LD_LIBRARY_PATH, the one that the
-package carries in ``libs/``, and the system's.
+The loader takes the first of these: the library that UNISONO_LIBFABRIC names, a library in a directory of LD_LIBRARY_PATH, the library of
+this package in ``libs/``, and the system's library.
 """
 
 import os
@@ -18,7 +18,7 @@ INSTALL = (
 
 
 def load() -> None:
-    """Loads the native module; raises ImportError with what to do if a library is missing."""
+    """Loads the native module. If a library is missing, raises ImportError, which says what to do."""
     path = os.environ.get(VARIABLE)
     if path:
         _preload(path)

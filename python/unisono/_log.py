@@ -6,7 +6,7 @@ _logger = logging.getLogger("unisono")
 
 
 def emit(level: int, file: str, line: int, text: str, dropped: int) -> None:
-    """Handles an event, and before it the number of those that were dropped since the last one."""
+    """Handles an event. If events were dropped since the last one, logs their number first."""
     if dropped:
         lost = f"{dropped} warnings were dropped, since too many waited to be logged"
         _handle(logging.WARNING, file, line, lost)

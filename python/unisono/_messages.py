@@ -13,10 +13,10 @@ class Messages(Handle):
     """The messages."""
 
     def send(self, array: ArrayLike, to: int, tag: int = 0, *, timeout: float | None = None) -> None:
-        """Sends an array to a rank, which receives it by `recv` with the same tag; returns when the array may be changed.
+        """Sends an array to a rank, which receives it by `recv` with the same tag. Returns when the program may change the array.
 
-        Messages between two ranks with one tag arrive in the order in which they were sent. Raises `ValueError` or `TypeError` if an
-        argument is wrong, and `unisono.Error` if the receiver takes another type or length, ``timeout`` (in seconds; by default the
+        Messages from one rank to another with one tag arrive in the order in which they were sent. Raises `ValueError` or `TypeError` if
+        an argument is wrong, and `unisono.Error` if the receiver expects another type or length, ``timeout`` (in seconds; by default the
         group's) passes, two ranks wait for each other, or the group has failed.
         """
         given = read("send", array)
@@ -30,8 +30,9 @@ class Messages(Handle):
     def recv(
         self, out: ArrayLike, source: int | None = None, tag: int = 0, *, timeout: float | None = None
     ) -> int:
-        """Receives an array into ``out``, which has the sender's type and number of elements: from a rank or, if ``source`` is ``None``,
-        from any. Returns the sender. Raises as `send`; see `recv_tensors` for arrays whose shape only the sender knows.
+        """Receives an array into ``out`` from rank ``source`` or, if that is ``None``, from any rank. ``out`` must have the sender's type
+        and number of elements. Returns the sender. Raises the same errors as `send`. See `recv_tensors` for arrays whose shape only the
+        sender knows.
         """
         wanted = write("recv", out, False)
         element = elements("recv", wanted.dtype).element
@@ -56,10 +57,10 @@ class Messages(Handle):
         *,
         timeout: float | None = None,
     ) -> int:
-        """Sends an array to one rank and receives one into ``out`` from another, or the same, at the same time. Returns the sender.
+        """Sends an array to a rank and at the same time receives one into ``out`` from another rank, or from the same. Returns the sender.
 
-        The two may share memory: what is sent is the array as it was before. To go on meanwhile, begin a `recv_async` and a
-        `send_async`, of arrays that share none. Raises as `send`; if one of the two is wrong, neither has begun.
+        The two arrays may share memory: the call sends the contents that ``array`` had before. To compute meanwhile, use `recv_async` and
+        `send_async` with arrays that share no memory. Raises the same errors as `send`; if an argument is wrong, neither message has begun.
         """
         call = "send_recv"
         to, source = _checks.rank(call, "to", to, self.size), _checks.source(call, source, self.size)

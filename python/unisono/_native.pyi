@@ -9,7 +9,8 @@ DTYPES: list[str]
 OPERATIONS: list[str]
 
 def alias(name: str) -> int:
-    """The code of what a type is called that the library moves as another. 256 times it, plus the dtype's code, is an element's type."""
+    """The code of the name of a type that the library moves as another type. An element's type is 256 times this code, plus the dtype's
+    code."""
 
 Piece: TypeAlias = tuple[int, int]
 Operand: TypeAlias = View | Piece | list[Piece] | None
@@ -31,7 +32,7 @@ class Error(RuntimeError):
     """A group has failed or could not be joined."""
 
 class Unsendable:
-    """Stands for a value that could not be made, so that all ranks of a call are told why."""
+    """Stands for a value that cannot be sent, with the reason for all ranks of the call."""
 
     def __new__(cls, why: str) -> Self: ...
 
@@ -63,7 +64,7 @@ class Store:
     def join(self) -> Group: ...
 
 class Settings(TypedDict):
-    """What a program says of the world that it joins; ``None`` where the environment or the default holds."""
+    """The arguments of `unisono.init`; ``None`` means the value of the environment, or the default."""
 
     rank: int | None
     size: int | None
@@ -99,7 +100,7 @@ class Buffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Group:
-    """A group of ranks, as one rank sees it."""
+    """One rank's handle of a group of ranks."""
 
     @property
     def rank(self) -> int: ...
@@ -189,20 +190,20 @@ class Group:
 def late_failure() -> str | None: ...
 
 class Calls:
-    """What the library leaves for the threads that run code of Python's: what to call, if anything, with what, and the kind
-    of call, as `unisono._finisher` has them."""
+    """The calls that the library leaves for the threads of `unisono._finisher`: the function, if any, its arguments, and the kind of the
+    call."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> tuple[Callable[..., Any] | None, Any, int]: ...
 
 def call_soon(call: Callable[..., Any], arguments: tuple[Any, ...], kind: int) -> None:
-    """Has a thread of the package make a call of this kind."""
+    """Makes a thread of the package make a call of this kind."""
 
 def end_calls() -> None:
-    """Has `Calls` end after those that there are."""
+    """Makes `Calls` end after the calls that are waiting."""
 
 def unraisable(error: BaseException, call: object) -> None:
-    """Reports the exception of a call that nobody waits for."""
+    """Reports the exception of a call for which no code waits."""
 
 def join(meeting: Meeting, port: int, errors: type[BaseException] | None = None) -> Group:
     """Joins the world whose rank 0 serves a store at this port."""

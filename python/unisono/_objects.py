@@ -1,7 +1,7 @@
 """Calls of objects, whose sizes only their owners know.
 
-Plain values travel as they are, and a program in Rust can take them too. Any other is pickled, if the call or ``init`` asks for it:
-unpickling runs whatever the sender wrote, so it is for ranks that trust each other.
+Plain values are sent in the encoding of the Rust library, so a program in Rust can receive them too. Other values are pickled, if the call
+or ``init`` asks for it. Unpickling runs code that the sender chose, so ranks must trust each other.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Objects(Handle):
     def broadcast_object(
         self, value: Any = None, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
     ) -> Any:
-        """Returns rank ``root``'s value on every rank; ``value`` is not used on the others.
+        """Returns rank ``root``'s value on every rank. The other ranks do not use ``value``.
 
         ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``, ``bytes``, ``bytearray``, numpy's scalars, and lists, tuples, sets,
-        frozensets and dicts of these travel as they are: every rank, the root too, gets a value of the same types. Others, also of classes
-        that are derived from these, need ``pickle=True``, on all ranks alike: see docs/python.md for why it is not the default.
-        ``pickle=None`` is as ``init`` was told.
+        frozensets and dicts of these are plain: every rank, the root too, gets a value of the same types. Other values, also of classes
+        derived from these, need ``pickle=True`` on all ranks; docs/python.md says why it is not the default. ``pickle=None`` means the
+        value that ``init`` got.
 
         A value that cannot be sent is a `unisono.Error` on all ranks that should have received it, and the group still works. Otherwise
-        raises as `all_reduce`::
+        the call raises the same errors as `all_reduce`::
 
             settings = group.broadcast_object({"rate": 0.1} if group.rank == 0 else None)
         """
@@ -36,7 +36,7 @@ class Objects(Handle):
         root, timeout = _checks.rooted(call, root, self.size, timeout)
         pickled = self._pickled(pickle)
         given = _packed(value, pickled) if self.rank == root else None
-        # The root gets what arrives at the others, which a change to the value meanwhile would not change.
+        # The root decodes the same bytes as the other ranks, so a later change to its value does not matter.
         finish = lambda got: self._unpacked(call, got, root, pickled)
         return self._result(_native.broadcast_object(self._native, given, root, timeout), finish)
 
@@ -45,8 +45,8 @@ class Objects(Handle):
     def gather_object(
         self, value: Any, root: int = 0, *, pickle: bool | None = None, timeout: float | None = None
     ) -> list[Any] | None:
-        """Returns the list of all ranks' values, in the order of ranks, on rank ``root``, and ``None`` on the others. As
-        `broadcast_object`."""
+        """Returns the list of all ranks' values, in the order of ranks, on rank ``root``, and ``None`` on the other ranks. See
+        `broadcast_object` for values and errors."""
         call = "gather_object"
         root, timeout = _checks.rooted(call, root, self.size, timeout)
         pickled = self._pickled(pickle)
@@ -59,7 +59,7 @@ class Objects(Handle):
     def all_gather_object(
         self, value: Any, *, pickle: bool | None = None, timeout: float | None = None
     ) -> list[Any]:
-        """Returns the list of all ranks' values, in the order of ranks, on every rank. As `broadcast_object`."""
+        """Returns the list of all ranks' values, in the order of ranks, on every rank. See `broadcast_object` for values and errors."""
         call = "all_gather_object"
         timeout = _checks.timeout(call, timeout)
         pickled = self._pickled(pickle)
@@ -77,7 +77,8 @@ class Objects(Handle):
         pickle: bool | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Returns the value of rank ``root``'s ``values`` that belongs to this rank: there is one for each. As `broadcast_object`."""
+        """Returns this rank's value from rank ``root``'s ``values``, which has one value for each rank. See `broadcast_object` for values
+        and errors."""
         call = "scatter_object"
         root, timeout = _checks.rooted(call, root, self.size, timeout)
         pickled = self._pickled(pickle)
@@ -92,7 +93,7 @@ class Objects(Handle):
     def send_object(
         self, value: Any, to: int, tag: int = 0, *, pickle: bool | None = None, timeout: float | None = None
     ) -> None:
-        """Sends a value to a rank, which receives it by `recv_object` with the same tag. As `broadcast_object`."""
+        """Sends a value to a rank, which receives it by `recv_object` with the same tag. See `broadcast_object` for values and errors."""
         call = "send_object"
         to, tag, timeout = _checks.sending(call, to, self.size, tag, timeout)
         given = _packed(value, self._pickled(pickle))
@@ -108,7 +109,8 @@ class Objects(Handle):
         pickle: bool | None = None,
         timeout: float | None = None,
     ) -> tuple[Any, int]:
-        """Receives a value from a rank or, if ``source`` is ``None``, from any. Returns it and its sender. As `broadcast_object`."""
+        """Receives a value from rank ``source`` or, if that is ``None``, from any rank. Returns the value and its sender. See
+        `broadcast_object` for values and errors."""
         call = "recv_object"
         source, tag, timeout = _checks.receiving(call, source, self.size, tag, timeout)
         pickled = self._pickled(pickle)
@@ -121,7 +123,7 @@ class Objects(Handle):
         return self._pickle if pickle is None else pickle
 
     def _unpacked(self, call: str, got: Any, rank: int, pickled: bool) -> Any:
-        """The value of what has arrived. Ranks that do not ask for pickle alike differ in their calls: that ends the world."""
+        """Decodes a received value. If some ranks ask for pickle and others do not, their calls differ, and the world ends."""
         if isinstance(got, _native.Pickled) != pickled:
             how = ("without pickle", "with pickle")
             raise _native.Error(
@@ -149,7 +151,7 @@ class Objects(Handle):
 
 
 def _packed(value: Any, pickled: bool) -> Any:
-    """What travels for a value. If it cannot be made, all ranks of the call are to be told."""
+    """The form in which a value is sent. If a value cannot be sent, this is an `Unsendable`, with the reason for all ranks of the call."""
     if not pickled:
         return value
     try:

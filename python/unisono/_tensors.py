@@ -20,8 +20,9 @@ class Tensors(Handle):
     ) -> None:
         """Sends arrays of any shapes to a rank, which receives them by `recv_tensors` with the same tag.
 
-        The types are the twelve numeric ones of 8 to 64 bits that the library reduces; others are a `TypeError`. The arrays are copied
-        once, and may be changed when `send_tensors_async` returns. Otherwise as `send`::
+        The arrays must have one of the twelve numeric types of 8 to 64 bits that the library reduces; another type is a `TypeError`. The
+        library copies the arrays once, and the program may change them when `send_tensors_async` returns. Otherwise this call works like
+        `send`::
 
             if group.rank == 0:
                 group.send_tensors([weights, biases], to=1)
@@ -38,7 +39,7 @@ class Tensors(Handle):
     def recv_tensors(
         self, source: int | None = None, tag: int = 0, *, timeout: float | None = None
     ) -> tuple[list[Array], int]:
-        """Receives a list of arrays from a rank or, if ``source`` is ``None``, from any. Returns it and the sender."""
+        """Receives a list of arrays from rank ``source`` or, if that is ``None``, from any rank. Returns the list and the sender."""
         call = "recv_tensors"
         source, tag, timeout = _checks.receiving(call, source, self.size, tag, timeout)
         finish = lambda got: (_all_taken(got[0]), got[1])
@@ -49,7 +50,8 @@ class Tensors(Handle):
     def broadcast_tensors(
         self, arrays: Iterable[ArrayLike] | None = None, root: int = 0, *, timeout: float | None = None
     ) -> list[Array]:
-        """Returns rank ``root``'s list of arrays, of any shapes, on every rank; ``arrays`` is not used on the others. As `send_tensors`."""
+        """Returns rank ``root``'s list of arrays, of any shapes, on every rank. The other ranks do not use ``arrays``. See `send_tensors`
+        for types and errors."""
         call = "broadcast_tensors"
         root, timeout = _checks.rooted(call, root, self.size, timeout)
         given = None
@@ -62,8 +64,8 @@ class Tensors(Handle):
     def gather_tensors(
         self, arrays: Iterable[ArrayLike], root: int = 0, *, timeout: float | None = None
     ) -> list[list[Array]] | None:
-        """Returns a list of arrays for each rank, in the order of ranks, on rank ``root``, and ``None`` on the others. The lists may differ
-        in length, and the arrays in type and shape. As `send_tensors`."""
+        """Returns the lists of arrays of all ranks, in the order of ranks, on rank ``root``, and ``None`` on the other ranks. The lists may
+        differ in length, and the arrays in type and shape. See `send_tensors` for types and errors."""
         call = "gather_tensors"
         root, timeout = _checks.rooted(call, root, self.size, timeout)
         given = [described(call, array) for array in arrays]
@@ -74,7 +76,7 @@ class Tensors(Handle):
     def all_gather_tensors(
         self, arrays: Iterable[ArrayLike], *, timeout: float | None = None
     ) -> list[list[Array]]:
-        """As `gather_tensors`, with the result on every rank."""
+        """Works like `gather_tensors`, but every rank gets the result."""
         call = "all_gather_tensors"
         timeout = _checks.timeout(call, timeout)
         given = [described(call, array) for array in arrays]
@@ -94,11 +96,11 @@ class Tensors(Handle):
         blocks: tuple[int, int] | None = None,
         timeout: float | None = None,
     ) -> Array:
-        """Splits rank ``root``'s array and returns this rank's part; the others need not know type and shape.
+        """Splits rank ``root``'s array and returns this rank's part. The other ranks need not know type and shape.
 
-        It is split along ``axis`` (negative: counted from the last), as ``numpy.array_split`` does: into lengths that differ by at
-        most 1; or before each of the ``indices``, one fewer than there are ranks; or a matrix into a grid of ``blocks`` (rows, columns), row
-        by row. As `send_tensors`.
+        By default the array is split along ``axis`` (a negative axis counts from the last), as ``numpy.array_split`` does: into parts whose
+        lengths differ by at most 1. With ``indices``, it is split before each of them; there must be one index fewer than ranks. With
+        ``blocks`` (rows, columns), a matrix is split into a grid of blocks, row by row. See `send_tensors` for types and errors.
         """
         call = "scatter_tensor"
         root, timeout = _checks.rooted(call, root, self.size, timeout)
@@ -117,10 +119,11 @@ class Tensors(Handle):
         blocks: tuple[int, int] | None = None,
         timeout: float | None = None,
     ) -> Array | None:
-        """Joins the parts of all ranks, in the order of ranks, to one array on rank ``root``; the others get ``None``.
+        """Joins the parts of all ranks, in the order of ranks, into one array on rank ``root``. The other ranks get ``None``.
 
-        They are concatenated along ``axis``, in which they may differ in length; or are the ``blocks`` (rows, columns) of a matrix, row by
-        row. Raises `ValueError` on all ranks if the parts do not fit together: the group still works. Otherwise as `send_tensors`.
+        By default the parts are concatenated along ``axis``, in which they may differ in length. With ``blocks`` (rows, columns), they are
+        the blocks of a matrix, row by row. Raises `ValueError` on all ranks if the parts do not fit together; the group still works. See
+        `send_tensors` for types and other errors.
         """
         call = "gather_tensor"
         root, timeout = _checks.rooted(call, root, self.size, timeout)
@@ -139,7 +142,7 @@ class Tensors(Handle):
         blocks: tuple[int, int] | None = None,
         timeout: float | None = None,
     ) -> Array:
-        """As `gather_tensor`, with the result on every rank::
+        """Works like `gather_tensor`, but every rank gets the result::
 
         everything = group.all_gather_tensor(numpy.arange(group.rank))
         """
@@ -169,7 +172,7 @@ def _split(
 ) -> _native.Split:
     axis = _checks.whole(call, "axis", axis, -_checks.SIGNED)
     if axis < 0:
-        # Only who has an array uses it.
+        # Only a rank that has an array uses the axis.
         dimensions = -axis if given is None else len(given[1])
         if axis < -dimensions:
             raise ValueError(

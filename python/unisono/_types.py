@@ -1,11 +1,11 @@
-"""The types of elements and the reductions, by the names that numpy, PyTorch and jax share, in the library's codes."""
+"""Maps the names of element types and reductions that numpy, PyTorch and jax share to the library's codes."""
 
 from typing import NamedTuple
 
 from unisono import _native
 from unisono._codes import DTYPES, OPERATIONS
 
-# The types that the library reduces, and what it calls them.
+# The types that the library reduces, and the library's names of them.
 REDUCED = {
     "float16": "f16",
     "bfloat16": "bf16",
@@ -32,13 +32,13 @@ _TRUTH = {
     "band": "min",
     "bxor": "bxor",
 }
-# What works on the bits of integers.
+# The reductions that work on the bits of integers.
 _BITWISE = ("band", "bor", "bxor")
-# What can be done with pairs, each part for itself.
+# The reductions that work on each part of a pair separately.
 _LINEAR = ("sum", "avg", "premulsum")
 
 
-# Other names of reductions, as numpy, torch and MPI have them.
+# Other names of reductions, in numpy, torch and MPI.
 _ALIASES = {"prod": "product", "mean": "avg", "average": "avg"}
 
 
@@ -50,19 +50,19 @@ class Reduction(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """How elements of a type are moved: the library's code of it, and how many of the library's elements one is."""
+    """How the library moves elements of a type: the code of its element, and the number of these for one element."""
 
     element: int
     elements: int
 
 
 def _alias(dtype: str, of: str) -> int:
-    """The code of a type that the library moves as another. Ranks compare both."""
+    """The code of a type that the library moves as another type. Ranks compare both types."""
     return DTYPES[of] | _native.alias(dtype) << 8
 
 
 def reduction(dtype: str, op: str) -> Reduction | None:
-    """How elements of this type are reduced, if that is defined; ``op`` is the library's name of it."""
+    """The reduction ``op`` (the library's name) of this type, or `None` if it is not defined."""
     if dtype == "bool":
         return Reduction(_alias("bool", "u8"), OPERATIONS[_TRUTH[op]]) if op in _TRUTH else None
     if op in OPERATIONS and (dtype not in _PAIRS or op in _LINEAR):
@@ -73,8 +73,8 @@ def reduction(dtype: str, op: str) -> Reduction | None:
 
 
 def moved(dtype: str, itemsize: int) -> Moved:
-    """How elements of this type, of this many bytes, are moved: those that the library does not know as bytes. ``dtype`` is its name,
-    or what tells it from others.
+    """How the library moves elements of this type, which have ``itemsize`` bytes. It moves types that it does not know as bytes.
+    ``dtype`` is the name of the type, or a text that distinguishes it from others.
     """
     if dtype in REDUCED:
         return Moved(DTYPES[REDUCED[dtype]], 1)

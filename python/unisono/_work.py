@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """A function that is called once, whichever thread comes first; the others wait for its end. If it raises, it is called again.
+    """A function that only the first thread calls; the other threads wait for its result. If it raises, the next thread calls it again.
 
-    What runs meanwhile, such as a finalizer, may ask for the result too: that is an error, not a wait for itself.
+    Code that runs during the call, such as a finalizer, may ask for the result too: it gets an error, because it would wait for itself.
     """
 
     __slots__ = ("_call", "_lock", "_result", "_runs")
@@ -31,11 +31,11 @@ class Once(Generic[T]):
 
     @property
     def ended(self) -> bool:
-        """Whether there is a result."""
+        """True if there is a result."""
         return self._call is None
 
     def __call__(self, *arguments: Any) -> T:
-        """The result; ``arguments`` count for the first call only."""
+        """Returns the result. Only the first call uses ``arguments``."""
         with self._lock:
             if self._runs:
                 raise _native.Error("Work: code that runs while its result is made waits for that result")
@@ -52,10 +52,10 @@ class Once(Generic[T]):
 class Work(Generic[T]):
     """An operation that this rank has begun.
 
-    It advances without being waited for, and keeps its arrays alive until it has ended. Until then nobody may write to the arrays,
-    or read its outputs. The results are in their places when `done` has returned ``True``, or `wait` has returned.
+    It makes progress even if no thread waits for it, and keeps its arrays alive until it has ended. Until then the program must not write
+    to the arrays or read the outputs. The results are complete when `done` has returned ``True``, or `wait` has returned.
 
-    It can be awaited in asyncio, as often as wanted. A task that is cancelled meanwhile leaves the operation as it is::
+    In asyncio, a program can await it, also several times. If the task is cancelled, the operation goes on::
 
         work = group.all_reduce_async(gradients)
         total = await work
@@ -65,47 +65,47 @@ class Work(Generic[T]):
 
     def __init__(self, native: _native.Work, finish: Callable[[Any], T]) -> None:
         self._native = native
-        # Makes the result of what the native work returns.
+        # Makes the result from the return value of the native work.
         self._finish = Once(finish)
 
     def done(self) -> bool:
-        """Whether the operation has ended, well or not. Never blocks."""
+        """Returns true if the operation has ended, with or without an error. Never blocks."""
         if not self._native.is_done():
             return False
         if self._native.exception() is None:
-            # What cannot be unpickled is for `wait` to raise.
+            # If unpickling fails, `wait` raises the error.
             with contextlib.suppress(_native.Error):
                 self._finish(self._native.wait())
         return True
 
     def wait(self, timeout: float | None = None) -> T:
-        """Waits until the operation has ended, and returns what the call without ``_async`` returns.
+        """Waits until the operation has ended, and returns the result of the call without ``_async``.
 
-        May be called again, and by several threads. ``timeout``, in seconds, bounds this wait only: the operation goes on, and its own
-        timeout ends the world.
+        Several threads may call it, also several times. ``timeout``, in seconds, limits only this wait: the operation goes on until its
+        timeout, which ends the world.
 
-        Raises `unisono.Error` as that call does, and when ``timeout`` has passed.
+        Raises `unisono.Error` if that call would, and if ``timeout`` has passed.
         """
         return self._finish(self._native.wait(_checks.patience("wait", timeout)))
 
     def exception(self) -> BaseException | None:
-        """The error of an operation that has ended; ``None`` if it has ended well or goes on."""
+        """Returns the error of an operation that has ended, or ``None`` if it has ended without an error or is under way."""
         return self._native.exception()
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._native.is_done():
-            # A program that awaits has loaded asyncio; the others need not.
+            # A program that awaits has loaded asyncio. Other programs need not load it.
             import asyncio
 
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
 
             def wake(_: _native.Work) -> None:
-                # On a thread of the library.
+                # A thread of the library runs this.
                 try:
                     loop.call_soon_threadsafe(_resolve, future)
                 except RuntimeError:
-                    # The loop is closed, and nobody waits any more.
+                    # The loop is closed, so no task waits any more.
                     pass
 
             self._native.on_end(wake)

@@ -12,7 +12,7 @@ from unisono import _arrays, _exit, _meeting
 from unisono._group import Group
 from unisono._native import Error
 
-# Two runs of this process come to all workers in one order: a worker with one thread would otherwise begin with another run than the rest.
+# Two runs of this process reach all workers in one order. Otherwise a worker with one thread might begin with another run than the rest.
 _submitting = threading.Lock()
 
 
@@ -24,13 +24,14 @@ def run(
     timeout: float = 300,
     **kwargs: Any,
 ) -> list[Any]:
-    """Runs ``function(group, *args, **kwargs)`` as a task of each worker, which are the ranks of a group; returns the results, by rank.
+    """Runs ``function(group, *args, **kwargs)`` as a task on each worker. The workers are the ranks of ``group``. Returns the results, by
+    rank.
 
-    ``workers`` has their addresses, by rank; by default all workers that the scheduler has. ``timeout`` is the longest wait for another
-    worker, in seconds, also for one that is still busy with other tasks.
+    ``workers`` has the addresses of the workers, by rank; the default is all workers of the scheduler. ``timeout`` is the longest wait
+    for another worker, in seconds, also for a worker that is still busy with other tasks.
 
-    Raises the first exception of a worker, which ends the group for the others with its text; `unisono.Error` if a worker dies, the
-    workers' calls differ, or the timeout passes; `ValueError` if there is no worker, or one is named twice or unknown.
+    Raises the first exception of a worker, which ends the group for the other workers with its text. Raises `unisono.Error` if a worker
+    dies, the workers' calls differ, or the timeout passes, and `ValueError` if there is no worker, or one is named twice or unknown.
     """
     if client.asynchronous:
         raise ValueError(
@@ -64,7 +65,7 @@ def run(
 
 
 def _raise_cause(futures: list[distributed.Future]) -> None:
-    """Raises the exception that ended the group, of which the other ranks have the text alone, if one did and it comes soon."""
+    """Raises the exception that ended the group, if there is one and it arrives soon. The other ranks have only its text."""
     with contextlib.suppress(TimeoutError):
         distributed.wait(futures, timeout=2)
     for future in futures:
@@ -90,7 +91,7 @@ def _run(
 
 
 class _Board:
-    """A variable of Dask's, which the scheduler keeps."""
+    """A variable of Dask, which the scheduler keeps."""
 
     def __init__(self, name: str, rank: int, timeout: float) -> None:
         self._variable = distributed.Variable(name, client=distributed.get_client())

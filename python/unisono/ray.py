@@ -1,13 +1,14 @@
 """A backend of ``ray.util.collective``: collectives of numpy's arrays and torch's tensors in main memory, among Ray's actors.
 
-Every process registers it, the driver and each actor, before it makes a group::
+Every process, the driver and each actor, registers it before it makes a group::
 
     from ray.util.collective import register_collective_backend
     from unisono.ray import UnisonoGroup
 
     register_collective_backend("unisono", UnisonoGroup)
 
-Then ``init_collective_group(size, rank, "unisono")``, or ``create_collective_group`` in the driver, and Ray's calls are as with Gloo.
+Then call ``init_collective_group(size, rank, "unisono")``, or ``create_collective_group`` in the driver. Ray's other calls are the same as
+with Gloo.
 """
 
 import json
@@ -31,17 +32,17 @@ from unisono import _arrays, _meeting
 from unisono._group import Group
 from unisono._native import Error
 
-# How long an actor waits for the others of its group, in seconds: as long as a call does.
+# An actor waits this many seconds for the others of its group, the same time as a call.
 _PATIENCE = 300.0
-# How long an actor that ends, or destroys its group, waits for the others to do so.
+# An actor that ends, or destroys its group, waits this many seconds for the others to do so.
 _LEAVING = 5.0
 
 
 class UnisonoGroup(BaseGroup):
-    """A group of actors, which Ray makes. Results are written to the tensors of a call, and other tensors are not changed.
+    """A group of actors, which Ray makes. A call writes its results to the output tensors, and changes no others.
 
-    A wrong argument is a `ValueError` or `TypeError`, any other failure a `unisono.Error`, the same in all actors, whose group has
-    then failed: destroy it, and make another one.
+    A wrong argument is a `ValueError` or `TypeError`. Any other failure is a `unisono.Error`, the same in all actors. Then the group has
+    failed: destroy it, and make another one.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
@@ -53,8 +54,8 @@ class UnisonoGroup(BaseGroup):
         self._group = Group(native, False, world=True)
 
     def destroy_group(self) -> None:
-        """Leaves the group, which the others can only destroy then. Actors may do so one after the other: this does not wait."""
-        # Ray holds a lock meanwhile, which all groups of this actor need.
+        """Leaves the group. After that, the other actors can only destroy it. Actors may do so one after the other: this does not wait."""
+        # A thread waits, because Ray holds a lock during this call, which all groups of this actor need.
         threading.Thread(target=self._leave, name=f"unisono leaves {self.group_name}").start()
 
     def _leave(self) -> None:
@@ -70,7 +71,7 @@ class UnisonoGroup(BaseGroup):
 
     @classmethod
     def check_backend_availability(cls) -> bool:
-        """It is there if this module is."""
+        """Returns true: the backend is available if this module is."""
         return True
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = None) -> None:
@@ -83,7 +84,7 @@ class UnisonoGroup(BaseGroup):
         self._group.barrier(timeout=_timeout(barrier_options))
 
     def reduce(self, tensor: list[Any], reduce_options: Any = None) -> None:
-        """Reduces the tensor; that of the root becomes the result."""
+        """Reduces the tensor. The root's tensor becomes the result."""
         array = _only("reduce", tensor)
         root = _rank(reduce_options, "root_rank")
         self._group.reduce(array, _op(reduce_options), root, out=array, timeout=_timeout(reduce_options))
@@ -91,7 +92,7 @@ class UnisonoGroup(BaseGroup):
     def allgather(
         self, tensor_list: list[list[Any]], tensor: list[Any], allgather_options: Any = None
     ) -> None:
-        """Writes the tensor of each rank to the list's tensor of that number."""
+        """Writes the tensor of rank n to the list's tensor n."""
         call = "allgather"
         given, outputs = _only(call, tensor), self._each(call, tensor_list)
         _refuse_others(call, given, outputs)
@@ -100,14 +101,14 @@ class UnisonoGroup(BaseGroup):
             output[...] = part
 
     def broadcast(self, tensor: list[Any], broadcast_options: Any = None) -> None:
-        """Overwrites the tensor with that of the root."""
+        """Overwrites the tensor with the root's tensor."""
         root = _rank(broadcast_options, "root_rank")
         self._group.broadcast(_only("broadcast", tensor), root, timeout=_timeout(broadcast_options))
 
     def reducescatter(
         self, tensor: list[Any], tensor_list: list[list[Any]], reducescatter_options: Any = None
     ) -> None:
-        """Reduces the list's tensors; the one of this rank's number is written to the tensor."""
+        """Reduces the list's tensors, and writes the result for this rank's number to the tensor."""
         call = "reducescatter"
         output, inputs = _only(call, tensor), self._each(call, tensor_list)
         _refuse_others(call, output, inputs)
@@ -128,7 +129,7 @@ class UnisonoGroup(BaseGroup):
         )
 
     def _each(self, call: str, lists: list[list[Any]]) -> list[numpy.ndarray]:
-        """The arrays of the one list of a call, which has one for each rank."""
+        """The arrays of a call's only list, which has one tensor for each rank."""
         if len(lists) != 1 or len(lists[0]) != self.world_size:
             told = " and ".join(str(len(each)) for each in lists) or "no"
             raise ValueError(
@@ -153,14 +154,14 @@ def _timeout(options: Any) -> float | None:
 
 
 def _only(call: str, tensors: Sequence[Any]) -> numpy.ndarray:
-    """The array of the one tensor of a call."""
+    """The array of a call's only tensor."""
     if len(tensors) != 1:
         raise ValueError(f"{call}: {len(tensors)} tensors; wanted one: an actor has no more than main memory")
     return _array(call, tensors[0])
 
 
 def _array(call: str, tensor: Any) -> numpy.ndarray:
-    """An array with the memory of a tensor."""
+    """An array that shares the memory of a tensor."""
     if isinstance(tensor, numpy.ndarray):
         return tensor
     torch = sys.modules.get("torch")
@@ -180,7 +181,7 @@ def _array(call: str, tensor: Any) -> numpy.ndarray:
 
 
 def _small(call: str, torch: Any, tensor: Any) -> numpy.ndarray:
-    """The array of a tensor whose type is none of numpy's own: bfloat16, and those of 8 bits."""
+    """The array of a tensor whose type numpy does not have: bfloat16, and floats of 8 bits."""
     try:
         import ml_dtypes
 
@@ -214,7 +215,7 @@ class _Board:
         return str(ray.util.get_node_ip_address())
 
     def tell(self, told: dict[str, Any]) -> None:
-        # A problem would stay there for the next group of this name; it is raised in rank 0's actor.
+        # A problem is not stored, because the next group of this name would read it. Rank 0's actor raises it.
         if "problem" not in told:
             internal_kv._internal_kv_put(self._key, json.dumps(told))
 
@@ -238,7 +239,7 @@ class _Board:
 
 
 def _listens(host: str, port: int) -> bool:
-    """Whether a store is served there: an actor that has died may have left its word."""
+    """True if a store listens there. The address may come from an actor that has died."""
     try:
         socket.create_connection((host, port), 5).close()
     except OSError:
