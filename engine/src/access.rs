@@ -15,7 +15,7 @@
 //!   - a clear to send is sent when the operation of the last one has ended. It ends only after every rank that got that one has sent a
 //!     write, or a message through a slot if the write was refused: in a schedule that has writes every source writes (`schedule::check`),
 //!     and only after it has read the clear to send. So at most two of one rank exist at once;
-//!   - a rank sends its greeting and its end of a communicator once; of credits and `Read` only the immediate counts, and they come
+//!   - a rank sends its handshake and its end of a communicator once; of credits and `Read` only the immediate counts, and they come
 //!     before the end.
 //! - This engine owns the sources of its puts (control messages, headers, staging, scratch, borrowed memory). They change only
 //!   while no put reads them: a record and its header are free when their put has ended, a control message is written again when

@@ -11,7 +11,7 @@ use unisono_transport::{Notify, Put, Region, Source, Target, Transport, inproc::
 
 use super::{
     comm::layout,
-    wire::{ControlKind, Entry, Hello, Immediate},
+    wire::{ControlKind, Entry, Handshake, Immediate},
     *,
 };
 use crate::{
@@ -77,7 +77,7 @@ fn play(what: u8, mut records: &[u8]) -> Result<u64, Halt> {
     let to = peer.connect(&contacts[0].address).map_err(Stop::from)?;
     let none = Duration::ZERO;
     let all = Arc::new(contacts.clone());
-    engine.meet(all, 256, Patience { spin: none, give_way: none, alone: none })?;
+    engine.set_contacts(all, 256, Patience { spin: none, give_way: none, alone: none })?;
     let shared = if what & ONE_SHOT == 0 { None } else { Some(share(&mut peer, &contacts[0], &own)?) };
     begin(&mut engine, what, &input, &output)?;
 
@@ -140,12 +140,12 @@ fn step(engine: &mut Engine) -> Result<(), Halt> {
 fn share(peer: &mut dyn Transport, to: &Contact, own: &Region) -> Result<Region, Halt> {
     let shared = peer.allocate(layout::LEN).map_err(Stop::from)?;
     let slots = shared.remote().unwrap_or_default().words();
-    let hello = Hello::new(1, 0, [0; 3], slots);
-    access::store(own, MEMORY / 2, &hello).map_err(Stop::from)?;
-    let about = ControlKind::Hello;
+    let handshake = Handshake::new(1, 0, [0; 3], slots);
+    access::store(own, MEMORY / 2, &handshake).map_err(Stop::from)?;
+    let about = ControlKind::Handshake;
     let put = Put {
         to: peer.connect(&to.address).map_err(Stop::from)?,
-        sources: &[Source::new(own, MEMORY / 2, size_of::<Hello>()).map_err(Stop::from)?],
+        sources: &[Source::new(own, MEMORY / 2, size_of::<Handshake>()).map_err(Stop::from)?],
         target: Target { region: to.mailbox, offset: (size_of::<Entry>() + about.part().start) as u64 },
         immediate: Immediate::ControlMessage { comm_id: WORLD, from: 1, about }.encode() ^ to.mask,
         token: 0,

@@ -4,7 +4,7 @@
 //! the caller keeps that memory as [`memory::Borrowed`] says. Its items may change with every version.
 //!
 //! One thread at a time drives all active operations (`progress.rs`). Everything between ranks is a put: messages into slots of
-//! windows, and control messages (windows, credit, greetings) into mailboxes. All communicators of a process share one endpoint
+//! windows, and control messages (windows, credit, handshakes) into mailboxes. All communicators of a process share one endpoint
 //! (`endpoint`); each has its own windows and mailbox (`comm`).
 
 mod access;
@@ -19,7 +19,7 @@ mod endpoint;
 pub mod fuzz;
 #[cfg(any(test, fuzzing))]
 mod fuzz_tests;
-mod greet;
+mod handshake;
 mod leave;
 pub mod memory;
 mod p2p;
@@ -40,7 +40,7 @@ mod wait;
 mod wire;
 
 pub use self::{
-    comm::{Awaited, CommIds},
+    comm::{CommIds, PendingHandshake},
     completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts, Received},
     contact::{Contact, Contacts},
     endpoint::Traced,

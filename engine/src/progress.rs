@@ -12,7 +12,7 @@ use unisono_transport::{Error, RemoteRegion, Transport, Wake};
 use crate::{
     call::Signature,
     collective::{Pass, Run},
-    comm::{Comm, CommIds, Core, Greetings, Leaving, Net},
+    comm::{Comm, CommIds, Core, Handshakes, Leaving, Net},
     completion::{Completion, Done},
     contact::{Contact, Contacts},
     endpoint::Port,
@@ -61,11 +61,11 @@ pub struct Engine {
     pub(super) idle: bool,
     /// The number of rounds that moved something; it wraps.
     pub(super) fruitful: u32,
-    /// True if ranks join or leave. Then every round also sends greetings and all control messages, no operation has a deadline,
+    /// True if ranks join or leave. Then every round also sends handshakes and all control messages, no operation has a deadline,
     /// and no other thread may drive.
     pub(super) joins_or_leaves: bool,
-    /// The greetings of the world, until all have arrived.
-    pub(super) greetings: Greetings,
+    /// The handshakes of the world, until all have arrived.
+    pub(super) handshakes: Handshakes,
 }
 
 impl Engine {
@@ -92,7 +92,7 @@ impl Engine {
             idle: false,
             fruitful: 0,
             joins_or_leaves: false,
-            greetings: Greetings::default(),
+            handshakes: Handshakes::default(),
         })
     }
 
@@ -161,22 +161,22 @@ impl Engine {
     }
 
     /// Makes the other ranks known, with the values that all have agreed on: the bytes of a chunk, and how long to poll before sleeping.
-    pub fn meet(
+    pub fn set_contacts(
         &mut self,
         contacts: Arc<dyn Contacts>,
         chunk_bytes: usize,
         patience: Patience,
     ) -> Result<(), Stop> {
         let ranks = contacts.ranks();
-        self.net.port.meet(ranks, Arc::clone(&contacts));
+        self.net.port.set_contacts(ranks, Arc::clone(&contacts));
         let world = self.net.core(WORLD)?.comm;
         world.settings.chunk_bytes = chunk_bytes;
-        world.meet(0..ranks);
-        self.learn(contacts, patience)
+        world.set_members(0..ranks);
+        self.update_contacts(contacts, patience)
     }
 
-    /// Learns of more ranks than it knew when they met, and how long to poll before sleeping.
-    pub fn learn(&mut self, contacts: Arc<dyn Contacts>, patience: Patience) -> Result<(), Stop> {
+    /// Replaces the contacts, once more ranks are known, and says how long to poll before sleeping.
+    pub fn update_contacts(&mut self, contacts: Arc<dyn Contacts>, patience: Patience) -> Result<(), Stop> {
         self.wait = Wait::new(patience);
         let world = self.net.core(WORLD)?.comm;
         let mailbox = |rank| contacts.mailbox(rank).unwrap_or_default();
@@ -373,7 +373,7 @@ impl Engine {
             ended |= self.advance_messages(supervisor)?;
         }
         if self.joins_or_leaves {
-            moved |= self.send_control()? | self.send_greetings()?;
+            moved |= self.send_control()? | self.send_large_handshakes()?;
         }
         // The caller's operation may have ended, and another may have begun: both before the next poll.
         if ended {
@@ -479,8 +479,8 @@ impl Engine {
         let message = self.oldest_message().filter(|(_, at, ..)| older(*at));
         let (call, waits, deadline) = match (message, operation) {
             _ if self.joins_or_leaves => {
-                let Some(first) = self.awaited().next() else { return };
-                (Call::Greeting, Some(first.rank), self.greetings.deadline)
+                let Some(first) = self.pending_handshakes().next() else { return };
+                (Call::Handshake, Some(first.rank), self.handshakes.deadline)
             }
             (Some((comm, _, signature, peer)), _) => {
                 (Call::Message(comm.latest(), signature), peer, comm.messages.deadline())

@@ -60,8 +60,8 @@ pub trait Supervisor {
 /// A call that waits.
 #[derive(Clone, Copy)]
 pub enum Call {
-    /// The exchange of greetings, when ranks join.
-    Greeting,
+    /// The exchange of handshakes, when ranks join.
+    Handshake,
     /// A collective operation, by its number.
     Operation(u64, Signature),
     /// A send or receive, with the number of the operation before it.

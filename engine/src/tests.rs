@@ -32,7 +32,7 @@ use crate::{
 mod control;
 mod credit;
 mod forged;
-mod greet;
+mod handshake;
 mod inside;
 mod many;
 mod one_shot;
@@ -82,7 +82,7 @@ fn soon() -> Instant {
     Instant::now() + LIMIT
 }
 
-/// Runs `each` on the engine of every rank, in threads, after the exchange of greetings.
+/// Runs `each` on the engine of every rank, in threads, after the exchange of handshakes.
 fn world<R: Send>(
     ranks: usize,
     settings: Settings,
@@ -120,10 +120,10 @@ fn in_threads(
                     let all: Vec<_> = all.into_iter().map(|(_, contact)| contact).collect();
                     let give_way = Duration::from_micros(50);
                     let patience = Patience { spin: Duration::ZERO, give_way, alone: give_way };
-                    engine.meet(Arc::new(all), settings.chunk_bytes, patience).unwrap();
+                    engine.set_contacts(Arc::new(all), settings.chunk_bytes, patience).unwrap();
                     let neighbours: Vec<_> = (0..ranks).filter(|&other| other != rank).collect();
-                    engine.greet(&neighbours, &[]).unwrap();
-                    engine.greeted(&Nobody, Duration::from_secs(60), soon()).unwrap();
+                    engine.begin_handshakes(&neighbours, &[]).unwrap();
+                    engine.finish_handshakes(&Nobody, Duration::from_secs(60), soon()).unwrap();
                     each(rank, &mut engine);
                     // No rank leaves before all are done: others may still send control messages.
                     met.wait();
@@ -552,10 +552,11 @@ fn a_broken_connection_names_rank_and_host() {
     drop(engines.pop());
     let (mut first, none) = (engines.swap_remove(0), Duration::ZERO);
     let patience = Patience { spin: none, give_way: none, alone: none };
-    first.meet(Arc::new(contacts), SMALL.chunk_bytes, patience).unwrap();
+    first.set_contacts(Arc::new(contacts), SMALL.chunk_bytes, patience).unwrap();
     // To the transport rank 2 is peer 0, because it is connected first.
-    let greeted =
-        first.greet(&[2], &[]).and_then(|()| first.greeted(&Nobody, Duration::from_secs(60), soon()));
+    let greeted = first
+        .begin_handshakes(&[2], &[])
+        .and_then(|()| first.finish_handshakes(&Nobody, Duration::from_secs(60), soon()));
     match greeted {
         Err(Stop::Transport(broken)) => {
             assert_eq!(broken.error.peer(), Some(unisono_transport::Peer(0)));

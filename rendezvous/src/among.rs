@@ -1,7 +1,7 @@
 //! A store that may be on one of several hosts, at one of several ports; no setting says which.
 //!
 //! Rank 0 takes the first port that is free on its host. Every other rank connects at once to all ports of the likeliest host and of some
-//! others, and greets those that accept: the store of another job says that it belongs to another job. The next attempt looks at the next
+//! others, and makes the handshake with those that accept: the store of another job says that it belongs to another job. The next attempt looks at the next
 //! hosts, so that a rank of a large job neither opens thousands of connections at once nor waits for hosts that are down.
 
 use std::{

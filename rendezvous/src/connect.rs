@@ -1,4 +1,4 @@
-//! How a store admits a process: the process connects and greets until the store answers or the deadline passes.
+//! How a store admits a process: the process connects and makes the handshake until the store answers or the deadline passes.
 
 use std::{
     io::{self, Read, Write},
@@ -87,8 +87,8 @@ fn is_strangers(error: &Error) -> bool {
         || matches!(error, Error::Refused { refusal, .. } if strange(refusal))
 }
 
-/// The greeting of a store.
-enum Greeting {
+/// The result of the handshake with a store.
+enum HandshakeResult {
     Answer(Answer, [Seal; 2]),
     /// The process is not admitted. If the store is `ending`, another may soon be there.
     Refused {
@@ -207,18 +207,18 @@ impl<'a> Tries<'a> {
         self.deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(50), ATTEMPT)
     }
 
-    /// Greets the store over a new connection.
+    /// Makes the handshake with the store over a new connection.
     fn over(&self, stream: TcpStream, at: SocketAddr, purpose: Purpose, left: Duration) -> Outcome {
-        match self.greet(&stream, purpose, left) {
-            Ok(Greeting::Answer(Answer::Welcome { session, host }, [outgoing, incoming])) => {
+        match self.handshake(&stream, purpose, left) {
+            Ok(HandshakeResult::Answer(Answer::Welcome { session, host }, [outgoing, incoming])) => {
                 match host.map(protocol::rank).transpose() {
                     Ok(host) => Outcome::In(SealedStream { stream: stream.into(), outgoing, incoming }, session, host),
                     Err(error) => Outcome::Never(lost(self.name, &error)),
                 }
             }
             Ok(
-                Greeting::Answer(Answer::Refused { refusal, ending }, _)
-                | Greeting::Refused { refusal, ending },
+                HandshakeResult::Answer(Answer::Refused { refusal, ending }, _)
+                | HandshakeResult::Refused { refusal, ending },
             ) => match refusal {
                 Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
                 Refusal::Left => Outcome::Later(refusal.to_string(), None),
@@ -226,7 +226,7 @@ impl<'a> Tries<'a> {
                 refusal if ending => Outcome::Later(refusal.to_string(), Some(refusal)),
                 refusal => Outcome::Never(self.refused(refusal)),
             },
-            Ok(Greeting::False) => Outcome::Never(self.problem(format!(
+            Ok(HandshakeResult::False) => Outcome::Never(self.problem(format!(
                 "the process that answers at {at} claims to be the store but does not know the job's token: another process \
                  has the port; choose another port (MASTER_PORT or UNISONO_STORE), or end that process"
             ))),
@@ -244,7 +244,12 @@ impl<'a> Tries<'a> {
         }
     }
 
-    fn greet(&self, mut stream: &TcpStream, purpose: Purpose, left: Duration) -> io::Result<Greeting> {
+    fn handshake(
+        &self,
+        mut stream: &TcpStream,
+        purpose: Purpose,
+        left: Duration,
+    ) -> io::Result<HandshakeResult> {
         protocol::tune(stream)?;
         stream.set_read_timeout(Some(left))?;
         stream.set_write_timeout(Some(GRACE))?;
@@ -263,7 +268,7 @@ impl<'a> Tries<'a> {
         let store = protocol::version(&preamble)?;
         if store != protocol::VERSION {
             let refusal = Refusal::Version { store, ours: protocol::VERSION };
-            return Ok(Greeting::Refused { refusal, ending: false });
+            return Ok(HandshakeResult::Refused { refusal, ending: false });
         }
         let mut bytes = Vec::new();
         let prefix = protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
@@ -271,9 +276,9 @@ impl<'a> Tries<'a> {
             Challenge::Prove(_) => {}
             // The store has not proved anything yet, so this accepts only refusals that need no proof.
             Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
-                return Ok(Greeting::Refused { refusal, ending });
+                return Ok(HandshakeResult::Refused { refusal, ending });
             }
-            Challenge::Refused { .. } => return Ok(Greeting::False),
+            Challenge::Refused { .. } => return Ok(HandshakeResult::False),
         }
         let challenge = [&preamble[..], &prefix, &bytes].concat();
         let [mut outgoing, mut incoming] = Seal::pair(&self.member.job.token, &opening, &challenge);
@@ -283,13 +288,13 @@ impl<'a> Tries<'a> {
         }
         protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
         if let Verdict::Unproved { ending } = protocol::decode(&bytes)? {
-            return Ok(Greeting::Refused { refusal: Refusal::Token, ending });
+            return Ok(HandshakeResult::Refused { refusal: Refusal::Token, ending });
         }
         if !protocol::read_frame(stream, MAX_FRAME, &mut bytes, &mut incoming)? {
-            return Ok(Greeting::False);
+            return Ok(HandshakeResult::False);
         }
         stream.set_read_timeout(None)?;
-        Ok(Greeting::Answer(protocol::decode(&bytes)?, [outgoing, incoming]))
+        Ok(HandshakeResult::Answer(protocol::decode(&bytes)?, [outgoing, incoming]))
     }
 }
 

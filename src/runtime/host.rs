@@ -68,25 +68,25 @@ impl Host {
     /// Why ranks on these hosts (name and host of each rank) cannot share memory: they must run under one kernel, find each other's
     /// sockets, which belong to a network namespace, and trust each other, as processes of one user do. `None` if they can.
     pub(crate) fn apart(all: &[(&str, HostId)]) -> Option<String> {
-        fn camps<K: Ord>(all: &[(&str, HostId)], of: impl Fn(&HostId) -> K) -> Option<String> {
-            let mut camps: BTreeMap<K, (&str, Vec<Rank>)> = BTreeMap::new();
+        fn groups<K: Ord>(all: &[(&str, HostId)], of: impl Fn(&HostId) -> K) -> Option<String> {
+            let mut groups: BTreeMap<K, (&str, Vec<Rank>)> = BTreeMap::new();
             for (rank, (name, host)) in all.iter().enumerate() {
-                camps.entry(of(host)).or_insert((name, Vec::new())).1.push(rank);
+                groups.entry(of(host)).or_insert((name, Vec::new())).1.push(rank);
             }
             let described = |(name, ranks): &(&str, Vec<Rank>)| format!("{} on {name}", rank_list(ranks));
-            (camps.len() > 1).then(|| camps.values().map(described).collect::<Vec<_>>().join(", "))
+            (groups.len() > 1).then(|| groups.values().map(described).collect::<Vec<_>>().join(", "))
         }
-        if let Some(camps) = camps(all, |host| host.boot) {
-            return Some(format!("shared memory reaches ranks of one host only, and there are {camps}"));
+        if let Some(groups) = groups(all, |host| host.boot) {
+            return Some(format!("shared memory reaches ranks of one host only, and there are {groups}"));
         }
-        if let Some(camps) = camps(all, |host| host.network) {
+        if let Some(groups) = groups(all, |host| host.network) {
             return Some(format!(
-                "ranks that share memory must be in one network namespace, and there are several: of {camps}; let containers \
+                "ranks that share memory must be in one network namespace, and there are several: of {groups}; let containers \
                  share one (docker run --network=host)"
             ));
         }
-        camps(all, |host| host.user).map(|camps| {
-            format!("ranks that share memory must run as one user, and there are several: of {camps}")
+        groups(all, |host| host.user).map(|groups| {
+            format!("ranks that share memory must run as one user, and there are several: of {groups}")
         })
     }
 
@@ -113,7 +113,7 @@ impl HostId {
     }
 
     /// True if two ranks are on different hosts or in different network namespaces.
-    pub(crate) fn is_far(&self, other: &Self) -> bool {
+    pub(crate) fn is_remote(&self, other: &Self) -> bool {
         (self.boot, self.network) != (other.boot, other.network)
     }
 }

@@ -57,7 +57,7 @@ impl Supervisor for Monitor {
 
     fn waits_longest(&self, call: Call, waits: Option<Rank>) {
         match call {
-            Call::Greeting => {}
+            Call::Handshake => {}
             Call::Operation(number, signature) => self.current.enter(number, signature.bits()),
             Call::Message(number, signature) => self.current.beside(number, signature.bits()),
         }

@@ -346,14 +346,14 @@ impl Comm {
     }
 
     /// Sets the members: their ranks in the world, by rank.
-    pub(crate) fn meet(&mut self, members: impl IntoIterator<Item = Rank>) {
+    pub(crate) fn set_members(&mut self, members: impl IntoIterator<Item = Rank>) {
         let member = |world| Member {
             world,
             mailbox: RemoteRegion::default(),
             slots: None,
             outgoing: [NONE; 3],
             incoming: [NONE; 3],
-            greeted: false,
+            handshake_arrived: false,
             met: false,
             large_due: false,
             ended: None,

@@ -17,8 +17,8 @@ use crate::{
     request::Operation,
     stop::Stop,
     wire::{
-        Class, ClearToSend, ControlKind, FlowHeader, HEADER, Hello, MAX_FLOWS, MAX_SLOTS, OperationInfo, Way,
-        Window,
+        Class, ClearToSend, ControlKind, FlowHeader, HEADER, Handshake, MAX_FLOWS, MAX_SLOTS, OperationInfo,
+        Way, Window,
     },
 };
 
@@ -216,7 +216,7 @@ impl Core<'_> {
             ControlKind::Answer(class) => {
                 self.answer_arrived(from, class, self.comm.received_part(from, about)?)
             }
-            ControlKind::Hello => self.hello_arrived(from, self.comm.received_part(from, about)?),
+            ControlKind::Handshake => self.take_handshake(from, self.comm.received_part(from, about)?),
             ControlKind::End => {
                 self.comm.members[from].ended = Some(self.comm.received_part(from, about)?);
                 Ok(())
@@ -313,30 +313,32 @@ impl Core<'_> {
         Ok(())
     }
 
-    /// A greeting has arrived. A rank of another host sends two, in any order: the pattern, and a large message, which does not lie in
+    /// A handshake has arrived. A rank of another host sends two, in any order: the pattern, and a large message, which does not lie in
     /// the mailbox.
-    fn hello_arrived(&mut self, from: Rank, hello: Hello) -> Result<(), Stop> {
-        let wanted = Hello::new(from, self.comm.me, hello.area, hello.slots).pattern;
-        let seen = hello.pattern;
+    fn take_handshake(&mut self, from: Rank, handshake: Handshake) -> Result<(), Stop> {
+        let wanted = Handshake::new(from, self.comm.me, handshake.area, handshake.slots).pattern;
+        let seen = handshake.pattern;
         let member = &mut self.comm.members[from];
-        let greets = seen == wanted && !member.greeted;
-        if greets {
-            member.greeted = true;
-            // A rank that cannot receive large greetings does not send them either.
-            member.large_due &= RemoteRegion::from_words(hello.area).len > 0;
+        let first = seen == wanted && !member.handshake_arrived;
+        if first {
+            member.handshake_arrived = true;
+            // A rank that cannot receive large handshakes does not send them either.
+            member.large_due &= RemoteRegion::from_words(handshake.area).len > 0;
         }
-        // This message may have overwritten the greeting before this rank read it.
-        if let Some(slots) = hello.remote().filter(|_| seen == wanted) {
+        // This message may have overwritten the handshake before this rank read it.
+        if let Some(slots) = handshake.remote().filter(|_| seen == wanted) {
             return match *member.slots.get_or_insert(slots) == slots {
                 true => Ok(()),
                 false => Err(self.violation(from, "other shared slots than before".to_owned())),
             };
         }
-        if !greets && !std::mem::take(&mut member.large_due) {
+        if !first && !std::mem::take(&mut member.large_due) {
             let what = match seen == wanted {
-                true => return Err(self.port.forged(format!("a greeting of rank {from} that was not due"))),
+                true => return Err(self.port.forged(format!("a handshake of rank {from} that was not due"))),
                 false => {
-                    format!("the greeting {seen:x?} where {wanted:x?} was due: the provider corrupts puts")
+                    format!(
+                        "the handshake pattern {seen:x?} where {wanted:x?} was due: the provider corrupts puts"
+                    )
                 }
             };
             return Err(self.violation(from, what));

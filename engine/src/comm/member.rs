@@ -19,11 +19,11 @@ pub(crate) struct Member {
     pub(crate) outgoing: [u32; 3],
     /// The first flow from it of each class; [`NONE`] if there is none.
     pub(crate) incoming: [u32; 3],
-    /// True if the pattern of its greeting has arrived.
-    pub(crate) greeted: bool,
+    /// True if the pattern of its handshake has arrived.
+    pub(crate) handshake_arrived: bool,
     /// True if there has been a flow to it or from it.
     pub(crate) met: bool,
-    /// True if its large greeting is awaited.
+    /// True if its large handshake is awaited.
     pub(crate) large_due: bool,
     /// If it has left the communicator, the number of operations that it had begun.
     pub(crate) ended: Option<u64>,

@@ -4,7 +4,7 @@ mod communicator;
 mod control;
 mod core;
 mod flow;
-mod greetings;
+mod handshakes;
 mod leaving;
 mod leftover;
 mod member;
@@ -17,10 +17,10 @@ mod window;
 pub(crate) use self::{
     communicator::{Comm, QueuedCollective},
     core::{Core, expose_part},
-    greetings::Greetings,
+    handshakes::Handshakes,
     member::Member,
     net::{Leaving, Net},
     put::{Origin, Ready, Whose},
     slots::{Sharing, layout},
 };
-pub use self::{greetings::Awaited, net::CommIds};
+pub use self::{handshakes::PendingHandshake, net::CommIds};

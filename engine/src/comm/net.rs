@@ -105,7 +105,7 @@ impl Net {
         }
         let mut comm = Comm::new(&mut *self.port.transport, me, members.len(), settings)?;
         comm.comm_id = comm_id;
-        comm.meet(members.iter().copied());
+        comm.set_members(members.iter().copied());
         let mailbox = comm.mailbox();
         if self.comms.len() <= place {
             self.comms.resize_with(place + 1, || None);

@@ -126,7 +126,7 @@ impl Port {
     }
 
     /// Makes the processes of the world known.
-    pub(crate) fn meet(&mut self, ranks: usize, contacts: Arc<dyn Contacts>) {
+    pub(crate) fn set_contacts(&mut self, ranks: usize, contacts: Arc<dyn Contacts>) {
         // Half, since a window is opened before another has been closed.
         let fair = self.limits.arrivals / 2 / ranks.saturating_sub(1).max(1);
         self.share = fair.min(self.limits.arrivals_per_peer).max(self.least);

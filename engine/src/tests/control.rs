@@ -10,7 +10,7 @@ fn two(fabric: &Fabric) -> [Engine; 2] {
     let none = Duration::ZERO;
     let patience = Patience { spin: none, give_way: none, alone: none };
     for engine in &mut engines {
-        engine.meet(Arc::new(contacts.clone()), SMALL.chunk_bytes, patience).unwrap();
+        engine.set_contacts(Arc::new(contacts.clone()), SMALL.chunk_bytes, patience).unwrap();
     }
     engines
 }

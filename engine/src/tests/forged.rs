@@ -12,7 +12,7 @@ use super::{
 /// Immediates that mean nothing, each with the length of its message, if the transport tells it, and a part of the error.
 fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
     let (slots, direct) = (Way::Slots, Way::Direct);
-    let message = |comm_id, from| Immediate::ControlMessage { comm_id, from, about: ControlKind::Hello };
+    let message = |comm_id, from| Immediate::ControlMessage { comm_id, from, about: ControlKind::Handshake };
     vec![
         (Immediate::Data { flow: 100, way: slots, number: 0 }, None, "a message on flow 100"),
         (Immediate::Data { flow: 100, way: direct, number: 0 }, None, "a message on flow 100"),

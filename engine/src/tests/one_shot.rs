@@ -195,7 +195,7 @@ pub(super) fn players(ranks: usize, blind: Option<Rank>) -> Vec<Player> {
     let none = Duration::ZERO;
     for engine in &mut engines {
         let patience = Patience { spin: none, give_way: none, alone: none };
-        engine.meet(Arc::new(contacts.clone()), SMALL.chunk_bytes, patience).unwrap();
+        engine.set_contacts(Arc::new(contacts.clone()), SMALL.chunk_bytes, patience).unwrap();
     }
     let player = |(rank, engine)| Player {
         engine,

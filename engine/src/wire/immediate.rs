@@ -35,8 +35,8 @@ pub(crate) enum ControlKind {
     Window(Class),
     /// A mismatch probe: the operation of a message that waits for a window or a clear to send.
     MismatchProbe(Class),
-    /// A [`Hello`].
-    Hello,
+    /// A [`Handshake`].
+    Handshake,
     /// A [`ClearToSend`].
     ClearToSend,
     /// The number of operations that the rank has begun. It leaves the communicator and sends nothing more, except for the last
@@ -59,7 +59,7 @@ impl ControlKind {
         Self::MismatchProbe(Class::Eager),
         Self::MismatchProbe(Class::Bulk),
         Self::MismatchProbe(Class::Message),
-        Self::Hello,
+        Self::Handshake,
         Self::ClearToSend,
         Self::End,
         Self::Close(Class::Eager),
@@ -75,7 +75,7 @@ impl ControlKind {
         match self {
             Self::Window(class) => narrow(class.index()),
             Self::MismatchProbe(class) => 3 + narrow(class.index()),
-            Self::Hello => 6,
+            Self::Handshake => 6,
             Self::ClearToSend => 7,
             Self::End => 8,
             Self::Close(class) => 9 + narrow(class.index()),

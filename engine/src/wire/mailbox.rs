@@ -68,13 +68,13 @@ impl ClearToSend {
     }
 }
 
-/// The information that a rank sends about itself: in a greeting when ranks join, and once more when it has shared slots.
+/// The information that a rank sends about itself: in a handshake when ranks join, and once more when it has shared slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Hello {
-    /// The pattern that [`Hello::new`] makes.
+pub(crate) struct Handshake {
+    /// The pattern that [`Handshake::new`] makes.
     pub pattern: [u64; 2],
-    /// The place where its sender takes a large greeting: the region's [words](RemoteRegion::words); of length 0 if it takes none.
+    /// The place where its sender takes a large handshake: the region's [words](RemoteRegion::words); of length 0 if it takes none.
     pub area: [u64; 3],
     /// The [words](RemoteRegion::words) of its [shared slots](super::slots); 0 before it has them.
     pub slots: [u64; 3],
@@ -99,7 +99,7 @@ pub(crate) struct Entry {
     pub windows: [Window; 3],
     /// The target of credits, of which only the immediate counts.
     pub credit: u64,
-    pub hello: Hello,
+    pub handshake: Handshake,
     /// The number of operations that the rank has begun; it is written when the rank leaves the communicator.
     pub begun: u64,
     /// For each class, the operation of the first message that waits.
@@ -123,7 +123,7 @@ impl ControlKind {
             Self::MismatchProbe(class) => {
                 of::<OperationInfo>(offset_of!(Entry, mismatch_probes), class.index())
             }
-            Self::Hello => of::<Hello>(offset_of!(Entry, hello), 0),
+            Self::Handshake => of::<Handshake>(offset_of!(Entry, handshake), 0),
             Self::ClearToSend => of::<ClearToSend>(offset_of!(Entry, clear_to_send), 0),
             Self::End => of::<u64>(offset_of!(Entry, begun), 0),
             // Only the immediate counts.
@@ -134,8 +134,8 @@ impl ControlKind {
     }
 }
 
-impl Hello {
-    /// The greeting of `from` to `to`. Its pattern depends on both and on all words, so that a greeting that has landed in part is none.
+impl Handshake {
+    /// The handshake of `from` to `to`. Its pattern depends on both and on all words, so that a handshake that has landed in part is none.
     pub(crate) fn new(from: Rank, to: Rank, area: [u64; 3], slots: [u64; 3]) -> Self {
         let mix = |x: u64| {
             let x = (x ^ (x >> 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -14,7 +14,7 @@ pub(crate) use self::{
         OperationInfo, PAYLOAD, Part,
     },
     immediate::{Class, ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, Way, low},
-    mailbox::{ClearToSend, Close, Entry, Hello, MAX_SLOTS, Window},
+    mailbox::{ClearToSend, Close, Entry, Handshake, MAX_SLOTS, Window},
 };
 pub use self::{
     immediate::{CommId, MAX_MEMBERS, MAX_RANKS},

@@ -138,7 +138,7 @@ impl Server {
     }
 
     /// Takes the next step of authentication: the hello, or the proof. `false` if more bytes must arrive before.
-    pub(super) fn greet(&mut self, id: Id, now: Instant) -> io::Result<bool> {
+    pub(super) fn handshake(&mut self, id: Id, now: Instant) -> io::Result<bool> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
         if connection.hello.is_some() {
             return self.judge(id, now);

@@ -435,7 +435,7 @@ impl Server {
                 return Ok(());
             };
             let Some(role) = connection.role else {
-                if !self.greet(id, now)? {
+                if !self.handshake(id, now)? {
                     return Ok(());
                 }
                 continue;

@@ -1,4 +1,4 @@
-//! Joins the world: ranks meet at the store, open their transports, exchange addresses and settings, check their connections,
+//! Joins the world: ranks open their transports, exchange addresses and settings at the store, verify their connections,
 //! and wait for each other once.
 
 use std::{
@@ -21,11 +21,11 @@ use crate::{
         handle::Handle,
         members::Members,
         membership::{
-            cards::{self, JoinInfo, Known},
-            greeting::Check,
-            reach,
+            exchange::{self, ExchangeOutcome, JoinInfo},
+            propagation::propagate,
             settings::{affordable_chunk, selection, tuning, windows},
-            spread::spread,
+            transport,
+            verification::Verification,
         },
         order::Order,
         plan::{
@@ -102,7 +102,7 @@ impl ProcessGroup {
         let activity = Arc::default();
         let given = (store, Bounds::default());
         Self::join_over(deadline, config, given, Arc::clone(&activity), |config, store| {
-            reach::open(config, store, &activity, deadline)
+            transport::open(config, store, &activity, deadline)
         })
     }
 
@@ -154,8 +154,8 @@ impl ProcessGroup {
         })
     }
 
-    /// Exchanges [cards](JoinInfo) with the other ranks and checks the connections.
-    fn meet(
+    /// Exchanges [addresses and settings](JoinInfo) with the other ranks, and verifies the connections.
+    fn bootstrap(
         deadline: Instant,
         (config, bounds): (&Config, Bounds),
         mut transport: Box<dyn Transport>,
@@ -197,27 +197,27 @@ impl ProcessGroup {
         settings.chunk_bytes = affordable_chunk(&mut *transport, &settings, ranks)?;
         let mut engine = Engine::new(transport, rank, ranks, settings)?;
         if ranks > 1 {
-            engine.take_large_greetings(settings.chunk_bytes)?;
+            engine.allocate_large_handshakes(settings.chunk_bytes)?;
         }
         let limits = engine.limits().clone();
-        let alike =
+        let agreed =
             config.alike().into_iter().chain([("the contents of the tuning file (UNISONO_TUNING)", hash)]);
-        let alike = alike.map(|(name, value)| (name.to_owned(), value)).collect();
+        let agreed = agreed.map(|(name, value)| (name.to_owned(), value)).collect();
         let entry = Entry::here(&limits, store, engine.contact());
-        let card = JoinInfo::new((&limits.provider, limits.one_host), &alike, settings.chunk_bytes, entry);
+        let info = JoinInfo::new((&limits.provider, limits.one_host), &agreed, settings.chunk_bytes, entry);
         let listed = bounds.listed;
-        let known = cards::exchange(store, (rank, ranks), (&card, &alike), listed, deadline)?;
-        let check = Check { monitor, store, ranks, deadline };
-        let (roster, chunk_bytes, greeted) = match (known, store) {
-            (Known::Spread(published, roster), Some(store)) => {
-                let chunk_bytes = usize::try_from(published.chunk_bytes).unwrap_or(usize::MAX);
-                let given = (published, roster);
+        let outcome = exchange::exchange(store, (rank, ranks), (&info, &agreed), listed, deadline)?;
+        let verification = Verification { monitor, store, ranks, deadline };
+        let (roster, chunk_bytes, verified) = match (outcome, store) {
+            (ExchangeOutcome::Propagated(digest, roster), Some(store)) => {
+                let chunk_bytes = usize::try_from(digest.chunk_bytes).unwrap_or(usize::MAX);
+                let given = (digest, roster);
                 let bytes = (chunk_bytes, settings.eager_bytes);
-                let (roster, greeted) = spread(&mut engine, &check, store, given, bytes)?;
-                (roster, chunk_bytes, Some(greeted))
+                let (roster, verified) = propagate(&mut engine, &verification, store, given, bytes)?;
+                (roster, chunk_bytes, Some(verified))
             }
-            (Known::All(roster, chunk_bytes), _) => (roster, chunk_bytes, None),
-            (Known::Spread(..), None) => return Err(Error::Failed(Failure::Closed)),
+            (ExchangeOutcome::All(roster, chunk_bytes), _) => (roster, chunk_bytes, None),
+            (ExchangeOutcome::Propagated(..), None) => return Err(Error::Failed(Failure::Closed)),
         };
 
         let peers: Vec<_> = (0..ranks).filter_map(|rank| roster.peer(rank)).collect();
@@ -245,7 +245,7 @@ impl ProcessGroup {
             "joined"
         );
 
-        check.meet(&mut engine, &roster, greeted.as_deref(), (chunk_bytes, patience))?;
+        verification.complete(&mut engine, &roster, verified.as_deref(), (chunk_bytes, patience))?;
         if let Some(processor) = peer::begins_on(rank, &peers) {
             affinity::begin_on(processor);
         }
@@ -273,12 +273,12 @@ impl ProcessGroup {
         monitor.current.due_by(deadline);
         let watched = watchdog(&monitor, &config, activity, Arc::clone(&opened))
             .map(|watchdog| monitor.watchdog = watchdog);
-        let met = watched.and_then(|()| open(&config, store.as_ref())).and_then(|transport| {
+        let joined = watched.and_then(|()| open(&config, store.as_ref())).and_then(|transport| {
             opened.get_or_init(|| transport.limits().clone());
-            Self::meet(deadline, (&config, bounds), transport, &monitor, store.as_ref())
+            Self::bootstrap(deadline, (&config, bounds), transport, &monitor, store.as_ref())
         });
-        let Joined { engine, settings, chooser, roster, tuned, affinity, options } = match met {
-            Ok(met) => met,
+        let Joined { engine, settings, chooser, roster, tuned, affinity, options } = match joined {
+            Ok(joined) => joined,
             Err(error) => return Err(monitor.give_up(error)),
         };
         monitor.current.finish(None);
@@ -317,7 +317,7 @@ impl ProcessGroup {
     }
 }
 
-/// The parts of the world once all ranks have met.
+/// The parts of the world once all ranks have joined.
 struct Joined {
     engine: Engine,
     settings: Settings,

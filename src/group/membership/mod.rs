@@ -1,20 +1,21 @@
-//! Makes groups: `join` and `from_env` make the world (with `reach`, `near`, `address`, `cards`, `alike`, `greeting` and `spread`); `split`
-//! and `create` make other groups from a group.
+//! Makes groups: `join` and `from_env` make the world; `split` and `create` make other groups from a group.
+//!
+//! A rank joins the world in four steps: `discovery` of the ranks that share memory, which `transport` needs to open the transport; the
+//! `exchange` of addresses, and their `propagation` among many ranks; connection, which the engine makes when it first sends; and
+//! `verification` of some connections.
 
-mod address;
-mod alike;
-mod cards;
 mod create;
+mod discovery;
+mod exchange;
 mod from_env;
-mod greeting;
 mod join;
-mod near;
-mod reach;
+mod propagation;
 mod settings;
 mod split;
-mod spread;
+mod transport;
+mod verification;
 
 pub use self::{
-    reach::{describe_transport, open_transport},
     settings::transport_options,
+    transport::{describe_transport, open_transport},
 };

@@ -107,7 +107,7 @@ pub(super) const ENGINE: Rooms = &[
         "turn",
         &["collective", "comm", "completion", "progress", "request", "stop", "supervisor", "wait", "wire"],
     ),
-    ("greet", &["access", "comm", "endpoint", "progress", "stop", "supervisor", "wire"]),
+    ("handshake", &["access", "comm", "endpoint", "progress", "stop", "supervisor", "wire"]),
     ("leave", &["comm", "completion", "progress", "stop", "supervisor"]),
     ("position", &["comm", "progress", "supervisor"]),
     ("trace", &["comm", "endpoint", "progress"]),

@@ -39,7 +39,7 @@ const WORDS: &[(&str, &str)] = &[
 const MEANT: &[&str] = &["capital letter", "for granted"];
 /// Types, which mean other things in other places; their names in lower case are plain English.
 const TYPES: &[(&str, &str)] = &[
-    ("Card", "HostInfo"),
+    ("Card", "JoinInfo"),
     ("Channel", "CommId"),
     ("Course", "a schedule"),
     ("Held", "Completion"),

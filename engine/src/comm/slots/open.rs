@@ -1,6 +1,6 @@
 //! Opens the shared slots of a communicator, enters operations that share them, and compares the calls of ranks there.
 //!
-//! In the first operation that would share slots, each rank makes its slots, tells the others where they lie ([`Hello`]) and maps the slots
+//! In the first operation that would share slots, each rank makes its slots, tells the others where they lie ([`Handshake`]) and maps the slots
 //! of the others. All must agree on whether slots are shared, although any rank may fail because memory is short. A rank without memory
 //! that can be mapped tells all others. A rank that cannot map the slots of another publishes that in its own slots; a rank that has mapped
 //! all publishes that there too. Slots are shared if all ranks have mapped all.
@@ -17,7 +17,7 @@ use crate::{
     call::Signature,
     comm::{Comm, Core},
     stop::Stop,
-    wire::{ControlKind, Hello, OperationInfo},
+    wire::{ControlKind, Handshake, OperationInfo},
 };
 
 impl Core<'_> {
@@ -112,9 +112,9 @@ impl Core<'_> {
                 continue;
             }
             comm.meets(rank)?;
-            // The area is as in the greeting, which this message may overwrite before the peer reads it.
-            let Hello { area, .. } = comm.sent_part(rank, ControlKind::Hello)?;
-            comm.queue_control(rank, ControlKind::Hello, Hello::new(me, rank, area, slots))?;
+            // The area is as in the handshake, which this message may overwrite before the peer reads it.
+            let Handshake { area, .. } = comm.sent_part(rank, ControlKind::Handshake)?;
+            comm.queue_control(rank, ControlKind::Handshake, Handshake::new(me, rank, area, slots))?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The connection check: each rank sends a greeting to some other ranks by a put. If a greeting does not arrive, the rank finds
-//! out between which addresses messages are lost.
+//! Verifies connections: each rank exchanges handshakes with some other ranks by puts. If one does not arrive, the rank finds out between
+//! which addresses messages are lost.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,11 +11,11 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use unisono_engine::{Awaited, Contacts, Engine, Patience, StalledOperation, Stop};
+use unisono_engine::{Contacts, Engine, Patience, PendingHandshake, StalledOperation, Stop};
 use unisono_schedule::Rank;
 use unisono_transport::{Limits, shm::PROVIDER as SHM};
 
-use super::cards;
+use super::exchange;
 use crate::{
     error::{Error, Failure, Result, rank_list},
     rendezvous::Store,
@@ -26,14 +26,14 @@ use crate::{
     },
 };
 
-/// How long to wait without a greeting before looking for the cause. The whole check takes less than 15 s.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// How long to wait without a handshake before looking for the cause. The whole verification takes less than 15 s.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(8);
 /// The timeout of a TCP connection that is made only as a test.
-const CONNECTING: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a rank waits for the findings of the other rank.
-const HEARING: Duration = Duration::from_millis(2500);
-/// The most ranks of other hosts that a rank chooses to greet; the same number may choose it.
-const MOST: usize = 4;
+const FINDINGS_TIMEOUT: Duration = Duration::from_millis(2500);
+/// The most ranks of other hosts that a rank chooses for handshakes; the same number may choose it.
+const MOST_REMOTE: usize = 4;
 
 /// A rank's endpoint as an error describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,73 +68,73 @@ impl EndpointInfo {
     }
 }
 
-/// A finding for each rank whose greeting is missing; empty if all have arrived.
+/// A finding for each rank whose handshake is missing; empty if all have arrived.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 struct Findings(Vec<Finding>);
 
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 struct Finding {
     rank: Rank,
-    /// True if the small greeting has arrived and only the large one is missing.
-    heard: bool,
+    /// True if the small message has arrived and only the large one is missing.
+    small_arrived: bool,
     /// `Ok` if a TCP connection to that rank succeeded, otherwise why not; `None` if none was tried.
     connects: Option<std::result::Result<(), String>>,
 }
 
-/// The connection check of a rank.
-pub(super) struct Check<'a> {
+/// Verifies the connections of a rank.
+pub(super) struct Verification<'a> {
     pub monitor: &'a Monitor,
     pub store: Option<&'a Store>,
     pub ranks: usize,
     pub deadline: Instant,
 }
 
-impl Check<'_> {
-    /// Exchanges greetings with this rank's neighbours, then waits until all ranks have done so. If a greeting is lost, all ranks return
-    /// the same failure, which names the two ranks and the cause. `greeted` are the neighbours that were checked before, if ranks have met
-    /// before.
-    pub(super) fn meet(
+impl Verification<'_> {
+    /// Exchanges handshakes with this rank's neighbours, then waits until all ranks have done so. If one is lost, all ranks return the
+    /// same failure, which names the two ranks and the cause. `verified` are the neighbours that were verified before, if the roster was
+    /// propagated.
+    pub(super) fn complete(
         &self,
         engine: &mut Engine,
         roster: &Arc<Roster>,
-        greeted: Option<&[Rank]>,
+        verified: Option<&[Rank]>,
         (chunk_bytes, patience): (usize, Patience),
     ) -> Result<()> {
         let (rank, hosts) = (self.monitor.rank, roster.hosts());
         let mut neighbours = neighbours(rank, &hosts, engine.limits().connect_all);
-        neighbours.retain(|other| !greeted.is_some_and(|greeted| greeted.contains(other)));
-        let far: Vec<Rank> =
-            neighbours.iter().copied().filter(|&other| hosts[rank].is_far(&hosts[other])).collect();
+        neighbours.retain(|other| !verified.is_some_and(|verified| verified.contains(other)));
+        let remote: Vec<Rank> =
+            neighbours.iter().copied().filter(|&other| hosts[rank].is_remote(&hosts[other])).collect();
         let contacts = Arc::clone(roster) as Arc<dyn Contacts>;
-        let met = match greeted {
-            None => engine.meet(contacts, chunk_bytes, patience),
-            Some(_) => engine.learn(contacts, patience),
+        let set = match verified {
+            None => engine.set_contacts(contacts, chunk_bytes, patience),
+            Some(_) => engine.update_contacts(contacts, patience),
         };
-        met.map_err(|stop| self.failed(stop, StalledOperation::default()))?;
+        set.map_err(|stop| self.failed(stop, StalledOperation::default()))?;
         let limits = engine.limits().clone();
-        self.greet(engine, &|rank| EndpointInfo::of(roster.entry(rank), &limits), &neighbours, &far)?;
+        self.handshake(engine, &|rank| EndpointInfo::of(roster.entry(rank), &limits), &neighbours, &remote)?;
         let Some(store) = self.store.filter(|_| self.ranks > 1) else { return Ok(()) };
         store.set(&findings_key(rank), &postcard::to_allocvec(&Findings::default()).unwrap_or_default())?;
         let (begun, provider) = (Instant::now(), engine.limits().provider.clone());
-        let call = || format!("greeting {} over {provider}", rank_list(&neighbours));
+        let call = || format!("handshakes with {} over {provider}", rank_list(&neighbours));
         let explain = |stop| self.failed(stop, stalled(call(), begun));
-        all_have(engine, self.monitor, store, self.ranks, self.deadline, &explain)
+        wait_for_all(engine, self.monitor, store, self.ranks, self.deadline, &explain)
     }
 
-    /// Exchanges greetings with these ranks, some of which are on other hosts.
-    pub(super) fn greet(
+    /// Exchanges handshakes with these ranks, some of which are on other hosts.
+    pub(super) fn handshake(
         &self,
         engine: &mut Engine,
         endpoints: &dyn Fn(Rank) -> EndpointInfo,
         neighbours: &[Rank],
-        far: &[Rank],
+        remote: &[Rank],
     ) -> Result<()> {
         let Self { monitor, store, deadline, .. } = *self;
         let rank = monitor.rank;
         let begun = Instant::now();
-        let mut greeted = engine.greet(neighbours, far);
-        while greeted.is_ok() {
-            greeted = match engine.greeted(monitor, PATIENCE, deadline) {
+        let mut done = engine.begin_handshakes(neighbours, remote);
+        while done.is_ok() {
+            done = match engine.finish_handshakes(monitor, HANDSHAKE_TIMEOUT, deadline) {
                 Ok(()) => break,
                 Err(Stop::Deadline) if Instant::now() < deadline => {
                     diagnose(engine, rank, store, endpoints, true)
@@ -143,7 +143,7 @@ impl Check<'_> {
                 Err(Stop::Transport(error)) if error.error.is_own() => Err(Stop::Transport(error)),
                 // The death of a peer breaks the transport too; then the store names the dead rank.
                 Err(Stop::Transport(error)) => match monitor.dead() {
-                    // Missing greetings prove nothing yet, because no rank has waited for them.
+                    // Missing handshakes prove nothing yet, because no rank has waited for them.
                     None => Err(diagnose(engine, rank, store, endpoints, false)
                         .map_or(Stop::Transport(error), Stop::from)),
                     Some(_) => Err(Stop::Failed),
@@ -151,8 +151,8 @@ impl Check<'_> {
                 Err(stop) => Err(stop),
             };
         }
-        let call = format!("greeting {} over {}", rank_list(neighbours), engine.limits().provider);
-        greeted.map_err(|stop| self.failed(stop, stalled(call, begun)))
+        let call = format!("handshakes with {} over {}", rank_list(neighbours), engine.limits().provider);
+        done.map_err(|stop| self.failed(stop, stalled(call, begun)))
     }
 
     /// The error of an engine that has stopped. The other ranks learn it first.
@@ -166,8 +166,8 @@ fn stalled(call: String, begun: Instant) -> StalledOperation {
     StalledOperation { number: Some(0), call, waited: begun.elapsed(), ..StalledOperation::default() }
 }
 
-/// Waits until all ranks have checked their connections, and meanwhile answers the greetings of the others.
-fn all_have(
+/// Waits until all ranks have verified their connections, and meanwhile sends what others wait for.
+fn wait_for_all(
     engine: &mut Engine,
     monitor: &Monitor,
     store: &Store,
@@ -175,24 +175,24 @@ fn all_have(
     deadline: Instant,
     explain: &dyn Fn(Stop) -> Error,
 ) -> Result<()> {
-    // This deadline is later than that of ranks that still wait for greetings, so that their failures, which name the cause, come first.
-    let deadline = deadline + CONNECTING + HEARING;
-    let meet = || cards::decide(Some(store), "met", (monitor.rank, ranks), &(), deadline, |_| Ok(()));
+    // This deadline is later than that of ranks that still wait for handshakes, so that their failures, which name the cause, come first.
+    let deadline = deadline + CONNECT_TIMEOUT + FINDINGS_TIMEOUT;
+    let barrier = || exchange::decide(Some(store), "met", (monitor.rank, ranks), &(), deadline, |_| Ok(()));
     let waker = engine.waker();
     thread::scope(|scope| {
-        let met = thread::Builder::new().name("unisono-meet".to_owned()).spawn_scoped(scope, || {
-            let met = meet();
+        let waiter = thread::Builder::new().name("unisono-join".to_owned()).spawn_scoped(scope, || {
+            let ended = barrier();
             waker.wake();
-            met
+            ended
         });
-        // If no thread can be started, this rank does not answer greetings meanwhile; usually none needs an answer.
-        let Ok(met) = met else { return meet() };
-        let attended = engine.attend_until(&|| met.is_finished(), monitor).map_err(explain);
+        // If no thread can be started, this rank sends nothing meanwhile; usually no rank waits for it.
+        let Ok(waiter) = waiter else { return barrier() };
+        let driven = engine.progress_until(&|| waiter.is_finished(), monitor).map_err(explain);
         // After a failure, which has been reported, the store ends every wait.
-        let met = met.join().unwrap_or_else(|_| {
+        let ended = waiter.join().unwrap_or_else(|_| {
             Err(Error::Rendezvous { store: store.name().to_owned(), problem: "its thread panicked".into() })
         });
-        attended.and(met)
+        driven.and(ended)
     })
 }
 
@@ -201,7 +201,7 @@ fn findings_key(rank: Rank) -> String {
     format!("greetings/{rank}")
 }
 
-/// Finds the reason why greetings are missing. `waited`: true if this rank has waited for them. `None` if the network is not the cause:
+/// Finds the reason why handshakes are missing. `waited`: true if this rank has waited for them. `None` if the network is not the cause:
 /// then a rank is late or stopped.
 fn diagnose(
     engine: &mut Engine,
@@ -212,27 +212,27 @@ fn diagnose(
 ) -> Option<Failure> {
     let mine = Findings(thread::scope(|scope| {
         let threads: Vec<_> = engine
-            .awaited()
-            .map(|awaited| {
-                let endpoint = endpoints(awaited.rank);
+            .pending_handshakes()
+            .map(|pending| {
+                let endpoint = endpoints(pending.rank);
                 let at = endpoint.nic.at.filter(|_| endpoint.by_tcp);
                 // The kernel accepts connections to an endpoint even while its process is busy.
-                let connect = move || at.map(|at| TcpStream::connect_timeout(&at, CONNECTING).map(drop));
-                (awaited, thread::Builder::new().spawn_scoped(scope, connect))
+                let connect = move || at.map(|at| TcpStream::connect_timeout(&at, CONNECT_TIMEOUT).map(drop));
+                (pending, thread::Builder::new().spawn_scoped(scope, connect))
             })
             .collect();
-        let finding = |(awaited, thread): (Awaited, io::Result<thread::ScopedJoinHandle<'_, _>>)| {
+        let finding = |(pending, thread): (PendingHandshake, io::Result<thread::ScopedJoinHandle<'_, _>>)| {
             let connected: Option<io::Result<()>> =
                 thread.ok().and_then(|thread| thread.join().ok()).flatten();
             let connects = connected.map(|connected| connected.map_err(|error| reason(&error)));
-            Finding { rank: awaited.rank, heard: awaited.heard, connects }
+            Finding { rank: pending.rank, small_arrived: pending.small_arrived, connects }
         };
         threads.into_iter().map(finding).collect()
     }));
     let store = store?;
     // If the store is gone, its watch reports that.
     let _ = store.set(&findings_key(rank), &postcard::to_allocvec(&mine).ok()?);
-    let until = Instant::now() + HEARING;
+    let until = Instant::now() + FINDINGS_TIMEOUT;
     mine.0.iter().find_map(|finding| {
         let theirs = store.get(&findings_key(finding.rank), until).ok().flatten();
         let theirs: Option<Findings> = theirs.and_then(|bytes| postcard::from_bytes(&bytes).ok());
@@ -243,13 +243,13 @@ fn diagnose(
 /// Why a connection could not be made, in words.
 fn reason(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::TimedOut => format!("nothing answered within {CONNECTING:.0?}"),
+        io::ErrorKind::TimedOut => format!("nothing answered within {CONNECT_TIMEOUT:.0?}"),
         io::ErrorKind::ConnectionRefused => "it was refused".to_owned(),
         _ => error.to_string(),
     }
 }
 
-/// The failure of the connection to a rank whose greeting is missing, from the findings and endpoints of both ranks.
+/// The failure of the connection to a rank whose handshake is missing, from the findings and endpoints of both ranks.
 fn verdict(
     me: Rank,
     finding: &Finding,
@@ -291,7 +291,7 @@ fn verdict(
     };
     if its.memory && waited && finding.connects.is_none() && theirs.is_some() {
         let how = format!(
-            "nothing arrived within {PATIENCE:.0?} in the memory that they share on {}; look at what rank {peer} says, and whether its \
+            "nothing arrived within {HANDSHAKE_TIMEOUT:.0?} in the memory that they share on {}; look at what rank {peer} says, and whether its \
              process runs and may open files and lock memory (ulimit -n, ulimit -l)",
             its.host
         );
@@ -304,8 +304,8 @@ fn verdict(
     match (&finding.connects, back, theirs) {
         (Some(Err(why)), back, _) => fails(me, peer, why, back),
         (there, Some(Err(why)), _) => fails(peer, me, why, there.as_ref()),
-        // The peer lives, and has sent both greetings.
-        (_, _, Some(_)) if finding.heard && waited => lost(
+        // The peer lives, and has sent both messages.
+        (_, _, Some(_)) if finding.small_arrived && waited => lost(
             &format!(
                 "small messages arrive, but none as large as a chunk: the network loses large packets (the MTU is {} and {})",
                 its.nic.mtu, my.nic.mtu
@@ -314,7 +314,9 @@ fn verdict(
              mtu 1500`, or raise the MTU of the network",
         ),
         // If a TCP connection succeeded, the network is not the cause; if none could be tried, it is.
-        (None, _, Some(_)) if waited => lost(&format!("nothing arrived within {PATIENCE:.0?}"), by_fabric),
+        (None, _, Some(_)) if waited => {
+            lost(&format!("nothing arrived within {HANDSHAKE_TIMEOUT:.0?}"), by_fabric)
+        }
         _ => None,
     }
 }
@@ -324,15 +326,15 @@ fn from_where(address: IpAddr) -> String {
     if address.is_loopback() { "its own host".to_owned() } else { address.to_string() }
 }
 
-/// The ranks that a rank exchanges greetings with: its neighbours on the ring, and ranks of other hosts. The ranks of a host divide the
-/// other hosts among them, but each chooses at most [`MOST`] ranks, and at least one, because its host's addresses are reachable through
-/// any interface. The relation is symmetric. With `all`, for transports that must connect all ranks before one leaves, every rank greets
+/// The ranks that a rank exchanges handshakes with: its neighbours on the ring, and ranks of other hosts. The ranks of a host divide the
+/// other hosts among them, but each chooses at most [`MOST_REMOTE`] ranks, and at least one, because its host's addresses are reachable through
+/// any interface. The relation is symmetric. With `all`, for transports that must connect all ranks before one leaves, every rank chooses
 /// all others.
 fn neighbours(rank: Rank, hosts: &[HostId], all: bool) -> Vec<Rank> {
     let ranks = hosts.len();
-    let mut greeted = BTreeSet::from([(rank + 1) % ranks, (rank + ranks - 1) % ranks]);
+    let mut chosen = BTreeSet::from([(rank + 1) % ranks, (rank + ranks - 1) % ranks]);
     if all {
-        greeted.extend(0..ranks);
+        chosen.extend(0..ranks);
     }
     let (mut groups, mut numbers): (Vec<Vec<Rank>>, _) = (Vec::new(), HashMap::new());
     for (rank, host) in hosts.iter().enumerate() {
@@ -344,20 +346,20 @@ fn neighbours(rank: Rank, hosts: &[HostId], all: bool) -> Vec<Rank> {
     for (at, group) in groups.iter().enumerate() {
         for (local, &from) in group.iter().enumerate() {
             // The number of hosts that each rank of this host chooses.
-            let shares = others.div_ceil(group.len()).min(MOST);
+            let shares = others.div_ceil(group.len()).min(MOST_REMOTE);
             for distance in (0..shares).map(|share| 1 + (local + share * group.len()) % others) {
                 let there = &groups[(at + distance) % groups.len()];
                 let to = there[local % there.len()];
                 if from == rank {
-                    greeted.insert(to);
+                    chosen.insert(to);
                 } else if to == rank {
-                    greeted.insert(from);
+                    chosen.insert(from);
                 }
             }
         }
     }
-    greeted.remove(&rank);
-    greeted.into_iter().collect()
+    chosen.remove(&rank);
+    chosen.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -373,25 +375,25 @@ mod tests {
     }
 
     #[test]
-    fn greetings_are_mutual_and_few() {
+    fn handshakes_are_mutual_and_few() {
         for ranks in [&[1][..], &[4], &[1, 1], &[2, 2], &[1, 5, 2], &[3; 7], &[1; 40], &[8; 30]] {
             let hosts = hosts(ranks);
             let all: Vec<Vec<Rank>> = (0..hosts.len()).map(|rank| neighbours(rank, &hosts, false)).collect();
-            for (rank, greeted) in all.iter().enumerate() {
-                assert!(!greeted.contains(&rank));
-                assert!(greeted.iter().all(|&other| all[other].contains(&rank)), "{ranks:?}: {all:?}");
-                let far = greeted.iter().any(|&other| hosts[rank].is_far(&hosts[other]));
-                assert_eq!(far, ranks.len() > 1, "{ranks:?}: rank {rank} greets {greeted:?}");
+            for (rank, chosen) in all.iter().enumerate() {
+                assert!(!chosen.contains(&rank));
+                assert!(chosen.iter().all(|&other| all[other].contains(&rank)), "{ranks:?}: {all:?}");
+                let remote = chosen.iter().any(|&other| hosts[rank].is_remote(&hosts[other]));
+                assert_eq!(remote, ranks.len() > 1, "{ranks:?}: rank {rank} chooses {chosen:?}");
             }
             let most = all.iter().map(Vec::len).max().unwrap_or(0);
             // If a host has fewer ranks, several ranks choose the same one.
             let crowd = ranks.iter().max().unwrap_or(&1).div_ceil(*ranks.iter().min().unwrap_or(&1));
-            assert!(most <= 2 + MOST * (1 + crowd), "{ranks:?}: {most}");
+            assert!(most <= 2 + MOST_REMOTE * (1 + crowd), "{ranks:?}: {most}");
         }
     }
 
     #[test]
-    fn all_pairs_of_few_hosts_exchange_greetings() {
+    fn all_pairs_of_few_hosts_exchange_handshakes() {
         for ranks in [&[1, 1, 1, 1, 1][..], &[2; 9], &[4; 17]] {
             let hosts = hosts(ranks);
             for one in 0..ranks.len() as u64 {
@@ -409,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn one_rank_greets_nobody_and_with_all_every_rank_is_greeted() {
+    fn one_rank_has_no_neighbours_and_with_all_every_rank_is_one() {
         assert!(neighbours(0, &hosts(&[1]), false).is_empty());
         assert_eq!(neighbours(1, &hosts(&[5]), true), [0, 2, 3, 4]);
     }
@@ -432,8 +434,9 @@ mod tests {
 
     #[test]
     fn a_failed_connection_is_described_by_both_ends_and_directions() {
-        let blocked = Finding { rank: 1, heard: false, connects: Some(Err("nothing answered".into())) };
-        let back = |connects| Findings(vec![Finding { rank: 0, heard: false, connects }]);
+        let blocked =
+            Finding { rank: 1, small_arrived: false, connects: Some(Err("nothing answered".into())) };
+        let back = |connects| Findings(vec![Finding { rank: 0, small_arrived: false, connects }]);
         let said = words(&blocked, None);
         for word in [
             "rank 0 does not reach rank 1: ",
@@ -455,10 +458,10 @@ mod tests {
 
     #[test]
     fn lost_large_packets_are_a_failure_and_a_late_rank_is_not() {
-        let quiet = Finding { rank: 1, heard: false, connects: Some(Ok(())) };
+        let quiet = Finding { rank: 1, small_arrived: false, connects: Some(Ok(())) };
         assert_eq!(words(&quiet, None), "", "it may be stopped");
         assert_eq!(words(&quiet, Some(&Findings::default())), "", "it may be late");
-        let half = Finding { heard: true, ..quiet };
+        let half = Finding { small_arrived: true, ..quiet };
         assert_eq!(words(&half, None), "", "it may have stopped in between");
         let said = words(&half, Some(&Findings::default()));
         for word in
@@ -466,38 +469,38 @@ mod tests {
         {
             assert!(said.contains(word), "{word}: {said}");
         }
-        let nic = Finding { rank: 1, heard: false, connects: None };
+        let nic = Finding { rank: 1, small_arrived: false, connects: None };
         assert_eq!(words(&nic, None), "");
         assert!(words(&nic, Some(&Findings::default())).contains("nothing arrived within 8s"));
     }
 
     #[test]
     fn the_advice_fits_what_connects_the_ranks() {
-        let nothing = Finding { rank: 1, heard: false, connects: None };
+        let nothing = Finding { rank: 1, small_arrived: false, connects: None };
         let theirs = Findings::default();
-        let greeting_of = |change: fn(&mut EndpointInfo)| {
+        let failure_of = |change: fn(&mut EndpointInfo)| {
             let mut endpoints = endpoints();
             endpoints.iter_mut().for_each(change);
             verdict(0, &nothing, Some(&theirs), endpoints, true).unwrap().to_string()
         };
-        let by_memory = greeting_of(|it| (it.memory, it.nic.at) = (true, None));
+        let by_memory = failure_of(|it| (it.memory, it.nic.at) = (true, None));
         assert!(by_memory.contains("in the memory that they share on beta"), "{by_memory}");
-        let by_nic = greeting_of(|it| it.nic.at = None);
+        let by_nic = failure_of(|it| it.nic.at = None);
         assert!(by_nic.contains("P_Key"), "{by_nic}");
         for message in [by_memory, by_nic] {
             assert!(!message.contains("TCP") && !message.contains("firewall"), "{message}");
         }
-        assert!(greeting_of(|_| ()).contains("firewalls"));
+        assert!(failure_of(|_| ()).contains("firewalls"));
     }
 
     #[test]
-    fn a_greeting_that_nobody_has_waited_for_is_not_lost() {
+    fn a_handshake_that_no_rank_has_waited_for_is_not_lost() {
         let theirs = Findings::default();
-        for heard in [false, true] {
-            let finding = Finding { rank: 1, heard, connects: None };
+        for small_arrived in [false, true] {
+            let finding = Finding { rank: 1, small_arrived, connects: None };
             assert_eq!(verdict(0, &finding, Some(&theirs), endpoints(), false), None);
         }
-        let blocked = Finding { rank: 1, heard: false, connects: Some(Err("it was refused".into())) };
+        let blocked = Finding { rank: 1, small_arrived: false, connects: Some(Err("it was refused".into())) };
         assert!(verdict(0, &blocked, Some(&theirs), endpoints(), false).is_some(), "that was seen");
     }
 }

@@ -1,5 +1,5 @@
-//! Chooses the transport by which ranks reach each other: memory that they share within a host, libfabric between hosts. Ranks find out
-//! which of them share memory before they open libfabric.
+//! Chooses and opens the transport by which ranks reach each other: memory that they share within a host, libfabric between hosts. Ranks
+//! [discover](discovery) which of them share memory before they open libfabric.
 
 use std::{sync::Arc, time::Instant};
 
@@ -12,9 +12,8 @@ use unisono_transport::{
 
 use super::settings::transport_options;
 use super::{
-    address,
-    alike::cannot_reach,
-    near::{self, Reach, Ways},
+    discovery::{self, Connectivity, SharedMemoryInfo},
+    exchange::cannot_reach,
 };
 use crate::{
     config::Config,
@@ -100,11 +99,11 @@ pub(super) fn open(
         refused => (None, refused.and_then(std::result::Result::err)),
     };
     let address = endpoint.as_ref().map_or_else(Vec::new, |endpoint| endpoint.address().0.clone());
-    let mine = Reach { host, provider: config.provider.clone(), refused, address };
+    let mine = SharedMemoryInfo { host, provider: config.provider.clone(), refused, address };
     let rank = config.rank;
-    let (ways, scope) = near::find(store, (rank, config.ranks), &mine, deadline)?;
-    let (shared, why) = match ways {
-        Ways::Memory => {
+    let (connectivity, scope) = discovery::discover(store, (rank, config.ranks), &mine, deadline)?;
+    let (shared, why) = match connectivity {
+        Connectivity::SharedMemory => {
             crate::log::info!(rank, "{}", describe_transport(SHM));
             // A rank that cannot share memory has published that.
             return match endpoint {
@@ -112,7 +111,7 @@ pub(super) fn open(
                 None => Ok(Box::new(shm::Endpoint::open()?)),
             };
         }
-        Ways::Fabric { shared, why } => (shared, why),
+        Connectivity::Fabric { shared, why } => (shared, why),
     };
     let provider = if wants_shm { asked.and_then(fabric_of) } else { asked };
     let fabric = fabric(config, provider, store, activity, deadline)?;
@@ -134,7 +133,7 @@ fn fabric(
 ) -> Result<Ofi> {
     let asked = transport_options(config);
     let towards = match store {
-        Some(store) => address::towards(config, store, asked.towards, deadline)?,
+        Some(store) => discovery::interface_towards(config, store, asked.towards, deadline)?,
         None => asked.towards,
     };
     let provider = provider.map(str::to_owned);
@@ -147,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_shared_with_nobody_where_the_host_is_unknown() {
+    fn no_memory_is_shared_where_the_host_is_unknown() {
         assert!(shared_memory(&Host::here()).is_ok());
         let mut unknown = Host::here();
         unknown.id.network = 0;

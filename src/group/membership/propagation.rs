@@ -1,6 +1,6 @@
-//! Spreads the roster among many ranks. Rank 0 publishes the roster's length and hash at the store. The roster itself comes down two trees
-//! of ranks by the library's broadcast, so that no rank sends more than one roster. A rank fetches from the store only the cards of its
-//! neighbours in the trees, and checks its connections to these first.
+//! Propagates the roster among many ranks. Rank 0 publishes the roster's length and hash at the store. The roster itself comes down two trees
+//! of ranks by the library's broadcast, so that no rank sends more than one roster. A rank fetches from the store only the addresses
+//! of its neighbours in the trees, and verifies its connections to these first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,8 +20,8 @@ use unisono_schedule::{
 };
 
 use super::{
-    cards::{self, Published},
-    greeting::{Check, EndpointInfo},
+    exchange::{self, RosterDigest},
+    verification::{EndpointInfo, Verification},
 };
 use crate::{
     dtype::Dtype,
@@ -34,13 +34,13 @@ use crate::{
 /// Two trees, in which every rank sends as much as it receives.
 const ALGORITHM: &str = "tree";
 
-/// The information that this rank has of the ranks next to it in the trees.
-struct Relatives {
+/// The roster entries of this rank's neighbours in the trees.
+struct TreeNeighbours {
     ranks: usize,
     entries: BTreeMap<Rank, Entry>,
 }
 
-impl Contacts for Relatives {
+impl Contacts for TreeNeighbours {
     fn ranks(&self) -> usize {
         self.ranks
     }
@@ -62,7 +62,7 @@ fn schedule(job: &Job<'_>) -> Option<(&'static Algorithm, Box<dyn Schedule>)> {
 }
 
 /// The ranks that this rank sends to or receives from.
-fn relatives(job: &Job<'_>) -> Vec<Rank> {
+fn neighbours(job: &Job<'_>) -> Vec<Rank> {
     let mut all = BTreeSet::new();
     if let Some((_, mut schedule)) = schedule(job) {
         schedule.sources(&mut |from| _ = all.insert(from));
@@ -75,42 +75,42 @@ fn relatives(job: &Job<'_>) -> Vec<Rank> {
     all.into_iter().collect()
 }
 
-/// Receives the published roster, or sends it if this is rank 0. Returns it, and the ranks whose connections were checked.
-pub(super) fn spread(
+/// Receives the roster of this digest, or sends it if this is rank 0. Returns it, and the ranks whose connections were verified.
+pub(super) fn propagate(
     engine: &mut Engine,
-    check: &Check<'_>,
+    verification: &Verification<'_>,
     store: &Store,
-    (published, roster): (Published, Option<Arc<Roster>>),
+    (digest, roster): (RosterDigest, Option<Arc<Roster>>),
     (chunk_bytes, eager_bytes): (usize, usize),
 ) -> Result<(Arc<Roster>, Vec<Rank>)> {
-    let (rank, ranks) = (check.monitor.rank, check.ranks);
+    let (rank, ranks) = (verification.monitor.rank, verification.ranks);
     let broken = |problem: String| Error::Rendezvous { store: store.name().to_owned(), problem };
-    let len = usize::try_from(published.len).map_err(|error| broken(error.to_string()))?;
+    let len = usize::try_from(digest.len).map_err(|error| broken(error.to_string()))?;
     let job = job(rank, ranks, len, eager_bytes);
-    let next = relatives(&job);
+    let next = neighbours(&job);
     let entries = next.iter().chain([&rank]);
-    let entries = entries.map(|&rank| Ok((rank, cards::fetch(store, rank, check.deadline)?)));
-    let known = Relatives { ranks, entries: entries.collect::<Result<_>>()? };
+    let entries = entries.map(|&rank| Ok((rank, exchange::fetch_entry(store, rank, verification.deadline)?)));
+    let known = TreeNeighbours { ranks, entries: entries.collect::<Result<_>>()? };
     let host = |rank: &Rank| known.entries.get(rank).map(|entry| entry.host.id);
-    let is_far =
-        |other: &&Rank| host(&rank).zip(host(other)).is_some_and(|(here, there)| here.is_far(&there));
-    let far: Vec<Rank> = next.iter().filter(is_far).copied().collect();
+    let is_remote =
+        |other: &&Rank| host(&rank).zip(host(other)).is_some_and(|(here, there)| here.is_remote(&there));
+    let remote: Vec<Rank> = next.iter().filter(is_remote).copied().collect();
 
     let known = Arc::new(known);
     let none = Duration::ZERO;
     let patience = Patience { spin: none, give_way: none, alone: none };
-    let met = engine.meet(Arc::clone(&known) as Arc<dyn Contacts>, chunk_bytes, patience);
-    met.map_err(|stop| check.failed(stop, StalledOperation::default()))?;
+    let set = engine.set_contacts(Arc::clone(&known) as Arc<dyn Contacts>, chunk_bytes, patience);
+    set.map_err(|stop| verification.failed(stop, StalledOperation::default()))?;
     let limits = engine.limits().clone();
     let endpoint = |rank: Rank| EndpointInfo::of(known.entries.get(&rank).cloned(), &limits);
-    check.greet(engine, &endpoint, &next, &far)?;
+    verification.handshake(engine, &endpoint, &next, &remote)?;
 
     let bytes = roster.as_ref().map_or_else(|| vec![0; len], |roster| roster.bytes());
-    let bytes = broadcast(engine, check, &job, bytes)?;
+    let bytes = broadcast(engine, verification, &job, bytes)?;
     if let Some(roster) = roster {
         return Ok((roster, next));
     }
-    if *blake3::hash(&bytes).as_bytes() != published.hash {
+    if *blake3::hash(&bytes).as_bytes() != digest.hash {
         return Err(broken(format!(
             "the roster that came to rank {rank} is not the one that rank 0 published"
         )));
@@ -121,10 +121,15 @@ pub(super) fn spread(
 }
 
 /// Runs the broadcast on these bytes.
-fn broadcast(engine: &mut Engine, check: &Check<'_>, job: &Job<'_>, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
+fn broadcast(
+    engine: &mut Engine,
+    verification: &Verification<'_>,
+    job: &Job<'_>,
+    mut bytes: Vec<u8>,
+) -> Result<Vec<u8>> {
     let call = "the broadcast of the roster";
     let stalled = || StalledOperation { call: call.to_owned(), ..StalledOperation::default() };
-    let unable = || check.failed(Stop::Failed, stalled());
+    let unable = || verification.failed(Stop::Failed, stalled());
     let len = bytes.len();
     let (algorithm, schedule) = schedule(job).ok_or_else(unable)?;
     let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum).map_err(|_| unable())?;
@@ -151,14 +156,16 @@ fn broadcast(engine: &mut Engine, check: &Check<'_>, job: &Job<'_>, mut bytes: V
         aside: false,
     };
     let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
-    let left = check.deadline.saturating_duration_since(Instant::now());
+    let left = verification.deadline.saturating_duration_since(Instant::now());
     let (completion, outcome) = Completion::new(left, Action::Return(Some(Box::new(bytes))));
-    let monitor = check.monitor;
+    let monitor = verification.monitor;
     let driven = engine
         .take(WORLD, Task { what, completion }, monitor)
         .and_then(|()| engine.drive((&|| outcome.ended(), None), monitor));
-    driven.map_err(|halt| check.failed(halt.stop, halt.stalled.map_or_else(stalled, |stalled| *stalled)))?;
-    engine.forget_calls().map_err(|stop| check.failed(stop, stalled()))?;
+    driven.map_err(|halt| {
+        verification.failed(halt.stop, halt.stalled.map_or_else(stalled, |stalled| *stalled))
+    })?;
+    engine.forget_calls().map_err(|stop| verification.failed(stop, stalled()))?;
     let done = outcome.take().ok_or_else(unable)?.map_err(Error::Failed)?;
     let bytes = done.memory.and_then(|memory| memory.downcast::<Vec<u8>>().ok());
     bytes.map(|bytes| *bytes).ok_or_else(unable)
@@ -171,7 +178,7 @@ mod tests {
     #[test]
     fn ranks_are_next_to_each_other_in_the_trees() {
         for ranks in [2, 3, 5, 64, 65, 1000_usize] {
-            let next = |rank: Rank| relatives(&job(rank, ranks, 30 * ranks, 1000));
+            let next = |rank: Rank| neighbours(&job(rank, ranks, 30 * ranks, 1000));
             let all: Vec<_> = (0..ranks).map(next).collect();
             for (rank, next) in all.iter().enumerate() {
                 assert!(!next.is_empty() && next.len() <= 6, "{next:?}");
