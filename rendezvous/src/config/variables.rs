@@ -29,70 +29,70 @@ pub struct Variable {
 const VARIABLES: &[Variable] = &[
     launch(
         "UNISONO_RANK",
-        "this process's rank, from 0; with UNISONO_WORLD_SIZE it goes before what a launcher sets, and either alone is an error",
+        "this process's rank, from 0; with UNISONO_WORLD_SIZE it overrides the launcher's variables, and either alone is an error",
         "the launcher's",
     ),
-    launch("UNISONO_WORLD_SIZE", "how many ranks there are, from 1 to 524288", "the launcher's"),
+    launch("UNISONO_WORLD_SIZE", "the number of ranks, from 1 to 524288", "the launcher's"),
     launch("UNISONO_LOCAL_RANK", "this process's number on its host", "the launcher's, or unknown"),
-    launch("UNISONO_LOCAL_WORLD_SIZE", "how many ranks this host has", "the launcher's, or unknown"),
+    launch("UNISONO_LOCAL_WORLD_SIZE", "the number of ranks on this host", "the launcher's, or unknown"),
     launch(
         "UNISONO_STORE",
-        "where ranks meet: tcp://host:port (rank 0 serves it), tcp+served://host:port (another process does), \
-         file:///directory (shared by all ranks)",
+        "the store through which ranks join: tcp://host:port (rank 0 serves it), tcp+served://host:port (another process \
+         serves it), file:///directory (shared by all ranks)",
         "from MASTER_ADDR and MASTER_PORT, or the launcher",
     ),
     launch(
         "UNISONO_TOKEN",
-        "the job's secret, any text: a process without it can neither become a rank nor pass for the store",
+        "the job's secret, any text: a process without it cannot become a rank, and ranks do not accept it as the store",
         "none, with a warning if other hosts can reach the store",
     ),
-    launch("UNISONO_TOKEN_FILE", "a file that holds it, which this user or root alone may read", "none"),
+    launch("UNISONO_TOKEN_FILE", "a file with the token, which only this user or root may read", "none"),
     // Read before this library can be loaded.
     launch(
         "UNISONO_LIBFABRIC",
-        "of the Python package: a libfabric.so.1 to load instead of all others, as a path",
-        "the first of LD_LIBRARY_PATH, the package's own and the system's",
+        "for the Python package: the path of a libfabric.so.1 to load instead of all others",
+        "the first one found in LD_LIBRARY_PATH, in the package and in the system",
     ),
     launch(
         "UNISONO_AS_GLOO",
-        "of the Python package: whether it makes the groups of torch.distributed that are called gloo: 1 or 0",
+        "for the Python package: 1 if unisono makes the groups of torch.distributed that are called gloo, or 0",
         "0",
     ),
     launch(
         "UNISONO_TORCH_CLASS",
-        "of the Python package: the class of groups of torch.distributed: process-group or backend",
-        "process-group where unisono is the only backend",
+        "for the Python package: the class of groups of torch.distributed: process-group or backend",
+        "process-group if unisono is the only backend",
     ),
     knob(
         "UNISONO_PROVIDER",
-        "what moves the bytes: shm (memory that ranks of one host share), a provider of libfabric such as tcp or verbs, or both, \
+        "the transport: shm (memory that ranks of one host share), a provider of libfabric such as tcp or verbs, or both, \
          such as shm,verbs",
-        "shm between ranks of one host and user, and between hosts the first of efa, cxi, opx, verbs and tcp that works; psm3 only \
-         if asked for",
+        "shm between ranks of one host and user, and between hosts the first of efa, cxi, opx, verbs and tcp that works; psm3 \
+         only if named here",
         |config, text| name(text).map(|name| config.provider = (name != "auto").then_some(name)),
     ),
     knob(
         "UNISONO_INTERFACE",
-        "the network interfaces or NICs that may be used, by names, addresses and networks: eth0; 10.0.0.0/8,mlx5_0; all but \
-         these: ^docker0,lo",
-        "the one that leads to the store",
+        "the network interfaces or NICs that ranks may use, by names, addresses and networks: eth0; 10.0.0.0/8,mlx5_0; all \
+         except these: ^docker0,lo",
+        "the interface on the route to the store",
         |config, text| text.parse().map(|interfaces| config.interface = Some(interfaces)),
     ),
     knob(
         "UNISONO_TIMEOUT",
-        "how long waiting for another rank may take: 300, 5s, 200ms; longer than 0",
+        "the longest wait for another rank: 300, 5s, 200ms; longer than 0",
         "300s",
         |config, text| parse_duration(text).map(|time| config.timeout = time),
     ),
     knob(
         "UNISONO_JOIN_TIMEOUT",
-        "how long joining may take, until the last rank has come; longer than 0",
+        "the longest time of joining, until the last rank has joined; longer than 0",
         "60s",
         |config, text| parse_duration(text).map(|time| config.join_timeout = time),
     ),
     knob(
         "UNISONO_LEAVE_TIMEOUT",
-        "how long a rank that leaves waits for ranks that live and have not begun to leave; longer than 0",
+        "the longest time that a rank that leaves waits for living ranks that have not begun to leave; longer than 0",
         "as long as they live",
         |config, text| parse_duration(text).map(|time| config.leave_timeout = Some(time)),
     ),
@@ -104,13 +104,13 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_LANES",
-        "how many chunks are processed at the same time, from 1 to 32",
+        "the number of chunks in progress at the same time, from 1 to 32",
         "2",
         |config, text| number(text).map(|lanes| config.lanes = lanes),
     ),
     knob(
         "UNISONO_SPIN",
-        "how long a wait polls before it yields between polls, and then sleeps: 0, 20us, 1ms, auto",
+        "the time that a wait polls before it yields between polls, and then sleeps: 0, 20us, 1ms, auto",
         "auto: 20us, or 0 if a host has more ranks than processors",
         |config, text| {
             config.spin = if text == "auto" { None } else { Some(parse_duration(text)?) };
@@ -119,25 +119,25 @@ const VARIABLES: &[Variable] = &[
     ),
     knob(
         "UNISONO_THREAD_CORES",
-        "processors of the progress thread: auto, or one for each rank of the host: 3; 2,3; 0,4-7",
-        "wherever the process may run",
+        "the processors of the progress thread: auto, or one for each rank of the host: 3; 2,3; 0,4-7",
+        "all processors of the process",
         |config, text| ThreadCores::parse(text).map(|cores| config.thread_cores = Some(cores)),
     ),
     knob(
         "UNISONO_ALGORITHM",
-        "the algorithms that may be taken: ring; ^ring; all_reduce:two_shot,ring;broadcast:binomial",
-        "the fastest, as measured and, beyond 8 ranks, by the cost model",
+        "the algorithms that calls may use: ring; ^ring; all_reduce:two_shot,ring;broadcast:binomial",
+        "the fastest, by measurements inside a host and by the cost model between hosts",
         |config, text| name(text).map(|name| config.algorithm = Some(name)),
     ),
     knob("UNISONO_TUNING", "a file that unisono tune has written", "none", |config, text| {
         name(text).map(|name| config.tuning = Some(name.into()))
     }),
-    knob("UNISONO_OBJECT_LIMIT", "the most bytes that one object may take", "1G", |config, text| {
+    knob("UNISONO_OBJECT_LIMIT", "the largest number of bytes of one object", "1G", |config, text| {
         parse_size(text).map(|size| config.object_limit = size)
     }),
     knob(
         "UNISONO_REDUCTION",
-        "fastest, or reproducible: the same bits whatever algorithm, chunk or provider",
+        "fastest, or reproducible: the same bits for every algorithm, chunk and provider",
         "fastest",
         |config, text| {
             let wanted = "wanted fastest or reproducible";
