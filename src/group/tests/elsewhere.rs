@@ -70,6 +70,12 @@ fn a_rank_leaves_although_a_call_that_nobody_waits_for_never_ends() {
             group.send(&[0_u8], (1, 8)).unwrap();
         } else {
             group.recv(&mut [0_u8], (0, 8)).unwrap();
+            // Until rank 0 leaves, its position says that it waits for this rank.
+            let monitor = &group.handle.shared.runtime.monitor;
+            let begun = Instant::now();
+            while !monitor.whereabouts().contains("leave()") && begun.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(EVERY);
+            }
         }
         group.leave().unwrap();
     });
