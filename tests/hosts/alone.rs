@@ -1,4 +1,4 @@
-//! A host that cannot reach itself: every rank is told soon, with the reason.
+//! A host that cannot reach itself: every rank soon gets an error with the reason.
 
 use std::time::Instant;
 
@@ -59,7 +59,7 @@ fn no_shared_memory(_: &str) -> Outcome {
     Ok(Verdict::Measured(ends[1].said("error")?.to_owned()))
 }
 
-/// Hosts that have one boot_id, and namespaces of the same numbers, as machines have that were restored from one snapshot.
+/// Hosts with one boot_id and namespaces of the same numbers, like machines that were restored from one snapshot.
 fn one_snapshot(_: &str) -> Outcome {
     let hosts = Hosts::on_one_network(2)?;
     let numbers = tempfile::tempdir()?;
@@ -101,7 +101,7 @@ fn broken(provider: &str) -> Outcome {
     for (rank, host) in ["host0", "host1"].into_iter().enumerate() {
         hosts.run(&mut world, host, rank, "reduces-until-failure", &[("UNISONO_TIMEOUT", "6s")])?;
     }
-    // All connections of host0 but those to the store, again and again: one that has nothing to do is made anew.
+    // Cuts all connections of host0 except those to the store, repeatedly, because libfabric connects again.
     let cut = format!("ss -tnHK 'dst 10.77.0.2 and sport != :{PORT} and dport != :{PORT}'");
     let cuts = format!("sleep 2; for i in 1 2 3 4 5 6 7 8; do {cut}; sleep 0.3; done 2>&1");
     let killed = hosts.sh("host0", &cuts)?;
@@ -113,7 +113,7 @@ fn broken(provider: &str) -> Outcome {
     for end in &ends {
         let words = end.said("failure")?;
         ensure!(words == first, "rank {} says {words:?}, rank 0 {first:?}", end.rank);
-        // libfabric 2.5 makes the connection anew, and says nothing of what it has lost.
+        // libfabric 2.5 connects again, and does not report what it has lost.
         let messages = [
             "the connection to rank 0 on host0: ",
             "the connection to rank 1 on host1: ",

@@ -20,7 +20,7 @@ pub(crate) const CASES: Table = &[
 
 pub(crate) const ROLES: &[Role] = &[("works-on", play_works_on), ("looks-later", play_looks_later)];
 
-/// Longer than the 30 s after which a connection would be given up if the group's timeout did not set it otherwise.
+/// Longer than 30 s, the time after which the store would give a connection up if the group's timeout set no other.
 const OUTAGE: Duration = Duration::from_secs(35);
 
 fn outage(provider: &str) -> Outcome {
@@ -94,7 +94,7 @@ fn out_of_reach(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("{words:?}, and to rank 2 {cut_off:?}")))
 }
 
-/// Is in no call when the network is cut.
+/// This rank is in no call when the network is cut.
 fn play_looks_later(marks: &str) -> rank::Outcome {
     let group = join()?;
     group.barrier()?;

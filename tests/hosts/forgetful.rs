@@ -1,4 +1,4 @@
-//! A switch between two hosts that behaves like a firewall or NAT: it passes segments of TCP connections that it knows, and forgets those
+//! A switch between two hosts that behaves like a firewall or NAT: it passes segments of TCP connections that it knows, and forgets connections
 //! over which nothing goes for a while. Later segments of these it drops silently.
 #![allow(unsafe_code)]
 
@@ -92,13 +92,13 @@ fn tap(namespace: PathBuf) -> Result<File> {
 type End = [u8; 6];
 
 struct Connections {
-    /// When the last segment of a connection has passed.
+    /// The time at which the last segment of a connection passed.
     known: HashMap<[End; 2], Instant>,
     idle: Duration,
 }
 
 impl Connections {
-    /// Forwards what comes within a moment.
+    /// Forwards the frames that come within a moment.
     fn forward(&mut self, taps: &[File; 2], dropped: &AtomicUsize) {
         let mut ready = taps.each_ref().map(|tap| PollFd::new(tap, PollFlags::IN));
         let moment = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };

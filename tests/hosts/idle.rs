@@ -22,7 +22,7 @@ pub(crate) const CASES: Table = &[
 
 pub(crate) const ROLES: &[Role] = &[("idles", play_idles), ("leaves-last", play_leaves_last)];
 
-/// How often the connections are looked at, and how many times.
+/// The time between two looks at the connections, and the number of looks.
 const LOOK: Duration = Duration::from_millis(200);
 const LOOKS: usize = 300;
 
@@ -47,7 +47,7 @@ fn idle(
     Err("the ranks do not join".into())
 }
 
-/// Joins, reduces, and waits until there is a file.
+/// Joins, reduces, and waits until a file exists.
 fn waits(marks: &str) -> Result<unisono::ProcessGroup, Box<dyn std::error::Error>> {
     let (group, marks) = (join()?, Path::new(marks));
     let mut sum = vec![1.0_f32; 100_000];
@@ -110,11 +110,11 @@ fn play_idles(marks: &str) -> rank::Outcome {
     Ok(group.leave()?)
 }
 
-/// Between the hosts only the store is reached when the ranks leave.
+/// When the ranks leave, only the store can be reached between the hosts.
 fn lost_last_messages(provider: &str) -> Outcome {
     let (hosts, marks) = (Hosts::on_one_network(2)?, tempfile::tempdir()?);
     let world = idle(provider, "leaves-last", &hosts, marks.path())?;
-    // A packet of a connection that is there already is to meet the firewall, too.
+    // Without early demultiplexing, the firewall also sees packets of existing connections.
     hosts.sh("host1", "echo 0 > /proc/sys/net/ipv4/ip_early_demux")?;
     hosts.admit_only("host1", "eth0", PORT)?;
     fs::write(marks.path().join("done"), b"")?;

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     if let Ok(role) = std::env::var(rank::ROLE) {
         return rank::run(&role, &[worlds::ROLES, alone::ROLES, cuts::ROLES, idle::ROLES, slow_link::ROLES]);
     }
-    // As part of `cargo test` it would double that suite's time, and run as root what nobody asked for.
+    // As part of `cargo test`, this would double the suite's time, and run as root although nobody asked for it.
     if std::env::var_os("UNISONO_TEST_HOSTS").is_none() {
         println!("SKIPPED: hosts: `make test-hosts` runs them");
         return ExitCode::SUCCESS;
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Joins the group that the environment describes. Says how long that took, in milliseconds, and why it failed.
+/// Joins the group that the environment describes. Prints the time that this took, in milliseconds, and the error.
 fn join() -> Result<ProcessGroup, Box<dyn std::error::Error>> {
     let begun = Instant::now();
     let joined = Config::from_env().and_then(ProcessGroup::join);

@@ -35,7 +35,7 @@ struct Host {
 }
 
 impl Hosts {
-    /// Why no hosts can be made here, if so.
+    /// Ok if hosts can be made here, or the reason why not.
     pub(crate) fn possible() -> std::result::Result<(), String> {
         if !rustix::process::getuid().is_root() {
             return Err("only root can make network namespaces".into());
@@ -62,7 +62,7 @@ impl Hosts {
                         .sh(&format!("ip link add {interface} type bridge && ip link set {interface} up"))?;
                 }
                 let (end, pid) = (port(name, interface), host.pid);
-                // From outside of the PID namespaces, where the number is the host's.
+                // This runs outside of the PID namespaces, because the number is the one outside.
                 let script = format!("ip link add {end} type veth peer name {interface} netns {pid}");
                 run(
                     Command::new("nsenter").args(["--net", "--target", &all.switch.pid.to_string()]),
@@ -124,7 +124,7 @@ impl Hosts {
 
     /// Limits a host's port in each direction (Mbit/s), and has its kernel report that speed, as it would for a NIC.
     pub(crate) fn limit(&self, host: &str, interface: &str, megabits: u32) -> Result<()> {
-        // A burst of what a NIC sends at once, and a queue of half a megabyte.
+        // The burst is as large as what a NIC sends at once, and the queue has half a megabyte.
         let bucket = format!("root tbf rate {megabits}mbit burst 128kb limit 512kb");
         self.sh(host, &format!("tc qdisc replace dev {interface} {bucket}"))?;
         let (file, message) =
@@ -244,7 +244,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // With it goes the first process, and with that all others of the host. It may have ended by itself.
+        // This ends the first process, and so all other processes of the host. It may have ended by itself.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

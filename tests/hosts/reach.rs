@@ -14,10 +14,10 @@ pub(crate) const CASES: Table = &[
     ("large packets that the network drops", large_packets),
 ];
 
-/// How much longer than 15 s joining may take on a loaded machine.
+/// The time by which joining may exceed 15 s on a loaded machine.
 const LATE: i64 = 10_000;
 
-/// Half of the ranks are on each of two hosts, and meet at the store of the first: none joins, and all soon report the same.
+/// Half of the ranks are on each of two hosts, and use the store of the first: no rank joins, and all soon report the same error.
 fn refused(
     provider: &str,
     hosts: &Hosts,
@@ -41,14 +41,14 @@ fn refused(
     Ok(Verdict::Measured(format!("after {slowest} ms: {said}")))
 }
 
-/// The second host's ranks use an interface of another network.
+/// The ranks of the second host use an interface of another network.
 fn wrong_interface(provider: &str, routed: bool) -> Outcome {
     let hosts = Hosts::new(&[
         ("host0", &[("eth0", &["10.77.0.1/24"])]),
         ("host1", &[("eth0", &["10.77.0.2/24"]), ("eth1", &["10.88.0.2/24"])]),
     ])?;
     if routed {
-        // The router, whatever it is, does not know that network.
+        // The router does not know that network.
         hosts.sh(
             "host0",
             "ip route add default via 10.77.0.9 && ip neigh add 10.77.0.9 dev eth0 lladdr 02:00:00:00:00:09",
@@ -90,6 +90,6 @@ fn large_packets(provider: &str) -> Outcome {
         "10.77.0.2 (eth0 of host1)",
         "MTU is 9000 and 9000",
     ];
-    // What this many tell each other at the store is more than a packet.
+    // This many ranks exchange more than one packet through the store.
     refused(provider, &hosts, 12, [&[], &[]], &words)
 }

@@ -24,7 +24,7 @@ pub(crate) const ROLES: &[Role] = &[("measures-all-reduce", play_measures)];
 /// The algorithms that are measured beside the default.
 const ALGORITHMS: [&str; 7] =
     ["direct", "star", "recursive_doubling", "two_shot", "rabenseifner", "ring", "tree"];
-/// Bytes, and how long an algorithm is measured with this many.
+/// Numbers of bytes, and the time for which an algorithm is measured with each.
 const SIZES: [(usize, Duration); 4] = [
     (8, Duration::from_millis(50)),
     (64 << 10, Duration::from_millis(100)),
@@ -49,7 +49,7 @@ fn bench(provider: &str, hosts: usize, each: usize) -> Outcome {
     Ok(Verdict::Measured(table.to_owned()))
 }
 
-/// Measures the default and each algorithm at each size. Says the medians of the slowest rank.
+/// Measures the default and each algorithm at each size. Prints the medians of the slowest rank.
 fn play_measures(_: &str) -> rank::Outcome {
     let group = join()?;
     let mut messages = Vec::new();
@@ -61,7 +61,7 @@ fn play_measures(_: &str) -> rank::Outcome {
         for name in ALGORITHMS {
             let handle = group.with_algorithms(name)?;
             let (begun, mut samples) = (Instant::now(), Vec::new());
-            // The first call opens windows. All ranks go on for as long as the slowest.
+            // The first call opens windows. All ranks go on until the slowest has finished.
             let mut more = [1.0_f32];
             while more[0] > 0.0 {
                 data.fill(1.0);

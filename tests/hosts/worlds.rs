@@ -81,7 +81,7 @@ fn loopback_master(provider: &str) -> Outcome {
         hosts.run(&mut world, host, rank, "reduces", &[])?;
     }
     all_well(world)?;
-    // Alone on the master, ranks do not wait for those of other machines.
+    // Ranks that are all on the master do not wait for other machines.
     let mut world = TestJob::at(provider, 2, &format!("tcp://alpha:{PORT}"));
     for rank in 0..2 {
         hosts.run(&mut world, "alpha", rank, "reduces", &[])?;
@@ -97,7 +97,7 @@ fn interfaces(provider: &str) -> Outcome {
         ("10.77.0.0/24", "10.77.0.0/16,lo"),
         ("eth1", "nosuch,eth1"),
         ("^eth0,lo,eth3", "^eth2,127.0.0.0/8"),
-        // Of several, the one that leads to the store.
+        // Of several interfaces, the one on the route to the store is used.
         ("10.0.0.0/8", "eth2,eth1"),
     ] {
         let mut world = TestJob::at(provider, 2, &format!("tcp://alpha:{PORT}"));

@@ -15,7 +15,7 @@ fn documents(text: &str) -> Vec<Yaml<'_>> {
     Yaml::load_from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// What stands at a path of keys, separated by dots; a number is a place in a list.
+/// The value at a path of keys, separated by dots; a number is an index in a list.
 fn at<'a, 'y>(yaml: &'a Yaml<'y>, path: &str) -> &'a Yaml<'y> {
     path.split('.').fold(yaml, |yaml, key| {
         let found = match key.parse::<usize>() {
@@ -52,7 +52,7 @@ fn variables(pod: &Yaml<'_>) -> HashMap<String, String> {
     all
 }
 
-/// What a rank of a job gets to know: its variables, and those that the command sets from the pod's number.
+/// The launch of a rank of a job: from its variables, and from those that the command sets from the pod's number.
 fn launched(pod: &Yaml<'_>, rank: usize) -> launch::Launch {
     let mut all = variables(pod);
     let command = text(pod, "spec.containers.0.command.2");
@@ -61,7 +61,7 @@ fn launched(pod: &Yaml<'_>, rank: usize) -> launch::Launch {
     launch::detect(&|name| all.get(name).filter(|value| !value.is_empty()).cloned()).unwrap()
 }
 
-/// An indexed job, each of whose pods is a rank; all meet at the first pod's name.
+/// Checks an indexed job: each of its pods is a rank, and all use a store at the first pod's name.
 fn is_a_world(job: &Yaml<'_>, first: &str) {
     assert_eq!(text(job, "spec.completionMode"), "Indexed");
     let ranks = usize::try_from(number(job, "spec.completions")).unwrap();
@@ -116,7 +116,7 @@ fn the_leader_worker_set_is_a_world() {
     let template = at(set, "spec.leaderWorkerTemplate");
     let mut all = variables(at(template, "workerTemplate"));
     let size = number(template, "size").to_string();
-    // What the controller adds.
+    // The controller adds these.
     let variables_of_launcher = [
         ("LWS_GROUP_SIZE", &size[..]),
         ("LWS_WORKER_INDEX", "3"),
@@ -192,7 +192,7 @@ fn the_image_has_what_programs_need() {
     };
     let known = ["ARG", "FROM", "RUN", "COPY", "ENTRYPOINT", "CMD"];
     assert!(all.iter().all(|(name, _)| known.contains(&name.as_str())), "{all:?}");
-    // The base is the one that is told, and may be another.
+    // The base is an argument with this default.
     let base = of("ARG");
     assert!(base.starts_with("BASE=") && of("FROM") == "${BASE}", "{base}");
 
@@ -216,7 +216,7 @@ fn the_image_has_what_programs_need() {
         Err(error) => println!("SKIPPED: names of the image's packages: there is no apt-cache: {error}"),
     }
 
-    // The commands at its head make the context, of which it copies all, and start the program that is in it.
+    // The commands in its first lines make the context, and start the program in it. The file copies all of the context.
     let head: Vec<_> = file.lines().map_while(|line| line.strip_prefix('#')).map(str::trim).collect();
     let built = head.iter().find(|line| line.starts_with("cargo build")).unwrap();
     let package = built.rsplit(' ').next().unwrap();

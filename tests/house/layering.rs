@@ -1,4 +1,4 @@
-//! Holds the house together: which room may import which, where C may be spoken and the environment read, how
+//! Checks the rules of the code: which room may import which, where C may be called and the environment read, how
 //! long a file may be. The rules are the tables of `layering/rooms.rs`; every violation is reported at once.
 
 use std::{
@@ -150,7 +150,7 @@ fn arrows(
             continue;
         }
         let target = reexports.get(target).map_or(target, String::as_str);
-        // What crates below give is every room's.
+        // Every room may use the crates below.
         if target.starts_with("unisono_") {
             continue;
         }
@@ -158,14 +158,14 @@ fn arrows(
         if target == room || *allowed == ALL || allowed.contains(&target) {
             continue;
         }
-        // What the root itself defines, the transport's trait and nouns, is everybody's.
+        // Every room may use what the root itself defines, such as the transport's trait.
         if known || target == "*" || target.starts_with(char::is_lowercase) {
             tell(line, format!("`{room}` may not import `{target}`"));
         }
     }
 }
 
-/// Reports what a pure room may not know: I/O, threads, clocks.
+/// Reports names that a pure room may not use: I/O, threads, clocks.
 fn purity(file: &str, tokens: &[Token], tell: &mut impl FnMut(usize, String)) {
     let Some(room) = PURE.iter().find(|room| file.starts_with(*room)) else { return };
     if only_tests(file) {
@@ -183,7 +183,7 @@ fn purity(file: &str, tokens: &[Token], tell: &mut impl FnMut(usize, String)) {
     }
 }
 
-/// All files below `directory` whose names end so, except what was built and what is hidden.
+/// All files below `directory` whose names have this ending, except build outputs and hidden files.
 fn sources(directory: &Path, root: &Path, ending: &str, files: &mut Vec<(String, String)>) {
     let mut entries: Vec<PathBuf> =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -202,7 +202,7 @@ fn sources(directory: &Path, root: &Path, ending: &str, files: &mut Vec<(String,
     }
 }
 
-/// All files of the repository whose names end so: paths from its root, and texts.
+/// All files of the repository whose names have this ending: paths from its root, and texts.
 pub(crate) fn repository(ending: &str) -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
@@ -252,7 +252,7 @@ fn each_row_has_its_room() {
     }
 }
 
-/// No file of a crate needs one that needs it, however far around.
+/// The files of a crate have no cycles of any length.
 #[test]
 fn no_files_need_one_another() {
     let files = rust();
@@ -273,7 +273,7 @@ fn no_files_need_one_another() {
     );
 }
 
-/// What [`check`] says of one file, and of the two `lib.rs` that it needs.
+/// The violations that [`check`] finds in one file, and in the two `lib.rs` that it needs.
 fn told(file: &str, text: &str) -> Vec<(usize, String)> {
     let files = [
         ("src/lib.rs".into(), "//! x\npub use unisono_core::error;\npub use group::ProcessGroup;\n".into()),

@@ -53,7 +53,7 @@ fn papers() -> Vec<PathBuf> {
         .collect()
 }
 
-/// What stands between `open` and `close`, which are on one line.
+/// The texts between `open` and `close` on one line.
 fn between<'t>(text: &'t str, open: &'t str, close: char) -> impl Iterator<Item = &'t str> {
     text.split(open).skip(1).filter_map(move |rest| {
         let (inside, _) = rest.split_once(close)?;
@@ -61,7 +61,7 @@ fn between<'t>(text: &'t str, open: &'t str, close: char) -> impl Iterator<Item 
     })
 }
 
-/// The prose and tables of a paper: what is not between lines of three backticks.
+/// The prose and tables of a paper, without the code between lines of three backticks.
 fn prose(text: &str) -> String {
     let mut code = false;
     let kept = text.lines().filter(|line| {
@@ -83,12 +83,12 @@ fn anchors(text: &str) -> Vec<String> {
     headings.map(anchor).collect()
 }
 
-/// What stands in backticks.
+/// The texts in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
-/// The links of a paper to files of the repository: what is written, the file, and the heading, which may be empty.
+/// The links of a paper to files of the repository: the text of the link, the file, and the heading, which may be empty.
 fn links<'t>(paper: &Path, text: &'t str) -> Vec<(&'t str, PathBuf, &'t str)> {
     let inside =
         between(text, "](", ')').filter(|link| !link.contains("://") && !link.starts_with("mailto:"));
@@ -103,7 +103,7 @@ fn links<'t>(paper: &Path, text: &'t str) -> Vec<(&'t str, PathBuf, &'t str)> {
     inside.map(target).collect()
 }
 
-/// What is wrong with the links of a paper.
+/// The broken links of a paper, with the reasons.
 fn broken_links(paper: &Path, text: &str) -> Vec<String> {
     let mut broken = Vec::new();
     for (link, path, anchor) in links(paper, &prose(text)) {
@@ -327,8 +327,8 @@ fn words(line: &str) -> Vec<&str> {
     line.split(|it: char| !it.is_alphanumeric() && it != '_').filter(|word| !word.is_empty()).collect()
 }
 
-/// What is wrong with a place `file:identifier` of the tour: the last name of the identifier must be defined in the file, the
-/// names before it must occur there.
+/// The error of a place `file:identifier` of the tour: the file must define the last name of the identifier, and contain the
+/// names before it.
 fn astray(place: &str) -> Option<String> {
     let (file, identifier) = place.split_once(':')?;
     let Ok(text) = fs::read_to_string(root().join(file)) else {
@@ -364,7 +364,7 @@ fn planted_places_are_astray() {
         ("src/work.rs:Work::no_such", "no_such is not defined"),
         ("src/work.rs:NoSuch::wait", "there is no NoSuch"),
         ("src/no_such.rs:wait", "no such file"),
-        // It is used there, and defined elsewhere.
+        // The file uses it, and another defines it.
         ("src/work.rs:Error", "Error is not defined"),
     ] {
         assert!(astray(place).is_some_and(|what| what.contains(wanted)), "{place}");

@@ -1,4 +1,4 @@
-//! The scripts of `ci/`: they find what cargo has built wherever it builds, and what did not run is told in one form, which `.ci/run` judges.
+//! The scripts of `ci/`: they find build outputs in every target directory, and report what did not run in one form, which `.ci/run` judges.
 
 use std::{
     fs,
@@ -57,7 +57,7 @@ fn command(program: &str, at: &Path, variables: &[(&str, &str)]) -> Command {
 #[test]
 fn what_cargo_has_built_is_found_wherever_it_builds() {
     let configured = "[build]\ntarget-dir = \"a folder/of builds\"\n";
-    // What sets the directory, its variables, and where it is below the workspace.
+    // The file that sets the directory, the variables, and the directory below the workspace.
     let cases = [
         ("", [("UNUSED", "")], "target"),
         ("", [("CARGO_TARGET_DIR", "with a space")], "with a space"),
@@ -87,7 +87,7 @@ fn what_cargo_has_built_is_found_wherever_it_builds() {
     }
 }
 
-/// What `.ci/run` says and does where every goal prints these lines.
+/// The result and output of `.ci/run` if every goal prints these lines.
 fn judged(lines: &str) -> (bool, String) {
     let here = tempfile::tempdir().unwrap();
     for file in [".ci/run", ".ci/skipped", "Makefile"] {
@@ -126,7 +126,7 @@ fn what_did_not_run_fails_unless_it_is_allowed() {
     }
 }
 
-/// The files below a folder that are written here.
+/// The source files below a folder.
 fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
@@ -144,14 +144,14 @@ fn sources(folder: &Path, all: &mut Vec<PathBuf>) {
 /// True if a text that is printed begins with `SKIPPED`, and is not `SKIPPED: what: why`.
 fn is_astray(line: &str) -> bool {
     let Some(text) = line.split_once("\"SKIPPED").map(|(_, text)| text) else { return false };
-    // A text that is looked for, or continues elsewhere, is none that is printed.
+    // A text that a program searches for, or that continues elsewhere, is not printed.
     if !["println!(", "echo ", "print("].iter().any(|print| line.contains(print))
         && !line.trim_start().starts_with("\"SKIPPED")
     {
         return false;
     }
     let Some(text) = text.strip_prefix(": ") else { return true };
-    // It is what lines are looked for by.
+    // A program searches for lines with this text.
     if text.starts_with('"') {
         return false;
     }

@@ -1,4 +1,4 @@
-//! What the compiler says to who passes a type that cannot be sent: which types can, and what to do.
+//! The compiler's message to a caller that passes a type that cannot be sent: it says which types can, and what to do.
 
 use std::{
     env, fs,
@@ -8,7 +8,7 @@ use std::{
     time::SystemTime,
 };
 
-/// The compiled library that this test is linked with: the latest.
+/// The compiled library with which this test is linked: the latest.
 fn library() -> (PathBuf, PathBuf) {
     let program = env::current_exe().expect("this program's path");
     let directory = program.parent().expect("this program's directory").to_owned();
@@ -23,7 +23,7 @@ fn library() -> (PathBuf, PathBuf) {
     (directory, library)
 }
 
-/// What the compiler says of this function's body.
+/// The compiler's message about this function's body.
 fn said(body: &str) -> String {
     let (directory, library) = library();
     static PROGRAMS: AtomicUsize = AtomicUsize::new(0);
@@ -49,7 +49,7 @@ fn said(body: &str) -> String {
         .output()
         .expect("rustc");
     let _ = fs::remove_dir_all(&scratch);
-    // In one line, however it is broken.
+    // The message in one line, without its line breaks.
     String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

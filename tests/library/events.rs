@@ -1,4 +1,4 @@
-//! Where warnings and errors go: to standard error where a program has set no subscriber of `tracing`, and to its subscriber from then on. Each
+//! Warnings and errors go to standard error until a program sets a subscriber of `tracing`, and then to its subscriber. Each
 //! case is a separate process, this test by the name of its test `program`.
 
 use std::{
@@ -30,7 +30,7 @@ fn program_that(what: &str, rust_log: Option<&str>) -> [String; 2] {
     [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
 }
 
-/// Does what warns.
+/// Causes a warning.
 fn warn() {
     drop(Config::from_env());
 }

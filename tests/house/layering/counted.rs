@@ -1,4 +1,4 @@
-//! What there is too much of. Each count has a bound that is the count itself: who lowers a count lowers its bound, and none may rise.
+//! Counts that may only fall. Each bound is the present count: a change that lowers a count also lowers its bound.
 
 use std::collections::HashMap;
 
@@ -7,16 +7,16 @@ use super::{
     source::{Token, is, tokens, without_tests},
 };
 
-/// Names of types, public or known in all of their crate, that stand for two things or more.
+/// The number of names of types, public or visible in all of their crate, that stand for two things or more.
 const NAMES: usize = 105;
 
-/// Functions of more than [`LINES`] lines.
+/// The number of functions with more than [`LINES`] lines.
 const LONG: usize = 13;
 
 /// The lines that a function may have.
 const LINES: usize = 70;
 
-/// Public methods of `ProcessGroup`.
+/// The number of public methods of `ProcessGroup`.
 const METHODS: usize = 60;
 
 /// Product code: file by file, its tokens without tests.
@@ -32,7 +32,7 @@ fn product() -> impl Iterator<Item = (String, Vec<Token>)> {
     files.map(|(file, text)| (file, without_tests(&tokens(&text))))
 }
 
-/// Where the visibility `pub` or `pub(…)` that stands at `at` ends; `None` if there is none.
+/// The index behind the visibility `pub` or `pub(…)` at `at`; `None` if there is none.
 fn after_pub(tokens: &[Token], at: usize) -> Option<usize> {
     is(tokens, at, "pub").then_some(())?;
     if !is(tokens, at + 1, "(") {
@@ -53,7 +53,7 @@ fn types(tokens: &[Token]) -> Vec<String> {
     (0..tokens.len()).filter_map(name).collect()
 }
 
-/// The functions that have more than `LINES` lines, with how many they have.
+/// The functions with more than `LINES` lines, and their numbers of lines.
 fn long_functions(tokens: &[Token]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     for at in 0..tokens.len() {

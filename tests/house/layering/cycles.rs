@@ -1,7 +1,7 @@
-//! Finds cycles among the files of a crate: files that need one another, so that none can be read first.
+//! Finds cycles among the files of a crate: files that need each other, so that no file can be read first.
 //!
 //! A file needs another if it names something of it, by a `use` or a path. Not counted are tests, a `mod.rs` that
-//! declares its children or gives their names on, and what a file uses of the modules it is in: a `mod.rs` may define
+//! declares its children or re-exports their names, and the names that a file uses of the modules around it: a `mod.rs` may define
 //! the nouns that its children share.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,7 +11,7 @@ use super::{
     source::{Path, paths, tokens, without_tests},
 };
 
-/// Files that need one another, and for each arrow between two of them the names that make it.
+/// Files that need each other, and for each arrow between two of them the names that make it.
 pub(crate) struct Cycle {
     pub(crate) files: Vec<String>,
     pub(crate) arrows: Vec<String>,
@@ -30,7 +30,7 @@ type Module = Vec<String>;
 
 struct Crate<'a> {
     files: BTreeMap<Module, &'a str>,
-    /// What a module calls something that it imports.
+    /// The names under which a module imports something.
     imports: HashMap<(Module, String), Module>,
 }
 
@@ -76,7 +76,7 @@ fn within(module: &[String], path: &Path) -> Module {
 }
 
 impl<'a> Crate<'a> {
-    /// What a path names, from the crate's root; `None` if it is another crate's.
+    /// The item of a path, from the crate's root; `None` if the item is in another crate.
     fn absolute(&self, module: &[String], path: &Path) -> Option<Module> {
         let mut from = within(module, path);
         let mut names = path.names.iter().peekable();
@@ -101,9 +101,9 @@ impl<'a> Crate<'a> {
         (0..module.len()).any(|known| self.files.get(&module[..known]) == Some(&file))
     }
 
-    /// The file that defines what is called so.
+    /// The file that defines this name.
     fn file(&self, mut name: Module) -> Option<&'a str> {
-        // Imports of imports end; those of a broken crate may not.
+        // Chains of imports end, except perhaps in a broken crate.
         for _ in 0..16 {
             let mut known = 0;
             while known < name.len() && self.files.contains_key(&name[..=known]) {
@@ -187,7 +187,7 @@ fn planted_cycles_are_found() {
         let found = planted(&files);
         assert!(found.iter().any(|files| files.ends_with(&two[0].map(Into::into))), "{text}: {found:?}");
     }
-    // Through what a parent does with a child: not only giving its names on.
+    // Through a parent that uses a child and does not only re-export its names.
     for parent in
         ["mod b; use b::X; struct S(X);", "mod b; fn f() { b::g() }", "mod b; pub use b::X; fn f(x: X) {}"]
     {
@@ -214,10 +214,10 @@ fn planted_cycles_are_found() {
 #[test]
 fn what_is_no_cycle_is_not_found() {
     for (parent, b, c) in [
-        // A parent that declares and gives on; children that use each other one way only.
+        // A parent that declares and re-exports; children of which only one uses the other.
         ("mod b; mod c; pub use b::X;", "use super::c::Y;", "struct Y;"),
         ("mod b; mod c; pub use b::X;", "use super::c::Y;", "use super::S;"),
-        // What the parent defines.
+        // Names that the parent defines.
         ("mod b; mod c; use b::X; pub struct S(X);", "use super::S;", "use super::{S, b};"),
         ("mod b; mod c; use b::X;", "pub(in super::c) struct X;", "use super::b;"),
         // Tests, comments, literals, other crates' modules of the same name.

@@ -20,7 +20,7 @@ const PHRASES: &[(&str, &str)] = &[
 const NAMES: &[(&str, &str)] =
     &[("told", "it says how something came, not what it is: message, messages, error, report, known")];
 
-/// What a reader stumbles over in a file, line by line.
+/// The words and sentences of a file that a reader must read twice, by line.
 pub(crate) fn stumbles(file: &str, text: &str) -> Vec<(usize, String)> {
     let mut found: Vec<_> = phrases(text, PHRASES)
         .into_iter()

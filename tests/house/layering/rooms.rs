@@ -1,4 +1,4 @@
-//! The tables: the rooms of each crate with what each may import, where C may be spoken and the environment read, how long a file may be.
+//! The tables: the rooms of each crate and their imports, where C may be called and the environment read, how long a file may be.
 
 /// A crate's rooms, and those that each may import besides itself.
 pub(super) type Rooms = &'static [(&'static str, &'static [&'static str])];
@@ -27,7 +27,7 @@ pub(super) const LIBRARY: Rooms = &[
     ("program", &["group", "runtime"]),
     ("fuzz", ALL),
 ];
-/// The rooms of `core/src/`, which all other crates but the schedule's and the transport know.
+/// The rooms of `core/src/`, which all other crates except the schedule and the transport know.
 pub(super) const CORE: Rooms = &[
     ("dtype", &[]),
     ("reduce", &["dtype"]),
@@ -38,7 +38,7 @@ pub(super) const CORE: Rooms = &[
     ("position", &["error"]),
     ("fuzz", ALL),
 ];
-/// The rooms of `engine/src/`. What drives all, `progress`, knows collectives, messages and communicators; these do not know it.
+/// The rooms of `engine/src/`. `progress` drives all of them and knows collectives, messages and communicators; these do not know it.
 pub(super) const ENGINE: Rooms = &[
     ("call", &[]),
     ("memory", &[]),
@@ -152,8 +152,8 @@ pub(super) const RENDEZVOUS: Rooms = &[
     ("unable", &["config", "store"]),
     ("fuzz", ALL),
 ];
-/// The rooms of `transport/src/`: the ways to move bytes know the trait and its nouns, not one another,
-/// but for one that is made of two.
+/// The rooms of `transport/src/`: the ways to move bytes know the trait and its types, but not each other,
+/// except one that is made of two.
 pub(super) const TRANSPORT: Rooms = &[
     ("log", &[]),
     ("fork", &[]),
@@ -171,7 +171,7 @@ pub(super) const TRANSPORT: Rooms = &[
     ("mux", &["region", "check", "activity", "shm"]),
     ("fuzz", &["shm"]),
 ];
-/// The rooms of `files/src/`: one rank's part knows nothing of what ranks agree on.
+/// The rooms of `files/src/`: the part of one rank does not know the part on which ranks agree.
 pub(super) const FILES: Rooms = &[
     ("checksum", &[]),
     ("error", &[]),
@@ -213,13 +213,13 @@ pub(super) const NO_TRANSPORT: &[&str] = &[
     "src/hardware/",
     "src/program.rs",
 ];
-/// What is made of pure functions: a crate and some rooms; and what these may not name.
+/// A crate and some rooms that have only pure functions, and the names that these may not use.
 pub(super) const PURE: &[&str] =
     &["schedule/src/", "core/src/dtype", "core/src/object/", "core/src/position/", "core/src/tensor/"];
 pub(super) const IMPURE: &[&str] =
     &["std::fs", "std::net", "std::thread", "std::env", "std::process", "std::io", "Instant", "SystemTime"];
-/// Where `unsafe` may stand: where memory is touched that puts read and write, by code that says why that is at rest. The trait
-/// declares it; each user of a transport has one file for it.
+/// The files in which `unsafe` may stand: they touch memory that puts read and write, and say why no put does so at that time. The trait
+/// declares such functions; each user of a transport has one file that calls them.
 pub(super) const UNSAFE: &[&str] = &[
     "python/src/buffer.rs",
     "python/src/operands.rs",
@@ -256,7 +256,7 @@ pub(super) const UNSAFE: &[&str] = &[
     "tests/hosts/forgetful.rs",
     "cli/src/bench/put_pair.rs",
 ];
-/// Where the environment may be read: settings in one place, launchers' variables in one, hwloc's in one, libfabric's in one and where a
+/// The files that may read the environment: settings in one place, launchers' variables in one, hwloc's in one, libfabric's in one and where a
 /// job sets one of them, `RUST_LOG` in one, PATH in one, all names that are set in one (doctor looks for typing mistakes); and what is not
 /// part of the library or the program.
 pub(super) const ENVIRONMENT: &[&str] = &[
@@ -281,7 +281,7 @@ pub(super) const ENVIRONMENT: &[&str] = &[
     "examples/",
 ];
 pub(super) const READS: &[&str] = &["env :: var", "env :: var_os", "env :: vars", "env :: vars_os"];
-/// Where events are made: everywhere else by the macros of that file, without which they are lost where the program has no subscriber.
+/// The files that make events. All others use the macros of these files, because events are otherwise lost if the program has no subscriber.
 pub(super) const EVENTS: &[&str] = &["transport/src/log.rs", "python/src/log.rs"];
 pub(super) const MAKES: &[&str] = &[
     "tracing :: error !",
@@ -292,5 +292,5 @@ pub(super) const MAKES: &[&str] = &[
 ];
 /// The room that every room may import.
 pub(super) const EVERYBODYS: &str = "log";
-/// No file is longer, tests included.
+/// The most lines of a file, with its tests.
 pub(super) const LINES: usize = 600;

@@ -11,7 +11,7 @@ pub(crate) struct Token {
     pub(crate) line: usize,
 }
 
-/// The tokens of a file; comments are gone, and so is what literals say.
+/// The tokens of a file, without comments and the contents of literals.
 pub(crate) fn tokens(text: &str) -> Vec<Token> {
     let stream: TokenStream = text.parse().unwrap_or_else(|error| panic!("{error}: {text}"));
     let mut out = Vec::new();
@@ -70,7 +70,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first == '_' || first.is_alphabetic()) || text.starts_with("r#")
 }
 
-/// Takes out each item that is built for tests alone.
+/// Removes each item that is built only for tests.
 pub(crate) fn without_tests(tokens: &[Token]) -> Vec<Token> {
     const MARKS: [&str; 2] = ["# [ cfg ( test ) ]", "# [ cfg ( any ( test , fuzzing ) ) ]"];
     let mut out = Vec::new();
@@ -98,14 +98,14 @@ pub(crate) fn without_tests(tokens: &[Token]) -> Vec<Token> {
     out
 }
 
-/// A path of names, as one stands in a `use` or elsewhere.
+/// A path of names, in a `use` or elsewhere.
 pub(crate) struct Path {
-    /// The modules within the file that it stands in.
+    /// The modules around it within the file.
     pub(crate) inside: Vec<String>,
     pub(crate) names: Vec<String>,
-    /// What a `use` calls the last name in this module; `None` if this path is of no `use`.
+    /// The name that a `use` gives to the last part in this module; `None` if this path is not in a `use`.
     pub(crate) import: Option<String>,
-    /// True if it stands in a `pub use`, however far that reaches.
+    /// True if it is in a `pub use` of any visibility.
     pub(crate) public: bool,
     pub(crate) line: usize,
 }
@@ -160,7 +160,7 @@ fn is_public(before: &[Token]) -> bool {
     before[..open.unwrap_or(before.len())].last().is_some_and(|token| token.text == "pub")
 }
 
-/// Reads the path, or with `import` the tree of a `use`, from `at` on; returns where its last token stands.
+/// Reads the path, or with `import` the tree of a `use`, from `at` on; returns the index of its last token.
 fn tree(tokens: &[Token], mut at: usize, prefix: &[String], import: bool, out: &mut Vec<Path>) -> usize {
     let mut names = prefix.to_vec();
     if text_at(tokens, at) == "::" {

@@ -35,7 +35,7 @@ const WORDS: &[(&str, &str)] = &[
     ("parcel", "blob"),
     ("mail", "p2p objects and tensors"),
 ];
-/// Where such a word means something else.
+/// Phrases in which such a word means something else.
 const MEANT: &[&str] = &["capital letter", "for granted"];
 /// Types, which mean other things in other places; their names in lower case are plain English.
 const TYPES: &[(&str, &str)] = &[
@@ -51,7 +51,7 @@ const TYPES: &[(&str, &str)] = &[
     ("World", "Topology, or what it is"),
 ];
 
-/// What is found in a text: the line, the word or phrase, and what to say instead.
+/// The words found in a text: the line, the word or phrase, and what to write instead.
 type Found = Vec<(usize, &'static str, &'static str)>;
 
 /// The old words in a text.
@@ -66,7 +66,7 @@ pub(crate) fn old_words(text: &str) -> Found {
     found
 }
 
-/// Where these words and phrases stand in a text, but for those that are [meant](MEANT).
+/// The places of these words and phrases in a text, except [those with another meaning](MEANT).
 pub(crate) fn phrases(text: &str, wanted: &'static [(&'static str, &'static str)]) -> Found {
     let mut parts: Vec<(String, usize)> = Vec::new();
     let mut found = Vec::new();

@@ -41,7 +41,7 @@ const SLURM: &str = "SLURMD_NODENAME=node02 SLURM_GTIDS=2 SLURM_JOBID=1 SLURM_JO
     SLURM_JOB_NUM_NODES=2 SLURM_LOCALID=0 SLURM_NNODES=2 SLURM_NODEID=1 SLURM_NODELIST=node[01-02] SLURM_NPROCS=3 \
     SLURM_NTASKS=3 SLURM_PROCID=2 SLURM_STEPID=0 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=node[01-02] \
     SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=3 SLURM_STEP_TASKS_PER_NODE=2,1 SLURM_TASKS_PER_NODE=2,1";
-/// `sbatch -n2`: the script itself, which is no step.
+/// `sbatch -n2`: the script itself, which is not a step.
 const SLURM_BATCH: &str = "SLURM_JOB_ID=2 SLURM_LOCALID=0 SLURM_NODELIST=node01 SLURM_NPROCS=2 SLURM_NTASKS=2 \
     SLURM_PROCID=0 SLURM_TASKS_PER_NODE=2";
 /// `srun --mpi=pmi2 -n2`, task 1.
@@ -117,7 +117,7 @@ fn real_launchers_are_understood() {
         (PALS_AT_MASTER, ("PALS", 3, 4, Some(1), Some(2), "b15a8eb7")),
         (LWS, ("LeaderWorkerSet", 2, 4, None, None, "")),
         ("UNISONO_RANK=0 UNISONO_WORLD_SIZE=1", ("unisono", 0, 1, None, None, "")),
-        // Without a trace of a launcher a process is alone.
+        // Without variables of a launcher, a process is a world of one rank.
         ("", ("none", 0, 1, None, None, "")),
         ("PATH=/bin HOME=/root UNISONO_PROVIDER=shm", ("none", 0, 1, None, None, "")),
     ];
@@ -148,7 +148,7 @@ fn among(meeting: Meeting) -> (String, Vec<u16>) {
 #[test]
 fn ranks_get_the_address_of_the_store() {
     let meeting = |environment: &str| launch(environment).unwrap_or_else(|error| panic!("{error}")).meeting;
-    // torchrun's agent has the port itself, if it says so.
+    // torchrun's agent uses the port itself if a variable says so.
     assert_eq!(port_at(meeting(TORCHRUN), "node01"), 29501);
     assert_eq!(port_at(meeting(&TORCHRUN.replace("=True", "=False")), "node01"), 29500);
     // Slurm's step names the machines, and the job's number gives the ports, the same for all its tasks.
@@ -175,16 +175,17 @@ fn ranks_get_the_address_of_the_store() {
     for alone in [OPEN_MPI, MPICH, SLURM_PMI2, OPEN_MPI_IN_SLURM, one_host, &flux] {
         assert_eq!(meeting(alone), Meeting::ThisMachine, "{alone}");
     }
-    // Open MPI's ranks on mpirun's own machine are in no step, and those on others in one without it.
+    // Open MPI's ranks on the machine of mpirun are in no step. Those on other machines are in a step that does not include that machine.
     let [here, there] = [OPEN_MPI_AT_HOME, OPEN_MPI_ELSEWHERE].map(meeting);
     assert_eq!(among(here.clone()), among(there));
     assert_eq!(among(here).0, "node01 node02");
-    // Open MPI may have the ranks on a part of the job, which begins where mpirun is or not.
+    // Open MPI may use a part of the job's hosts, which need not begin with the host of mpirun.
     assert_eq!(
         among(meeting(&OPEN_MPI_ELSEWHERE.replace("prterun-node01", "prterun-node02"))).0,
         "node02 node01"
     );
-    // The process manager knows it, and its connection is left alone where Slurm, whose manager takes one client, tells enough.
+    // The process manager knows the store. Ranks leave its connection alone if Slurm's variables suffice, because Slurm's manager
+    // accepts one client.
     let pmi = |descriptor, host: Option<&str>| {
         Meeting::At(StoreAddress::Pmi { descriptor, host: host.map(str::to_owned) })
     };
@@ -199,7 +200,7 @@ fn ranks_get_the_address_of_the_store() {
     // A pod has its own ports.
     assert_eq!(port_at(meeting(LWS), "train-0.train.default"), 29500);
     assert_eq!(port_at(meeting(&format!("{LWS} MASTER_PORT=5")), "train-0.train.default"), 5);
-    // What the user says goes first.
+    // The user's variables override all others.
     for environment in [SLURM, MPICH, OPEN_MPI, MPICH_IN_SLURM, MPICH_ON_TWO, FLUX, PALS, LWS] {
         let named = format!("{environment} MASTER_ADDR=10.0.0.1 MASTER_PORT=1234");
         assert_eq!(port_at(meeting(&named), "10.0.0.1"), 1234, "{environment}");
@@ -238,7 +239,7 @@ fn our_own_variables_go_first() {
         let store = StoreAddress::Tcp { host: "127.0.0.1".into(), port: 77, served: true };
         assert_eq!(it.meeting, Meeting::At(store));
     }
-    // A token that all of a user's jobs have tells none of them from the others.
+    // A token that all jobs of a user share does not distinguish them.
     let it = launch(&format!("{SLURM} UNISONO_TOKEN=mine")).unwrap();
     assert_eq!((&it.job[..], it.token.reveal()), ("slurm-1.0", "mine"));
     assert_eq!(it.meeting, launch(SLURM).unwrap().meeting, "nothing that others see depends on the token");
@@ -333,7 +334,7 @@ fn the_nearer_launcher_wins() {
         let it = launch(&environment).unwrap_or_else(|error| panic!("{error}\n{environment}"));
         assert_eq!((it.launcher, it.rank, it.ranks), (launcher, rank, ranks), "{environment}");
     }
-    // What belongs to the outer job is not read: neither the pod's place nor that of `unisono run`.
+    // The variables of the outer job are not read: neither the pod's store nor the store of `unisono run`.
     let meeting = |environment: String| launch(&environment).unwrap().meeting;
     assert_eq!(meeting(format!("{pod} {OPEN_MPI}")), Meeting::ThisMachine);
     assert_eq!(port_at(meeting(format!("{in_run} {TORCHRUN}")), "node01"), 29501);
@@ -408,7 +409,7 @@ fn whatever_is_wrong_is_named() {
             other => panic!("{other:?}\nwanted {wanted}: {words}\n{environment}"),
         }
     }
-    // The whole sentence, as people see it.
+    // The complete error, as users see it.
     assert_eq!(launch(&rank("4")).unwrap_err().to_string(), "RANK=4: must be less than 4, by WORLD_SIZE");
 }
 
@@ -443,10 +444,8 @@ fn the_real_environment_is_read() {
     assert!(config.contains("rank: 3, ranks: 4,") && config.contains("chunk: 65536,"), "{config}");
     let wrong = launched(&format!("{TORCHRUN} UNISONO_LANES=many"));
     assert!(wrong.starts_with("UNISONO_LANES=many: wanted a number"), "{wrong}");
-    // All ranks on one machine and no word of where to meet: a directory that is this user's alone, and the
-    // process that started them, of which all ranks know.
-    // All ranks on one machine and no word of where to meet: a directory that is this user's alone and does not depend on a TMPDIR
-    // that each rank may have for itself, and the process that started them, of which all ranks know.
+    // All ranks are on one machine and no variable names a store: they use a directory that belongs to this user alone and does not depend
+    // on a TMPDIR that may differ between ranks. The job is the process that started them, which all ranks know.
     let config = launched(MPICH);
     assert!(config.contains(&format!("job: \"job-{}\", token: Token(none)", std::process::id())), "{config}");
     let meeting = Path::new("/tmp").join(format!("unisono-{}", rustix::process::getuid().as_raw()));
@@ -458,8 +457,8 @@ fn the_real_environment_is_read() {
 #[test]
 fn jobs_that_one_slurm_step_starts_do_not_meet() {
     let directory = tempfile::tempdir().unwrap();
-    // A daemon by its name, which is all that it is known by. One of its ranks has its own script above it.
-    // A link, not a copy: while another test forks, its child has the copy open for writing, and nobody can execute it.
+    // A daemon is recognised by its name alone. One of its ranks has a script between itself and the daemon.
+    // This is a link and not a copy: if another test forks, its child has the copy open for writing, and nobody can execute it.
     let daemon = directory.path().join("hydra_pmi_proxy");
     symlink("/bin/sh", &daemon).unwrap();
     let rank = "\"$0\" --exact launch::a_process_that_tells_its_config --ignored --nocapture; :";
@@ -502,7 +501,7 @@ fn a_token_comes_from_a_file_that_nobody_else_reads() {
         mode(closed);
         assert_eq!(launched(&file), "a b");
     }
-    // As secrets are mounted into containers.
+    // Secrets are mounted into containers in this form.
     let link = directory.path().join("link");
     symlink(&file, &link).unwrap();
     assert_eq!(launched(&link), "a b");
