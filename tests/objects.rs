@@ -1,4 +1,4 @@
-//! Decoding bytes from outside takes no more memory than their number allows, as a counting allocator measures. A separate test, so
+//! Decoding bytes from outside takes no more memory than their number allows; a counting allocator measures it. It is a separate test, so
 //! that nothing else allocates meanwhile.
 
 use peak_alloc::PeakAlloc;
@@ -43,14 +43,14 @@ fn length(mut number: u64) -> Vec<u8> {
 
 #[test]
 fn hostile_bytes_take_little_memory() {
-    // What takes memory is seen.
+    // The allocator counts memory that is really used.
     let honest = encode(&vec![u64::MAX; 10_000]).unwrap();
     let (took, value) = peak::<Vec<u64>>(&honest);
     assert!(took >= 80_000 && value.unwrap().len() == 10_000, "{took}");
     modest::<Vec<u64>>(&honest);
 
     for said in [5, 1 << 20, u32::MAX.into(), u64::MAX] {
-        // Every level announces as much; other formats make room for it on each.
+        // Every level claims the same length; other formats reserve memory for it on each level.
         let level = [&[SEQUENCE][..], &length(said)].concat();
         for levels in [1, DEPTH / 2, DEPTH, 1000] {
             for padding in [0, 10, 100_000] {
@@ -64,14 +64,14 @@ fn hostile_bytes_take_little_memory() {
         modest::<String>(&bytes);
         modest::<Vec<u8>>(&bytes);
     }
-    // As much as is left, on every level in turn.
+    // Every level in turn claims as much as is left.
     let mut bytes = vec![0; 50_000];
     for level in 0..DEPTH {
         let head = [&[SEQUENCE][..], &length((50_000 - level) as u64)].concat();
         bytes.splice(..0, head);
     }
     modest::<Tree>(&bytes);
-    // Whatever there may be.
+    // Random bytes.
     let mut state = 7_u64;
     for round in 0..3000_usize {
         let byte = || {

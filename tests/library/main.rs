@@ -1,4 +1,4 @@
-//! The library from outside, in one process: launchers' environments, the rendezvous over both stores, what it logs, and what the compiler
+//! The library from outside, in one process: launchers' environments, the rendezvous over both stores, its log, and what the compiler
 //! says to its callers. Ranks as processes are in `tests/processes`.
 //!
 //! They are one program, because linking is most of what building a test takes. `cargo test -p unisono --test library launch::` runs one

@@ -10,12 +10,12 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt::set_socket_reuseaddr,
 };
 
-/// A port of the loopback at which nobody listens, and that nobody is given who asks for any, as long as the socket is
-/// open; who asks for this one may listen there nevertheless.
+/// A port of the loopback without a listener. As long as the socket is open, the system gives it to no program that asks for any port.
+/// A program that asks for this port may listen there.
 pub(crate) fn held() -> Result<(OwnedFd, u16)> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0))?;
-    // Only now: sockets that set it before may be given a port that another one has.
+    // Set it only now: the system may give a socket that sets it earlier a port that another socket has.
     set_socket_reuseaddr(&socket, true)?;
     let port = SocketAddr::try_from(getsockname(&socket)?)?.port();
     Ok((socket, port))

@@ -1,7 +1,7 @@
-//! Numbers that look random and follow from a seed: SplitMix64 (Guy Steele, Doug Lea and Christine Flood, "Fast splittable
+//! Pseudorandom numbers from a seed: SplitMix64 (Guy Steele, Doug Lea and Christine Flood, "Fast splittable
 //! pseudorandom number generators", OOPSLA 2014).
 
-/// The seed, and what came of it.
+/// The state of the generator, which begins with the seed.
 #[derive(Clone, Copy)]
 pub(crate) struct Random(pub(crate) u64);
 

@@ -1,4 +1,4 @@
-//! Which launcher may start which: every launcher in a rank of every other one, with all small numbers, against a table in a user's words.
+//! Nested launchers: every launcher in a rank of every other one, with all small numbers of ranks, against a table in a user's words.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use unisono::{
 
 type Variables = BTreeMap<String, String>;
 
-/// What starts ranks, or was there before.
+/// A launcher, or the environment before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     /// `unisono run`.
@@ -90,7 +90,7 @@ impl Who {
         };
         let removed: &[&str] = match self {
             Run => &["TORCHELASTIC_"],
-            // A Flux instance clears these for what it starts.
+            // A Flux instance clears these for the processes that it starts.
             Flux => &["SLURM_", "PMI_", "PMIX_"],
             _ => &[],
         };
@@ -104,39 +104,39 @@ impl Who {
     }
 }
 
-/// What is right where the numbers of both differ.
+/// The right result if the numbers of both differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Right {
     /// The inner one has started this process.
     Inner,
-    /// The outer one decides, or cannot be told from one that was started by the inner one, which people do.
+    /// The outer one decides: people start it inside of the inner one, and the two cases look the same.
     Outer,
     /// An error that names both.
     Error,
-    /// Nobody does this, or it cannot be told; it is the numbers of one of the two or an error.
+    /// Nobody does this, or the variables do not show it: the numbers of one of the two, or an error.
     Any,
 }
 use Right::{Any, Error as Both, Inner, Outer};
 
-/// What starts the process itself, by column.
+/// The launcher of the process itself, by column.
 const COLUMNS: [Who; 8] = [Run, Torchrun, Mpirun, Pals, Flux, Mpiexec, Srun, Rank];
 
-/// What was there before: all its ranks on one host or one on each, its least and greatest world size, and what is right by column.
+/// The outer launcher: its ranks all on one host or one on each, its least and greatest world size, and the right result by column.
 type Row = (Who, bool, [usize; 2], [Right; 8]);
 
 #[rustfmt::skip]
 const TABLE: [Row; 18] = [
     // The inner one:         Run,   Torchrun, Mpirun, Pals, Flux,  Mpiexec, Srun, Rank
     (Ours, true, [2, 3],     [Inner, Outer, Outer, Outer, Outer, Outer, Outer, Outer]),
-    // A world of one rank needs no variables: they are left over.
+    // A world of one rank needs no variables: these are left over.
     (Ours, true, [1, 1],     [Inner, Both,  Both,  Both,  Both,  Both,  Both,  Both]),
-    // mpirun in a rank of `unisono run`: it may as well be the other way round, and the store refuses a second process for a rank.
+    // mpirun in a rank of `unisono run` looks like the other way round, and the store refuses a second process for a rank.
     (Run, true, [1, 3],      [Inner, Inner, Outer, Outer, Outer, Outer, Outer, Inner]),
     (Rank, true, [1, 1],     [Inner, Inner, Both,  Both,  Both,  Both,  Both,  Inner]),
-    // srun and Flux with one task may be what the shell with RANK was started by.
+    // srun or Flux with one task may have started the shell with RANK.
     (Rank, true, [2, 3],     [Inner, Inner, Both,  Both,  Any,   Both,  Any,   Inner]),
     (Pod, true, [1, 3],      [Inner, Inner, Inner, Inner, Inner, Inner, Inner, Inner]),
-    // torchrun is started by mpirun and srun, not the other way round.
+    // mpirun and srun start torchrun, not the other way round.
     (Torchrun, true, [1, 3], [Inner, Inner, Outer, Outer, Outer, Outer, Outer, Any]),
     (Mpirun, true, [1, 3],   [Inner, Inner, Inner, Any,   Both,  Both,  Any,   Both]),
     (Pals, false, [1, 3],    [Inner, Inner, Inner, Inner, Inner, Any,   Both,  Both]),
@@ -178,7 +178,7 @@ fn every_launcher_in_a_rank_of_every_other() {
         {
             for (rank, ranks) in numbers(sizes) {
                 let before = outer.start(&Variables::new(), rank, ranks, if alone { ranks } else { 1 });
-                // By hand only worlds of several ranks are made.
+                // People make only worlds of several ranks by hand.
                 if inner == Rank && own.1 == 1 && right == Inner && [Srun, Flux, Lws].contains(&outer) {
                     right = Both;
                 }
@@ -207,8 +207,8 @@ fn every_launcher_in_a_rank_of_every_other() {
     assert!(failed.is_empty(), "{} cases:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// Where each launcher may have started the next, and the first the last, the last is the nearest; all ranks that it starts on one host
-/// find it, and meet in one place.
+/// If each launcher may have started the next, and the first the last, then the last is the nearest. All ranks that it starts on one host
+/// find it, and use one store.
 #[test]
 fn the_last_of_three_is_the_nearest() {
     let (mut failed, mut cases) = (Vec::new(), 0);
@@ -218,7 +218,7 @@ fn the_last_of_three_is_the_nearest() {
     let several = |row: &&Row| row.2[1] > 1;
     for first in TABLE.iter().filter(several) {
         for second in TABLE.iter().filter(several).filter(|row| may(first, row.0)) {
-            // By hand nobody can tell a rank from that of `unisono run` around it if both have the same numbers.
+            // A rank by hand looks like the rank of `unisono run` around it if both have the same numbers.
             let last =
                 COLUMNS.into_iter().filter(|who| *who != Rank && may(first, *who) && may(second, *who));
             for last in last {
@@ -242,7 +242,7 @@ fn the_last_of_three_is_the_nearest() {
     assert!(cases > 100, "{cases}");
 }
 
-/// A rank that has the numbers of its pod by chance meets where the others do.
+/// A rank that has the numbers of its pod by chance uses the store of the others.
 #[test]
 fn all_that_one_launcher_starts_in_a_pod_meet_in_one_place() {
     for inner in COLUMNS.into_iter().filter(|who| *who != Rank) {

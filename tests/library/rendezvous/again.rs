@@ -1,4 +1,4 @@
-//! One job after the other at one port, whose ranks go on to the next while others have yet to leave the last.
+//! One job after the other at one port: some ranks begin the next job before others have left the last one.
 
 use std::{
     net::TcpListener,
@@ -15,7 +15,7 @@ use unisono::{
 
 use super::world::{One, SOON, after, member, server, soon, stranger, tcp};
 
-/// How long the rank that serves the old store stays in it after the others have left.
+/// The time that the rank that serves the old store stays in it after the others have left.
 const LATE: Duration = Duration::from_millis(400);
 
 #[test]
@@ -41,7 +41,7 @@ fn who_goes_on_to_the_next_job_waits_until_the_last_ones_store_has_ended() {
                     one
                 })
             };
-            // One that has left, and, where the next job is larger, one that the last did not have.
+            // A rank that has left and, if the next job is larger, a rank that the last job did not have.
             let others: Vec<_> = (1..ranks).map(|rank| rejoin(rank, Duration::ZERO)).collect();
             thread::sleep(LATE);
             zero.leave();
@@ -60,7 +60,7 @@ fn the_port_is_free_as_soon_as_the_rank_that_serves_has_left() {
     let address = tcp(port, false);
     let one = One::at(&address, 1, 2);
     zero.watch.leave();
-    // Something of the old group is still held, and another rank has yet to leave.
+    // A part of the old group still exists, and another rank has not left yet.
     let next = stranger(0, 1);
     Store::host("127.0.0.1", port, &next, soon()).unwrap();
     one.store.set("k", b"v").unwrap();

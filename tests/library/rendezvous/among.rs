@@ -1,4 +1,4 @@
-//! A store that is sought among several hosts and ports.
+//! Ranks look for a store among several hosts and ports.
 
 use std::{
     io::Write,
@@ -23,7 +23,7 @@ fn member(rank: usize, ranks: usize, id: &str) -> Member {
     Member { rank, ranks, job: Job { id: id.into(), ..Job::from("test") } }
 }
 
-/// Ports that nobody has now.
+/// Ports that are free now.
 fn free(count: usize) -> Vec<u16> {
     let held: Vec<_> = (0..count).map(|_| TcpListener::bind("0.0.0.0:0").unwrap()).collect();
     held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
@@ -33,7 +33,7 @@ fn among(hosts: &[&str], ports: &[u16]) -> StoreAddress {
     StoreAddress::Among { hosts: hosts.iter().map(|&host| host.to_owned()).collect(), ports: ports.to_vec() }
 }
 
-/// All ranks of a job meet there, the last first, and know each other.
+/// All ranks of a job join there, the last first, and know each other.
 fn meet(address: &StoreAddress, ranks: usize, id: &str) {
     thread::scope(|scope| {
         for rank in (0..ranks).rev() {
@@ -62,7 +62,7 @@ fn rank_0_may_be_on_any_host_of_the_list() {
     ] {
         meet(&among(hosts, &free(3)), 3, "hosts");
     }
-    // More than one attempt looks at.
+    // More addresses than one attempt tries.
     let mut many = vec![NOWHERE; 40];
     many.push("127.0.0.1");
     meet(&among(&many, &free(2)), 2, "many hosts");
@@ -81,7 +81,7 @@ fn jobs_that_share_their_ports_do_not_meet() {
 
 #[test]
 fn what_is_no_store_is_passed_by() {
-    // It says something else, nothing, or is closed at once.
+    // A server that answers something else, answers nothing, or closes at once.
     for answer in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b""] {
         let other = TcpListener::bind("0.0.0.0:0").unwrap();
         let mut ports = vec![other.local_addr().unwrap().port()];

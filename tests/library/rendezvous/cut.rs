@@ -1,5 +1,5 @@
-//! Something between ranks and their store that ends connections, as firewalls and proxies do: a rank that lives connects again, and of
-//! one that cannot nobody says that it has died.
+//! A relay between ranks and their store ends connections, as firewalls and proxies do: a rank that lives connects again, and a rank
+//! that cannot is not reported as dead.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -20,10 +20,10 @@ use unisono::{
 
 use super::world::{One, SOON, member, part, server, soon, tcp};
 
-/// How long the store waits for a rank, and more.
+/// Longer than the store waits for a rank.
 const WAITED: Duration = Duration::from_millis(700);
 
-/// What is between.
+/// The relay.
 struct Between {
     at: SocketAddr,
     state: Arc<State>,
@@ -31,7 +31,7 @@ struct Between {
 
 #[derive(Default)]
 struct State {
-    /// How often all connections have been ended.
+    /// The number of times that all connections were ended.
     cuts: AtomicUsize,
     /// True if they are ended by a reset.
     resets: AtomicBool,
@@ -69,7 +69,7 @@ impl Between {
 }
 
 impl State {
-    /// Passes on what comes until the connection ends. Both ends are closed once both directions have come here.
+    /// Forwards bytes until the connection ends. Closes both ends when both directions have ended.
     fn pass(&self, cuts: usize, mut from: &TcpStream, mut to: &TcpStream) {
         from.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         let mut bytes = [0; 4096];
@@ -82,7 +82,7 @@ impl State {
             }
         }
         if self.cuts.load(Relaxed) == cuts {
-            // Its own end: the other may still have something to say.
+            // Close one direction only: the other end may still send.
             let _ = to.shutdown(Shutdown::Write);
         } else if self.resets.load(Relaxed) {
             set_socket_linger(from, Some(Duration::ZERO)).unwrap();
@@ -105,7 +105,7 @@ fn a_rank_whose_connection_is_cut_connects_again_and_is_not_taken_for_dead() {
                 assert!(one.watch.positions(SOON).unwrap().iter().all(Option::is_some), "both ways work");
             }
         }
-        // What is said while there is no connection is not lost.
+        // Messages that are sent while there is no connection are not lost.
         between.cut(false);
         thread::sleep(Duration::from_millis(10));
         let failure = Failure::Aborted { rank: 1, why: "enough".into() };
@@ -115,7 +115,7 @@ fn a_rank_whose_connection_is_cut_connects_again_and_is_not_taken_for_dead() {
     }
 }
 
-/// What near and far ranks are told after everything between them is cut for good.
+/// The failures that near and far ranks get after all connections between them are cut for good.
 fn cut_for_good(resets: bool, near: &One, far: &One, between: &Between) -> [Failure; 2] {
     let begun = Instant::now();
     between.cut(true);
@@ -146,7 +146,7 @@ fn of_a_rank_that_is_cut_off_nobody_says_that_it_has_died() {
         let [_, far] = cut_for_good(resets, &all[0], &all[1], &between);
         assert!(matches!(far, Failure::StoreLost { .. }), "{far}");
         part(all);
-        // The same where a rank serves.
+        // The same if a rank serves the store.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let between = Between::new(listener.local_addr().unwrap(), resets);
         let near = One::new(Store::host_on(listener, &member(0, 2), soon()).unwrap());

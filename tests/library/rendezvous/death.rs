@@ -22,7 +22,7 @@ use super::world::{
 /// A rank in a separate process, which ends with this one at the latest.
 struct Process {
     child: Child,
-    /// Closing it ends the process.
+    /// The process ends when this is closed.
     _stdin: ChildStdin,
     _stdout: BufReader<ChildStdout>,
     said: String,
@@ -38,7 +38,7 @@ impl Process {
             .spawn()
             .unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        // The test harness says something first.
+        // The test harness prints a line first.
         let mut line = String::new();
         while !line.contains("joined ") {
             line.clear();
@@ -81,7 +81,7 @@ fn a_separate_rank() {
     std::process::exit(1);
 }
 
-/// What all latches are raised with, which must be the same, within a second from `begun`.
+/// The failure of all latches: it must be the same, and come within a second from `begun`.
 fn same_failure(kind: Kind, all: &[One], begun: Instant) -> Failure {
     let failures: Vec<Failure> = all.iter().map(|one| one.latch.wait(SOON).unwrap()).collect();
     let took = begun.elapsed();
@@ -138,7 +138,7 @@ fn the_death_of_the_one_that_serves_is_named_too() {
         process.signal(Signal::KILL);
         let failure = same_failure(kind, &all, begun);
         assert!(matches!(failure, Failure::Died { rank: 0, .. }), "{kind:?}: {failure}");
-        // A report of something else is answered with it.
+        // The store answers a report of another failure with the first one.
         let other = Failure::Aborted { rank: 2, why: "late".into() };
         assert_eq!(all[1].watch.report(&other), failure, "{kind:?}");
         part(all.into());
@@ -156,7 +156,7 @@ fn a_stopped_process_is_alive_but_silent() {
             "{kind:?}: all answer while they can"
         );
         process.signal(Signal::STOP);
-        // It stops some time after the signal was sent.
+        // The process stops some time after the signal was sent.
         waitpid(Some(Pid::from_child(&process.child)), WaitOptions::UNTRACED).unwrap();
         let begun = Instant::now();
         let stands = all[0].watch.positions(Duration::from_millis(400)).unwrap();
@@ -187,7 +187,7 @@ fn what_dead_processes_left_behind_confuses_no_later_job() {
                     .unwrap();
             assert!(matches!(store, Error::Refused { .. }), "{round}: {store}");
             drop(processes);
-            // Both are dead, and their round is not joined.
+            // Both are dead, and no rank joins their round.
             let nobody =
                 Store::open(&place.address, &member(1, 2), Instant::now() + Duration::from_millis(50))
                     .err()
@@ -213,7 +213,7 @@ fn rank_0_may_leave_long_before_the_others() {
     let first = all.remove(0);
     thread::scope(|scope| {
         let leaves = scope.spawn(|| first.leave());
-        // The store goes on for the others meanwhile.
+        // Meanwhile the store serves the others.
         assert_eq!(all[1].store.get("never", begun + LINGER + Duration::from_secs(1)).unwrap(), None);
         all[0].store.set("k", b"v").unwrap();
         assert_eq!(all[1].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));

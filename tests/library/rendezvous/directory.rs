@@ -1,4 +1,4 @@
-//! A directory that others can reach: the store in it is its user's alone, or is refused.
+//! A directory that other users can reach: the store in it belongs to this user alone, or is refused.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ fn alone(directory: &Path) -> Store {
     Store::open(&StoreAddress::File(directory.into()), &member(0, 1), soon()).unwrap()
 }
 
-/// Why there cannot be one; at once, though there would be time.
+/// The reason why there cannot be a store. It comes at once, although there is time left.
 fn refused(directory: &Path) -> String {
     match Store::open(&StoreAddress::File(directory.into()), &member(0, 1), after(20_000)).err() {
         Some(Error::Rendezvous { problem, .. }) => problem,
@@ -45,7 +45,7 @@ fn folder(directory: &Path) -> PathBuf {
     entries[0].clone()
 }
 
-/// All that is in a folder, itself too.
+/// The folder and everything in it.
 fn below(folder: &Path) -> Vec<PathBuf> {
     let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
     let inside = entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] });
@@ -103,7 +103,7 @@ fn a_folder_that_is_not_this_users_alone_is_refused() {
     set_mode(&folder, 0o700);
     drop(alone(directory.path()));
     let _ = fs::remove_dir_all(&folder);
-    // A link, though it leads to what is this user's.
+    // A link is refused, although it leads to a directory of this user.
     let elsewhere = tempfile::tempdir().unwrap();
     symlink(elsewhere.path(), &folder).unwrap();
     assert!(refused(directory.path()).contains("is not a directory"));
@@ -111,7 +111,7 @@ fn a_folder_that_is_not_this_users_alone_is_refused() {
     fs::write(&folder, "").unwrap();
     assert!(refused(directory.path()).contains("is not a directory"));
     fs::remove_file(&folder).unwrap();
-    // A directory in which all may put something in its place.
+    // A directory in which every user may replace the folder.
     for (lax, right) in [(0o777, false), (0o772, false), (0o1777, true), (0o770, true), (0o755, true)] {
         set_mode(directory.path(), lax);
         if right {
@@ -160,7 +160,7 @@ fn of_two_that_take_themselves_for_rank_0_at_once_one_is_told() {
             matches!(refused[..], [Error::Refused { rank: 0, refusal: Refusal::Duplicate { .. }, .. }]),
             "round {round}: {refused:?}"
         );
-        // A rank that has come learns of it: it waits for a rank that may be the one that was refused.
+        // A rank that has joined learns of the refusal, because it may wait for the refused rank.
         let one = One::new(both.into_iter().find_map(Result::ok).unwrap());
         let failure = one.latch.wait(SOON).unwrap();
         assert!(

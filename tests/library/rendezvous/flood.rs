@@ -1,4 +1,4 @@
-//! A store among strangers in numbers, in a separate process whose log is read: none of them holds up who joins, or fills the log.
+//! A store among many strangers, in a separate process whose log the test reads: they do not delay ranks that join, and do not fill the log.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -16,7 +16,7 @@ use super::{
     world::{One, itself, log_to_stderr, part, soon, tcp},
 };
 
-/// How many connections may be there in a world of two that have not proved who they are, and more than that.
+/// More than the number of unproved connections that a store of two ranks accepts.
 const MANY: usize = 300;
 
 /// A store in a separate process.
@@ -45,7 +45,7 @@ impl Served {
         Self { process, address }
     }
 
-    /// Ends it, and gives the lines of its log.
+    /// Ends the process, and returns the lines of its log.
     fn log(mut self) -> Vec<String> {
         drop(self.process.stdin.take());
         let mut log = String::new();
@@ -72,7 +72,7 @@ fn a_flood_of_strangers_delays_nobody_and_fills_no_log() {
     let store = Served::start("127.0.0.1:0", "test");
     let at = store.address;
     let address = tcp(at.port(), true);
-    // More than may be there: some say nothing, some begin, some say who they are and prove nothing.
+    // More connections than the store accepts: some send nothing, some begin a hello, some send a hello and prove nothing.
     let openings = [&b""[..], &PREAMBLE[..5], &hello(1, 2)];
     let silent: Vec<TcpStream> = (0..MANY)
         .map(|i| {

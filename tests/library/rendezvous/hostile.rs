@@ -19,11 +19,11 @@ use super::{
     world::{Kind, One, SOON, after, member, part, server, soon, stores, stranger, tcp, world},
 };
 
-/// Sends bytes and gives what comes back until the server closes.
+/// Sends bytes and returns the answer until the server closes.
 fn send(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = connect(address);
     let mut back = Vec::new();
-    // The server may close while this is still writing, which is what is wanted.
+    // The server may close during the write, and should.
     let _ = stream.write_all(bytes);
     let _ = stream.read_to_end(&mut back);
     back
@@ -41,7 +41,7 @@ fn connections_without_the_token_are_closed() {
         assert_eq!(send(server.address(), bytes), b"", "{bytes:?}");
         assert!(begun.elapsed() < Duration::from_secs(5), "closed at once, not when its time is over");
     }
-    // Bytes at random, sometimes after a right beginning.
+    // Random bytes, sometimes after a correct beginning.
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for i in 0..100 {
         let noise: Vec<u8> = (0..i * 7)
@@ -81,14 +81,14 @@ fn other_jobs_and_other_versions_are_refused() {
     let error = Store::open(&address, &Member { job: other, ..member(1, 2) }, soon()).err().unwrap();
     let wanted = Refusal::Job { store: String::new(), ours: "slurm-7.0".into() };
     assert!(matches!(&error, Error::Refused { rank: 1, refusal, .. } if *refusal == wanted), "{error}");
-    // A client of another version hears of this one.
+    // A client of another version gets an error that names this version.
     for version in [PREAMBLE[8] - 1, PREAMBLE[8] + 1] {
         let mut other = hello(1, 2);
         other[8] = version;
         assert_eq!(send(server.address(), &other), PREAMBLE);
     }
 
-    // And this client, of a server of another version.
+    // And this client gets one that names the server's version.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::scope(|scope| {
@@ -113,7 +113,7 @@ fn another_program_at_the_port_is_recognised() {
         scope.spawn(|| {
             let mut stream = listener.accept().unwrap().0;
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-            // A second one that says nothing.
+            // A second server that sends nothing.
             let _silent = listener.accept().unwrap();
             thread::sleep(Duration::from_millis(300));
         });
@@ -126,7 +126,7 @@ fn another_program_at_the_port_is_recognised() {
 
 #[test]
 fn rank_0_serves_before_its_hosts_name_is_known_and_the_others_try_until_the_end() {
-    // No resolver is asked for what cannot be a name.
+    // The library asks no resolver for a text that cannot be a name.
     let host = "no..such.host";
     let store = Store::host(host, 0, &member(0, 2), soon()).unwrap();
     let begun = Instant::now();

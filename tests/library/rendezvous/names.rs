@@ -1,4 +1,4 @@
-//! A host whose name becomes known only while ranks wait, as that of a new pod: in mount namespaces with separate hosts files.
+//! A host whose name becomes known only while ranks wait, like a new pod: in mount namespaces with separate hosts files.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 
 use super::ports;
 
-/// Not known to any name server.
+/// A name that no name server knows.
 const NAME: &str = "late-name.unisono.invalid";
 
 /// A rank in a mount namespace whose /etc/hosts is this file.
@@ -35,8 +35,8 @@ fn a_name_that_becomes_known_late_holds_up_no_rank_for_longer() {
         println!("SKIPPED: a name that becomes known late: only root can have a mount namespace");
         return;
     }
-    // What the ranks' hosts files say at first of the name: nothing, or the address of another host (RFC 5737). Then, on the ranks that
-    // come to know it, the right one.
+    // At first, the ranks' hosts files have no entry for the name, or the address of another host (RFC 5737). Later, on the ranks that
+    // learn it, they have the right address.
     let elsewhere = "192.0.2.1 late-name.unisono.invalid\n";
     thread::scope(|scope| {
         for (first, learn) in [("", &[1][..]), ("", &[0, 1]), (elsewhere, &[0, 1])] {
@@ -59,7 +59,7 @@ fn meet(first: &str, learn: &[usize]) {
         let lines = BufReader::new(rank.stdout.take().unwrap()).lines();
         lines.map_while(Result::ok).any(|line| line.contains("joined "))
     };
-    // Rank 0 needs no name to serve, and rank 1 waits for it.
+    // Rank 0 serves without a name, and rank 1 waits for the name.
     assert!(joined(&mut ranks[0]), "{first:?}");
     thread::sleep(Duration::from_millis(1500));
     assert_eq!(ranks[1].try_wait().unwrap(), None, "{first:?}");

@@ -1,4 +1,4 @@
-//! The store's protocol in plain bytes, made a second time: what `rendezvous/src/protocol.rs` and `seal.rs` say of it.
+//! A second implementation of the store's protocol in plain bytes, from the comments of `rendezvous/src/protocol.rs` and `seal.rs`.
 
 use std::{
     io::{self, Read, Write},
@@ -13,7 +13,7 @@ use super::world::SOON;
 
 pub(crate) const PREAMBLE: &[u8] = b"unisono\x1a\x06\x00";
 
-/// A challenge, behind the preamble: its length, that it is one, and the server's number.
+/// The bytes of a challenge behind the preamble: its length, its kind, and the server's number.
 pub(crate) const CHALLENGE: usize = 4 + 1 + 32;
 
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
@@ -22,7 +22,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A length and what it counts.
+/// A length, and the bytes that it counts.
 pub(crate) fn frame(message: &impl Serialize) -> Vec<u8> {
     let body = postcard::to_allocvec(message).unwrap();
     [&u32::try_from(body.len()).unwrap().to_le_bytes(), &body[..]].concat()
@@ -45,14 +45,14 @@ fn opening(hello: &impl Serialize) -> Vec<u8> {
 /// A connection on which the client has proved that it knows a token.
 pub(crate) struct Raw {
     pub(crate) stream: TcpStream,
-    /// What a watch of the same rank has to say; 0 before the welcome.
+    /// The session that a watch of the same rank must send; 0 before the welcome.
     pub(crate) session: u64,
     /// The client's key and the server's, each with its count of frames.
     keys: [([u8; 32], u64); 2],
 }
 
 impl Raw {
-    /// Has answered the server's challenge, and read nothing since.
+    /// Answers the server's challenge, and reads nothing after it.
     pub(crate) fn proving(address: SocketAddr, opening: &[u8], token: &str) -> Self {
         let mut raw = Self::challenged(address, opening, token);
         raw.send(&());
@@ -74,7 +74,7 @@ impl Raw {
         Self { stream, session: 0, keys: keys(token, opening, &challenge) }
     }
 
-    /// Is let in as this rank; the server's verdict where it is not.
+    /// Joins as this rank, or returns the server's verdict.
     pub(crate) fn enter(address: SocketAddr, rank: u64, ranks: u64, token: &str) -> Result<Self, Vec<u8>> {
         let mut raw = Self::proving(address, &hello(rank, ranks), token);
         let verdict = raw.plain().unwrap();
@@ -134,8 +134,8 @@ pub(crate) fn tag((key, count): &mut ([u8; 32], u64), frame: &[u8]) -> [u8; 32] 
     *blake3::keyed_hash(key, &numbered).as_bytes()
 }
 
-/// Passes on what a client and a server say, changed by `change`, and keeps what the client has said. `change` is given
-/// where in what this client says the bytes are.
+/// Forwards the bytes between a client and a server, changed by `change`, and keeps the client's bytes. `change` gets
+/// the position of the bytes in the client's stream.
 pub(crate) fn between(
     server: SocketAddr,
     change: impl Fn(usize, &mut [u8]) + Send + Sync + 'static,

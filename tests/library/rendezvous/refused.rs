@@ -1,4 +1,4 @@
-//! Processes that the store refuses while ranks are missing: those that wait for them are told at once.
+//! Processes that the store refuses while ranks are missing: the ranks that wait for them get an error at once.
 
 use std::thread;
 
@@ -84,7 +84,7 @@ fn a_process_without_the_token_ends_nothing_and_is_named_in_the_end() {
     let all = [0, 2].map(|rank| One::at(&address, rank, 3));
     let other = stranger(1, 3);
     Store::open(&address, &other, soon()).err().unwrap();
-    // Nor does one of another user that claims that it cannot join, however often.
+    // Nor does a process of another user that claims repeatedly that it cannot join.
     let claims = || {
         for rank in [1, u64::MAX, 0, 2, 1] {
             let mut raw = Raw::cannot_join(server.address(), &opening(rank), "guess", "it says so");
@@ -127,7 +127,7 @@ fn a_process_of_this_user_is_believed_without_the_token_that_a_missing_rank_cann
         let (server, address) = server(2);
         let zero = One::at(&address, 0, 2);
         let mut raw = Raw::cannot_join(server.address(), &opening(claims), "guess", "no \u{1b}[2J\nway");
-        // It learns nothing.
+        // The process learns nothing.
         assert_eq!(raw.plain().unwrap(), [1, 0], "unproved");
         match named {
             Some(words) => {
@@ -156,7 +156,7 @@ fn a_process_that_cannot_join_says_so_with_the_token_alone() {
         assert_eq!(raw.plain().unwrap(), [0], "genuine");
         let failure = zero.latch.wait(SOON).unwrap().to_string();
         assert!(failure.contains(words) && failure.ends_with("no ?[2J way"), "{failure}");
-        // It is told the failure: Answer::Refused { Refusal::Failed(..), .. }.
+        // The process gets the failure: Answer::Refused { Refusal::Failed(..), .. }.
         assert_eq!(raw.receive()[..2], [1, 7]);
         zero.leave();
     }
@@ -171,7 +171,7 @@ fn two_ranks_that_wait() {
     let other = stranger(1, 6);
     Store::open(&address, &other, soon()).err().unwrap();
     thread::scope(|scope| {
-        // A third that does not find its store.
+        // A third rank does not find its store.
         let alone = scope.spawn(|| Store::join("127.0.0.1", 1, &member(4, 6), after(5500)).err().unwrap());
         together(&all, |i, one| exchange(&one.store, "x", i * 3, 6, b"", after(6000)).unwrap_err());
         alone.join().unwrap();
@@ -189,7 +189,7 @@ fn a_rank_that_waits_says_for_which_rank_and_for_how_long() {
         assert_eq!(message.count(), 1, "{words:?}: {log}");
     };
     for rank in ["rank 0", "rank 3"] {
-        // At once, and again after five seconds.
+        // The line comes at once, and again after five seconds.
         one(&[rank, "waits for others, and the store has refused rank 1 (pid ", "the tokens differ"]);
         let words =
             ["has waited 5s at tcp://127.0.0.1:", "4 of 6 ranks: 1, 2, 4, 5;", "UNISONO_JOIN_TIMEOUT"];

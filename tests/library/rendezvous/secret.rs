@@ -1,5 +1,5 @@
-//! The store and those that do not know the job's token: one who knows everything else, one who has listened, one who has
-//! the port, and one who is on the way.
+//! The store and processes that do not know the job's token: one that knows everything else, one that has listened, one that has
+//! the port, and one that is on the route.
 
 use std::{
     io::{Read, Write},
@@ -28,7 +28,7 @@ fn a_stranger_without_the_token_becomes_no_rank_and_ends_no_group() {
     let all = [0, 1].map(|rank| One::at(&address, rank, 3));
     all[0].store.set("k", b"v").unwrap();
     for guess in ["", "Test", "test ", "password"] {
-        // As the rank that has not come, as one that is there, and as the watch of each session.
+        // As the rank that is missing, as a rank that has joined, and as the watch of each session.
         for rank in 0..3 {
             assert_eq!(Raw::enter(server.address(), rank, 3, guess).err().unwrap(), UNPROVED, "{guess}");
             for session in 0..4 {
@@ -37,14 +37,14 @@ fn a_stranger_without_the_token_becomes_no_rank_and_ends_no_group() {
             }
         }
     }
-    // Without a proof, or with another's: what follows is not heard.
+    // Without a proof, or with the proof of another: the store ignores the messages that follow.
     let failure = Failure::Died { rank: 2, how: "hardware fault, call the stranger".into() };
     for body in [frame(&()), frame(&(0_u32, &failure)), frame(&(1_u32, "k", 0_u64))] {
         let mut stream = connect(server.address());
         stream.write_all(&watch(0, 3, 1)).unwrap();
         stream.read_exact(&mut vec![0; PREAMBLE.len() + CHALLENGE]).unwrap();
         stream.write_all(&[&body[..], &[7; 32]].concat()).unwrap();
-        // The server closes while some of that is unread, or says that it does not know this one.
+        // The server closes while some bytes are unread, or answers that the process is unproved.
         let mut back = Vec::new();
         let _ = stream.read_to_end(&mut back);
         assert!(
@@ -55,7 +55,7 @@ fn a_stranger_without_the_token_becomes_no_rank_and_ends_no_group() {
     }
     assert!(all.iter().all(|one| !one.latch.raised()), "{:?}", all[0].latch.failure());
     assert_eq!(all[1].store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
-    // The rank itself still comes.
+    // The rank itself can still join.
     let last = One::at(&address, 2, 3);
     assert_eq!(last.store.get("k", soon()).unwrap().as_deref(), Some(&b"v"[..]));
     part(all.into_iter().chain([last]).collect());
@@ -89,7 +89,7 @@ fn a_recorded_handshake_opens_nothing() {
     store.set("k", b"v").unwrap();
     let said = said.lock().unwrap().clone();
     let mut replay = connect(server.address());
-    // The rank is taken; but before that is told, the proof is looked at.
+    // The rank is taken; but the store checks the proof before it says so.
     replay.write_all(&said).unwrap();
     let mut back = vec![0; PREAMBLE.len() + CHALLENGE + 6];
     replay.read_exact(&mut back).unwrap();
@@ -101,7 +101,7 @@ fn a_recorded_handshake_opens_nothing() {
 fn what_is_changed_on_the_way_is_not_taken() {
     let (server, address) = server(2);
     let other = One::at(&address, 0, 2);
-    // Long after the handshake a byte of a value is another one.
+    // Long after the handshake, one byte of a value changes.
     let (way, _) = between(server.address(), |at, bytes| {
         let begin = 4096_usize.saturating_sub(at);
         if let Some(byte) = bytes.get_mut(begin).filter(|_| at <= 4096) {
@@ -117,13 +117,13 @@ fn what_is_changed_on_the_way_is_not_taken() {
     other.leave();
 }
 
-/// What a false server does with a client's proof.
+/// The answers of a false server to a client's proof.
 enum Answer {
-    /// Gives it back as its own.
+    /// It returns the client's proof.
     Reflected,
-    /// Makes its own with a token that it has guessed.
+    /// It makes a proof with a token that it has guessed.
     Guessed,
-    /// Refuses in the words of a group that has failed, as only members are told.
+    /// It refuses with the failure of a group, which only members get.
     Failure,
 }
 
@@ -151,7 +151,7 @@ fn a_server_without_the_token_learns_nothing() {
                 let mut proof = [0; 36];
                 stream.read_exact(&mut proof).unwrap();
                 let mut keys = keys("guessed", &opening, &challenge);
-                // Genuine, and a welcome without a host.
+                // A correct answer, with a welcome without a host.
                 let welcome = frame(&(0_u32, 1_u64, None::<u64>));
                 let mut tag = tag(&mut keys[1], &welcome);
                 if matches!(answer, Answer::Reflected) {

@@ -1,4 +1,4 @@
-//! What every store does.
+//! The behaviour of every store.
 
 use std::{
     collections::BTreeSet,
@@ -138,7 +138,7 @@ fn every_rank_is_told_who_is_missing() {
             assert_eq!((rank, &missing[..]), (me, &[2, 5][..]), "{kind:?}");
             assert!(error.to_string().contains("2 of 6 ranks: 2, 5"), "{kind:?}: {error}");
         }
-        // It is the same if one of them has less patience, and is gone by the time the others look.
+        // The result is the same if one rank has less patience, and has ended when the others look.
         let errors = together(&all, |i, (rank, store)| {
             let deadline = if i == 2 { after(60) } else { soon() };
             exchange(store, "y", *rank, 6, b"", deadline).unwrap_err()
@@ -160,7 +160,7 @@ fn every_rank_is_told_who_is_missing() {
 fn those_that_go_at_once_are_not_taken_for_the_missing() {
     let mut place = Place::new(Kind::Tcp);
     let mut all: Vec<_> = [0, 1].map(|rank| (rank, Mutex::new(Some(place.open(rank, 4))))).into();
-    // One gives up, and is slow to tell the others; they drop store and watch as soon as they know.
+    // One rank gives up, and reports it slowly; the others drop store and watch as soon as they know.
     let (slow, _) = between(all[0].1.lock().unwrap().as_ref().unwrap().reached().1, |_, _| {
         thread::sleep(Duration::from_millis(50));
     });
@@ -327,7 +327,7 @@ fn positions_tell_who_is_where() {
             let store = place.open(rank, 5);
             all.push(One::new(store));
         }
-        // Rank 4 has joined but watches nothing: it is as silent as a stopped process.
+        // Rank 4 has joined but has no watch: it is as silent as a stopped process.
         let _silent = place.open(4, 5);
         all.pop().unwrap().leave();
         let enter = |rank: usize, position: &Position| {
@@ -371,7 +371,7 @@ fn done(id: u64, op: u64, call: &str) -> Position {
     Position { groups: vec![group], ..Position::of(Stage::Calls) }
 }
 
-/// A rank that can do nothing but wait for others in an operation.
+/// The position of a rank that can only wait for others in an operation.
 fn inside(id: u64, op: u64, call: &str, waits: &[usize]) -> Position {
     let mut position = done(id, op, call);
     position.blocked = Some(1000);
@@ -384,7 +384,7 @@ fn what_follows_from_where_all_stand_is_told_to_all() {
     for kind in KINDS {
         let (_place, all) = world(kind, 4);
         let enter = |rank: usize, position: Position| all[rank].position.set(move || position.clone());
-        // Nothing follows as long as one of them computes.
+        // There is no verdict as long as one of them computes.
         for rank in 0..3 {
             enter(rank, inside(rank as u64 + 1, 2, "barrier()", &[(rank + 1) % 4]));
         }
@@ -393,7 +393,7 @@ fn what_follows_from_where_all_stand_is_told_to_all() {
         assert!(all.iter().all(|one| !one.latch.raised()), "{kind:?}");
         enter(3, inside(4, 2, "barrier()", &[0]));
         let begun = Instant::now();
-        // All that wait say so at about the same time, and one after the other.
+        // All waiting ranks report it at about the same time, and one after the other.
         together(&all, |rank, one| {
             thread::sleep(Duration::from_millis(20 * rank as u64));
             one.watch.doubt();

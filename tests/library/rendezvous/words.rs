@@ -1,4 +1,4 @@
-//! Words of one rank that others show: they are short, and disturb neither a log nor a terminal.
+//! Texts of one rank that others print: they are short, and disturb neither a log nor a terminal.
 
 use unisono::{
     Failure,
@@ -10,7 +10,7 @@ use super::{
     world::{KINDS, One, SOON, member, part, server, soon, stores, world},
 };
 
-/// A screen wiped, a line of a log made up, the direction of writing turned, and more than anybody reads.
+/// A text that clears the screen, forges a line of a log, turns the direction of writing, and is too long.
 fn nasty() -> String {
     format!("\u{1b}[2J\u{1b}]0;mine\u{7}\nERROR all is lost\r\u{202e}{}", "long ".repeat(100_000))
 }

@@ -15,7 +15,7 @@ use unisono::{
     rendezvous::{FailureLatch, Position, PositionSource, Stage, Store, StoreServer, Watch},
 };
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any step here takes on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
 
 pub(crate) const KINDS: [Kind; 2] = [Kind::Tcp, Kind::File];
 
-/// A place where ranks can meet.
+/// The place of a store: its address, and the port or directory that it holds.
 pub(crate) struct Place {
     pub(crate) address: StoreAddress,
     listener: Option<TcpListener>,
@@ -81,7 +81,7 @@ pub(crate) fn server(ranks: usize) -> (StoreServer, StoreAddress) {
     (server, address)
 }
 
-/// This program, to run one of its ignored tests as a separate process.
+/// The command that runs one of this program's ignored tests as a separate process.
 pub(crate) fn itself(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let test = format!("rendezvous::{test}");
@@ -89,7 +89,7 @@ pub(crate) fn itself(test: &str) -> Command {
     command
 }
 
-/// In such a process: writes what the library logs to stderr.
+/// In such a process, writes the library's log to stderr.
 pub(crate) fn log_to_stderr() {
     let lines = tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env());
     lines.with_ansi(false).with_writer(std::io::stderr).init();
@@ -103,7 +103,7 @@ pub(crate) fn after(millis: u64) -> Instant {
     Instant::now() + Duration::from_millis(millis)
 }
 
-/// One rank. The watch goes first when it is dropped.
+/// One rank. Its watch is dropped first.
 pub(crate) struct One {
     pub(crate) watch: Watch,
     pub(crate) store: Arc<Store>,
@@ -125,7 +125,7 @@ impl One {
         Self::new(Store::open(address, &member(rank, ranks), soon()).unwrap())
     }
 
-    /// Leaves in good order and is gone.
+    /// Leaves in good order, and drops the rank.
     pub(crate) fn leave(self) {
         self.watch.leave();
     }
@@ -144,14 +144,14 @@ pub(crate) fn world(kind: Kind, ranks: usize) -> (Place, Vec<One>) {
     (place, stores.into_iter().map(One::new).collect())
 }
 
-/// Has all leave: rank 0 last, so that nobody waits for anybody.
+/// Makes all ranks leave: rank 0 last, so that no rank waits for another.
 pub(crate) fn part(mut world: Vec<One>) {
     while let Some(one) = world.pop() {
         one.leave();
     }
 }
 
-/// Runs `body` for every rank in a separate thread and gives the results in the order of ranks.
+/// Runs `body` for every rank in a separate thread, and returns the results in the order of ranks.
 pub(crate) fn together<T: Send, S: Sync>(ranks: &[S], body: impl Fn(usize, &S) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let body = &body;
