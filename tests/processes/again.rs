@@ -20,10 +20,10 @@ pub(crate) const CASES: Table = &[
 pub(crate) const ROLES: &[Role] =
     &[("aborts-with-a-text", aborts), ("aborts-at-exit", aborts_at_exit), ("again", again)];
 
-/// The longest that a text may be, with the words around it: 4000 characters of up to four bytes.
+/// The most bytes of an error's text: 4000 characters of up to four bytes, and the words around them.
 const LONGEST: usize = 17_000;
 
-/// The text of an uncaught exception: several lines, other scripts, what moves a terminal's cursor, and far too much.
+/// The text of an uncaught exception: several lines, other scripts, escape sequences for terminals, and far too long.
 fn text() -> String {
     let mut text =
         "ValueError: größer als 3 \u{1b}[2J😀\n  File \"train.py\", line 7\r\n\tloss\u{202e}()\n".to_owned();
@@ -80,7 +80,7 @@ fn with_a_text(provider: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
-/// What the function that runs at the exit aborts.
+/// The world that a function at the exit of the process aborts.
 static WORLD: OnceLock<ProcessGroup> = OnceLock::new();
 
 extern "C" fn last_words() {
@@ -115,7 +115,7 @@ fn at_exit(provider: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
-/// How many mappings the process has: each region of registered memory is one.
+/// The number of mappings of the process: each region of registered memory is one.
 fn mappings() -> std::io::Result<usize> {
     Ok(std::fs::read_to_string("/proc/self/maps")?.lines().count())
 }
@@ -155,7 +155,7 @@ fn again(_: &str) -> rank::Outcome {
         let (_, threads, files) = taken()?;
         left.push((threads, files, mappings()?));
     }
-    // What the first and the second world leave is there once: the signals' thread, for instance.
+    // The first and the second world leave things that a process has once, for instance the signals' thread.
     let (early, late) = (left[1], left[left.len() - 1]);
     ensure!((early.0, early.1) == (late.0, late.1), "threads, open files and mappings grow: {left:?}");
     ensure!(late.2 <= early.2 + 4, "threads, open files and mappings grow: {left:?}");
@@ -168,7 +168,7 @@ const WORLDS: usize = 7;
 fn in_a_row(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 3, WORLDS)?;
     world.start_all("again", &[])?;
-    // Where one fails, the others wait for it in the next world.
+    // If a rank fails, the others wait for it in the next world.
     let ends = world.end_all()?;
     let failed = ends.iter().filter_map(|end| end.well().err()).map(|error| error.to_string());
     let failed: Vec<_> = failed.collect();

@@ -23,7 +23,7 @@ pub(crate) fn check<T: Number>(check: &Check, count: usize, seed: u64, registere
     if check.does(Collective::AllToAll) {
         blocks.all_to_all::<T>()?;
     }
-    // An algorithm that cannot do them leaves them to another, which has its own turn.
+    // An algorithm that cannot do them is skipped; others are tested in their turn.
     if check.does(Collective::AllGather) || check.does(Collective::ReduceScatter) {
         blocks.uneven::<T>()?;
     }
@@ -46,13 +46,13 @@ impl Blocks<'_> {
         format!("{call}({}) of {}, registered: {}", T::DTYPE, self.count, self.registered)
     }
 
-    /// `len` elements that one rank has for another.
+    /// `len` elements of one rank for another.
     fn of<T: Number>(&self, from: usize, to: usize, len: usize) -> Vec<T> {
         let seed = self.seed + 1000 * to as u64;
         numbers(0..len, |index| small(seed, ReduceOp::Sum, from, index))
     }
 
-    /// Together what `of` gives for each rank.
+    /// The concatenation of `of` for each rank.
     fn all<T: Number>(&self, of: impl Fn(usize) -> Vec<T>) -> Vec<T> {
         (0..self.check.group.size()).map(of).collect::<Vec<_>>().concat()
     }
@@ -126,7 +126,7 @@ impl Blocks<'_> {
         let together = self.all(|from| self.of(from, 0, own(from)));
         let mine: Vec<T> = self.of(rank, 0, own(rank));
         let (whole, known): (&[T], &[usize]) = if rank == root { (&together, &lengths) } else { (&[], &[]) };
-        // All at once, while the blocking calls below are made.
+        // All of them are under way during the blocking calls below.
         let gathered = group.begin().all_gather_v(mine.clone())?;
         let at_root = group.begin().gather_v(mine.clone(), root)?;
         let scattered = group.begin().scatter_v(whole.to_vec(), known, root)?;
@@ -141,7 +141,7 @@ impl Blocks<'_> {
         expect(&self.what::<T>("gather_v, begun"), &at_root.wait()?.1.0, here)?;
         expect(&self.what::<T>("scatter_v, begun"), &scattered.wait()?.1, &mine)?;
 
-        // Where the lengths are known.
+        // Calls with known lengths.
         let before: usize = lengths[..rank].iter().sum();
         let block = before..before + own(rank);
         let mut data = self.check.room(vec![T::of(99); together.len()], self.registered)?;
@@ -171,7 +171,7 @@ impl Blocks<'_> {
         expect(&self.what::<T>("all_to_all_v"), &output, &wanted)?;
         expect(&self.what::<T>("all_to_all_v, begun"), &turned.wait()?.1.0, &wanted)?;
 
-        // In place any two have equally much for each other.
+        // In place, two ranks have blocks of equal length for each other.
         let pair = |one: usize, other: usize| self.length(one.min(other), one.max(other));
         let lengths: Vec<usize> = (0..ranks).map(|other| pair(rank, other)).collect();
         let mine: Vec<T> = self.all(|to| self.of(rank, to, lengths[to]));

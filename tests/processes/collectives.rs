@@ -51,7 +51,7 @@ fn rounds() -> Vec<Round> {
     rounds
 }
 
-/// Bytes of a chunk and of an eager slot where they are small.
+/// The bytes of a chunk and of an eager slot in rounds with small ones.
 const CHUNK: usize = 1024;
 const LANES: usize = 3;
 
@@ -78,7 +78,8 @@ fn play(_: &str) -> rank::Outcome {
 /// Elements of 4 bytes that take several slots.
 const LARGE: usize = 10_007;
 
-/// Every collective once as it comes, with the first this many `kinds` of data: little in plain memory, much in registered buffers, and the
+/// Every collective once with the default algorithms and the first `kinds` kinds of data: little in plain memory, much in registered
+/// buffers, and the
 /// other way round. Returns the number of calls.
 pub(crate) fn short(group: ProcessGroup, kinds: usize) -> Result<u64, Box<dyn std::error::Error>> {
     let round = Round { name: "defaults", algorithm: None, small: false };
@@ -95,9 +96,9 @@ pub(crate) fn short(group: ProcessGroup, kinds: usize) -> Result<u64, Box<dyn st
 pub(crate) struct Check {
     pub(crate) group: ProcessGroup,
     round: Round,
-    /// Different for every piece of data.
+    /// A seed that differs for every piece of data.
     seed: u64,
-    /// A hash of all results that are rounded.
+    /// A hash of all rounded results.
     bits: u64,
 }
 
@@ -138,7 +139,7 @@ impl Check {
             self.rounding::<f32>(&[1, 700, 5003])?;
             self.rounding::<f64>(&[1, 700])?;
         } else {
-            // Every row of the table: one message, several, a pipeline that is full, and no round number.
+            // The sizes of every row of the table: one message, several, a full pipeline, and an odd number.
             self.counts::<f32>(&[1000, 5000, 20_000, (1 << 20) / 4, 300_007])?;
             self.rounding::<f32>(&[10, 5000, 100_003])?;
             self.rounding::<bf16>(&[5000, 200_003])?;
@@ -158,7 +159,7 @@ impl Check {
         self.moves::<T>(count, false)
     }
 
-    /// Sums and moves of these counts, or of all that may be special where chunks are small; in plain memory and
+    /// Sums and moves of these counts, or of all counts that may be special if chunks are small; in plain memory and
     /// in registered buffers.
     fn counts<T: Number>(&mut self, counts: &[usize]) -> rank::Outcome {
         let ranks = self.group.size();
@@ -176,7 +177,7 @@ impl Check {
         all.sort_unstable();
         all.dedup();
         for count in all {
-            // At many ranks once is enough.
+            // With many ranks, one kind is enough.
             let kinds: &[bool] = if ranks > 4 || brief() { &[true] } else { &[false, true] };
             for &registered in kinds {
                 self.reductions::<T>(count, ReduceOp::Sum, registered)?;
@@ -191,7 +192,7 @@ impl Check {
         Room::of(&self.group, elements, registered)
     }
 
-    /// As many elements as rank counts, where they would be too many for a quick test.
+    /// The elements of a block: fewer than `count` if all ranks' blocks would be too many for a quick test.
     pub(crate) fn block(&self, count: usize) -> usize {
         if count > 10_000 { count / self.group.size() } else { count }
     }
@@ -289,7 +290,7 @@ impl Check {
         blocks::check::<T>(self, count, seed, registered)
     }
 
-    /// The same in the order of ranks, for all, for one, and in blocks: bit by bit what a loop gives that rounds once.
+    /// The same sums in the order of ranks, for all ranks, for one, and in blocks: bit by bit the result of a loop that rounds once.
     fn reproducible<T: Number>(&self, seed: u64, count: usize, op: ReduceOp) -> rank::Outcome {
         let (rank, ranks) = (self.group.rank(), self.group.size());
         let group = self.group.with_reduction(Reduction::Reproducible);
@@ -314,7 +315,7 @@ impl Check {
         expect(&what("reduce_scatter"), &output, &wanted[rank * block..(rank + 1) * block])
     }
 
-    /// Sums and averages that rounding makes depend on the order: near the truth, and added to the hash by which
+    /// Sums and averages whose rounding depends on the order: they must be near the exact result, and are added to the hash by which
     /// the ranks are compared.
     fn rounding<T: Number>(&mut self, counts: &[usize]) -> rank::Outcome {
         if !self.does(Collective::AllReduce) {
@@ -332,7 +333,7 @@ impl Check {
                 let all = (0..ranks).map(|rank| wild::<T>(seed, rank, index).value());
                 let wanted = all.clone().sum::<f64>() / share;
                 // Each of this many roundings is off by at most half a last place of the largest sum there can be;
-                // the last term is for what is so small that f16 has no more places.
+                // the last term is for numbers that are too small for f16.
                 let off = (size + 1.0) * T::ROUNDING * all.map(f64::abs).sum::<f64>() / share + 1e-7;
                 let near = (got.value() - wanted).abs() <= off;
                 ensure!(
@@ -390,7 +391,7 @@ impl<T: Number> DerefMut for Room<T> {
 /// Fails with the first element that is wrong.
 pub(crate) fn expect<T: Number>(what: &str, got: &[T], wanted: &[T]) -> rank::Outcome {
     ensure!(got.len() == wanted.len(), "{what}: {} elements, not {}", got.len(), wanted.len());
-    // Mostly it is alike in each bit, which is seen sooner.
+    // Usually all bits are equal, and this comparison is faster.
     if bytemuck::cast_slice::<T, u8>(got) == bytemuck::cast_slice::<T, u8>(wanted) {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! Small calls that end a program: ranks disagree in the last call before they drop their group, and no call can return it. What the drop
-//! finds is a line on standard error, and the store knows that the program did not.
+//! Small calls that end a program: ranks disagree in the last call before they drop their group, and no call can return it. The failure
+//! that the drop finds is a line on standard error, and the store gets it, because no call has returned it.
 
 use unisono::{Error, ProcessGroup, ReduceOp::Sum};
 
@@ -18,10 +18,10 @@ pub(crate) const ROLES: &[Role] = &[("drops", play)];
 
 type Call = fn(&ProcessGroup) -> unisono::Result<()>;
 
-/// What begins the line, after which the failure stands.
+/// The beginning of the line, before the failure.
 const LINE: &str = "did not leave its world in good order: ";
 
-/// What each rank calls last: rank 0, and the others; and what the failure says.
+/// The last call of rank 0, the last call of the others, and the text of the failure.
 const ENDS: &[(&str, Call, Call, &[&str])] = &[
     (
         "two roots of a broadcast",
@@ -136,7 +136,7 @@ fn all(provider: &str, ranks: usize) -> Outcome {
 fn one(provider: &str, ranks: usize, number: usize) -> Result<()> {
     let (.., words) = ENDS[number];
     let mut world = TestJob::new(provider, ranks, 1)?;
-    // Another log would be more lines.
+    // Another level of the log would print more lines.
     world.start_all(&format!("drops {number}"), &[("RUST_LOG", "")])?;
     let ends = world.end(|_| true)?;
     let known = world.late();
@@ -155,13 +155,13 @@ fn one(provider: &str, ranks: usize, number: usize) -> Result<()> {
             (call, _, []) => call,
             _ => return Err(format!("rank {}: {call:?}, {left:?}, {}", end.rank, end.errors).into()),
         };
-        // Among more, it is chance which two were compared.
+        // Among more than two ranks, it is chance which two were compared.
         let verb = |word: &str| word.find("calls ").or_else(|| word.find("has ")).unwrap_or_default();
         let part = |word: &'static str| {
             word[verb(word)..].trim_end_matches(|it: char| it == ')' || it.is_ascii_digit())
         };
         let said = |word: &&'static str| message.contains(if ranks > 2 { part(word) } else { word });
-        // A rank that waits for nobody may be in its next call when that is found out.
+        // A rank that does not wait may be in its next call when the failure is found.
         let leaves = message.contains(" is at op ") && message.contains(" leave()");
         ensure!(leaves || words.iter().all(said), "rank {}: {message:?}", end.rank);
         ensure!((call == "Ok") == (of_process != "none"), "rank {}: {call:?}, {of_process:?}", end.rank);

@@ -20,12 +20,12 @@ use crate::{
     world::{End, TestJob, same},
 };
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[("ranks end while they join", campaign)];
 
 pub(crate) const ROLES: &[Role] = &[("ends-joining", play_victim), ("sees-an-end", play_witness)];
 
-/// How ranks end, and what the others report.
+/// The ends of a rank, and the reports of the others.
 const ENDS: &[(&str, &str)] = &[
     ("kill", "died ("),
     ("exit", "died ("),
@@ -57,7 +57,7 @@ fn campaign(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("seed {seed}: {cases} ends, all knew after {slowest:.0} ms at most")))
 }
 
-/// Ends one rank. Returns how long it took the slowest of the others to know, in microseconds.
+/// Ends one rank. Returns the time until the slowest of the others knew it, in microseconds.
 fn one(provider: &str, case: usize, random: &mut Random) -> Result<i64, Box<dyn std::error::Error>> {
     let (how, words) = ENDS[case % ENDS.len()];
     let ranks = [2, 4][random.below(2)];
@@ -72,7 +72,7 @@ fn one(provider: &str, case: usize, random: &mut Random) -> Result<i64, Box<dyn 
         _ => TestJob::in_a_directory(provider, ranks)?,
     };
     let here = tempfile::tempdir()?;
-    // A rank that comes when the store's process, or the round of a dead rank 0, is gone cannot hear of it.
+    // A rank that comes after the end of the store's process, or of a dead rank 0's round, cannot learn of it.
     let wait_for = if victim == 0 && store != "launcher" { ranks } else { 1 };
     for rank in 0..ranks {
         let role = if rank == victim {
@@ -94,7 +94,7 @@ fn one(provider: &str, case: usize, random: &mut Random) -> Result<i64, Box<dyn 
         let said = same(&others, "told")?;
         ensure!(said.contains(&format!("rank {victim} ")) || ["chunk", "provider"].contains(&how), "{said}");
         ensure!(said.contains(words), "{said}, and not {words}");
-        // What only this rank finds wrong.
+        // An error that only this rank finds.
         ensure!(
             !words.starts_with(": ") || said.contains(&format!("rank {victim} could not join: ")),
             "{said}"
@@ -189,7 +189,7 @@ fn play_victim(message: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// Joins, and then works until it is told of the end.
+/// Joins, and then works until it gets the failure.
 fn play_witness(here: &str) -> rank::Outcome {
     tell_when_there(here);
     let message = match rank::join_with(rank::config(0)?) {

@@ -32,7 +32,7 @@ fn erased(provider: &str, ranks: usize) -> Outcome {
     Ok(Verdict::Measured(format!("{} calls", same(&ends, "calls")?)))
 }
 
-/// The element at an index of what one rank has for another.
+/// The element at an index of one rank's data for another.
 fn element(from: usize, to: usize, at: usize) -> i32 {
     i32::try_from(from * 1_000_003 + to * 10_007 + at).unwrap_or(0)
 }
@@ -44,7 +44,7 @@ fn block(from: usize, to: usize, len: usize) -> Vec<i32> {
 /// An operand of several vectors, which outlive the call and are not touched before it has ended.
 fn of(vectors: &mut [Vec<i32>]) -> Foreign {
     let pieces = vectors.iter_mut().map(|it| (it.as_mut_ptr().cast(), size_of_val(&it[..])));
-    // SAFETY: by what is said above; no two vectors overlap.
+    // SAFETY: the caller keeps the vectors as described above; no two vectors overlap.
     unsafe { Foreign::pieces(pieces, ()) }
 }
 
@@ -57,7 +57,7 @@ fn calls(_: &str) -> rank::Outcome {
             one(&group, len, waits)?;
             calls += 1;
         }
-        // In registered buffers, of which each is a piece.
+        // The pieces are registered buffers.
         let mut input = group.buffer::<i32>(len)?;
         input.copy_from_slice(&block(me, 0, len));
         let output = (0..ranks).map(|_| group.buffer::<i32>(len)).collect::<Result<Vec<_>, _>>()?;
@@ -109,7 +109,7 @@ fn one(group: &ProcessGroup, len: usize, waits: bool) -> rank::Outcome {
     let wanted: Vec<_> = (0..ranks).map(|from| block(from, 0, own[from])).collect();
     ensure!(output == wanted, "all_gather of known lengths, {len}");
 
-    // Many tensors of the root.
+    // The root has many tensors.
     let root = ranks - 1;
     let mut tensors: Vec<_> =
         [1, len, 0, 3].map(|len| if me == root { block(7, 7, len) } else { vec![0; len] }).into();
@@ -171,7 +171,7 @@ fn late(provider: &str) -> Outcome {
 fn timeout(_: &str) -> rank::Outcome {
     let group = join()?;
     if group.rank() == 1 {
-        // Waits for nobody, and hears of it.
+        // This rank does not wait, and gets the failure at its next call.
         let hear = |group: &ProcessGroup| {
             std::thread::sleep(Duration::from_millis(5));
             group.choice(Collective::Barrier, 0, Dtype::U8).map(drop)

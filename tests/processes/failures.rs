@@ -1,4 +1,4 @@
-//! Ranks that die, stop, leave, abort or never come: the others report it at once, all in the same words.
+//! Ranks die, stop, leave, abort or never come: the others report it at once, all with the same text.
 
 use std::{
     fs,
@@ -22,11 +22,11 @@ use crate::{
 const RANKS: usize = 4;
 /// Elements of an all_reduce that takes some milliseconds at least.
 const LARGE: usize = 1 << 20;
-/// The time within which the others must know, in microseconds: less than any time that could run out, and more than a loaded machine
+/// The time within which the others must know, in microseconds: less than any timeout, and more than a loaded machine
 /// keeps a thread from running.
 pub(crate) const SOON: i64 = 4_000_000;
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[
     ("rank 2 is killed", |provider| killed(provider, 2)),
     ("rank 0 is killed", |provider| killed(provider, 0)),
@@ -97,7 +97,7 @@ fn host_killed(provider: &str) -> Outcome {
     let ends = world.end_all()?;
     let (dead, others) = victim_and_others(&ends, 0)?;
     others.iter().try_for_each(|end| end.well())?;
-    // Nobody is left to agree with: the words may differ, but all name rank 0.
+    // The store has ended, so the texts may differ, but all name rank 0.
     for end in &others {
         let words = end.said("failure")?;
         ensure!(words.contains("rank 0"), "rank {} says {words}", end.rank);
@@ -137,7 +137,7 @@ fn killed_joining(provider: &str) -> Outcome {
     soon(&others, dead.number("signalled")?)
 }
 
-/// Is killed when it has opened the store, but has met no rank.
+/// Is killed after it has opened the store, and before it has connected to any rank.
 fn play_joins_to_die(_: &str) -> rank::Outcome {
     let config = rank::config(0)?;
     let deadline = Instant::now() + config.join_timeout;
@@ -162,7 +162,7 @@ fn stopped(mut world: TestJob, victim: usize, wanted: &str) -> Outcome {
     End::all_well(others.iter().chain(&woken))?;
     let words = same(&others.iter().collect::<Vec<_>>(), "failure")?;
     ensure!(words.contains(wanted), "{words}");
-    // The one that was stopped hears of it, in the same words if it had not been given up before.
+    // The rank that was stopped gets the failure, with the same text if the others had not given it up before.
     let its = woken.first().ok_or("it did not end")?.said("failure")?;
     Ok(Verdict::Measured(format!("{words:?}, and to rank {victim} itself {its:?}")))
 }
@@ -185,7 +185,7 @@ fn missing(provider: &str) -> Outcome {
     let absent = 2;
     let mut world = TestJob::new(provider, RANKS, 1)?;
     for rank in (0..RANKS).filter(|&rank| rank != absent) {
-        // Long enough for the others to come on a machine with much to do.
+        // Long enough for the others to join on a busy machine.
         world.start(rank, "meets", &[("UNISONO_JOIN_TIMEOUT", "3s")])?;
     }
     let ends = world.end_all()?;
@@ -198,7 +198,7 @@ fn missing(provider: &str) -> Outcome {
     Ok(Verdict::Measured(ends[0].said("error")?.to_owned()))
 }
 
-/// Joins and leaves, or says why it could not join.
+/// Joins and leaves, or prints the reason why it could not join.
 fn play_meets(_: &str) -> rank::Outcome {
     say("began", rank::now());
     let result = rank::join_with(rank::config(0)?);
@@ -215,7 +215,7 @@ fn play_meets(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// Starts all ranks in a role in which rank 1 does something else than the others.
+/// Starts all ranks in a role in which rank 1 differs from the others.
 fn odd_one(provider: &str, role: &str) -> Result<(Vec<End>, Verdict), Box<dyn std::error::Error>> {
     let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all(role, &[])?;
@@ -314,8 +314,8 @@ fn play_unseen(_: &str) -> rank::Outcome {
     until_failure(&group, |group| group.all_reduce(&mut vec![0.5_f32; LARGE], ReduceOp::Avg)).map(drop)
 }
 
-/// A rank writes a message when its call fails, and it changes the message's memory, before the receiver polls. The receiver must not
-/// return what is there then.
+/// A rank sends a message, its call fails, and it changes the message's memory before the receiver polls. The receiver must not
+/// return the changed contents.
 fn reused(provider: &str) -> Outcome {
     let directory = tempfile::tempdir()?;
     let mut world = TestJob::new(provider, 2, 1)?;
@@ -327,7 +327,7 @@ fn reused(provider: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
-/// Ranks of one host tell each other in a directory how far they are.
+/// Ranks of one host show each other their progress by files in a directory.
 struct Marks(PathBuf);
 
 impl Marks {
@@ -343,7 +343,7 @@ impl Marks {
     }
 }
 
-/// A waker that sets a mark and keeps the library's thread, so that nobody polls, until there is another mark.
+/// A waker that sets a mark and blocks the library's thread, so that no thread polls, until there is another mark.
 struct Holds(Marks, &'static str, &'static str);
 
 impl Wake for Holds {
@@ -355,7 +355,7 @@ impl Wake for Holds {
 }
 
 fn play_reused(directory: &str) -> rank::Outcome {
-    /// More than goes through a slot, whose header is the library's.
+    /// More bytes than fit a slot, so that the message is sent from the caller's memory.
     const BYTES: usize = 64 << 10;
     let marks = || Marks(Path::new(directory).to_path_buf());
     let group = join()?;
@@ -363,7 +363,7 @@ fn play_reused(directory: &str) -> rank::Outcome {
         marks().wait_for("awaited");
         group.send(&[1_u8], (0, 1))?;
         marks().wait_for("held");
-        // The receiver takes both of these at once: it clears the large message to be sent, and the small one holds it.
+        // The receiver takes both at once: it clears the large message to be sent, and the waker of the small one blocks it.
         let small = group.begin().send(vec![1_u8], (0, 2))?;
         let mut data = vec![2_u8; BYTES];
         let sent = thread::scope(|scope| {

@@ -26,13 +26,13 @@ pub(crate) const CASES: Table = &[
 pub(crate) const ROLES: &[Role] =
     &[("forks", forks), ("forks-workers", forks_workers), ("forks-and-dies", forks_and_dies)];
 
-/// How long a child lives after its parent has died.
+/// The time that a child lives after the death of its parent.
 const CHILD: Duration = Duration::from_secs(3);
 
 /// Forks. Returns `None` in the child, and the child in the parent.
 fn fork() -> Result<Option<rustix::process::Pid>, Box<dyn std::error::Error>> {
-    // SAFETY: the child has this thread alone, and goes on with it as its parent does. What other threads may hold while
-    // it is made, the memory allocator's locks, the C library keeps usable; the library under test must do so as well.
+    // SAFETY: the child has only this thread, and goes on with it as its parent does. Other threads may hold locks of the
+    // memory allocator at this time, which the C library keeps usable; the library under test must do the same with its locks.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error().into()),
         0 => Ok(None),
@@ -53,7 +53,7 @@ fn refused<T>(what: &str, result: unisono::Result<T>) -> rank::Outcome {
     }
 }
 
-/// What the child does with the group.
+/// The child's use of the group.
 fn child(world: ProcessGroup, part: ProcessGroup, late: bool) -> rank::Outcome {
     let work = world.begin().recv(vec![0_u8; 3], (0, 7));
     refused("irecv", work)?;
@@ -82,7 +82,7 @@ fn forks(_: &str) -> rank::Outcome {
     for round in 0..6_u8 {
         let part = world.split(Some(0), 0)?.ok_or("no part")?;
         let mut buffer = world.buffer::<u64>(1000)?;
-        // Something is under way, and a thread that works on it.
+        // An operation is under way, and a thread works on it.
         let next = (rank + 1) % ranks;
         let receive = world.begin().recv(vec![0_u8; 100_000], ((rank + ranks - 1) % ranks, 1))?;
         let children = if usize::from(round % 2) == rank % 2 {
@@ -96,7 +96,7 @@ fn forks(_: &str) -> rank::Outcome {
                     if let Err(error) = &played {
                         eprintln!("the child: {error}");
                     }
-                    // With all that runs at the end of a process.
+                    // This end runs everything that runs at the end of a process.
                     std::process::exit(i32::from(played.is_err()));
                 }
             }
@@ -130,22 +130,22 @@ fn forks(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// Has this function run when the process exits.
+/// Makes this function run when the process exits.
 pub(crate) fn at_exit(last: extern "C" fn()) -> rank::Outcome {
-    // SAFETY: the function is there as long as the process.
+    // SAFETY: the function exists as long as the process.
     let registered = unsafe { libc::atexit(last) };
     ensure!(registered == 0, "atexit fails");
     Ok(())
 }
 
-/// How workers end: as a program does, with all that runs at its end, or at once.
+/// The ends of workers: with everything that runs at the end of a process, or at once.
 const EXITS: [fn() -> !; 2] = [
     || std::process::exit(0),
     // SAFETY: it takes a number, and does not return.
     || unsafe { libc::_exit(0) },
 ];
 
-/// Forks workers that know nothing of the groups, as a data loader does: they compute, allocate, start threads and end, without a
+/// Forks workers that do not use the groups, as a data loader does: they compute, allocate, start threads and end, without a
 /// call and a drop. Collectives and messages run before, beside and after, and while the workers end.
 fn forks_workers(_: &str) -> rank::Outcome {
     let world = join()?;
@@ -193,7 +193,7 @@ fn forks_workers(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// The given rank forks a child that stays, and dies; the others say when they are told.
+/// The given rank forks a child that stays, and dies; the others print when they get the failure.
 fn forks_and_dies(who: &str) -> rank::Outcome {
     let world = join()?;
     world.barrier()?;

@@ -16,7 +16,7 @@ pub(crate) const CASES: Table = &[
     ("500 groups at once", at_once),
 ];
 
-/// What mostly waits.
+/// The cases that mostly wait.
 pub(crate) const WAITING: Table = &[("a group that one rank makes late", late)];
 
 pub(crate) const ROLES: &[Role] = &[
@@ -29,10 +29,10 @@ pub(crate) const ROLES: &[Role] = &[
 /// The number of groups after which everything has been allocated once.
 const EARLY: usize = 1000;
 
-/// By how much a process may grow afterwards: the tables of flow numbers fill until all numbers have been used once.
+/// The most bytes by which a process may grow afterwards: the tables of flow numbers fill until all numbers have been used once.
 const MORE: i64 = 2 << 20;
 
-/// By how many open files: the windows of the last groups, which are files over shared memory, may not have gone yet.
+/// The most open files by which it may grow: the windows of the last groups, which are files over shared memory, may still be open.
 const FILES: usize = 8;
 
 /// Bytes of memory, threads and open files.
@@ -49,7 +49,7 @@ fn play(_: &str) -> rank::Outcome {
     let mut early = taken()?;
     for round in 0..10_000 {
         let part = world.split(Some(world.rank() as u64 % 2), 0)?.ok_or("no group")?;
-        // One of three was never used, and of the others nobody waits for the last call.
+        // One group of three was never used, and no rank waits for the last call of the others.
         if round % 3 > 0 {
             let mut data = vec![1_i32; 400];
             part.all_reduce(&mut data, ReduceOp::Sum)?;
@@ -110,7 +110,7 @@ fn groups_at_once(groups: &str) -> rank::Outcome {
             part.all_reduce(&mut [1_u32; 10], ReduceOp::Sum)?;
         }
         drop(made);
-        // The other rank's messages that it has left the groups are handled in some of these calls: until none has freed memory on
+        // Some of these calls handle the other rank's messages that it has left the groups. Go on until no call has freed memory on
         // either rank for a while.
         let (mut before, mut still, mut calls) = (world.usage().memory, 0, 0);
         while still < 20 && calls < 1000 {
@@ -178,7 +178,7 @@ fn come_and_go(provider: &str) -> Outcome {
     given_back(&ends, &format!("{EARLY} groups"))
 }
 
-/// Rank 0 says once which rank it waits for, whichever call makes the group.
+/// Rank 0 logs once which rank it waits for, with every call that makes a group.
 fn late(provider: &str) -> Outcome {
     let start = |call: &&'static str| {
         let mut world = TestJob::new(provider, 2, 1)?;

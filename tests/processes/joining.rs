@@ -1,4 +1,4 @@
-//! Processes that cannot form a group: each is told why, and none waits longer than necessary.
+//! Processes that cannot form a group: each gets the reason, and none waits longer than necessary.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use unisono::{Config, Error, ProcessGroup};
@@ -9,7 +9,7 @@ use crate::{
     world::{End, TestJob, same},
 };
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[
     ("two processes with one rank", twins),
     ("a wrong variable on one rank", wrong_variable),
@@ -32,7 +32,7 @@ pub(crate) const ROLES: &[Role] = &[
     ("joins-with-few-descriptors", play_few),
 ];
 
-/// Joins and leaves, or says the kind of the error and its message, which is one line.
+/// Joins and leaves, or prints the kind of the error and its message, which is one line.
 fn play(_: &str) -> rank::Outcome {
     joins(|| config(0).and_then(|config| Ok(rank::join_with(config)?)))
 }
@@ -41,7 +41,7 @@ fn play_by_environment(_: &str) -> rank::Outcome {
     joins(|| Ok(ProcessGroup::from_env()?))
 }
 
-/// As a program that looks at its configuration before it joins.
+/// Joins like a program that reads its configuration first.
 fn play_by_config(_: &str) -> rank::Outcome {
     joins(|| Ok(ProcessGroup::join(Config::from_env()?)?))
 }
@@ -91,7 +91,7 @@ fn joined(end: &End) -> Result<(), Box<dyn std::error::Error>> {
 
 fn twins(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 3, 1)?;
-    // Whichever is second is refused; the others are told, and wait no longer.
+    // The store refuses the second of them; the others get the reason, and wait no longer.
     world.start(1, "joins", &[])?;
     world.start(1, "joins", &[])?;
     world.start(0, "joins", &[])?;
@@ -104,7 +104,7 @@ fn twins(provider: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
-/// One of them cannot serve the store, and says so to the other.
+/// One of two ranks cannot serve the store, and reports it to the other.
 fn two_hosts(provider: &str) -> Outcome {
     let mut world = TestJob::served_by_rank_0(provider, 3)?;
     for rank in [0, 0, 2] {
@@ -127,7 +127,7 @@ fn two_hosts(provider: &str) -> Outcome {
 /// Names and values.
 type Variables = &'static [(&'static str, &'static str)];
 
-/// Ranks 0 and 2 are told what is wrong with rank 1.
+/// Ranks 0 and 2 get rank 1's error.
 fn wrong_variable(provider: &str) -> Outcome {
     let wrong: [(Variables, &[&str]); 7] = [
         (
@@ -169,7 +169,7 @@ fn token(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, 2, 1)?;
     world.start(1, "joins", &[("UNISONO_TOKEN", "another job")])?;
     says(&world.end_first()?, "refused", &["belongs to another job", "UNISONO_TOKEN"])?;
-    // All ranks hear of it once, and then nothing of it is in the way.
+    // All ranks get the error once; afterwards they can join.
     world.start_all("joins", &[])?;
     let words = ["rank 1 could not join: pid ", "the tokens differ"];
     world.end(|_| true)?.iter().try_for_each(|end| says(end, "failed", &words))?;
@@ -190,7 +190,7 @@ fn unknown(provider: &str) -> Outcome {
     world.start_all("joins", &[("UNISONO_PROVIDER", "carrier-pigeon")])?;
     let ends = world.end_all()?;
     for end in &ends {
-        // A rank that comes when the other has given up already hears of that.
+        // A rank that comes after the other has given up gets the other's error.
         let kind = end.said("error")?;
         ensure!(["transport", "failed", "refused"].contains(&kind), "rank {}: {kind}", end.rank);
         says(end, kind, &["no libfabric provider fits", "carrier-pigeon"])?;
@@ -253,7 +253,7 @@ fn algorithm(provider: &str) -> Outcome {
 const FREE: [usize; 3] = [4, 7, 10];
 
 fn descriptors(provider: &str) -> Outcome {
-    // Where an endpoint cannot be opened, and where it can, but cannot connect.
+    // With the first numbers, an endpoint cannot be opened; with others it can, but cannot connect.
     let start = |free: usize| {
         let mut world = TestJob::new(provider, 2, 1)?;
         world.start(0, "joins", &[])?;
@@ -283,7 +283,7 @@ fn play_few(free: &str) -> rank::Outcome {
     let taken: Vec<u64> = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
-    // The descriptor by which these were read is free again.
+    // The descriptor of the directory that was read is free again.
     let limit = (0..).filter(|number| !taken.contains(number)).nth(free.parse::<usize>()?);
     setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit })?;
     play("")

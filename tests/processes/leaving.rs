@@ -50,7 +50,7 @@ fn far_apart(provider: &str) -> Outcome {
                     }
                     world.end_all()
                 };
-                // Errors of this kind do not go from thread to thread.
+                // Errors of this type cannot move between threads.
                 leave().map_err(|error: Box<dyn std::error::Error>| error.to_string())
             })
         });
@@ -69,7 +69,7 @@ fn far_apart(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("the last to leave takes at most {:.1} ms", longest as f64 / 1e3)))
 }
 
-/// Rank 0 leaves; the others live, and make their next call when it has failed.
+/// Rank 0 leaves. The others live, and make their next call after it has failed.
 fn play_stays(_: &str) -> rank::Outcome {
     let group = join()?;
     group.barrier()?;

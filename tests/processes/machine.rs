@@ -1,5 +1,5 @@
-//! What every machine must be able to do, in one job of four ranks: all collectives among two and among all of them, in plain memory and
-//! in registered buffers, a progress thread on its own processors, and a death of which the others are told. `make test-machines`
+//! The tests for every machine, in one job of four ranks: all collectives among two and among all of them, in plain memory and
+//! in registered buffers, a progress thread on chosen processors, and a death that the others report. `make test-machines`
 //! runs it on machines of every kind.
 
 use rustix::process::Signal;
@@ -45,10 +45,10 @@ fn case(provider: &str) -> Outcome {
     )))
 }
 
-/// The processors of a rank's progress thread, which must be some of those that there are.
+/// The processors of a rank's progress thread, which must be processors of the machine.
 fn placed(end: &End) -> Result<String, Box<dyn std::error::Error>> {
     let said = end.said("thread")?;
-    // Without /proc nobody can look.
+    // Without /proc they are unknown.
     if said == "?" {
         return Ok(said.to_owned());
     }

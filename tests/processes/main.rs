@@ -99,7 +99,7 @@ fn cases(provider: &str) -> Cases {
         chaos::CASES,
     ];
     cases.extend(suite::of(&tables));
-    // Over both together, what transports decide: the rest is the same over any.
+    // Over shm and TCP together, only the cases that depend on transports run.
     if provider != rank::MUX {
         let rest = [
             objects::CASES,

@@ -26,7 +26,7 @@ pub(crate) const ROLES: &[Role] =
 /// The number of groups.
 const GROUPS: usize = 300;
 
-/// By how much a process may grow when all has been allocated once: as in `groups.rs`.
+/// The most bytes by which a process may grow when everything has been allocated once, as in `groups.rs`.
 const MORE: i64 = 2 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -64,7 +64,7 @@ fn members(_: &str) -> rank::Outcome {
         while !held.is_empty() {
             held.swap_remove(random.below(held.len()));
         }
-        // When the members have heard of the end, all is given back.
+        // When the members know that the groups have ended, all memory is free.
         let all = world.create_group(&ranks, 1)?;
         all.barrier()?;
         memory.push(taken()?);
@@ -159,7 +159,7 @@ fn dies(groups: &str) -> rank::Outcome {
         made?;
         return signal_myself(Signal::KILL);
     }
-    // It may die while others still wait for the last message of the barrier, or of an earlier group.
+    // The rank may die while others still wait for the last message of the barrier, or of an earlier group.
     let failed = failure(made.and_then(|()| make(0)))?;
     say("failed", now());
     say("failure", failed);

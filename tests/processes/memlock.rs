@@ -12,7 +12,7 @@ use crate::{
     world::TestJob,
 };
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[("little memory may be locked", case)];
 
 pub(crate) const ROLES: &[Role] = &[("locks", play)];
@@ -58,7 +58,7 @@ fn play(limit: &str) -> rank::Outcome {
         .with_max_level(tracing::Level::INFO)
         .init();
     if !limit.is_empty() {
-        // A hard limit that is lower already cannot be raised.
+        // A lower hard limit cannot be raised.
         let limit = limit.parse()?;
         let limit = Some(getrlimit(Resource::Memlock).maximum.map_or(limit, |hard| hard.min(limit)));
         setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit })?;

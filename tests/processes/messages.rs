@@ -1,4 +1,4 @@
-//! Point-to-point messages and asynchronous work between real processes: everything that is sent arrives, whole and in order,
+//! Point-to-point messages and asynchronous work between real processes: every message arrives, complete and in order,
 //! while collectives of several groups run; and both sides report messages that do not match.
 
 use unisono::{Config, Message, ProcessGroup, ReduceOp, Source, Work};
@@ -10,7 +10,7 @@ use crate::{
     world::{End, TestJob, same},
 };
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[
     ("messages, 1 ranks", |provider| messages(provider, 1)),
     ("messages, 2 ranks", |provider| messages(provider, 2)),
@@ -57,7 +57,7 @@ fn around<T: Number>(group: &ProcessGroup, number: usize, len: usize) -> rank::O
     let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
     let (mine, theirs) = (data::<T>(rank, number, len), data::<T>(before, number, len));
     let what = |how: &str| format!("{len} {} {how}", T::DTYPE);
-    // Everyone sends first.
+    // All ranks send first.
     group.send(&mine, (next, 1))?;
     let mut got = vec![T::of(99); len];
     group.recv(&mut got, (before, 1))?;
@@ -159,7 +159,7 @@ fn misfit(_: &str) -> rank::Outcome {
     for round in 0..4 {
         let mut config = config(round)?;
         if round == 3 {
-            // Before the 1 s after which ranks that wait for each other are told so.
+            // Before 1 s has passed, after which the store looks for a deadlock.
             let millis = if config.rank == 0 { 600 } else { 60_000 };
             config = Config { timeout: std::time::Duration::from_millis(millis), ..config };
         }
@@ -173,7 +173,7 @@ fn misfit(_: &str) -> rank::Outcome {
             (_, 3) => Ok(()),
             _ => group.recv(&mut vec![0_f32; len + 1], (0, 6)).map(drop),
         };
-        // A rank that has sent a small message learns of it at its next call; a rank to which nothing is sent waits longer.
+        // A rank that has sent a small message gets the failure at its next call; a rank that gets no message waits longer.
         say(&format!("round {round}"), failure(done.and_then(|()| group.barrier()))?);
     }
     Ok(())

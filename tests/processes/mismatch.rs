@@ -9,7 +9,7 @@ use crate::{
     world::{End, TestJob, same},
 };
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[
     ("mismatches, 2 ranks", |provider| mismatches(provider, 2)),
     ("mismatches, 4 ranks", |provider| mismatches(provider, 4)),
@@ -44,7 +44,7 @@ fn by(algorithm: &str, lanes: usize, group: &ProcessGroup, data: &mut [f32]) -> 
     group.with_algorithms(algorithm)?.with_pipeline(1024, lanes)?.all_reduce(data, ReduceOp::Sum)
 }
 
-/// What the last rank calls, what the others call, and the failure.
+/// The call of the last rank, the call of the others, and the text of the failure.
 const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
     (
         "count",
@@ -117,7 +117,7 @@ const ROUNDS: &[(&str, Call, Call, &[&str])] = &[
     ),
     (
         "root",
-        // A root may be done before it can hear; the next call tells.
+        // A root may return before it learns of the failure; its next call returns it.
         |group, data| group.broadcast(&mut data.floats[..10], 1).and_then(|()| group.barrier()),
         |group, data| group.broadcast(&mut data.floats[..10], 0).and_then(|()| group.barrier()),
         &["LAST", "broadcast(f32, root "],
@@ -165,7 +165,7 @@ fn mismatches(provider: &str, ranks: usize) -> Outcome {
     End::all_well(&ends)?;
     let mut slowest = 0;
     for (name, _, _, wanted) in ROUNDS {
-        // The one that leaves does not hear of it.
+        // The rank that leaves does not get the failure.
         let hearers: Vec<&End> =
             ends.iter().filter(|end| *name != "one call less" || end.rank + 1 < ranks).collect();
         let words = same(&hearers, &format!("words of {name}:"))?;
@@ -184,7 +184,7 @@ fn mismatches(provider: &str, ranks: usize) -> Outcome {
 
 fn play(_: &str) -> rank::Outcome {
     let mut problems = Vec::new();
-    // The others wait for this rank in every round, whatever comes of one.
+    // The others wait for this rank in every round, even if one round fails.
     for (number, (name, odd, even, _)) in ROUNDS.iter().enumerate() {
         let group = rank::join_with(config(number)?)?;
         let last = group.rank() + 1 == group.size();
@@ -201,7 +201,7 @@ fn play(_: &str) -> rank::Outcome {
             Err(error) => problems.push(format!("{name}: {error}")),
         }
         say(&format!("time of {name}:"), took);
-        // What is moved may have come from ranks that agree; what is reduced needs all of them.
+        // Moved data may have come from ranks that agree; a reduction needs all ranks.
         let fresh = Data::new(group.rank());
         if data.integers != fresh.integers || data.floats != fresh.floats && !name.contains("root") {
             problems.push(format!("{name}: data was changed"));

@@ -1,4 +1,4 @@
-//! What ranks contribute, and the expected results, computed without the library's kernels.
+//! The ranks' contributions and the expected results, computed without the library's kernels.
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers; integers wrap as the reductions do")]
 
@@ -13,9 +13,9 @@ use crate::random::Random;
 pub(crate) trait Number: Element + PartialEq + Debug {
     /// The relative rounding error; 0 for integers.
     const ROUNDING: f64;
-    /// From a small number; integers wrap.
+    /// The element of a small number; integers wrap.
     fn of(value: i64) -> Self;
-    /// From any number, rounded.
+    /// The element of any number, rounded.
     fn near(value: f64) -> Self;
     fn value(self) -> f64;
     /// The reduction of all, one after the other.
@@ -100,7 +100,7 @@ macro_rules! floats {
         }
     )*};
 }
-// 16-bit floats by way of f32: half's own way from f64 does not look at all bits of what it rounds.
+// 16-bit floats are made from f32: half's conversion from f64 does not consider all bits that it rounds.
 floats! {
     f16, 1.0 / (1_u64 << 11) as f64, |value| f16::from_f32(value as f32), f16::to_f64, single;
     bf16, 1.0 / (1_u64 << 8) as f64, |value| bf16::from_f32(value as f32), bf16::to_f64, single;
@@ -138,8 +138,8 @@ pub(crate) fn small<T: Number>(seed: u64, op: ReduceOp, rank: usize, index: usiz
 /// After this many elements [`numbers`] repeats itself: a prime number, so that no two places of blocks, slots and chunks have the same.
 const PERIOD: usize = 1009;
 
-/// The elements of a range of an endless row, of which `of` gives the first ones. What is right is the larger part of what a test
-/// computes, without optimization: it computes a period, and copies the rest.
+/// The elements of a range of an endless row, of which `of` gives the first ones. Most of a test's time, without optimization, is the
+/// computation of expected results: this computes one period, and copies the rest.
 pub(crate) fn numbers<T: Copy>(range: Range<usize>, of: impl FnMut(usize) -> T) -> Vec<T> {
     let first = range.start % PERIOD;
     let period: Vec<T> = (0..if first == 0 { range.len().min(PERIOD) } else { PERIOD }).map(of).collect();

@@ -12,7 +12,7 @@ use crate::{
     world::{End, TestJob},
 };
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[
     ("objects and tensors, 1 rank", |provider| objects(provider, 1)),
     ("objects and tensors, 3 ranks", |provider| objects(provider, 3)),
@@ -132,7 +132,7 @@ fn wrong(group: &ProcessGroup) -> rank::Outcome {
 fn tensors(group: &ProcessGroup) -> rank::Outcome {
     let (me, ranks) = (group.rank(), group.size());
     let root = ranks - 1;
-    // A large one lies where it is sent from and stays where it is received; turned, it has to be packed.
+    // A large contiguous tensor is sent from its memory and received into its memory; a transposed one has to be packed.
     let large: Vec<f32> = (0_u16..40_000).map(f32::from).collect();
     let large = TensorView::new(&large, &[200, 200])?;
     let small = Tensor::zeros(Dtype::I64, &[3, 0])?;

@@ -26,7 +26,7 @@ fn play(_: &str) -> rank::Outcome {
     bound(&group)
 }
 
-/// Says on which processors the progress thread may run; the process's other threads may on all.
+/// Prints the processors on which the progress thread may run; the process's other threads may run on all.
 pub(crate) fn bound(group: &ProcessGroup) -> rank::Outcome {
     let sum = group.begin().all_reduce(vec![1_i32; 1000], ReduceOp::Sum)?.wait()?;
     ensure!(sum == vec![i32::try_from(group.size())?; 1000], "a wrong sum");

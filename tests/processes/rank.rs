@@ -23,7 +23,7 @@ pub(crate) const LIMIT: &str = "PROCESSES_LIMIT";
 
 /// The variable that makes a process a rank: its role, and the role's arguments.
 pub(crate) const ROLE: &str = "PROCESSES_ROLE";
-/// The environment variable that is set where few of each kind are wanted.
+/// The environment variable that asks for few cases of each kind.
 pub(crate) const BRIEF: &str = "PROCESSES_BRIEF";
 /// The stores of the groups it joins, one after the other.
 pub(crate) const STORES: &str = "PROCESSES_STORES";
@@ -31,7 +31,7 @@ pub(crate) const STORES: &str = "PROCESSES_STORES";
 /// The name of shared memory and TCP together in `UNISONO_TEST_PROVIDERS`.
 pub(crate) const MUX: &str = "mux";
 
-/// What is taken if none is named.
+/// The name of the default provider.
 pub(crate) const DEFAULT: &str = "default";
 
 /// What a rank does, or its error.
@@ -81,7 +81,7 @@ pub(crate) fn join() -> Result<ProcessGroup> {
     Ok(join_with(config(0)?)?)
 }
 
-/// As `ProcessGroup::join`. Over [`MUX`] ranks of even and of odd numbers are taken for two hosts.
+/// Joins like `ProcessGroup::join`. Over [`MUX`], ranks of even and of odd numbers count as two hosts.
 pub(crate) fn join_with(config: Config) -> unisono::Result<ProcessGroup> {
     if config.provider.as_deref() != Some(MUX) {
         return ProcessGroup::join(config);
@@ -97,14 +97,14 @@ pub(crate) fn join_with(config: Config) -> unisono::Result<ProcessGroup> {
     ProcessGroup::with(config, Box::new(mux), store)
 }
 
-/// Waits until all have come. A rank that still waits may hear already what became of the next call of others; its own next call tells.
+/// Waits until all ranks have called it. A rank that still waits may already get the failure of the others' next call; its next call returns it.
 pub(crate) fn meet(group: &ProcessGroup) {
     drop(group.barrier());
 }
 
 /// Prints a line for the parent: a keyword and a value.
 pub(crate) fn say(key: &str, what: impl fmt::Display) {
-    // One write, so that a kill cannot cut the line; a parent that is gone does not listen.
+    // One write, so that a kill cannot cut the line. If the parent has ended, the line is lost.
     let line = format!("{key} {}\n", what.to_string().replace('\n', " "));
     let _ = std::io::stdout().write_all(line.as_bytes());
 }
@@ -115,7 +115,7 @@ pub(crate) fn now() -> i64 {
     now.tv_sec * 1_000_000 + now.tv_nsec / 1000
 }
 
-/// Says the time, and ends or stops this process at once.
+/// Prints the time, and ends or stops this process at once.
 pub(crate) fn signal_myself(signal: Signal) -> Outcome {
     say("signalled", now());
     Ok(kill_process(getpid(), signal)?)
@@ -130,7 +130,7 @@ pub(crate) fn failure(result: unisono::Result<()>) -> Result<Failure> {
     }
 }
 
-/// Calls until a call fails. Says when and how, and checks that the next call fails with the same failure.
+/// Makes calls until one fails. Prints the time and the failure, and checks that the next call fails with the same failure.
 pub(crate) fn until_failure(
     group: &ProcessGroup,
     mut call: impl FnMut(&ProcessGroup) -> unisono::Result<()>,

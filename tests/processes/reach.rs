@@ -1,4 +1,4 @@
-//! Which transport ranks take: shared memory where all can share it, else libfabric; and what is said if they ask for what cannot be.
+//! The choice of the transport: shared memory if all ranks can share it, otherwise libfabric; and the errors if a requested one is impossible.
 
 use std::{
     os::fd::AsRawFd as _,
@@ -15,7 +15,7 @@ use crate::{
     world::{End, Result, TestJob},
 };
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[
     ("by default ranks of one host share memory, and are there at once", default),
     ("ranks that ask for different providers are told which", differ),
@@ -37,7 +37,7 @@ pub(crate) const ROLES: &[Role] = &[
 /// No user has this number on most systems, and everybody may become it.
 const NOBODY: &str = "65534";
 
-/// Joins, over the default provider if told so, and reduces.
+/// Joins, over the default provider if the argument says so, and reduces.
 fn play(provider: &str) -> rank::Outcome {
     let mut config = rank::config(0)?;
     if provider == "default" {
@@ -53,7 +53,7 @@ fn play(provider: &str) -> rank::Outcome {
     Ok(group.leave()?)
 }
 
-/// Joins, opens connections, and reduces what needs new windows; as rank 1 when no descriptor is to be had any more.
+/// Joins, opens connections, and reduces data that needs new windows; rank 1 does so when it has no free descriptor.
 fn play_limited(_: &str) -> rank::Outcome {
     let group = join()?;
     let mut data = vec![1_u32; 1];
@@ -84,13 +84,13 @@ fn play_default(_: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// What all said of their provider.
+/// The provider that all ranks printed.
 fn provider(ends: &[End]) -> Result<&str> {
     End::all_well(ends)?;
     crate::world::same(&ends.iter().collect::<Vec<_>>(), "provider")
 }
 
-/// What is the same whatever the suite's provider is, is tried once.
+/// Skips a case that does not depend on the suite's provider, except over one provider.
 fn once(provider: &str) -> Option<Verdict> {
     (provider != "shm").then(|| Verdict::Skipped("it is the same whichever provider the others use".into()))
 }
@@ -103,7 +103,7 @@ fn default(name: &str) -> Outcome {
     world.start_all("reaches default", &[])?;
     let ends = world.end_all()?;
     ensure!(provider(&ends)? == "shm", "they use {}", provider(&ends)?);
-    // The last to come waits for nobody.
+    // The rank that comes last does not wait.
     let took = ends.iter().map(|end| end.number("took")).collect::<Result<Vec<_>>>()?;
     Ok(Verdict::Measured(format!("joined in {} µs", took.iter().min().ok_or("no ranks")?)))
 }
@@ -137,7 +137,8 @@ fn differ(name: &str) -> Outcome {
     Ok(Verdict::Measured(ends[0].said("error")?.to_owned()))
 }
 
-/// Runs two ranks in this role, rank 1 by a command (a program and its arguments) that starts this program elsewhere; or says why it
+/// Runs two ranks in this role, rank 1 by a command (a program and its arguments) that starts this program elsewhere; or returns
+/// the reason why it
 /// cannot be.
 fn elsewhere(name: &str, role: &str, command: &[&str]) -> Result<std::result::Result<Vec<End>, String>> {
     if !rustix::process::getuid().is_root() {

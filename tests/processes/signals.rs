@@ -26,7 +26,7 @@ use crate::{
 
 const RANKS: usize = 3;
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[
     ("a rank is ended by SIGTERM", |provider| one(provider, "SIGTERM")),
     ("a rank is ended by SIGINT", |provider| one(provider, "SIGINT")),
@@ -90,7 +90,7 @@ fn play(name: &str) -> rank::Outcome {
     let group = join()?;
     let mut data = vec![0.5_f32; 1 << 16];
     if group.rank() == 1 {
-        // The others may hear of the signal while they are in the last of these.
+        // The others may learn of the signal during the last of these calls.
         for _ in 0..3 {
             group.all_reduce(&mut data, ReduceOp::Avg)?;
         }
@@ -101,7 +101,7 @@ fn play(name: &str) -> rank::Outcome {
     until_failure(&group, |group| group.all_reduce(&mut data, ReduceOp::Avg)).map(drop)
 }
 
-/// The first rank that reports determines the failure of all; a rank that is told before its own signal arrives returns it.
+/// The first rank that reports determines the failure of all; a rank that gets it before its own signal arrives returns it.
 fn all(provider: &str) -> Outcome {
     let mut world = TestJob::new(provider, RANKS, 1)?;
     let here = tempfile::tempdir()?;
@@ -135,13 +135,13 @@ fn play_waits(here: &str) -> rank::Outcome {
     until_failure(&group, |group| group.recv(&mut [0_u8], from).map(drop)).map(drop)
 }
 
-/// What Debian's libfabric loads would write a file into the working directory, and exit with status 1.
+/// A library that Debian's libfabric loads would write a file into the working directory, and exit with status 1.
 fn crashed(provider: &str) -> Outcome {
     let here = tempfile::tempdir()?;
     for (name, signal) in [("SEGV", Signal::SEGV), ("ABRT", Signal::ABORT), ("TERM", Signal::TERM)] {
         let mut world = TestJob::new(provider, 1, 1)?;
         let mut command = Command::new(std::env::current_exe()?);
-        // As a rank that `unisono run` has not started.
+        // The rank runs as if `unisono run` had not started it.
         command.current_dir(here.path());
         world.start_by(command, 0, &format!("crashes {name}"), &[])?;
         let ends = world.end_all()?;
@@ -153,13 +153,13 @@ fn crashed(provider: &str) -> Outcome {
     Ok(Verdict::Passed)
 }
 
-/// After the last group is gone, too, nothing of the library's is called.
+/// Ends by a signal, before or after the end of its group: no handler of that library may run.
 fn play_crashes(name: &str) -> rank::Outcome {
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     let group = join()?;
     match name {
         "SEGV" => {
-            // At the first one, which is no overflow of a stack, the handler of Rust's library only takes itself away.
+            // At the first signal, which is not the overflow of a stack, the handler of Rust's library only removes itself.
             signal_myself(Signal::SEGV)?;
             signal_myself(Signal::SEGV)?;
         }

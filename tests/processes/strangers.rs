@@ -28,7 +28,7 @@ use crate::{
     world::{End, PATIENCE, Result, TestJob, same},
 };
 
-/// What is tried.
+/// The cases.
 pub(crate) const CASES: Table = &[
     ("a stranger who guesses keys changes nothing", guesses),
     ("what a stranger tells ends the group and blames nobody", tells),
@@ -48,7 +48,7 @@ const LATE_NEWS: u32 = 1 << 30 | 0x1fff << 16;
 /// The keys that the stranger guesses: an endpoint that numbered its keys would have used these.
 const GUESSES: u64 = 32;
 
-/// What a rank of this suite tells a stranger: the address of its endpoint, and a region that may be written to, in which the
+/// The data that a rank of this suite gives a stranger: the address of its endpoint, and a writable region, in which the
 /// stranger's messages land.
 struct Visited {
     address: Address,
@@ -107,13 +107,13 @@ fn play_visited(arguments: &str) -> rank::Outcome {
     Ok(())
 }
 
-/// Goes on with small operations until the stranger is done, and says how many descriptors it has then.
+/// Goes on with small operations until the stranger is done, and then prints its number of descriptors.
 fn play_beset(directory: &str) -> rank::Outcome {
     let directory = Path::new(directory);
     let config = rank::config(0)?;
     let me = config.rank;
     let transport = unisono::group::open_transport(&unisono::group::transport_options(&config))?;
-    // The name, which /proc/net/unix shows to everybody: without what comes before it, and without the tokens.
+    // The name, which /proc/net/unix shows to every user: without its prefix, and without the tokens.
     let name: String = transport.address().0[12..20].iter().map(|byte| format!("{byte:02x}")).collect();
     let deadline = Instant::now() + config.join_timeout;
     let store = Store::open(config.store.as_ref().ok_or("no store")?, &config.member(), deadline)?;
@@ -135,7 +135,7 @@ fn play_beset(directory: &str) -> rank::Outcome {
         if done[0] > 0 {
             break;
         }
-        // Asleep for a moment, too: it is not woken.
+        // This rank also sleeps for a moment: the stranger does not wake it.
         std::thread::sleep(Duration::from_micros(100));
         rounds += 1;
     }
@@ -144,7 +144,7 @@ fn play_beset(directory: &str) -> rank::Outcome {
     Ok(group.leave()?)
 }
 
-/// As another user: connects to the doors of ranks, and sends descriptors there, of which none stays.
+/// As another user, connects to the sockets of ranks, and sends descriptors there; the ranks close them all.
 fn play_besets(directory: &str) -> rank::Outcome {
     let directory = Path::new(directory);
     let names: Vec<_> =
@@ -169,10 +169,10 @@ fn play_besets(directory: &str) -> rank::Outcome {
             let files = [theirs.as_fd()];
             ensure!(control.push(SendAncillaryMessage::ScmRights(&files)), "no room for a descriptor");
             let bytes = vec![u8::try_from(round % 256)?; 1 + round * 7];
-            // It may be refused, or said to be sent.
+            // The system may refuse it, or report that it was sent.
             let _ = sendmsg_addr(&socket, &door, &[IoSlice::new(&bytes)], &mut control, SendFlags::DONTWAIT);
             drop(theirs);
-            // Nobody has the other end: it would wait for ever.
+            // No process keeps the other end: otherwise the read would wait for ever.
             ensure!(ours.read(&mut [0])? == 0, "somebody wrote");
         }
     }
@@ -249,7 +249,7 @@ impl Stranger {
             notify: Notify::IfNotInjected,
         };
         let (mut posted, begun, mut events) = (false, Instant::now(), Vec::new());
-        // A little longer, so that it leaves and its end may come.
+        // Wait a little longer, so that the put leaves and its end may be reported.
         while begun.elapsed() < if posted { Duration::from_millis(5) } else { Duration::from_secs(2) } {
             let step = if posted {
                 Ok(())
@@ -267,7 +267,7 @@ impl Stranger {
     }
 }
 
-/// Starts the ranks, and returns what they tell a stranger.
+/// Starts the ranks, and returns the data that they give a stranger.
 fn visited(provider: &str, directory: &Path, most: Duration) -> Result<(TestJob, Vec<Visited>)> {
     let mut world = TestJob::new(provider, RANKS, 1)?;
     world.start_all(&format!("visited {} {}", most.as_secs(), directory.display()), &[])?;
@@ -318,7 +318,7 @@ fn guesses(provider: &str) -> Outcome {
 }
 
 fn tells(provider: &str) -> Outcome {
-    // A message, a write, credit, a clear to send, and what says nothing.
+    // A message, a write, credit, a clear to send, and an immediate without a meaning.
     for immediate in [0, 1 << 29 | 1, LATE_NEWS, 1 << 31 | 7 << 27 | 1, u32::MAX] {
         let directory = tempfile::tempdir()?;
         let (world, ranks) = visited(provider, directory.path(), Duration::from_secs(10))?;

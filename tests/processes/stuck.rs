@@ -20,7 +20,7 @@ use crate::{
     world::{End, TestJob},
 };
 
-/// What is tried.
+/// The cases.
 pub(crate) const WAITING: Table = &[
     ("a provider that does not return after a failure or a deadline ends its process", never_returns),
     ("no call of libfabric's outlasts the time to join", never_opens),
@@ -66,10 +66,10 @@ fn never_returns(provider: &str) -> Outcome {
         world.start_all(role, more)?;
         Ok::<_, Box<dyn std::error::Error>>(world)
     };
-    // All at once, since each takes as long as a provider is given.
+    // The cases run at once, because each takes the whole time that a provider may take.
     let polling = start(3, "stuck polling 1 2", &[])?;
     let closing = start(3, "stuck closing 1 2", &[])?;
-    // Nobody is left who could notice that the time is over.
+    // No rank is left that could notice that the timeout has passed.
     let all = start(2, "stuck polling 0,1 none", &[("UNISONO_TIMEOUT", "1s")])?;
 
     let ends = polling.end_all()?;

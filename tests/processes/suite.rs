@@ -52,12 +52,12 @@ pub(crate) fn of(tables: &[Table]) -> Cases {
     all.map(|(name, case)| (name.to_owned(), Box::new(case) as Case)).collect()
 }
 
-/// True if few of each kind are wanted: on a slow (emulated) machine, and in `make test`.
+/// True if few cases of each kind shall run: on a slow (emulated) machine, and in `make test`.
 pub(crate) fn brief() -> bool {
     [BRIEF, rank::BRIEF].iter().any(|name| std::env::var_os(name).is_some())
 }
 
-/// The variable with which it is asked for. Ranks have another, because the library warns of variables with its prefix that it does not
+/// The variable that asks for it. Ranks have another, because the library warns of variables with its prefix that it does not
 /// know.
 pub(crate) const BRIEF: &str = "UNISONO_TEST_BRIEF";
 

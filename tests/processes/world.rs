@@ -1,4 +1,4 @@
-//! The parent's side: stores at which ranks meet, the ranks' processes, and their output. No process outlives its world or runs
+//! The parent's side: the ranks' stores, their processes, and their output. No process outlives its world or runs
 //! longer than [`PATIENCE`].
 
 use std::{
@@ -79,21 +79,21 @@ impl TestJob {
         Ok(world)
     }
 
-    /// A world that meets at a store that one of its ranks, or another process, serves.
+    /// A world with a store that one of its ranks, or another process, serves.
     pub(crate) fn at(provider: &str, ranks: usize, store: &str) -> Self {
         let mut world = Self::empty(provider, ranks);
         world.stores.push(store.to_owned());
         world
     }
 
-    /// A world that meets in a directory.
+    /// A world with a store in this directory.
     pub(crate) fn in_directory(provider: &str, ranks: usize, directory: &Path) -> Self {
         let mut world = Self::empty(provider, ranks);
         world.stores.push(format!("file://{}", directory.display()));
         world
     }
 
-    /// A world whose ranks meet in a directory.
+    /// A world with a store in a new directory.
     pub(crate) fn in_a_directory(provider: &str, ranks: usize) -> Result<Self> {
         let mut world = Self::empty(provider, ranks);
         let directory = tempfile::tempdir()?;
@@ -125,7 +125,7 @@ impl TestJob {
 
     /// Starts a rank in its role, with these variables besides those of every rank.
     pub(crate) fn start(&mut self, rank: usize, role: &str, more: &[(&str, &str)]) -> Result<()> {
-        // Without /proc the system does not tell.
+        // Without /proc, the system does not give the path.
         let named = || std::env::args_os().next().map(Into::into);
         let program = std::env::current_exe().ok().or_else(named).ok_or("this program has no name")?;
         self.start_by(Command::new(program), rank, role, more)
@@ -176,7 +176,7 @@ impl TestJob {
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let begun = Instant::now();
         let id = WaitId::Pid(Pid::from_child(&process.child));
-        // A process that has ended is none that can stop.
+        // A process that has ended cannot stop.
         let early = |error| format!("rank {rank} ended before it stopped: {error}");
         while waitid(id.clone(), stopped).map_err(early)?.is_none() {
             ensure!(begun.elapsed() < PATIENCE, "rank {rank} does not stop");
@@ -226,7 +226,7 @@ impl TestJob {
         Ok(ends)
     }
 
-    /// Ends the store of the first group. Returns the rank, and the failure, that left without its program knowing of it.
+    /// Ends the store of the first group. Returns the rank that left with a failure of which its program did not know, and the failure.
     pub(crate) fn late(&mut self) -> Option<(usize, Failure)> {
         self.servers.pop().and_then(StoreServer::end)
     }
@@ -270,17 +270,17 @@ fn listen(output: Option<impl Read + Send + 'static>, tell: Option<mpsc::Sender<
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut output) = output {
-            // What came before an error is kept.
+            // Keep the output before an error.
             let _ = output.read_to_end(&mut bytes);
         }
-        // Nobody may wait any more.
+        // The receiver may have been dropped.
         let _ = tell.map(|tell| tell.send(()));
         String::from_utf8_lossy(&bytes).into_owned()
     })
 }
 
 impl End {
-    /// The value that the process first said under a keyword.
+    /// The first value that the process printed under a keyword.
     pub(crate) fn said(&self, key: &str) -> Result<&str> {
         let lines = || self.said.lines();
         lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).ok_or_else(|| {
@@ -292,12 +292,12 @@ impl End {
         })
     }
 
-    /// The number that it said under a keyword.
+    /// The number that it printed under a keyword.
     pub(crate) fn number(&self, key: &str) -> Result<i64> {
         Ok(self.said(key)?.parse()?)
     }
 
-    /// Fails unless all these processes succeeded, and says of each that did not how it ended: one may wait for another.
+    /// Fails unless all these processes succeeded. The error has the end of each that did not, because one may wait for another.
     pub(crate) fn all_well<'e>(ends: impl IntoIterator<Item = &'e Self>) -> Result<()> {
         let failed = ends.into_iter().filter_map(|end| end.well().err()).map(|error| error.to_string());
         let failed: Vec<_> = failed.collect();
@@ -319,7 +319,7 @@ impl End {
     }
 }
 
-/// The value that all processes said under a keyword, which must be the same.
+/// The value that all processes printed under a keyword, which must be the same.
 pub(crate) fn same<'e>(ends: &[&'e End], key: &str) -> Result<&'e str> {
     let first = ends.first().ok_or("nobody")?.said(key)?;
     for end in ends {

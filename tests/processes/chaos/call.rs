@@ -18,10 +18,10 @@ pub(super) struct Call {
     /// A number that selects a member, modulo their number.
     pub(super) root: usize,
     pub(super) op: ReduceOp,
-    /// True if it is a call of the plan's group and not of the world.
+    /// True if the plan's group makes the call, and not the world.
     pub(super) some: bool,
     pub(super) asynchronous: bool,
-    /// The ranks of the call whose memory is registered, a bit for each, where the call is blocking.
+    /// The ranks of the call whose memory is registered, a bit for each; only for blocking calls.
     pub(super) registered: u64,
     pub(super) tag: u32,
 }
@@ -99,12 +99,12 @@ impl Call {
         }
     }
 
-    /// How many ranks call it.
+    /// The number of ranks that make the call.
     pub(super) fn size(&self, plan: &Plan) -> usize {
         if self.some { plan.members.len() } else { plan.ranks }
     }
 
-    /// What other ranks can see of it when this rank calls it: what they compare; `None` if it calls nothing.
+    /// The part of this rank's call that other ranks compare; `None` if this rank makes no call.
     pub(super) fn seen(&self, rank: usize, plan: &Plan) -> Option<Self> {
         let Self { what, some, .. } = *self;
         let members = if some { &plan.members[..] } else { &[] };
@@ -121,18 +121,18 @@ impl Call {
             What::BroadcastObject | What::AllGatherObject => seen.dtype = Dtype::F32,
             _ => {}
         }
-        // What is broadcast tells what it is.
+        // Broadcast objects and tensors carry their types.
         if matches!(what, What::BroadcastObject | What::BroadcastTensors) && !is_root {
             (seen.dtype, seen.count) = (Dtype::F32, 0);
         }
-        // And nobody knows what it should be.
+        // And other ranks expect no type.
         if what == What::BroadcastTensors {
             seen.dtype = Dtype::F32;
         }
         Some(seen)
     }
 
-    /// Calls it, if this rank takes part. An error that is not the library's is a wrong result.
+    /// Makes the call, if this rank takes part. An error from outside the library is a wrong result.
     pub(super) fn run(&self, world: &ProcessGroup, some: Option<&ProcessGroup>) -> rank::Outcome {
         let Some(group) = (if self.some { some } else { Some(world) }) else { return Ok(()) };
         match self.dtype {
@@ -145,7 +145,7 @@ impl Call {
     fn of<T: Number>(&self, group: &ProcessGroup) -> rank::Outcome {
         let (rank, ranks, op) = (group.rank(), group.size(), self.op);
         let (count, root, asynchronous) = (self.count, self.root % ranks, self.asynchronous);
-        // The same in every call, so that calls that differ in nothing that ranks can see are the same.
+        // The data is the same in every call, so that calls are equal if ranks cannot see a difference.
         let of = |rank: usize, len: usize| -> Vec<T> {
             (0..len).map(|index| small(0, ReduceOp::Sum, rank, index)).collect()
         };

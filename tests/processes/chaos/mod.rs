@@ -1,5 +1,5 @@
 //! A random campaign: one rank's call differs from the others' in some field, or ranks die, end, abort or stop at some
-//! moment. Every survivor must end in time, with the right result or with the same sentence as the others.
+//! moment. Every survivor must end in time, with the right result or with the same error as the others.
 //!
 //! Case number N of seed S is case 0 of seed S + N: `UNISONO_TEST_SEED=SEED UNISONO_TEST_CASES=1` runs it again.
 //! `make chaos` runs more, with a seed from the clock.
@@ -38,7 +38,7 @@ pub(crate) const ROLES: &[Role] = &[("chaos", play)];
 const TIMEOUT: &str = "4s";
 /// The timeout of joining in cases in which a rank may never come.
 const JOIN_TIMEOUT: &str = "10s";
-/// The time after which a rank counts as hanging: far more than both, also on a busy machine.
+/// The time after which a rank counts as hanging: far more than both timeouts, also on a busy machine.
 const HANGS: Duration = Duration::from_secs(150);
 /// The number of worlds that run at once; most wait for a deadline.
 const AT_ONCE: usize = 6;
@@ -46,9 +46,9 @@ const AT_ONCE: usize = 6;
 /// The result of a case, which was as expected.
 struct Came {
     outcome: String,
-    /// What the survivors returned, or one of them.
+    /// The error that the survivors, or one of them, returned.
     text: String,
-    /// How long the slowest was in the call that failed.
+    /// The time that the slowest survivor spent in the failed call.
     took: Duration,
 }
 
@@ -65,7 +65,7 @@ fn campaign(provider: &str) -> Outcome {
         Ok(text) => text.parse().map_err(|error| format!("{name}={text}: {error}")),
         Err(_) => Ok(default),
     };
-    // Two hundred with each libfabric, over each provider others; in brief the first of them.
+    // Two hundred cases with each libfabric, different ones over each provider; in brief, the first of them.
     let (first, cases) = if provider == "tcp" { (33, 140) } else { (173, 60) };
     let cases = if brief() { 20 } else { cases };
     let cases = number("UNISONO_TEST_CASES", cases)?;
@@ -86,7 +86,7 @@ fn campaign(provider: &str) -> Outcome {
                     row.cases += 1;
                     match judged {
                         Ok(Came { outcome, text, took }) => {
-                            // A person who runs one case again wants to see it.
+                            // For a person who runs one case again, print it.
                             if cases == 1 {
                                 println!("         {}: {outcome}: {text}", plan.words());
                             }
@@ -118,7 +118,7 @@ fn campaign(provider: &str) -> Outcome {
     Ok(Verdict::Measured(format!("{cases} cases, seed {first}")))
 }
 
-/// The name in the table of what a survivor returned.
+/// The name in the table of a survivor's result.
 struct Said<'e> {
     rank: usize,
     outcome: &'e str,
@@ -157,7 +157,7 @@ fn verdict<'s>(plan: &Plan, said: &[Said<'s>]) -> Result<(&'s str, &'s str)> {
         each.collect::<Vec<_>>().join("; ")
     };
     let Some(&Said { outcome, text, .. }) = said.first() else { return Ok(("nobody", "")) };
-    // Each rank says for itself that it waited, and for how long.
+    // Each rank's error has the time that this rank has waited.
     let alike = |text: &'s str| text.find("still waits for").map_or(text, |at| &text[at..]);
     ensure!(
         said.iter().all(|it| it.outcome == outcome && alike(it.text) == alike(text)),
@@ -177,7 +177,7 @@ fn verdict<'s>(plan: &Plan, said: &[Said<'s>]) -> Result<(&'s str, &'s str)> {
     Ok((outcome, text))
 }
 
-/// Makes the calls of the plan for this rank, and says how they ended.
+/// Makes the calls of the plan for this rank, and prints their results.
 fn play(seed: &str) -> rank::Outcome {
     thread::spawn(|| {
         thread::sleep(HANGS);
@@ -252,7 +252,7 @@ fn run(plan: &Plan, since: &mut Instant) -> rank::Outcome {
     Ok(world.leave()?)
 }
 
-/// Ends or stops this process now, or after a moment, while it calls something.
+/// Ends or stops this process now, or after a delay, while it makes a call.
 fn meet_fate(fate: Fate, delay: Duration, group: Option<&ProcessGroup>) {
     let act = move || match fate {
         Fate::Killed => drop(signal_myself(Signal::KILL)),

@@ -22,7 +22,7 @@ pub(super) struct Plan {
     calls: Vec<Call>,
     /// The index of the call in which the victim differs.
     at: usize,
-    /// The seed of what the victim does instead.
+    /// The seed of the victim's other calls.
     chance: Random,
     /// The ranks that die or stop, how and when.
     deaths: Vec<(usize, Fate, Moment)>,
@@ -48,16 +48,16 @@ pub(super) enum Wrong {
     WorldSize,
     RankThatIsTaken,
     Token,
-    /// A setting that makes no sense.
+    /// An invalid setting.
     Setting,
 }
 
-/// What the ranks differ in when they end.
+/// The difference between the ranks at their end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Last {
     /// The victim has another root than the others.
     Root,
-    /// The victim sends a message that nobody takes.
+    /// The victim sends a message that no rank receives.
     Message,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum Field {
     Setting(usize),
 }
 
-/// What happens to one rank.
+/// The fate of one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fate {
     Killed,
@@ -119,13 +119,13 @@ const FIELDS: [Field; 15] = [
     Field::Peer,
     Field::Setting(0),
 ];
-/// Those that end a process at once.
+/// The fates that end a process at once.
 const FATAL: [Fate; 3] = [Fate::Killed, Fate::AbortsProcess, Fate::Exits];
 const FATES: [Fate; 6] =
     [Fate::Killed, Fate::Terminated, Fate::AbortsProcess, Fate::Exits, Fate::Aborts, Fate::Stops];
 
 impl Kind {
-    /// A death or a difference; what happens in a call happens in this one.
+    /// A death or a difference; if it happens in a call, it happens in this one.
     fn any(chance: &mut Random, at: usize) -> Self {
         if chance.below(3) > 0 {
             return Self::Differs(match one(chance, &FIELDS) {
@@ -134,7 +134,7 @@ impl Kind {
             });
         }
         let fate = one(chance, &FATES);
-        // Nobody can abort a group that there is not yet.
+        // A rank cannot abort a group before it has joined it.
         let joining = fate != Fate::Aborts && chance.below(3) == 0;
         let moment = match joining {
             true => Moment::Joining(Duration::from_millis(chance.below(120) as u64)),
@@ -184,10 +184,10 @@ const CALLS: usize = 6;
 
 impl Plan {
     pub(super) fn new(seed: u64) -> Self {
-        // Neighbouring seeds are to have nothing in common.
+        // The multiplication makes neighbouring seeds independent.
         let mut chance = Random(seed.wrapping_mul(0xd134_2543_de82_ef95));
         let third = chance.below(4) == 0;
-        // Of those that die in one run one is left at least.
+        // At least one rank survives the deaths of one run.
         let ranks = if third { 4 } else { 2 } + chance.below(3);
         let victim = chance.below(ranks);
         let at = chance.below(CALLS);
@@ -216,7 +216,7 @@ impl Plan {
                 call.what = What::Message { from, to };
                 call.some = false;
             }
-            // Others may differ in what they count.
+            // Only calls with a count can differ in it.
             Kind::Differs(Field::Count) => call.what = one(&mut chance, What::COUNTED),
             Kind::Differs(Field::Root) => call.what = one(&mut chance, &What::ROOTED),
             Kind::Differs(Field::Operation) => call.what = one(&mut chance, &What::REDUCING),
@@ -242,7 +242,7 @@ impl Plan {
         Self { seed, ranks, victim, kind, members, calls, at, chance, deaths }
     }
 
-    /// What happens to a rank, and when.
+    /// The fate of a rank, and its moment.
     pub(super) fn fate(&self, rank: usize) -> Option<(Fate, Moment)> {
         self.deaths.iter().find(|(whose, ..)| *whose == rank).map(|&(_, fate, moment)| (fate, moment))
     }
@@ -258,28 +258,28 @@ impl Plan {
         })
     }
 
-    /// The rank that the victim says it is where that one is taken.
+    /// The rank that the victim claims although another process has it.
     fn taken(&self) -> usize {
         usize::from(self.victim == 0)
     }
 
-    /// True if a rank is to say how its calls ended.
+    /// True if a rank must report the results of its calls.
     pub(super) fn survives(&self, rank: usize) -> bool {
         match self.kind {
-            // Which of two processes of one rank comes first is chance.
+            // It is chance which of two processes of one rank comes first.
             Kind::Refused(Wrong::RankThatIsTaken) => rank != self.victim && rank != self.taken(),
             Kind::Refused(_) => rank != self.victim,
             _ => self.fate(rank).is_none_or(|(fate, _)| fate == Fate::Aborts),
         }
     }
 
-    /// True if one of the ranks whose fault it is is named first.
+    /// True if the text first names a rank that is at fault.
     pub(super) fn blames(&self, text: &str) -> bool {
         let named = |rank: usize| text.starts_with(&format!("rank {rank} "));
         named(self.victim) || self.deaths.iter().any(|&(rank, ..)| named(rank))
     }
 
-    /// How long a rank is idle before a call.
+    /// The time that a rank is idle before a call.
     pub(super) fn idle(&self, rank: usize, at: usize) -> Duration {
         let mut chance = Random(self.seed ^ (rank * CALLS + at + 1) as u64);
         match (self.kind, chance.below(3)) {
@@ -337,7 +337,7 @@ impl Plan {
             Field::Tag => call.tag += 1,
             Field::Peer => {
                 if let What::Message { from, to } = &mut call.what {
-                    // Among two ranks the message goes the other way round, or to its sender.
+                    // Between two ranks, the message goes in the other direction, or to its sender.
                     let mine = if *from == rank { to } else { from };
                     *mine = (*mine + 1) % self.ranks;
                 }
@@ -355,7 +355,7 @@ impl Plan {
             Kind::Dies(Fate::Aborts, _) => &["aborted"],
             Kind::Dies(Fate::Stops, Moment::Joining(_)) => &["deadline", "missing"],
             Kind::Dies(Fate::Stops, _) => &["deadline"],
-            // A rank that dies before it has reached the store is missing; it has not said what ended it, either.
+            // A rank that dies before it has reached the store is missing, and has not reported its signal.
             Kind::Dies(Fate::Terminated, Moment::Joining(_)) => &["ended", "died", "missing"],
             Kind::Dies(Fate::Terminated, _) => &["ended"],
             Kind::Dies(_, Moment::Joining(_)) => &["died", "missing"],
@@ -372,7 +372,7 @@ impl Plan {
             calls.iter().filter_map(|call| call.seen(self.victim, self)).collect()
         };
         let (wanted, own) = (seen(&self.calls), seen(&self.calls(self.victim)));
-        // Messages, and the collectives of each of the two groups: what of one kind differs is due to be told.
+        // There are messages, and the collectives of each of the two groups. The library must report a difference within one of these kinds.
         let kind = |call: &Call| match call.what {
             What::Message { .. } => 0,
             _ => 1 + usize::from(call.some),
@@ -385,8 +385,8 @@ impl Plan {
         if wanted == own {
             &["right"]
         } else if apart(&wanted) == apart(&own) {
-            // What comes earlier, or later, still comes where nothing else waits for it: a message, or a reduction that
-            // another rank is the root of.
+            // A call that comes earlier or later may still be right if nothing else waits for it: a message, or a reduction with
+            // another rank as its root.
             &["right", "mismatch", "deadlock", "left"]
         } else {
             &["mismatch", "deadlock", "left"]

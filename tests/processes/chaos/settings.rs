@@ -10,7 +10,7 @@ use crate::world::Result;
 /// A setting.
 pub(super) struct Setting {
     set: fn(&mut Config),
-    /// True if it must be alike on all ranks.
+    /// True if it must be the same on all ranks.
     pub(super) alike: bool,
     /// The contents of this rank's tuning file.
     tuning: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! One operation, drawn alike by all ranks, and its expected result.
+//! One operation, which all ranks draw from the same seed, and its expected result.
 
 use half::{bf16, f16};
 use unisono::{ProcessGroup, ReduceOp, Source};
@@ -63,22 +63,22 @@ const ALL: [What; 21] = [
     What::Ring,
 ];
 
-/// The same on all ranks.
+/// An operation, the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     what: What,
     dtype: usize,
-    /// The bytes of the largest operand, nearly.
+    /// The approximate bytes of the largest operand.
     bytes: usize,
     root: usize,
-    /// Of a message: how far its receiver is from its sender, the root.
+    /// For a message: the distance of its receiver from its sender, the root.
     distance: usize,
     op: usize,
     asynchronous: bool,
     in_place: bool,
     /// The ranks whose memory is registered, a bit for each.
     registered: u64,
-    /// Of a message: whether its receiver names no sender.
+    /// For a message: true if its receiver names no sender.
     any: bool,
     seed: u64,
 }
@@ -105,7 +105,7 @@ impl Call {
         }
     }
 
-    /// Makes the call. Returns what is left of it if it is asynchronous.
+    /// Makes the call. Returns the rest of it if it is asynchronous.
     pub(super) fn run(self, group: &ProcessGroup) -> Result<Option<Pending>, Box<dyn std::error::Error>> {
         match self.dtype {
             0 => self.of::<f32>(group),
@@ -163,12 +163,12 @@ impl Typed<'_> {
         format!("{:?}", self.call)
     }
 
-    /// This many elements, of all ranks' blocks together if there is a block for each.
+    /// The number of elements; if each rank has a block, of all blocks together.
     fn count<T: Number>(&self, blocks: usize) -> usize {
         self.call.bytes / T::DTYPE.size() / blocks
     }
 
-    /// What one rank has for another, or for all (`to` is 0).
+    /// The data of one rank for another, or for all (`to` is 0).
     fn given<T: Number>(&self, from: usize, to: usize, len: usize) -> Vec<T> {
         let seed = self.call.seed + 1_000_003 * to as u64;
         (0..len).map(|index| small(seed, self.op, from, index)).collect()

@@ -1,5 +1,5 @@
 //! Many mixed operations at 8 ranks, every result checked: all collectives, messages and objects, blocking and asynchronous, in plain
-//! and registered memory, in groups that come and go. At each tenth every rank tells what it takes of the system, which must not grow.
+//! and registered memory, in groups that come and go. At each tenth, every rank prints its use of the system's resources, which must not grow.
 //!
 //! `UNISONO_TEST_SOAK` is the number of operations (4,000, in brief 800), `UNISONO_TEST_SEED` the seed. `make soak` runs a million.
 
@@ -31,11 +31,11 @@ const PENDING: usize = 12;
 /// The number of groups besides the world.
 const GROUPS: usize = 6;
 const TENTHS: usize = 10;
-/// What must not grow is compared from this tenth on: until then everything has been used once.
+/// Resources are compared from this tenth on: until then everything has been used once.
 const WARM: usize = 2;
 
-/// By how much a rank may grow from the second to the last tenth: memory in kB, then descriptors, and threads. Allocators keep some of
-/// what is freed, and windows of groups that have just been left may not be gone yet.
+/// The most that a rank may grow from the second to the last tenth: memory in kB, then descriptors, and threads. Allocators keep some of
+/// the freed memory, and windows of groups that were just left may still be open.
 const GROWTH: [(&str, i64); 4] =
     [("resident kB", 24 << 10), ("mapped kB", 48 << 10), ("files", 24), ("threads", 0)];
 
@@ -45,7 +45,7 @@ struct Group {
     handle: Option<ProcessGroup>,
 }
 
-/// What this process takes of the system, in the order of [`GROWTH`].
+/// The resources of this process, in the order of [`GROWTH`].
 fn taken() -> rank::Result<[i64; 4]> {
     let status = fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| -> rank::Result<i64> {
@@ -150,13 +150,13 @@ fn soak(provider: &str) -> Outcome {
         (number("UNISONO_TEST_SEED", 32)?, number("UNISONO_TEST_SOAK", if brief() { 800 } else { 4000 })?);
     ensure!(many >= 100, "UNISONO_TEST_SOAK={many}: at least 100 operations are wanted");
     let mut job = TestJob::new(provider, RANKS, 1)?;
-    // A million operations take hours on two cores: 20 ms for each is far more than any needs.
+    // A million operations take hours on two cores. 20 ms is far more than an operation needs.
     job.set_patience(Duration::from_millis(many * 20));
     job.start_all(&format!("soak {seed} {many}"), &[])?;
     let ends = job.end_all()?;
     End::all_well(&ends)?;
     let tables = ends.iter().map(table).collect::<Result<Vec<_>, _>>()?;
-    // The most of all ranks.
+    // The largest values of all ranks.
     let most: Vec<Vec<i64>> = (0..TENTHS)
         .map(|tenth| {
             (0..6).map(|at| tables.iter().map(|table| table[tenth][at]).max().unwrap_or(0)).collect()
@@ -194,7 +194,7 @@ fn soak(provider: &str) -> Outcome {
     )))
 }
 
-/// What a rank has told at each tenth.
+/// The values that a rank has printed at each tenth.
 fn table(end: &End) -> Result<Vec<Vec<i64>>, Box<dyn std::error::Error>> {
     let row = |tenth: usize| -> Result<Vec<i64>, Box<dyn std::error::Error>> {
         let said = end.said(&format!("tenth {tenth}"))?;
