@@ -79,8 +79,7 @@ fn play(_: &str) -> rank::Outcome {
 const LARGE: usize = 10_007;
 
 /// Every collective once with the default algorithms and the first `kinds` kinds of data: little in plain memory, much in registered
-/// buffers, and the
-/// other way round. Returns the number of calls.
+/// buffers, and the other way round. Returns the number of calls.
 pub(crate) fn short(group: ProcessGroup, kinds: usize) -> Result<u64, Box<dyn std::error::Error>> {
     let round = Round { name: "defaults", algorithm: None, small: false };
     let mut check = Check { group, round, seed: SEED, bits: 0 };

@@ -201,7 +201,7 @@ fn one_rank_is_a_world_too() {
 
 #[test]
 fn puts_one_way_and_both_ways() {
-    // Ranks that only look on do not disturb; the two are of different halves.
+    // Idle ranks do not disturb; the two active ranks are of different halves.
     for (ranks, second) in [("2", 1), ("3", 1), ("4", 2)] {
         let found = lines(&[
             "put",
@@ -275,7 +275,7 @@ fn what_overlaps_with_a_root() {
 fn options_apply_to_overlap() {
     let few = ["--overlap", "-n", "3", "-w", "0", "-b", "4K", "-e", "4K"];
     let with = |more: &[&str]| lines(&[more, &few].concat()).pop().unwrap();
-    // In place, and as often as that.
+    // In place, with this number of calls.
     let line =
         with(&["all_reduce", "--ranks", "2", "--provider", "shm", "-d", "bf16", "-o", "premulsum:0.5"]);
     judge_overlap(&line, "all_reduce", 2);
@@ -323,7 +323,7 @@ fn messages_between_pairs() {
     ] {
         let found = lines(&[&few, &["--ranks", ranks][..], more].concat());
         let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
-        // 1 byte is no element.
+        // 1 byte is less than an element.
         assert_eq!(bytes, if more[1] == "0" { vec![0, 256, 65536] } else { vec![256, 65536] });
         for line in found {
             assert_eq!([&line["pairs"], &line["wrong"]], [pairs, 0], "{line}");
@@ -374,7 +374,7 @@ const WRONG: &[(&[&str], i32, &[&str])] = &[
     (&["all_reduce", "--ranks", "2", "-b", "eight"], 2, &["eight", "4096"]),
     (&["all_reduce", "--ranks", "2", "-e", "99999999999999999999"], 2, &["too large"]),
     (&["all_reduce", "--ranks", "2", "-e", "99999999999G"], 2, &["too large"]),
-    // A size that can be written, but that no machine has.
+    // A valid size that no machine has.
     (
         &["all_reduce", "--ranks", "2", "-b", "1000000000G", "-e", "1000000000G"],
         1,
@@ -405,12 +405,12 @@ fn what_is_wrong_is_told_in_one_line() {
     for (arguments, status, words) in WRONG {
         let output = bench(arguments);
         assert_eq!(output.status.code(), Some(*status), "{arguments:?}: {output:?}");
-        // clap's own errors end in a hint; each rank may say what it met, and the launcher which rank ended.
+        // clap's errors end in a hint. Each rank may print its failure, and the launcher the rank that ended.
         let said: BTreeSet<_> = text(&output.stderr)
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with("For more information"))
             .filter(|line| !line.starts_with("unisono run: rank "))
-            // A rank that heard of the failure from another one, before it met it itself, names that rank.
+            // A rank that got the failure from another rank first names that rank.
             .map(|line| {
                 line.replace("rank 0 aborted the group: ", "").replace("rank 1 aborted the group: ", "")
             })
@@ -448,7 +448,7 @@ fn what_only_one_rank_met_all_tell() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = text(&output.stderr);
-    // Those that were not ended before they could say anything.
+    // The ranks that printed something before they were ended.
     let messages: Vec<_> = said.lines().filter(|line| line.starts_with('[')).collect();
     assert!(!messages.is_empty() && messages.iter().all(|line| line.contains("/nowhere/results")), "{said}");
 }
@@ -466,7 +466,7 @@ fn a_terminal_gets_a_bar_even_within_one_size() {
         println!("SKIPPED: a terminal that is closed: there is no script(1), which makes a terminal");
         return;
     };
-    // This many calls take minutes: what is seen is seen while they run.
+    // This many calls take minutes, so the lines are printed while they run.
     let mut seen = Vec::new();
     let mut output = terminal.stdout.take().unwrap();
     let begun = Instant::now();
@@ -479,7 +479,7 @@ fn a_terminal_gets_a_bar_even_within_one_size() {
     assert!(begun.elapsed() >= Duration::from_secs(2), "a bar at once");
     terminal.kill().unwrap();
     terminal.wait().unwrap();
-    // The terminal's end is the end of all.
+    // The end of the terminal ends all processes.
     let begun = Instant::now();
     while let Some(left) = marked(&mark) {
         assert!(begun.elapsed() < Duration::from_secs(5), "process {left} is left");
@@ -531,7 +531,7 @@ fn it_is_a_program_that_any_launcher_can_start() {
     judge(&serde_json::from_str(line.trim()).unwrap(), "all_gather", 3, "tcp");
 }
 
-/// Debuggers of memory show a program less than the kernel does: valgrind hides the kernel's page of functions for the time.
+/// valgrind hides the kernel's page of functions for the time, which the clock must do without.
 #[test]
 fn it_runs_under_valgrind() {
     let words = [

@@ -1,4 +1,4 @@
-//! What `unisono bench` prints: the blocks and columns of its table, its lines of JSON, and sweeps over types, reductions and roots.
+//! The output of `unisono bench`: the blocks and columns of its table, its lines of JSON, and sweeps over types, reductions and roots.
 
 use std::{
     collections::BTreeSet,

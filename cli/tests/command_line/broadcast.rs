@@ -99,7 +99,7 @@ fn some_tensors_are_copied() {
         said.contains("m.safetensors on rank 1: no tensor is called \"d\"; of 4 there are a.w"),
         "{said}"
     );
-    // Its own directory would lose the whole.
+    // In the file's directory, a part would replace the whole file.
     let output = broadcast(0, here, "m.safetensors --to . --tensors c");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("another directory"), "{output:?}");
@@ -179,7 +179,7 @@ fn what_another_user_laid_there_is_not_adopted() {
     for path in [here, &to] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o1777)).unwrap();
     }
-    // With the marks of a rank that there is not, should anybody guess them; and a file that is open meanwhile.
+    // Another user has left files under the names of the partial file and the journal, and keeps one open.
     let laid = "umask 0; exec 3> .model.unisono-part; : > .model.unisono-journal; ln -s /etc/passwd model";
     let status = Command::new("sh").args(["-c", laid]).uid(NOBODY).gid(NOBODY).current_dir(&to).status();
     assert!(status.unwrap().success());
@@ -226,11 +226,11 @@ fn a_disk_has_to_hold_what_is_in_no_hole() {
     assert!(output.status.success(), "{output:?}");
     let said = text(&output.stdout);
     let sent = said.split_once("1073741824 B, ").and_then(|(_, rest)| rest.split_once(' ')).unwrap().0;
-    // The file system decides how finely it keeps holes.
+    // The file system decides the granularity of holes.
     assert!((100_000..300_000).contains(&sent.parse().unwrap()), "{said}");
     let room: u32 = said.lines().last().unwrap().split_whitespace().next().unwrap().parse().unwrap();
     assert!(room < 400, "{said}");
-    // More than there is: known before anything is written.
+    // More than the free space: the program finds out before it writes.
     file.write_all_at(&vec![7; 2 << 20], 0).unwrap();
     file.sync_all().unwrap();
     let output = run();

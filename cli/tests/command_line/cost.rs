@@ -8,7 +8,7 @@ use std::{
 
 use unisono_schedule::Collective;
 
-/// A prediction that takes longer says how far it is, also where stderr is no terminal.
+/// A prediction that takes longer prints its progress, also if stderr is no terminal.
 const LONG: Duration = Duration::from_secs(5);
 
 fn unisono(arguments: &[&str]) -> Output {
@@ -20,7 +20,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Its output; it must succeed, and say nothing else. Only one that takes longer than [`LONG`] may say once how far it is.
+/// The output of a command that must succeed and print nothing else. Only if it takes longer than [`LONG`] it may print its progress once.
 fn said(line: &str) -> String {
     let arguments: Vec<_> = line.split_whitespace().collect();
     let begun = Instant::now();
@@ -38,10 +38,10 @@ fn said(line: &str) -> String {
     text(&output.stdout).to_owned()
 }
 
-/// The rows of the table of `simulate`: whether marked, name, time in seconds, ratio, messages.
+/// The rows of the table of `simulate`: true if marked, name, time in seconds, ratio, messages.
 fn rows(said: &str) -> Vec<(bool, String, f64, f64, u64)> {
     let table = said.split("\n\n").nth(1).unwrap();
-    // What would take too long to simulate has no price.
+    // An algorithm that would take too long to simulate has no price.
     let priced = table.lines().skip(1).filter(|line| !line.contains("to simulate"));
     let rows = priced.map(|line| {
         let words: Vec<_> = line[2..].split_whitespace().collect();
@@ -97,7 +97,7 @@ fn options_take_effect() {
     let alone = said("simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 1");
     let crowded = said("simulate all_reduce --ranks 8 --bytes 1M --fabric tcp --ranks-per-host 8 --cores 1");
     for (alone, crowded) in rows(&alone).iter().zip(rows(&crowded)) {
-        // Of a star the hub alone has much to do.
+        // In a star, only the hub has much to do.
         let times = if alone.1 == "star" { 1.5 } else { 3.0 };
         assert!(crowded.2 > times * alone.2, "{alone:?} {crowded:?}");
     }
@@ -146,10 +146,10 @@ fn why_the_fastest_is_not_taken_is_said() {
             assert_eq!(message.contains("unisono tune"), far, "{message}");
         }
     }
-    // Nothing is to be said where both are one.
+    // There is no remark if both are the same.
     let message = said("explain all_reduce --ranks 8 --bytes 64 --fabric ndr400");
     assert!(message.contains("chosen  fastest") && !message.contains("which is predicted"), "{message}");
-    // Nor where the prediction is of something else than the choice.
+    // Nor if the prediction is for another setting than the choice.
     let message = said("simulate broadcast --ranks 4 --bytes 64M --fabric shm --lanes 1");
     assert!(message.contains("The library takes direct: "), "{message}");
 }
@@ -178,7 +178,7 @@ fn ranks_of_a_host_share_its_port() {
     assert!(time("two_shot") > 2.5 * time("rabenseifner"), "{message}");
     let why = said("explain all_reduce --hosts 2 --ranks-per-host 4 --bytes 16M --fabric tcp-1g");
     assert!(why.contains("by the cost model: the fastest at 16777216 B between 2 hosts of tcp-1g"), "{why}");
-    // What says nothing of ranks on a host leaves as many to each.
+    // Without a number of ranks on a host, each host has the same number.
     assert_eq!(
         rows(&said("simulate all_reduce --ranks 8 --hosts 2 --bytes 16M --fabric tcp-1g")),
         rows(&message)
@@ -247,7 +247,7 @@ fn several_sizes_are_a_table() {
     let (sizes, rows_of_sizes) = several(&message);
     assert_eq!(sizes, ["8 B", "64 B", "512 B", "4 KiB", "32 KiB", "256 KiB", "2 MiB", "16 MiB"]);
     assert!(message.lines().skip(2).all(|line| line.chars().count() <= 100), "{message}");
-    // Each column is what is said of its size alone.
+    // Each column has the same values as the table of its size alone.
     for (column, size) in ["8", "64", "512", "4K", "32K", "256K", "2M", "16M"].iter().enumerate() {
         let alone = said(&format!("{asked} --bytes {size}"));
         let taken = alone.split("The library takes ").nth(1).unwrap().split([',', ':']).next().unwrap();
@@ -402,7 +402,7 @@ fn the_file_of_the_program_may_be_gone() {
     for line in
         ["compare all_gather --ranks 2 -b 1K -e 1K --fabric tcp", "bench barrier --ranks 2 --provider tcp"]
     {
-        // As where a newer one takes its place: it is begun by a file that has no name any more.
+        // The program runs from a file that has no name any more, as after an update.
         let script = format!("cp \"$0\" it && exec 9<it && rm it && exec /proc/self/fd/9 {line}");
         let mut command = Command::new("sh");
         command.args(["-c", &script, env!("CARGO_BIN_EXE_unisono")]).current_dir(directory.path());
@@ -417,7 +417,7 @@ fn the_model_is_compared_with_what_is() {
     for ranks in [2, 3] {
         assert!(message.contains(&format!("all_gather among {ranks} ranks over ")), "{message}");
     }
-    // What the figures are comes before the first measurement.
+    // The explanation of the figures comes before the first measurement.
     let (head, rows) = message.split_once("\n\n").unwrap();
     for wanted in ["all_gather of f32 over tcp", "the fabric tcp\n", "bytes of", "measured / predicted"] {
         assert!(head.contains(wanted), "{wanted}: {message}");

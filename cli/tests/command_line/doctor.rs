@@ -20,7 +20,7 @@ const SECTIONS: [&str; 9] = [
     "verdict",
 ];
 
-/// The doctor with these arguments and variables, and no others that it reports.
+/// Runs the doctor with these arguments and variables, and without others that it reports.
 fn doctor(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
     command.arg("doctor").args(arguments).stdin(Stdio::null());
@@ -37,7 +37,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The doctor under a limit, as the shell's `ulimit` takes it, and what it says, in one line.
+/// Runs the doctor under a limit of the shell's `ulimit`, and returns its output, also as one line.
 fn limited(limit: &str, provider: &str) -> (Output, String) {
     let mut shell = Command::new("sh");
     let program = env!("CARGO_BIN_EXE_unisono");
@@ -103,7 +103,7 @@ fn no_such_provider_is_a_problem_with_status_1() {
     assert!(said.contains("PROBLEM  no-such-provider: no provider fits"), "{said}");
     assert!(said.contains("PROBLEM  nothing works here"), "{said}");
     assert_eq!(text(&output.stderr), "");
-    // Where another is to be had, it says so.
+    // If another one is available, it says so.
     if doctor(&[], &[]).status.success() {
         assert!(said.contains("=> without --provider and UNISONO_PROVIDER it would be "), "{said}");
         let said = text(&doctor(&[], &[("UNISONO_INTERFACE", "no-such-nic")]).stdout);
@@ -232,7 +232,7 @@ fn ranks_of_one_host_share_memory_and_a_provider_is_tried_by_its_name() {
         assert!(*request == "hosts" || request["named"].is_string(), "{found}");
         assert_ne!(*provider, "shm", "{found}");
     }
-    // A name alone.
+    // Only a name.
     let shm = json(&doctor(&["--provider", "shm", "--json", "-"], &[]));
     assert_eq!(trials(&shm), [(json!({ "named": "shm" }), json!("shm"))], "{shm}");
     assert_eq!(shm["providers"]["candidates"], json!([]), "{shm}");
@@ -243,7 +243,7 @@ fn ranks_of_one_host_share_memory_and_a_provider_is_tried_by_its_name() {
 
 #[test]
 fn limits_that_forbid_shared_memory_are_told_of() {
-    // In blocks of 512 B: less than a ring takes.
+    // In blocks of 512 B: less than a ring needs.
     let (output, said) = limited("-f 64", "shm");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(said.contains("an endpoint does not open") && said.contains("(ulimit -f)"), "{said}");
@@ -261,7 +261,7 @@ fn limits_that_forbid_shared_memory_are_told_of() {
 #[test]
 fn few_file_descriptors_are_told_of_and_waited_for_no_longer_than_it_takes_to_see() {
     let began = std::time::Instant::now();
-    // With so few no group of two comes about.
+    // With this few descriptors, a group of two cannot be made.
     let (_, said) = limited("-n 16", "tcp");
     assert!(said.contains("this process may have 16 at most") && said.contains("ulimit -n"), "{said}");
     assert!(!said.contains("it hangs"), "{said}");

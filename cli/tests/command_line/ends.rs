@@ -1,5 +1,5 @@
-//! How programs end under `unisono run`: what only leaving finds is in the status of the job, and what `unisono::main` was returned reaches all
-//! ranks. The ranks are this test itself, by the name of the test `rank`.
+//! The ends of programs under `unisono run`: a failure that only leaving finds is in the status of the job, and an
+//! error of `unisono::main` reaches all ranks. The ranks are this test itself, by the name of the test `rank`.
 
 use std::{
     env,
@@ -63,7 +63,7 @@ fn play(role: &str) -> ExitCode {
     let group = ProcessGroup::from_env().unwrap();
     let (rank, mut data) = (group.rank(), [1_f32; 5]);
     match role {
-        // After the first call, a small one that needs nothing of others returns before these know of it.
+        // After the first call, a small call that needs no data of others returns before these know of it.
         "roots" => group.barrier().and_then(|()| group.broadcast(&mut data, rank)).unwrap(),
         "agree" => group.broadcast(&mut data, 0).unwrap(),
         "unreceived" => group.send(&data, ((rank + 1) % group.size(), 3)).unwrap(),
@@ -81,7 +81,7 @@ fn play(role: &str) -> ExitCode {
         "exit of one roots" => {
             group.barrier().and_then(|()| group.broadcast(&mut data, rank)).unwrap();
             if rank == 0 {
-                // The other's call, which may come late, returns before.
+                // The other's call, which may come late, returns before this ends.
                 thread::sleep(Duration::from_millis(500));
                 exit(0);
             }
@@ -103,8 +103,8 @@ fn play(role: &str) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         "again" => {
-            // A job may form a world after another has failed. Both ranks are in it: who still joins is told of the abort by that call, and
-            // the abort may reach the barrier of the other rank.
+            // A job may form a world after another has failed. Both ranks must be in it: a rank that still joins gets the
+            // abort from that call, and the abort may reach the barrier of the other rank.
             drop(group.barrier());
             group.abort("once more");
             drop(group);
@@ -139,7 +139,7 @@ fn program(group: &ProcessGroup, how: &str) -> Result<(), Box<dyn Error>> {
         ("well", _) => {}
         _ => group.barrier()?,
     }
-    // The error of another rank is not this rank's own end.
+    // The error of another rank does not end this rank.
     thread::sleep(Duration::from_millis(1));
     Ok(())
 }
@@ -170,7 +170,7 @@ fn a_message_that_nobody_takes_is_in_the_status() {
     }
 }
 
-/// What such a rank would have found on leaving nobody knows, so that it is no success.
+/// A rank that does not leave cannot find a late failure, so its end is no success.
 #[test]
 fn a_process_that_ends_without_leaving_is_in_the_status() {
     let message = "unisono run: all ranks ended with status 0, but rank ";
@@ -218,7 +218,7 @@ fn a_rank_that_has_left_is_said_to_have_left() {
     let job = job(2, "early");
     let message = "op 1: rank 0 has left before it, rank 1 calls all_reduce(f32, sum)";
     assert!(job.out.contains(message), "{}{}", job.out, job.errors);
-    // Rank 0 was not told by a call.
+    // No call returned the failure at rank 0.
     assert_eq!(
         (job.status, job.lines(&format!("rank 0 did not leave its world in good order: {message}"))),
         (Some(1), 1)
@@ -233,7 +233,7 @@ fn a_panic_is_told_to_the_other_ranks() {
     ] {
         let job = job(2, role);
         assert!(job.status != Some(0) && job.errors.contains("the loss is NaN"), "{}", job.errors);
-        // The launcher may end rank 1 before it says it.
+        // The launcher may end rank 1 before it prints the failure.
         let said = format!("{}{}", job.out, job.errors);
         let said = said.lines().filter(|line| line.starts_with("[1]") && line.contains("rank 0 "));
         said.for_each(|line| assert!(line.ends_with(message), "{line}"));
@@ -245,7 +245,7 @@ fn the_error_of_a_program_reaches_all_ranks() {
     let failed = job(3, "main error");
     assert!(failed.status != Some(0), "{}", failed.errors);
     assert_eq!(failed.lines("[0] Error: no such shard: 7"), 1, "{}", failed.errors);
-    // The launcher may end them before they say it.
+    // The launcher may end them before they print the failure.
     let others = failed.errors.lines().filter(|line| line.starts_with("[1]") || line.starts_with("[2]"));
     for line in others.filter(|line| line.contains("Error: ")) {
         assert!(line.ends_with("Error: rank 0 aborted the group: no such shard: 7"), "{line}");

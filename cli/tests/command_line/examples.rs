@@ -1,4 +1,4 @@
-//! Runs every example as its first lines say, and checks that it prints what they say. The README shows one of them.
+//! Runs every example by the command in its first lines, and checks that it prints their output. The README shows one of them.
 
 use std::{
     fs,

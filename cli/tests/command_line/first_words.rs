@@ -1,4 +1,4 @@
-//! What people type first: a bench without a number of ranks, and names that are nearly ours.
+//! Commands that people type first: a bench without a number of ranks, and names with typing mistakes.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The program without what a launcher may have set for this test, on these cores.
+/// The program on these cores, without the variables that a launcher may have set for this test.
 fn unlaunched(cores: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("taskset");
     for (name, _) in std::env::vars_os() {
@@ -43,7 +43,7 @@ fn alone_it_starts_a_rank_for_each_core_and_two_at_least() {
         assert!(noted[0].contains("core") && noted[0].contains("--ranks"), "{said}");
         assert!(run("put").1.contains("2 ranks on this host"));
     }
-    // What is wrong is told before there are ranks, and nothing else.
+    // The program prints the error before it starts ranks, and nothing else.
     let output = unlaunched(&own[0], &["bench", "broadcast", "-r", "2"]).output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr).lines().count()), (Some(1), 1), "{output:?}");
 }

@@ -43,7 +43,7 @@ fn scripts_know_all_subcommands_and_no_hidden_one() {
             Err(error) => println!("SKIPPED: completions of {shell}: it cannot be run: {error}"),
         }
     }
-    // What bash offers, asked as it asks.
+    // The completions that bash offers, by its way to ask for them.
     let ask = "source ./bash; COMP_WORDS=(unisono bench all_reduce --rank); COMP_CWORD=3
         _unisono unisono --rank all_reduce; echo \"${COMPREPLY[@]}\"";
     match Command::new("bash").current_dir(directory.path()).args(["--norc", "-c", ask]).output() {

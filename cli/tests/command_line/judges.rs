@@ -1,4 +1,4 @@
-//! The cost model before a judge of another school: SimGrid replays the schedules of all algorithms (`judges/replay.cpp`), and is asked how
+//! Compares the cost model with another simulator: SimGrid replays the schedules of all algorithms (`judges/replay.cpp`), and computes how
 //! long each takes and which is the fastest.
 //!
 //! SKIPPED where SimGrid is not installed. `make test-judges` installs it and prints a table; with `UNISONO_TEST_SOAK` set, that of
@@ -27,7 +27,7 @@ const LARGEST: u64 = 40_000_000;
 /// A prediction is right within this factor, and a choice within the other one of the fastest.
 const RIGHT: f64 = 1.15;
 const CLOSE: f64 = 1.05;
-/// Among at most this many ranks the ways through all networks are much alike. Among more, those of a fat tree and a dragonfly are
+/// Among at most this many ranks, the routes through all networks are similar. Among more, the routes of a fat tree and a dragonfly are
 /// longer, and shared: there the choice must not cost more than the other factor, in the geometric mean.
 const FEW: usize = 8;
 const COST: f64 = 1.15;
@@ -36,11 +36,11 @@ const COST: f64 = 1.15;
 struct Score {
     cells: usize,
     winners: usize,
-    /// The sum of the logarithms of what a choice takes, beside the fastest.
+    /// The sum of the logarithms of the times of choices, divided by the fastest.
     cost: f64,
     predictions: usize,
     right: usize,
-    /// What is not right, by algorithm: how many, and the farthest.
+    /// The wrong predictions, by algorithm: their number, and the worst.
     wrong: BTreeMap<String, (usize, f64)>,
 }
 
@@ -68,7 +68,7 @@ impl Score {
         }
     }
 
-    /// What the choices take beside the fastest, in the geometric mean.
+    /// The times of the choices divided by the fastest, in the geometric mean.
     fn cost(&self) -> f64 {
         (self.cost / self.cells.max(1) as f64).exp()
     }
@@ -92,7 +92,7 @@ impl Score {
     }
 }
 
-/// The program that replays, or why there is none.
+/// The program that replays, or the reason why there is none.
 fn replay(folder: &Path) -> Result<PathBuf, String> {
     let program = folder.join("replay");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/command_line/judges/replay.cpp");
@@ -162,7 +162,7 @@ fn simgrid_agrees() {
     let soak = env::var_os("UNISONO_TEST_SOAK").is_some();
     let (ranks, sizes) = if soak { (&RANKS[..], &SIZES[..]) } else { (&RANKS[..3], &SOME[..]) };
     let networks = ["flat", "fat-tree", "dragonfly"];
-    // Of few ranks, and of many.
+    // One score of few ranks, and one of many.
     let mut scores = networks.map(|_| [Score::default(), Score::default()]);
     for (ranks, bytes, collective) in ranks.iter().flat_map(|ranks| {
         sizes

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 /// Runs a command to its end; `None` if there is no such program.
 fn run(words: &[&str]) -> Option<Output> {
     let mut command = Command::new(words[0]);
-    // A test under a launcher must not pass on who it is itself.
+    // A test under a launcher must not forward its own rank.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if ["UNISONO_", "SLURM_", "PMI_", "OMPI_", "PMIX_"].iter().any(|prefix| name.starts_with(prefix)) {
@@ -17,7 +17,7 @@ fn run(words: &[&str]) -> Option<Output> {
     command.args(&words[1..]).stdin(Stdio::null()).output().ok()
 }
 
-/// Starts two ranks by a launcher's command, or says why that cannot start two processes of any program.
+/// Starts two ranks by a launcher's command, or returns the reason why it cannot start two processes of any program.
 fn started_by(launcher: &[&str]) -> Result<(), String> {
     let tried = run(&[launcher, &["echo", "here"]].concat()).ok_or("it is not on this machine")?;
     let said = String::from_utf8_lossy(&tried.stdout).lines().filter(|line| *line == "here").count();
@@ -53,7 +53,7 @@ fn started_by(launcher: &[&str]) -> Result<(), String> {
 /// The launchers, each with the options for two ranks on this machine.
 const LAUNCHERS: &[&[&str]] = &[
     &["srun", "--immediate=5", "--ntasks=2", "--overcommit"],
-    // MPICH's, and its kin's.
+    // The launcher of MPICH and libraries derived from it.
     &["mpiexec.hydra", "-n", "2"],
     // Open MPI's.
     &["mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2"],

@@ -37,7 +37,7 @@ impl Job {
         Self { mark, launcher: bench.spawn().unwrap() }
     }
 
-    /// Its processes, without those that wait to be reaped: these have no environment.
+    /// Its processes, without those that wait to be reaped, which have no environment.
     fn processes(&self) -> Vec<Pid> {
         let all = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name());
         let all = all.filter_map(|name| Pid::from_raw(name.to_str()?.parse().ok()?));
@@ -48,7 +48,7 @@ impl Job {
         all.filter(marked).collect()
     }
 
-    /// Waits until each rank has a socket, and each reads memory that each other one writes. Gives the ranks' processes and sockets' names.
+    /// Waits until each rank has a socket, and each reads memory that each other one writes. Returns the ranks' processes and sockets' names.
     fn met(&mut self) -> (Vec<Pid>, Vec<String>) {
         let begun = Instant::now();
         loop {
@@ -90,7 +90,7 @@ fn kill(process: Pid) {
     assert!(matches!(kill_process(process, Signal::KILL), Ok(()) | Err(Errno::SRCH)), "{process:?}");
 }
 
-/// The places of what a process has open: files, and `socket:[NUMBER]`.
+/// The targets of a process's descriptors: files, and `socket:[NUMBER]`.
 fn open(process: Pid) -> Vec<String> {
     let all = fs::read_dir(format!("/proc/{}/fd", process.as_raw_pid())).into_iter().flatten().flatten();
     all.filter_map(|entry| Some(fs::read_link(entry.path()).ok()?.to_str()?.to_owned())).collect()
@@ -103,7 +103,7 @@ fn files_of(process: Pid) -> Vec<String> {
     mapped.chain(open(process)).filter(|file| file.starts_with("/dev/shm/")).collect()
 }
 
-/// The memory that a process shares, by the numbers of its files: what it only reads, and what it writes.
+/// The memory that a process shares, by the numbers of its files: memory that it only reads, and memory that it writes.
 fn shared(process: Pid) -> [BTreeSet<String>; 2] {
     let maps = fs::read_to_string(format!("/proc/{}/maps", process.as_raw_pid())).unwrap_or_default();
     // An address, rights, an offset, a device, a number and a name.
@@ -135,7 +135,7 @@ fn names_of(process: Pid) -> Vec<String> {
     own.map(|(_, name)| name).collect()
 }
 
-/// A job of which processes are killed: those that `choose` chooses of its launcher and its ranks.
+/// Kills the processes of a job that `choose` chooses of its launcher and its ranks.
 fn leaves_nothing(name: &str, choose: impl Fn(Pid, &[Pid]) -> Vec<Pid>) {
     let mut job = Job::start(name);
     let (ranks, names) = job.met();

@@ -1,4 +1,4 @@
-//! The program `unisono` from the command line: each file has what one of its commands, or a way to start it, does.
+//! The program `unisono` from the command line: each file tests one command, or a way to start the program.
 //!
 //! They are one program, because linking is most of what building a test takes. `cargo test -p unisono-cli --test command_line bench::`
 //! runs one file of them.

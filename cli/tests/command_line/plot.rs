@@ -60,7 +60,7 @@ fn results_are_drawn_beside_each_other() {
     let coloured = |picture: &str| ["#0072B2", "#D55E00"].map(|colour| picture.contains(colour));
     assert_eq!([coloured(&drawn(&[&before])), coloured(&two)], [[true, false], [true, true]]);
 
-    // What differs is said of each line.
+    // The legend has the difference of each line.
     let output = bench(&["broadcast", "--ranks", "3", "-n", "2", "-b", "8", "-e", "4K", "--json", &after]);
     assert!(output.status.success(), "{output:?}");
     let both = drawn(&[&before, &after]);
@@ -114,7 +114,7 @@ fn every_kind_of_result_is_drawn() {
     let pixels = at("picture.PNG");
     assert!(bench(&["--plot", &pixels, &results]).status.success());
     assert!(fs::read(&pixels).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
-    // A picture of another kind is none that it draws, and nothing is written.
+    // The program draws no picture of another kind, and writes no file.
     let other = at("picture.jpg");
     let output = bench(&["--plot", &other, &results]);
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains(".svg or .png"), "{output:?}");

@@ -77,7 +77,7 @@ impl Network {
         text(&self.login("sh").args(["-ec", script]).output().unwrap().stdout)
     }
 
-    /// Waits until nobody on any host sleeps as `sleep NUMBER`.
+    /// Waits until no process on any host runs `sleep NUMBER`.
     fn gone(&self, number: &str) {
         let begun = Instant::now();
         while self
@@ -90,7 +90,7 @@ impl Network {
         }
     }
 
-    /// Starts a job whose ranks say that they have begun and sleep, and returns when all have.
+    /// Starts a job whose ranks print that they have begun and sleep, and returns when all have begun.
     fn sleeping(&self, number: &str) -> (Child, BufReader<impl Read + use<>>) {
         let script = format!("echo begun; exec sleep {number}");
         let mut launcher =
@@ -116,7 +116,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Kills a process of the box, by a word that its command line has.
+/// Kills a process, by a word in its command line.
 fn kill(hosts: &Network, word: &str) {
     let script = format!(
         "for at in /proc/[0-9]*; do [ $at = /proc/$$ ] || case $(tr '\\0' ' ' <$at/cmdline) in *{word}*) kill -KILL ${{at#/proc/}};; esac; done"
@@ -160,7 +160,7 @@ fn ranks_meet(hosts: &Network) {
 
 fn all_ranks_end(hosts: &Network) {
     let output = |launcher: Child| -> Output { launcher.wait_with_output().unwrap() };
-    // The launcher is killed, and with it nobody closes connections in order.
+    // The launcher is killed, so no process closes connections in order.
     let (mut launcher, _lines) = hosts.sleeping("70001");
     kill(hosts, "--hosts");
     launcher.wait().unwrap();
@@ -192,7 +192,7 @@ fn problems_name_the_host(hosts: &Network) {
         assert!(output.status.code() == Some(1) && said.contains(&format!("host {host}: ")), "{output:?}");
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
     }
-    // A program that lies elsewhere there.
+    // A program that is in another place there.
     let copy = hosts.directory.path().join("own");
     fs::copy(env!("CARGO_BIN_EXE_unisono"), &copy).unwrap();
     let hidden = format!(

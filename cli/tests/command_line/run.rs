@@ -45,7 +45,7 @@ fn start(ranks: usize, script: &str) -> (Child, BufReader<impl Read>, Vec<Pid>) 
     started(ranks, unisono(&["-n", &ranks.to_string(), "sh", "-c", script]))
 }
 
-/// As [`start`], with this launcher.
+/// Works like [`start`], with this launcher.
 fn started(ranks: usize, mut launcher: Command) -> (Child, BufReader<impl Read>, Vec<Pid>) {
     let mut launcher = launcher.spawn().unwrap();
     let mut output = BufReader::new(launcher.stdout.take().unwrap());
@@ -97,7 +97,7 @@ fn ranks_get_the_address_of_the_store() {
     let words: Vec<_> = line.split_whitespace().collect();
     assert_eq!(words[2].len(), 32);
     TcpStream::connect(words[1].strip_prefix("tcp+served://").unwrap()).unwrap();
-    // Another one, at which a program may serve its own store.
+    // This is another port, at which a program may serve its store.
     drop(TcpListener::bind((words[3], words[4].parse::<u16>().unwrap())).unwrap());
     kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
     launcher.wait().unwrap();
@@ -122,7 +122,7 @@ fn ranks_share_a_token_that_no_command_line_shows() {
     };
     let [one, other] = ["UNISONO_TOKEN_FILE", "UNISONO_TOKEN"].map(run);
     assert!(one.len() == 32 && one != other, "{one} {other}");
-    // A token that others can read is none, whether it is needed here or not.
+    // A token that other users can read is refused, even if it is not needed here.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     for words in [&["run", "-n", "2", "true"][..], &["bench", "barrier", "--ranks", "2"]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_unisono"));
@@ -226,7 +226,7 @@ fn the_first_failure_gives_the_status() {
     for (end, status, message) in [
         ("exit 3", 3, "rank 1 ended with status 3"),
         ("kill -9 $$", 137, "killed by signal 9 (SIGKILL)"),
-        // Only if the launcher, which blocks it for itself, does not hand that down.
+        // This works only if the ranks do not inherit the launcher's mask, which blocks this signal.
         ("kill -TERM $$; sleep 9", 143, "signal 15"),
     ] {
         let begun = Instant::now();
@@ -272,7 +272,7 @@ fn a_program_that_cannot_start_is_reported_once() {
 fn a_missing_interpreter_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("script");
-    // By another process: nobody can execute a file that is open for writing, as it is in the child of a test that
+    // Another process writes it: nobody can execute a file that is open for writing, as it may be in the child of a test that
     // forks meanwhile.
     let write = "printf '#!/no/such/interpreter\\n' > \"$0\" && chmod 755 \"$0\"";
     assert!(Command::new("sh").args(["-c", write]).arg(&script).status().unwrap().success());
@@ -310,7 +310,7 @@ fn wrong_options_are_refused_before_there_are_ranks() {
         (&["-n", "1", "--timeout", "0"], "longer than 0"),
         (&["-n", "0"], "1..=65536"),
         (&["-n", "1", "--provider", ""], "--provider"),
-        // Not a program of that name.
+        // This is not taken as the name of a program.
         (&["-n", "1", "--tiemout", "5"], "unexpected argument '--tiemout'"),
     ] {
         let output = unisono(&[options, &["echo", "begun"]].concat()).output().unwrap();
@@ -349,7 +349,7 @@ fn what_was_ignored_at_the_beginning_ends_nothing() {
     nohup.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (mut launcher, _output, pids) = started(2, nohup);
     kill_process(Pid::from_child(&launcher), Signal::HUP).unwrap();
-    // Ranks that were told to end would be gone by then.
+    // Ranks that got a signal to end would have ended by then.
     std::thread::sleep(Duration::from_millis(300));
     assert!(launcher.try_wait().unwrap().is_none() && pids.iter().all(|&pid| runs(pid)));
     kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
@@ -393,7 +393,7 @@ fn what_such_a_process_says_comes_through() {
     let wanted: String = (0..10).map(|it| format!("[0] {it}\n")).collect();
     assert_eq!(text(&output.stdout), wanted);
     assert!(output.status.success(), "{output:?}");
-    // Also where it never ends; then a signal ends the job.
+    // The same if the process never ends; then a signal ends the job.
     let for_ever = leaving("$$", "while sleep 0.1; do echo on; done");
     let (mut launcher, mut output, pids) = start(1, &for_ever);
     gone(&pids);
@@ -428,7 +428,7 @@ fn a_reader_that_stops_ends_the_job() {
 
 #[test]
 fn a_reader_that_stops_after_the_ranks_makes_it_no_success() {
-    // More than our pipe holds, and less than is left over for the rank's own.
+    // More bytes than this test's pipe holds, and fewer than fit it and the rank's pipe.
     let (mut launcher, output, pids) = start(1, "echo $$; exec seq 15000");
     gone(&pids);
     drop(output);
@@ -437,10 +437,10 @@ fn a_reader_that_stops_after_the_ranks_makes_it_no_success() {
 
 #[test]
 fn a_signal_that_cuts_the_output_off_makes_it_no_success() {
-    // As above, but nobody reads any of it.
+    // As above, but no process reads the output.
     let (mut launcher, _output, pids) = start(1, "echo $$; exec seq 15000");
     gone(&pids);
-    // Long enough for the launcher to know it; before, a signal only ends the ranks, and another one the waiting.
+    // Long enough for the launcher to know it. Before, a signal only ends the ranks, and another one ends the waiting.
     std::thread::sleep(Duration::from_millis(200));
     let status = loop {
         kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
@@ -481,7 +481,7 @@ fn output_that_cannot_be_written_is_told_once() {
         return;
     }
     for (ranks, script, message) in [
-        // Known only when all ranks may have ended well.
+        // The launcher knows it only when all ranks may have ended without an error.
         ("1", "echo result", "the ranks' output cannot be written: No space left"),
         ("2", "echo result", "the ranks' output cannot be written: No space left"),
         ("2", "echo result; exec sleep 60", "; ending the ranks"),
@@ -501,7 +501,7 @@ fn an_output_that_does_not_block_loses_nothing() {
     const LINES: usize = 100_000;
     let (mut reader, writer) = std::io::pipe().unwrap();
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
-    // The launcher alone holds the pipe's other end: the command is gone after this line.
+    // Only the launcher holds the pipe's other end: the command is dropped after this line.
     let mut launcher = unisono(&["-n", "1", "seq", &LINES.to_string()]).stdout(writer).spawn().unwrap();
     // Long enough for the pipe to be full.
     std::thread::sleep(Duration::from_millis(200));
@@ -535,7 +535,7 @@ fn where_the_ends_of_ranks_are_not_told_it_refuses() {
     let said = text(&output.stderr);
     assert!(said.contains("SIGCHLD is ignored") && said.contains("env --default-signal=CHLD"), "{said}");
     assert_eq!((said.lines().count(), text(&output.stdout).as_str()), (1, ""));
-    // What it says is to be done helps.
+    // The advice in its error helps.
     let output = ignoring(&[&back[..], &job].concat()).unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(sorted(&output.stdout), ["[0] begun", "[1] begun"]);
@@ -543,12 +543,12 @@ fn where_the_ends_of_ranks_are_not_told_it_refuses() {
 
 #[test]
 fn where_processes_and_threads_run_out_it_ends() {
-    // A user that runs nothing else, so that it can be said how many processes and threads there may be.
+    // A user that runs nothing else, so that the limit of processes and threads is exact.
     const USER: &str = "54321";
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("unisono");
-    // By another process, as the script above.
+    // Another process copies it, as the script above.
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_unisono")).arg(&program).status().unwrap().success());
     let mut counts = 0;
     for most in 1..=16 {
@@ -557,7 +557,7 @@ fn where_processes_and_threads_run_out_it_ends() {
         command.arg(format!("--nproc={most}")).args(["timeout", "-k", "1", "20"]);
         command.arg(&program).args(["run", "-n", "4", "true"]);
         let output = match command.stdin(Stdio::null()).output() {
-            // 127 with one process: of setpriv itself, which only root may use so; timeout(1) is not reached either.
+            // With one process, 127 is the status of setpriv, which only root may use in this way; it does not reach timeout(1).
             Ok(output) if most > 1 || output.status.code() != Some(127) => output,
             _ => {
                 println!("SKIPPED: processes run out: this takes setpriv and prlimit, and root");

@@ -1,4 +1,5 @@
-//! `unisono run --hosts` with an ssh that starts its command on this host: how ranks are spread, what reaches them, and how a job ends.
+//! `unisono run --hosts` with an ssh that starts its command on this host: the distribution of ranks, their
+//! input and environment, and the end of a job.
 //! Real hosts are in `real_hosts.rs`.
 
 use std::{
@@ -68,7 +69,7 @@ fn state(pid: Pid) -> Option<char> {
     stat.rsplit(')').next()?.trim().chars().next()
 }
 
-/// Waits until it is so for all these processes.
+/// Waits until `is` holds for the states of all these processes.
 fn until(pids: &[Pid], what: &str, is: impl Fn(Option<char>) -> bool) {
     let begun = Instant::now();
     while let Some(pid) = pids.iter().find(|pid| !is(state(**pid))) {
@@ -96,7 +97,7 @@ fn ranks_are_spread_and_know_their_places() {
             &["0 0 of 3, 0 of 2", "1 1 of 3, 1 of 2", "2 2 of 3, 0 of 1"][..],
         ),
         (&["--hosts", "h1:1,h2:2"], &["0 0 of 3, 0 of 1", "1 1 of 3, 0 of 2", "2 2 of 3, 1 of 2"]),
-        // The second one is not even called.
+        // The launcher does not call the second host.
         (&["--hosts", "h1:2,unknown:2", "-n", "2"], &["0 0 of 2, 0 of 2", "1 1 of 2, 1 of 2"]),
         (&["--hosts", "localhost:1,h2:1"], &["0 0 of 2, 0 of 1", "1 1 of 2, 0 of 1"]),
     ] {
@@ -212,7 +213,7 @@ fn ranks_end_if_the_launcher_is_killed_also_those_that_stay() {
 fn a_host_that_is_lost_is_named_and_ends_the_job() {
     let ssh = Ssh::new();
     let (launcher, _output, pids) = ssh.start(2, &["--hosts", "h1,h2", "-n", "2", "--", "sh", "-c", SLEEPS]);
-    // What the launcher runs in place of ssh has become the program of that host.
+    // The process that replaces ssh has become the program of that host.
     let calls = fs::read_to_string(ssh.path()).unwrap();
     let call = calls.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).next().unwrap();
     kill_process(call, Signal::KILL).unwrap();
@@ -237,7 +238,7 @@ fn ranks_stop_and_go_on_with_the_launcher() {
     gone(&pids);
 }
 
-/// What is wrong with a host, and words of the line that says so.
+/// The error of a host, and words of the line that reports it.
 const WRONG: &[(&str, &[&str])] = &[
     ("unknown1", &["host unknown1: ", "Could not resolve", "/etc/hosts"]),
     ("refused1", &["host refused1: ", "Permission denied", "ssh-copy-id refused1"]),
@@ -257,7 +258,7 @@ fn a_host_that_cannot_take_part_is_named_with_what_to_do() {
         let calls = fs::read_to_string(ssh.path()).unwrap();
         gone(&calls.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect::<Vec<_>>());
     }
-    // All that are wrong are named, and one that says nothing does not hold the others for long.
+    // The launcher names all wrong hosts, and a silent host does not delay the others for long.
     let begun = Instant::now();
     let output = Ssh::new().run(&["--hosts", "unknown1,mute1,refused1", "-n", "3", "true"]).output().unwrap();
     let said = text(&output.stderr);

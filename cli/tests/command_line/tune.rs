@@ -68,7 +68,7 @@ fn what_it_writes_is_what_programs_take() {
         assert!(rows.last().is_some_and(|row| row.starts_with(&any)), "{written}");
         assert!(rows.iter().filter(|row| row.starts_with(&any)).count() == 1, "{written}");
     }
-    // Programs take it as it is; and since what is fastest here is anybody's guess, also with a choice of ours.
+    // Programs use the file unchanged. The fastest algorithm on this machine is unknown, so the test also writes its own choice.
     assert_eq!(algorithms("all_reduce", &file, ["8", "8K"]).len(), 2);
     fs::write(
         &file,
@@ -77,7 +77,7 @@ fn what_it_writes_is_what_programs_take() {
     )
     .unwrap();
     assert_eq!(algorithms("all_reduce", &file, ["8", "8K"]), ["tree", "rabenseifner"]);
-    // It is no hindrance to tuning anew, even where it makes no sense.
+    // An old file does not prevent tuning again, even if its contents are invalid.
     fs::write(&file, "nonsense").unwrap();
     let output = unisono(&["bench", "barrier", "--ranks", "2", "--provider", "tcp", "-n", "1"], Some(&file));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -99,7 +99,7 @@ fn what_is_smaller_than_the_smallest_is_done_as_without_it() {
     let rows = text(&output.stdout).lines().filter(|line| !line.starts_with('#')).count();
     assert_eq!(rows, 2, "what is not measured is not told: {output:?}");
     let written = fs::read_to_string(&file).unwrap();
-    // In one small message, as nothing of 1 MiB is done.
+    // In one small message, because nothing of 1 MiB was measured.
     let first = written.lines().find(|line| line.starts_with("broadcast ")).unwrap();
     assert!(first.ends_with(" chunk 32K lanes 1") && !first.contains(" any "), "{written}");
     assert_eq!(written.lines().filter(|line| line.starts_with("barrier ")).count(), 1, "{written}");
@@ -136,7 +136,7 @@ fn each_collective_is_written_when_it_is_measured() {
     let file = directory.path().join("table");
     let mut child = tuning("barrier,all_reduce,broadcast", file.to_str().unwrap()).spawn().unwrap();
     let written = loop {
-        // At first it is only tried whether there can be one.
+        // At first, the program only tests whether it can write the file.
         match fs::read_to_string(&file) {
             Ok(written) if !written.is_empty() => break written,
             _ => assert_eq!(child.try_wait().unwrap(), None),

@@ -1,15 +1,15 @@
-//! What `unisono run` passes on and says: progress bars, slow lines, last words, and the end of a rank that had too much memory.
+//! The output of `unisono run`: progress bars, slow lines, last lines, and the end of a rank that used too much memory.
 
 use std::{fs, io::Read, path::Path, process::Command, time::Duration};
 
 use super::{script, sorted, text, unisono};
 
-/// A program that prints what `printf` makes of these, with pauses between them.
+/// A program that prints these by `printf`, with pauses between them.
 fn slowly(pieces: &[&str]) -> String {
     pieces.iter().map(|piece| format!("printf '{piece}'; sleep 0.4; ")).collect()
 }
 
-/// Before, everything came at the end of the line.
+/// In an earlier version, all output came at the end of the line.
 #[test]
 fn progress_bars_and_prompts_are_seen_while_they_are_written() {
     let script = slowly(&["\\r1 of 3", "\\r2 of 3", "\\r3 of 3", "\\nGo on? ", "yes"]);
@@ -46,7 +46,7 @@ fn slow_lines_of_several_ranks_stay_whole() {
     for (rank, char) in ["a", "b", "c"].into_iter().enumerate() {
         let whole = format!("[{rank}] {}", char.repeat(3));
         assert_eq!(lines.iter().filter(|line| **line == whole).count(), 3, "{lines:?}");
-        // What was interrupted is a part of a line, of one rank.
+        // The interrupted output is a part of a line of one rank.
         let part = format!("[{rank}] {}", char.repeat(2));
         assert!(
             lines.iter().all(|line| !line.starts_with(&part) || *line == part || *line == whole),
@@ -55,7 +55,7 @@ fn slow_lines_of_several_ranks_stay_whole() {
     }
 }
 
-/// Before, SIGTERM came while the others were saying why they failed, too.
+/// In an earlier version, SIGTERM came while the others printed their failures.
 #[test]
 fn what_ranks_say_when_another_has_failed_is_not_torn() {
     let failing = "[ $RANK = 0 ] && exit 3; for word in rank $RANK says why it fails, too; do \
@@ -124,7 +124,7 @@ fn what_is_mistyped_is_not_taken_for_a_command_of_the_program_s_own() {
         let output = Command::new(env!("CARGO_BIN_EXE_unisono")).arg(typed).output().unwrap();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
-        // After the first line, which repeats what was typed.
+        // Look after the first line, which repeats the command.
         for own in ["run-one-rank", "run-guard", "doctor-one-rank", "measure-one-rank"] {
             assert!(!said.contains(own), "{said}");
         }
