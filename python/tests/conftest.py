@@ -1,4 +1,4 @@
-"""What the package's tests share."""
+"""Fixtures of the package's tests."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from ranks import Ranks
 
-# A shell starts its background jobs with SIGINT ignored, and every program after them inherits that: as in a terminal again.
+# A shell starts its background jobs with SIGINT ignored, and their children inherit that. Set the handler as in a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -17,7 +17,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def python() -> Run:
-    """Runs this interpreter with arguments, in the tests' environment changed by ``set``; returns what it wrote."""
+    """Runs this interpreter with arguments, in the tests' environment changed by ``set``; returns its output."""
 
     def run(*arguments: str, set: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         environment = os.environ | (set or {})
@@ -35,7 +35,7 @@ def python() -> Run:
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes away what would tell the package which libfabric to use, or that this process is a rank."""
+    """Removes the variables that name a libfabric, or make this process a rank."""
     for name in ("UNISONO_LIBFABRIC", "IPATH_NO_BACKTRACE", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 

@@ -39,13 +39,13 @@ class Ranks:
             theirs.close()
             self._pipes.append(mine)
             self._processes.append(process)
-        # What one does first must not meet another that is still joining.
+        # Wait until all ranks have joined, so that no function runs while another rank still joins.
         self._answers(60, ())
 
     def run(
         self, body: Callable[..., Any], *args: Any, timeout: float = 60, without: Iterable[int] = ()
     ) -> list[Any]:
-        """What `body(group, *args)` returns on each rank, except ranks `without` an answer, which end. `body` is a function of a module."""
+        """The results of `body(group, *args)` on all ranks, except ranks `without` an answer, which end. `body` is a function of a module."""
         for pipe in self._pipes:
             pipe.send((body, args))
         return self._answers(timeout, without)
@@ -70,11 +70,11 @@ class Ranks:
 
     @property
     def usable(self) -> bool:
-        """Whether functions can be run."""
+        """True if the ranks can run functions."""
         return bool(self._processes)
 
     def end(self) -> None:
-        """Ends the ranks; those of a world that works leave it."""
+        """Ends the ranks; ranks of a working world leave it."""
         for pipe in self._pipes:
             with contextlib.suppress(BrokenPipeError):
                 pipe.send(None)
@@ -99,13 +99,13 @@ def _serve(environment: dict[str, str], pipe: Any) -> None:
                 answer = (True, body(group, *args))
             except BaseException:  # noqa: BLE001
                 answer = (False, traceback.format_exc())
-                # Nobody waits for this rank.
+                # The other ranks do not wait for this rank then.
                 group.abort("a test has failed")
             pipe.send(answer)
 
 
 def alone(size: int, body: Callable[[Group], Any], without: Iterable[int] = (), **env: str) -> list[Any]:
-    """What `body(group)` returns on each rank of a new world; ranks `without` an answer end."""
+    """The results of `body(group)` on all ranks of a new world; ranks `without` an answer end."""
     ranks = Ranks(size, **env)
     try:
         return ranks.run(body, without=without)

@@ -27,7 +27,7 @@ Arrays = list[NDArray[Any]]
 
 
 def drawn(rng: np.random.Generator, size: int, shape: tuple[int, ...], dtype: str) -> Arrays:
-    """The arrays of all ranks: small whole numbers, so that every order of summing gives the same."""
+    """The arrays of all ranks: small whole numbers, whose sum is the same in every order."""
     kind = np.dtype(dtype).kind
     low = 0 if kind in "ub" else -3
     high = 2 if kind == "b" else 4
@@ -38,7 +38,7 @@ def drawn(rng: np.random.Generator, size: int, shape: tuple[int, ...], dtype: st
 
 
 def reduced(arrays: Arrays, op: str) -> NDArray[Any]:
-    """What numpy makes of the arrays."""
+    """The reduction of the arrays by numpy."""
     if op == "avg":
         total = functools.reduce(np.add, arrays)
         mean = total / len(arrays) if total.dtype.kind in "fc" else np.trunc(total / len(arrays))
@@ -100,7 +100,7 @@ def other_names(group: Group) -> None:
     for _ in range(2):
         same(group.all_reduce(mine, "prod"), reduced(everyone, "product"))
         same(group.all_reduce(mine, "mean"), reduced(everyone, "avg"))
-    # Each rank has its own factor.
+    # Each rank has another factor.
     total = sum((rank + 1.0) * (rank + 0.5) for rank in range(group.size))
     same(group.all_reduce(mine, f"premulsum({group.rank + 0.5})"), np.array([total]))
 
@@ -199,7 +199,7 @@ def strided(group: Group, seed: int) -> None:
 
 
 class OnlyDlpack:
-    """An array that has DLPack alone."""
+    """An array with DLPack only."""
 
     def __init__(self, whole: NDArray[Any]) -> None:
         self.whole = whole
@@ -229,7 +229,7 @@ def other_objects(group: Group) -> None:
     same(group.all_reduce(0.5), np.array(size / 2))
     same(group.all_reduce(np.float32(rank)), np.array(total, "f4"))
     same(group.all_gather(memoryview(numbers)[:1]), np.full((size, 1), float(total)))
-    # Memory that an operation works on cannot be taken away.
+    # Memory cannot be resized while an operation works on it.
     grown = bytearray(1000)
     work = group.all_reduce_async(grown, out=grown)
     try:
@@ -246,7 +246,7 @@ def other_objects(group: Group) -> None:
 
 
 def memory_from_outside(group: Group) -> None:
-    """An array in a memfd is reduced in place, by all ways: where the ranks of a host read it from 16 KiB on, and where they do not."""
+    """An array in a memfd is reduced in place, with sizes that the ranks of a host read directly, and with smaller ones."""
     rank, size, offset = group.rank, group.size, mmap.PAGESIZE
     for shape in [(), 3, (50, 20), (300, 500)]:
         count = int(np.prod(shape))

@@ -1,4 +1,4 @@
-"""Every example for arrays runs, with 2 and with 4 ranks, and prints what it says."""
+"""Every example for arrays runs, with 2 and with 4 ranks, and prints the output in its documentation."""
 
 import pathlib
 import sys

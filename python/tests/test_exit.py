@@ -1,4 +1,4 @@
-"""What is found when a process leaves its world at its end is told, and is in its status."""
+"""A failure that a process finds when it leaves its world at its end is printed, and is in its exit status."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ data = numpy.ones(5, "f4")
 
 
 def ended(folder: Path, program: str) -> list[tuple[int, str, str]]:
-    """How two ranks of this program end: their status, standard output and standard error."""
+    """The ends of two ranks of this program: their status, standard output and standard error."""
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", BEGIN + program],
@@ -125,12 +125,12 @@ else:
         time.sleep(0.01)
     group.close()
 """
-    # A rank that goes on leaves well, later.
+    # A rank that goes on leaves later, without an error.
     for rank, (status, out, errors) in enumerate(
         ended(tmp_path, program.replace("AGAIN", "").replace("WAIT", "False"))
     ):
         assert (status, out, errors) == (0, "interrupted\n" * (1 - rank) + "the end\n", ""), errors
-    # One that does not tells the others, although they would never leave.
+    # A rank that does not go on reports it to the others, although they would never leave.
     program = program.replace("AGAIN", "raise KeyboardInterrupt").replace("WAIT", "True")
     for status, _, errors in ended(tmp_path, program):
         assert status != 0 and "KeyboardInterrupt" in errors, errors

@@ -1,4 +1,4 @@
-"""The threads that run code of Python's for the library, without the library."""
+"""The threads that run Python code for the library, without the library."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from unisono import _finisher
 from unisono._finisher import IN_ORDER, NESTED, SOON
 
-# Far more than any of the calls needs.
+# Far longer than any of the calls takes.
 LONG = 20
 
 
 class Calls:
-    """Calls as the native module hands them out."""
+    """Calls, in the form of the native module."""
 
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue = queue.SimpleQueue()
@@ -69,7 +69,7 @@ def test_a_callback_may_wait_for_what_it_has_begun(calls):
             call, kind = _finisher.callback(event.set)
             assert kind == NESTED
             calls.leave(kind, call)
-        # Longer than the time after which a callback that waits for something is passed over.
+        # Several of these last longer than the time after which another thread takes over from a callback that waits.
         time.sleep(0.4 * _finisher._LATE)
         assert all(event.wait(LONG) for event in inner)
         made.append(number)

@@ -136,7 +136,7 @@ def late(group: Group) -> str:
 
 def dies(group: Group) -> str:
     if group.rank == 1:
-        # The others are where they should be.
+        # The other ranks have made no other call.
         for _ in range(group.size - 1):
             group.recv(np.zeros(1), tag=1)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -302,7 +302,7 @@ except unisono.Error as error:
 """
     ranks = start(program.replace("CALL", call), tmp_path)
     assert ranks[0].stdout is not None and ranks[0].stdout.readline() == "ready\n"
-    # It may not be in the call yet: that too ends with the interrupt, which is told to the other.
+    # The rank may not be in the call yet: it ends with the interrupt in this case too, and reports it to the other.
     time.sleep(0.2)
     ranks[0].send_signal(signal.SIGINT)
     told = [rank.communicate(timeout=60) for rank in ranks]
@@ -321,7 +321,7 @@ unisono.init()
     ranks[1 - rank].kill()
     joins = ranks[rank]
     assert joins.stdout is not None and joins.stdout.readline() == "ready\n"
-    # It waits for a store or for the other rank, which never comes; joining would last a minute.
+    # The rank waits for a store or for the other rank, which never comes; joining would last a minute.
     time.sleep(0.3)
     joins.send_signal(signal.SIGINT)
     _, errors = joins.communicate(timeout=20)

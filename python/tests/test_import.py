@@ -1,4 +1,4 @@
-"""What an import of the package does: versions, signals, and which libfabric it loads."""
+"""The import of the package: versions, signals, and the libfabric that it loads."""
 
 import importlib.metadata
 import pathlib

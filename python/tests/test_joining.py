@@ -1,4 +1,4 @@
-"""A rank that cannot join, for whatever reason, is told to the others at once."""
+"""If a rank cannot join, for any reason, the others get the reason at once."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ except Exception as error:
 
 
 def outcome(folder: Path, change: str = "{}", **variables: str) -> list[str]:
-    """What each of three ranks says, of which rank 1 has these arguments and variables."""
+    """The outputs of three ranks; rank 1 has these arguments and variables."""
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", JOIN, str(rank), f"file://{folder}", change],
@@ -36,7 +36,7 @@ def outcome(folder: Path, change: str = "{}", **variables: str) -> list[str]:
         assert rank.stdout is not None
         assert rank.stdout.readline() == "begin\n"
     begin = time.monotonic()
-    # Not `communicate`, which does not see what came with the first line. Joining ends after a minute.
+    # `communicate` would lose the output that came with the first line. Joining ends after a minute.
     said = [rank.stdout.read().strip() for rank in ranks if rank.stdout is not None]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0, 0], said
     assert time.monotonic() - begin < 20, said

@@ -1,4 +1,4 @@
-"""Asynchronous calls, and those that asyncio awaits."""
+"""Asynchronous calls, with `wait` and with asyncio."""
 
 import asyncio
 import gc
@@ -58,7 +58,7 @@ def dropped_works_end(group: Group) -> None:
 
 
 class Memory(bytearray):
-    """What can be asked whether it lives."""
+    """Memory with weak references, which show whether it still exists."""
 
 
 def what_only_sends_is_kept(group: Group) -> None:
@@ -122,7 +122,7 @@ async def cancelled(group: Group) -> None:
 def awaits(group: Group) -> None:
     asyncio.run(many(group))
     asyncio.run(cancelled(group))
-    # A loop that is gone before the operation has ended.
+    # The loop is closed before the operation has ended.
     out = np.zeros(1)
     work = group.recv_async(out, (group.rank - 1) % group.size)
 

@@ -6,7 +6,7 @@ import sys
 
 
 def logged(program: str, **env: str) -> list[str]:
-    """What a program that joins its own world, with a list `texts` of the records' texts, prints."""
+    """The output of a program that is a world of one rank; `texts` is the list of the records' texts."""
     begin = """
 import logging, time, unisono
 records, texts = [], []

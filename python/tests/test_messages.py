@@ -18,7 +18,7 @@ def around(group: Group) -> None:
             out = np.zeros(shape, dtype)
             assert group.send_recv(mine, right, out, left, 3) == left
             np.testing.assert_array_equal(out, np.full(shape, left % 2, "i8").astype(dtype))
-    # What is not contiguous.
+    # Arrays that are not contiguous.
     table = np.zeros((4, 6))
     sending = group.send_async(np.arange(48.0).reshape(8, 6)[::2, 1] + rank, right)
     work = group.recv_async(table[:, 2], left)
@@ -68,7 +68,7 @@ def wrong(group: Group) -> None:
 
 
 def in_one_place(group: Group) -> None:
-    """What is sent from memory into which something is received arrives as it was before the call."""
+    """If a call sends from memory into which it receives, the contents before the call arrive."""
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
     registered = group.buffer(100_000)
@@ -91,14 +91,14 @@ def in_one_place(group: Group) -> None:
                 out: Any = memoryview(table[target]).cast("B") if name == "bytes" else table[target]
                 array: Any = table[source].view("u1") if name == "bytes" else table[source]
                 if (length + rank) % 2:
-                    # What comes meanwhile must not be there before the other is sent.
+                    # A message that comes meanwhile must not be in the memory before the other is sent.
                     time.sleep(0.002)
                 assert group.send_recv(array, right, out, left) == left
                 np.testing.assert_array_equal(table, wanted, f"{name}, {length} elements")
 
 
 def refused(group: Group) -> None:
-    """A call of which one half is wrong has begun neither."""
+    """If one half of a call is wrong, neither half has begun."""
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
     data, out = np.full(4, float(rank)), np.full(4, -1.0)

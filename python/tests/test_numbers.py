@@ -1,4 +1,4 @@
-"""Numbers that calls are given: wrong ones are errors that name the call and what was given, and nothing has begun."""
+"""Numbers in arguments: a wrong one is an error that names the call and the value, and the call has not begun."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from unisono import Group
 
 HUGE = 10**5000
 
-# No number that counts something.
+# Values that are not counts.
 UNCOUNTED: list[Any] = [
     -1,
     2**70,
@@ -31,7 +31,7 @@ UNCOUNTED: list[Any] = [
     np.float64(1),
     np.array([0, 1]),
 ]
-# No rank of a group, whatever its size.
+# Values that are not ranks of any group here.
 NO_RANKS: list[Any] = [*UNCOUNTED, 1000, np.int64(-1), np.int64(1000), 2**63, 2**64]
 NO_TAGS: list[Any] = [*UNCOUNTED, None, 2**32, np.int64(2**40)]
 NO_TIMES: list[Any] = [
@@ -56,7 +56,7 @@ DATA = np.zeros(4)
 
 
 def calls(group: Group) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """Every call, and its arguments that are no numbers."""
+    """Every call, and its arguments that are not numbers."""
     out, rows = np.zeros(4), np.zeros((group.size, 2))
     return {
         "all_reduce": (group.all_reduce, {"array": DATA}),
@@ -98,7 +98,7 @@ def calls(group: Group) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
 
 
 def lists(size: int) -> list[Any]:
-    """No lengths, one for each rank."""
+    """Values that are not lists of lengths, one for each rank."""
     each = [[wrong] * size for wrong in UNCOUNTED if not isinstance(wrong, (list, np.ndarray))]
     return [*each, 5, "ab" * size, [1] * (size + 1), [2**62] * size, [2**45] * size, object()]
 
@@ -136,12 +136,12 @@ def wrong_values(name: str, call: str, size: int) -> list[Any]:
     return by_name.get(name, [])
 
 
-# Arguments that are no numbers.
+# Arguments that are not numbers.
 OTHERS = {"array", "arrays", "out", "value", "values", "part", "op", "pickle", "directory", "dtype"}
 
 
 def every_argument(group: Group) -> int:
-    """Has every call refuse every wrong value of every number; returns how many there were."""
+    """Checks that every call refuses every wrong value of every number; returns the number of checks."""
     tried = 0
     for name, (call, given) in calls(group).items():
         parameters = inspect.signature(call).parameters
@@ -155,7 +155,7 @@ def every_argument(group: Group) -> int:
                 if argument in ("send_lengths", "recv_lengths"):
                     options = {"send_lengths": [1] * group.size, "recv_lengths": [1] * group.size, **options}
                 if argument == "lengths" and "root" in parameters:
-                    # Others do not use them.
+                    # Only the root uses these arguments.
                     options["root"] = group.rank
                 for later in (False, True):
                     made = getattr(group, f"{name}_async", None) if later else call
@@ -171,7 +171,7 @@ def every_argument(group: Group) -> int:
                         tried += 1
                     else:
                         raise AssertionError(f"{name}({argument}={value!r}) is taken")
-    # Nothing has begun.
+    # No call has begun.
     assert group.all_gather_object(group.rank) == list(range(group.size))
     return tried
 
@@ -194,7 +194,7 @@ def good_numbers(group: Group) -> None:
 
 
 def beyond(group: Group) -> None:
-    """What does not fit the root's array is told to all."""
+    """All ranks get an error about an argument that does not fit the root's array."""
     rows = np.zeros((group.size, 2))
     wrong: list[dict[str, Any]] = [
         {"axis": 7},

@@ -35,7 +35,7 @@ PLAIN: list[Any] = [
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values and all that they hold are of the same types, and equal; NaN is, with the same bits."""
+    """True if two values and all values in them have the same types and are equal; NaNs are equal if their bits are."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
@@ -59,7 +59,7 @@ def typed(value: Any) -> str:
 
 
 def anything(random: random.Random, depth: int, key: bool = False) -> Any:
-    """A random value; one that a dict or a set can hold if it is to be a ``key``."""
+    """A random value; if it is a ``key``, a dict or a set can hold it."""
     leaves: list[Any] = [
         lambda: None,
         lambda: random.random() < 0.5,
@@ -89,7 +89,7 @@ def anything(random: random.Random, depth: int, key: bool = False) -> Any:
 
 def random_values(group: Group, seed: int) -> None:
     size, rank = group.size, group.rank
-    # What another rank makes is known here.
+    # This rank can compute the other ranks' values from the seed.
     values = random.Random(seed)
     for turn in range(120):
         every = [anything(values, 4) for _ in range(size)]
@@ -106,27 +106,27 @@ def random_values(group: Group, seed: int) -> None:
 
 
 class Color(enum.IntEnum):
-    """Integers of this test's."""
+    """A class of integers of this test."""
 
     RED = 1
 
 
 class Text(str):
-    """Texts of this test's."""
+    """A class of texts of this test."""
 
     __slots__ = ()
 
 
 @dataclasses.dataclass
 class Data:
-    """Fields of this test's."""
+    """A class with fields of this test."""
 
     x: int = 1
 
 
 Pair = collections.namedtuple("Pair", "a b")
 
-# Not of the very types that travel.
+# Values whose types are derived from plain types.
 OTHERS: list[Any] = [
     Color.RED, Text("a"), Data(), Pair(1, 2), collections.OrderedDict(a=1), collections.defaultdict(int), collections.Counter("a"),
     datetime.datetime(2026, 1, 1), datetime.timedelta(1), decimal.Decimal(1), range(3), slice(1), ..., memoryview(b"x"), object(), int, len,
@@ -156,7 +156,7 @@ def the_root_gets_what_was_sent(group: Group) -> None:
     value[1] = 3
     got = work.wait()
     assert got == [1, [2]] and got is not value
-    # What becomes another value when it is unpickled does so on all ranks.
+    # A value that becomes another one when it is unpickled does so on all ranks.
     got = group.broadcast_object(Becomes() if group.rank == 0 else None, pickle=True)
     assert got == 5 and type(got) is int
 
@@ -169,7 +169,7 @@ class Becomes:
 
 
 class Point:
-    """A type of this test's."""
+    """A type of this test."""
 
     def __init__(self, x: int) -> None:
         self.x = x
@@ -293,7 +293,7 @@ def test_what_cannot_be_sent_is_told_to_all(world: Ranks) -> None:
 
 
 def pickled_on_some(group: Group, call: str, some: int) -> str:
-    """What ends a world whose rank `some` alone asks for pickle."""
+    """The failure of a world in which only rank `some` asks for pickle."""
     ask = {"pickle": group.rank == some}
     with pytest.raises(unisono.Error) as told:
         match call:
@@ -309,7 +309,7 @@ def pickled_on_some(group: Group, call: str, some: int) -> str:
                 group.send_object(b"1", 1, **ask)
             case "send" if group.rank == 1:
                 group.recv_object(0, **ask)
-        # What ranks that saw nothing of it are told next.
+        # Ranks that did not see the difference get the failure at the next call.
         group.barrier()
     return str(told.value)
 

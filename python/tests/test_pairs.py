@@ -1,4 +1,4 @@
-"""A call that waits and the one that begins it have one definition: what is said of both agrees."""
+"""A call that waits and the call that begins it have one definition: their signatures and documentation agree."""
 
 import inspect
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def both(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 def test_all_pairs_are_here() -> None:
     assert len(BEGINNING) == 25
-    # Calls that cannot be begun.
+    # Calls without an asynchronous form.
     alone = {name for name in METHODS if not name.startswith("_") and f"{name}_async" not in METHODS}
     files = {"broadcast_file", "send_file", "recv_file"}
     groups = {"split", "new_group", "create_group", "with_timeout", "abort", "close"}

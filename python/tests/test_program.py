@@ -1,4 +1,4 @@
-"""The program: ``python -m unisono`` is as the executable ``unisono``, also where it starts itself again."""
+"""The program: ``python -m unisono`` works like the executable ``unisono``, also when it starts itself again."""
 
 import pathlib
 import re
@@ -41,7 +41,7 @@ def test_ranks_in_python_have_the_usual_signals(python: Run) -> None:
     program = "import signal; print([signal.getsignal(s).name for s in (signal.SIGTERM, signal.SIGHUP)], "
     program += "signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     done = python("-m", "unisono", "run", "-n", "1", sys.executable, "-c", program)
-    # What nohup has set stays.
+    # The setting of nohup stays.
     hangup = signal.getsignal(signal.SIGHUP).name
     assert (done.stdout, done.stderr) == (f"[0] ['SIG_DFL', '{hangup}'] set()\n", "")
 

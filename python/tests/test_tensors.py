@@ -14,7 +14,7 @@ SHAPES: list[tuple[int, ...]] = [(), (0,), (3,), (2, 0, 4), (50, 1000), (1, 1, 2
 
 
 def lists(seed: int, rank: int) -> list[Any]:
-    """A rank's arrays: how many, and of which types and shapes, is its own."""
+    """A rank's arrays: their number, types and shapes differ between ranks."""
     rng = np.random.default_rng([seed, rank])
     arrays = []
     for _ in range(int(rng.integers(0, 6))):
@@ -47,7 +47,7 @@ def lists_of_tensors(group: Group, seed: int) -> None:
     right, left = (rank + 1) % size, (rank - 1) % size
     sending = group.send_tensors_async(mine, right, 4)
     for array in mine:
-        # They were copied.
+        # The library has copied the arrays.
         array[...] = 0
     got, sender = group.recv_tensors(left, 4)
     assert sender == left
@@ -79,7 +79,7 @@ def parts(group: Group, seed: int) -> None:
         part = group.scatter_tensor(matrix if rank == 0 else None, blocks=(2, 2))
         same([part], [matrix[2 * (rank // 2) :][:2, 3 * (rank % 2) :][:, :3]])
         same([group.all_gather_tensor(part, blocks=(2, 2))], [matrix])
-    # Lengths that nobody else knows.
+    # Lengths that no other rank knows.
     grown = [np.full((r, 2), r) for r in range(size)]
     same([group.all_gather_tensor(grown[rank])], [np.concatenate(grown)])
 

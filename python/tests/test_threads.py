@@ -4,7 +4,7 @@ import subprocess
 import sys
 import tempfile
 
-# `dump_traceback_later` ends a program that stands still, and prints where.
+# `dump_traceback_later` ends a program that hangs, and prints where.
 PROGRAM = """
 import faulthandler, gc, os, sys, threading, time
 faulthandler.dump_traceback_later(60, exit=True)
@@ -64,7 +64,8 @@ assert all("waits for that result" in each for each in told), told
 print("ended", len(told))
 """
 
-# A thread is in a call while another one closes the group: whichever drops the last handle leaves the world, and waits for the other rank.
+# A thread is in a call while another one closes the group. The thread that drops the last handle leaves the world, and waits for the
+# other rank.
 CLOSED = """
 group = unisono.init(timeout=30)
 if group.rank == 0:
@@ -94,7 +95,7 @@ print("ended")
 
 
 def ended(program: str, *arguments: str, ranks: int = 0) -> str:
-    """What a program prints that does not stand still."""
+    """The output of a program, which must not hang."""
     launcher = ["-m", "unisono", "run", "-n", str(ranks), "--", sys.executable] if ranks else []
     ran = subprocess.run(
         [sys.executable, *launcher, "-c", PROGRAM + program, *arguments],

@@ -1,4 +1,4 @@
-"""Types that differ but are as long: ranks that give different ones are told both, and equal ones are one type."""
+"""Different types of one length: if ranks give different types, the error names both; equal types are one type."""
 
 import random
 from functools import partial
@@ -27,13 +27,13 @@ ALIKE = {
 
 
 def named(name):
-    """The type of this name, of numpy's or ml_dtypes'."""
+    """The type of numpy or ml_dtypes with this name."""
     own = getattr(ml_dtypes, name, None) if name.startswith(("float8", "bfloat")) else None
     return np.dtype(own or name)
 
 
 def word(dtype):
-    """What errors call a type; `None` for one that they know by a hash."""
+    """The name of a type in errors; `None` for a type that they name by a hash."""
     names = {"float16": "f16", "float32": "f32", "float64": "f64", "bfloat16": "bf16"} | {
         f"{sign}int{bits}": f"{sign[:1] or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
     }
@@ -66,7 +66,7 @@ def test_types_of_one_length_have_different_codes():
     ids=str,
 )
 def test_types_that_are_equal_have_one_code(one, other):
-    # Not what was kept of one that is equal.
+    # Without the cached result of an equal type.
     codes = set()
     for dtype in (one, other):
         _arrays._elements.clear()
@@ -75,7 +75,7 @@ def test_types_that_are_equal_have_one_code(one, other):
 
 
 def differ(group, pair, call, elements):
-    """The failure of two ranks whose calls differ in the type."""
+    """The failure of two ranks whose calls have different types."""
     dtype = pair[group.rank]
     mine, block = np.zeros(elements * group.size, dtype), np.zeros(elements, dtype)
     other = 1 - group.rank
@@ -97,7 +97,7 @@ def differ(group, pair, call, elements):
     with pytest.raises(unisono.Error) as told:
         calls[call]()
         group.barrier()
-        # What is wrong with a message that nobody has asked for is known by then.
+        # By then, the failure of a message that no rank has received is known.
         group.barrier()
     return str(told.value)
 
@@ -153,7 +153,7 @@ def test_elements_are_counted_in_the_callers_type():
 
 def interchangeable(group):
     first = group.rank == 0
-    # Bytes are bytes, whatever holds them.
+    # Bytes are one type in all objects that hold them.
     got = group.broadcast(bytearray(b"abcd") if first else np.zeros(4, "u1"))
     assert bytes(got) == b"abcd"
     got = group.broadcast(np.frombuffer(b"abcd", "u1") if first else memoryview(bytearray(4)))

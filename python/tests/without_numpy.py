@@ -1,4 +1,4 @@
-"""The package where numpy is not installed: what has the buffer protocol is served, and results are memoryviews."""
+"""The package without numpy: it accepts objects with the buffer protocol, and results are memoryviews."""
 
 import array
 import sys

@@ -1,4 +1,4 @@
-"""What the tests with other packages share."""
+"""Fixtures of the tests with other packages."""
 
 import os
 import pathlib
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-# A shell starts its background jobs with SIGINT ignored, and every program after them inherits that: as in a terminal again.
+# A shell starts its background jobs with SIGINT ignored, and their children inherit that. Set the handler as in a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# What Ray's processes inherit. Nothing is sent to its makers, and no file is written to the home directory.
+# Ray's processes inherit these: they send nothing to Ray's authors, and write no file to the home directory.
 os.environ.update(
     RAY_USAGE_STATS_ENABLED="0",
     RAY_AUTH_MODE="disabled",
-    # What these tests do not need takes processes.
+    # These tests do not need this, which takes processes.
     RAY_TRAIN_ENABLE_PREEMPTION_WATCHER="0",
     RAY_TRAIN_METRICS_ENABLED="0",
     RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",
@@ -32,7 +32,7 @@ def cluster() -> Iterator[str]:
     """The address of Ray on this host."""
     import ray
 
-    # Its sockets want a short path.
+    # Ray's sockets need a short path.
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         ray.init(
             num_cpus=4,
@@ -47,7 +47,7 @@ def cluster() -> Iterator[str]:
 
 
 def example(name: str, **environment: str) -> None:
-    """Runs an example, which prints what it says."""
+    """Runs an example, and checks its output against its documentation."""
     path = EXAMPLES / name
     done = subprocess.run(
         [sys.executable, path],

@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 from distributed.protocol.pickle import cloudpickle
 from unisono import Group
 
-# Functions of this file travel to the workers whole.
+# Functions of this file are sent to the workers by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
@@ -52,7 +52,7 @@ def test_some_workers_in_an_order(client: Client) -> None:
 
 
 def test_two_runs_at_once(client: Client) -> None:
-    """Each worker has one thread, and all begin with the same."""
+    """Each worker has one thread, and all begin with the same run."""
     results: list[object] = []
 
     def one() -> None:

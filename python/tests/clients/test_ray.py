@@ -1,4 +1,4 @@
-"""The backend of ray.util.collective: what its calls give, with numpy as the oracle and beside Ray's own Gloo."""
+"""The backend of ray.util.collective: the results of its calls, compared with numpy and with Ray's Gloo."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from ray.util import collective
 from ray.util.collective.types import ReduceOp
 from unisono.ray import UnisonoGroup
 
-# Functions of this file travel to the actors whole.
+# Functions of this file are sent to the actors by value.
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
@@ -45,7 +45,7 @@ def actors(cluster: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def three() -> Iterator[list[Any]]:
-    """Three actors that end at the end."""
+    """Three actors that end with the test."""
     made = [Actor.remote() for _ in range(3)]
     try:
         yield made
@@ -55,7 +55,7 @@ def three() -> Iterator[list[Any]]:
 
 
 def everywhere(actors: list[Any], body: Callable[..., Any], *args: Any) -> list[Any]:
-    """What `body(rank, *args)` returns in each actor."""
+    """The results of `body(rank, *args)` in all actors."""
     return ray.get([actor.run.remote(body, rank, *args) for rank, actor in enumerate(actors)], timeout=120)
 
 
@@ -81,7 +81,7 @@ def plain(tensor: Any) -> Any:
 
 
 def all_calls(rank: int, kind: str, group: str) -> dict[str, Any]:
-    """What each call of Ray's leaves in its tensors."""
+    """The tensors after each call of Ray."""
     make, size = KINDS[kind], 3
     mine = [[rank + 1, 2 * rank + 1], [3, 4 - rank], [2, 1]]
     empty = [[0, 0]] * 3
@@ -119,7 +119,7 @@ def all_calls(rank: int, kind: str, group: str) -> dict[str, Any]:
 
 
 def oracle(rank: int) -> dict[str, Any]:
-    """The same by numpy."""
+    """The same tensors, computed by numpy."""
     every = [numpy.array([[r + 1, 2 * r + 1], [3, 4 - r], [2, 1]]) for r in range(3)]
     told: dict[str, Any] = {}
     for op, by in zip(ReduceOp, (numpy.sum, numpy.prod, numpy.min, numpy.max), strict=True):
@@ -179,7 +179,7 @@ def wrong(rank: int) -> list[str]:
             told.append("nothing")
         except (TypeError, ValueError) as error:
             told.append(f"{type(error).__name__} {error}")
-    # Nothing of these has begun.
+    # None of these calls has begun.
     collective.allreduce(ones, "unisono")
     assert ones.tolist() == [3, 3, 3]
     return told
@@ -229,7 +229,7 @@ def test_a_failure_is_everybodys_and_the_name_can_be_used_again(actors: list[Any
     everywhere(actors, leave, "differing")
     everywhere(actors, join, 3, "unisono", "differing")
     assert everywhere(actors, add, "differing") == [6] * 3
-    # One after the other: none waits for those that have not begun.
+    # They leave one after the other: none waits for those that have not begun to leave.
     for rank, actor in enumerate(actors):
         ray.get(actor.run.remote(leave, rank, "differing"), timeout=30)
 
@@ -247,7 +247,7 @@ def test_the_driver_makes_the_group(actors: list[Any]) -> None:
 
 
 def test_an_actor_that_dies_is_told(cluster: str) -> None:
-    """And what it has said of where to meet does not mislead the next group of the name."""
+    """The address that it has stored does not mislead the next group of the name."""
     with three() as actors:
         # It dies while it waits for the others.
         waits = actors[0].run.remote(join, 0, 3, "unisono", "mortal")

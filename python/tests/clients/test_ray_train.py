@@ -13,7 +13,7 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def fit() -> tuple[str, str]:
-    """What the group is called, and who has made it; its workers have the same weights after steps of DDP."""
+    """Returns the name and the module of the group; its workers have the same weights after steps of DDP."""
     import torch.distributed as dist
     from ray.train.torch import prepare_model
 

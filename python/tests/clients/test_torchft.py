@@ -1,4 +1,4 @@
-"""torchft, which makes a group of `ProcessGroupGloo` anew when replicas come and go: with UNISONO_AS_GLOO=1 it commits what it commits on Gloo."""
+"""torchft makes a new group of `ProcessGroupGloo` when replicas come and go: with UNISONO_AS_GLOO=1 it commits the same steps as on Gloo."""
 
 import os
 import pathlib
@@ -66,7 +66,7 @@ STEPS = 40
 
 
 def trained(folder: pathlib.Path, dies: bool) -> dict[str, list[list[str]]]:
-    """What replicas of Gloo and of unisono tell, all of which run at once. Replica 1 dies after half of the steps, or does not."""
+    """The output of replicas on Gloo and on unisono, which all run at once. If it `dies`, replica 1 does so after half of the steps."""
     from torchft.coordination import LighthouseServer
 
     script = folder / "train.py"

@@ -66,7 +66,7 @@ accelerator.end_training()
 
 
 def runs(folder: pathlib.Path, script: str, launcher: list[str], name: str) -> None:
-    """Runs a script with a backend's name; each of its two ranks writes what its group is called and who has made it."""
+    """Runs a script with a backend's name; each of its two ranks writes the name and the module of its group."""
     path = folder / "train.py"
     path.write_text(script)
     done = subprocess.run(
@@ -89,7 +89,7 @@ def test_lightning(tmp_path: pathlib.Path, name: str) -> None:
 
 
 def test_accelerate_launch(tmp_path: pathlib.Path) -> None:
-    # Its launcher starts several processes of a host only where it is told of several GPUs; the script takes the CPU. Then it knows no
+    # Its launcher starts several processes of a host only for several GPUs; the script uses the CPU. Then it accepts no
     # name but gloo.
     launcher = [
         "-m",

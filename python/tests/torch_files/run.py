@@ -1,4 +1,4 @@
-"""PyTorch's own test files that write "gloo", on Gloo and on unisono under that name, and a table of what each came to.
+"""Runs PyTorch's test files that write "gloo", on Gloo and on unisono under that name, and prints a table of their outcomes.
 
     python run.py SOURCE [FILE...] [--ranks 2 3 4] [-k NAME]
 
@@ -42,7 +42,7 @@ FILES = (
 )
 NAMES = {"Gloo": "0", "unisono": "1"}
 DIFFERENCES = pathlib.Path(__file__).with_name("differences.txt")
-# For a test, and for a file, in seconds.
+# The limits for a test and for a file, in seconds.
 TEST_LIMIT, FILE_LIMIT = 60, 1800
 OUTCOMES = ("passed", "failed", "skipped")
 
@@ -88,7 +88,7 @@ def differences() -> dict[str, str]:
 
 
 def outcomes(given: argparse.Namespace, file: str, ranks: int, alias: str) -> dict[str, str]:
-    """What each test of a file came to."""
+    """The outcomes of the tests of a file."""
     if file == BACKENDS:
         return of_backends(ranks, alias, given.only)
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,7 @@ def outcomes(given: argparse.Namespace, file: str, ranks: int, alias: str) -> di
 
 
 def of_backends(ranks: int, alias: str, only: str) -> dict[str, str]:
-    """What each of PyTorch's tests of backends came to."""
+    """The outcomes of PyTorch's tests of backends."""
     name = ["--as-gloo"] if alias == "1" else ["--backend", "gloo"]
     chosen = ["-k", only] if only else []
     suite = pathlib.Path(__file__).parents[1] / "with_torch" / "suite.py"
@@ -154,12 +154,12 @@ def of_backends(ranks: int, alias: str, only: str) -> dict[str, str]:
 
 
 def told_file() -> IO[str]:
-    """Where tests print."""
+    """The file to which tests print."""
     return pathlib.Path(os.environ.get("UNISONO_TEST_TOLD", os.devnull)).open("a")
 
 
 class Report:
-    """Writes what each test came to, as a plug-in of pytest's."""
+    """A plug-in of pytest that writes the outcome of each test."""
 
     def __init__(self, path: str) -> None:
         self._path = pathlib.Path(path)
