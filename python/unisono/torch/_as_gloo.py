@@ -1,4 +1,4 @@
-"""Groups that are called "gloo" and made by unisono, for scripts and libraries that have this name in their code."""
+"""Groups called "gloo" that unisono makes, for scripts and libraries with this name in their code."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ VARIABLE = "UNISONO_AS_GLOO"
 """Replaces Gloo when torch is imported."""
 
 ORIGINAL = "original_gloo"
-"""The name of torch's own Gloo, once it has been replaced."""
+"""The name of torch's Gloo after it has been replaced."""
 
-# Ours, for torch that does not let "gloo" be registered.
+# The name of unisono's backend, for versions of torch that refuse to register "gloo".
 _AS_GLOO = "unisono_as_gloo"
 
-# Torch that makes groups of Gloo by a registered function; before, the name is compared with in its code.
+# True if torch makes groups of Gloo by a registered function. Earlier versions compare the name in their code.
 _IS_REGISTERED = hasattr(c10d, "_create_gloo_process_group")
 _replaced = False
 
@@ -38,7 +38,7 @@ _Type = dist.ProcessGroup.BackendType
 
 
 def asked_for() -> bool:
-    """Whether `UNISONO_AS_GLOO` asks for it."""
+    """Returns true if `UNISONO_AS_GLOO` asks for it."""
     value = os.environ.get(VARIABLE, "0").strip()
     if value in ("1", "true", "on", "yes"):
         return True
@@ -50,9 +50,9 @@ def asked_for() -> bool:
 
 
 def replace_gloo() -> None:
-    """Has unisono make all groups of this process that are called "gloo" from now on, and those for which torch takes Gloo by itself.
+    """Makes unisono create all groups of this process called "gloo" from now on, and those for which torch chooses Gloo by itself.
 
-    Torch's own Gloo is there as "original_gloo". All ranks must call it, before their first group, or be started with
+    Torch's Gloo is available as "original_gloo". All ranks must call this before their first group, or be started with
     `UNISONO_AS_GLOO=1`. Calling it again is harmless.
 
     Raises `RuntimeError` if Gloo has made a group that still exists.
@@ -63,7 +63,7 @@ def replace_gloo() -> None:
     _refuse_if_late()
     _keep_original()
     if _IS_REGISTERED:
-        # Torch's own records of what it does are for its own Gloo.
+        # These records of torch are for its Gloo.
         c10d._FR_SELF_RECORDING_BACKENDS.discard(GLOO)
         c10d._FR_SELF_RECORDING_BACKENDS.add(ORIGINAL)
         _register(GLOO, _create, _Type.CUSTOM)
@@ -92,7 +92,7 @@ def _refuse_if_late() -> None:
 
 
 def _keep_original() -> None:
-    """Registers torch's own Gloo by another name."""
+    """Registers torch's Gloo under another name."""
     if not dist.is_gloo_available():
         return
     if _IS_REGISTERED:
@@ -115,7 +115,7 @@ def _register(name: str, creator: Callable[..., Any], kind: Any) -> None:
 
 
 def _create(opts: Any, options: object | None = None) -> Any:
-    """What torch calls for "gloo"."""
+    """The function that torch calls for "gloo"."""
     if getattr(opts, "enable_reconfigure", False):
         _warn_of_reconfigure()
         return dist.Backend._plugins[ORIGINAL.upper()].creator_fn(opts, options)
@@ -129,7 +129,7 @@ def _warn_of_reconfigure() -> None:
 
 
 def _create_original(opts: Any, options: object | None = None) -> Any:
-    """What torch before `_create_gloo_process_group` does for "gloo"."""
+    """Makes a group of "gloo" as torch without `_create_gloo_process_group` does."""
     with _original():
         group = dist.ProcessGroupGloo(opts.store, opts.group_rank, opts.group_size, timeout=opts.timeout)
     group.options.global_ranks_in_group = opts.global_ranks_in_group
@@ -162,7 +162,7 @@ def _by_name(make: Callable[..., Any]) -> Callable[..., Any]:
             )
         made = make(size, rank, ranks, ours, *more, **options)
         if ours != backend and made[0] in c10d._world.pg_map:
-            # What `get_backend` answers.
+            # `get_backend` returns this name.
             c10d._world.pg_map[made[0]] = (backend, made[1])
             c10d._world.pg_backend_config[made[0]] = str(config)
         return made
@@ -170,11 +170,11 @@ def _by_name(make: Callable[..., Any]) -> Callable[..., Any]:
     return helper
 
 
-# Torch's class of Gloo, which some programs make groups of themselves.
+# Torch's class of Gloo, with which some programs make groups themselves.
 
 
 class _Making(threading.local):
-    """What this thread makes."""
+    """The state of this thread while it makes a group."""
 
     original = False
 
@@ -184,7 +184,7 @@ _making = _Making()
 
 @contextmanager
 def _original() -> Iterator[None]:
-    """While this lasts, this thread makes torch's own Gloo."""
+    """In this context, this thread makes groups of torch's Gloo."""
     before, _making.original = _making.original, True
     try:
         yield
@@ -202,7 +202,7 @@ def _with_original(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _register_as_custom(register: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's `_register_backend`: what is registered with the type of Gloo, C++ (DDP's log) takes for an object of its C++ class."""
+    """Torch's `_register_backend` with the type CUSTOM: C++ (DDP's log) casts a backend with the type GLOO to Gloo's C++ class."""
 
     @functools.wraps(register)
     def registering(group: Any, device: torch.device, kind: Any, backend: Any = None) -> None:
@@ -215,7 +215,7 @@ def _register_as_custom(register: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _new(kind: type, *arguments: Any, **options: Any) -> Any:
-    """What `ProcessGroupGloo(store, rank, size, ...)` gives."""
+    """The result of `ProcessGroupGloo(store, rank, size, ...)`."""
     if kind is not dist.ProcessGroupGloo or _making.original:
         return _Backend.__new__(kind)
     return _create_separate(*arguments, **options)
@@ -229,7 +229,7 @@ def _create_separate(
     timeout: timedelta | float = c10d.default_pg_timeout,
     enable_reconfigure: bool = False,
 ) -> Any:
-    """A backend that is in none of torch's groups: `options` are `ProcessGroupGloo._Options`, or the timeout."""
+    """A backend outside of torch's groups: `options` are `ProcessGroupGloo._Options`, or the timeout."""
     if enable_reconfigure:
         _warn_of_reconfigure()
         with _original():
@@ -239,6 +239,6 @@ def _create_separate(
     elif options is not None:
         timeout = options._timeout
     if not isinstance(timeout, timedelta):
-        # As C++ takes them.
+        # C++ accepts seconds, too.
         timeout = timedelta(seconds=timeout)
     return Backend(Membership(join(store, rank, size, timeout), store, rank, size, timeout, True, GLOO))

@@ -1,6 +1,6 @@
 """The calls of a process group: those of `torch.distributed`, on the native group.
 
-Whatever the caller gives, a call is checked here, described in the library's codes, and run by the native module without the GIL.
+This module checks each call and describes it in the library's codes. The native module runs it without the GIL.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from unisono.torch._work import Done, Work
 
 
 def _options(kind: type, timeout: timedelta | None, **fields: Any) -> Any:
-    """Options of a call whose parts were given one by one."""
+    """Makes the options of a call from separate arguments."""
     options = kind()
     if timeout is not None:
         options.timeout = timeout
@@ -58,7 +58,7 @@ def _options(kind: type, timeout: timedelta | None, **fields: Any) -> Any:
 
 def _one(call: str, tensors: Sequence[Tensor] | Tensor) -> Tensor | None:
     """The tensor of a list of one; `None` if there are several."""
-    # To ask whether something is a tensor costs more than the rest.
+    # `isinstance` of a tensor costs more than the rest.
     if type(tensors) is not list and isinstance(tensors, Tensor):
         return tensors
     if len(tensors) == 1:
@@ -281,7 +281,7 @@ class Calls(Runs):
         return self._run("all_gather_single", ALL_GATHER, described, pieces, memory, [output], opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None) -> Work:
-        """As `all_gather_single` for several tensors."""
+        """Works like `all_gather_single`, for several tensors."""
         opts = opts if opts is not None else AllgatherOptions()
         for output, tensor in zip(outputs, inputs, strict=True):
             self._whole("all_gather_single_coalesced", output, "output", tensor, "input")
@@ -394,7 +394,7 @@ class Calls(Runs):
         return self._run("reduce_scatter_single", REDUCE_SCATTER, described, pieces, memory, [output], opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None) -> Work:
-        """As `reduce_scatter_single` for several tensors."""
+        """Works like `reduce_scatter_single`, for several tensors."""
         opts = opts if opts is not None else ReduceScatterOptions()
         for output, tensor in zip(outputs, inputs, strict=True):
             self._whole("reduce_scatter_single_coalesced", tensor, "input", output, "output")
@@ -563,7 +563,7 @@ class Calls(Runs):
 
 
 def _by_dtype(tensors: Sequence[Tensor], items: Sequence[Any], one: Any, outputs: Any) -> Work:
-    """Runs a call for the items of each dtype, in the order in which these first come; an item belongs to the tensor at its place. ``one``
+    """Runs a call for the items of each dtype, in the order in which the dtypes first come; an item belongs to the tensor at its index. ``one``
     checks a call and returns what begins it, so that none begins if one of them is wrong."""
     parts: dict[torch.dtype, list[Any]] = {}
     for tensor, item in zip(tensors, items, strict=True):

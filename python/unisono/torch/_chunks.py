@@ -22,14 +22,14 @@ from unisono._codes import (
 )
 from unisono.torch._memory import Memory, Piece
 
-# A chunk's bytes of each operand. All ranks must have the same. Large enough that what a chunk costs beside its bytes is little, small
+# A chunk's bytes of each operand, the same on all ranks. It is large enough that the fixed cost of a chunk is low, and small
 # enough that copies begin and end early; not measured on a GPU.
 CHUNK = 4 << 20
-# Where operands begin in pinned memory; a multiple of each element's size.
+# Operands begin at multiples of this in pinned memory; it is a multiple of each element's size.
 _ALIGNED = 64
 
 _IN_PLACE = (ALL_REDUCE, REDUCE)
-# Whose input, and whose output, has a block for each rank.
+# The collectives whose input, and those whose output, has a block for each rank.
 _INPUT_BLOCKS = (SCATTER, REDUCE_SCATTER, ALL_TO_ALL)
 _OUTPUT_BLOCKS = (ALL_GATHER, GATHER, ALL_TO_ALL)
 
@@ -37,9 +37,9 @@ _OUTPUT_BLOCKS = (ALL_GATHER, GATHER, ALL_TO_ALL)
 class Cut(NamedTuple):
     """A chunk of a call."""
 
-    # Of pinned memory, in bytes.
+    # The bytes of pinned memory.
     size: int
-    # What is copied from the device before, and to it after: where in pinned memory, and the device's memory.
+    # The copies from the device before the operation, and to it after: the offset in pinned memory, and the device's memory.
     reads: list[tuple[int, Tensor]]
     writes: list[tuple[int, Tensor]]
     # Begins the operation, given the address of the pinned memory and what keeps it alive.
@@ -85,13 +85,13 @@ def of_collective(call: Collective, memory: Memory, rank: int, ranks: int) -> Ch
         None if operand is None else _blocks(memory.views(operand), ranks if many else 1, lengths, size)
         for operand, many, lengths in zip(call.operands, per_rank, call.lengths or ((), ()), strict=True)
     )
-    # The root of a broadcast gives what is an output elsewhere.
+    # The root of a broadcast sends from the operand that is an output on other ranks.
     source = call.code == BROADCAST and rank == call.described[3]
     in_place = call.code in _IN_PLACE and given is not None and wanted is not None
     longest = max(sum(map(len, block)) for blocks in (given, wanted) for block in blocks or ())
     width = max(_ALIGNED, CHUNK // (ranks if any(per_rank) else 1) // _ALIGNED * _ALIGNED)
     if call.lengths and call.code == ALL_TO_ALL:
-        # A rank knows its own lengths alone: ranks would not agree on the number of chunks.
+        # A rank knows only its lengths, so ranks would not agree on the number of chunks.
         width = max(_ALIGNED, longest)
 
     def cut(number: int) -> Cut:
@@ -140,7 +140,7 @@ def of_message(
 
 
 def _blocks(views: list[Tensor], count: int, lengths: list[int] | tuple[()], size: int) -> list[list[Tensor]]:
-    """Memory that lies one after the other, as this many blocks: of these lengths in elements, or all of one length."""
+    """Cuts consecutive memory into this many blocks, of these lengths in elements, or all of one length."""
     total = sum(map(len, views))
     rest = deque(views)
     blocks = []
@@ -160,7 +160,7 @@ def _blocks(views: list[Tensor], count: int, lengths: list[int] | tuple[()], siz
 def _lay(
     blocks: list[list[Tensor]] | None, start: int, stop: int, at: int, moves: list[tuple[int, Tensor]]
 ) -> tuple[int, list[int]]:
-    """Lays bytes `start` to `stop` of each block one after the other from `at`; returns the end, and the bytes of each block."""
+    """Places bytes `start` to `stop` of each block one after the other from `at`; returns the end, and the bytes of each block."""
     sizes = []
     for block in blocks or ():
         before = at
@@ -172,7 +172,7 @@ def _lay(
 
 
 def _window(block: list[Tensor], start: int, stop: int) -> Iterator[Tensor]:
-    """Bytes `start` to `stop` of what lies one after the other."""
+    """Bytes `start` to `stop` of consecutive memory."""
     for view in block:
         part = view[max(start, 0) : max(stop, 0)]
         if len(part):

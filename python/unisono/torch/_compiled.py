@@ -1,6 +1,6 @@
-"""`torch.compile` and this package: its compiler leaves the package's code as it is, as it does with torch's own code of collectives.
+"""`torch.compile` and this package: the compiler does not compile the package's code, nor torch's own code of collectives.
 
-A call of a collective that is no graph's is a graph break: torch's Python runs it, and what that calls would be compiled.
+A call of a collective outside of a graph is a graph break: torch's Python runs it, and the compiler would compile the functions that it calls.
 """
 
 import sys
@@ -28,7 +28,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _codes(names: Any) -> Iterator[types.CodeType]:
-    """The code of the functions and classes in a namespace that are this package's."""
+    """The code of this package's functions and classes in a namespace."""
     for value in list(names.values()):
         if isinstance(value, staticmethod | classmethod):
             value = value.__func__

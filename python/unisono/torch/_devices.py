@@ -1,7 +1,7 @@
 """Devices whose tensors are staged through main memory.
 
-A device gives what staging needs of it: pinned memory, streams on which copies run in their order, and events that mark a place in a
-stream. `DEVICES` has a class for each type of device that is served.
+A device provides pinned memory, streams on which copies run in their order, and events that mark a place in a
+stream. `DEVICES` has a class for each supported type of device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def copy(target: Tensor, source: Tensor) -> None:
-    """Copies, on any thread: one made in inference mode is written in that mode alone, which is a thread's."""
+    """Copies on any thread. A tensor made in inference mode can be written only in that mode, which belongs to a thread."""
     with torch.inference_mode(target.is_inference()):
         target.copy_(source, non_blocking=True)
 
@@ -25,36 +25,36 @@ class Event(Protocol):
     """A place in a stream."""
 
     def query(self) -> bool:
-        """Whether all that the stream had before has been done."""
+        """Returns true if the stream has finished all work before this place."""
 
     def synchronize(self) -> None:
-        """Waits for that."""
+        """Waits until the stream has finished all work before this place."""
 
 
 class Stream(Protocol):
     """Copies that run one after the other, beside those of other streams."""
 
     def wait_event(self, event: Any) -> None:
-        """What comes later on this stream runs after this event."""
+        """Makes later work on this stream wait for this event."""
 
 
 class Device(Protocol):
     """A device."""
 
     def pinned(self, size: int) -> Tensor:
-        """Main memory of this many bytes that the device copies from and to. What is dropped is used again after its copies."""
+        """Main memory of this many bytes for copies from and to the device. Dropped memory is used again after its copies."""
 
     def stream(self) -> Any:
-        """A stream beside the caller's."""
+        """A stream other than the caller's."""
 
     def now(self) -> Any:
-        """The event of all that the caller's current stream has so far."""
+        """The event after all work that the caller's current stream has so far."""
 
     def mark(self, stream: Any) -> Any:
-        """The event of all that a stream has so far; a thread can wait for it."""
+        """The event after all work that a stream has so far; a thread can wait for it."""
 
     def follow(self, event: Any) -> None:
-        """What comes later on the caller's current stream runs after this event."""
+        """Makes later work on the caller's current stream wait for this event."""
 
     def copy(self, stream: Any, target: Tensor, source: Tensor) -> None:
         """Copies on a stream; returns at once."""
@@ -63,11 +63,11 @@ class Device(Protocol):
         """A future of tensors on this device."""
 
     def resolve(self, future: torch.futures.Future, value: Any, events: Sequence[Any]) -> None:
-        """Completes a future; a thread that waits for it has its current stream wait for these events."""
+        """Completes a future; a thread that waits for it makes its current stream wait for these events."""
 
 
 class Cuda:
-    """A GPU of CUDA, or of ROCm, which torch calls CUDA too. Pinned memory comes from torch's cache, which keeps what was freed."""
+    """A GPU of CUDA, or of ROCm, which torch calls CUDA too. Pinned memory comes from torch's cache, which keeps freed memory."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -120,23 +120,23 @@ class Cuda:
             future.set_result(value)
 
 
-# By the type of device; what makes it for one of them.
+# The constructors of devices, by the type of the device.
 DEVICES: dict[str, Callable[[torch.device], Device]] = {"cuda": Cuda}
 
 
 def types() -> list[str]:
-    """The types of devices that this process has and that are served. Torch takes a backend's device for one that there is."""
+    """The supported types of devices that this process has. Torch assumes that each device type of a backend exists."""
     return ["cpu", *(kind for kind in DEVICES if kind != "cuda" or _has_gpu())]
 
 
 @cache
 def _has_gpu() -> bool:
-    # Asks without making a context, so that the process may fork; every group would ask again.
+    # This makes no context, so that the process may fork. The result is kept, because every group asks.
     return torch.cuda.device_count() > 0
 
 
 @cache
 def device_of(device: torch.device) -> Device | None:
-    """The device of this name, or `None` if its type is not served."""
+    """The device of this name, or `None` if its type is not supported."""
     kind = DEVICES.get(device.type)
     return kind(device) if kind is not None else None

@@ -1,6 +1,6 @@
-"""The two classes of process groups, and which of them a group gets.
+"""The two classes of process groups, and the choice between them for a group.
 
-`ProcessGroup` replaces torch's own: a call goes from Python straight to the library. It serves all devices of a group, so it is for
+`ProcessGroup` replaces torch's class: a call goes from Python straight to the library. It serves all devices of a group, so it is for
 groups that have no other backend. `Backend` is one of several backends of a group; torch dispatches to it in C++, which costs some
 microseconds a call, and hides `is_completed()` and `result()` of its works (they are those of torch's wrapper).
 """
@@ -31,9 +31,9 @@ from unisono.torch._watched import let_tools_watch
 
 NAME = "unisono"
 GLOO = "gloo"
-"""What groups are called that replace Gloo's."""
+"""The name of groups that replace Gloo's groups."""
 
-# Which class a group gets: `process-group` or `backend`, instead of the choice.
+# The variable that overrides the choice: `process-group` or `backend`.
 _CLASS = "UNISONO_TORCH_CLASS"
 
 
@@ -44,8 +44,8 @@ class _Worlds:
 
 
 class Membership(NamedTuple):
-    """What a process is in a group: its native group, whose calls have this timeout, the group's part of torch's store, its rank, and
-    what the backend is called."""
+    """A process's membership in a group: its native group, whose calls have this timeout, the group's part of torch's store, its rank, and
+    the name of the backend."""
 
     group: _native.Group
     store: dist.Store
@@ -57,9 +57,9 @@ class Membership(NamedTuple):
 
 
 class Common(Calls):
-    """What both classes have besides the calls."""
+    """The methods of both classes besides the calls."""
 
-    # Before the object is made.
+    # The value before the object is made.
     _called = NAME
 
     def _enter(self, membership: Membership) -> None:
@@ -71,7 +71,7 @@ class Common(Calls):
         _alive.add(self)
 
     def getBackendName(self) -> str:
-        """The backend's name. DDP's log takes a group that calls itself gloo for an object of that C++ class."""
+        """The backend's name. DDP's log casts a group with the name gloo to Gloo's C++ class."""
         return NAME
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -89,14 +89,14 @@ class Common(Calls):
         """Ranks begin to count with the group."""
 
     def get_error(self) -> ErrorType:
-        """Whether the group has failed."""
+        """The state of the group: failed or not."""
         failure = None if self._world_or_part.left else self._world_or_part.failure()
         if failure is None:
             return ErrorType.SUCCESS
         return ErrorType.TIMEOUT if "Timed out" in failure else ErrorType.REMOTE_ERROR
 
     def shutdown(self) -> None:
-        """Ends the group. The world is left together: returns when all ranks have come, or one has failed."""
+        """Ends the group. All ranks leave the world together: returns when all ranks have called it, or one has failed."""
         if self._staging is not None:
             self._staging.drain(self._timeout.total_seconds())
         group = self._world_or_part
@@ -104,7 +104,7 @@ class Common(Calls):
         try:
             group.leave()
         except dist.DistBackendError:
-            # Told before by the call that failed.
+            # If a call has failed, it has raised this error before.
             if not failed:
                 raise
         finally:
@@ -127,11 +127,11 @@ class Common(Calls):
         self._release()
 
     def supports_tensor_alloc(self, device: Any = None) -> bool:
-        """Whether `allocate_tensor` works for this device."""
+        """Returns true if `allocate_tensor` works for this device."""
         return device is None or device == -1 or torch.device(device).type == "cpu"
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: Any = "cpu") -> Tensor:
-        """A tensor in memory that the NIC knows, of zeros."""
+        """A tensor of zeros in registered memory."""
         if torch.device(device).type != "cpu":
             raise ValueError(
                 f"allocate_tensor: on {device}; this backend has registered memory on the cpu only"
@@ -141,27 +141,27 @@ class Common(Calls):
 
     @property
     def supports_splitting(self) -> bool:
-        """Whether groups can be made by `split_group`."""
+        """Returns true: `split_group` can make groups."""
         return True
 
     @property
     def supports_coalescing(self) -> bool:
-        """Whether a batch must be bracketed: what is begun runs at once, so that there is no need."""
+        """Returns false: operations begin at once, so torch need not bracket a batch."""
         return False
 
-    # Not yet. A property that torch asks for must be defined: its own would ask again.
+    # Not supported yet. These properties must be defined, because torch's definitions would ask them again.
     supports_shrinking = supports_reconfigure = supports_window = _supports_time_estimate = property(
         lambda _: False
     )
 
     def _part(self, store: dist.Store, ranks: list[int], timeout: timedelta) -> Membership:
-        """A group of these ranks of this group, of which this is one; they make it alone."""
+        """Makes a group of these ranks of this group, which include this rank; only they take part."""
         group = _create_group(self._world_or_part, ranks, timeout)
         return Membership(group, store, ranks.index(self._rank), len(ranks), timeout, name=self._called)
 
 
 class PassesForGloo:
-    """What torch and its users ask for its backend: one that is called "gloo" is an instance of `ProcessGroupGloo` for them."""
+    """A backend with the name "gloo", which torch and its users see as an instance of `ProcessGroupGloo`."""
 
     @property
     def __class__(self) -> type:
@@ -179,26 +179,26 @@ def _options(name: str, timeout: timedelta) -> Any:
 _alive: set[Common] = set()
 
 
-# How many groups were made of each list of ranks. Members make them in the same order; their names in torch differ between ranks
+# The number of groups that were made of each list of ranks. Members make them in the same order; their names in torch differ between ranks
 # that do not make the same groups in between.
 _made: weakref.WeakKeyDictionary[_native.Group, Counter[tuple[int, ...]]] = weakref.WeakKeyDictionary()
 
 
 def _create_group(parent: _native.Group, ranks: list[int], timeout: timedelta) -> _native.Group:
-    """A group of these ranks of another, made by them alone."""
+    """Makes a group of these ranks of another group; only they take part."""
     made = _made.setdefault(parent, Counter())
     made[tuple(ranks)] += 1
     return parent.create_group(ranks, made[tuple(ranks)]).with_timeout(timeout.total_seconds())
 
 
 class ProcessGroup(*(() if HAS_BACKENDS else (ItsOwnBackend, PassesForGloo)), Common, _ProcessGroup):
-    """A process group all of whose calls go to the library."""
+    """A process group with all calls in the library."""
 
     def __init__(self, membership: Membership) -> None:
         _ProcessGroup.__init__(self, membership.rank, membership.size)
         self._enter(membership)
         if HAS_BACKENDS:
-            # For what asks the group for its backend, its devices or its name.
+            # Some code asks the group for its backend, its devices or its name.
             self._backend = Backend(membership._replace(is_world=False))
             for device in _devices.types():
                 self._register_backend(torch.device(device), _ProcessGroup.BackendType.CUSTOM, self._backend)
@@ -281,7 +281,7 @@ class Backend(PassesForGloo, Common, _Backend):
         self._options = _options(membership.name, membership.timeout)
 
     def getBackendName(self) -> str:
-        """The backend's name. The flight recorder leaves out what is called gloo, which records itself."""
+        """The backend's name. The flight recorder skips a backend with the name gloo, which records itself."""
         return NAME if _is_recorded() else self._called
 
     @property
@@ -310,7 +310,7 @@ class Backend(PassesForGloo, Common, _Backend):
 
 
 def create(opts: Any, backend_options: object | None = None, name: str = NAME) -> ProcessGroup | Backend:
-    """What torch calls to make a group: `opts` are its `_DistributedBackendOptions`; `name` is what the group is called."""
+    """The function with which torch makes a group: `opts` are its `_DistributedBackendOptions`; `name` is the name of the group."""
     if not HAS_BACKENDS:
         refuse_others()
     leave_as_it_is()
@@ -331,13 +331,13 @@ def create(opts: Any, backend_options: object | None = None, name: str = NAME) -
 
 
 def _is_ours(group: dist.ProcessGroup, device: torch.device) -> bool:
-    """Whether a group's calls of tensors on a device come here."""
+    """Returns true if this package runs a group's calls of tensors on this device."""
     if isinstance(group, Common):
         return True
     try:
         return isinstance(group._get_backend(device), Common)
     except RuntimeError:
-        # A group written in Python, around others, has no backends.
+        # A group in Python around other groups has no backends.
         return False
 
 
@@ -357,7 +357,7 @@ def _class(opts: Any) -> type[ProcessGroup | Backend]:
 
 
 def _is_recorded() -> bool:
-    """Whether the flight recorder is asked for, which listens to torch's own dispatch."""
+    """Returns true if the program asks for the flight recorder, which listens to torch's dispatch."""
     return any(os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
 
 

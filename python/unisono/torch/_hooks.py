@@ -1,7 +1,7 @@
 """The hooks of reducers (those of DistributedDataParallel, and bare ones) that torch has in C++ (`BuiltinCommHookType`).
 
-They want the future of an all_reduce to hold a list of tensors of C++'s. A future that Python makes, and completes later, holds Python's
-objects. So the same is registered as a hook in Python, where the reducer's group is one of ours.
+They need a future of an all_reduce that holds a list of C++ tensors. A future that Python makes, and completes later, holds Python
+objects. So this module registers the same hook in Python if the reducer's group is one of unisono.
 """
 
 import weakref
@@ -23,7 +23,7 @@ def _all_reduce(group: Any, bucket: Any) -> Future[Any]:
 
 
 def _fp16_compress(group: Any, bucket: Any) -> Future[Any]:
-    """The same, rounded to 16 bits before."""
+    """The mean of gradients that were first rounded to 16 bits."""
     buffer = bucket.buffer()
     narrow = buffer.to(torch.float16).div_(group.size())
 
@@ -46,9 +46,9 @@ _HOOKS: dict[Any, Callable[[Any, Any], Future[Any]]] = {
 
 @cache
 def serve_builtin_hooks(is_ours: Callable[[Any, torch.device], bool]) -> None:
-    """Has reducers register hooks of this module where they would register C++'s, if their group is one of ours for their device."""
+    """Makes reducers register hooks of this module instead of those in C++, if their group is one of unisono for their device."""
     init, builtin = dist.Reducer.__init__, dist._register_builtin_comm_hook
-    # And devices: a reducer does not tell them.
+    # The groups and devices of reducers, because a reducer has no method for them.
     groups: weakref.WeakKeyDictionary[dist.Reducer, tuple[Any, torch.device]] = weakref.WeakKeyDictionary()
 
     @wraps(init)

@@ -1,7 +1,7 @@
 """The memory of tensors.
 
-The library reads and writes contiguous tensors in main memory where they lie. For others it works on a contiguous copy, and the result
-is copied back; a tensor is never reinterpreted. Those of a device go through `_staging`.
+The library reads and writes contiguous tensors in main memory directly. For other tensors it works on a contiguous copy, and this module
+copies the result back. It never reinterprets a tensor. Tensors of a device go through `_staging`.
 """
 
 from bisect import bisect_right
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from unisono.torch._devices import DEVICES, Device, copy, device_of
 
-# Address and bytes, as the native module takes them.
+# An address and a number of bytes, for the native module.
 Piece = tuple[int, int]
 
 
 def is_flat(tensor: Tensor) -> bool:
-    """Whether the library can work on this tensor where it lies."""
+    """Returns true if the library can work on this tensor's memory directly."""
     return (
         tensor.is_cpu
         and tensor.layout is torch.strided
@@ -55,23 +55,23 @@ class Memory:
 
     def __init__(self, call: str) -> None:
         self.call = call
-        # What must live until the call has ended.
+        # Tensors that must live until the call has ended.
         self.keep: list[Tensor] = []
         # Outputs that are not contiguous, with their copies.
         self.back: list[tuple[Tensor, Tensor]] = []
-        # The device on which this many of them are.
+        # The device, and the number of tensors on it.
         self.device: Device | None = None
         self.away = 0
 
     def read(self, tensor: Tensor) -> Piece:
-        """The memory of a tensor that is only read."""
+        """The memory of a tensor that the call only reads."""
         if not is_flat(tensor):
             tensor = self._contiguous(tensor)
         self.keep.append(tensor)
         return tensor.data_ptr(), tensor.nbytes
 
     def write(self, tensor: Tensor) -> Piece:
-        """The memory of a tensor that is written, and may be read before."""
+        """The memory of a tensor that the call writes, and may read first."""
         if not is_flat(tensor):
             flat = self._contiguous(tensor)
             if any(
@@ -98,11 +98,11 @@ class Memory:
         return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
     def read_all(self, tensors: Iterable[Tensor]) -> list[Piece]:
-        """The memory of several tensors that are only read."""
+        """The memory of several tensors that the call only reads."""
         return [self.read(tensor) for tensor in tensors]
 
     def write_all(self, tensors: Iterable[Tensor]) -> list[Piece]:
-        """The memory of several tensors that are written. Those that share memory are written one after the other, as Gloo does."""
+        """The memory of several tensors that the call writes. Tensors that share memory are written one after the other, as with Gloo."""
         tensors, kept, copied = list(tensors), len(self.keep), len(self.back)
         pieces = [self.write(tensor) for tensor in tensors]
         if self.device is not None or not _share_memory(pieces):
@@ -131,7 +131,7 @@ class Memory:
 
         def view(address: int, size: int) -> Tensor:
             index = bisect_right(places, address) - 1
-            # One may lie inside another.
+            # One tensor may lie inside another.
             while address + size > places[index] + tensors[index].nbytes:
                 index -= 1
             start = address - places[index]

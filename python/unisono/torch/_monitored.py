@@ -1,4 +1,4 @@
-"""The monitored barrier: says which ranks do not come. It uses torch's store alone, so that it works when the fabric does not."""
+"""The monitored barrier names the ranks that do not come. It uses only torch's store, so that it works if the fabric does not."""
 
 import time
 from datetime import timedelta
@@ -15,7 +15,7 @@ class MonitoredBarrier:
         self._made = 0
 
     def wait(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        """Returns when all ranks have come. Rank 0 raises an error that names the late ones, and answers all that are not late."""
+        """Returns when all ranks have called it. Rank 0 raises an error that names the late ranks, and answers all others."""
         number, self._made = self._made, self._made + 1
         if self._rank == 0:
             self._gather(number, timeout, wait_all_ranks)
@@ -52,7 +52,7 @@ class MonitoredBarrier:
             if not late:
                 answer = "all"
         finally:
-            # Also for those that come later.
+            # Ranks that come later read it, too.
             self._store.set(f"{number}/answer", answer)
         if late:
             who = f"Rank {late[0]}" if not wait_all_ranks else f"Ranks {', '.join(map(str, late))}"
@@ -65,7 +65,7 @@ class MonitoredBarrier:
             try:
                 self._store.wait([key], timedelta(seconds=seconds))
             except RuntimeError:
-                # Stores raise different errors if the time is over, and others if they are gone: asked again, they raise these again.
+                # Stores raise different errors after a timeout, and others if their server has ended. The next question raises the latter again.
                 pass
         return self._store.check([key])
 

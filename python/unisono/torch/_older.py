@@ -1,4 +1,4 @@
-"""For torch before 2.14: what its process groups ask of a backend, which cannot be written in Python there."""
+"""For torch before 2.14, in which a backend cannot be written in Python: the methods that its process groups need."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.distributed.distributed_c10d import BackendConfig
 
 from unisono.torch import _devices
 
-# Whether torch lets backends be written in Python.
+# True if torch accepts backends written in Python.
 HAS_BACKENDS = not isinstance(Backend.__init__, WrapperDescriptorType)
 
 
 def backends_asked_for() -> set[str]:
-    """The names of the backends that the group is to have which torch, somewhere among the callers, makes now."""
+    """The names of the backends of the group that torch is making; they are in the frame of a caller."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         config = frame.f_locals.get("backend_config")
@@ -28,7 +28,7 @@ def backends_asked_for() -> set[str]:
 
 
 def refuse_others() -> None:
-    """Raises the error of a group of several backends: torch would forget the others without a word."""
+    """Raises the error of a group of several backends, because torch would silently forget the others."""
     names = backends_asked_for()
     if len(names) > 1:
         raise ValueError(
@@ -38,7 +38,7 @@ def refuse_others() -> None:
 
 
 class ItsOwnBackend:
-    """A process group that is asked instead of its backend."""
+    """A process group with the methods of its backend."""
 
     def _get_backend(self, device: torch.device) -> Any:
         return self

@@ -9,5 +9,5 @@ is_profiled = torch.autograd._profiler_enabled
 
 
 def recorded(event: str, tensors: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
-    """What runs in this context is an event of the profiler."""
+    """Makes the code in this context an event of the profiler."""
     return torch._C._profiler._RecordFunctionFast(event, tensors)

@@ -1,4 +1,4 @@
-"""How calls are run: at once by the native group, or staged for tensors of a device."""
+"""Runs calls: at once by the native group, or staged for tensors of a device."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Runs:
     _store: torch.distributed.Store
     # The backend's name.
     _called: str
-    # What is begun between start_coalescing and end_coalescing.
+    # The works that were begun since start_coalescing.
     _batch: list[Work] | None = None
     _calls_made = 0
     # `None` until a tensor of a device comes.
     _staging: Staging | None = None
 
     def _plain(self, code: int, given: Tensor | None, wanted: Tensor, opts: Any) -> Work | None:
-        """Has the native module run a call by itself, if it is one of those that most programs make."""
+        """Lets the native module run a call from torch's objects, if it is a call that most programs make."""
         if is_profiled() or self._batch is not None or self._staging is not None:
             return None
         if wanted._base is not None and are_parts(wanted):
@@ -89,7 +89,7 @@ class Runs:
             if not opts.asyncOp and self._batch is None:
                 work.wait()
             return self._batched(work)
-        # To unpack them into the call costs more.
+        # Unpacking them in the call costs more.
         element, op, factor, root = described
         given, wanted = pieces
         if opts.asyncOp or self._batch is not None:
@@ -105,11 +105,11 @@ class Runs:
         return DONE
 
     def _is_staging(self) -> bool:
-        """Whether calls must queue, as one before them waits for a device."""
+        """True if calls must queue, because an earlier call waits for a device."""
         return self._staging is not None and self._staging.busy
 
     def _staged(self, order: Order, chunks: Chunks, memory: Memory, outputs: Any) -> Work:
-        """Begins a call that waits for a device, or for one that does."""
+        """Begins a call that waits for a device, or for a call that does."""
         self._staging = self._staging or Staging()
         finish = memory.copy_back if memory.back and memory.device is None else None
         return Work((self._staging.begin(order, chunks, memory),), outputs, finish)
@@ -141,11 +141,11 @@ class Runs:
     # Several calls at once.
 
     def start_coalescing(self, device: torch.device | None = None) -> None:
-        """What is begun from now on ends together."""
+        """Collects the operations that begin from now on into one work."""
         self._batch = []
 
     def end_coalescing(self, device: torch.device | None = None) -> Work:
-        """All that was begun since `start_coalescing`."""
+        """The work of all operations since `start_coalescing`."""
         works, self._batch = self._batch or [], None
         return together(works, [output for work in works for output in work.result()])
 
@@ -154,7 +154,7 @@ class Runs:
 
 
 def together(works: Sequence[Work], outputs: Any) -> Work:
-    """Several operations as one."""
+    """One work of several operations."""
     if len(works) == 1:
         works[0]._outputs = outputs
         return works[0]

@@ -1,4 +1,4 @@
-"""Calls of several tensors of a rank, which torch's own wrappers never make: they do what Gloo does."""
+"""Calls with several tensors of a rank, which torch's wrappers never make. They behave as with Gloo."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# How two tensors of a rank are reduced to one.
+# The reductions of two tensors to one.
 _TWO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
     "avg": torch.add,
@@ -23,7 +23,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def check_alike(call: str, tensors: Sequence[Tensor]) -> None:
-    """Raises the error of tensors that are to have one type and shape, and do not."""
+    """Raises an error if tensors that need one type and shape differ."""
     first = tensors[0]
     for index, tensor in enumerate(tensors):
         if (
@@ -38,7 +38,7 @@ def check_alike(call: str, tensors: Sequence[Tensor]) -> None:
 
 
 def reduced(tensors: Sequence[Tensor], op: str) -> Tensor:
-    """These tensors of a rank as one, in new memory."""
+    """Reduces the tensors of a rank to one, in new memory."""
     first, *others = (tensor.detach() for tensor in tensors)
     total = first.clone() if first.is_sparse else first.clone(memory_format=torch.contiguous_format)
     for other in others:

@@ -2,7 +2,8 @@
 
 A chunk is copied from the device on a side stream. A thread of the group waits for the event of that copy, and begins the operation of
 the library on the chunk. When that has ended, the thread that completes futures enqueues the copy to the device, on another side
-stream. A call has ended when the operations of all its chunks have; who waits for it has their current stream wait for the copies.
+stream. A call has ended when the operations of all its chunks have ended. A thread that waits for it makes its current stream wait for
+the copies.
 
 Collectives begin in the order in which they were called, and so do messages of one peer and tag. So calls on tensors in main memory
 queue here too while one of a device waits.
@@ -26,12 +27,12 @@ from unisono.torch._chunks import Chunks, Cut
 from unisono.torch._devices import Device
 from unisono.torch._memory import Memory
 
-# How many chunks' pinned memory calls that follow each other have at most; one call's chunk may be larger.
+# The most chunks of pinned memory of calls that follow each other; a single call may have a larger chunk.
 _CHUNKS_IN_FLIGHT = 4
 
 
 class Order(NamedTuple):
-    """What a call follows: the calls before it of the same kind, peer and tag. A receive from any rank follows those of its tag."""
+    """The calls that a call follows: those before it of the same kind, peer and tag. A receive from any rank follows those of its tag."""
 
     kind: str
     tag: int = 0
@@ -52,7 +53,7 @@ class Operation:
 
     def __init__(self, staging: Staging, order: Order, chunks: Chunks, memory: Memory) -> None:
         self.device: Device | None = memory.device
-        # What the device has done when its copies of the results have been done.
+        # The event after the device's copies of the results.
         self.event: Any = None
         self._staging, self._order, self._chunks, self._memory = staging, order, chunks, memory
         self._entry = self.device.now() if self.device is not None else None
@@ -69,11 +70,11 @@ class Operation:
         self._callbacks: list[Callable[[Operation], None]] | None = []
 
     def is_done(self) -> bool:
-        """Whether the call has ended, well or not, and its results are in their places."""
+        """Returns true if the call has ended, with or without an error, and its results are complete."""
         return self._done.is_set() and (self.event is None or self.event.query())
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Waits until the library's part has ended; the caller's current stream waits for the copies to the device."""
+        """Waits until the library's part has ended. The caller's current stream waits for the copies to the device."""
         if not self._done.wait(seconds):
             raise dist.DistBackendError(
                 f"unisono: Timed out waiting {round((seconds or 0) * 1000)}ms: the operation has not ended; it goes on"
@@ -126,7 +127,7 @@ class _Streams:
 
 
 class Staging:
-    """The calls of one group that are staged, or wait for those."""
+    """The calls of one group that are staged, or wait for staged calls."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -137,13 +138,13 @@ class Staging:
         self._queued = 0
         self._open: set[Operation] = set()
         self._over: list[Operation] = []
-        # What the thread waits for, and does then with the lock. The memory of a call lives until all that it has here has come.
+        # The events for which the thread waits, and the functions that it runs then with the lock. They keep the memory of their calls alive.
         self._events: SimpleQueue[tuple[Any, Operation, Callable[[], None]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether a call waits to begin, so that others must queue."""
+        """True if a call waits to begin, so that others must queue."""
         return self._queued > 0
 
     def begin(self, order: Order, chunks: Chunks, memory: Memory) -> Operation:
@@ -161,14 +162,14 @@ class Staging:
         return call
 
     def drain(self, seconds: float) -> None:
-        """Waits until all calls have ended, well or not, each as long as `seconds`."""
+        """Waits until all calls have ended, with or without an error, at most `seconds` for each."""
         with self.lock:
             calls = list(self._open)
         for call in calls:
             call._done.wait(seconds)
 
     def close(self) -> None:
-        """Ends what has not begun, and the thread."""
+        """Ends the calls that have not begun, and the thread."""
         with self.lock:
             for call in list(self._open):
                 self._fail(
@@ -178,14 +179,14 @@ class Staging:
         self._tell()
         self._events.put(None)
 
-    # With the lock.
+    # The following methods run with the lock.
 
     def _advance(self) -> None:
         while any(self._go_on(order, chain) for order, chain in list(self._chains.items())):
             pass
 
     def _go_on(self, order: Order, chain: _Chain) -> bool:
-        """Goes on with a chain as far as it can; whether a call has left it, so that others may begin."""
+        """Advances a chain as far as possible; returns true if a call has left it, so that others may begin."""
         for call in chain.calls:
             while self._copies_next(call):
                 pass
@@ -251,14 +252,14 @@ class Staging:
             native.on_end(lambda native: self._has_ended(call, chunk, native))
 
     def _after(self, event: Any, call: Operation, do: Callable[[], None]) -> None:
-        """Does this for a call after an event of a device, on the thread that waits for these."""
+        """Runs `do` for a call after an event of a device, on the thread that waits for events."""
         self._events.put((event, call, do))
         if self._thread is None:
             self._thread = threading.Thread(target=self._wait_for_events, name="unisono-staging", daemon=True)
             self._thread.start()
 
     def _copy_back(self, call: Operation, chunk: _Chunk) -> None:
-        """Has the device copy the results of a chunk to their places, and after the last one mark the end."""
+        """Makes the device copy the results of a chunk to their places, and after the last chunk marks the end."""
         call._ended += 1
         last = call._ended == call._chunks.count
         if call.device is not None and chunk.cut.writes:
@@ -279,7 +280,7 @@ class Staging:
             self._end(call)
 
     def _free(self, call: Operation, chunk: _Chunk) -> None:
-        """Gives the pinned memory of a chunk back."""
+        """Frees the pinned memory of a chunk."""
         call._chain.used -= chunk.cut.size
         chunk.pinned = None
 
@@ -299,10 +300,10 @@ class Staging:
             self._streams[device] = _Streams(device)
         return self._streams[device]
 
-    # Without the lock.
+    # The following methods run without the lock.
 
     def _tell(self) -> None:
-        """Tells who asked of the calls that have ended."""
+        """Runs the callbacks of the calls that have ended."""
         with self.lock:
             over, self._over = self._over, []
         for call in over:
@@ -344,5 +345,5 @@ class Staging:
 
 
 def _needs_peer(call: Operation) -> bool:
-    """Whether a message from any rank waits for its first chunk, whose sender sends the others."""
+    """True if a receive from any rank waits for its first chunk; the sender of that chunk sends the others."""
     return call._order.peer is None and call._begun > 0 and call._ended == 0

@@ -1,4 +1,4 @@
-"""PyTorch's dtypes and reductions, and what the library calls them."""
+"""PyTorch's dtypes and reductions, and the library's names of them."""
 
 import sys
 from typing import Any
@@ -10,7 +10,7 @@ from torch.distributed import ReduceOp
 from unisono import _types
 from unisono._types import Moved, Reduction
 
-# What the library calls each reduction, by the number that is its hash: the one cheap thing to ask of a `ReduceOp`.
+# The library's names of reductions, by the hash of a `ReduceOp`, which is the only cheap value of it.
 _NAMES = {
     ReduceOp.SUM: "sum",
     ReduceOp.AVG: "avg",
@@ -31,7 +31,7 @@ def _name(dtype: torch.dtype) -> str:
 
 _ALL = [dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)]
 
-# The reductions that there are, by the code of the operation in PyTorch and the dtype.
+# All reductions, by the code of the operation in PyTorch and the dtype.
 REDUCTIONS: dict[tuple[int, torch.dtype], Reduction] = {
     (int(op), dtype): found
     for op, name in _NAMES.items()
@@ -39,11 +39,11 @@ REDUCTIONS: dict[tuple[int, torch.dtype], Reduction] = {
     if (found := _types.reduction(_name(dtype), name)) is not None
 }
 
-# How tensors of each dtype are moved.
+# The library's types for moving tensors of each dtype.
 MOVED = {dtype: _types.moved(_name(dtype), dtype.itemsize) for dtype in _ALL}
 
-# The kinds of calls that the native module runs by itself (`run_plain`): reductions without a factor, by their code, and moves. Complex
-# numbers are not among them, since a conjugate may only say that it is one.
+# The kinds of calls that `run_plain` of the native module accepts: reductions without a factor, by their code, and moves. Complex
+# numbers are not among them, because a conjugate tensor may only be marked as one.
 PLAIN: dict[tuple[int | None, torch.dtype], Reduction] = {
     (code, dtype): kind
     for (code, dtype), kind in [
@@ -54,24 +54,24 @@ PLAIN: dict[tuple[int | None, torch.dtype], Reduction] = {
 }
 
 
-# How tensors of real numbers are moved that are a view of complex ones.
+# The library's types for moving tensors of real numbers that are views of complex ones.
 _PARTS = {dtype.to_real(): Moved(kind.element, 1) for dtype, kind in MOVED.items() if dtype.is_complex}
 
 
 def moved(tensor: torch.Tensor) -> Moved:
-    """How a tensor is moved."""
+    """The library's type for moving a tensor."""
     return _PARTS[tensor.dtype] if are_parts(tensor) and _torch_made_parts() else MOVED[tensor.dtype]
 
 
 def are_parts(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a view of complex numbers as real ones."""
+    """Returns true if a tensor is a view of complex numbers as real ones."""
     base = tensor._base
     return base is not None and base.is_complex() and not tensor.is_complex()
 
 
 def _torch_made_parts() -> bool:
-    """Whether the call of `torch.distributed` that runs was given complex numbers: it gives most of these to a backend as real ones. What
-    callers view as real numbers themselves is as good as any."""
+    """Returns true if the running call of `torch.distributed` got complex numbers: it gives most of these to a backend as real ones.
+    Numbers that callers themselves view as real are real."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         # The decorator of these calls.
@@ -89,11 +89,11 @@ _MESSAGES = (dist.isend.__code__, dist.irecv.__code__)
 
 
 def _message_given(frame: Any) -> Any:
-    """What `isend` or `irecv`, whose frame this is, was given."""
+    """The tensor that `isend` or `irecv`, whose frame this is, got."""
     made, caller = frame.f_locals["tensor"], frame.f_back.f_locals
     if "relevant_args" in frame.f_locals:
         return frame.f_locals["relevant_args"]
-    # Torch 2.8 does not keep it: what its caller does not hold itself, it has made of complex numbers.
+    # Torch 2.8 does not keep the tensor: if its caller does not hold it, torch has made it from complex numbers.
     if frame.f_back.f_code is dist.batch_isend_irecv.__code__ and "p2p_op" in caller:
         return caller["p2p_op"].tensor
     return made if any(value is made for value in caller.values()) else made._base
@@ -106,10 +106,10 @@ def _has_complex(given: Any) -> bool:
 
 
 def operation(op: object) -> str:
-    """What the library calls a reduction."""
+    """The library's name of a reduction."""
     return _NAMES.get(getattr(op, "op", op), str(op))
 
 
 def no_reduction(call: str, op: object, dtype: torch.dtype) -> ValueError:
-    """The error of a reduction that there is not."""
+    """The error of a reduction that does not exist."""
     return _types.no_reduction(call, operation(op), _name(dtype), dtype)

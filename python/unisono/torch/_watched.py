@@ -1,6 +1,6 @@
 """Tools that watch torch's dispatcher: `CommDebugMode`, other modes of dispatch, fake tensors.
 
-While one of them is active, the calls of a process group of ours go through torch's C++, where it sees them, to the group's backend.
+While such a tool is active, the calls of unisono's process groups go through torch's C++, where the tool sees them, to the group's backend.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _CALLS = [
     "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced", "alltoall", "send", "recv", "recv_anysource", "barrier",
 ]  # fmt: skip
 
-# Torch's C++ asks for a method of either name: from one of them it would call the other for ever.
+# Torch's C++ looks for a method of either name; if one called the other through C++, this would not end.
 _ALL_TO_ALL_SINGLE = ["alltoall_base", "all_to_all_single"]
 
 
 def let_tools_watch(group: type[ProcessGroup]) -> None:
-    """Has the calls of this class go through torch's C++ while a tool watches."""
+    """Makes the calls of this class go through torch's C++ while a tool watches."""
     for name in _CALLS:
         if hasattr(ProcessGroup, name) and hasattr(group, name):
             setattr(group, name, _either(name, getattr(group, name), getattr(ProcessGroup, name)))
@@ -47,7 +47,7 @@ def _all_to_all_single(
     if not isinstance(opts, AllToAllOptions):
         opts, timeout = AllToAllOptions(), opts if opts is not None else timeout
         opts.timeout = timeout if timeout is not None else opts.timeout
-    # Negative: not set.
+    # A negative timeout is not set.
     limit = -1 if opts.timeout.days < 0 else round(opts.timeout.total_seconds() * 1000)
     boxed = torch.ops.c10d.alltoall_base_(
         output, input, group.boxed(), list(to), list(given), opts.asyncOp, limit
@@ -61,7 +61,7 @@ def _either(name: str, straight: Callable[..., Any], through: Callable[..., Any]
             return through(self, *arguments, **options)
         return straight(self, *arguments, **options)
 
-    # pybind11 knows by it that a method calls the one that it overrides, and does not call it again.
+    # By this name, pybind11 sees that a method calls the method that it overrides, and does not call it again.
     call.__code__ = call.__code__.replace(co_name=name)
     call.__name__, call.__doc__ = name, straight.__doc__
     return call

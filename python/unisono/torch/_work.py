@@ -1,4 +1,4 @@
-"""Operations under way, as PyTorch knows them."""
+"""PyTorch's works: operations under way."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -11,17 +11,17 @@ from torch._C._distributed_c10d import Work as _Work
 from unisono._finisher import SOON, callback
 from unisono._work import Once
 
-# How torch says "the default timeout".
+# Torch's value for the default timeout.
 _DEFAULT = timedelta(0)
 
 
 class Work(_Work):
     """An operation under way, or several that end together."""
 
-    # Called after the operations have ended and before anybody sees the results; and the error that it has raised.
+    # A function that runs after the operations have ended and before the program sees the results; and the error that it has raised.
     _finish: Once | None = None
     _raised: BaseException | None = None
-    # The future that was asked for, and what completes it, once.
+    # The future that the program asked for, and the function that completes it once.
     _future: torch.futures.Future | None = None
     _resolve: Callable[[], None] | None = None
 
@@ -33,11 +33,11 @@ class Work(_Work):
         self._outputs = outputs
         if finish is not None:
             self._finish = Once(self._guarded(finish))
-            # Also if nobody waits.
+            # Run it also if no thread waits.
             self._on_end(lambda: None)
 
     def wait(self, timeout: timedelta = _DEFAULT) -> bool:
-        """Waits until the operation has ended; `timeout` bounds this wait, not the operation."""
+        """Waits until the operation has ended; `timeout` limits this wait, not the operation."""
         seconds = timeout.total_seconds() if timeout else None
         try:
             for native in self._natives:
@@ -65,7 +65,7 @@ class Work(_Work):
         return guarded
 
     def _on_end(self, call: Callable[[], None], kind: int = SOON) -> None:
-        """Calls `call`, a call of this kind, when all operations have ended and results are in their places."""
+        """Calls `call`, a call of this kind, when all operations have ended and the results are complete."""
         waiting = iter(self._natives)
 
         def go_on(_: Any = None) -> None:
@@ -80,13 +80,13 @@ class Work(_Work):
         go_on()
 
     def is_completed(self) -> bool:
-        """Whether the operation has ended, well or not."""
+        """Returns true if the operation has ended, with or without an error."""
         return all(native.is_done() for native in self._natives) and (
             self._finish is None or self._finish.ended
         )
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Returns true if it has ended without an error."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
@@ -103,8 +103,8 @@ class Work(_Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        """A future of the outputs, the same for all who ask. It is done when `wait` has returned; if nobody waits, a thread of the library
-        completes it, and calls what was given to `then`."""
+        """The future of the outputs, the same at every call. It is done when `wait` has returned; if no thread waits, a thread of the library
+        completes it, and runs the callbacks of `then`."""
         if self._future is None:
             self._promise()
         return self._future  # type: ignore[return-value]
@@ -136,7 +136,7 @@ class Work(_Work):
                 raise error
             return self._outputs
 
-        # What raises in `then` is an error for C++ too; an exception that is set on a future is a value there.
+        # For C++, an exception raised in `then` is an error, but an exception that is set on a future is a value.
         future = ended.then(outputs)
         self._resolve, self._future = resolve, future
         if self.is_completed():
@@ -149,7 +149,7 @@ class Work(_Work):
         resolve, future = self._resolve, self._future
         if resolve is not None and future is not None and self.is_completed():
             resolve()
-            # Its error is that of the work.
+            # The work has the same error.
             with contextlib.suppress(Exception):
                 future.wait()
 
@@ -161,11 +161,11 @@ class Work(_Work):
 
 
 class Done(Work):
-    """An operation that has ended well."""
+    """An operation that has ended without an error."""
 
     def __init__(self, outputs: Any = ()) -> None:
         super().__init__((), outputs)
 
     def wait(self, timeout: timedelta = _DEFAULT) -> bool:
-        """Has nothing to wait for."""
+        """Returns at once."""
         return True
