@@ -1,6 +1,6 @@
-"""How ranks meet that share a board, which all of them read: rank 0 serves unisono's store on a free port, and says there where.
+"""Joins ranks that share a board, which all of them can read: rank 0 serves unisono's store on a free port, and writes its address there.
 
-The job's token, which the ranks prove to each other, is random and goes over the board too: who reads that may join.
+The job's token, which the ranks prove to each other, is random and is on the board too: a process that can read the board can join.
 """
 
 import secrets
@@ -12,22 +12,22 @@ from unisono._codes import BARRIER
 
 
 class Board(Protocol):
-    """Where rank 0 says something, and all others read it."""
+    """A place where rank 0 writes a message and all others read it."""
 
     def host(self) -> str:
         """The address of this host that the other ranks reach."""
         ...
 
     def tell(self, told: dict[str, Any]) -> None:
-        """Says it."""
+        """Writes rank 0's message."""
         ...
 
     def hear(self) -> dict[str, Any]:
-        """What rank 0 says, as soon as it has."""
+        """Waits for rank 0's message, and returns it."""
         ...
 
     def forget(self) -> None:
-        """Takes away what was said."""
+        """Removes the message."""
         ...
 
 
@@ -40,7 +40,7 @@ def join(
     leave_timeout: float | None = None,
     errors: type[Exception] = _native.Error,
 ) -> _native.Group:
-    """Joins the world of the ranks that share this board. Timeouts are in seconds; `None`: as the environment or the default says."""
+    """Joins the world of the ranks that share this board. Timeouts are in seconds; `None` is the value of the environment, or the default."""
     meeting: _native.Meeting = {
         "rank": rank,
         "size": size,
@@ -69,14 +69,14 @@ def join(
             raise errors(f"rank 0 could not join: {told['problem']}")
         meeting.update(host=told["host"], token=told["token"])
         group = _native.join(meeting, told["port"], errors)
-    # Nobody goes on, and may look for the next address, before this one is gone.
+    # No rank goes on, and may look for the next address, before this one is removed.
     group.collective(BARRIER, 0, 0, 1.0, 0, None, None)
     _exit.watch(group)
     return group
 
 
 def address_towards(host: str) -> str:
-    """The address of this host on the route to another one, or of loopback where there is none."""
+    """The address of this host on the route to another one, or of loopback if there is no route."""
     try:
         families = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except OSError:

@@ -1,9 +1,9 @@
-"""What the tests with torch share."""
+"""Settings of the tests with torch."""
 
 import signal
 
-# DDP imports it, which takes seconds: once here, and not in each of the processes that the tests fork.
+# DDP imports this, which takes seconds: import it once here, and not in each process that the tests fork.
 import torch._dynamo  # noqa: F401
 
-# A shell starts its background jobs with SIGINT ignored, and every program after them inherits that: as in a terminal again.
+# A shell starts its background jobs with SIGINT ignored, and their children inherit that. Set the handler as in a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)

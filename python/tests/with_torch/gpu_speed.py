@@ -1,4 +1,4 @@
-"""How long all_reduce takes on tensors of a GPU, with a backend: `torchrun --nproc-per-node 2 gpu_speed.py unisono`."""
+"""Measures all_reduce on tensors of a GPU, with a backend: `torchrun --nproc-per-node 2 gpu_speed.py unisono`."""
 
 import statistics
 import sys

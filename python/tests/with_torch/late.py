@@ -1,8 +1,8 @@
-"""A device made of main memory, whose copies run as late as they may: only when somebody waits for them.
+"""A device made of main memory, whose copies run as late as allowed: only when a thread waits for them.
 
-Streams are lists of what is to be done, in order. Nothing runs before a thread waits for an event; then runs what
-that event needs, and no more. So a program that did not wait for a copy sees what was there before. A copy to or from
-memory that was freed meanwhile is noted in `FAULTS`.
+A stream is a list of steps, in order. Nothing runs before a thread waits for an event; then only the steps run that
+this event needs. So a program that did not wait for a copy sees the old contents. A copy to or from memory that was
+freed meanwhile is noted in `FAULTS`.
 """
 
 import ctypes
@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 from unisono.torch import _devices
 
-# In seconds, how much later than others the thread that waits for copies finds them done.
+# The delay, in seconds, after which the thread that waits for copies finds them done.
 DELAY = 0.0
-# What went wrong.
+# The faults.
 FAULTS: list[str] = []
 
 
 class Stream:
-    """What is to be done, in order."""
+    """Steps, in order."""
 
     def __init__(self) -> None:
         self.to_do: list[Callable[[], None] | None] = []
@@ -34,13 +34,13 @@ class Stream:
         self.add(event.synchronize)
 
     def add(self, do: Callable[[], None]) -> None:
-        """Does this after all that is to be done before."""
+        """Adds a step after all others."""
         self.to_do.append(do)
 
     def run(self, until: int) -> None:
-        """Does the first this many."""
+        """Runs the first `until` steps."""
         while self.done < until:
-            # Not for ever: another thread may have it and wait for a stream of this one's, after the step that this one waits for.
+            # Do not wait for ever: another thread may hold the lock and wait for a stream of this thread, after the step for which this one waits.
             if not self._lock.acquire(timeout=0.001):
                 continue
             try:
@@ -73,12 +73,12 @@ class Event:
 CURRENT = Stream()
 
 
-# A type of device that torch has for others to define.
+# A type of device that torch leaves for others to define.
 NAME = torch.device("privateuseone", 0)
 
 
 class Late(torch.Tensor):
-    """A tensor that says that it is on this device."""
+    """A tensor that reports that it is on this device."""
 
     is_cpu = property(lambda _: False)
     device = property(lambda _: NAME)
@@ -90,7 +90,7 @@ _STORAGES: dict[int, "weakref.ref[torch.UntypedStorage]"] = {}
 
 
 def is_here(tensor: torch.Tensor) -> bool:
-    """Whether this memory is on the device."""
+    """True if this memory is on the device."""
     storage = tensor.untyped_storage()
     known = _STORAGES.get(storage.data_ptr())
     return known is not None and known() is storage
@@ -171,7 +171,7 @@ def _place(tensor: torch.Tensor) -> Callable[[], int | None]:
 DEVICE = Device()
 
 
-# The backend serves it, in groups that are made from now on.
+# The backend supports it in groups that are made from now on.
 _devices.DEVICES[NAME.type] = lambda _: DEVICE
 dist.Backend.backend_capability["unisono"].append(NAME.type)
 
@@ -196,13 +196,13 @@ def view(tensor: torch.Tensor) -> Late:
 
 
 def write(tensor: Late, values: torch.Tensor) -> Late:
-    """Has the current stream fill a tensor."""
+    """Makes the current stream fill a tensor."""
     CURRENT.add(lambda: as_cpu(tensor).copy_(values))
     return tensor
 
 
 def read(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """What the current stream reads here, once it has run."""
+    """A function that returns the contents that the current stream reads here, after it has run."""
     seen: list[torch.Tensor] = []
     CURRENT.add(lambda: seen.append(as_cpu(tensor).clone()))
     event = Event(CURRENT)

@@ -2,11 +2,11 @@
 
     python suite.py --ranks 2 [--as-gloo] [-v] [-k broadcast]
 
-With `--as-gloo` they are those of Gloo, by this name, as torch's own run is with `--backend gloo`; `--report FILE` writes there what each
-came to, a JSON list of its name and its outcome a line.
+With `--as-gloo`, it runs the tests of Gloo under this name, as torch runs them with `--backend gloo`. `--report FILE` writes one line for each
+test: a JSON list of its name and its outcome.
 
-Many tests ask whether the backend is "gloo" or "mpi" for what a backend for the CPU can do. The name that they get equals these too, so that
-nothing is skipped for its name alone. No GPU is used.
+Many tests ask whether the backend is "gloo" or "mpi" to find out what a backend for the CPU can do. The name that they get also equals these
+names, so that no test is skipped only for the name. The tests use no GPU.
 """
 
 import argparse
@@ -29,7 +29,7 @@ REPORT = "UNISONO_TEST_REPORT"
 
 
 def main() -> int:
-    """Runs the tests in a separate process group: one that fails leaves children behind."""
+    """Runs the tests in a separate process group, because a failed test leaves children behind."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--backend", default="unisono")
@@ -58,7 +58,7 @@ def main() -> int:
             "UNISONO_AS_GLOO": str(int(given.as_gloo)),
             REPORT: str(given.report.absolute()),
         }
-        # It makes PyTorch write its report as XML, by a package that its wheel does not ask for.
+        # With this variable, PyTorch writes its report as XML, by a package that its wheel does not require.
         environment.pop("CI", None)
         tests = subprocess.Popen(
             [sys.executable, __file__, *rest], env=environment, start_new_session=True, stdout=subprocess.PIPE,
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 class AlsoEqual(str):
-    """A backend's name that equals others' too."""
+    """A backend's name that also equals other names."""
 
     def __eq__(self, other: object) -> bool:
         return str.__eq__(self, other) or other in SAME_AS
@@ -96,12 +96,12 @@ class AlsoEqual(str):
         return not self == other
 
     def __hash__(self) -> int:
-        # Sets look by hash: those that name gloo contain it too.
+        # Sets compare hashes: a set with gloo contains this name too.
         return hash(SAME_AS[0])
 
 
 class Environment:
-    """The environment, but for the backend's name."""
+    """The environment, except the backend's name."""
 
     def __getitem__(self, key: str) -> str:
         return AlsoEqual(environ[key]) if key == "BACKEND" else environ[key]
@@ -130,11 +130,11 @@ from torch.testing._internal import common_distributed
 
 NOT_THERE: dict[str, str] = {}
 if os.environ["BACKEND"] == "unisono":
-    # Torch before 2.14 does not find it by its name.
+    # Torch before 2.14 does not find the backend by its name.
     from unisono.torch._older import HAS_BACKENDS
 
     if not HAS_BACKENDS:
-        # Torch itself has it for Gloo alone.
+        # Torch has these only for Gloo.
         NOT_THERE = dict.fromkeys(
             ("test_monitored_barrier_gloo", "test_monitored_barrier_gloo_subgroup"),
             f"torch {torch.__version__} has it for Gloo alone",
@@ -145,7 +145,7 @@ elif os.environ["UNISONO_AS_GLOO"] == "1":
     }
 if os.environ["BACKEND"] not in SAME_AS:
     common_distributed.DistTestCases.backend_feature["plugin"].add(os.environ["BACKEND"])
-    # It is read when this is imported.
+    # The import below reads the environment.
     os.environ = Environment()  # noqa: B003
     import torch.testing._internal.distributed.distributed_test
 
@@ -156,7 +156,7 @@ from torch.testing._internal.distributed.distributed_test import DistributedTest
 
 
 class Asynchronous:
-    """An event of the profiler; that one is asynchronous is for C++ alone to say."""
+    """An event of the profiler; only C++ can mark one as asynchronous."""
 
     is_async = True
 
@@ -168,7 +168,7 @@ class Asynchronous:
 
 
 if os.environ["UNISONO_AS_GLOO"] == "1":
-    # Of other backends they look at no events. Gloo's of collectives have the shapes of inputs alone, ours those of outputs, too.
+    # The tests check no events of other backends. Gloo's events of collectives have only the shapes of inputs; ours also have those of outputs.
     distributed_test.PROFILING_SUPPORTED_BACKENDS.remove("gloo")
     events = distributed_test.get_profiling_event
     distributed_test.get_profiling_event = lambda *asked, **more: [
@@ -185,7 +185,7 @@ class TestDistBackendWithFork(TestDistBackend, DistributedTest._DistTestBase):
         torch.backends.cudnn.flags(enabled=True, allow_tf32=False).__enter__()
 
     def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
-        """Runs the test and reports what it came to."""
+        """Runs the test and reports its outcome."""
         super().run(result)
         if result is not None:
             skipped = any(test is self for test, _ in result.skipped)

@@ -1,4 +1,4 @@
-"""Scripts that say "gloo", unchanged: their groups are unisono's."""
+"""Unchanged scripts with the name "gloo": unisono makes their groups."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ SITE = pathlib.Path(sys.modules["unisono"].__file__).parents[1]
 
 
 def replaced(backend, body, *args):
-    """What `body` returns in a world of this backend, after Gloo has been replaced."""
+    """The results of `body` in a world of this backend, after Gloo has been replaced."""
     replace_gloo()
     join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store", backend=backend)
     got = body(*args)
@@ -49,7 +49,7 @@ def sums(group=None):
 
 
 def answers():
-    """What scripts ask of Gloo."""
+    """Questions of scripts about Gloo."""
     world = dist.group.WORLD
     assert is_ours(world)
     sums()
@@ -188,7 +188,7 @@ def test_after_a_group_of_gloo_it_is_too_late(name):
 
 def checked():
     replace_gloo()
-    # Read from TORCH_DISTRIBUTED_DEBUG when torch is imported.
+    # The import of torch reads this from TORCH_DISTRIBUTED_DEBUG.
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store", backend="gloo")
     assert is_ours(dist.group.WORLD)
@@ -235,7 +235,7 @@ def wrapped():
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(f"{os.environ['UNISONO_TEST_FOLDER']}/wrapped", ranks)
     inner = dist.ProcessGroupGloo(dist.PrefixStore("inner", store), rank, ranks, 20.0)
-    # By its name in this module, too.
+    # The function has this name in this module, too.
     wrapper = dist._create_process_group_wrapper(
         inner, "helper", store, rank, ranks, timeout=timedelta(seconds=20)
     )
@@ -249,7 +249,7 @@ def test_a_backend_of_it_is_wrapped():
 
 
 def made_by_hand(destroyed):
-    """As vLLM and torchft do; the last worlds are left at the end."""
+    """Makes groups as vLLM and torchft do; the process leaves the last worlds at its end."""
     replace_gloo()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.FileStore(f"{os.environ['UNISONO_TEST_FOLDER']}/hand", ranks)
@@ -268,7 +268,7 @@ def made_by_hand(destroyed):
         tensor = torch.ones(3)
         group.allreduce([tensor]).wait()
         assert tensor.tolist() == [ranks] * 3
-        # Its C++ takes what says it is Gloo for an object of Gloo's class.
+        # DDP's C++ casts a backend with the type of Gloo to Gloo's class.
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3), process_group=group)
         model(torch.ones(2, 3)).sum().backward()
         backends.append(backend)
@@ -324,7 +324,7 @@ print([type(group).__module__ + str(sums) for group, sums in kept])
 
 @newer
 def test_a_process_ends_that_is_several_ranks_of_a_group():
-    # None of which was shut down.
+    # The program shut none of the groups down.
     told = asks("1", RANKS_OF_ONE_PROCESS)
     assert told.returncode == 0 and told.stderr == "", told
     assert told.stdout == f"{['unisono.torch._groups[6.0, 6.0, 6.0]'] * 6}\n", told
@@ -338,7 +338,7 @@ def test_the_variable_replaces_gloo_in_scripts_that_do_not_know_it(first):
 
 def test_without_it_nothing_changes():
     told = asks(None, SCRIPT)
-    # Older Gloo tells its connections before.
+    # Older versions of Gloo print their connections first.
     assert told.stdout.splitlines()[-1] == "torch.distributed.distributed_c10d []", told
     told = asks("0", SCRIPT)
     assert told.stdout.splitlines()[-1] == "torch.distributed.distributed_c10d ['unisono']", told

@@ -14,7 +14,7 @@ MOVED = [*REDUCED, torch.bool, torch.complex64, torch.complex128, torch.float8_e
 
 
 def filled(dtype, shape, value):
-    """A tensor whose bytes depend on `value`, whatever its dtype."""
+    """A tensor of any dtype whose bytes depend on `value`."""
     if dtype.is_floating_point and dtype.itemsize == 1:
         return torch.full(shape, value, dtype=torch.uint8).view(dtype)
     if dtype is torch.bool:
@@ -23,7 +23,7 @@ def filled(dtype, shape, value):
 
 
 def same_bytes(one, other):
-    """Whether two tensors have the same bytes."""
+    """True if two tensors have the same bytes."""
     assert one.dtype is other.dtype and one.shape == other.shape, (one, other)
     one, other = (
         tensor.clone(memory_format=torch.contiguous_format).view(torch.uint8) for tensor in (one, other)
@@ -113,7 +113,7 @@ def everything(dtype, lay, shape=(3, 2), home=lambda tensor: tensor):
         work.wait()
     assert equal(tensor, filled(dtype, shape, left))
     if not isinstance(dist.group.WORLD, ProcessGroup):
-        return  # Torch's wrapper of a work does not know its sender.
+        return  # Torch's wrapper of a work has no sender.
     if rank == 0:
         senders = {dist.recv(tensor) for _ in range(1, ranks)}
         assert senders == set(range(1, ranks))
@@ -203,7 +203,7 @@ def truth_and_complex():
     total = ranks * (ranks + 1) // 2
     dist.all_reduce(tensor)
     assert torch.equal(tensor, torch.tensor([1 + 2j, 3 - 1j]) * total)
-    # Conjugates and negatives are views that only say so.
+    # Conjugates and negatives are views with a mark.
     tensor = (torch.tensor([1 + 2j]) * (rank + 1)).conj()
     out = [torch.zeros(1, dtype=torch.complex64) for _ in range(ranks)]
     dist.group.WORLD.allgather([out], [tensor]).wait()
@@ -310,8 +310,8 @@ MEBI = 1 << 20
 
 
 def grown(call):
-    """By how many bytes this process's memory was larger during a call than before, at most."""
-    # Resets the peak to what is resident now (proc(5)).
+    """The most bytes by which this process's memory was larger during a call than before."""
+    # Resets the peak to the resident memory of now (proc(5)).
     with open("/proc/self/clear_refs", "w") as peak:
         peak.write("5")
     before = resident("VmRSS")
@@ -325,7 +325,7 @@ def resident(field):
 
 
 def growth(size):
-    """What each call makes of tensors of `size` bytes, and one of a tensor that is not contiguous."""
+    """The growth of memory by each call on tensors of `size` bytes, and by one call on a tensor that is not contiguous."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     # Torch's allocator gives large memory back to the system at once.
     whole, part = torch.ones(size // 4), torch.ones(size // 4 // ranks)
@@ -352,7 +352,7 @@ def growth(size):
 
 def copies():
     size = 32 * MEBI
-    # Makes the library's own buffers.
+    # The first calls make the library's buffers.
     growth(MEBI)
     plain, staged = growth(size)
     assert all(bytes < size // 4 for bytes in plain.values()), plain
@@ -384,7 +384,7 @@ def numbers_that_are_none():
             dist.send(one, (rank + 1) % ranks, tag=tag)
         with pytest.raises(ValueError, match=f"recv: tag is {tag}; wanted a number from 0 to"):
             dist.recv(one, (rank + 1) % ranks, tag=tag)
-    # Nothing of all that has begun.
+    # None of these calls has begun.
     dist.all_gather(each, torch.full((1,), float(rank)))
     assert [part.item() for part in each] == list(range(ranks))
 
@@ -407,7 +407,7 @@ def outputs_that_share_memory():
         )
         work.wait()
         assert to.tolist() == [ranks * (rank + 1.0)] * 2
-    # Parts of one another: the last written stays.
+    # The outputs overlap: the last written values stay.
     whole = torch.zeros(ranks + 1)
     dist.all_gather([whole[each : each + 2] for each in range(ranks)], mine)
     assert whole.tolist() == [*(each + 1.0 for each in range(ranks)), float(ranks)]

@@ -1,4 +1,4 @@
-"""torch.compile beside collectives: a call inside of a compiled function does what it does outside."""
+"""torch.compile beside collectives: a call has the same result inside and outside of a compiled function."""
 
 import pytest
 import torch

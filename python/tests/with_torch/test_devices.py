@@ -1,4 +1,4 @@
-"""Tensors of devices, staged through pinned memory: with a stand-in, whose copies run as late as they may, and on a GPU where there is one."""
+"""Tensors of devices, staged through pinned memory: with a simulated device, whose copies run as late as allowed, and on a GPU if there is one."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ from torch import nn
 from unisono.torch import ProcessGroup, _chunks, _devices, _staging
 from world import CLASSES, newer, run
 
-# Asked of the driver's library, so that forks may use the GPU.
+# With this, torch asks the driver's library, so that forks may use the GPU.
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU of CUDA")
 DEVICES = ["late", pytest.param("cuda", marks=needs_gpu)]
@@ -61,11 +61,11 @@ def moves(device):
 
     def strided(tensor):
         wide = device.put(tensor.unsqueeze(-1).repeat(*[1] * tensor.dim(), 3))
-        # What makes a tensor contiguous runs at once on the stand-in.
+        # On the simulated device, a copy that makes a tensor contiguous runs at once.
         device.read(wide)()
         return device.view(wide[..., 1])
 
-    # Torch views complex tensors as real ones, which the stand-in does not see.
+    # Torch views complex tensors as real ones, which the simulated device does not see.
     dtypes = [dtype for dtype in MOVED if device is not late or not dtype.is_complex]
     for dtype in dtypes if dist.get_world_size() == 3 else [torch.float32, torch.bool]:
         everything(dtype, device.put, (9, 5), home)
@@ -190,7 +190,7 @@ def from_any(device):
         after = dist.irecv(last, 1)
         for work in works:
             work.wait()
-        # Only now is there another one of rank 1's, which none of the above can take.
+        # Only now does rank 1 send another message, which none of the receives above can take.
         dist.send(torch.ones(1), 1, tag=9)
         after.wait()
         values = []
@@ -272,7 +272,7 @@ def futures(device):
     (value,) = then.wait()
     assert seen.wait(10) and (device.read(value)() == 1).all()
     if not isinstance(dist.group.WORLD, ProcessGroup):
-        return  # Torch takes the error of a backend's future for its value.
+        return  # Torch treats the error of a backend's future as its value.
     future = dist.all_reduce(device.put(torch.ones(5 + rank)), async_op=True).get_future()
     with pytest.raises(RuntimeError, match="rank 0 has 5 elements, rank 1 has 6 elements"):
         future.wait()
@@ -320,7 +320,7 @@ def test_errors_are_told(name):
 def groups(device):
     rank = dist.get_rank()
     pairs = [dist.new_group([0, 1]), dist.new_group([0, 1])]
-    # In each group in order; between groups in any.
+    # Calls of one group are in order, calls of different groups in any order.
     tensors = [device.put(torch.full((500,), float(rank + index))) for index in range(2)]
     turn = [0, 1] if rank else [1, 0]
     works = {index: dist.all_reduce(tensors[index], group=pairs[index], async_op=True) for index in turn}
@@ -366,7 +366,7 @@ def test_copies_overlap_with_the_wire():
 
 
 def while_busy(device):
-    """While the device is busy a call ends, though its result is yet to be copied; pinned memory is bounded."""
+    """While the device is busy, a call ends before its result has been copied; pinned memory is bounded."""
     if dist.get_rank() == 0:
         for size in (64, 640):
             dist.broadcast(device.put(torch.ones(size)), src=0)

@@ -14,7 +14,7 @@ EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 def example(name, port):
     rank, ranks = os.environ["RANK"], os.environ["WORLD_SIZE"]
-    # The store is this test's, as torchrun's agent has one.
+    # This test serves the store, as torchrun's agent does.
     os.environ.update(
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
@@ -40,6 +40,6 @@ def test_the_example_runs(name):
 
 
 def runpy_doc(path):
-    """The lines that the example's documentation says it prints."""
+    """The output in the example's documentation."""
     text = path.read_text().split('"""')[1]
     return [line.strip() for line in text.splitlines() if line.startswith("    ") and "torchrun" not in line]

@@ -1,4 +1,4 @@
-"""What goes wrong is told in the library's words, on all ranks alike."""
+"""Failures have the library's text, the same on all ranks."""
 
 import contextlib
 import multiprocessing
@@ -18,7 +18,7 @@ from world import join, run
 
 
 def failure(call):
-    """The sentence that a call raises."""
+    """The text of the error that a call raises."""
     with pytest.raises(dist.DistBackendError) as told:
         call()
     return str(told.value)
@@ -46,7 +46,7 @@ def test_another_call_reads_as_in_rust():
 
 def failed_futures():
     future = dist.all_reduce(torch.ones(3 + dist.get_rank()), async_op=True).get_future()
-    # C++ makes a future of one, too: it must see an error and no value.
+    # C++ also makes a future of this future: it must see an error and no value.
     for each in (future, future.then(lambda ended: ended.value())):
         with pytest.raises(RuntimeError, match="rank 0 has 3 elements, rank 1 has 4 elements"):
             each.wait()
@@ -91,7 +91,7 @@ def death():
     if dist.get_rank() == 1:
         dist.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
-    # A rank that still waits here may hear of the death already; the next call raises the same.
+    # A rank that still waits here may already get the failure; the next call raises the same.
     with contextlib.suppress(dist.DistBackendError):
         dist.barrier()
     begun = time.monotonic()
@@ -108,7 +108,7 @@ def test_the_death_of_a_rank_is_told():
 def uncaught():
     dist.barrier()
     if dist.get_rank() == 1:
-        # As at the top of a script: the hook is what the interpreter calls last.
+        # As in a script, the interpreter calls the hook last.
         try:
             raise ValueError("the data of epoch 7 are missing")
         except ValueError:
@@ -156,7 +156,7 @@ def arguments():
         with pytest.raises(ValueError) as told:
             call()
         assert words in str(told.value), (words, str(told.value))
-    # None of these has begun anything: all ranks are where they were.
+    # None of these calls has begun, so the ranks still agree.
     dist.all_reduce(ones)
     assert ones.tolist() == [2.0] * 4
 
@@ -191,7 +191,7 @@ def test_a_rank_that_never_comes_is_named():
 
 
 def cannot_join(one):
-    """A rank that cannot read its settings tells the others, which do not wait for it."""
+    """A rank that cannot read its settings reports it to the others, which do not wait for it."""
     if os.environ["RANK"] == one:
         os.environ["UNISONO_CHUNK"] = "abc"
     begun = time.monotonic()
@@ -236,10 +236,10 @@ class Gone:
 
 
 def test_a_store_that_is_gone_hides_no_error():
-    # Rank 0 has said where to meet when the store ends, and rank 1 does not come.
+    # Rank 0 has written the store's address when torch's store ends, and rank 1 does not come.
     with pytest.raises(dist.DistBackendError, match="waits for 1 of 2 ranks: 1"):
         _meeting.join(Gone(1), 0, 2, timedelta(seconds=1))
-    # Rank 1 cannot ask.
+    # Rank 1 cannot read the address.
     with pytest.raises(dist.DistBackendError, match="waits for rank 0 to say .* Broken pipe"):
         _meeting.join(Gone(0), 1, 2, timedelta(seconds=20))
 
@@ -275,14 +275,14 @@ def test_a_store_is_needed_to_meet_and_not_to_communicate():
 
 def memory_with_a_history():
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    # A leaf that requires gradients is written in place, and autograd knows nothing of it.
+    # The library writes a leaf that requires gradients in place, without autograd.
     for leaf in (torch.ones(4, requires_grad=True), torch.ones(4, 2)[:, 0].requires_grad_()):
         dist.all_reduce(leaf)
         dist.broadcast(leaf, src=0)
         assert leaf.tolist() == [ranks] * 4 and leaf.is_leaf and leaf.grad_fn is None
         leaf.square().sum().backward()
         assert leaf.grad.tolist() == [2.0 * ranks] * 4
-    # An input that is a part of the output, or the output a part of the input, or both one.
+    # The input is a part of the output, the output a part of the input, or both are the same.
     whole = torch.zeros(2 * ranks)
     own = whole[2 * rank : 2 * rank + 2]
     own += rank + 1
@@ -318,7 +318,7 @@ def forked_loaders():
 
 
 class Squares(torch.utils.data.Dataset):
-    """What the workers of loaders read."""
+    """The data that the workers of loaders read."""
 
     def __len__(self):
         return 16
@@ -332,7 +332,7 @@ def test_workers_of_data_loaders_do_no_harm():
 
 
 def a_child_that_calls():
-    """A forked child is no rank: its calls say so, and its end is nothing to the others."""
+    """A forked child is not a rank: its calls raise an error that says so, and its end does not affect the others."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Futures of works: when they are done, what they hold, and what their callbacks may wait for."""
+"""Futures of works: when they are done, their values, and waits in their callbacks."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from world import CLASSES, run
 
-# More than anything here needs.
+# Longer than any step here takes.
 LONG = 30
 
 
@@ -46,7 +46,7 @@ def test_futures_are_done_when_wait_has_returned():
 
 def callbacks_that_wait():
     ranks = dist.get_world_size()
-    # What a callback begins may come before or after what others begin: each has a separate group.
+    # Operations that a callback begins may come before or after others, so each callback has a separate group.
     groups = [dist.new_group() for _ in range(6)]
 
     def first(group):
@@ -56,7 +56,7 @@ def callbacks_that_wait():
             def sums(count):
                 return [dist.all_reduce(total.clone(), group=group, async_op=True) for _ in range(count)]
 
-            # Works and futures that it has begun, by each way to wait.
+            # The callback waits for works and futures that it has begun, in each way.
             one, two, three = sums(3)
             one.wait()
             second = two.get_future().wait()[0]
@@ -90,7 +90,7 @@ def test_a_callback_may_wait_for_its_own_work():
 
 def waits_for_a_later_one():
     if dist.get_rank() > 0:
-        # Rank 0's callback is to be there before its work ends.
+        # Rank 0 sets its callback before its work ends.
         time.sleep(0.5)
         for work in [one(), one()]:
             work.wait()
@@ -129,7 +129,7 @@ def test_the_futures_of_all_gather_and_gather_are_flat_lists():
 def power_sgd():
     torch.manual_seed(5)
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(6)))
-    # One bucket: torch lets the callbacks of several come in any order, and each begins more.
+    # One bucket: with several, torch runs their callbacks in any order, and each begins more operations.
     model = torch.nn.parallel.DistributedDataParallel(model)
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)

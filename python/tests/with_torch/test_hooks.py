@@ -1,4 +1,4 @@
-"""Torch's built-in communication hooks of DistributedDataParallel: the gradients are Gloo's."""
+"""Torch's built-in communication hooks of DistributedDataParallel give the same gradients as on Gloo."""
 
 import pytest
 import torch
@@ -55,14 +55,14 @@ def test_built_in_hooks_give_the_gradients_of_gloo(ranks):
         got = run(ranks, all_gradients, env={"UNISONO_TORCH_CLASS": kind})
         assert got[0] == got[-1]
         for which, steps in wanted[0].items():
-            # Sums of two have one order.
+            # Sums of two numbers have only one order.
             nearness = 0 if ranks == 2 else 2e-3 if which[0] == "FP16_COMPRESS" else 1e-5
             for step, other in zip(steps, got[0][which], strict=True):
                 assert other == pytest.approx(step, rel=nearness, abs=nearness), which
 
 
 def of_a_bare_reducer():
-    """The gradients of some steps of a reducer that no model has."""
+    """The gradients of some steps of a reducer without a model."""
     from torch._C import _distributed_c10d as torch_s
 
     got = []
@@ -94,7 +94,7 @@ def test_a_bare_reducer_has_the_hooks_too():
 
 
 def of_another_backend():
-    # A group of Gloo's beside one of ours keeps its own hooks.
+    # A group of Gloo beside a group of unisono keeps its hooks.
     model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4), process_group=dist.new_group(backend="gloo"))
     model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
     model(torch.ones(2, 4)).sum().backward()
@@ -107,7 +107,7 @@ def test_a_model_of_another_backend_keeps_its_hooks(kind):
 
 
 class Around(dist.ProcessGroup):
-    """A group around another, without its own backends, such as torchft's."""
+    """A group around another group, without backends, such as torchft's."""
 
     def __init__(self, group):
         super().__init__(group.rank(), group.size())

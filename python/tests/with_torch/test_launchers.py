@@ -1,4 +1,4 @@
-"""What docs/pytorch.md says of launchers, run as it stands there, with stand-ins for what Slurm has."""
+"""Runs the commands for launchers in docs/pytorch.md unchanged, with replacements for the programs of Slurm."""
 
 import os
 import pathlib
@@ -25,7 +25,7 @@ with open(f"done.{dist.get_rank()}", "w") as done:
 dist.destroy_process_group()
 """
 
-# Hosts and tasks on each, as the job has them; all run on this host.
+# Starts the hosts and tasks of the job, all on this host.
 SRUN = """#!/bin/bash
 status=0
 for ((task = 0; task < SLURM_NTASKS; task++)); do
@@ -49,7 +49,7 @@ def scripts():
 
 
 def job(script, hosts, tasks):
-    """Runs a batch script; returns what each rank wrote."""
+    """Runs a batch script; returns the output of each rank."""
     with tempfile.TemporaryDirectory() as folder:
         bin = pathlib.Path(folder, "bin")
         bin.mkdir()
@@ -118,7 +118,7 @@ def test_the_batch_script_with_torchrun():
 
 
 def test_unisono_run():
-    """It says where torch's ranks meet, whatever a pod or a shell says of that."""
+    """`unisono run` sets the address of torch's store, also if a pod or a shell has set another one."""
     environment = os.environ | {"MASTER_ADDR": "nowhere.invalid", "MASTER_PORT": "1"}
     with tempfile.TemporaryDirectory() as folder:
         run = subprocess.run(

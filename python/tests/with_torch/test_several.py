@@ -1,4 +1,4 @@
-"""Calls of a group's own methods with several tensors of a rank, and coalesced calls with one tensor twice: as Gloo's."""
+"""Calls of a group's methods with several tensors of a rank, and coalesced calls with one tensor twice, behave as with Gloo."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What torch expects of a backend and documents nowhere."""
+"""Undocumented requirements of torch for a backend."""
 
 import gc
 import os
@@ -58,7 +58,7 @@ def test_a_work_tells_its_state():
 
 
 def states_through_torch():
-    # Torch wraps the work of a backend, and forwards only `wait` and `get_future`: use the future to look without waiting.
+    # Torch wraps the work of a backend, and forwards only `wait` and `get_future`: the future shows its state without waiting.
     tensor = torch.ones(2)
     work = dist.all_reduce(tensor, async_op=True)
     future = work.get_future()
@@ -72,7 +72,7 @@ def test_the_work_of_a_backend_is_looked_at_through_its_future():
 
 
 def dropped_works():
-    """The tensor of a work that nobody keeps lives until the end, and no longer."""
+    """The tensor of a dropped work lives until the operation ends, and no longer."""
     rank, freed = dist.get_rank(), []
     for round in range(20):
         tensor = torch.full((50_000,), float(rank + round))
@@ -109,7 +109,7 @@ def test_the_result_of_a_dropped_work_still_comes_to_its_place():
 
 
 def in_inference_mode():
-    """Tensors of inference mode may be written in that mode alone, also by the thread that ends a call."""
+    """Tensors of inference mode can be written only in that mode, also by the thread that ends a call."""
     done = threading.Event()
     with torch.inference_mode():
         wide = torch.zeros(100, 2)
@@ -124,7 +124,7 @@ def test_tensors_of_inference_mode():
 
 
 def futures_are_completed_while_a_thread_holds_the_interpreter():
-    """A rank that computes in Python keeps neither the driver nor other ranks from going on."""
+    """A rank that computes in Python stops neither the driver nor other ranks."""
     from concurrent.futures import ThreadPoolExecutor
 
     done = threading.Event()
@@ -162,7 +162,7 @@ def again_and_again(folder):
         now = (len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")))
         threads = threads or now
         assert now <= (threads[0] + 1, threads[1] + 2), (round, threads, now)
-        # The last FileStore to go removes the file: one that was opened before on that path would be lost with it.
+        # The last FileStore to close removes the file, also if a new store has been opened on that path before.
         open(f"{folder}.{round}.{os.environ['RANK']}", "w").close()
         while not all(os.path.exists(f"{folder}.{round}.{rank}") for rank in range(2)):
             time.sleep(0.001)
@@ -174,7 +174,7 @@ def test_five_times_init_and_destroy(tmp_path):
 
 
 def tcp_store_again(port_file):
-    """The same with one TCPStore that lives on."""
+    """The same with one TCPStore that stays."""
     rank = int(os.environ["RANK"])
     if rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
@@ -202,7 +202,7 @@ def test_five_times_with_one_store(tmp_path):
 
 def late():
     dist.barrier()
-    # Not that of joining, which a busy machine may need longer for.
+    # Set the timeout of calls, and not that of joining, which may take longer on a busy machine.
     dist.group.WORLD.set_timeout(timedelta(seconds=1))
     if dist.get_rank() == 0:
         with pytest.raises(dist.DistBackendError, match=" Timed out ") as told:
@@ -210,12 +210,12 @@ def late():
         assert re.search(
             r"op \d+ barrier\(\) did not finish within", str(told.value)
         ) and "rank 1 has not entered it" in str(told.value), told.value
-        # Every call says it again.
+        # Every call raises it again.
         with pytest.raises(dist.DistBackendError, match="barrier.. did not finish"):
             dist.all_reduce(torch.ones(1))
     else:
         time.sleep(3)
-    # Destroying does not tell again what was told.
+    # Destroying the group does not raise the failure again.
 
 
 def test_a_timeout_says_so_and_shutdown_is_silent():
@@ -318,7 +318,7 @@ class with_detail:
 
 
 def interrupted():
-    """A signal raises KeyboardInterrupt in a thread that waits for others, and the other rank is told."""
+    """A signal raises KeyboardInterrupt in a thread that waits for others, and the other rank gets the failure."""
     if dist.get_rank() == 0:
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         begun = time.monotonic()

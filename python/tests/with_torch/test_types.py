@@ -1,4 +1,4 @@
-"""Types that differ but are as long: ranks that give different ones are told both."""
+"""Different types of one length: if ranks give different types, the error names both."""
 
 import random
 from itertools import groupby
@@ -11,7 +11,7 @@ from unisono.torch import _types
 from world import CLASSES, run
 
 SEED = random.randrange(10**6)
-# By the bytes of an element, with what errors call them.
+# The types by the bytes of an element, with their names in errors.
 NAMES = {
     torch.bool: "bool", torch.uint8: "u8", torch.int8: "i8", torch.float8_e4m3fn: "float8_e4m3fn",
     torch.float8_e5m2: "float8_e5m2", torch.float8_e4m3fnuz: "float8_e4m3fnuz", torch.float8_e5m2fnuz: "float8_e5m2fnuz",
@@ -113,7 +113,7 @@ def test_reductions_of_other_types_are_told_both(kind, call):
 
 
 def complex_and_real(call):
-    """The failure of a rank that gives complex numbers where the other gives as many bytes of real ones: torch hands both on alike."""
+    """The failure of a rank that gives complex numbers where the other gives as many bytes of real ones: torch forwards both in the same form."""
     rank = dist.get_rank()
     dtype, count = (torch.complex64, 2) if rank == 0 else (torch.float32, 4)
     one, two = torch.ones(count, dtype=dtype), torch.ones(2 * count, dtype=dtype)
@@ -165,7 +165,7 @@ MESSAGES = ("at once", "later", "batch")
 
 
 def message(tensor, how):
-    """From rank 0 to rank 1."""
+    """Sends a tensor from rank 0 to rank 1."""
     sends, other = dist.get_rank() == 0, 1 - dist.get_rank()
     begin = dist.isend if sends else dist.irecv
     if how == "at once":
@@ -178,7 +178,7 @@ def message(tensor, how):
 
 
 def own_views():
-    """Real numbers that the caller sees in complex ones are real numbers."""
+    """Real views that the caller makes of complex numbers are real numbers."""
     rank = dist.get_rank()
     one = torch.full((3,), rank + 1j)
     real = torch.view_as_real(one) if rank == 0 else torch.zeros(3, 2)
@@ -186,7 +186,7 @@ def own_views():
     assert torch.equal(real, torch.tensor([[0.0, 1.0]] * 3))
     dist.all_reduce(real)
     assert torch.equal(real, torch.tensor([[0.0, 2.0]] * 3))
-    # In messages, which are begun in three ways.
+    # The same for messages, which can begin in three ways.
     for dtype in (torch.complex64, torch.float32):
         sent = torch.full((3,), 2 + 3j) if dtype.is_complex else torch.view_as_real(torch.full((3,), 2 + 3j))
         for begin in MESSAGES:
@@ -217,7 +217,7 @@ def interchangeable():
         whole = torch.zeros(6 * dtype.itemsize, dtype=torch.uint8).view(dtype)
         dist.all_gather_into_tensor(whole, tensor)
         assert whole.view(torch.uint8).tolist() == [1] * 6 * dtype.itemsize
-    # Objects travel as bytes.
+    # Objects are sent as bytes.
     things = [None, None]
     dist.all_gather_object(things, {"rank": rank})
     assert things == [{"rank": 0}, {"rank": 1}]

@@ -1,4 +1,4 @@
-"""What is built on c10d: DDP, FSDP2, DTensor, checkpoints, functional collectives, groups, the profiler, the flight recorder."""
+"""Features of torch on top of c10d: DDP, FSDP2, DTensor, checkpoints, functional collectives, groups, the profiler, the flight recorder."""
 
 import copy
 import json
@@ -63,7 +63,7 @@ def ddp_in_its_ways():
     ):
         losses, _ = ddp(**options)
         assert losses == plain, options
-    # A hook that compresses, and the gradients of a sparse embedding.
+    # Test a hook that compresses, and the gradients of a sparse embedding.
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
     net = nn.parallel.DistributedDataParallel(model())
@@ -75,7 +75,7 @@ def ddp_in_its_ways():
     net(torch.tensor([[rank, 7], [3, rank + 10]])).sum().backward()
     gradient = net.module.weight.grad.to_dense()
     assert gradient[7].tolist() == [1.0] * 4 and gradient[0].tolist() == [0.5] * 4
-    # Ranks with fewer batches join in.
+    # Ranks with fewer batches take part by Join.
     from torch.distributed.algorithms.join import Join
 
     net = nn.parallel.DistributedDataParallel(model())
@@ -164,13 +164,13 @@ def sharded_tensors():
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 
-    # Other tests of this process may have their own device.
+    # Other tests of this process may have set another device.
     dist.Backend.backend_capability["unisono"] = _devices.types()
     join(f"file://{os.environ['UNISONO_TEST_FOLDER']}/store")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     places = [f"rank:{each}/cpu" for each in range(ranks)]
     sharded = sharded_tensor.full(ChunkShardingSpec(dim=0, placements=places), (4 * ranks, 3), 5.0)
-    # It takes the backend's device for one that there is.
+    # Torch assumes that the backend's device exists.
     whole = torch.zeros(4 * ranks, 3) if rank == 0 else None
     sharded.gather(out=whole)
     assert whole is None or bool((whole == 5).all())
@@ -224,7 +224,7 @@ def groups():
     dist.all_reduce(tensor, group=mine)
     assert tensor.item() == sum(odd if rank % 2 else even)
     assert dist.get_process_group_ranks(mine) == (odd if rank % 2 else even)
-    # Only the members come.
+    # Only the members make this call.
     if rank < 2:
         alone = dist.new_group([0, 1], use_local_synchronization=True)
         dist.all_reduce(tensor, group=alone)
@@ -260,7 +260,7 @@ def test_groups_are_made_by_their_members_and_cost_no_descriptors():
 
 
 def mixed():
-    """Beside another backend of torch's, which serves another device."""
+    """A group with another backend of torch for another device."""
     group = dist.group.WORLD
     assert type(group) is dist.ProcessGroup
     tensor = torch.ones(2)
@@ -287,7 +287,7 @@ def test_an_older_torch_refuses_a_group_with_several_backends():
 
 
 def beside_gloo():
-    """A part of a world that has another backend."""
+    """A part of a world with another backend."""
     rank = dist.get_rank()
     group = dist.new_group([0, 2], backend="unisono")
     if rank != 1:

@@ -1,4 +1,4 @@
-"""Tools that watch torch's dispatcher see the calls of both classes, and the calls do the same."""
+"""Tools that watch torch's dispatcher see the calls of both classes, and the calls have the same results."""
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ class Seen(TorchDispatchMode):
 
 
 def _calls(rank, ranks):
-    """By the operator that is seen: what is called, and the tensors that it leaves."""
+    """The calls and their result tensors, by the operator that the tool sees."""
     mine = torch.full((2 * ranks,), float(rank + 1))
     each = [torch.zeros(2 * ranks) for _ in range(ranks)]
     whole, part = torch.zeros(2 * ranks * ranks), torch.zeros(2)
@@ -64,7 +64,7 @@ def watched():
     assert seen.names == ["allreduce_"]
     with FakeTensorMode():
         dist.all_reduce(torch.ones(3))
-    # Nothing has been sent by that.
+    # This has sent nothing.
     dist.all_reduce(tensor)
     assert tensor.tolist() == [ranks**2] * 3
 

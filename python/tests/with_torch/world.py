@@ -20,7 +20,7 @@ from unisono.torch._older import HAS_BACKENDS
 _FORK = multiprocessing.get_context("fork")
 
 
-# For what torch before 2.14 does not have.
+# Marks tests of features that torch before 2.14 does not have.
 newer = pytest.mark.skipif(not HAS_BACKENDS, reason=f"torch {torch.__version__} does not have it")
 # The classes of groups.
 CLASSES = ["process-group", "backend"] if HAS_BACKENDS else ["process-group"]
@@ -36,7 +36,7 @@ def run(
     ends: dict[int, int] | None = None,
     env: dict[str, str] | None = None,
 ) -> list[Any]:
-    """What `body(*args)` returns on each rank, in a world that is made before and destroyed after.
+    """The results of `body(*args)` on all ranks, in a world that is made before and destroyed after.
 
     `ends` has the exit status of ranks that do not end with 0, and return nothing.
     """
@@ -66,7 +66,7 @@ def run(
 
 
 def join(init_method: str, timeout: float = 20, backend: str = "unisono") -> None:
-    """Makes the default group of this rank, whose number and world size the environment has."""
+    """Makes the default group of this rank. The environment has its rank and world size."""
     dist.init_process_group(
         backend,
         init_method=init_method,
@@ -86,7 +86,7 @@ def _result(read: Any, seconds: float) -> Any:
 def _rank(
     job: tuple[Any, ...], rank: int, write: Any, body: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
-    # What only a failed test's traceback keeps in the parent must not be destroyed here: PyTorch's stores join their threads, which a
+    # Objects that only the traceback of a failed test keeps in the parent must not be destroyed here: PyTorch's stores join their threads, which a
     # fork does not have.
     gc.freeze()
     folder, ranks, backend, timeout, init, env, forked = job
@@ -94,9 +94,9 @@ def _rank(
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-    # Where a rank hangs is in its log, before the parent gives it up.
+    # If a rank hangs, its log gets the place before the parent gives it up.
     faulthandler.dump_traceback_later(timeout + 25, file=2)
-    # A rank that connects to a store of the parent's makes a thread work there, and a fork meanwhile may copy a lock that it holds.
+    # If a rank connects to a store of the parent, a thread works there, and a fork at this time may copy a lock that this thread holds.
     forked.wait(timeout)
     torch.set_num_threads(1)
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""How ranks meet: rank 0 says in torch's store where unisono's store is."""
+"""Joins ranks through torch's store: rank 0 writes the address of unisono's store there."""
 
 import contextlib
 import json
@@ -33,11 +33,11 @@ class _Board:
         self._timeout = timeout
 
     def host(self) -> str:
-        """That on the route to torch's store."""
+        """The address on the route to torch's store."""
         store = self._store
         while hasattr(store, "underlying_store"):
             store = store.underlying_store
-        # No TCPStore, so a file: ranks are on one host, or share a file system. 192.0.2.1 is nobody's (RFC 5737): nothing is sent.
+        # Without a TCPStore there is a file: ranks are on one host, or share a file system. No host has 192.0.2.1 (RFC 5737): nothing is sent.
         return _meeting.address_towards(getattr(store, "host", None) or "192.0.2.1")
 
     def tell(self, told: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class _Board:
             self._store.wait([_KEY], self._timeout)
             return dict(json.loads(self._store.get(_KEY)))
         except RuntimeError as error:
-            # Stores raise different errors if the time is over, and others if they are gone.
+            # Stores raise different errors after a timeout, and others if their server has ended.
             waited = timedelta(seconds=time.monotonic() - begin)
             over = (
                 f"Timed out waiting {waited // timedelta(milliseconds=1)}ms: "
@@ -65,6 +65,6 @@ class _Board:
         try:
             self._store.delete_key(_KEY)
         except RuntimeError:
-            # A store that cannot delete, or that is gone: then nobody reads it, and a failure to join is the error to tell.
+            # The store may be unable to delete, or may have ended. Then no rank reads it, and a failure to join is the error to raise.
             with contextlib.suppress(RuntimeError):
                 self._store.set(_KEY, "{}")
