@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_engine::{Done, End, Memory, Outcome};
+use unisono_engine::{CompletionResult, Done, Memory, Outcome};
 use unisono_schedule::Rank;
 
 use crate::error::{Error, Failure, Result};
@@ -187,7 +187,7 @@ impl<T> Work<T> {
         self.outcome.take().map_or_else(|| Err(self.lost()), |end| self.result(end))
     }
 
-    fn result(&self, end: End) -> Result<T> {
+    fn result(&self, end: CompletionResult) -> Result<T> {
         (self.open)(end.map_err(|failure| self.returned(failure))?).unwrap_or_else(|| Err(self.lost()))
     }
 

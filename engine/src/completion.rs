@@ -29,7 +29,7 @@ pub struct Completion {
     pub submitted: Instant,
     /// When it fails if it has not ended.
     pub deadline: Instant,
-    action: Action,
+    action: CompletionAction,
     /// The other half. `None` for one of several operations that end as one, and after the end.
     outcome: Option<Arc<Outcome>>,
     /// After the end: the waker of the task that awaits the operation.
@@ -37,7 +37,7 @@ pub struct Completion {
 }
 
 /// The action at the end of an operation. It owns the memory of the operation.
-pub enum Action {
+pub enum CompletionAction {
     /// Moves the memory into the outcome.
     Return(Memory),
     /// Chooses what follows.
@@ -49,7 +49,7 @@ pub enum Action {
 /// Chooses what follows an operation: another one, or nothing. A collective that follows takes the place of the first in its group's
 /// order: no operation that was submitted later runs between the two. The driver calls it when nothing accesses the memory of the
 /// operation any more.
-pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Next<Memory, Action>, Failure> + Send>;
+pub(crate) type Then = Box<dyn FnOnce(Done) -> Result<Next<Memory, CompletionAction>, Failure> + Send>;
 
 /// The consequence of an operation: nothing follows (`Break`, with what remains), or another operation with its own action or completion.
 pub type Next<L, E> = ControlFlow<L, (What, E)>;
@@ -58,7 +58,7 @@ pub type Next<L, E> = ControlFlow<L, (What, E)>;
 type Joint = (Completion, Vec<(usize, Receipts)>);
 
 /// The result of an operation.
-pub type End = Result<Done, Failure>;
+pub type CompletionResult = Result<Done, Failure>;
 
 /// The values that an operation returns to the caller.
 #[derive(Default)]
@@ -72,10 +72,10 @@ pub struct Done {
 }
 
 /// The results of receives, in the order of the receives.
-pub type Receipts = SmallVec<[Received; 1]>;
+pub type Receipts = SmallVec<[ReceivedMessage; 1]>;
 
 /// The result of a receive.
-pub struct Received {
+pub struct ReceivedMessage {
     /// The sender.
     pub from: Rank,
     /// The message, if the receive gave no memory for it.
@@ -84,7 +84,7 @@ pub struct Received {
 
 impl Completion {
     /// Both halves for an operation that is submitted now.
-    pub fn new(timeout: Duration, action: Action) -> (Self, Arc<Outcome>) {
+    pub fn new(timeout: Duration, action: CompletionAction) -> (Self, Arc<Outcome>) {
         let (submitted, outcome) = (Instant::now(), Arc::<Outcome>::default());
         let deadline = submitted + timeout;
         let of = Some(Arc::clone(&outcome));
@@ -100,7 +100,7 @@ impl Completion {
     /// True if the caller has dropped the other half.
     pub(crate) fn is_forsaken(&self) -> bool {
         match &self.action {
-            Action::Join(_, joint) => lock(joint).0.is_forsaken(),
+            CompletionAction::Join(_, joint) => lock(joint).0.is_forsaken(),
             _ => self.outcome.as_ref().is_some_and(|outcome| Arc::strong_count(outcome) == 1),
         }
     }
@@ -109,10 +109,10 @@ impl Completion {
     /// memory that no caller wants.
     pub(crate) fn cancel(&mut self) {
         match &self.action {
-            Action::Join(_, joint) => lock(joint).0.cancel(),
+            CompletionAction::Join(_, joint) => lock(joint).0.cancel(),
             _ => {
-                let action = mem::replace(&mut self.action, Action::Return(None));
-                self.action = Action::Return(Some(Box::new(action)));
+                let action = mem::replace(&mut self.action, CompletionAction::Return(None));
+                self.action = CompletionAction::Return(Some(Box::new(action)));
             }
         }
     }
@@ -124,7 +124,7 @@ impl Completion {
         let part = |index| Self {
             submitted,
             deadline,
-            action: Action::Join(index, Arc::clone(&joint)),
+            action: CompletionAction::Join(index, Arc::clone(&joint)),
             outcome: None,
             waker: None,
         };
@@ -133,7 +133,7 @@ impl Completion {
 
     /// The shared completion, if this is the last of several operations to end; the completion itself, if its operation ends alone.
     pub(crate) fn join(mut self, done: &mut Done) -> Option<Self> {
-        while let Action::Join(index, joint) = self.action {
+        while let CompletionAction::Join(index, joint) = self.action {
             lock(&joint).1.push((index, mem::take(&mut done.received)));
             let (all, mut received) =
                 Arc::into_inner(joint)?.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -152,8 +152,8 @@ impl Completion {
     /// The error of the action, with the completion, which is to [fail](Self::fail) with all others.
     pub(crate) fn end(mut self, done: Done) -> Result<Next<Option<Self>, Self>, (Self, Stop)> {
         let number = done.number;
-        let done = match mem::replace(&mut self.action, Action::Return(None)) {
-            Action::Then(then) => match then(done) {
+        let done = match mem::replace(&mut self.action, CompletionAction::Return(None)) {
+            CompletionAction::Then(then) => match then(done) {
                 Ok(ControlFlow::Break(memory)) => Done { memory, number, ..Done::default() },
                 Ok(ControlFlow::Continue((what, action))) => {
                     self.action = action;
@@ -162,8 +162,8 @@ impl Completion {
                 }
                 Err(failure) => return Err((self, failure.into())),
             },
-            Action::Return(memory) => Done { memory, ..done },
-            Action::Join(..) => done,
+            CompletionAction::Return(memory) => Done { memory, ..done },
+            CompletionAction::Join(..) => done,
         };
         Ok(ControlFlow::Break(self.tell(Ok(done))))
     }
@@ -174,14 +174,14 @@ impl Completion {
     }
 
     /// Lets the caller that waits see the outcome. Returns the completion if something remains to be woken or dropped.
-    fn tell(mut self, end: End) -> Option<Self> {
+    fn tell(mut self, end: CompletionResult) -> Option<Self> {
         let outcome = self.outcome.take()?;
         self.waker = outcome.set(end);
         // If the caller has dropped the other half, no caller wants the memory.
         if let Some(Ok(done)) = Arc::into_inner(outcome).and_then(|outcome| outcome.take()) {
-            self.action = Action::Return(done.memory);
+            self.action = CompletionAction::Return(done.memory);
         }
-        (self.waker.is_some() || !matches!(self.action, Action::Return(None))).then_some(self)
+        (self.waker.is_some() || !matches!(self.action, CompletionAction::Return(None))).then_some(self)
     }
 
     /// Wakes the tasks that await these operations, and drops memory that no caller wants. Both run code of an executor or of a user, which
@@ -213,7 +213,7 @@ pub struct Outcome {
     /// True if the operation has ended; read without the lock.
     ended: AtomicBool,
     /// The waker of the task that awaits the end; and the end, until it is taken.
-    state: Mutex<(Option<Waker>, Option<End>)>,
+    state: Mutex<(Option<Waker>, Option<CompletionResult>)>,
 }
 
 impl Outcome {
@@ -223,7 +223,7 @@ impl Outcome {
         Arc::new(Self { ended: AtomicBool::new(true), state })
     }
 
-    fn set(&self, end: End) -> Option<Waker> {
+    fn set(&self, end: CompletionResult) -> Option<Waker> {
         let mut state = lock(&self.state);
         state.1 = Some(end);
         self.ended.store(true, Ordering::Release);
@@ -236,12 +236,12 @@ impl Outcome {
     }
 
     /// Takes the end, once.
-    pub fn take(&self) -> Option<End> {
+    pub fn take(&self) -> Option<CompletionResult> {
         lock(&self.state).1.take()
     }
 
     /// Takes the end, or keeps the waker until the end; `None` if the end was taken before.
-    pub fn poll(&self, waker: &Waker) -> Poll<Option<End>> {
+    pub fn poll(&self, waker: &Waker) -> Poll<Option<CompletionResult>> {
         self.poll_ended(waker).map(|()| self.take())
     }
 

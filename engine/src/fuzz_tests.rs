@@ -11,7 +11,7 @@ use unisono_transport::{Notify, Put, Region, Source, Target, Transport, inproc::
 
 use super::{
     comm::layout,
-    wire::{ControlKind, Entry, Handshake, Immediate},
+    wire::{ControlKind, Handshake, Immediate, MailboxEntry},
     *,
 };
 use crate::{
@@ -100,10 +100,10 @@ fn play(what: u8, mut records: &[u8]) -> Result<u64, Halt> {
         }
         // The target: the peer's entry of the mailbox, any place of the mailbox, or a window that the engine has described.
         let (region, at) = match place % 5 {
-            0 => (mailbox, size_of::<Entry>() + at % size_of::<Entry>()),
-            1 => (mailbox, at % (2 * size_of::<Entry>())),
+            0 => (mailbox, size_of::<MailboxEntry>() + at % size_of::<MailboxEntry>()),
+            1 => (mailbox, at % (2 * size_of::<MailboxEntry>())),
             class => {
-                let entry: Entry = access::load(&own, 0).map_err(Stop::from)?;
+                let entry: MailboxEntry = access::load(&own, 0).map_err(Stop::from)?;
                 (entry.windows[usize::from(class - 2)].remote(), at)
             }
         };
@@ -146,7 +146,10 @@ fn share(peer: &mut dyn Transport, to: &Contact, own: &Region) -> Result<Region,
     let put = Put {
         to: peer.connect(&to.address).map_err(Stop::from)?,
         sources: &[Source::new(own, MEMORY / 2, size_of::<Handshake>()).map_err(Stop::from)?],
-        target: Target { region: to.mailbox, offset: (size_of::<Entry>() + about.part().start) as u64 },
+        target: Target {
+            region: to.mailbox,
+            offset: (size_of::<MailboxEntry>() + about.part().start) as u64,
+        },
         immediate: Immediate::ControlMessage { comm_id: WORLD, from: 1, about }.encode() ^ to.mask,
         token: 0,
         notify: Notify::IfNotInjected,
@@ -172,7 +175,7 @@ fn write_shared(shared: &Region, (place, at): (u8, usize), data: &[u8]) -> Resul
 
 /// Begins an operation: a collective, a send, a receive, or nothing.
 fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Result<(), Halt> {
-    let completion = Completion::new(Duration::from_secs(600), Action::Return(None)).0;
+    let completion = Completion::new(Duration::from_secs(600), CompletionAction::Return(None)).0;
     let kind = |count| Kind { form: Form::Plain, dtype: Dtype::F32, alias: Alias::NONE, count };
     let one_shot = what & ONE_SHOT != 0;
     let (collective, algorithm, count) = match what % 8 {
@@ -195,7 +198,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
                 alias: Alias::NONE,
                 place,
             };
-            return engine.take(WORLD, Task { what: What::Receive(inbound), completion }, &Nobody);
+            return engine.take(WORLD, WorkRequest { what: What::Receive(inbound), completion }, &Nobody);
         }
         2 => {
             let place = Place::Fresh { most: 1 << 16 };
@@ -207,12 +210,12 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
                 alias: Alias::NONE,
                 place,
             };
-            return engine.take(WORLD, Task { what: What::Receive(inbound), completion }, &Nobody);
+            return engine.take(WORLD, WorkRequest { what: What::Receive(inbound), completion }, &Nobody);
         }
         3 => {
             let outbound =
                 Outbound { to: 1, tag: 0, kind: kind(1000), source: input.clone(), registered: None };
-            return engine.take(WORLD, Task { what: What::Send(outbound), completion }, &Nobody);
+            return engine.take(WORLD, WorkRequest { what: What::Send(outbound), completion }, &Nobody);
         }
         4 => (Collective::AllReduce, "recursive_doubling", 10),
         5 => (Collective::AllReduce, "ring", 1000),
@@ -248,7 +251,7 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
         None => CallSchedule::Made(schedule),
     };
     let what = What::Collective(Box::new(operation), schedule);
-    engine.take(WORLD, Task { what, completion }, &Nobody)
+    engine.take(WORLD, WorkRequest { what, completion }, &Nobody)
 }
 
 #[cfg(test)]
@@ -272,7 +275,7 @@ mod tests {
             let front = Front { number: number.into(), operation };
             write(place, &[bytemuck::bytes_of(&front), &[0; 24]].concat())
         };
-        let mapped = write(0, &(layout::Verdict::Mapped as u64).to_ne_bytes());
+        let mapped = write(0, &(layout::MappingResult::Mapped as u64).to_ne_bytes());
         [vec![ONE_SHOT | 4], mapped, enter(1, 1), enter(2, 2)].concat()
     }
 

@@ -7,7 +7,7 @@ use unisono_transport::{Error, Notify, Posted, Put, RemoteRegion, Source, Target
 
 use crate::{
     access,
-    comm::{Comm, Core, Handshakes, Member, PendingHandshake},
+    comm::{Comm, CommMember, Core, Handshakes, PendingHandshake},
     endpoint::control_token,
     progress::{Engine, WORLD},
     stop::Stop,
@@ -91,7 +91,7 @@ impl Engine {
         let world = self.net.comm(WORLD);
         let neighbours = self.handshakes.neighbours.iter();
         neighbours.filter_map(move |&rank| {
-            let &Member { handshake_arrived: small_arrived, large_due, .. } = world?.members.get(rank)?;
+            let &CommMember { handshake_arrived: small_arrived, large_due, .. } = world?.members.get(rank)?;
             (!small_arrived || large_due).then_some(PendingHandshake { rank, small_arrived })
         })
     }

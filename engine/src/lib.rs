@@ -41,14 +41,17 @@ mod wire;
 
 pub use self::{
     comm::{CommIds, PendingHandshake},
-    completion::{Action, Completion, Done, End, Memory, Next, Outcome, Receipts, Received},
+    completion::{
+        Completion, CompletionAction, CompletionResult, Done, Memory, Next, Outcome, Receipts,
+        ReceivedMessage,
+    },
     contact::{Contact, Contacts},
     endpoint::Traced,
     progress::{Engine, WORLD},
     request::{Inbound, Operation, Outbound, Pairs, Place, Planned, ShownPlan, What},
     settings::{Bounds, Settings},
     stop::{Broken, Halt, StalledOperation, Stop},
-    supervisor::{Call, PositionQuery, Request, Supervisor, Task},
+    supervisor::{Call, PositionQuery, SubmissionEntry, Supervisor, WorkRequest},
     turn::Called,
     wait::Patience,
     wire::{CommId, MAX_MEMBERS, MAX_RANKS, VERSION},

@@ -20,8 +20,8 @@ use crate::{
     request::What,
     settings::Settings,
     stop::{Halt, Stop, halt},
-    supervisor::{Call, Request, Supervisor, Task},
-    wait::{Next, Patience, Wait},
+    supervisor::{Call, SubmissionEntry, Supervisor, WorkRequest},
+    wait::{IdleAction, Patience, Wait},
     wire::CommId,
 };
 
@@ -37,7 +37,7 @@ pub(super) const OFTEN: u32 = 1024;
 pub(super) type IsDone<'d> = &'d mut dyn FnMut(&mut Engine, bool) -> Result<bool, Stop>;
 
 /// A collective that has begun.
-pub(crate) struct UnderWay {
+pub(crate) struct RunningOperation {
     pub(super) comm_id: CommId,
     pub(super) run: Run,
     pub(super) completion: Completion,
@@ -49,7 +49,7 @@ pub(crate) struct UnderWay {
 pub struct Engine {
     pub(super) net: Net,
     /// The collectives that have begun: at most one of each communicator.
-    pub(super) running: Vec<UnderWay>,
+    pub(super) running: Vec<RunningOperation>,
     /// The collective that its caller [runs directly](Self::call), until it moves to `running`.
     pub(super) alone: Option<(CommId, Run)>,
     /// The communicators whose sends and receives are to be advanced.
@@ -69,7 +69,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The engine of rank `me` of `ranks`. It knows no other rank before [`meet`](Self::meet).
+    /// The engine of rank `me` of `ranks`. It knows no other rank before [`meet`](Self::set_contacts).
     pub fn new(
         transport: Box<dyn Transport>,
         me: Rank,
@@ -194,17 +194,17 @@ impl Engine {
     pub(super) fn serve(
         &mut self,
         comm_id: CommId,
-        request: Request,
+        request: SubmissionEntry,
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
         match request {
-            Request::Do(task) => self.take(comm_id, task, supervisor),
-            Request::Leave => {
+            SubmissionEntry::Do(task) => self.take(comm_id, task, supervisor),
+            SubmissionEntry::Leave => {
                 // A poll completes copies of messages that are still in flight.
                 self.net.poll()?;
                 Ok(self.net.leave(comm_id)?)
             }
-            Request::Position(question) => {
+            SubmissionEntry::Position(question) => {
                 question.answer(self.position());
                 Ok(())
             }
@@ -212,8 +212,13 @@ impl Engine {
     }
 
     /// Takes on a task of a communicator. A collective begins when those that were submitted before it have ended.
-    pub fn take(&mut self, comm_id: CommId, task: Task, supervisor: &dyn Supervisor) -> Result<(), Halt> {
-        let Task { what, completion } = task;
+    pub fn take(
+        &mut self,
+        comm_id: CommId,
+        task: WorkRequest,
+        supervisor: &dyn Supervisor,
+    ) -> Result<(), Halt> {
+        let WorkRequest { what, completion } = task;
         let mut core = self.net.core(comm_id)?;
         match what {
             What::Collective(operation, schedule) => {
@@ -485,7 +490,7 @@ impl Engine {
             (Some((comm, _, signature, peer)), _) => {
                 (Call::Message(comm.latest(), signature), peer, comm.messages.deadline())
             }
-            (None, Some(UnderWay { comm_id, run, completion, .. })) => {
+            (None, Some(RunningOperation { comm_id, run, completion, .. })) => {
                 let Some(comm) = self.net.comm(*comm_id) else { return };
                 let world = |rank| comm.world(rank);
                 let (_, waits) = run.progress(comm);
@@ -513,13 +518,13 @@ impl Engine {
     /// Polls or yields as patience says; once it has run out, the time to sleep.
     fn pause(&mut self, now: Instant, deadline: Instant) -> Option<Duration> {
         match self.wait.next(now, deadline) {
-            Next::Poll => std::hint::spin_loop(),
-            Next::Yield => {
+            IdleAction::Poll => std::hint::spin_loop(),
+            IdleAction::Yield => {
                 let yielded = Instant::now();
                 rustix::thread::sched_yield();
                 self.wait.back_after(yielded.elapsed());
             }
-            Next::Park(nap) => return Some(nap),
+            IdleAction::Park(nap) => return Some(nap),
         }
         None
     }
@@ -530,7 +535,7 @@ impl Engine {
         let mut left = Vec::new();
         let (mut runs, mut talks) = (Vec::new(), Vec::new());
         runs.extend(self.alone.take().map(|(_, run)| run));
-        for UnderWay { run, completion, .. } in self.running.drain(..) {
+        for RunningOperation { run, completion, .. } in self.running.drain(..) {
             runs.push(run);
             left.push(completion);
         }
@@ -546,7 +551,7 @@ impl Engine {
     }
 }
 
-impl UnderWay {
+impl RunningOperation {
     /// Why the engine stops at this operation.
     pub(super) fn halt(&self, stop: Stop) -> Halt {
         self.run.operation.halt(stop, self.completion.submitted)

@@ -2,7 +2,7 @@
 
 use unisono_schedule::windows::{self, stride};
 
-use crate::wire::{Class, MAX_COMMS};
+use crate::wire::{MAX_COMMS, WindowClass};
 
 /// The sizes of windows, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +46,10 @@ impl Default for Bounds {
 
 impl Settings {
     /// Lanes, slots and bytes in a slot of a window.
-    pub(crate) fn window(&self, class: Class) -> (usize, usize, usize) {
+    pub(crate) fn window(&self, class: WindowClass) -> (usize, usize, usize) {
         match class {
-            Class::Eager | Class::Message => (1, self.eager_slots, self.eager_bytes),
-            Class::Bulk => (self.lanes, self.bulk_slots, self.chunk_bytes),
+            WindowClass::Eager | WindowClass::Message => (1, self.eager_slots, self.eager_bytes),
+            WindowClass::Bulk => (self.lanes, self.bulk_slots, self.chunk_bytes),
         }
     }
 
@@ -59,26 +59,26 @@ impl Settings {
             let (lanes, slots, bytes) = self.window(class);
             sources * lanes * slots * stride(bytes)
         };
-        windows(Class::Eager, eager)
-            + windows(Class::Bulk, bulk)
+        windows(WindowClass::Eager, eager)
+            + windows(WindowClass::Bulk, bulk)
             + self.staging() * stride(self.chunk_bytes.max(self.eager_bytes))
     }
 
     /// The most puts of one peer in flight because of a window of this class: messages; two credits for each flow in the other
     /// direction; the control messages that describe its window, probe for a mismatch and say that our probe was read. In classes
     /// bulk and message also writes and their credits, and in bulk a clear to send.
-    pub(crate) fn arrivals(&self, class: Class) -> usize {
+    pub(crate) fn arrivals(&self, class: WindowClass) -> usize {
         let (lanes, slots, _) = self.window(class);
         let writes = match class {
-            Class::Eager => 0,
-            Class::Bulk | Class::Message => lanes * self.writes() + 2 * lanes + 1,
+            WindowClass::Eager => 0,
+            WindowClass::Bulk | WindowClass::Message => lanes * self.writes() + 2 * lanes + 1,
         };
         lanes * slots + 2 * lanes + 3 + writes
     }
 
     /// The most puts in flight to a rank if this many ranks send to it in every class.
     pub fn arrivals_among(&self, ranks: usize) -> usize {
-        let each: usize = Class::ALL.iter().map(|&class| self.arrivals(class)).sum();
+        let each: usize = WindowClass::ALL.iter().map(|&class| self.arrivals(class)).sum();
         each.saturating_mul(ranks)
     }
 
@@ -86,7 +86,7 @@ impl Settings {
     /// messages.
     pub fn arrivals_per_peer(&self) -> usize {
         let messages = 2 * self.eager_slots + self.writes() + self.lanes * (self.bulk_slots + self.writes());
-        messages + 2 * (3 + 2 * self.lanes) + 3 * Class::ALL.len() + 3
+        messages + 2 * (3 + 2 * self.lanes) + 3 * WindowClass::ALL.len() + 3
     }
 
     /// The most writes straight into an output in flight on a lane. They take no memory, so there may be enough that credit is

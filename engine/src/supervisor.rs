@@ -39,7 +39,7 @@ pub trait Supervisor {
     }
 
     /// The next request in the submission queue, and the communicator that it is for.
-    fn asked(&self) -> Option<(CommId, Request)> {
+    fn asked(&self) -> Option<(CommId, SubmissionEntry)> {
         None
     }
 
@@ -69,9 +69,9 @@ pub enum Call {
 }
 
 /// An entry of the submission queue.
-pub enum Request {
+pub enum SubmissionEntry {
     /// Work.
-    Do(Task),
+    Do(WorkRequest),
     /// Leave the communicator when all tasks that were submitted before have ended.
     Leave,
     /// Answer with this rank's position.
@@ -79,7 +79,7 @@ pub enum Request {
 }
 
 /// Work for the engine, and its completion.
-pub struct Task {
+pub struct WorkRequest {
     /// What is to be done.
     pub what: What,
     /// What happens at its end.

@@ -159,7 +159,7 @@ fn call_under<T: Scalar>(
 }
 
 /// The task of a call.
-fn task<T: Scalar>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>) {
+fn task<T: Scalar>(call: Call, borrowed: &Borrowed<'_>) -> (WorkRequest, Arc<Outcome>) {
     let algorithm = unisono_schedule::algorithm::find(call.algorithm).unwrap();
     let schedule = CallSchedule::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
@@ -184,8 +184,8 @@ fn task<T: Scalar>(call: Call, borrowed: &Borrowed<'_>) -> (Task, Arc<Outcome>) 
         writable: !borrowed.fixed && (!exchanges || aside),
         aside,
     };
-    let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
-    (Task { what: What::Collective(Box::new(operation), schedule), completion }, outcome)
+    let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
+    (WorkRequest { what: What::Collective(Box::new(operation), schedule), completion }, outcome)
 }
 
 fn value(rank: Rank, index: usize) -> i64 {
@@ -456,7 +456,7 @@ fn sources_that_are_not_registered_are_staged() {
         },
     );
     // The staging, one bulk window, and nothing more.
-    let (lanes, slots, bytes) = settings.window(wire::Class::Bulk);
+    let (lanes, slots, bytes) = settings.window(wire::WindowClass::Bulk);
     let staging = settings.staging() * stride(bytes.max(64));
     assert_eq!(memory, [staging + lanes * slots * stride(bytes); 3]);
 }
@@ -486,8 +486,11 @@ fn a_message_ends_when_it_has_left() {
                         place,
                     })
                 };
-                let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
-                engine.take(WORLD, Task { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
+                let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
+                engine
+                    .take(WORLD, WorkRequest { what, completion }, &Nobody)
+                    .map_err(|halt| halt.stop)
+                    .unwrap();
                 engine.drive((&|| outcome.ended(), None), &Nobody).map_err(|halt| halt.stop).unwrap();
                 assert_eq!(
                     engine.net.core(WORLD).unwrap().comm.messages.under_way,
@@ -516,8 +519,8 @@ fn a_receive_whose_message_was_not_looked_at_waits_for_nobody() {
             let place = Place::There { output: borrowed.output.region.clone(), count: 8, registered: None };
             What::Receive(Inbound { from: Some(0), tag: 0, form, dtype, alias: Alias::NONE, place })
         };
-        let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
-        engine.take(WORLD, Task { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
+        let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
+        engine.take(WORLD, WorkRequest { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
         let waits = |engine: &Engine| engine.position().groups[0].messages[0].waits.clone();
         if rank == 1 {
             assert_eq!(waits(engine), [0]);

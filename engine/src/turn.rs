@@ -12,11 +12,11 @@ use unisono_schedule::{CallSchedule, Schedule};
 use crate::{
     collective::{Pass, Quick, Run},
     comm::{Core, Net, QueuedCollective},
-    completion::{Action, Completion, Done, Memory, Outcome},
-    progress::{Engine, OFTEN, UnderWay},
+    completion::{Completion, CompletionAction, Done, Memory, Outcome},
+    progress::{Engine, OFTEN, RunningOperation},
     request::{Operation, Planned, What},
     stop::{Halt, Stop, halt},
-    supervisor::{Supervisor, Task},
+    supervisor::{Supervisor, WorkRequest},
     wait::Wait,
     wire::CommId,
 };
@@ -57,7 +57,7 @@ impl Engine {
         let submitted = Some(completion.submitted);
         match self.enter(comm_id, operation, schedule, submitted, supervisor) {
             Ok(run) => {
-                self.running.push(UnderWay { comm_id, run, completion, stalled: None });
+                self.running.push(RunningOperation { comm_id, run, completion, stalled: None });
                 Ok(())
             }
             Err(halt) => {
@@ -96,7 +96,7 @@ impl Engine {
     ) -> Result<Called, Halt> {
         let talks = !self.messaging.is_empty() || !self.net.port.active_comms.is_empty();
         if talks || !self.running.is_empty() {
-            let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
+            let (completion, outcome) = Completion::new(timeout, CompletionAction::Return(memory()));
             self.turn(comm_id, (Box::new(planned.0), planned.1, completion), supervisor)?;
             return Ok(Called::UnderWay(outcome));
         }
@@ -132,8 +132,8 @@ impl Engine {
             self.next_turn(comm_id, supervisor)?;
             return Ok(Called::Ended(number));
         }
-        let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
-        let under_way = UnderWay { comm_id, run, completion, stalled: None };
+        let (completion, outcome) = Completion::new(timeout, CompletionAction::Return(memory()));
+        let under_way = RunningOperation { comm_id, run, completion, stalled: None };
         let halt = ended.map_err(|stop| under_way.halt(stop)).err();
         self.running.push(under_way);
         halt.map_or(Ok(Called::UnderWay(outcome)), Err)
@@ -156,7 +156,7 @@ impl Engine {
         // One completion more than there are messages, which ends right away: it is the last one if there are no messages.
         let mut parts = completion.split(all.len() + 1).into_iter();
         for (what, completion) in all.into_iter().zip(parts.by_ref()) {
-            self.take(comm_id, Task { what, completion }, supervisor)?;
+            self.take(comm_id, WorkRequest { what, completion }, supervisor)?;
         }
         let latest = self.net.core(comm_id)?.comm.latest();
         let last = parts.next().map(|last| self.conclude(last, Done::default(), latest, supervisor));
@@ -168,12 +168,12 @@ impl Engine {
 
     /// The operation has ended: begins the operation that follows it, or else the next one of its communicator.
     pub(crate) fn end(&mut self, index: usize, supervisor: &dyn Supervisor) -> Result<(), Halt> {
-        let UnderWay { comm_id, run, completion, .. } = self.running.swap_remove(index);
+        let RunningOperation { comm_id, run, completion, .. } = self.running.swap_remove(index);
         let number = run.operation.number;
         self.wind_up(comm_id, run)?;
         let done = Done { number: Some(number), ..Done::default() };
         match self.conclude(completion, done, Some(number), supervisor)? {
-            Some(Task { what: What::Collective(operation, schedule), completion }) => {
+            Some(WorkRequest { what: What::Collective(operation, schedule), completion }) => {
                 return self.begin(comm_id, (operation, schedule, completion), supervisor);
             }
             Some(task) => self.take(comm_id, task, supervisor)?,
@@ -219,10 +219,10 @@ impl Engine {
         mut done: Done,
         latest: Option<u64>,
         supervisor: &dyn Supervisor,
-    ) -> Result<Option<Task>, Halt> {
+    ) -> Result<Option<WorkRequest>, Halt> {
         let Some(completion) = completion.join(&mut done) else { return Ok(None) };
         match completion.end(done) {
-            Ok(ControlFlow::Continue((what, completion))) => Ok(Some(Task { what, completion })),
+            Ok(ControlFlow::Continue((what, completion))) => Ok(Some(WorkRequest { what, completion })),
             Ok(ControlFlow::Break(left)) => {
                 supervisor.ended(latest, left);
                 Ok(None)

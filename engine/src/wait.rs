@@ -34,7 +34,7 @@ const RETRY: u32 = 32;
 
 /// The action after a poll that brought nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum IdleAction {
     Poll,
     Yield,
     /// Sleep on the transport for at most this long.
@@ -49,7 +49,7 @@ pub(crate) struct Wait {
     /// When the present wait began, if the engine waits.
     since: Option<Instant>,
     /// The latest phase of the present wait.
-    last: Next,
+    last: IdleAction,
     /// The longest time after which a yielded core came back in this wait.
     away: Duration,
     /// How often spinning and yielding are halved.
@@ -61,7 +61,15 @@ pub(crate) struct Wait {
 
 impl Wait {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, since: None, last: Next::Poll, away: Duration::ZERO, spin: 0, give_way: 0, waits: 0 }
+        Self {
+            patience,
+            since: None,
+            last: IdleAction::Poll,
+            away: Duration::ZERO,
+            spin: 0,
+            give_way: 0,
+            waits: 0,
+        }
     }
 
     /// When the present wait began, if the engine waits.
@@ -79,8 +87,8 @@ impl Wait {
                 *halvings =
                     if outlasted { (*halvings + 1).min(HALVINGS) } else { halvings.saturating_sub(doubled) };
             };
-            adapt(&mut self.spin, self.last != Next::Poll);
-            adapt(&mut self.give_way, matches!(self.last, Next::Park(_)));
+            adapt(&mut self.spin, self.last != IdleAction::Poll);
+            adapt(&mut self.give_way, matches!(self.last, IdleAction::Park(_)));
             self.waits = self.waits.wrapping_add(1);
             self.away = Duration::ZERO;
         }
@@ -110,23 +118,23 @@ impl Wait {
     pub(crate) fn is_hot(&mut self, now: Instant) -> bool {
         let hot = self.waited(now) < self.share(self.patience.spin, self.spin);
         if hot {
-            self.last = Next::Poll;
+            self.last = IdleAction::Poll;
         }
         hot
     }
 
     /// The action after nothing moved. A sleep does not last beyond `deadline`.
-    pub(crate) fn next(&mut self, now: Instant, deadline: Instant) -> Next {
+    pub(crate) fn next(&mut self, now: Instant, deadline: Instant) -> IdleAction {
         if self.is_hot(now) {
-            return Next::Poll;
+            return IdleAction::Poll;
         }
         let waited = self.waited(now);
         let spin = self.share(self.patience.spin, self.spin);
         let give_way = if self.away > TAKEN { self.patience.give_way } else { self.patience.alone };
         self.last = if waited < spin + self.share(give_way, self.give_way) {
-            Next::Yield
+            IdleAction::Yield
         } else {
-            Next::Park(NAP.min(deadline.saturating_duration_since(now)))
+            IdleAction::Park(NAP.min(deadline.saturating_duration_since(now)))
         };
         self.last
     }
@@ -143,7 +151,7 @@ mod tests {
     };
 
     /// The result of `next` in each microsecond of a wait of `micros` microseconds.
-    fn wait_for(wait: &mut Wait, micros: u64) -> Vec<Next> {
+    fn wait_for(wait: &mut Wait, micros: u64) -> Vec<IdleAction> {
         let start = Instant::now();
         let at = |micros| start + Duration::from_micros(micros);
         let all = (0..=micros).map(|micros| wait.next(at(micros), start + Duration::from_secs(5))).collect();
@@ -157,13 +165,13 @@ mod tests {
         let deadline = start + Duration::from_millis(5);
         let mut wait = Wait::new(PATIENCE);
         let at = |micros| start + Duration::from_micros(micros);
-        assert_eq!(wait.next(at(0), deadline), Next::Poll);
-        assert_eq!(wait.next(at(63), deadline), Next::Poll);
-        assert_eq!(wait.next(at(64), deadline), Next::Yield);
-        assert_eq!(wait.next(at(200), deadline), Next::Park(Duration::from_micros(4800)));
+        assert_eq!(wait.next(at(0), deadline), IdleAction::Poll);
+        assert_eq!(wait.next(at(63), deadline), IdleAction::Poll);
+        assert_eq!(wait.next(at(64), deadline), IdleAction::Yield);
+        assert_eq!(wait.next(at(200), deadline), IdleAction::Park(Duration::from_micros(4800)));
         wait.reset();
-        assert_eq!(wait.next(at(9000), deadline), Next::Poll);
-        assert_eq!(wait.next(at(9500), deadline), Next::Park(Duration::ZERO));
+        assert_eq!(wait.next(at(9000), deadline), IdleAction::Poll);
+        assert_eq!(wait.next(at(9500), deadline), IdleAction::Park(Duration::ZERO));
     }
 
     #[test]
@@ -172,16 +180,16 @@ mod tests {
         let deadline = start + Duration::from_secs(5);
         let mut wait = Wait::new(Patience { alone: Duration::from_micros(1024), ..PATIENCE });
         let at = |micros| start + Duration::from_micros(micros);
-        assert_eq!(wait.next(at(0), deadline), Next::Poll);
+        assert_eq!(wait.next(at(0), deadline), IdleAction::Poll);
         wait.back_after(Duration::from_micros(2));
-        assert_eq!(wait.next(at(64 + 1023), deadline), Next::Yield);
+        assert_eq!(wait.next(at(64 + 1023), deadline), IdleAction::Yield);
         wait.back_after(Duration::from_millis(1));
-        assert!(matches!(wait.next(at(64 + 1023), deadline), Next::Park(_)));
+        assert!(matches!(wait.next(at(64 + 1023), deadline), IdleAction::Park(_)));
         // In the next wait no thread has taken the core yet. The last wait has halved the durations.
         wait.reset();
         wait.next(at(2000), deadline);
-        assert_eq!(wait.next(at(2000 + 500), deadline), Next::Yield);
-        assert!(matches!(wait.next(at(2000 + 32 + 512), deadline), Next::Park(_)));
+        assert_eq!(wait.next(at(2000 + 500), deadline), IdleAction::Yield);
+        assert!(matches!(wait.next(at(2000 + 32 + 512), deadline), IdleAction::Park(_)));
     }
 
     #[test]
@@ -189,7 +197,7 @@ mod tests {
         let mut wait = Wait::new(PATIENCE);
         // How many microseconds a wait polls before it sleeps.
         let mut polls = |micros| {
-            wait_for(&mut wait, micros).iter().take_while(|next| !matches!(next, Next::Park(_))).count()
+            wait_for(&mut wait, micros).iter().take_while(|next| !matches!(next, IdleAction::Park(_))).count()
         };
         assert_eq!(polls(1000), 192);
         for _ in 0..10 {
@@ -214,8 +222,8 @@ mod tests {
         let mut wait = Wait::new(PATIENCE);
         assert!(wait.is_hot(at(0)) && wait.is_hot(at(63)) && !wait.is_hot(at(64)));
         // A call of `is_hot` changes nothing.
-        assert_eq!(wait.next(at(64), deadline), Next::Yield);
-        assert!(matches!(wait.next(at(64 + 128), deadline), Next::Park(_)));
+        assert_eq!(wait.next(at(64), deadline), IdleAction::Yield);
+        assert!(matches!(wait.next(at(64 + 128), deadline), IdleAction::Park(_)));
         // A wait of which only `is_hot` was asked counts as one in which spinning sufficed.
         wait.reset();
         assert!(wait.is_hot(at(1000)) && wait.is_hot(at(1031)) && !wait.is_hot(at(1032)));
@@ -229,7 +237,7 @@ mod tests {
     fn patience_that_suffices_stays() {
         let mut wait = Wait::new(PATIENCE);
         // True if a wait ends before it yields.
-        let mut hot = |micros| wait_for(&mut wait, micros).iter().all(|next| *next == Next::Poll);
+        let mut hot = |micros| wait_for(&mut wait, micros).iter().all(|next| *next == IdleAction::Poll);
         for _ in 0..10 {
             hot(1000);
         }

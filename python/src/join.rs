@@ -26,7 +26,7 @@ use crate::{
 
 /// Where a process meets the others of a world, and its rank.
 #[derive(FromPyObject)]
-pub(crate) struct Meeting {
+pub(crate) struct StorePlace {
     #[pyo3(item)]
     rank: usize,
     #[pyo3(item)]
@@ -45,7 +45,7 @@ pub(crate) struct Meeting {
     leave_timeout: Option<f64>,
 }
 
-impl Meeting {
+impl StorePlace {
     /// Makes the configuration. If a setting is invalid, the ranks that meet at the store learn it, if that is served already.
     fn config(&self, py: Python<'_>, class: &Class, port: u16) -> PyResult<Config> {
         log::begin(py)?;
@@ -90,7 +90,7 @@ impl Store {
     /// Serves a store on a free port.
     #[staticmethod]
     #[pyo3(signature = (meeting, errors=None))]
-    fn serve(py: Python<'_>, meeting: Meeting, errors: Class) -> PyResult<Self> {
+    fn serve(py: Python<'_>, meeting: StorePlace, errors: Class) -> PyResult<Self> {
         let mut config = meeting.config(py, &errors, 0)?;
         let deadline = Instant::now() + config.join_timeout;
         let store = py.detach(|| rendezvous::Store::host(&meeting.host, 0, &config.member(), deadline));
@@ -128,14 +128,14 @@ impl Drop for Store {
 /// Joins the world whose rank 0 serves a store at this port.
 #[pyfunction]
 #[pyo3(signature = (meeting, port, errors=None))]
-pub(crate) fn join(py: Python<'_>, meeting: Meeting, port: u16, errors: Class) -> PyResult<Group> {
+pub(crate) fn join(py: Python<'_>, meeting: StorePlace, port: u16, errors: Class) -> PyResult<Group> {
     let config = meeting.config(py, &errors, port)?;
     joined(py, errors, move || ProcessGroup::join(config))
 }
 
 /// The settings that a program gives; `None` where the environment or the default holds.
 #[derive(FromPyObject)]
-pub(crate) struct Settings {
+pub(crate) struct WorldSettings {
     #[pyo3(item)]
     rank: Option<usize>,
     #[pyo3(item)]
@@ -157,7 +157,7 @@ pub(crate) struct Settings {
     reduction: Option<String>,
 }
 
-impl Settings {
+impl WorldSettings {
     /// Applies the given settings, first the meeting place of the ranks; the error names the argument.
     fn apply(&self, config: &mut Config) -> PyResult<()> {
         let wrong = |name: &str, problem: String| PyValueError::new_err(format!("init: {name}: {problem}"));
@@ -190,7 +190,7 @@ impl Settings {
     }
 }
 
-impl Settings {
+impl WorldSettings {
     /// Tells the other ranks, if it is known where they meet, that an argument is wrong.
     fn refuse(&self, why: &str) {
         let known = match (self.rank, self.size) {
@@ -207,7 +207,7 @@ impl Settings {
 
 /// Joins a world: the one that a launcher's environment describes, unless `settings` have rank and size.
 #[pyfunction]
-pub(crate) fn init_world(py: Python<'_>, settings: Settings) -> PyResult<Group> {
+pub(crate) fn init_world(py: Python<'_>, settings: WorldSettings) -> PyResult<Group> {
     log::begin(py)?;
     // Wrong arguments are found before anything is joined.
     if let Err(error) = settings.apply(&mut Config::default()) {

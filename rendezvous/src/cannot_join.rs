@@ -9,7 +9,7 @@ use super::{
     among::Search,
     connect::{Place, Tries},
     directory::Folder,
-    protocol::{MAX_WHY, Purpose},
+    protocol::{ConnectionPurpose, MAX_WHY},
 };
 use crate::config::{Member, StoreAddress};
 
@@ -28,7 +28,7 @@ impl Store {
     ) -> Result<Failure> {
         let name = address.to_string();
         // A character has up to four bytes.
-        let purpose = Purpose::CannotJoin;
+        let purpose = ConnectionPurpose::CannotJoin;
         let why = clean(why, MAX_WHY / 4 - 8);
         let mut tries = Tries { why, ..Tries::new(&name, member, deadline) };
         let mut jobs = jobs.iter();

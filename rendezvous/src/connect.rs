@@ -12,7 +12,9 @@ use unisono_schedule::Rank;
 
 use super::{
     FIRST_REPORT, NEXT_REPORT,
-    protocol::{self, Answer, Challenge, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Purpose, Verdict},
+    protocol::{
+        self, Admission, Challenge, ConnectionPurpose, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Verdict,
+    },
     seal::{self, Seal, SealedStream},
 };
 use crate::config::Member;
@@ -34,7 +36,7 @@ pub(super) struct Tries<'a> {
     /// The advice to the user if all attempts fail.
     pub(super) advice: &'static str,
     pub(super) place: Place,
-    /// Why this process cannot join, for [`Purpose::CannotJoin`].
+    /// Why this process cannot join, for [`ConnectionPurpose::CannotJoin`].
     pub(super) why: String,
 }
 
@@ -89,7 +91,7 @@ fn is_strangers(error: &Error) -> bool {
 
 /// The result of the handshake with a store.
 enum HandshakeResult {
-    Answer(Answer, [Seal; 2]),
+    Answer(Admission, [Seal; 2]),
     /// The process is not admitted. If the store is `ending`, another may soon be there.
     Refused {
         refusal: Refusal,
@@ -109,7 +111,7 @@ impl<'a> Tries<'a> {
     /// serves the store, if a rank does. Ends early with the failure that `gone` gives.
     pub(super) fn until_deadline(
         &mut self,
-        purpose: Purpose,
+        purpose: ConnectionPurpose,
         resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
         gone: impl Fn() -> Option<Failure>,
     ) -> Result<(SealedStream, u64, Option<Rank>)> {
@@ -152,7 +154,7 @@ impl<'a> Tries<'a> {
                 );
                 return Err(self.problem(problem));
             }
-            if Instant::now() >= report && purpose == Purpose::Requests {
+            if Instant::now() >= report && purpose == ConnectionPurpose::Requests {
                 report += NEXT_REPORT;
                 unisono_transport::log::warn!(
                     "rank {} has tried {:.0?} to reach the store at {}: {why}; it tries {left:.0?} more (UNISONO_JOIN_TIMEOUT)",
@@ -175,7 +177,7 @@ impl<'a> Tries<'a> {
                     return Err(Unwatched::Gone);
                 }
                 Err(error) => Outcome::Later(error.to_string(), None),
-                Ok(stream) => self.over(stream, at, Purpose::Watch { session }, left),
+                Ok(stream) => self.over(stream, at, ConnectionPurpose::Watch { session }, left),
             };
             match outcome {
                 Outcome::In(sealed, ..) => return Ok(sealed),
@@ -194,7 +196,7 @@ impl<'a> Tries<'a> {
         Error::Refused { store: self.name.to_owned(), rank: self.member.rank, refusal }
     }
 
-    fn once(&self, at: SocketAddr, purpose: Purpose) -> Outcome {
+    fn once(&self, at: SocketAddr, purpose: ConnectionPurpose) -> Outcome {
         let left = self.left();
         match connect(at, left) {
             Ok(stream) => self.over(stream, at, purpose, left),
@@ -208,16 +210,16 @@ impl<'a> Tries<'a> {
     }
 
     /// Makes the handshake with the store over a new connection.
-    fn over(&self, stream: TcpStream, at: SocketAddr, purpose: Purpose, left: Duration) -> Outcome {
+    fn over(&self, stream: TcpStream, at: SocketAddr, purpose: ConnectionPurpose, left: Duration) -> Outcome {
         match self.handshake(&stream, purpose, left) {
-            Ok(HandshakeResult::Answer(Answer::Welcome { session, host }, [outgoing, incoming])) => {
+            Ok(HandshakeResult::Answer(Admission::Welcome { session, host }, [outgoing, incoming])) => {
                 match host.map(protocol::rank).transpose() {
                     Ok(host) => Outcome::In(SealedStream { stream: stream.into(), outgoing, incoming }, session, host),
                     Err(error) => Outcome::Never(lost(self.name, &error)),
                 }
             }
             Ok(
-                HandshakeResult::Answer(Answer::Refused { refusal, ending }, _)
+                HandshakeResult::Answer(Admission::Refused { refusal, ending }, _)
                 | HandshakeResult::Refused { refusal, ending },
             ) => match refusal {
                 Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
@@ -247,7 +249,7 @@ impl<'a> Tries<'a> {
     fn handshake(
         &self,
         mut stream: &TcpStream,
-        purpose: Purpose,
+        purpose: ConnectionPurpose,
         left: Duration,
     ) -> io::Result<HandshakeResult> {
         protocol::tune(stream)?;
@@ -283,7 +285,7 @@ impl<'a> Tries<'a> {
         let challenge = [&preamble[..], &prefix, &bytes].concat();
         let [mut outgoing, mut incoming] = Seal::pair(&self.member.job.token, &opening, &challenge);
         match purpose {
-            Purpose::CannotJoin => protocol::write(stream, &self.why, &mut outgoing)?,
+            ConnectionPurpose::CannotJoin => protocol::write(stream, &self.why, &mut outgoing)?,
             _ => protocol::write(stream, &(), &mut outgoing)?,
         }
         protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;

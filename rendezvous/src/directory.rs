@@ -81,7 +81,7 @@ impl Folder {
     }
 
     /// Makes this process rank 0; `None` if another process is.
-    pub(super) fn take(&self) -> Result<Option<Host>> {
+    pub(super) fn take(&self) -> Result<Option<RankZeroLock>> {
         private_directory(&self.0)?;
         let path = self.0.join(LOCK);
         let taken = || -> io::Result<_> {
@@ -92,7 +92,7 @@ impl Folder {
             }
             // The process that held the lock may have removed the file since.
             let same = fs::metadata(&path)?.ino() == lock.metadata()?.ino();
-            Ok(same.then(|| Host { folder: self.0.clone(), _lock: lock.into() }))
+            Ok(same.then(|| RankZeroLock { folder: self.0.clone(), _lock: lock.into() }))
         };
         match taken() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -125,17 +125,17 @@ impl Folder {
 #[derive(Debug)]
 pub(super) struct Served {
     pub(super) _server: StoreServer,
-    pub(super) _place: Option<Host>,
+    pub(super) _place: Option<RankZeroLock>,
 }
 
 /// This process is rank 0 as long as this value lives.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct RankZeroLock {
     folder: PathBuf,
     _lock: Unshared<File>,
 }
 
-impl Host {
+impl RankZeroLock {
     /// Publishes the port of this host at which the store is served, and the store's secret.
     pub(super) fn publish(&self, port: u16, secret: &Token) -> io::Result<()> {
         let (new, file) = (self.folder.join("new"), self.folder.join(ADDRESS));
@@ -145,7 +145,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for RankZeroLock {
     fn drop(&mut self) {
         // An error means that the file is already missing.
         for file in [ADDRESS, LOCK] {

@@ -5,8 +5,8 @@
 //! | [`MAGIC`], [`VERSION`], [`Hello`] | |
 //! | | [`MAGIC`], [`VERSION`], [`Challenge`] |
 //! | the first frame with a tag: empty, or why this process cannot join | |
-//! | | [`Verdict`], then the first frame with a tag: [`Answer`] |
-//! | [`Request`] or [`ToServer`] ... | [`Reply`] or [`ToWatch`] ... |
+//! | | [`Verdict`], then the first frame with a tag: [`Admission`] |
+//! | [`StoreRequest`] or [`ToServer`] ... | [`Reply`] or [`ToWatch`] ... |
 //!
 //! A frame is a length of 4 bytes, little endian, and this number of bytes of postcard. From the third row on, except for the verdict, a
 //! tag follows ([`super::seal`]), which the length does not count. The reader compares every length with a limit, and memory grows only
@@ -69,13 +69,13 @@ pub(super) struct Hello {
     pub(super) ranks: u64,
     /// The process, in words: `pid 17 on node03`.
     pub(super) who: String,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: ConnectionPurpose,
 }
 
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Purpose {
-    /// [`Request`]s and their replies; the first connection of a member.
+pub(super) enum ConnectionPurpose {
+    /// [`StoreRequest`]s and their replies; the first connection of a member.
     Requests,
     /// [`ToServer`] and [`ToWatch`]; the member's second connection, with the session that its first one got. A watch whose connection
     /// broke connects again in this way.
@@ -97,7 +97,7 @@ pub(super) enum Challenge {
 /// The server's answer to the client's first tag.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Verdict {
-    /// The tag is right. [`Answer`] follows, with the server's first tag.
+    /// The tag is right. [`Admission`] follows, with the server's first tag.
     Genuine,
     /// The client knows another token. If the server is `ending`, another store may soon be there.
     Unproved { ending: bool },
@@ -105,7 +105,7 @@ pub(super) enum Verdict {
 
 /// The server's answer to a client that has proved that it knows the token.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum Admission {
     /// The process is admitted. `host` is the rank whose process serves the store, if a rank's does.
     Welcome { session: u64, host: Option<u64> },
     /// The process is not admitted. If the server is `ending`, another store may soon be there.
@@ -114,7 +114,7 @@ pub(super) enum Answer {
 
 /// A request of a member. Waits are in milliseconds.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Request<'a> {
+pub(super) enum StoreRequest<'a> {
     Set {
         key: &'a str,
         value: &'a [u8],
@@ -391,7 +391,7 @@ pub(super) fn rank(number: u64) -> io::Result<Rank> {
     usize::try_from(number).map_err(invalid)
 }
 
-/// The ranks and the words of a reply to [`Request::Present`].
+/// The ranks and the words of a reply to [`StoreRequest::Present`].
 pub(super) fn present(reply: Reply<'_>) -> Option<(Vec<Rank>, String)> {
     let Reply::Present { numbers, refused } = reply else { return None };
     let ranks = numbers.into_iter().map(rank).collect::<io::Result<_>>().ok()?;
@@ -426,7 +426,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
             _ => {}
         },
         2 => {
-            if let Ok(Answer::Refused { refusal, .. }) = decode(frame) {
+            if let Ok(Admission::Refused { refusal, .. }) = decode(frame) {
                 drop(refusal.to_string());
             }
         }

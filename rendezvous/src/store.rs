@@ -16,12 +16,12 @@ use unisono_schedule::Rank;
 use super::{
     FailureLatch, PositionSource, Watch,
     connect::{GRACE, PAUSE, Place, Tries, lost},
-    directory::{Folder, Host, Served, secret},
+    directory::{Folder, RankZeroLock, Served, secret},
     limits::limits,
-    protocol::{self, FORGED, MAX_FRAME, Purpose, Reply, Request},
+    protocol::{self, ConnectionPurpose, FORGED, MAX_FRAME, Reply, StoreRequest},
     seal::SealedStream,
     server::{self, StoreServer},
-    watch::{At, Failures},
+    watch::{Failures, WatchTarget},
 };
 use crate::config::{Member, StoreAddress};
 
@@ -94,7 +94,7 @@ impl Store {
     }
 
     fn host_in(
-        place: Option<Host>,
+        place: Option<RankZeroLock>,
         listener: TcpListener,
         member: &Member,
         deadline: Instant,
@@ -179,7 +179,7 @@ impl Store {
         mut tries: Tries<'_>,
         resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
     ) -> Result<Self> {
-        let (sealed, session, host) = tries.until_deadline(Purpose::Requests, resolve, || None)?;
+        let (sealed, session, host) = tries.until_deadline(ConnectionPurpose::Requests, resolve, || None)?;
         let (name, member) = (tries.name.to_owned(), tries.member);
         let at = sealed.stream.peer_addr().map_err(|error| lost(&name, &error))?;
         let from = sealed.stream.local_addr().map_err(|error| lost(&name, &error))?;
@@ -206,7 +206,7 @@ impl Store {
     /// group.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         limits(&self.name, key, value.len())?;
-        self.request(&Request::Set { key, value }, Duration::ZERO, |reply| {
+        self.request(&StoreRequest::Set { key, value }, Duration::ZERO, |reply| {
             matches!(reply, Reply::Done).then_some(())
         })
     }
@@ -218,7 +218,7 @@ impl Store {
     pub fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
         limits(&self.name, key, 0)?;
         let (left, wait) = until(deadline);
-        self.request(&Request::Get { key, wait }, left, |reply| match reply {
+        self.request(&StoreRequest::Get { key, wait }, left, |reply| match reply {
             Reply::Value(bytes) => Some(Some(bytes.to_vec())),
             Reply::NotInTime => Some(None),
             _ => None,
@@ -233,18 +233,22 @@ impl Store {
     pub fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
         limits(&self.name, prefix, 0)?;
         let (left, wait) = until(deadline);
-        self.request(&Request::Collect { prefix, count: count as u64, wait }, left, |reply| match reply {
-            Reply::Entries(entries) => {
-                Some(entries.into_iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect())
-            }
-            _ => None,
-        })
+        self.request(
+            &StoreRequest::Collect { prefix, count: count as u64, wait },
+            left,
+            |reply| match reply {
+                Reply::Entries(entries) => {
+                    Some(entries.into_iter().map(|(key, value)| (key.to_owned(), value.to_vec())).collect())
+                }
+                _ => None,
+            },
+        )
     }
 
     /// The numbers that follow this prefix in keys that are set, and the processes that the store has refused, in words.
     pub(super) fn present(&self, prefix: &str) -> Result<(Vec<Rank>, String)> {
         limits(&self.name, prefix, 0)?;
-        self.request(&Request::Present { prefix }, Duration::ZERO, protocol::present)
+        self.request(&StoreRequest::Present { prefix }, Duration::ZERO, protocol::present)
     }
 
     /// Adds to a counter, which begins at 0, and returns its new value. A counter and a value may have the same key.
@@ -253,7 +257,7 @@ impl Store {
     /// As of [`set`](Self::set), and if the sum overflows.
     pub fn add(&self, key: &str, delta: i64) -> Result<i64> {
         limits(&self.name, key, 0)?;
-        self.request(&Request::Add { key, delta }, Duration::ZERO, |reply| match reply {
+        self.request(&StoreRequest::Add { key, delta }, Duration::ZERO, |reply| match reply {
             Reply::Count(sum) => Some(sum),
             _ => None,
         })
@@ -265,12 +269,12 @@ impl Store {
     /// [`Error::Rendezvous`] if the store does not admit the watch; [`Error::Failed`] after a failure of the group.
     pub fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Watch> {
         let mut tries = Tries::new(&self.name, &self.member, Instant::now() + GRACE);
-        let purpose = Purpose::Watch { session: self.session };
+        let purpose = ConnectionPurpose::Watch { session: self.session };
         // As long as there is a connection for requests, there is a store that lets this rank watch.
         let gone = || (!self.is_connected()).then(|| self.cut());
         let (sealed, ..) = tries.until_deadline(purpose, |_| Ok(vec![self.at]), gone)?;
         let (member, server) = (self.member.clone(), self.server.clone());
-        let place = At { name: self.name.clone(), at: self.at, session: self.session };
+        let place = WatchTarget { name: self.name.clone(), at: self.at, session: self.session };
         // If the store is on another host, a firewall may refuse connections, too.
         let lost = if protocol::on_one_host(self.from, self.at) { self.lost() } else { self.cut() };
         let failures = Failures { lost, silent: self.silent(), cut: self.cut() };
@@ -287,7 +291,7 @@ impl Store {
     /// Sends a request and passes its reply to `take`, which returns `None` for a reply that does not fit the request.
     fn request<T>(
         &self,
-        request: &Request<'_>,
+        request: &StoreRequest<'_>,
         wait: Duration,
         take: impl FnOnce(Reply<'_>) -> Option<T>,
     ) -> Result<T> {

@@ -51,7 +51,7 @@ pub struct Watch {
 }
 
 /// The place where a watch connects again.
-pub(super) struct At {
+pub(super) struct WatchTarget {
     pub(super) name: String,
     pub(super) at: SocketAddr,
     pub(super) session: u64,
@@ -71,7 +71,7 @@ struct Shared {
     /// The connection and the messages of this rank that are on their way out.
     outgoing: Mutex<Outgoing>,
     member: Member,
-    place: At,
+    place: WatchTarget,
     failures: Failures,
     latch: Arc<FailureLatch>,
     position: Arc<PositionSource>,
@@ -139,7 +139,7 @@ struct State {
 impl Watch {
     pub(super) fn begin(
         sealed: SealedStream,
-        (member, place): (Member, At),
+        (member, place): (Member, WatchTarget),
         failures: Failures,
         latch: Arc<FailureLatch>,
         position: Arc<PositionSource>,
@@ -347,7 +347,7 @@ impl Shared {
                 self.member.rank
             );
         }
-        let At { name, at, session } = &self.place;
+        let WatchTarget { name, at, session } = &self.place;
         let tries = Tries::new(name, &self.member, Instant::now() + RETURN);
         let SealedStream { stream, outgoing, incoming } = match tries.again(*at, *session) {
             Ok(sealed) => sealed,

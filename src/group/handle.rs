@@ -7,7 +7,7 @@ use unisono_schedule::Rank;
 
 use super::{
     plan::spec::{CallOptions, PlanOptions},
-    shared::{Membership, Shared},
+    shared::{GroupState, Membership},
 };
 use crate::{
     config::{Config, YEAR},
@@ -16,7 +16,7 @@ use crate::{
 
 #[derive(Clone)]
 pub(crate) struct Handle {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<GroupState>,
     pub options: CallOptions,
     /// `None` in the handle of an asynchronous call: such a handle does not keep the group alive.
     membership: Option<Arc<Membership>>,
@@ -24,7 +24,7 @@ pub(crate) struct Handle {
 
 impl Handle {
     /// The first handle of a group; `parent` is the group that it was made from, `None` for the world.
-    pub(super) fn of(shared: Shared, options: CallOptions, parent: Option<&Self>) -> Self {
+    pub(super) fn of(shared: GroupState, options: CallOptions, parent: Option<&Self>) -> Self {
         let (shared, parent) = (Arc::new(shared), parent.and_then(|parent| parent.membership.clone()));
         let membership = Some(Arc::new(Membership { shared: Arc::clone(&shared), parent }));
         Self { shared, options, membership }

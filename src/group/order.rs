@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use unisono_engine::{CommId, Task};
+use unisono_engine::{CommId, WorkRequest};
 
 use crate::{
     error::{Error, Result},
@@ -20,7 +20,7 @@ use crate::{
 
 /// The state that calls of a group change.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct OrderState {
     /// The number of groups that were made from this one.
     pub made: u64,
     pub shutdown: bool,
@@ -29,31 +29,31 @@ pub(crate) struct State {
 /// The state of a group, and the operations that wait for a call of several operations.
 #[derive(Default)]
 pub(crate) struct Order {
-    state: Mutex<State>,
+    state: Mutex<OrderState>,
     /// True if such a call holds the state. It clears this, and then begins the operations that wait.
     engaged: AtomicBool,
     /// True if this rank holds the state because it is leaving.
     leaving: AtomicBool,
-    waiting: Mutex<Vec<Task>>,
+    waiting: Mutex<Vec<WorkRequest>>,
 }
 
 /// The state of a group for a call of several operations.
 pub(crate) struct Engaged<'o> {
     order: &'o Order,
     group: (&'o Runtime, CommId),
-    state: MutexGuard<'o, State>,
+    state: MutexGuard<'o, OrderState>,
 }
 
 impl Deref for Engaged<'_> {
-    type Target = State;
+    type Target = OrderState;
 
-    fn deref(&self) -> &State {
+    fn deref(&self) -> &OrderState {
         &self.state
     }
 }
 
 impl DerefMut for Engaged<'_> {
-    fn deref_mut(&mut self) -> &mut State {
+    fn deref_mut(&mut self) -> &mut OrderState {
         &mut self.state
     }
 }
@@ -67,7 +67,7 @@ impl Drop for Engaged<'_> {
 
 impl Order {
     /// Waits until no other thread holds the state, and returns it.
-    pub(crate) fn state(&self, runtime: &Runtime) -> Result<MutexGuard<'_, State>> {
+    pub(crate) fn state(&self, runtime: &Runtime) -> Result<MutexGuard<'_, OrderState>> {
         runtime.check_process()?;
         Ok(match self.state.try_lock() {
             Ok(state) => state,
@@ -88,14 +88,19 @@ impl Order {
     }
 
     /// The state for leaving. An asynchronous call of another thread does not wait until leaving has ended.
-    pub(crate) fn leaving(&self, runtime: &Runtime) -> Result<MutexGuard<'_, State>> {
+    pub(crate) fn leaving(&self, runtime: &Runtime) -> Result<MutexGuard<'_, OrderState>> {
         let state = self.state(runtime)?;
         self.leaving.store(true, Ordering::Release);
         Ok(state)
     }
 
     /// Begins a collective that no thread waits for yet, after those that other threads have begun.
-    pub(crate) fn begin(&self, call: &'static str, task: Task, group: (&Runtime, CommId)) -> Result<()> {
+    pub(crate) fn begin(
+        &self,
+        call: &'static str,
+        task: WorkRequest,
+        group: (&Runtime, CommId),
+    ) -> Result<()> {
         let (runtime, comm_id) = group;
         let state = match self.state.try_lock() {
             Ok(state) => state,
@@ -130,7 +135,7 @@ impl Order {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<Task>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<WorkRequest>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use unisono_engine::{
-    Action, Done, Inbound, Memory, Outbound, Outcome, Place, Receipts, What,
+    CompletionAction, Done, Inbound, Memory, Outbound, Outcome, Place, Receipts, What,
     call::{Form, Kind},
     memory::{Borrowed, Fresh, Operand},
 };
@@ -19,7 +19,7 @@ use crate::{
         message::{Message, Receiver, Sender, Source},
         plan::spec::CallOptions,
         sequence::Sequence,
-        shared::Shared,
+        shared::GroupState,
     },
     tensor::Tensor,
     work::Work,
@@ -112,7 +112,7 @@ impl Handle {
         kept: (B, Option<Rank>),
         options: &CallOptions,
     ) -> Result<Work<(B, Rank)>> {
-        let action = Action::Return(Some(Box::new(kept)));
+        let action = CompletionAction::Return(Some(Box::new(kept)));
         let outcome = self.shared.submit(MESSAGE, what, action, options)?;
         Ok(Work::either(outcome, &self.shared.driver()))
     }
@@ -177,14 +177,14 @@ impl Handle {
 
     /// Runs messages and waits for their end, with other options than those of this handle.
     pub(crate) fn wait_with(&self, what: What, options: &CallOptions) -> Result<Done> {
-        let Shared { runtime, comm_id, .. } = &*self.shared;
+        let GroupState { runtime, comm_id, .. } = &*self.shared;
         runtime.check_calls(MESSAGE)?;
         runtime.call(*comm_id, what, self.shared.timeout(options))
     }
 
     /// Begins messages, to be waited for by a [`Work`].
     fn start(&self, what: What, memory: Memory) -> Result<Arc<Outcome>> {
-        self.shared.submit(MESSAGE, what, Action::Return(memory), &self.options)
+        self.shared.submit(MESSAGE, what, CompletionAction::Return(memory), &self.options)
     }
 }
 

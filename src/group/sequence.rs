@@ -17,14 +17,14 @@ use std::{
 };
 
 use unisono_engine::{
-    Action, Done, Memory, Next, Receipts, What,
+    CompletionAction, Done, Memory, Next, Receipts, What,
     memory::{Aside, Borrowed},
 };
 
 use crate::{
     dtype::Dtype,
     error::{Error, Failure, Result},
-    group::{calls::mode::Mode, handle::Handle, plan::spec::CallSpec, shared::Shared},
+    group::{calls::mode::Mode, handle::Handle, plan::spec::CallSpec, shared::GroupState},
     work::{Opening, Work},
 };
 
@@ -202,7 +202,7 @@ impl Handle {
 
 /// An asynchronous call that has begun.
 struct UnderWay<R, O> {
-    shared: Arc<Shared>,
+    shared: Arc<GroupState>,
     call: Pin<Box<dyn Future<Output = Result<R>> + Send>>,
     between: Between,
     open: O,
@@ -219,16 +219,16 @@ where
     }
 
     /// The operation that must end before the call continues, and its completion action.
-    fn next(self) -> std::result::Result<(What, Action), Failure> {
+    fn next(self) -> std::result::Result<(What, CompletionAction), Failure> {
         let what = self.between.with(|what, _| what.take()).ok_or_else(|| idle(&self.shared))?;
         let then = move |ended| {
             self.between.with(|_, done| *done = Some(ended));
             self.go_on()
         };
-        Ok((what, Action::Then(Box::new(then))))
+        Ok((what, CompletionAction::Then(Box::new(then))))
     }
 
-    fn go_on(mut self) -> std::result::Result<Next<Memory, Action>, Failure> {
+    fn go_on(mut self) -> std::result::Result<Next<Memory, CompletionAction>, Failure> {
         match self.look() {
             Poll::Pending => self.next().map(ControlFlow::Continue),
             Poll::Ready(Err(Error::Failed(failure))) => Err(failure),
@@ -242,6 +242,6 @@ where
 }
 
 /// The failure of a call that is pending without an operation: a defect of this library.
-fn idle(shared: &Shared) -> Failure {
+fn idle(shared: &GroupState) -> Failure {
     Failure::Aborted { rank: shared.runtime.rank, why: "a call waits for nothing".to_owned() }
 }

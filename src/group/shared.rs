@@ -10,8 +10,8 @@ use std::{
 };
 
 use unisono_engine::{
-    Action, Called, CommId, Completion, Operation, Outcome, Pairs, Planned, StalledOperation, Stop, Task,
-    WORLD, What,
+    Called, CommId, Completion, CompletionAction, Operation, Outcome, Pairs, Planned, StalledOperation, Stop,
+    WORLD, What, WorkRequest,
     call::Cargo,
     memory::{Aside, Borrowed, Overlap, SpanError},
 };
@@ -22,7 +22,7 @@ use crate::{
     error::{Error, Failure, Result},
     group::{
         members::Members,
-        order::{Engaged, Order, State},
+        order::{Engaged, Order, OrderState},
         plan::{
             CallTraits, PlannedCall, Planner,
             spec::{CallOptions, CallSpec},
@@ -39,7 +39,7 @@ const NOTICE: Duration = Duration::from_secs(30);
 /// The timeout of an operation that has none: longer than any that can be configured.
 const NEVER: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-pub(crate) struct Shared {
+pub(crate) struct GroupState {
     pub runtime: Arc<Runtime>,
     pub comm_id: CommId,
     /// Plans calls; has this rank's number in the group, and how its ranks are spread over hosts and cores.
@@ -57,15 +57,15 @@ pub(crate) struct Shared {
 }
 
 /// The membership that the handles of a group share: the group ends when the last of them is dropped. Operations under way hold only
-/// [`Shared`], so they do not keep the group from ending.
+/// [`GroupState`], so they do not keep the group from ending.
 pub(crate) struct Membership {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<GroupState>,
     /// The handle of the parent group, which ends after this one; `None` for the world.
     #[expect(dead_code, reason = "kept for its drop")]
     pub parent: Option<Arc<Self>>,
 }
 
-impl Shared {
+impl GroupState {
     /// The group's name in errors; empty for the world.
     pub(crate) fn group_name(&self) -> Box<str> {
         self.label.as_deref().unwrap_or_default().into()
@@ -76,7 +76,7 @@ impl Shared {
     }
 
     /// Waits until no other thread holds the group's state, and returns it.
-    pub(crate) fn state(&self) -> Result<MutexGuard<'_, State>> {
+    pub(crate) fn state(&self) -> Result<MutexGuard<'_, OrderState>> {
         self.order.state(&self.runtime)
     }
 
@@ -205,7 +205,7 @@ impl Shared {
         held: B,
         options: &CallOptions,
     ) -> Result<Work<B>> {
-        let action = Action::Return(Some(Box::new((held, aside))));
+        let action = CompletionAction::Return(Some(Box::new((held, aside))));
         let outcome = self.submit(call, What::Collective(Box::new(operation), schedule), action, options)?;
         Ok(Work::begun::<Aside>(outcome, &self.driver()))
     }
@@ -220,14 +220,14 @@ impl Shared {
         &self,
         call: &'static str,
         what: What,
-        action: Action,
+        action: CompletionAction,
         options: &CallOptions,
     ) -> Result<Arc<Outcome>> {
         self.runtime.check_process()?;
         // This comes before the state is locked, because an error drops the memory of the call, whose destructor may call this group.
         self.runtime.prepare()?;
         let (completion, outcome) = Completion::new(self.timeout(options), action);
-        let task = Task { what, completion };
+        let task = WorkRequest { what, completion };
         if let What::Collective(..) = task.what {
             self.order.begin(call, task, (&self.runtime, self.comm_id))?;
         } else {
@@ -388,11 +388,13 @@ impl Shared {
         let borrowed = Borrowed::apart::<u8>(&[], &mut []);
         let (operation, schedule) =
             self.collective(Dtype::U8, &spec, borrowed, &mut Aside::new(), &CallOptions::default())?;
-        let (completion, outcome) = Completion::new(NEVER, Action::Return(None));
+        let (completion, outcome) = Completion::new(NEVER, CompletionAction::Return(None));
         // This thread counts as blocked although the wait below has a limit: it continues only when the others come.
         let _waiting = self.runtime.callers.wait();
-        self.runtime
-            .ask(self.comm_id, Task { what: What::Collective(Box::new(operation), schedule), completion });
+        self.runtime.ask(
+            self.comm_id,
+            WorkRequest { what: What::Collective(Box::new(operation), schedule), completion },
+        );
         if cargo == Cargo::Leaving {
             self.runtime.leaves();
         }
@@ -443,7 +445,7 @@ impl Drop for Membership {
     /// Leaves the world as `ProcessGroup::leave` does, unless the thread panics. Leaves another group even then: a program that catches the
     /// panic may continue with the world.
     fn drop(&mut self) {
-        let Shared { runtime, comm_id, .. } = &*self.shared;
+        let GroupState { runtime, comm_id, .. } = &*self.shared;
         if !runtime.is_ours() {
             // A forked child: the endpoint and the connections to the store belong to the parent process.
             std::mem::forget(Arc::clone(&self.shared));

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_engine::{CommId, Completion, Supervisor, Task};
+use unisono_engine::{CommId, Completion, Supervisor, WorkRequest};
 
 use super::{Roles, Runtime, Sleep, affinity};
 use crate::{
@@ -55,7 +55,7 @@ impl Runtime {
     }
 
     /// Begins an operation that no thread waits for.
-    pub(crate) fn begin(&self, comm_id: CommId, task: Task) {
+    pub(crate) fn begin(&self, comm_id: CommId, task: WorkRequest) {
         let small = task.what.bytes() <= SMALL;
         if let Some(lock) = small.then(|| self.try_lock_driver()).flatten() {
             self.open.fetch_add(1, Ordering::Release);

@@ -117,16 +117,16 @@ impl CurrentOperation {
             std::hint::spin_loop();
             (phase == before && phase != 0).then_some(call)
         });
-        let Some(call) = call else { return Snapshot { phase: Phase::Nowhere, waits_for: None } };
+        let Some(call) = call else { return Snapshot { phase: CallPhase::Nowhere, waits_for: None } };
         let op = (phase & !BESIDE).checked_sub(2).map(|phase| phase >> 1);
         let call = (self.render)(call);
         let waits_for = self.waits.load(Ordering::Relaxed).checked_sub(1);
         Snapshot {
             phase: match op {
-                _ if phase & BESIDE != 0 => Phase::Beside(call),
-                Some(op) if phase & 1 == 1 => Phase::In(op, call),
-                Some(op) => Phase::After(op, call),
-                None => Phase::Nowhere,
+                _ if phase & BESIDE != 0 => CallPhase::Beside(call),
+                Some(op) if phase & 1 == 1 => CallPhase::In(op, call),
+                Some(op) => CallPhase::After(op, call),
+                None => CallPhase::Nowhere,
             },
             waits_for: waits_for.and_then(|rank| usize::try_from(rank).ok()),
         }
@@ -140,7 +140,7 @@ fn after(op: Option<u64>) -> u64 {
 
 /// Before, in or after an operation, with its number, counted from 0, and its call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum CallPhase {
     /// Has not entered an operation yet.
     Nowhere,
     /// Is in this one.
@@ -154,7 +154,7 @@ pub(crate) enum Phase {
 /// The call of a rank at one moment, and the rank that it waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    phase: Phase,
+    phase: CallPhase,
     waits_for: Option<Rank>,
 }
 
@@ -162,10 +162,10 @@ impl fmt::Display for Snapshot {
     /// For instance `in op 3 all_reduce(f32, sum), waiting for rank 2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.phase {
-            Phase::Nowhere => write!(f, "before its first call")?,
-            Phase::In(op, call) => write!(f, "in op {op} {call}")?,
-            Phase::After(op, call) => write!(f, "after op {op} {call}")?,
-            Phase::Beside(call) => write!(f, "in {call}")?,
+            CallPhase::Nowhere => write!(f, "before its first call")?,
+            CallPhase::In(op, call) => write!(f, "in op {op} {call}")?,
+            CallPhase::After(op, call) => write!(f, "after op {op} {call}")?,
+            CallPhase::Beside(call) => write!(f, "in {call}")?,
         }
         match self.waits_for {
             Some(rank) => write!(f, ", waiting for rank {rank}"),
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_snapshot_never_mixes_one_call_with_anothers_number() {
         let doing = Arc::new(CurrentOperation::new(|call| format!("{} {} {}", call[0], call[1], call[2])));
-        assert_eq!(doing.snapshot().phase, Phase::Nowhere);
+        assert_eq!(doing.snapshot().phase, CallPhase::Nowhere);
         let last = 200_000;
         let writer = thread::spawn({
             let doing = Arc::clone(&doing);
@@ -230,13 +230,13 @@ mod tests {
         loop {
             let phase = doing.snapshot().phase;
             match &phase {
-                Phase::Nowhere => {}
-                Phase::In(op, call) | Phase::After(op, call) => {
+                CallPhase::Nowhere => {}
+                CallPhase::In(op, call) | CallPhase::After(op, call) => {
                     assert_eq!(*call, format!("{} {} {}", op * 3, op * 5, op * 7));
                 }
-                Phase::Beside(_) => panic!("{phase:?}"),
+                CallPhase::Beside(_) => panic!("{phase:?}"),
             }
-            if matches!(phase, Phase::After(op, _) if op == last) {
+            if matches!(phase, CallPhase::After(op, _) if op == last) {
                 break;
             }
         }

@@ -33,8 +33,8 @@ pub(crate) mod watchdog;
 
 pub use self::late::late_failure;
 use unisono_engine::{
-    Action, Called, CommId, Completion, Done, Engine, Halt, Memory, Outcome, Planned, Request, Settings,
-    Supervisor as _, Task, What, memory::Registry,
+    Called, CommId, Completion, CompletionAction, Done, Engine, Halt, Memory, Outcome, Planned, Settings,
+    SubmissionEntry, Supervisor as _, What, WorkRequest, memory::Registry,
 };
 use unisono_schedule::{Rank, select::table::Table};
 
@@ -70,7 +70,7 @@ pub(crate) struct Runtime {
     pub registry: Arc<Registry>,
     /// The driver locks this. `None` once the world has failed or ended: its endpoint must not touch borrowed memory any more.
     engine: Mutex<Option<Box<Engine>>>,
-    requests: Submission<(CommId, Request)>,
+    requests: Submission<(CommId, SubmissionEntry)>,
     /// Completions whose actions the progress thread runs.
     finished: SegQueue<Completion>,
     roles: Mutex<Roles>,
@@ -197,9 +197,9 @@ impl Runtime {
     }
 
     /// Submits an operation of a communicator. The next driver begins it.
-    pub(crate) fn ask(&self, comm_id: CommId, task: Task) {
+    pub(crate) fn ask(&self, comm_id: CommId, task: WorkRequest) {
         self.open.fetch_add(1, Ordering::Release);
-        self.requests.push((comm_id, Request::Do(task)));
+        self.requests.push((comm_id, SubmissionEntry::Do(task)));
         if self.requests.closed() {
             self.fail_requests(Vec::new());
         } else {
@@ -210,7 +210,7 @@ impl Runtime {
     /// Closes a communicator once the operations that were submitted before have ended. Does not wait for that.
     pub(crate) fn leave(&self, comm_id: CommId) -> Result<()> {
         self.check()?;
-        self.requests.push((comm_id, Request::Leave));
+        self.requests.push((comm_id, SubmissionEntry::Leave));
         let lock = self.claim_driver();
         self.drive(None, (&|| true, None));
         drop(lock);
@@ -226,8 +226,8 @@ impl Runtime {
 
     /// Runs an operation of a communicator; without queueing on this thread, if no thread drives.
     pub(crate) fn call(&self, comm_id: CommId, what: What, timeout: Duration) -> Result<Done> {
-        let (completion, outcome) = Completion::new(timeout, Action::Return(None));
-        let task = Task { what, completion };
+        let (completion, outcome) = Completion::new(timeout, CompletionAction::Return(None));
+        let task = WorkRequest { what, completion };
         match self.try_lock_driver() {
             None => self.ask(comm_id, task),
             Some(lock) => {
@@ -251,8 +251,11 @@ impl Runtime {
         memory: &mut dyn FnMut() -> Memory,
     ) -> Result<(Called, Option<DriverLock<'_>>)> {
         let Some(lock) = self.try_lock_driver() else {
-            let (completion, outcome) = Completion::new(timeout, Action::Return(memory()));
-            self.ask(comm_id, Task { what: What::Collective(Box::new(planned.0), planned.1), completion });
+            let (completion, outcome) = Completion::new(timeout, CompletionAction::Return(memory()));
+            self.ask(
+                comm_id,
+                WorkRequest { what: What::Collective(Box::new(planned.0), planned.1), completion },
+            );
             return Ok((Called::UnderWay(outcome), None));
         };
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
@@ -439,7 +442,7 @@ impl Runtime {
 
     /// Drives the engine until `until` returns true, nothing is active, or another thread claims the lock. Begins `first`, which was
     /// not queued, before anything else.
-    fn drive(&self, first: Option<(CommId, Task)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
+    fn drive(&self, first: Option<(CommId, WorkRequest)>, until: (&dyn Fn() -> bool, Option<Instant>)) {
         let mut slot = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         // If this thread unwinds, the driver lock drops the engine, and with it its puts, before the memory that they read.
         let Some(engine) = slot.as_mut() else { return };
@@ -482,8 +485,8 @@ impl Runtime {
         let Some(failure) = self.roles().failed.clone() else { return };
         let submitted =
             std::iter::from_fn(|| self.requests.next()).filter_map(|(_, request)| match request {
-                Request::Do(task) => Some(task.completion),
-                Request::Leave | Request::Position(_) => None,
+                SubmissionEntry::Do(task) => Some(task.completion),
+                SubmissionEntry::Leave | SubmissionEntry::Position(_) => None,
             });
         let all = left.into_iter().chain(submitted);
         let failed: Vec<_> = all.filter_map(|completion| completion.fail(failure.clone())).collect();

@@ -7,7 +7,7 @@ use std::{
 
 use unisono_engine::PositionQuery;
 
-use super::{Request, Runtime};
+use super::{Runtime, SubmissionEntry};
 use crate::rendezvous::{Position, Stage};
 
 /// How long the driver may take to answer: longer than the longest copy or reduction that it does without a look at requests.
@@ -39,7 +39,7 @@ impl Runtime {
                 Err(TryLockError::WouldBlock) if Instant::now() >= until => return Position::of(Stage::Busy),
                 Err(TryLockError::WouldBlock) => {
                     if !std::mem::replace(&mut asked, true) {
-                        self.requests.push((0, Request::Position(Arc::clone(&question))));
+                        self.requests.push((0, SubmissionEntry::Position(Arc::clone(&question))));
                         self.wake_driver();
                     }
                     match question.wait(LOOK) {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use unisono_engine::{Call, CommId, Completion, Operation, Outcome, Request, Supervisor};
+use unisono_engine::{Call, CommId, Completion, Operation, Outcome, SubmissionEntry, Supervisor};
 use unisono_schedule::Rank;
 
 use super::Runtime;
@@ -50,7 +50,7 @@ impl Supervisor for Runtime {
         }
     }
 
-    fn asked(&self) -> Option<(CommId, Request)> {
+    fn asked(&self) -> Option<(CommId, SubmissionEntry)> {
         self.requests.next()
     }
 

@@ -44,7 +44,7 @@ pub(super) struct Stray {
 
 /// What a launcher tells this process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Launch {
+pub(super) struct LaunchInfo {
     /// The launcher's name.
     pub(super) launcher: &'static str,
     /// This process's rank.
@@ -60,7 +60,7 @@ pub(super) struct Launch {
     pub(super) host: Option<String>,
 }
 
-impl From<launch::Launch> for Launch {
+impl From<launch::Launch> for LaunchInfo {
     fn from(launch: launch::Launch) -> Self {
         let launch::Launch { launcher, rank, ranks, local_rank, local_ranks, meeting, .. } = launch;
         let (meeting, host) = match meeting {
@@ -91,7 +91,7 @@ pub(super) struct Environment {
     /// libfabric's variables that are set, that of the loader, and hwloc's.
     pub(super) libraries: Vec<Setting>,
     /// What the launcher tells, or what is wrong with that; `None` if there is no launcher.
-    pub(super) launch: Option<Result<Launch, String>>,
+    pub(super) launch: Option<Result<LaunchInfo, String>>,
     /// What is wrong with the library's variables.
     pub(super) wrong: Vec<String>,
 }
@@ -109,7 +109,7 @@ impl Environment {
         all.sort_by(|one, other| one.name.cmp(&other.name));
         let variable = |name: &str| all.iter().find(|it| it.name == name).map(|it| it.value.clone());
         if launch::is_set(&variable) {
-            let launch = launch::detect(&variable).map(Launch::from);
+            let launch = launch::detect(&variable).map(LaunchInfo::from);
             environment.launch = Some(launch.map_err(|error| error.to_string()));
         }
         let token = launch::token(&variable).err();
@@ -181,7 +181,7 @@ impl Environment {
     }
 
     /// What a launcher tells this process, if there is one and it is valid.
-    pub(super) fn launched(&self) -> Option<&Launch> {
+    pub(super) fn launched(&self) -> Option<&LaunchInfo> {
         self.launch.as_ref()?.as_ref().ok()
     }
 
@@ -198,7 +198,7 @@ impl Environment {
             section.problem(wrong.clone(), "correct it or unset it");
         }
         match &self.launch {
-            Some(Ok(Launch { launcher, rank, ranks, local_ranks, meeting, .. })) => {
+            Some(Ok(LaunchInfo { launcher, rank, ranks, local_ranks, meeting, .. })) => {
                 let here = local_ranks.map_or_else(String::new, |here| format!(", {here} of them here"));
                 section.ok(format!("{launcher}: this is rank {rank} of {ranks}{here}; they meet at {meeting}"));
             }

@@ -60,7 +60,7 @@ impl Candidate {
 /// A request for a provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Request {
+pub(super) enum ProviderRequest {
     /// Nothing, so that the library chooses, for ranks that are all on one host.
     OneHost,
     /// The same for ranks of several hosts.
@@ -69,13 +69,13 @@ pub(super) enum Request {
     Named(String),
 }
 
-impl Request {
+impl ProviderRequest {
     pub(super) fn is_shm(&self) -> bool {
         matches!(self, Self::Named(name) if name == SHM)
     }
 }
 
-impl fmt::Display for Request {
+impl fmt::Display for ProviderRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OneHost => "by default, on one host",
@@ -89,7 +89,7 @@ impl fmt::Display for Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Way {
     /// What is asked for.
-    pub(super) request: Request,
+    pub(super) request: ProviderRequest,
     /// True if it is the user's request or the default, and not for information.
     pub(super) asked: bool,
     /// What would be tried first, or why there is nothing.
@@ -100,7 +100,7 @@ pub(super) struct Way {
 
 impl Way {
     /// The result of a request that takes shared memory.
-    fn shared(request: Request, shared: &SharedMemory) -> Self {
+    fn shared(request: ProviderRequest, shared: &SharedMemory) -> Self {
         let shm = Candidate {
             name: SHM.to_owned(),
             version: String::new(),
@@ -115,10 +115,10 @@ impl Way {
     }
 
     /// The result of a request to libfabric, and all candidates.
-    fn surveyed(request: Request, asked: bool, options: &Options) -> (Self, Vec<Candidate>) {
+    fn surveyed(request: ProviderRequest, asked: bool, options: &Options) -> (Self, Vec<Candidate>) {
         let provider = match &request {
-            Request::Named(name) => Some(name.clone()),
-            Request::OneHost | Request::Hosts => None,
+            ProviderRequest::Named(name) => Some(name.clone()),
+            ProviderRequest::OneHost | ProviderRequest::Hosts => None,
         };
         let survey = match ofi::survey(&Options { provider, ..options.clone() }) {
             Ok(survey) => survey.into_iter().map(Candidate::from).collect::<Vec<_>>(),
@@ -169,13 +169,13 @@ impl Providers {
         let mut requests = Vec::new();
         match &options.provider {
             Some(name) if name == SHM => {
-                found.ways.push(Way::shared(Request::Named(name.clone()), shared));
+                found.ways.push(Way::shared(ProviderRequest::Named(name.clone()), shared));
             }
-            Some(name) => requests.push(Request::Named(name.clone())),
+            Some(name) => requests.push(ProviderRequest::Named(name.clone())),
             None => {
-                found.ways.push(Way::shared(Request::OneHost, shared));
-                requests.push(Request::Hosts);
-                requests.extend(REQUESTS.map(|name| Request::Named(name.to_owned())));
+                found.ways.push(Way::shared(ProviderRequest::OneHost, shared));
+                requests.push(ProviderRequest::Hosts);
+                requests.extend(REQUESTS.map(|name| ProviderRequest::Named(name.to_owned())));
             }
         }
         for (at, request) in requests.into_iter().enumerate() {
@@ -186,10 +186,10 @@ impl Providers {
             }
         }
         let narrowed = options.provider.is_some() || options.interface.is_some();
-        let mut asked = found.ways.iter().filter(|way| way.request != Request::OneHost);
+        let mut asked = found.ways.iter().filter(|way| way.request != ProviderRequest::OneHost);
         if narrowed && asked.all(|way| way.taken.is_err()) {
             let open = Options { provider: None, interface: None, ..options.clone() };
-            found.otherwise = Way::surveyed(Request::Hosts, false, &open).0.taken.ok();
+            found.otherwise = Way::surveyed(ProviderRequest::Hosts, false, &open).0.taken.ok();
         }
         found
     }
@@ -199,7 +199,7 @@ impl Providers {
         for Way { request, asked, taken, .. } in &self.ways {
             match taken {
                 Ok(taken) => section.ok(format!("{request}: {}; {}", taken.words(), taken.reason)),
-                Err(_) if *request == Request::OneHost => {
+                Err(_) if *request == ProviderRequest::OneHost => {
                     section.note(format!("{request}: as between hosts, because there is no shared memory"));
                 }
                 Err(_) if request.is_shm() => section.problem(

@@ -4,13 +4,13 @@ use rustix::system::uname;
 use unisono::group::describe_transport;
 
 use super::{
-    environment::Launch, machine::Machine, picture, report::Section, self_test::SelfTest, shared::SHM,
+    environment::LaunchInfo, machine::Machine, picture, report::Section, self_test::SelfTest, shared::SHM,
 };
 use crate::words::some;
 
 /// The ranks of a job: those that a launcher started, this process among them, or those of this host that are asked about.
 pub(super) struct Job<'a> {
-    pub(super) launched: Option<&'a Launch>,
+    pub(super) launched: Option<&'a LaunchInfo>,
     /// The number of ranks on this host, if it is known.
     pub(super) here: Option<usize>,
 }
@@ -39,7 +39,7 @@ impl Job<'_> {
 }
 
 /// Which of the ranks are on this host.
-fn placed(launch: &Launch, here: Option<usize>, name: &str) -> String {
+fn placed(launch: &LaunchInfo, here: Option<usize>, name: &str) -> String {
     let ranks = some(launch.ranks, "rank");
     let Some(here) = here else {
         return format!("{ranks}; the launcher does not say how many are on this host ({name})");

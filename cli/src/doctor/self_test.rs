@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{
     group::{self, Reduced},
-    providers::{Candidate, Providers, Request},
+    providers::{Candidate, ProviderRequest, Providers},
     report::Section,
     shared::SHM,
 };
@@ -13,7 +13,7 @@ use super::{
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Trial {
     /// What is asked for.
-    pub(super) request: Request,
+    pub(super) request: ProviderRequest,
     /// True if it is the user's request or the default, and not for information.
     pub(super) asked: bool,
     /// What would be taken before the one that worked, but did not work, and why.
@@ -57,7 +57,7 @@ impl SelfTest {
                 }
             }
             // Ranks that cannot open shared memory work without it.
-            if trial.success.is_none() && way.request == Request::OneHost {
+            if trial.success.is_none() && way.request == ProviderRequest::OneHost {
                 trial.success = group::try_out(None, providers.interface.as_deref()).ok();
             }
             found.trials.push(trial);
@@ -83,7 +83,7 @@ impl SelfTest {
 
     /// What ranks of several hosts use by default, or what was asked for, if it works.
     pub(super) fn between_hosts(&self) -> Option<&Reduced> {
-        self.asked().find(|trial| trial.request != Request::OneHost)?.success.as_ref()
+        self.asked().find(|trial| trial.request != ProviderRequest::OneHost)?.success.as_ref()
     }
 
     fn asked(&self) -> impl Iterator<Item = &Trial> {
@@ -129,7 +129,7 @@ impl SelfTest {
             }
             if let Some(reduced) = success {
                 let not_seen =
-                    if *request == Request::Hosts { "; other hosts were not contacted" } else { "" };
+                    if *request == ProviderRequest::Hosts { "; other hosts were not contacted" } else { "" };
                 section.ok(format!("{request}: {}{not_seen}", reduced.words()));
             }
         }

@@ -8,7 +8,7 @@ use super::{
     group::Reduced,
     interfaces::{Interface, Interfaces, Port, Route, VerbsFile},
     limits::{Limit, Limits, Windows},
-    providers::Request,
+    providers::ProviderRequest,
     report::Section,
     self_test::{SelfTest, Trial},
     shared::SHM,
@@ -40,7 +40,7 @@ fn reduced(provider: &str) -> Reduced {
     Reduced { provider: provider.into(), pins: verbs, staging: verbs, wakes, sockets, times_us }
 }
 
-fn trial(request: Request, asked: bool, failed: &[&str], provider: Option<&str>) -> Trial {
+fn trial(request: ProviderRequest, asked: bool, failed: &[&str], provider: Option<&str>) -> Trial {
     let failed = failed.iter().map(|name| ((*name).to_owned(), "it broke".to_owned()));
     Trial { request, asked, failed: failed.collect(), success: provider.map(reduced) }
 }
@@ -49,7 +49,7 @@ fn trial(request: Request, asked: bool, failed: &[&str], provider: Option<&str>)
 fn tested(on_one_host: Option<&str>, between_hosts: Option<&str>) -> SelfTest {
     let of =
         |request, provider: Option<&str>| provider.map(|provider| trial(request, true, &[], Some(provider)));
-    let trials = [of(Request::OneHost, on_one_host), of(Request::Hosts, between_hosts)];
+    let trials = [of(ProviderRequest::OneHost, on_one_host), of(ProviderRequest::Hosts, between_hosts)];
     SelfTest { trials: trials.into_iter().flatten().collect() }
 }
 

@@ -22,7 +22,7 @@ use super::{
     link::{self, JobOfHost},
     port::Port,
     rank,
-    ranks::{Event, Members, Ranks},
+    ranks::{Event, JobMembers, Ranks},
     signals,
     sink::Output,
 };
@@ -99,7 +99,7 @@ impl Job {
 
     /// The same for those ranks of a world that are on this host.
     pub(super) fn run_at(&self, place: &Place, (tell, events): Events) -> io::Result<End> {
-        let mut ranks = Ranks::new(Members::Ranks(place.host.clone()), tell)?;
+        let mut ranks = Ranks::new(JobMembers::Ranks(place.host.clone()), tell)?;
         for number in 0..self.ranks {
             let prefix = if self.output == Output::Prefixed {
                 format!("[{}] ", place.first + number)

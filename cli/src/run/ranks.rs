@@ -68,7 +68,7 @@ pub(super) enum Event {
 }
 
 /// The processes of a job.
-pub(super) enum Members {
+pub(super) enum JobMembers {
     /// Ranks; in a job of several hosts, with what tells the launcher how they end.
     Ranks(Option<JobOfHost>),
     /// Connections to hosts, which have the ranks.
@@ -77,7 +77,7 @@ pub(super) enum Members {
 
 /// The processes started so far.
 pub(super) struct Ranks {
-    members: Members,
+    members: JobMembers,
     guard: Hold,
     sink: Arc<Sink>,
     /// The processes that the kernel had killed for memory when the job began.
@@ -92,7 +92,7 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    pub(super) fn new(members: Members, tell: Sender<Event>) -> io::Result<Self> {
+    pub(super) fn new(members: JobMembers, tell: Sender<Event>) -> io::Result<Self> {
         // Without /proc nothing can be started.
         let guard = Hold::start().map_err(|error| {
             let shown = invocation::shown();
@@ -134,7 +134,7 @@ impl Ranks {
         let (pid, source) = (pid(&host.child), 2 * (self.children.len() + 1));
         self.guard.add(pid);
         self.children.push(host.child);
-        if let Members::Hosts(lines) = &mut self.members {
+        if let JobMembers::Hosts(lines) = &mut self.members {
             lines.push(host.line);
         }
         self.forward((host.errors, source + 1), Stream::Err, String::new())?;
@@ -246,7 +246,7 @@ impl Ranks {
             drop(child.wait());
         }
         let end = verdict.unwrap_or(End::Status(0));
-        if let Members::Ranks(Some(job)) = &self.members {
+        if let JobMembers::Ranks(Some(job)) = &self.members {
             Self::say_end(&self.sink, job, end.status());
         }
         end
@@ -255,7 +255,7 @@ impl Ranks {
     /// Asks all process groups to end.
     fn end_all(&self) -> Ending {
         self.send(Signal::TERM);
-        let grace = if matches!(self.members, Members::Hosts(_)) { GRACE_OF_HOSTS } else { GRACE };
+        let grace = if matches!(self.members, JobMembers::Hosts(_)) { GRACE_OF_HOSTS } else { GRACE };
         Ending::Asked(Instant::now() + grace)
     }
 
@@ -284,7 +284,7 @@ impl Ranks {
 
     /// Sends a signal to all process groups, also to those whose first process has ended.
     fn send(&self, signal: Signal) {
-        if let Members::Hosts(lines) = &self.members
+        if let JobMembers::Hosts(lines) = &self.members
             && signal != Signal::KILL
         {
             lines.iter().for_each(|line| line.signal(signal));
@@ -328,9 +328,9 @@ impl Ranks {
     fn report(&self, number: u32, end: End, others: usize) {
         let (on, job) = match &self.members {
             // The host has reported it.
-            Members::Hosts(_) => return,
-            Members::Ranks(None) => (String::new(), None),
-            Members::Ranks(Some(job)) => (format!(" on {}", job.host), Some(job)),
+            JobMembers::Hosts(_) => return,
+            JobMembers::Ranks(None) => (String::new(), None),
+            JobMembers::Ranks(Some(job)) => (format!(" on {}", job.host), Some(job)),
         };
         let how = match end {
             End::Status(status) => format!("ended with status {status}"),
@@ -351,7 +351,7 @@ impl Ranks {
 
     /// Prints that a host's connection has ended before its job.
     fn report_lost(&self, number: u32, how: &str) {
-        let Members::Hosts(lines) = &self.members else { return };
+        let JobMembers::Hosts(lines) = &self.members else { return };
         let host = usize::try_from(number).ok().and_then(|number| lines.get(number));
         let host = host.map_or_else(String::new, |line| line.host.clone());
         self.sink.say(&format!(

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Collective, Rank, Schedule, Shown, Step, select::shown::in_place_job};
 use unisono_transport::{Mapping, Region, RemoteRegion};
 
-use super::rounds::{InPlace, Other, Rounds, copy_slice};
+use super::rounds::{OperandReads, Other, ShowRounds, copy_slice};
 use crate::{
     access,
     comm::{
@@ -83,9 +83,9 @@ pub(super) enum Agreed {
     /// Ranks copy all elements to slots.
     Copied,
     /// Operands are read in place by this schedule, whose first elements are shown already.
-    InPlace(CallSchedule, Rounds),
+    InPlace(CallSchedule, ShowRounds),
     /// The ranks of this host read each other's scratch, and messages go between hosts.
-    Inside(Rounds),
+    Inside(ShowRounds),
 }
 
 impl Agreement {
@@ -338,7 +338,7 @@ impl Offers {
         let others = std::mem::take(&mut self.others);
         let plan = match &self.read {
             Read::Operands(plan) => plan,
-            Read::Scratch => return Ok(Agreed::Inside(Rounds::inside(others))),
+            Read::Scratch => return Ok(Agreed::Inside(ShowRounds::inside(others))),
         };
         let schedule = match self.copied.take() {
             Some((schedule, _)) => schedule,
@@ -350,7 +350,7 @@ impl Offers {
         };
         // The calls of those that this rank reads from have been compared.
         let compared = others.len();
-        let rounds = Rounds::in_place(InPlace { copies, is_read: self.is_read, others }, compared);
+        let rounds = ShowRounds::in_place(OperandReads { copies, is_read: self.is_read, others }, compared);
         Ok(Agreed::InPlace(CallSchedule::Made(schedule), rounds))
     }
 }

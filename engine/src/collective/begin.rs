@@ -8,8 +8,8 @@ use unisono_transport::{Error, Region, RemoteRegion};
 
 use super::{
     agree::Agreement,
-    lane::Lane,
-    rounds::Rounds,
+    lane::LaneProgress,
+    rounds::ShowRounds,
     run::{Exposed, Run},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     memory::{self, Bytes, Operand, Pieces},
     request::Operation,
     stop::Stop,
-    wire::Class,
+    wire::WindowClass,
 };
 
 impl Run {
@@ -52,7 +52,7 @@ impl Run {
         if may_show {
             core.comm.exposed = false;
             if run.agreement.is_none() {
-                run.begin_rounds(Rounds::default());
+                run.begin_rounds(ShowRounds::default());
             }
             return Ok(run);
         }
@@ -64,7 +64,7 @@ impl Run {
         Self {
             operation,
             schedule,
-            class: Class::Eager,
+            class: WindowClass::Eager,
             lanes: mem::take(&mut core.comm.lanes),
             exposed: Exposed::new(),
             working: 0,
@@ -78,7 +78,7 @@ impl Run {
         core: &mut Core<'_>,
         operation: Box<Operation>,
         mut schedule: Recorded,
-        (done, rounds): (usize, Rounds),
+        (done, rounds): (usize, ShowRounds),
     ) -> Self {
         schedule.skip(done);
         let mut run = Self::new(core, operation, CallSchedule::Recorded(schedule));
@@ -88,9 +88,9 @@ impl Run {
     }
 
     /// Begins the rounds of its schedule, and makes its lane.
-    pub(super) fn begin_rounds(&mut self, rounds: Rounds) {
+    pub(super) fn begin_rounds(&mut self, rounds: ShowRounds) {
         self.rounds = Some(rounds);
-        self.lanes.resize_with(self.schedule.lanes(), Lane::default);
+        self.lanes.resize_with(self.schedule.lanes(), LaneProgress::default);
     }
 
     /// Opens the windows of its schedule, and makes its lanes. If the schedule shows elements, messages are sent instead.
@@ -100,7 +100,7 @@ impl Run {
         }
         let Self { operation, schedule, .. } = self;
         let small = schedule.is_small(operation.size, core.comm.settings.eager_bytes);
-        let class = if small { Class::Eager } else { Class::Bulk };
+        let class = if small { WindowClass::Eager } else { WindowClass::Bulk };
         self.class = class;
         let bytes = schedule.max_message() * operation.size;
         let (lanes, _, slot_bytes) = core.comm.settings.window(class);
@@ -129,7 +129,7 @@ impl Run {
         } else {
             core.comm.exposed = false;
         }
-        self.lanes.resize_with(self.schedule.lanes(), Lane::default);
+        self.lanes.resize_with(self.schedule.lanes(), LaneProgress::default);
         Ok(())
     }
 }

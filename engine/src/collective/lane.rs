@@ -7,7 +7,7 @@ use crate::endpoint::Staged;
 
 /// One lane's progress.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct LaneProgress {
     /// The present step, if it was taken from the schedule.
     pub step: Option<Step>,
     /// The number of elements of that step that have been reduced or copied.
@@ -25,7 +25,7 @@ pub(crate) struct Lane {
     pub(super) steps: u64,
 }
 
-impl Lane {
+impl LaneProgress {
     /// Replaces an `Await` if peers may not write into this rank's output: the message arrives through a slot and is copied. If the
     /// step `after` forwards it, it is forwarded from the slot before the copy, so that the copy overlaps with the wire.
     pub(super) fn by_slot(&mut self, (from, into): (Rank, Span), after: Option<Step>) {

@@ -11,7 +11,7 @@ mod shown;
 mod slice;
 
 pub(crate) use self::{
-    lane::Lane,
+    lane::LaneProgress,
     quick::Quick,
     run::{Pass, Run},
 };

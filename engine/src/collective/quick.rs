@@ -7,7 +7,7 @@ use std::cell::Cell;
 use unisono_schedule::{Place, Span, Step};
 
 use super::{
-    rounds::Rounds,
+    rounds::ShowRounds,
     run::Pass,
     slice::{Contributions, fold},
 };
@@ -23,16 +23,16 @@ pub(crate) struct Quick<'q> {
     operation: &'q Operation,
     steps: &'q [Step],
     done: usize,
-    rounds: Rounds,
+    rounds: ShowRounds,
 }
 
 impl<'q> Quick<'q> {
     pub(crate) fn new(operation: &'q Operation, steps: &'q [Step]) -> Self {
-        Self { operation, steps, done: 0, rounds: Rounds::default() }
+        Self { operation, steps, done: 0, rounds: ShowRounds::default() }
     }
 
     /// The number of steps that are done, and the rounds so far.
-    pub(crate) fn left(self) -> (usize, Rounds) {
+    pub(crate) fn left(self) -> (usize, ShowRounds) {
         (self.done, self.rounds)
     }
 

@@ -15,7 +15,7 @@ use crate::{
 
 /// The rounds of an operation that shows elements.
 #[derive(Default)]
-pub(crate) struct Rounds {
+pub(crate) struct ShowRounds {
     /// The round in which the calls of ranks are compared: the first one, unless they were compared before.
     compares: u64,
     /// The number of ranks whose calls have been compared with this one's.
@@ -23,13 +23,13 @@ pub(crate) struct Rounds {
     /// The bytes that another rank shows in this round.
     bytes: usize,
     /// How operands are read in place; `None` if all is copied to slots.
-    in_place: Option<Box<InPlace>>,
+    in_place: Option<Box<OperandReads>>,
     /// True if messages go between hosts, and the ranks of this host read each other's scratch.
     sends: bool,
 }
 
 /// How ranks read the operands of an operation.
-pub(crate) struct InPlace {
+pub(crate) struct OperandReads {
     /// True if this rank copies the elements that it shows to its slot; otherwise others read its operands where they lie.
     pub copies: bool,
     /// True if others read something of this rank.
@@ -50,21 +50,21 @@ pub(crate) struct Other {
     pub shown: Shown,
 }
 
-impl InPlace {
+impl OperandReads {
     fn other(&self, rank: Rank) -> Option<&Other> {
         self.others.iter().find(|other| other.rank == rank)
     }
 }
 
-impl Rounds {
+impl ShowRounds {
     /// The rounds of an operation whose operands are read in place. The calls of `compared` ranks have been compared.
-    pub(super) fn in_place(in_place: InPlace, compared: usize) -> Self {
+    pub(super) fn in_place(in_place: OperandReads, compared: usize) -> Self {
         Self { compared, in_place: Some(Box::new(in_place)), ..Self::default() }
     }
 
     /// The rounds of an operation whose messages go between hosts. The calls of all ranks of this host have been compared.
     pub(super) fn inside(others: SmallVec<[Other; 8]>) -> Self {
-        let in_place = InPlace { copies: false, is_read: true, others };
+        let in_place = OperandReads { copies: false, is_read: true, others };
         Self { in_place: Some(Box::new(in_place)), sends: true, ..Self::default() }
     }
 
@@ -114,7 +114,7 @@ impl Rounds {
     }
 
     /// How operands are read in place; `None` if all is copied to slots.
-    pub(super) fn how(&self) -> Option<&InPlace> {
+    pub(super) fn how(&self) -> Option<&OperandReads> {
         self.in_place.as_deref()
     }
 

@@ -6,15 +6,15 @@ use unisono_transport::Region;
 
 use super::{
     agree::{Agreed, Agreement},
-    lane::Lane,
-    rounds::Rounds,
+    lane::LaneProgress,
+    rounds::ShowRounds,
 };
 use crate::{
     comm::{Comm, Core},
     memory::{Bytes, SpanError},
     request::Operation,
     stop::Stop,
-    wire::{Class, CollectiveHeader, MAX_FLOWS, OperationInfo, Way},
+    wire::{CollectiveHeader, MAX_FLOWS, OperationInfo, Way, WindowClass},
 };
 
 /// The result of one pass over an operation.
@@ -33,9 +33,9 @@ pub(super) type Exposed = SmallVec<[Region; 1]>;
 /// An operation under way.
 pub(crate) struct Run {
     pub operation: Box<Operation>,
-    pub class: Class,
+    pub class: WindowClass,
     pub(super) schedule: CallSchedule,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<LaneProgress>,
     /// The parts of the output that peers may write, registered as long as the operation runs.
     pub(super) exposed: Exposed,
     /// The lane that reduced or copied last.
@@ -43,7 +43,7 @@ pub(crate) struct Run {
     /// The agreement of ranks before the schedule begins.
     pub(super) agreement: Option<Box<Agreement>>,
     /// The rounds of a schedule that shows elements.
-    pub(super) rounds: Option<Rounds>,
+    pub(super) rounds: Option<ShowRounds>,
 }
 
 impl Run {
@@ -103,7 +103,7 @@ impl Run {
                 self.rounds = Some(rounds);
                 self.open_windows(core)?;
             }
-            Agreed::Copied => self.begin_rounds(Rounds::default()),
+            Agreed::Copied => self.begin_rounds(ShowRounds::default()),
             Agreed::InPlace(schedule, rounds) => {
                 self.schedule = schedule;
                 self.begin_rounds(rounds);

@@ -7,7 +7,7 @@ use unisono_transport::{Region, Target};
 
 use super::run::Run;
 use crate::{
-    comm::{Core, Origin, Ready, Whose},
+    comm::{Core, Origin, ReadyPut, Whose},
     memory::{self, Bytes, Operand},
     stop::Stop,
     wire::HEADER,
@@ -41,7 +41,7 @@ impl Run {
         let Some(origin) = self.origin(core, lane, from, (injected, joined))? else { return Ok(false) };
 
         let opposite = core.comm.receiver(to, self.class, lane);
-        let ready = Ready { sender, origin, bytes, record, whose: Whose::Lane { lane } };
+        let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Lane { lane } };
         core.put_to_slot(ready, opposite, |flow| self.operation.header(flow, to, from.len))
     }
 
@@ -72,7 +72,7 @@ impl Run {
         };
         let injected = bytes <= core.port.limits.max_inject;
         let Some(origin) = self.origin(core, lane, from, (injected, false))? else { return Ok(false) };
-        let ready = Ready { sender, origin, bytes, record, whose: Whose::Lane { lane } };
+        let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Lane { lane } };
         core.put_direct(ready, Target { region, offset })
     }
 

@@ -4,7 +4,7 @@
 use unisono_schedule::{Rank, Shown};
 
 use super::{
-    rounds::{InPlace, Rounds, copy_to_slot},
+    rounds::{OperandReads, ShowRounds, copy_to_slot},
     run::Run,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 /// A step shows or views elements, and its schedule does not say that it does.
 const NO_ROUNDS: &str = "a step shows elements in a schedule of messages";
 
-impl Rounds {
+impl ShowRounds {
     /// Begins a round, if all others have begun the one before, in which this rank shows these elements. Copies them to its slot, unless
     /// operands are read in place. False if that must wait.
     pub(super) fn enter(
@@ -90,14 +90,14 @@ impl Run {
     /// Tells the others that this rank no longer reads their operands, if any of them waits for that, and waits for those that read its
     /// operands. False if one still may.
     pub(super) fn settle_shown(&mut self, core: &mut Core<'_>, lane: usize) -> Result<bool, Stop> {
-        let Some(InPlace { others, .. }) = self.rounds.as_ref().and_then(Rounds::how) else {
+        let Some(OperandReads { others, .. }) = self.rounds.as_ref().and_then(ShowRounds::how) else {
             return Ok(true);
         };
         let (round, reads) = (core.comm.shared.number(), others.iter().any(|other| !other.copies));
         if !std::mem::replace(&mut self.lanes[lane].begun, true) && reads {
             core.tell_shared(layout::DONE, round)?;
         }
-        let is_read = self.rounds.as_ref().is_some_and(Rounds::is_read);
+        let is_read = self.rounds.as_ref().is_some_and(ShowRounds::is_read);
         Ok(!is_read || core.comm.shared.late(layout::DONE, round).next().is_none())
     }
 }

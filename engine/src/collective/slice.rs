@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use unisono_schedule::{Place, SLICE, Span, Step};
 
 use super::{
-    rounds::{Rounds, copy_slice},
+    rounds::{ShowRounds, copy_slice},
     run::Run,
 };
 use crate::{
@@ -24,7 +24,7 @@ impl Run {
     /// of bytes; `None` if there is no such lane.
     pub(crate) fn work(&mut self, core: &mut Core<'_>) -> Result<Option<usize>, Stop> {
         let (lanes, first) = (self.lanes.len(), self.working);
-        let slices = self.rounds.as_ref().is_some_and(Rounds::copies_slices);
+        let slices = self.rounds.as_ref().is_some_and(ShowRounds::copies_slices);
         let work = |lane: usize| match self.lanes[lane].step {
             Some(step @ Step::Show { shown }) if slices && self.lanes[lane].begun => {
                 Some((lane, step, Span { len: shown.len(), ..shown.first }))

@@ -9,21 +9,22 @@ use unisono_schedule::{CallSchedule, Rank, windows::stride};
 use unisono_transport::{Error, Region, RemoteRegion, Transport};
 
 use super::{
-    flow::Incoming,
-    member::{Member, NONE},
+    flow::IncomingFlow,
+    member::{CommMember, NONE},
     slots::SharedSlots,
-    window::{Sender, WindowMemory, WindowState},
+    window::{WindowMemory, WindowSender, WindowState},
 };
 use crate::{
     access,
     call::Signature,
-    collective::Lane,
+    collective::LaneProgress,
     completion::Completion,
     p2p::Messages,
     request::Operation,
     settings::Settings,
     wire::{
-        Class, ClearToSend, CollectiveHeader, CommId, ControlKind, Entry, HEADER, OperationInfo, PAYLOAD, Way,
+        ClearToSend, CollectiveHeader, CommId, ControlKind, HEADER, MailboxEntry, OperationInfo, PAYLOAD,
+        Way, WindowClass,
     },
 };
 
@@ -70,21 +71,21 @@ pub(crate) struct Comm {
     /// Memory for inputs that are put aside.
     pub aside: Option<Region>,
     /// The allocation of the last operation's lanes, for the next one.
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<LaneProgress>,
     /// The sending ends of flows.
-    pub senders: Vec<Sender>,
+    pub senders: Vec<WindowSender>,
     /// The windows of peers that were closed: the peer, the class, and the index of the first sender, which stays for when it is
     /// opened again.
-    pub(crate) closed_senders: Vec<(Rank, Class, usize)>,
+    pub(crate) closed_senders: Vec<(Rank, WindowClass, usize)>,
     /// The receiving ends of flows, for messages through slots.
-    pub receivers: Vec<Incoming>,
+    pub receivers: Vec<IncomingFlow>,
     /// The receiving ends of the same flows, for writes straight into this rank's memory.
-    pub landings: Vec<Incoming>,
+    pub landings: Vec<IncomingFlow>,
     /// The number of the operation's puts in flight.
     pub under_way: usize,
     /// The number of those that read the caller's memory, for each lane.
     pub outstanding: Vec<usize>,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<CommMember>,
     pub(crate) windows: Vec<WindowMemory>,
     /// Written by peers, read when an immediate says so.
     pub(crate) mailbox: Region,
@@ -100,13 +101,13 @@ pub(crate) struct Comm {
     /// The number of control messages in flight that the transport has copied.
     pub(crate) control_copies_in_flight: usize,
     /// Mismatch probes of operations that this rank has not ended: the latest of each rank.
-    pub mismatch_probes: Vec<(Rank, Class, OperationInfo)>,
+    pub mismatch_probes: Vec<(Rank, WindowClass, OperationInfo)>,
     /// Clears to send of peers for operations that this rank has not ended: at most [`CLEAR_TO_SENDS`] of each.
     pub clear_to_sends: Vec<(Rank, ClearToSend)>,
     /// True if peers may write into this rank's output now.
     pub exposed: bool,
     /// The class of the windows that the collective under way needs, if it needs any.
-    pub(crate) in_use: Option<Class>,
+    pub(crate) in_use: Option<WindowClass>,
     /// True if an operation is under way.
     pub(crate) busy: bool,
     /// The operations that are queued behind it.
@@ -147,7 +148,7 @@ impl Comm {
         ranks: usize,
         settings: Settings,
     ) -> Result<Self, Error> {
-        let bytes = ranks * size_of::<Entry>();
+        let bytes = ranks * size_of::<MailboxEntry>();
         let mailbox = transport.allocate(bytes)?;
         let control = transport.allocate(bytes)?;
         Ok(Self {
@@ -294,14 +295,14 @@ impl Comm {
         about: ControlKind,
         part: T,
     ) -> Result<(), Error> {
-        access::store(&self.control, to * size_of::<Entry>() + about.part().start, &part)?;
+        access::store(&self.control, to * size_of::<MailboxEntry>() + about.part().start, &part)?;
         self.control_queue.push_back((to, ControlMessage::Part(about)));
         Ok(())
     }
 
     /// The part of a member's mailbox that this rank has written last; zeros if none.
     pub(crate) fn sent_part<T: Pod>(&self, to: Rank, about: ControlKind) -> Result<T, Error> {
-        access::load(&self.control, to * size_of::<Entry>() + about.part().start)
+        access::load(&self.control, to * size_of::<MailboxEntry>() + about.part().start)
     }
 
     /// There is a flow between this rank and a member.
@@ -327,7 +328,7 @@ impl Comm {
     /// True if there are members that this rank has exchanged nothing with, which may not have left.
     pub(crate) fn has_strangers(&self) -> bool {
         let stranger =
-            |(rank, member): (Rank, &Member)| rank != self.me && !member.met && member.ended.is_none();
+            |(rank, member): (Rank, &CommMember)| rank != self.me && !member.met && member.ended.is_none();
         self.introduced && self.members.iter().enumerate().any(stranger)
     }
 
@@ -347,7 +348,7 @@ impl Comm {
 
     /// Sets the members: their ranks in the world, by rank.
     pub(crate) fn set_members(&mut self, members: impl IntoIterator<Item = Rank>) {
-        let member = |world| Member {
+        let member = |world| CommMember {
             world,
             mailbox: RemoteRegion::default(),
             slots: None,
@@ -379,7 +380,7 @@ impl Comm {
     }
 
     /// The open windows: index, the rank that sends through it, and class.
-    pub(crate) fn opened(&self) -> impl Iterator<Item = (usize, Rank, Class)> {
+    pub(crate) fn opened(&self) -> impl Iterator<Item = (usize, Rank, WindowClass)> {
         let windows = self.windows.iter().enumerate();
         let open = windows.filter(|(_, window)| window.state != WindowState::Closed);
         open.map(|(index, window)| (index, self.receivers[window.first_flow].from, window.class))
@@ -391,7 +392,7 @@ impl Comm {
 
     /// The numbers of the flows from this rank: the first number and the lanes for each window of a peer.
     pub(crate) fn speaks(&self) -> impl Iterator<Item = (usize, usize)> {
-        let windows = self.members.iter().flat_map(|member| Class::ALL.map(|class| (member, class)));
+        let windows = self.members.iter().flat_map(|member| WindowClass::ALL.map(|class| (member, class)));
         windows.filter_map(|(member, class)| {
             let first = self.senders.get(member.outgoing[class.index()] as usize)?;
             Some((first.reply, self.settings.window(class).0))
@@ -404,13 +405,13 @@ impl Comm {
     }
 
     /// The sending end of a flow, if the window it goes to is known.
-    pub(crate) fn sender(&self, to: Rank, class: Class, lane: usize) -> Option<usize> {
+    pub(crate) fn sender(&self, to: Rank, class: WindowClass, lane: usize) -> Option<usize> {
         let first = self.members.get(to)?.outgoing[class.index()];
         (first != NONE).then_some(first as usize + lane)
     }
 
     /// The receiving end of a flow, if its window is open.
-    pub(crate) fn receiver(&self, from: Rank, class: Class, lane: usize) -> Option<usize> {
+    pub(crate) fn receiver(&self, from: Rank, class: WindowClass, lane: usize) -> Option<usize> {
         let first = self.members.get(from)?.incoming[class.index()];
         (first != NONE).then_some(first as usize + lane)
     }
@@ -432,8 +433,8 @@ impl Comm {
     }
 
     /// True if a flow is for messages from point to point.
-    pub(crate) fn is_message(&self, flow: &Incoming) -> bool {
-        self.windows[flow.window].class == Class::Message
+    pub(crate) fn is_message(&self, flow: &IncomingFlow) -> bool {
+        self.windows[flow.window].class == WindowClass::Message
     }
 
     /// Messages of collectives that have landed and were not taken: sender and operation.
@@ -459,7 +460,7 @@ impl Comm {
     /// The part of a member's entry in this rank's mailbox that its control message has written. A part whose immediate has not
     /// arrived may be incomplete.
     pub(crate) fn received_part<T: Pod>(&self, from: Rank, about: ControlKind) -> Result<T, Error> {
-        access::load(&self.mailbox, from * size_of::<Entry>() + about.part().start)
+        access::load(&self.mailbox, from * size_of::<MailboxEntry>() + about.part().start)
     }
 
     /// Messages of a flow were freed or have landed: queues credit if it is due. If the last credit was sent in a header or a clear
@@ -479,7 +480,7 @@ impl Comm {
         }
     }
 
-    pub(crate) fn incoming(&mut self, receiver: usize, way: Way) -> &mut Incoming {
+    pub(crate) fn incoming(&mut self, receiver: usize, way: Way) -> &mut IncomingFlow {
         match way {
             Way::Slots => &mut self.receivers[receiver],
             Way::Direct => &mut self.landings[receiver],

@@ -10,27 +10,27 @@ use crate::{
     access,
     endpoint::control_token,
     stop::Stop,
-    wire::{Class, ClearToSend, ControlKind, Entry, Immediate, OperationInfo, low},
+    wire::{ClearToSend, ControlKind, Immediate, MailboxEntry, OperationInfo, WindowClass, low},
 };
 
 /// The part of an entry that credits are written to. Only their immediate counts.
 const CREDIT: Range<usize> = {
-    let at = offset_of!(Entry, credit);
+    let at = offset_of!(MailboxEntry, credit);
     at..at + size_of::<u64>()
 };
 
 impl Core<'_> {
     /// Sends a mismatch probe, once in an operation for each class: a message for the peer waits for a window or a clear to send. If
     /// the two ranks disagree on the operation, these may never arrive, and the probe shows the difference. If the peer has not read
-    /// the last probe, the caller tries again later. For [`Class::Message`] the peer reads the immediate only.
+    /// the last probe, the caller tries again later. For [`WindowClass::Message`] the peer reads the immediate only.
     pub(crate) fn probe_mismatch(
         &mut self,
         to: Rank,
-        class: Class,
+        class: WindowClass,
         info: &OperationInfo,
     ) -> Result<(), Stop> {
         let comm = &mut *self.comm;
-        let read = class != Class::Message;
+        let read = class != WindowClass::Message;
         let member = &mut comm.members[to];
         if read && member.unread {
             return Ok(());
@@ -53,7 +53,7 @@ impl Core<'_> {
         let start = output.map_or(0, |(_, offset)| offset + 1);
         let part = output.unwrap_or_default().0.words();
         let comm = &mut *self.comm;
-        let first = comm.receiver(to, Class::Bulk, 0);
+        let first = comm.receiver(to, WindowClass::Bulk, 0);
         let (mut written, mut freed) = (0, 0);
         if let Some(receiver) = first {
             let (landing, flow) = (&mut comm.landings[receiver], &mut comm.receivers[receiver]);
@@ -94,10 +94,14 @@ impl Core<'_> {
             let (peer, immediate) = port.to(member.world, immediate)?;
             let put = Put {
                 to: peer,
-                sources: &[Source::new(&comm.control, to * size_of::<Entry>() + part.start, part.len())?],
+                sources: &[Source::new(
+                    &comm.control,
+                    to * size_of::<MailboxEntry>() + part.start,
+                    part.len(),
+                )?],
                 target: Target {
                     region: member.mailbox,
-                    offset: (comm.me * size_of::<Entry>() + part.start) as u64,
+                    offset: (comm.me * size_of::<MailboxEntry>() + part.start) as u64,
                 },
                 immediate,
                 token: control_token(comm.comm_id, copied),

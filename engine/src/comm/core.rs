@@ -6,19 +6,19 @@ use unisono_transport::{Error, Region, RemoteRegion};
 
 use super::{
     communicator::{Comm, ControlMessage, recent},
-    flow::{Outgoing, Violation},
+    flow::{OutgoingFlow, ProtocolViolation},
     member::NONE,
-    window::Sender,
+    window::WindowSender,
 };
 use crate::memory;
 use crate::{
     call::narrow,
-    endpoint::{Port, Record},
+    endpoint::{Port, PutRecord},
     request::Operation,
     stop::Stop,
     wire::{
-        Class, ClearToSend, ControlKind, FlowHeader, HEADER, Handshake, MAX_FLOWS, MAX_SLOTS, OperationInfo,
-        Way, Window,
+        ClearToSend, ControlKind, FlowHeader, HEADER, Handshake, MAX_FLOWS, MAX_SLOTS, OperationInfo, Way,
+        Window, WindowClass,
     },
 };
 
@@ -92,7 +92,7 @@ impl Core<'_> {
     }
 
     /// Changes a sending end, and accounts for the change of its bytes in flight.
-    pub(crate) fn sending<R>(&mut self, sender: usize, change: impl FnOnce(&mut Sender) -> R) -> R {
+    pub(crate) fn sending<R>(&mut self, sender: usize, change: impl FnOnce(&mut WindowSender) -> R) -> R {
         let Self { port, comm } = self;
         let end = &mut comm.senders[sender];
         let before = end.bytes();
@@ -103,7 +103,7 @@ impl Core<'_> {
     }
 
     /// The put of this record has ended.
-    pub(crate) fn sent(&mut self, record: &Record) {
+    pub(crate) fn sent(&mut self, record: &PutRecord) {
         let comm = &mut *self.comm;
         if record.message {
             return comm.messages.put_left(record.id);
@@ -139,7 +139,7 @@ impl Core<'_> {
             Ok(slot) => slot,
             Err(violation) => return Err(self.port.forged(violation.0)),
         };
-        if window.class == Class::Message && !comm.messages.arrived.contains(&flow) {
+        if window.class == WindowClass::Message && !comm.messages.arrived.contains(&flow) {
             comm.messages.arrived.push(flow);
             self.port.mark_active(comm.comm_id);
         }
@@ -173,12 +173,17 @@ impl Core<'_> {
     }
 
     /// A control message of credit has arrived.
-    pub(crate) fn credit_arrived(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), Violation> {
+    pub(crate) fn credit_arrived(
+        &mut self,
+        sender: usize,
+        way: Way,
+        freed: u16,
+    ) -> Result<(), ProtocolViolation> {
         self.comm.senders[sender].credits = self.comm.senders[sender].credits.wrapping_add(1);
         self.credited(sender, way, freed)
     }
 
-    fn credited(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), Violation> {
+    fn credited(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), ProtocolViolation> {
         self.sending(sender, |end| match way {
             Way::Slots => end.flow.credit(freed),
             Way::Direct => end.writes.credit(freed),
@@ -196,9 +201,9 @@ impl Core<'_> {
                 self.window_arrived(from, class, self.comm.received_part(from, about)?)
             }
             // A member has a message from point to point: its window is opened.
-            ControlKind::MismatchProbe(Class::Message) => {
+            ControlKind::MismatchProbe(WindowClass::Message) => {
                 self.port.mark_active(self.comm.comm_id);
-                self.listen(from, Class::Message)
+                self.listen(from, WindowClass::Message)
             }
             ControlKind::MismatchProbe(class) => {
                 self.probe_arrived(from, class, self.comm.received_part(from, about)?)
@@ -233,7 +238,7 @@ impl Core<'_> {
                     return Err(self.port.forged(what));
                 }
                 // If the window is unknown, nothing was sent that could be credited.
-                let Some(sender) = self.comm.sender(from, Class::Bulk, 0) else { return Ok(()) };
+                let Some(sender) = self.comm.sender(from, WindowClass::Bulk, 0) else { return Ok(()) };
                 let (written, sent) = (clear_to_send.written, clear_to_send.freed);
                 let credit = self.credited(sender, Way::Direct, (written & 0xffff) as u16);
                 let credit = credit.and_then(|()| self.credited(sender, Way::Slots, (sent & 0xffff) as u16));
@@ -243,7 +248,7 @@ impl Core<'_> {
     }
 
     /// A mismatch probe has arrived. Only the latest of a peer counts: it has ended its earlier operations.
-    fn probe_arrived(&mut self, from: Rank, class: Class, info: OperationInfo) -> Result<(), Stop> {
+    fn probe_arrived(&mut self, from: Rank, class: WindowClass, info: OperationInfo) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let before = comm.members[from].probed.replace(info.number);
         if before.is_some_and(|before| info.number.wrapping_sub(before).wrapping_sub(1) >= 1 << 31) {
@@ -263,7 +268,7 @@ impl Core<'_> {
         Ok(())
     }
 
-    fn window_arrived(&mut self, from: Rank, class: Class, window: Window) -> Result<(), Stop> {
+    fn window_arrived(&mut self, from: Rank, class: WindowClass, window: Window) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let (lanes, slots, slot_bytes) = comm.settings.window(class);
         let stride = stride(slot_bytes) as u64;
@@ -293,12 +298,12 @@ impl Core<'_> {
         for lane in 0..lanes {
             let id = window.first_flow + narrow(lane);
             let first = (lane * slots) as u64 * stride;
-            let mut end = Sender {
-                flow: Outgoing::new(from, id, first, slots as u64),
+            let mut end = WindowSender {
+                flow: OutgoingFlow::new(from, id, first, slots as u64),
                 reply: reply + lane,
                 region: window.remote(),
                 slot_bytes,
-                writes: Outgoing::new(from, id, 0, comm.settings.writes() as u64),
+                writes: OutgoingFlow::new(from, id, 0, comm.settings.writes() as u64),
                 credits: 0,
             };
             match comm.senders.get_mut(sender + lane) {

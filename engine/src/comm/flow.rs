@@ -10,7 +10,7 @@ use unisono_schedule::Rank;
 
 /// The way in which a peer has broken the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Violation(pub String);
+pub(crate) struct ProtocolViolation(pub String);
 
 /// The number at or after `base` with these low 16 bits.
 fn widen(base: u64, low: u16) -> u64 {
@@ -24,7 +24,7 @@ fn index(slot: u64) -> usize {
 
 /// The sending end.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingFlow {
     /// The receiver.
     pub to: Rank,
     /// The number of the flow at the receiver.
@@ -40,7 +40,7 @@ pub(crate) struct Outgoing {
     longest: usize,
 }
 
-impl Outgoing {
+impl OutgoingFlow {
     pub(crate) fn new(to: Rank, id: u32, first: u64, slots: u64) -> Self {
         Self { to, id, first, slots, sent: 0, freed: 0, longest: 0 }
     }
@@ -86,14 +86,17 @@ impl Outgoing {
     }
 
     /// The receiver has freed this number of messages (the low 16 bits). Credit that is already known changes nothing.
-    pub(crate) fn credit(&mut self, freed: u16) -> Result<(), Violation> {
+    pub(crate) fn credit(&mut self, freed: u16) -> Result<(), ProtocolViolation> {
         let freed = widen(self.freed, freed);
         // Credits may overtake each other: an old one looks like one far ahead.
         if freed > self.freed + 0x8000 {
             return Ok(());
         }
         if freed > self.sent {
-            return Err(Violation(format!("a credit for {freed} messages when {} were sent", self.sent)));
+            return Err(ProtocolViolation(format!(
+                "a credit for {freed} messages when {} were sent",
+                self.sent
+            )));
         }
         self.freed = freed;
         Ok(())
@@ -102,7 +105,7 @@ impl Outgoing {
 
 /// The receiving end.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingFlow {
     /// The sender.
     pub from: Rank,
     /// The index of the window that its slots lie in.
@@ -130,7 +133,7 @@ pub(crate) struct Incoming {
     answered: bool,
 }
 
-impl Incoming {
+impl IncomingFlow {
     pub(crate) fn new(from: Rank, window: usize, first: usize, slots: usize) -> Self {
         Self {
             from,
@@ -156,10 +159,10 @@ impl Incoming {
     }
 
     /// A message has landed. Returns its slot; an error if the sender had no credit for it.
-    pub(crate) fn arrive(&mut self, number: u16) -> Result<usize, Violation> {
+    pub(crate) fn arrive(&mut self, number: u16) -> Result<usize, ProtocolViolation> {
         let number = widen(self.taken, number);
         if number >= self.credited + self.slots {
-            return Err(Violation(format!(
+            return Err(ProtocolViolation(format!(
                 "message {number} when {} were taken and it had credit for those below {}",
                 self.taken,
                 self.credited + self.slots
@@ -167,7 +170,7 @@ impl Incoming {
         }
         let bit = 1 << (number % self.slots);
         if self.landed & bit != 0 {
-            return Err(Violation(format!("message {number} twice")));
+            return Err(ProtocolViolation(format!("message {number} twice")));
         }
         self.landed |= bit;
         Ok(index(number % self.slots))
@@ -285,8 +288,8 @@ mod tests {
         #[test]
         fn both_ends_agree(slots in 1_usize..=64, moves in prop::collection::vec((0_u8..6, any::<u8>()), 1..400),
                            start in prop_oneof![Just(0_u64), 65_500_u64..65_540, Just(u64::from(u32::MAX))]) {
-            let mut out = Outgoing::new(1, 0, 0, slots as u64);
-            let mut inc = Incoming::new(0, 0, 0, slots);
+            let mut out = OutgoingFlow::new(1, 0, 0, slots as u64);
+            let mut inc = IncomingFlow::new(0, 0, 0, slots);
             (out.sent, out.freed) = (start, start);
             (inc.taken, inc.given, inc.freed, inc.credited) = (start, start, start, start);
             let (mut wire, mut credits, mut next, mut sizes) = (Vec::new(), Vec::new(), start, Vec::new());
@@ -317,8 +320,8 @@ mod tests {
                     }
                     5 if inc.at_rest() && inc.taken() == out.sent() => {
                         out.close();
-                        out = Outgoing::new(1, 0, 0, slots as u64).following(&out);
-                        inc = Incoming::new(0, 0, 0, slots).following(&inc);
+                        out = OutgoingFlow::new(1, 0, 0, slots as u64).following(&out);
+                        inc = IncomingFlow::new(0, 0, 0, slots).following(&inc);
                         prop_assert!(out.has_credit());
                     }
                     _ => {}
@@ -335,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_held_slot_is_not_credited() {
-        let mut inc = Incoming::new(0, 0, 0, 2);
+        let mut inc = IncomingFlow::new(0, 0, 0, 2);
         inc.arrive(0).unwrap();
         inc.arrive(1).unwrap();
         let first = inc.take();
@@ -351,9 +354,9 @@ mod tests {
 
     #[test]
     fn wrong_declarations_are_noticed() {
-        let mut inc = Incoming::new(0, 0, 0, 2);
+        let mut inc = IncomingFlow::new(0, 0, 0, 2);
         assert!(inc.arrive(2).is_err(), "no credit for it");
-        let mut out = Outgoing::new(1, 0, 0, 2);
+        let mut out = OutgoingFlow::new(1, 0, 0, 2);
         assert!(out.credit(1).is_err(), "nothing was sent");
         assert!(out.has_credit() && out.sent() == 0);
     }

@@ -7,7 +7,7 @@ use unisono_core::{
 };
 use unisono_schedule::Rank;
 
-use super::{communicator::Comm, core::Core, member::Member};
+use super::{communicator::Comm, core::Core, member::CommMember};
 use crate::{call::Signature, stop::Stop, wire::low};
 
 impl Core<'_> {
@@ -37,7 +37,7 @@ impl Comm {
     /// A member that has left the group after more or fewer operations than this rank. (In the world, the barriers of shutdown
     /// compare that.)
     fn uneven_end(&self) -> Option<Failure> {
-        let ended = |(rank, member): (Rank, &Member)| Some((rank, member.ended?));
+        let ended = |(rank, member): (Rank, &CommMember)| Some((rank, member.ended?));
         let mut ends = self.members.iter().enumerate().filter_map(ended);
         let (rank, theirs) = ends.find(|&(_, ended)| self.id != 0 && ended != self.begun)?;
         let op = theirs.min(self.begun);

@@ -8,10 +8,10 @@ pub(crate) const NONE: u32 = u32::MAX;
 
 /// A member of the communicator: another rank, or this one.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct CommMember {
     /// Its rank in the world.
     pub(crate) world: Rank,
-    /// Its mailbox: one [`Entry`](crate::wire::Entry) for every rank of the communicator.
+    /// Its mailbox: one [`MailboxEntry`](crate::wire::MailboxEntry) for every rank of the communicator.
     pub(crate) mailbox: RemoteRegion,
     /// Its shared slots, if it has told where they are.
     pub(crate) slots: Option<RemoteRegion>,

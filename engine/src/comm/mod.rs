@@ -18,9 +18,9 @@ pub(crate) use self::{
     communicator::{Comm, QueuedCollective},
     core::{Core, expose_part},
     handshakes::Handshakes,
-    member::Member,
+    member::CommMember,
     net::{Leaving, Net},
-    put::{Origin, Ready, Whose},
+    put::{Origin, ReadyPut, Whose},
     slots::{Sharing, layout},
 };
 pub use self::{handshakes::PendingHandshake, net::CommIds};

@@ -4,10 +4,10 @@ use bytemuck::Pod;
 use unisono_schedule::windows::stride;
 use unisono_transport::{Notify, Posted, Put, Region, Source, Target};
 
-use super::{core::Core, flow::Outgoing};
+use super::{core::Core, flow::OutgoingFlow};
 use crate::{
     access,
-    endpoint::Record,
+    endpoint::PutRecord,
     stop::Stop,
     wire::{FlowHeader, HEADER, Immediate, PAYLOAD, Way},
 };
@@ -35,7 +35,7 @@ pub(crate) enum Whose {
 }
 
 /// A put of a flow that has all it needs: a window, a credit and a record.
-pub(crate) struct Ready {
+pub(crate) struct ReadyPut {
     /// The sending end of its flow.
     pub sender: usize,
     pub origin: Origin,
@@ -48,7 +48,7 @@ pub(crate) struct Ready {
 
 impl Core<'_> {
     /// A record for the next put of a flow; `None` if the flow has no credit, or no record is free.
-    pub(crate) fn record(&self, flow: &Outgoing) -> Option<usize> {
+    pub(crate) fn record(&self, flow: &OutgoingFlow) -> Option<usize> {
         self.port.posts.vacant().filter(|_| flow.has_credit())
     }
 
@@ -56,11 +56,11 @@ impl Core<'_> {
     /// False if the transport has no room.
     pub(crate) fn put_to_slot<H: Pod>(
         &mut self,
-        ready: Ready,
+        ready: ReadyPut,
         opposite: Option<usize>,
         header: impl FnOnce(FlowHeader) -> H,
     ) -> Result<bool, Stop> {
-        let Ready { sender, bytes, record, whose, .. } = ready;
+        let ReadyPut { sender, bytes, record, whose, .. } = ready;
         let end = &self.comm.senders[sender];
         let freed = opposite.map_or(0, |flow| self.comm.receivers[flow].freed());
         let (headers, at) = self.port.posts.header(record);
@@ -85,8 +85,8 @@ impl Core<'_> {
     }
 
     /// Puts the next write of a flow straight into the receiver's memory. False if the transport has no room.
-    pub(crate) fn put_direct(&mut self, ready: Ready, target: Target) -> Result<bool, Stop> {
-        let Ready { sender, bytes, .. } = ready;
+    pub(crate) fn put_direct(&mut self, ready: ReadyPut, target: Target) -> Result<bool, Stop> {
+        let ReadyPut { sender, bytes, .. } = ready;
         let flow = &self.comm.senders[sender].writes;
         let number = (flow.sent() & 0xffff) as u16;
         let immediate = Immediate::Data { flow: flow.id, way: Way::Direct, number };
@@ -100,12 +100,12 @@ impl Core<'_> {
     /// Hands a put to the transport, with the record's `header` first if it has one. False if the transport has no room.
     fn post(
         &mut self,
-        ready: Ready,
+        ready: ReadyPut,
         header: bool,
         target: Target,
         immediate: Immediate,
     ) -> Result<bool, Stop> {
-        let Ready { sender, origin, bytes, record, whose } = ready;
+        let ReadyPut { sender, origin, bytes, record, whose } = ready;
         let to = self.comm.world(self.comm.senders[sender].flow.to);
         let (peer, immediate) = self.port.to(to, immediate)?;
         let (headers, at) = self.port.posts.header(record);
@@ -152,7 +152,7 @@ impl Core<'_> {
             return Ok(true);
         }
         let Origin { hold, staging, .. } = origin;
-        let mut record = Record { comm_id: comm.comm_id, hold, staging, ..Record::default() };
+        let mut record = PutRecord { comm_id: comm.comm_id, hold, staging, ..PutRecord::default() };
         match whose {
             Whose::Lane { lane, .. } => {
                 let reads = staging.is_none() && hold.is_none() && bytes > 0;

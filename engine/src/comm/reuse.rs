@@ -16,7 +16,7 @@ use unisono_schedule::{Rank, windows::stride};
 use super::{
     communicator::Comm,
     core::Core,
-    flow::Incoming,
+    flow::IncomingFlow,
     member::NONE,
     net::Net,
     window::{WindowMemory, WindowState},
@@ -24,13 +24,13 @@ use super::{
 use crate::{
     call::narrow,
     stop::Stop,
-    wire::{Class, Close, CommId, ControlKind, MAX_FLOWS, Way, Window, low},
+    wire::{Close, CommId, ControlKind, MAX_FLOWS, Way, Window, WindowClass, low},
 };
 
 impl Comm {
     /// True if no operation under way needs a window of this class.
-    fn is_idle(&self, class: Class) -> bool {
-        self.in_use != Some(class) && (class != Class::Message || self.messages.is_over())
+    fn is_idle(&self, class: WindowClass) -> bool {
+        self.in_use != Some(class) && (class != WindowClass::Message || self.messages.is_over())
     }
 
     /// True if this rank may ask to close a window.
@@ -48,7 +48,7 @@ impl Comm {
 
 impl Core<'_> {
     /// Opens the windows through which `from` sends messages of this class, unless they are open.
-    pub(crate) fn listen(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
+    pub(crate) fn listen(&mut self, from: Rank, class: WindowClass) -> Result<(), Stop> {
         let Self { port, comm } = self;
         port.clock += 1;
         let first = comm.members[from].incoming[class.index()];
@@ -69,7 +69,7 @@ impl Core<'_> {
     }
 
     /// Opens a window. If there is no room, the window opens later.
-    pub(crate) fn open(&mut self, from: Rank, class: Class) -> Result<(), Stop> {
+    pub(crate) fn open(&mut self, from: Rank, class: WindowClass) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let (lanes, slots, slot_bytes) = comm.settings.window(class);
         let lane_bytes = slots * stride(slot_bytes);
@@ -80,7 +80,10 @@ impl Core<'_> {
         };
         let (world, writes) = (comm.world(from), comm.settings.writes());
         let flows = (0..lanes).map(|lane| {
-            (Incoming::new(from, index, lane * lane_bytes, slots), Incoming::new(from, index, 0, writes))
+            (
+                IncomingFlow::new(from, index, lane * lane_bytes, slots),
+                IncomingFlow::new(from, index, 0, writes),
+            )
         });
         if known == NONE {
             let (receivers, landings): (Vec<_>, Vec<_>) = flows.unzip();
@@ -159,7 +162,7 @@ impl Core<'_> {
     }
 
     /// A peer asks to close a window that this rank sends through.
-    pub(crate) fn close_arrived(&mut self, from: Rank, class: Class, close: Close) -> Result<(), Stop> {
+    pub(crate) fn close_arrived(&mut self, from: Rank, class: WindowClass, close: Close) -> Result<(), Stop> {
         let Self { port, comm } = self;
         // A rank sends nothing more in the last barrier, or after it has left the communicator.
         if port.shutting_down || comm.left {
@@ -190,7 +193,7 @@ impl Core<'_> {
     }
 
     /// A peer answers whether a window is closed.
-    pub(crate) fn answer_arrived(&mut self, from: Rank, class: Class, answer: u64) -> Result<(), Stop> {
+    pub(crate) fn answer_arrived(&mut self, from: Rank, class: WindowClass, answer: u64) -> Result<(), Stop> {
         let Self { port, comm } = self;
         let first = comm.members[from].incoming[class.index()];
         let index = comm.receivers.get(first as usize).map(|flow| flow.window);

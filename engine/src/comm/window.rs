@@ -2,24 +2,24 @@
 
 use unisono_transport::{Region, RemoteRegion};
 
-use super::flow::Outgoing;
-use crate::wire::Class;
+use super::flow::OutgoingFlow;
+use crate::wire::WindowClass;
 
 /// The sending end of a flow, and the window that it leads to.
 #[derive(Debug)]
-pub(crate) struct Sender {
-    pub flow: Outgoing,
+pub(crate) struct WindowSender {
+    pub flow: OutgoingFlow,
     /// The number of the flow at this rank, which credits for it name.
     pub reply: usize,
     pub region: RemoteRegion,
     pub slot_bytes: usize,
     /// The writes straight into the receiver's output.
-    pub writes: Outgoing,
+    pub writes: OutgoingFlow,
     /// The number of credits that have arrived by control messages; the low 32 bits.
     pub credits: u32,
 }
 
-impl Sender {
+impl WindowSender {
     /// At most this many bytes are in flight.
     pub(crate) fn bytes(&self) -> usize {
         self.flow.bytes() + self.writes.bytes()
@@ -46,7 +46,7 @@ pub(crate) struct WindowMemory {
     pub(crate) region: Region,
     /// The bytes of elements in a slot.
     pub(crate) slot_bytes: usize,
-    pub(crate) class: Class,
+    pub(crate) class: WindowClass,
     /// The index of its first lane's flow in [`Comm::receivers`](super::Comm::receivers).
     pub(crate) first_flow: usize,
     pub(crate) state: WindowState,

@@ -12,7 +12,7 @@ use crate::{
     contact::Contacts,
     settings::Settings,
     stop::{Broken, Stop},
-    wire::{Class, CommId, Immediate},
+    wire::{CommId, Immediate, WindowClass},
 };
 
 /// If no more bytes than these are in flight, a socket has room for them and for one more small message (`net.ipv4.tcp_wmem`:
@@ -287,7 +287,7 @@ impl Port {
     }
 
     /// Keeps the memory of a closed window for the next one of its class.
-    pub(crate) fn keep(&mut self, class: Class, region: Region) {
+    pub(crate) fn keep(&mut self, class: WindowClass, region: Region) {
         /// This is more than the number of windows that are closed for the peers of one operation.
         const SPARE: usize = 64;
         let spare = &mut self.spare[class.index()];

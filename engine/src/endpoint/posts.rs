@@ -21,7 +21,7 @@ pub(crate) fn control_of_token(token: u64) -> Option<(CommId, bool)> {
 
 /// The resources that the end of a put frees.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Record {
+pub(crate) struct PutRecord {
     /// The communicator of the put.
     pub comm_id: CommId,
     /// The lane of the put, if it reads the caller's memory.
@@ -40,7 +40,7 @@ pub(crate) struct Record {
 #[derive(Debug)]
 pub(crate) struct Posts {
     /// `None` for a record without a put.
-    records: Vec<Option<Record>>,
+    records: Vec<Option<PutRecord>>,
     free: Vec<usize>,
     /// One header for every record, in registered memory.
     headers: Region,
@@ -115,14 +115,14 @@ impl Posts {
     }
 
     /// The put of the [vacant](Self::vacant) record has begun.
-    pub(crate) fn begin(&mut self, record: Record) {
+    pub(crate) fn begin(&mut self, record: PutRecord) {
         if let Some(index) = self.free.pop() {
             self.records[index] = Some(record);
         }
     }
 
     /// The put with this token has ended. Returns its record; `None` for a token of no put in flight.
-    pub(crate) fn end(&mut self, token: u64) -> Option<Record> {
+    pub(crate) fn end(&mut self, token: u64) -> Option<PutRecord> {
         let index = usize::try_from(token).ok()?;
         let record = self.records.get_mut(index)?.take()?;
         self.free.push(index);
@@ -182,7 +182,7 @@ mod tests {
         let mut posts = Posts::new(&mut transport, 1, 64).unwrap();
         let begin = |posts: &mut Posts| {
             let token = posts.vacant().unwrap();
-            posts.begin(Record::default());
+            posts.begin(PutRecord::default());
             token as u64
         };
         let token = begin(&mut posts);
@@ -203,7 +203,7 @@ mod tests {
         let staged = posts.stage(&mut transport).unwrap().unwrap();
         let put = |posts: &mut Posts| {
             let token = posts.vacant().unwrap();
-            posts.begin(Record { staging: Some(staged.slot), ..Record::default() });
+            posts.begin(PutRecord { staging: Some(staged.slot), ..PutRecord::default() });
             token as u64
         };
         let first = put(&mut posts);

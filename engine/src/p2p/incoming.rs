@@ -12,12 +12,12 @@ use unisono_transport::{Region, RemoteRegion};
 use super::{
     landings::{Landing, PIECE, Receiving},
     matching::{Envelope, Found},
-    messages::{Answer, Early, Messages, SendStage},
+    messages::{Early, Messages, PriorityEntry, SendStage},
 };
 use crate::{
     call::{Form, Kind},
     comm::Core,
-    completion::{Completion, Received},
+    completion::{Completion, ReceivedMessage},
     memory::{self, Bytes, Fresh},
     request::Place,
     stop::Stop,
@@ -339,7 +339,11 @@ impl Core<'_> {
             messages.clear_to_send.entry(from).or_default().push_back(number);
         }
         landing.exposed = exposed.map(|(_, region)| region);
-        messages.answers.entry(from).or_default().push_back(Answer::ClearToSend { number, place, piece });
+        messages.answers.entry(from).or_default().push_back(PriorityEntry::ClearToSend {
+            number,
+            place,
+            piece,
+        });
         messages.landings.insert((from, number), landing);
         Ok(())
     }
@@ -458,7 +462,7 @@ impl Core<'_> {
             messages.writes.entry(from).or_default().push_back(id);
         } else {
             sending.stage = SendStage::InParts;
-            messages.answers.entry(from).or_default().push_back(Answer::Parts(id));
+            messages.answers.entry(from).or_default().push_back(PriorityEntry::Parts(id));
         }
         Ok(())
     }
@@ -471,6 +475,6 @@ fn envelope(from: Rank, tag: u64, kind: Kind) -> Envelope {
 impl Messages {
     /// A receive has ended: its sender, and new memory with the message.
     fn received(&mut self, completion: Completion, from: Rank, fresh: Option<Fresh>) {
-        self.ended.push_back((completion, Some(Received { from, message: fresh })));
+        self.ended.push_back((completion, Some(ReceivedMessage { from, message: fresh })));
     }
 }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     call::{Kind, Signature, Space},
-    completion::{Completion, Received},
+    completion::{Completion, ReceivedMessage},
     memory::Fresh,
     request::Outbound,
     wire::MessageInfo,
@@ -94,7 +94,7 @@ pub(super) enum SendStage {
 
 /// An entry that goes to a rank's slots before the messages that wait for them.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answer {
+pub(super) enum PriorityEntry {
     /// The next parts of this send's message.
     Parts(u64),
     /// A clear to send for the message of that number: its memory if it may be written, and the bytes of a piece as a power of two.
@@ -132,7 +132,7 @@ pub(crate) struct Messages {
     /// The number of messages that were sent to each rank.
     pub(super) numbers: BTreeMap<Rank, u32>,
     /// For each rank, the entries that go to its slots before messages: the receiver may have no room for these.
-    pub(super) answers: BTreeMap<Rank, VecDeque<Answer>>,
+    pub(super) answers: BTreeMap<Rank, VecDeque<PriorityEntry>>,
     /// For each rank, the sends whose message, or whose request to send, waits for a slot.
     pub(super) queues: BTreeMap<Rank, VecDeque<u64>>,
     /// For each rank, the sends whose messages are written, in the order of their clears to send.
@@ -157,7 +157,7 @@ pub(crate) struct Messages {
     /// The completions of calls that have failed.
     pub(super) lost: Vec<Completion>,
     /// The completions of calls that have ended, with the results of receives.
-    pub(crate) ended: VecDeque<(Completion, Option<Received>)>,
+    pub(crate) ended: VecDeque<(Completion, Option<ReceivedMessage>)>,
     /// No deadline is earlier than this; `None` if no call waits.
     pub(super) soonest: Option<Instant>,
 }

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use unisono_schedule::Rank;
 use unisono_transport::{Region, RemoteRegion, Target};
 
-use super::messages::{Answer, Messages, SendStage, Sending};
+use super::messages::{Messages, PriorityEntry, SendStage, Sending};
 use crate::{
-    comm::{Core, Origin, Ready, Whose},
+    comm::{Core, Origin, ReadyPut, Whose},
     memory::{self, Bytes},
     stop::Stop,
-    wire::{Class, HEADER, Message, MessageClearToSend, OperationInfo, Part},
+    wire::{HEADER, Message, MessageClearToSend, OperationInfo, Part, WindowClass},
 };
 
 /// A put through a slot.
@@ -72,9 +72,9 @@ impl Core<'_> {
         Ok(moved)
     }
 
-    fn send_answer(&mut self, to: Rank, answer: Answer) -> Result<(bool, bool), Stop> {
+    fn send_answer(&mut self, to: Rank, answer: PriorityEntry) -> Result<(bool, bool), Stop> {
         match answer {
-            Answer::ClearToSend { number, place, piece } => {
+            PriorityEntry::ClearToSend { number, place, piece } => {
                 let RemoteRegion { base, key, mappable, .. } = place.unwrap_or_default();
                 let (writable, mappable) = (place.is_some().into(), mappable.into());
                 let clear = MessageClearToSend { base, key, writable, piece, mappable, reserved: [0; 5] };
@@ -83,7 +83,7 @@ impl Core<'_> {
                 let sent = !matches!(self.send_to_slot(to, &put)?, Sent::No);
                 Ok((sent, sent))
             }
-            Answer::Parts(id) => self.send_parts(to, id),
+            PriorityEntry::Parts(id) => self.send_parts(to, id),
         }
     }
 
@@ -103,7 +103,7 @@ impl Core<'_> {
         let number = sending.number;
         if !whole {
             // The clear to send arrives through this window.
-            self.listen(to, Class::Message)?;
+            self.listen(to, WindowClass::Message)?;
         }
         let source = whole.then_some((&source, at, kind.bytes()));
         let put = SlotPut { message, number, source, registered, id: whole.then_some(id) };
@@ -153,8 +153,8 @@ impl Core<'_> {
 
     /// Puts a message into the next slot of a rank.
     fn send_to_slot(&mut self, to: Rank, put: &SlotPut<'_>) -> Result<Sent, Stop> {
-        let Some(sender) = self.comm.sender(to, Class::Message, 0) else {
-            self.probe_mismatch(to, Class::Message, &OperationInfo::default())?;
+        let Some(sender) = self.comm.sender(to, WindowClass::Message, 0) else {
+            self.probe_mismatch(to, WindowClass::Message, &OperationInfo::default())?;
             return Ok(Sent::No);
         };
         let Some(record) = self.record(&self.comm.senders[sender].flow) else { return Ok(Sent::No) };
@@ -180,8 +180,8 @@ impl Core<'_> {
             _ => Origin { region: self.comm.control.clone(), offset: 0, hold: None, staging: None },
         };
         let staging = origin.staging;
-        let opposite = self.comm.receiver(to, Class::Message, 0);
-        let ready = Ready { sender, origin, bytes, record, whose: Whose::Message(put.id) };
+        let opposite = self.comm.receiver(to, WindowClass::Message, 0);
+        let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Message(put.id) };
         if !self.put_to_slot(ready, opposite, |flow| put.message.header(flow, put.number))? {
             if let Some(slot) = staging {
                 self.port.posts.put_back(slot);
@@ -198,13 +198,13 @@ impl Core<'_> {
             let SendStage::Writing(region, piece) = sending.stage else { return Ok((true, any)) };
             let (len, gone) = (sending.outbound.kind.bytes(), sending.gone);
             let (source, base, _) = sending.outbound.place();
-            let Some(sender) = self.comm.sender(to, Class::Message, 0) else { return Ok((false, any)) };
+            let Some(sender) = self.comm.sender(to, WindowClass::Message, 0) else { return Ok((false, any)) };
             let Some(record) = self.record(&self.comm.senders[sender].writes) else {
                 return Ok((false, any));
             };
             let bytes = piece.min(len - gone);
             let origin = Origin { region: source, offset: base + gone, hold: None, staging: None };
-            let ready = Ready { sender, origin, bytes, record, whose: Whose::Message(Some(id)) };
+            let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Message(Some(id)) };
             if !self.put_direct(ready, Target { region, offset: gone as u64 })? {
                 return Ok((false, any));
             }

@@ -4,7 +4,8 @@ use bytemuck::Zeroable;
 
 use super::{
     wire::{
-        Class, ClearToSend, Close, ControlKind, Entry, HEADER, Immediate, MAX_RANKS, OperationInfo, Way, low,
+        ClearToSend, Close, ControlKind, HEADER, Immediate, MAX_RANKS, MailboxEntry, OperationInfo, Way,
+        WindowClass, low,
     },
     *,
 };
@@ -32,7 +33,11 @@ fn strange() -> Vec<(Immediate, Option<usize>, &'static str)> {
         (message(1, 0), None, "a control message of rank 0 for communicator 1"),
         (message(255, 1), None, "for communicator 255"),
         (
-            Immediate::ControlMessage { comm_id: 0, from: 1, about: ControlKind::Answer(Class::Message) },
+            Immediate::ControlMessage {
+                comm_id: 0,
+                from: 1,
+                about: ControlKind::Answer(WindowClass::Message),
+            },
             None,
             "that was not to be closed",
         ),
@@ -45,7 +50,7 @@ fn what_is_told_more_often_than_a_rank_can_blames_nobody() {
     for (about, times, words) in [
         (ControlKind::ClearToSend, 3, "a third clear to send of rank 0 for one operation"),
         (
-            ControlKind::MismatchProbe(Class::Eager),
+            ControlKind::MismatchProbe(WindowClass::Eager),
             2,
             "a mismatch probe of op 1000 after one of a later or the same",
         ),
@@ -117,7 +122,7 @@ fn an_arrival_that_names_nothing_blames_nobody() {
 #[test]
 fn credit_that_arrives_after_its_window_was_opened_again_is_no_news() {
     let (hub, called) = (Hub::new(), Barrier::new(2));
-    let class = Class::Bulk;
+    let class = WindowClass::Bulk;
     world(
         2,
         SMALL,
@@ -138,7 +143,7 @@ fn credit_that_arrives_after_its_window_was_opened_again_is_no_news() {
                 let bits = Immediate::ControlMessage { comm_id: 0, from, about }.encode() ^ mask;
                 net.arrived(bits, None)
             };
-            let entry = from * size_of::<Entry>();
+            let entry = from * size_of::<MailboxEntry>();
             let close = Close { arrived: low(arrived), credits };
             access::store(&mailbox, entry + ControlKind::Close(class).part().start, &close).unwrap();
             tells(ControlKind::Close(class)).unwrap();

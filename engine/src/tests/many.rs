@@ -32,8 +32,8 @@ impl Engine {
     }
 
     fn begin_message(&mut self, what: What) -> Arc<Outcome> {
-        let (completion, outcome) = Completion::new(LIMIT, Action::Return(None));
-        self.take(WORLD, Task { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
+        let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
+        self.take(WORLD, WorkRequest { what, completion }, &Nobody).map_err(|halt| halt.stop).unwrap();
         outcome
     }
 

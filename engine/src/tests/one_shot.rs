@@ -130,7 +130,7 @@ impl Player {
                 }
             }
             (what, _) => {
-                let task = Task { what, ..task };
+                let task = WorkRequest { what, ..task };
                 self.engine.take(WORLD, task, &Nobody).map_err(|halt| halt.stop).unwrap();
                 Some(outcome)
             }

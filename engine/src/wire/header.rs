@@ -124,7 +124,7 @@ pub(crate) struct MessageClearToSend {
     pub reserved: [u8; 5],
 }
 
-/// A message through a slot of [`Class::Message`](super::Class::Message).
+/// A message through a slot of [`WindowClass::Message`](super::WindowClass::Message).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     /// A message whose elements follow.

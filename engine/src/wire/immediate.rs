@@ -28,13 +28,13 @@ pub(crate) enum Immediate {
     ControlMessage { comm_id: CommId, from: Rank, about: ControlKind },
 }
 
-/// The kind of a control message: the part of an [`Entry`] that it writes.
+/// The kind of a control message: the part of a [`MailboxEntry`] that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ControlKind {
     /// A [`Window`].
-    Window(Class),
+    Window(WindowClass),
     /// A mismatch probe: the operation of a message that waits for a window or a clear to send.
-    MismatchProbe(Class),
+    MismatchProbe(WindowClass),
     /// A [`Handshake`].
     Handshake,
     /// A [`ClearToSend`].
@@ -43,31 +43,31 @@ pub(crate) enum ControlKind {
     /// barrier of the world.
     End,
     /// A request to [`Close`] a window.
-    Close(Class),
+    Close(WindowClass),
     /// The answer to that: 1 if the window is closed, 0 if it stays open.
-    Answer(Class),
-    /// No part: the rank has read the latest mismatch probe of [`Class::Eager`] or [`Class::Bulk`].
+    Answer(WindowClass),
+    /// No part: the rank has read the latest mismatch probe of [`WindowClass::Eager`] or [`WindowClass::Bulk`].
     Read,
 }
 
 impl ControlKind {
     /// All kinds in the order of their codes.
     pub(super) const ALL: [Self; 16] = [
-        Self::Window(Class::Eager),
-        Self::Window(Class::Bulk),
-        Self::Window(Class::Message),
-        Self::MismatchProbe(Class::Eager),
-        Self::MismatchProbe(Class::Bulk),
-        Self::MismatchProbe(Class::Message),
+        Self::Window(WindowClass::Eager),
+        Self::Window(WindowClass::Bulk),
+        Self::Window(WindowClass::Message),
+        Self::MismatchProbe(WindowClass::Eager),
+        Self::MismatchProbe(WindowClass::Bulk),
+        Self::MismatchProbe(WindowClass::Message),
         Self::Handshake,
         Self::ClearToSend,
         Self::End,
-        Self::Close(Class::Eager),
-        Self::Close(Class::Bulk),
-        Self::Close(Class::Message),
-        Self::Answer(Class::Eager),
-        Self::Answer(Class::Bulk),
-        Self::Answer(Class::Message),
+        Self::Close(WindowClass::Eager),
+        Self::Close(WindowClass::Bulk),
+        Self::Close(WindowClass::Message),
+        Self::Answer(WindowClass::Eager),
+        Self::Answer(WindowClass::Bulk),
+        Self::Answer(WindowClass::Message),
         Self::Read,
     ];
 
@@ -139,7 +139,7 @@ impl Way {
 
 /// The kinds of windows between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum WindowClass {
     /// One lane of small slots, for schedules whose messages are small.
     Eager,
     /// Several lanes of chunk-sized slots, for pipelines.
@@ -148,7 +148,7 @@ pub(crate) enum Class {
     Message,
 }
 
-impl Class {
+impl WindowClass {
     pub(crate) const ALL: [Self; 3] = [Self::Eager, Self::Bulk, Self::Message];
 
     /// Its place in [`Self::ALL`].

@@ -94,7 +94,7 @@ pub(crate) struct Close {
 /// The entry of a rank in another rank's mailbox of a communicator. Only the first writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Entry {
+pub(crate) struct MailboxEntry {
     /// The window of each class.
     pub windows: [Window; 3],
     /// The target of credits, of which only the immediate counts.
@@ -112,24 +112,24 @@ pub(crate) struct Entry {
 }
 
 impl ControlKind {
-    /// The part of an [`Entry`] that the control message writes, in bytes from the entry's beginning.
+    /// The part of a [`MailboxEntry`] that the control message writes, in bytes from the entry's beginning.
     pub(crate) const fn part(self) -> Range<usize> {
         const fn of<T>(at: usize, index: usize) -> Range<usize> {
             let start = at + index * size_of::<T>();
             start..start + size_of::<T>()
         }
         match self {
-            Self::Window(class) => of::<Window>(offset_of!(Entry, windows), class.index()),
+            Self::Window(class) => of::<Window>(offset_of!(MailboxEntry, windows), class.index()),
             Self::MismatchProbe(class) => {
-                of::<OperationInfo>(offset_of!(Entry, mismatch_probes), class.index())
+                of::<OperationInfo>(offset_of!(MailboxEntry, mismatch_probes), class.index())
             }
-            Self::Handshake => of::<Handshake>(offset_of!(Entry, handshake), 0),
-            Self::ClearToSend => of::<ClearToSend>(offset_of!(Entry, clear_to_send), 0),
-            Self::End => of::<u64>(offset_of!(Entry, begun), 0),
+            Self::Handshake => of::<Handshake>(offset_of!(MailboxEntry, handshake), 0),
+            Self::ClearToSend => of::<ClearToSend>(offset_of!(MailboxEntry, clear_to_send), 0),
+            Self::End => of::<u64>(offset_of!(MailboxEntry, begun), 0),
             // Only the immediate counts.
-            Self::Read => of::<u32>(offset_of!(Entry, credit), 0),
-            Self::Close(class) => of::<Close>(offset_of!(Entry, closes), class.index()),
-            Self::Answer(class) => of::<u64>(offset_of!(Entry, answers), class.index()),
+            Self::Read => of::<u32>(offset_of!(MailboxEntry, credit), 0),
+            Self::Close(class) => of::<Close>(offset_of!(MailboxEntry, closes), class.index()),
+            Self::Answer(class) => of::<u64>(offset_of!(MailboxEntry, answers), class.index()),
         }
     }
 }

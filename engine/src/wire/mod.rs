@@ -13,8 +13,8 @@ pub(crate) use self::{
         CollectiveHeader, FlowHeader, HEADER, Message, MessageClearToSend, MessageHeader, MessageInfo,
         OperationInfo, PAYLOAD, Part,
     },
-    immediate::{Class, ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, Way, low},
-    mailbox::{ClearToSend, Close, Entry, Handshake, MAX_SLOTS, Window},
+    immediate::{ControlKind, Immediate, MAX_COMMS, MAX_FLOWS, Way, WindowClass, low},
+    mailbox::{ClearToSend, Close, Handshake, MAX_SLOTS, MailboxEntry, Window},
 };
 pub use self::{
     immediate::{CommId, MAX_MEMBERS, MAX_RANKS},

@@ -9,8 +9,8 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let Some((bits, rest)) = bytes.split_first_chunk::<4>() else { return };
     let immediate = Immediate::decode(u32::from_le_bytes(*bits));
     assert_eq!(Immediate::decode(immediate.encode()), immediate);
-    let mut entry = Entry::zeroed();
-    let len = rest.len().min(size_of::<Entry>());
+    let mut entry = MailboxEntry::zeroed();
+    let len = rest.len().min(size_of::<MailboxEntry>());
     bytemuck::bytes_of_mut(&mut entry)[..len].copy_from_slice(&rest[..len]);
     let remote = entry.clear_to_send.remote();
     assert_eq!(remote.is_some(), entry.clear_to_send.start > 0);
@@ -49,7 +49,7 @@ fn immediates_survive_the_wire() {
 fn records_have_the_sizes_the_papers_say() {
     use unisono_schedule::windows::stride;
 
-    assert_eq!((HEADER, size_of::<Window>(), size_of::<Entry>()), (40, 48, 440));
+    assert_eq!((HEADER, size_of::<Window>(), size_of::<MailboxEntry>()), (40, 48, 440));
     assert_eq!(stride(1), 128);
     assert_eq!(stride(64), 128);
 }

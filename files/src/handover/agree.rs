@@ -24,7 +24,7 @@ const DESCRIPTION: usize = 1 << 16;
 const PATH: usize = 4096;
 
 /// A result, or a file and what is wrong with it.
-pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
+pub(super) type RankOutcome<T> = std::result::Result<T, Trouble>;
 
 /// What is wrong with a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl Ranks<'_> {
     }
 
     /// Succeeds if all ranks have succeeded; otherwise all return the trouble of the lowest rank that has one. All ranks call it.
-    pub(super) fn agree<T>(&self, mine: Outcome<T>) -> Result<T> {
+    pub(super) fn agree<T>(&self, mine: RankOutcome<T>) -> Result<T> {
         let trouble = mine.as_ref().err();
         let said = trouble.map(postcard::to_allocvec).transpose().map_err(|error| self.broken(&error))?;
         let (all, lengths) = self.group.all_gather_v(&said.unwrap_or_default())?;
@@ -83,7 +83,7 @@ impl Ranks<'_> {
     /// The root's value, or its trouble, on all ranks. Only the root gives `mine`.
     pub(super) fn told_by_root<T: Serialize + DeserializeOwned>(
         &self,
-        mine: Option<Outcome<T>>,
+        mine: Option<RankOutcome<T>>,
     ) -> Result<T> {
         let bytes = mine.map(|mine| postcard::to_allocvec(&mine)).transpose();
         let mut bytes = bytes.map_err(|error| self.broken(&error))?.unwrap_or_default();
@@ -95,7 +95,7 @@ impl Ranks<'_> {
         }
         bytes.resize(len, 0);
         self.group.broadcast(&mut bytes, self.root)?;
-        let outcome: Outcome<T> = postcard::from_bytes(&bytes).map_err(|error| self.broken(&error))?;
+        let outcome: RankOutcome<T> = postcard::from_bytes(&bytes).map_err(|error| self.broken(&error))?;
         outcome.map_err(|trouble| self.error(self.root, trouble))
     }
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use unisono::{Buffer, ProcessGroup, ReduceOp, schedule::Rank};
 
 use self::{
-    agree::{Outcome, Ranks, Trouble},
+    agree::{RankOutcome, Ranks, Trouble},
     stream::{BUFFERS, Stream, TRAILER},
 };
 use crate::{
@@ -137,7 +137,7 @@ impl<'c> Handover<'c> {
             let plan = source.plan(options.piece)?;
             Ok((source, plan))
         })();
-        let opened: Outcome<_> = opened.map_err(|problem| Trouble::new(self.file, problem));
+        let opened: RankOutcome<_> = opened.map_err(|problem| Trouble::new(self.file, problem));
         // Its seed is random.
         let transfer = std::hash::RandomState::new().build_hasher().finish();
         let (source, opening) = match opened {
@@ -151,7 +151,7 @@ impl<'c> Handover<'c> {
     }
 
     /// The root's description, checked. Only the root gives `mine`.
-    fn agreed(&self, mine: Option<Outcome<Opening>>) -> Result<Opening> {
+    fn agreed(&self, mine: Option<RankOutcome<Opening>>) -> Result<Opening> {
         let Opening { plan, transfer, origin } = self.ranks.told_by_root(mine)?;
         // All ranks check the same bytes, and so return the same error.
         let name = plan.name();

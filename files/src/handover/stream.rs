@@ -12,7 +12,7 @@ use std::{
 
 use unisono::{Buffer, ProcessGroup, ReduceOp};
 
-use super::agree::{Outcome, Ranks, Trouble};
+use super::agree::{RankOutcome, Ranks, Trouble};
 use crate::{
     error::{Error, Problem, Result},
     local::{Source, Target},
@@ -88,7 +88,7 @@ impl Stream<'_> {
         &self,
         buffers: Vec<Buffer<u8>>,
         progress: &mut Option<&mut dyn FnMut(Progress)>,
-    ) -> Result<Outcome<()>> {
+    ) -> Result<RankOutcome<()>> {
         let Some(members) = self.members else {
             while self.status(ON)? == ON {}
             return Ok(Ok(()));

@@ -12,11 +12,11 @@ use unisono_core::error::{Failure, Refusal, clean};
 
 use super::{
     super::{
-        protocol::{self, Answer, Challenge, Frame, Hello, Purpose, Verdict},
+        protocol::{self, Admission, Challenge, ConnectionPurpose, Frame, Hello, Verdict},
         seal::{self, Seal},
     },
     Connection, Id, Phase, Server,
-    connection::Opening,
+    connection::OpeningState,
     members::Ending,
     same_user,
 };
@@ -144,8 +144,8 @@ impl Server {
             return self.judge(id, now);
         }
         match connection.opening()? {
-            Opening::More => Ok(false),
-            Opening::Version(ours) => {
+            OpeningState::More => Ok(false),
+            OpeningState::Version(ours) => {
                 let peer = connection.peer;
                 let what =
                     || format!("refuses version {ours} of the protocol; it speaks {}", protocol::VERSION);
@@ -159,7 +159,7 @@ impl Server {
                 ));
                 Ok(true)
             }
-            Opening::Hello => self.challenge(id, now).map(|()| true),
+            OpeningState::Hello => self.challenge(id, now).map(|()| true),
         }
     }
 
@@ -220,7 +220,8 @@ impl Server {
     fn judge(&mut self, id: Id, now: Instant) -> io::Result<bool> {
         let (hears, mut ending) = (self.hears(), self.ending());
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(false) };
-        let cannot_join = connection.hello.as_ref().is_some_and(|hello| hello.purpose == Purpose::CannotJoin);
+        let cannot_join =
+            connection.hello.as_ref().is_some_and(|hello| hello.purpose == ConnectionPurpose::CannotJoin);
         let limit = if cannot_join { protocol::MAX_WHY } else { 0 };
         let Some((frame, genuine)) = connection.next_frame(limit)? else { return Ok(false) };
         let Some(hello) = connection.hello.take() else { return Ok(false) };
@@ -265,18 +266,18 @@ impl Server {
             Ok(role) => {
                 connection.role = Some(role);
                 self.strangers.gone(id);
-                Answer::Welcome { session: role.session, host: self.host.map(|rank| rank as u64) }
+                Admission::Welcome { session: role.session, host: self.host.map(|rank| rank as u64) }
             }
             Err(refusal) => {
                 connection.ending = true;
-                Answer::Refused { refusal, ending }
+                Admission::Refused { refusal, ending }
             }
         };
         connection.send(Frame::new(&answer)?);
         self.outbox.append(&mut outbox);
         if let Some(refusal) = refused {
             self.warnings.tell(now, peer, || format!("refuses {}: {refusal}", process(&hello, peer)));
-            if hello.purpose == Purpose::Requests && !matches!(refusal, Refusal::Failed(_)) {
+            if hello.purpose == ConnectionPurpose::Requests && !matches!(refusal, Refusal::Failed(_)) {
                 // The process belongs to the job, and a rank is missing without it.
                 let why = format!("{}: {refusal}", from(&hello, peer));
                 self.fail_without(&hello, why);

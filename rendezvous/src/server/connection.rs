@@ -55,7 +55,7 @@ pub(super) struct Connection {
 }
 
 /// The state of the first bytes of a connection.
-pub(super) enum Opening {
+pub(super) enum OpeningState {
     /// Too few to tell.
     More,
     /// A hello frame, this long, follows the preamble.
@@ -137,20 +137,20 @@ impl Connection {
     }
 
     /// Checks the preamble, from its first byte on.
-    pub(super) fn opening(&self) -> io::Result<Opening> {
+    pub(super) fn opening(&self) -> io::Result<OpeningState> {
         let known = protocol::MAGIC.len().min(self.input.len());
         if self.input[..known] != protocol::MAGIC[..known] {
             return Err(protocol::invalid("it does not speak this protocol"));
         }
-        let Some(preamble) = self.input.first_chunk::<PREAMBLE>() else { return Ok(Opening::More) };
+        let Some(preamble) = self.input.first_chunk::<PREAMBLE>() else { return Ok(OpeningState::More) };
         let version = protocol::version(preamble)?;
         if version != protocol::VERSION {
-            return Ok(Opening::Version(version));
+            return Ok(OpeningState::Version(version));
         }
         let rest = &self.input[PREAMBLE..];
         Ok(match protocol::length(rest, MAX_HELLO)? {
-            Some(len) if rest.len() >= 4 + len => Opening::Hello,
-            _ => Opening::More,
+            Some(len) if rest.len() >= 4 + len => OpeningState::Hello,
+            _ => OpeningState::More,
         })
     }
 

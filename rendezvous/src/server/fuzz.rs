@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{
-    super::protocol::{self, Hello, Purpose, Reply, ToWatch},
+    super::protocol::{self, ConnectionPurpose, Hello, Reply, ToWatch},
     Id, Outbox,
-    members::{Ending, Members, Role},
+    members::{Ending, RankStates, Role},
     values::Values,
 };
 
@@ -21,7 +21,7 @@ const CONNECTIONS: u8 = 8;
 /// Handles records, one after the other, as the server handles them when it has found their connections.
 pub(crate) fn frames(bytes: &[u8]) {
     let now = Instant::now();
-    let (mut members, mut values) = (Members::new(RANKS), Values::default());
+    let (mut members, mut values) = (RankStates::new(RANKS), Values::default());
     let (mut outbox, mut session) = (Outbox::new(), 0);
     let mut roles: HashMap<Id, Role> = HashMap::new();
     let mut rest = bytes;
@@ -34,7 +34,7 @@ pub(crate) fn frames(bytes: &[u8]) {
         match (what % 4, roles.get(&id).copied()) {
             (0, None) => {
                 let Ok(mut hello) = protocol::decode::<Hello>(frame) else { continue };
-                if let Purpose::Watch { session: said } = &mut hello.purpose {
+                if let ConnectionPurpose::Watch { session: said } = &mut hello.purpose {
                     // A client cannot guess the session.
                     *said = session;
                 }
@@ -90,7 +90,7 @@ mod tests {
     use std::{fs, path::Path};
 
     use super::{
-        super::super::protocol::{Answer, Challenge, Request, ToServer},
+        super::super::protocol::{Admission, Challenge, StoreRequest, ToServer},
         *,
     };
 
@@ -108,7 +108,7 @@ mod tests {
             let read = match file.split('-').next().unwrap() {
                 "reply" => protocol::decode::<Reply<'_>>(frame).map(drop),
                 "told" => protocol::decode::<ToWatch>(frame).map(drop),
-                "welcome" => protocol::decode::<Answer>(frame).map(drop),
+                "welcome" => protocol::decode::<Admission>(frame).map(drop),
                 "prove" => protocol::decode::<Challenge>(frame).map(drop),
                 _ => {
                     assert_eq!(bytes.first_chunk(), Some(&protocol::preamble()), "{file}");
@@ -126,7 +126,7 @@ mod tests {
                 rest = after;
                 let (hello, tell) =
                     (protocol::decode::<Hello>(frame).is_ok(), protocol::decode::<ToServer>(frame).is_ok());
-                let request = protocol::decode::<Request<'_>>(frame).is_ok();
+                let request = protocol::decode::<StoreRequest<'_>>(frame).is_ok();
                 match what % 4 {
                     0 => assert!(hello, "{file}: {frame:02x?}"),
                     1 => {

@@ -14,7 +14,7 @@ use unisono_schedule::Rank;
 use super::{
     super::{
         GATHER,
-        protocol::{Frame, Hello, MAX_WHO, Purpose, ToServer, ToWatch},
+        protocol::{ConnectionPurpose, Frame, Hello, MAX_WHO, ToServer, ToWatch},
     },
     Id, Outbox,
     process::RankProcess,
@@ -28,7 +28,7 @@ const MAX_QUERY: Duration = Duration::from_secs(10);
 
 /// The states of all ranks.
 #[derive(Debug)]
-pub(super) struct Members {
+pub(super) struct RankStates {
     states: Vec<RankState>,
     /// The ranks whose watch has ended and may connect again; some may have connected.
     lost: BTreeSet<Rank>,
@@ -136,7 +136,7 @@ struct Query {
     until: Instant,
 }
 
-impl Members {
+impl RankStates {
     pub(super) fn new(ranks: usize) -> Self {
         Self {
             states: (0..ranks).map(|_| RankState::Empty).collect(),
@@ -171,7 +171,7 @@ impl Members {
         };
         match (hello.purpose, &mut *state) {
             // A new watch is accepted while an earlier one exists, because the end of the earlier one may not have arrived.
-            (Purpose::Watch { session }, RankState::Taken { session: held, watch, .. })
+            (ConnectionPurpose::Watch { session }, RankState::Taken { session: held, watch, .. })
                 if session == *held =>
             {
                 *watch = Watching::By(id);
@@ -188,7 +188,7 @@ impl Members {
             (_, RankState::Taken { watch: Watching::Lost { .. }, .. }) => Err(Refusal::Left),
             (_, RankState::Taken { who, .. }) => Err(Refusal::Duplicate { holder: who.clone() }),
             (_, RankState::Left) => Err(Refusal::Left),
-            (Purpose::Requests, RankState::Empty) if self.failure.is_none() => {
+            (ConnectionPurpose::Requests, RankState::Empty) if self.failure.is_none() => {
                 self.sessions += 1;
                 self.stayed = None;
                 let who = clean(&hello.who, MAX_WHO);
@@ -550,7 +550,7 @@ mod tests {
     #[test]
     fn all_that_ask_at_once_share_one_answer() {
         const RANKS: usize = 4096;
-        let (mut members, mut outbox, now) = (Members::new(RANKS), Outbox::new(), Instant::now());
+        let (mut members, mut outbox, now) = (RankStates::new(RANKS), Outbox::new(), Instant::now());
         let ranks = RANKS as u64;
         let mut hello = |rank: Rank, purpose| {
             let hello = Hello {
@@ -565,8 +565,8 @@ mod tests {
         };
         let watches: Vec<Role> = (0..RANKS)
             .map(|rank| {
-                let session = hello(rank, Purpose::Requests).session;
-                hello(rank, Purpose::Watch { session })
+                let session = hello(rank, ConnectionPurpose::Requests).session;
+                hello(rank, ConnectionPurpose::Watch { session })
             })
             .collect();
         let mut tell = |rank: Rank, tell| {

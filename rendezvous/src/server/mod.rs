@@ -33,7 +33,7 @@ use unisono_transport::fork::{Process, Unshared};
 use self::{
     admission::Strangers,
     connection::Connection,
-    members::{Ending, Members},
+    members::{Ending, RankStates},
     values::Values,
     warnings::Warnings,
 };
@@ -145,7 +145,7 @@ impl StoreServer {
             connections: BTreeMap::new(),
             last: 0,
             values: Values::default(),
-            members: Members::new(ranks),
+            members: RankStates::new(ranks),
             late: Arc::clone(&late),
             job,
             timers: BinaryHeap::new(),
@@ -227,7 +227,7 @@ struct Server {
     connections: BTreeMap<Id, Connection>,
     last: Id,
     values: Values,
-    members: Members,
+    members: RankStates,
     late: Late,
     timers: BinaryHeap<Reverse<(Instant, Id)>>,
     outbox: Outbox,

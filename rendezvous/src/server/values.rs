@@ -12,7 +12,7 @@ use super::{
     super::{
         MAX_KEY, MAX_VALUE,
         limits::too_long,
-        protocol::{Frame, Reply, Request},
+        protocol::{Frame, Reply, StoreRequest},
     },
     Id, Outbox,
 };
@@ -77,28 +77,28 @@ impl Values {
     pub(super) fn request(
         &mut self,
         who: Id,
-        request: Request<'_>,
+        request: StoreRequest<'_>,
         now: Instant,
         outbox: &mut Outbox,
     ) -> io::Result<Option<Instant>> {
         let reply = match request {
-            Request::Set { key, .. }
-            | Request::Add { key, .. }
-            | Request::Get { key, .. }
-            | Request::Collect { prefix: key, .. }
-            | Request::Present { prefix: key }
+            StoreRequest::Set { key, .. }
+            | StoreRequest::Add { key, .. }
+            | StoreRequest::Get { key, .. }
+            | StoreRequest::Collect { prefix: key, .. }
+            | StoreRequest::Present { prefix: key }
                 if key.len() > MAX_KEY =>
             {
                 frame(&Reply::Impossible(too_long(key)))?
             }
-            Request::Set { key, value } => self.set(key, value, outbox)?,
-            Request::Add { key, delta } => self.add(key, delta)?,
-            Request::Present { prefix } => {
+            StoreRequest::Set { key, value } => self.set(key, value, outbox)?,
+            StoreRequest::Add { key, delta } => self.add(key, delta)?,
+            StoreRequest::Present { prefix } => {
                 let number = |(key, _): (&str, _)| key.strip_prefix(prefix)?.parse().ok();
                 let numbers = self.with(prefix).filter_map(number).collect();
                 frame(&Reply::Present { numbers, refused: &self.refused })?
             }
-            Request::Get { key, wait } => match self.values.get(key) {
+            StoreRequest::Get { key, wait } => match self.values.get(key) {
                 Some(value) => value.reply.clone(),
                 None if wait == 0 => frame(&Reply::NotInTime)?,
                 None if self.failure.is_some() => self.failed()?,
@@ -107,7 +107,7 @@ impl Values {
                     return Ok(Some(self.wait(who, Want::Value(key.to_owned()), now, wait)));
                 }
             },
-            Request::Collect { prefix, count, wait } => {
+            StoreRequest::Collect { prefix, count, wait } => {
                 let have = self.with(prefix).count();
                 let count = usize::try_from(count).unwrap_or(usize::MAX);
                 if have >= count || wait == 0 {
@@ -266,7 +266,7 @@ mod tests {
         let mut values = Values { total: MAX_TOTAL - 5, ..Values::default() };
         let mut add = |key| {
             let mut outbox = Outbox::new();
-            values.request(1, Request::Add { key, delta: 2 }, Instant::now(), &mut outbox).unwrap();
+            values.request(1, StoreRequest::Add { key, delta: 2 }, Instant::now(), &mut outbox).unwrap();
             let (_, reply) = outbox.pop().unwrap();
             match protocol::decode(&reply[4..]).unwrap() {
                 Reply::Count(sum) => Ok(sum),

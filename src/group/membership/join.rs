@@ -32,7 +32,7 @@ use crate::{
             Planner,
             spec::{CallOptions, PlanOptions},
         },
-        shared::Shared,
+        shared::GroupState,
     },
     rendezvous::Store,
     runtime::{
@@ -302,7 +302,7 @@ impl ProcessGroup {
             .set(move || weak.upgrade().map(|runtime| runtime.position()).unwrap_or_default());
         let tuned = tuned.of(ranks);
         let planner = Planner::new(rank, chooser, tuned, settings, &runtime.limits);
-        let shared = Shared {
+        let shared = GroupState {
             runtime,
             comm_id: WORLD,
             planner,

@@ -9,8 +9,8 @@ use std::{
 };
 
 use unisono_engine::{
-    Action, Completion, Contact, Contacts, Engine, Operation, Patience, StalledOperation, Stop, Task, WORLD,
-    What,
+    Completion, CompletionAction, Contact, Contacts, Engine, Operation, Patience, StalledOperation, Stop,
+    WORLD, What, WorkRequest,
     call::Signature,
     memory::{Borrowed, Registry},
 };
@@ -157,10 +157,10 @@ fn broadcast(
     };
     let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
     let left = verification.deadline.saturating_duration_since(Instant::now());
-    let (completion, outcome) = Completion::new(left, Action::Return(Some(Box::new(bytes))));
+    let (completion, outcome) = Completion::new(left, CompletionAction::Return(Some(Box::new(bytes))));
     let monitor = verification.monitor;
     let driven = engine
-        .take(WORLD, Task { what, completion }, monitor)
+        .take(WORLD, WorkRequest { what, completion }, monitor)
         .and_then(|()| engine.drive((&|| outcome.ended(), None), monitor));
     driven.map_err(|halt| {
         verification.failed(halt.stop, halt.stalled.map_or_else(stalled, |stalled| *stalled))

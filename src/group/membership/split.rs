@@ -20,7 +20,7 @@ use crate::{
         members::Members,
         order::{Engaged, Order},
         plan::{Planner, spec::CallSpec},
-        shared::Shared,
+        shared::GroupState,
     },
     runtime::peer,
 };
@@ -271,7 +271,7 @@ impl Handle {
         let tuned = runtime.tuned.clone().of(members.len());
         let chooser = peer::chooser(&peers, &runtime.limits.provider);
         let planner = Planner::new(me, chooser, tuned, runtime.settings, &runtime.limits);
-        let shared = Shared {
+        let shared = GroupState {
             runtime: Arc::clone(runtime),
             comm_id,
             planner,

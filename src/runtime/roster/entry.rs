@@ -108,7 +108,7 @@ impl Entry {
 
 /// An entry in which numbers stand for the values that several ranks may have in common: the name, the device, the processors, and
 /// [`shares`](Entry::shares), whose numbers count from 1; 0 if there is none.
-pub(super) struct Record {
+pub(super) struct CompactEntry {
     pub name: u32,
     pub shares: u32,
     pub device: u32,
@@ -123,7 +123,7 @@ pub(super) struct Record {
     pub address: Vec<u8>,
 }
 
-impl Record {
+impl CompactEntry {
     /// Encodes the record as bytes: its numbers in little-endian, its IP addresses with their kind, and the address behind its length.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let HostId { boot, processes, network, user } = self.host;

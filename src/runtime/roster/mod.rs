@@ -15,7 +15,7 @@ use unisono_transport::RemoteRegion;
 pub(crate) use self::entry::{Cores, Entry, Nic};
 use unisono_engine::{Contact, Contacts};
 
-use self::{columns::Columns, entry::Record};
+use self::{columns::Columns, entry::CompactEntry};
 use super::{
     host::{Host, HostId},
     peer::PeerInfo,
@@ -32,7 +32,7 @@ pub(crate) struct Roster {
     /// The number of hosts, and for each rank the number of its host (4 bytes).
     hosts: usize,
     host_of: Columns,
-    /// The [records](Record) of the ranks.
+    /// The [records](CompactEntry) of the ranks.
     records: Columns,
     /// The values that records refer to by number.
     names: Vec<String>,
@@ -52,7 +52,7 @@ impl Roster {
         for entry in entries {
             let Entry { host, nic, .. } = entry;
             host_of.push(hosts.number((clean(&host.name, MAX_NAME), host.id, entry.shares)));
-            let record = Record {
+            let record = CompactEntry {
                 name: names.number(clean(&host.name, MAX_NAME)),
                 shares: entry.shares.map_or(0, |scope| 1 + scopes.number(scope)),
                 device: devices.number(clean(&nic.device, MAX_NAME)),
@@ -131,17 +131,29 @@ impl Roster {
         usize::try_from(number).ok()
     }
 
-    fn record(&self, rank: Rank) -> Option<Record> {
+    fn record(&self, rank: Rank) -> Option<CompactEntry> {
         if rank >= self.ranks {
             return None;
         }
-        Record::parse(&self.records.record(rank, self.host_number(rank)?))
+        CompactEntry::parse(&self.records.record(rank, self.host_number(rank)?))
     }
 
     /// The entry that a rank has published about itself.
     pub(crate) fn entry(&self, rank: Rank) -> Option<Entry> {
-        let Record { name, shares, device, cores, host, megabits, mtu, at, store, mailbox, mask, address } =
-            self.record(rank)?;
+        let CompactEntry {
+            name,
+            shares,
+            device,
+            cores,
+            host,
+            megabits,
+            mtu,
+            at,
+            store,
+            mailbox,
+            mask,
+            address,
+        } = self.record(rank)?;
         let name = self.names.get(name as usize)?.clone();
         let device = self.devices.get(device as usize)?.clone();
         let cores = self.cores.get(cores as usize)?.clone();
@@ -159,7 +171,7 @@ impl Roster {
     pub(crate) fn peer(&self, rank: Rank) -> Option<PeerInfo<'_>> {
         let record = self.record(rank)?;
         let cores = self.cores.get(record.cores as usize)?;
-        let Record { host, shares, device, megabits, .. } = record;
+        let CompactEntry { host, shares, device, megabits, .. } = record;
         Some(PeerInfo { host, shares: shares.checked_sub(1), cores, device, megabits })
     }
 }

@@ -16,17 +16,17 @@ const MAGIC: [u8; 12] = *b"unisono-shm\x05";
 /// The name of an endpoint's door, which no other endpoint has.
 pub(super) type Name = [u8; 8];
 /// A secret that only ranks of the job know.
-pub(super) type Token = [u8; 12];
+pub(super) type EndpointToken = [u8; 12];
 
 /// The number of bytes of an address.
-pub(super) const LEN: usize = MAGIC.len() + size_of::<Name>() + 2 * size_of::<Token>();
+pub(super) const LEN: usize = MAGIC.len() + size_of::<Name>() + 2 * size_of::<EndpointToken>();
 
 /// The place where peers reach an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Place {
     name: Name,
-    token: Token,
-    proof: Token,
+    token: EndpointToken,
+    proof: EndpointToken,
 }
 
 impl Place {
@@ -70,12 +70,12 @@ impl Place {
     }
 
     /// The first bytes of all that is sent to this endpoint.
-    pub(super) fn token(&self) -> Token {
+    pub(super) fn token(&self) -> EndpointToken {
         self.token
     }
 
     /// The first bytes of all that this endpoint answers.
-    pub(super) fn proof(&self) -> Token {
+    pub(super) fn proof(&self) -> EndpointToken {
         self.proof
     }
 }

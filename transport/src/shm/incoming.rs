@@ -8,7 +8,7 @@ use super::{
     control::{Message, Purpose, Refusal},
     error::{self, Nonsense, Stop},
     memory::{Entries, Table},
-    outgoing::State,
+    outgoing::PeerState,
     ring::{self, Kind, Reader, Record},
     segment::{Access, Segment},
     socket::{self, Link, Posted, Received},
@@ -35,7 +35,7 @@ pub(super) struct Incoming {
     /// True if it has closed its endpoint.
     closed: bool,
     /// The state, once it writes no more.
-    pub(super) ended: Option<State>,
+    pub(super) ended: Option<PeerState>,
 }
 
 impl Incoming {
@@ -51,7 +51,7 @@ impl Incoming {
                 Received::Withheld(_, why) => return Err(why.into()),
                 Received::Nothing => break,
                 Received::End => {
-                    self.ended = Some(if self.closed { State::Closed } else { State::Died });
+                    self.ended = Some(if self.closed { PeerState::Closed } else { PeerState::Died });
                     break;
                 }
             };

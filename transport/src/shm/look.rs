@@ -8,7 +8,7 @@ use super::{
     descriptor::Owner,
     error::{self, Stop},
     incoming::Incoming,
-    outgoing::{Greeted, State},
+    outgoing::{Greeted, PeerState},
     socket::{self, Greeting},
 };
 use crate::{Error, Peer, local::Failure};
@@ -102,9 +102,9 @@ impl Endpoint {
             (None, None) => return Ok(()),
         };
         let ended = match received {
-            Ok(State::Open) => return self.hand_over(peer),
-            Ok(State::Died) => Some(error::died()),
-            Ok(State::Closed) => {
+            Ok(PeerState::Open) => return self.hand_over(peer),
+            Ok(PeerState::Died) => Some(error::died()),
+            Ok(PeerState::Closed) => {
                 known.outgoing.as_ref().is_some_and(|it| it.has_pending()).then(Failure::gone)
             }
             Err(Stop::Peer(failure)) => {

@@ -90,7 +90,7 @@ use error::Stop;
 use incoming::Incoming;
 use look::latch;
 use memory::Table;
-use outgoing::{Greeted, INLINE, Outgoing, State};
+use outgoing::{Greeted, INLINE, Outgoing, PeerState};
 use sleep::{Poller, Sleeper};
 use socket::{Door, Greeting};
 
@@ -335,7 +335,7 @@ impl Endpoint {
             match incoming.read(entries, events, most) {
                 Ok(empty) => {
                     if let Some(state) = incoming.ended.filter(|_| empty) {
-                        let died = (state == State::Died).then(error::died);
+                        let died = (state == PeerState::Died).then(error::died);
                         let from = self.incoming[connection].take().map(|ended| ended.from);
                         latch(&mut self.failing, &self.peers, from, died);
                     }

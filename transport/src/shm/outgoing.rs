@@ -65,7 +65,7 @@ struct Pending {
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum PeerState {
     Open,
     /// The peer has closed its endpoint.
     Closed,
@@ -93,7 +93,7 @@ impl Greeted {
     }
 
     /// Receives the answer, and returns the state of the peer.
-    pub(super) fn receive(&mut self) -> Result<State, Stop> {
+    pub(super) fn receive(&mut self) -> Result<PeerState, Stop> {
         while self.board.is_none() {
             match self.link.receive()? {
                 Received::Message(Message::Welcome, Some(file)) => {
@@ -103,10 +103,10 @@ impl Greeted {
                 Received::Message(..) => return Err(Nonsense("a message that is no answer").into()),
                 Received::Withheld(_, why) => return Err(why.into()),
                 Received::Nothing => break,
-                Received::End => return Ok(if self.closed { State::Closed } else { State::Died }),
+                Received::End => return Ok(if self.closed { PeerState::Closed } else { PeerState::Died }),
             }
         }
-        Ok(State::Open)
+        Ok(PeerState::Open)
     }
 
     /// Says that the connection is dropped.
@@ -311,18 +311,18 @@ impl Outgoing {
     }
 
     /// Receives what the peer has sent, and returns the state of the connection.
-    pub(super) fn receive(&mut self) -> Result<State, Stop> {
+    pub(super) fn receive(&mut self) -> Result<PeerState, Stop> {
         for _ in 0..socket::BATCH {
             let (message, file) = match self.link.receive()? {
                 Received::Message(message, file) => (message, Ok(file)),
                 Received::Withheld(message @ Message::Memory(_), why) => (message, Err(why)),
                 Received::Withheld(_, why) => return Err(why.into()),
                 Received::Nothing => break,
-                Received::End => return Ok(if self.closed { State::Closed } else { State::Died }),
+                Received::End => return Ok(if self.closed { PeerState::Closed } else { PeerState::Died }),
             };
             self.take(message, file)?;
         }
-        Ok(State::Open)
+        Ok(PeerState::Open)
     }
 
     /// Takes a message, with its descriptor or the reason why that does not come.

@@ -26,7 +26,7 @@ use rustix::{
 };
 
 use super::{
-    address::{Name, Place, Token},
+    address::{EndpointToken, Name, Place},
     control::{MOST, Message},
     error::{Nonsense, Stop},
 };
@@ -50,7 +50,7 @@ fn named(place: &Place) -> Result<SocketAddrUnix, Errno> {
 
 /// What the system does with each packet: it passes, or is dropped if one of its words differs from the token's. A packet that is too
 /// short is dropped.
-fn filter(token: &Token) -> Vec<libc::sock_filter> {
+fn filter(token: &EndpointToken) -> Vec<libc::sock_filter> {
     let instruction = |code: u32, jf: usize, k: u32| libc::sock_filter {
         // Constants of one or two bytes, and a filter of ten instructions.
         code: u16::try_from(code).unwrap_or_default(),
@@ -72,7 +72,7 @@ fn filter(token: &Token) -> Vec<libc::sock_filter> {
 }
 
 /// Makes a socket receive only packets that begin with this token.
-fn admit_only(socket: BorrowedFd<'_>, token: &Token) -> Result<(), Errno> {
+fn admit_only(socket: BorrowedFd<'_>, token: &EndpointToken) -> Result<(), Errno> {
     let mut filter = filter(token);
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(|_| Errno::INVAL)?,
@@ -221,7 +221,7 @@ fn credentials(socket: BorrowedFd<'_>, other: &mut libc::ucred) -> bool {
 
 /// Sends the token and these bytes, with a descriptor if one belongs to them.
 fn send_with(
-    token: &Token,
+    token: &EndpointToken,
     bytes: &[u8],
     file: Option<BorrowedFd<'_>>,
     send: impl Fn(&[IoSlice<'_>], &mut SendAncillaryBuffer<'_, '_, '_>) -> Result<usize, Errno>,
@@ -246,8 +246,8 @@ fn send_with(
 pub(super) struct Link {
     socket: Socket,
     /// The first bytes of this end's packets, and of the other's.
-    sends: Token,
-    takes: Token,
+    sends: EndpointToken,
+    takes: EndpointToken,
 }
 
 impl AsFd for Link {
@@ -267,7 +267,7 @@ pub(super) enum Posted {
 }
 
 impl Link {
-    pub(super) fn new(socket: OwnedFd, sends: Token, takes: Token) -> Self {
+    pub(super) fn new(socket: OwnedFd, sends: EndpointToken, takes: EndpointToken) -> Self {
         Self { socket: socket.into(), sends, takes }
     }
 
@@ -303,9 +303,9 @@ pub(super) enum Received {
 }
 
 /// Receives a packet, which begins with this token.
-fn receive(socket: BorrowedFd<'_>, token: &Token) -> Result<Received, Nonsense> {
+fn receive(socket: BorrowedFd<'_>, token: &EndpointToken) -> Result<Received, Nonsense> {
     // One byte more than any message has, so that none is cut to one.
-    let mut bytes = [0; size_of::<Token>() + MOST + 1];
+    let mut bytes = [0; size_of::<EndpointToken>() + MOST + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -459,7 +459,7 @@ mod tests {
         let place = Place::new().unwrap();
         let door = Door::open(&place).unwrap();
         let hello = Message::Hello { from: place.name() }.encode();
-        let (token, last) = (place.token(), size_of::<Token>() - 1);
+        let (token, last) = (place.token(), size_of::<EndpointToken>() - 1);
         let near = [&token[..last], &[!token[last]], hello.bytes()].concat();
         for bytes in [&[][..], hello.bytes(), &token[..last], &near, &place.name(), &[0; 60_000]] {
             let (socket, to) = (datagrams().unwrap(), named(&place).unwrap());

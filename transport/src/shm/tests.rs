@@ -247,7 +247,7 @@ fn who_does_not_know_the_token_is_disconnected() {
     let (mut here, mut there) = (Endpoint::open().unwrap(), Endpoint::open().unwrap());
     let mut address = there.address().clone();
     // The last byte of the token, before the proof.
-    address.0[address::LEN - size_of::<address::Token>() - 1] ^= 1;
+    address.0[address::LEN - size_of::<address::EndpointToken>() - 1] ^= 1;
     let peer = here.connect(&address).unwrap();
     assert!(here.outgoing(peer).unwrap().is_none());
     assert!(there.incoming.is_empty() && !there.look(Duration::ZERO, false).unwrap(), "it has come");

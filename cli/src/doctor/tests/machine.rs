@@ -6,7 +6,7 @@ use unisono::hardware::{Cache, Hardware, NumaNode, Processors};
 
 use super::{
     super::{
-        environment::Launch,
+        environment::LaunchInfo,
         machine::{Machine, Ranks},
         ranks::Job,
         report::Section,
@@ -69,7 +69,7 @@ fn several_nodes_in_a_socket_and_parts_that_overlap() {
 
 #[test]
 fn ranks_are_placed_and_told_how_they_reach_each_other() {
-    let launch = Launch {
+    let launch = LaunchInfo {
         launcher: "Slurm",
         rank: 5,
         ranks: 8,
@@ -78,7 +78,7 @@ fn ranks_are_placed_and_told_how_they_reach_each_other() {
         meeting: String::new(),
         host: None,
     };
-    let said = |launched: Option<&Launch>, here, allowed, (inside, between)| {
+    let said = |launched: Option<&LaunchInfo>, here, allowed, (inside, between)| {
         let Ok(hardware) = machine(None).hardware else { unreachable!() };
         let machine = Machine { hardware: Ok(Hardware { allowed, ..hardware }), ..machine(None) };
         let section = Job { launched, here }.judge(&machine, &tested(inside, between))?;

@@ -4,7 +4,7 @@ use unisono_transport::ofi::Options;
 
 use super::{
     super::{
-        providers::{Candidate, Providers, Request, Way},
+        providers::{Candidate, ProviderRequest, Providers, Way},
         report::Section,
         self_test::SelfTest,
         shared::{SHM, SharedMemory},
@@ -25,11 +25,11 @@ fn candidate(name: &str, device: &str, address: &str, taken: bool, reason: &str)
     }
 }
 
-fn named(name: &str) -> Request {
-    Request::Named(name.into())
+fn named(name: &str) -> ProviderRequest {
+    ProviderRequest::Named(name.into())
 }
 
-fn way(request: Request, asked: bool, taken: Result<Candidate, String>) -> Way {
+fn way(request: ProviderRequest, asked: bool, taken: Result<Candidate, String>) -> Way {
     Way { request, asked, taken, next: Vec::new() }
 }
 
@@ -51,8 +51,8 @@ fn no_provider() {
     let providers = Providers {
         interface: Some("eth9".into()),
         ways: vec![
-            way(Request::OneHost, true, Err("refused".into())),
-            way(Request::Hosts, true, Err(format!("efa: {why}"))),
+            way(ProviderRequest::OneHost, true, Err("refused".into())),
+            way(ProviderRequest::Hosts, true, Err(format!("efa: {why}"))),
             way(named("tcp"), false, Err(format!("net: {why}"))),
         ],
         candidates: vec![
@@ -171,7 +171,7 @@ fn a_provider_of_several_addresses_and_one_that_fails() {
     let net = candidate("net", "eth0", "10.0.0.1", true, first);
     let verbs = candidate("verbs;ofi_rxm", "mlx5_0", "10.1.0.1", true, "it fits");
     let providers = Providers {
-        ways: vec![way(Request::Hosts, true, Ok(net.clone())), way(named("verbs"), false, Ok(verbs))],
+        ways: vec![way(ProviderRequest::Hosts, true, Ok(net.clone())), way(named("verbs"), false, Ok(verbs))],
         candidates: vec![
             net,
             candidate("net", "lo", "127.0.0.1", false, second),
@@ -186,9 +186,9 @@ fn a_provider_of_several_addresses_and_one_that_fails() {
          |  ok       verbs: verbs;ofi_rxm on mlx5_0 10.1.0.1; it fits
          |  -        not taken: net on lo 127.0.0.1, lo ::1: it fits, but net comes first",
     );
-    let next_best = trial(Request::Hosts, true, &["verbs;ofi_rxm"], Some("net"));
+    let next_best = trial(ProviderRequest::Hosts, true, &["verbs;ofi_rxm"], Some("net"));
     let failed = trial(named("verbs"), false, &["verbs;ofi_rxm"], None);
-    let on_one_host = trial(Request::OneHost, true, &[], Some(SHM));
+    let on_one_host = trial(ProviderRequest::OneHost, true, &[], Some(SHM));
     let self_test = SelfTest { trials: vec![on_one_host, next_best, failed] };
     let section = self_test.judge();
     says(
@@ -216,7 +216,7 @@ fn a_provider_of_several_addresses_and_one_that_fails() {
 
 #[test]
 fn shared_memory_that_does_not_work_or_alone_works() {
-    for request in [Request::OneHost, named(SHM)] {
+    for request in [ProviderRequest::OneHost, named(SHM)] {
         let self_test = SelfTest { trials: vec![trial(request.clone(), true, &[SHM], None)] };
         let section = self_test.judge();
         let mut line = section.lines[0].clone();
@@ -230,7 +230,8 @@ fn shared_memory_that_does_not_work_or_alone_works() {
         );
         assert!(self_test.working().is_empty() && !self_test.ends_at_the_host());
     }
-    let none = SelfTest { trials: vec![trial(Request::Hosts, true, &["net", "tcp;ofi_rxm"], None)] }.judge();
+    let none =
+        SelfTest { trials: vec![trial(ProviderRequest::Hosts, true, &["net", "tcp;ofi_rxm"], None)] }.judge();
     assert_eq!(none.lines.len(), 1, "{none:?}");
     let message =
         "by default, between hosts: net fits, but does not work: it broke; tcp;ofi_rxm does not work either";

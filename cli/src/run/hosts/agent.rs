@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::run::{
     cores,
     job::{self, Events, Job, Place},
-    link::{CONTINUE, END, Hello, JobOfHost, Mark, Places, Reached, STOP, Task},
+    link::{CONTINUE, END, HostHello, JobOfHost, Mark, Places, Reached, STOP, Task},
     port::Port,
     program,
     ranks::Event,
@@ -53,7 +53,7 @@ fn serve(events: Events) -> io::Result<i32> {
     let port = Port::keep()?;
     let [from, at] = job::ssh_addresses();
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    say(&Hello { unisono: version, host: host(), cores: cores(), from, at, port: port.number })?;
+    say(&HostHello { unisono: version, host: host(), cores: cores(), from, at, port: port.number })?;
     let Some(Places { addresses }) = hear()? else { return Ok(0) };
     say(&Reached { reached: reached(&addresses) })?;
     let Some(task) = hear::<Task>()? else { return Ok(0) };

@@ -19,8 +19,8 @@ use crate::{
     run::{
         end::End,
         job,
-        link::{Connected, Hello, Line, Mark, Marked, Places, Reached, Said, Task},
-        ranks::{Event, Members, Ranks},
+        link::{Connected, HostHello, Line, Mark, Marked, Places, Reached, Said, Task},
+        ranks::{Event, JobMembers, Ranks},
         signals,
         sink::Output,
     },
@@ -50,7 +50,7 @@ struct Host {
     name: String,
     call: Call,
     line: Line,
-    hello: Hello,
+    hello: HostHello,
     ranks: u32,
 }
 
@@ -82,7 +82,7 @@ impl Launcher {
                 }
             }
         }
-        let mut ranks = Ranks::new(Members::Hosts(Vec::new()), tell.clone())?;
+        let mut ranks = Ranks::new(JobMembers::Hosts(Vec::new()), tell.clone())?;
         let mut hosts = match greet(calls, &events) {
             Ok(hosts) => hosts,
             Err(Early::End(end)) => {
@@ -199,7 +199,7 @@ fn greet(calls: Vec<(String, Call, Option<u32>)>, events: &Receiver<Event>) -> R
     };
     let mut hosts = Vec::new();
     for ((name, mut call, ranks), said) in calls.into_iter().zip(hellos) {
-        let (Said::Hello(hello), Some(input)) = (said, call.child.stdin.take()) else {
+        let (Said::HostHello(hello), Some(input)) = (said, call.child.stdin.take()) else {
             return Err(Early::Error(io::Error::other(format!(
                 "{name} answered another question than was asked"
             ))));

@@ -21,7 +21,7 @@ use crate::{
     invocation,
     run::{
         end::End,
-        link::{Answer, HELLO, Hello, Reached, Said},
+        link::{Answer, HELLO, HostHello, Reached, Said},
         ranks::{self, Event},
     },
 };
@@ -140,7 +140,8 @@ impl Reader {
         mut output: BufReader<ChildStdout>,
         next: &Receiver<()>,
     ) -> (BufReader<ChildStdout>, ChildStderr) {
-        let hello = self.line::<Hello>(&mut output).and_then(|hello| self.judge(hello)).map(Said::Hello);
+        let hello =
+            self.line::<HostHello>(&mut output).and_then(|hello| self.judge(hello)).map(Said::HostHello);
         if self.tell(hello) && next.recv().is_ok() {
             let reached = self.line::<Reached>(&mut output).map(Said::Reached);
             self.tell(reached);
@@ -171,7 +172,7 @@ impl Reader {
         Err(self.silent())
     }
 
-    fn judge(&self, hello: Hello) -> Result<Hello, String> {
+    fn judge(&self, hello: HostHello) -> Result<HostHello, String> {
         let own = env!("CARGO_PKG_VERSION");
         match hello.unisono == own {
             true => Ok(hello),

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 pub(super) use self::{
     marks::{Mark, Marked},
-    words::{CONTINUE, END, HELLO, Hello, Places, Reached, STOP, Task},
+    words::{CONTINUE, END, HELLO, HostHello, Places, Reached, STOP, Task},
 };
 
 /// What a host knows of the whole job, to tell the launcher of its part.
@@ -32,7 +32,7 @@ pub(super) type Answer = Result<Said, String>;
 
 /// An answer.
 pub(super) enum Said {
-    Hello(Hello),
+    HostHello(HostHello),
     Reached(Reached),
 }
 

@@ -15,7 +15,7 @@ pub(in crate::run) const HELLO: &str = "{\"unisono\":";
 
 /// The host's first line.
 #[derive(Debug, Deserialize, Serialize)]
-pub(in crate::run) struct Hello {
+pub(in crate::run) struct HostHello {
     /// Its version.
     pub(in crate::run) unisono: String,
     /// The host's name for itself.

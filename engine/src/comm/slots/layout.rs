@@ -23,7 +23,7 @@ const STRIDE: usize = (STAGED + SLOT_BYTES).next_multiple_of(LINES);
 /// The word before a rank's slots, which says whether the rank has mapped the slots of all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum Verdict {
+pub(crate) enum MappingResult {
     /// The rank does not know yet: new memory is zeroed.
     Unknown,
     /// The rank has mapped them.
@@ -32,7 +32,7 @@ pub(crate) enum Verdict {
     Refused,
 }
 
-impl Verdict {
+impl MappingResult {
     /// The verdict of a word; `None` if it is none.
     pub(crate) fn of(word: u64) -> Option<Self> {
         [Self::Unknown, Self::Mapped, Self::Refused].into_iter().find(|verdict| *verdict as u64 == word)

@@ -10,7 +10,7 @@ use unisono_transport::{Mapping, Region, RemoteRegion};
 
 use super::{
     Sharing,
-    layout::{self, Verdict},
+    layout::{self, MappingResult},
 };
 use crate::{
     access,
@@ -69,7 +69,7 @@ impl Core<'_> {
                 rank = port.me,
                 "memory of other ranks cannot be mapped: small collectives take messages"
             );
-            access::publish(&own, layout::VERDICT, Verdict::Refused as u64)?;
+            access::publish(&own, layout::VERDICT, MappingResult::Refused as u64)?;
             self.notify_shared()?;
             return Ok(Sharing::No);
         }
@@ -77,16 +77,16 @@ impl Core<'_> {
             return Ok(Sharing::Opening);
         }
         if !std::mem::replace(&mut comm.shared.published, true) {
-            access::publish(&own, layout::VERDICT, Verdict::Mapped as u64)?;
+            access::publish(&own, layout::VERDICT, MappingResult::Mapped as u64)?;
             self.notify_shared()?;
         }
         let mut sharing = Sharing::Yes;
         for (rank, view) in self.comm.shared.others() {
             let word = access::published(view, layout::VERDICT)?;
-            match Verdict::of(word) {
-                Some(Verdict::Mapped) => {}
-                Some(Verdict::Refused) => return Ok(Sharing::No),
-                Some(Verdict::Unknown) => sharing = Sharing::Opening,
+            match MappingResult::of(word) {
+                Some(MappingResult::Mapped) => {}
+                Some(MappingResult::Refused) => return Ok(Sharing::No),
+                Some(MappingResult::Unknown) => sharing = Sharing::Opening,
                 None => return Err(self.violation(rank, format!("a verdict {word:#x} on shared slots"))),
             }
         }
