@@ -6,7 +6,7 @@
 #                                             no Rust, and runs the package's tests, or these
 #   ci/fresh.sh [-s SUITE] -p COMMAND...      runs programs that were built here, where nothing but the shared libraries is that they need
 #
-# The system is made anew below a temporary directory and removed afterwards. Inside, make runs in a clone of the
+# Each run makes the system below a temporary directory, and removes it afterwards. Inside, make runs in a clone of the
 # last commit, as on a machine that has never seen this project: packages are really missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -21,7 +21,7 @@ case ${1:-} in
     ;;
   *) echo "venv: unknown environment '${1:-}' (mpich, openmpi, wheel, ruff, tests, torch, torch-oldest or clients)" >&2; exit 2 ;;
 esac
-# By the version, so that another one is installed anew.
+# The name has the version, so that another version is installed again.
 pinned=${packages[0]}
 if [ "$1" = torch ] || [ "$1" = torch-oldest ] || [ "$1" = clients ]; then
   # Once for all checkouts, and kept when what was built is removed.

@@ -1,4 +1,4 @@
-//! The main function of a rank: what ends it, the other ranks are told.
+//! The main function of a rank: it reports the error or panic that ends it to the other ranks.
 
 use std::{
     any::Any,

@@ -1,6 +1,6 @@
 //! Reports the signal that ends a rank. While there are groups, SIGTERM, SIGINT and SIGHUP have a handler if their action is the
-//! default, which is to end the process: the other ranks are told, and then the signal ends the process as it would have. A handler
-//! of the program is not replaced. One that is installed later, and may call this one, decides whether the process ends.
+//! default, which is to end the process: this rank first reports the signal to the other ranks, and then the signal ends the process as
+//! it would have. A handler of the program is not replaced. One that is installed later, and may call this one, decides whether the process ends.
 //!
 //! The handler only writes to a pipe; a thread does the rest. In a forked child it does what the default action does.
 //!
@@ -55,7 +55,7 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While it lives, the other ranks are told of the signal that ends this rank.
+/// While it lives, a signal that ends this rank is first reported to the other ranks.
 pub(crate) struct LastWords(Weak<Watch>);
 
 impl LastWords {

@@ -28,7 +28,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TITLES = {"unisono": "unisono", "gloo": "Gloo", "mpich": "MPICH", "openmpi": "Open MPI", "impi": "Intel MPI"}
-# By what the ranks of one host reach one another.
+# By the transport between the ranks of one host.
 WAYS = {"tcp": "TCP", "shm": "shared memory"}
 COLLECTIVES = ["all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to_all"]
 # Their vectors have a block for every rank.

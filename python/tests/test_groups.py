@@ -261,7 +261,7 @@ def test_an_uncaught_exception_is_told_to_the_others(tmp_path: Any) -> None:
     program = """
 import unisono
 try:
-    # A rank may be told while it joins.
+    # A rank may get the failure while it joins.
     group = unisono.init()
     if group.rank == 1:
         raise LookupError("no such shard")

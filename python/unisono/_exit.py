@@ -38,7 +38,7 @@ def watch(world: _native.Group) -> None:
 
     sys.excepthook = tell
     if multiprocessing.parent_process() is not None:
-        _hear_of_child()
+        _report_child()
     # This runs at exit, also in children of multiprocessing, which do not run the functions of atexit.
     multiprocessing.util.Finalize(None, _leave, exitpriority=1)
     # This runs last, because a child of multiprocessing ends there.
@@ -58,7 +58,7 @@ def is_good(error: BaseException) -> bool:
     return isinstance(error, SystemExit) and not error.code
 
 
-def _hear_of_child() -> None:
+def _report_child() -> None:
     """Reports an exception that ends this child of multiprocessing to the other ranks when Python prints it: from Python 3.13 on, the
     exception is no longer there when the child ends."""
     print_exc = traceback.print_exc

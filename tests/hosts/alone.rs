@@ -16,7 +16,7 @@ pub(crate) const CASES: Table = &[
     ("the loopback interface of a host is down", loopback_down),
     ("shm between hosts that share no memory is refused at once", no_shared_memory),
     ("machines of one snapshot share no memory, but their ranks do", one_snapshot),
-    ("a connection that breaks is told by the rank and the host at its end", broken),
+    ("the error of a broken connection names the rank and the host at its end", broken),
 ];
 
 pub(crate) const ROLES: &[Role] = &[("meets", play), ("reduces-until-failure", play_reduces)];

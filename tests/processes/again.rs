@@ -58,7 +58,7 @@ fn aborts(_: &str) -> rank::Outcome {
             .try_for_each(|it| it.map(|it| messages.push(it)))?;
         Ok(messages)
     })?;
-    ensure!(messages.iter().all(|it| *it == messages[0]), "a thread is told something else");
+    ensure!(messages.iter().all(|it| *it == messages[0]), "a thread gets another error");
     ensure!(matches!(&messages[0], Failure::Aborted { rank: 1, .. }), "{}", messages[0]);
     say("failure", &messages[0]);
     // Neither of these panics or waits.

@@ -242,7 +242,7 @@ fn dies(mut world: TestJob, who: usize) -> Outcome {
     for end in &rest {
         latest = latest.max(end.number("failed")? - dead[0].number("signalled")?);
     }
-    ensure!(latest < 2_000_000, "the others hear of the death only after {latest} µs");
+    ensure!(latest < 2_000_000, "the others notice the death only after {latest} µs");
     Ok(Verdict::Measured(format!("after {:.1} ms", latest as f64 / 1e3)))
 }
 

@@ -180,6 +180,6 @@ fn member_dies(provider: &str) -> Outcome {
             latest = latest.max(end.number("failed")? - dead[0].number("signalled")?);
         }
     }
-    ensure!(latest < 4_000_000, "the others hear of the death only after {latest} µs");
+    ensure!(latest < 4_000_000, "the others notice the death only after {latest} µs");
     Ok(Verdict::Measured(format!("after {:.1} ms", latest as f64 / 1e3)))
 }

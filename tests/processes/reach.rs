@@ -18,7 +18,7 @@ use crate::{
 /// The cases.
 pub(crate) const CASES: Table = &[
     ("by default ranks of one host share memory, and are there at once", default),
-    ("ranks that ask for different providers are told which", differ),
+    ("the error of ranks that ask for different providers names them", differ),
     (
         "ranks share memory with one in a container, where nothing can be written to /tmp and /dev/shm",
         containers,

@@ -123,7 +123,7 @@ fn all(provider: &str) -> Outcome {
         signalled > 0 && ends.iter().all(|end| end.status.signal() == Some(SIGTERM) || end.well().is_ok()),
         "{ends:?}"
     );
-    Ok(Verdict::Measured(format!("{signalled} by the signal, {} were told first", messages.len())))
+    Ok(Verdict::Measured(format!("{signalled} by the signal, {} got the failure first", messages.len())))
 }
 
 /// Sleeps in a receive instead of polling.

@@ -35,7 +35,7 @@ pub(crate) fn limits(provider: &str) -> Limits {
     }
 }
 
-/// Makes the addresses of endpoints that can reach one another: they are counted from 0.
+/// Makes the addresses of endpoints that can reach each other: they are counted from 0.
 #[derive(Debug)]
 pub(crate) struct Names {
     provider: &'static str,

@@ -7,7 +7,7 @@ use unisono_schedule::{algorithm::Algorithm, cost::lower_bound};
 use super::{Case, Priced, Result, describe, fastest};
 use crate::{bench, words};
 
-/// The number of sizes that fit beside one another in 100 columns.
+/// The number of sizes that fit side by side in 100 columns.
 const BESIDE: usize = 7;
 
 /// The sizes of a sweep.

@@ -181,7 +181,7 @@ pub(super) fn make_room(ranks: u32, each: u64) -> io::Result<()> {
 /// The channel by which the supervisor of a job gets events.
 pub(super) type Events = (Sender<Event>, Receiver<Event>);
 
-/// Prepares this process for a job: it hears of signals and of the ends of ranks.
+/// Prepares this process for a job: it gets signals and the ends of ranks.
 pub(super) fn begin() -> io::Result<Events> {
     if signals::children_are_reaped() {
         return Err(io::Error::other(

@@ -1,7 +1,7 @@
 //! Both ends of one way of a flow: message numbers, slots and credit, and nothing else. For writes straight into an output a slot
 //! is not memory, but only the permission to have one more write in flight.
 //!
-//! Messages are numbered from 0 as long as the communicator exists, so operations follow one another without a barrier. Message
+//! Messages are numbered from 0 as long as the communicator exists, so operations follow each other without a barrier. Message
 //! `k` lands in slot `k mod slots`. The wire carries the low 16 bits of numbers; the high bits follow from the counters of the
 //! flow, because at most 64 messages are in flight. Messages may arrive in any order. Numbers continue when a window is closed and opened
 //! again: a message that carries credit may arrive later, and its credit must then count as old, not as more than was used.

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 pytest.importorskip(
-    "torchft", reason="this environment was made before torchft was in it; remove it, and it is made anew"
+    "torchft", reason="this environment was made before torchft was in it; remove it, and it is made again"
 )
 
 TRAIN = """

@@ -14,7 +14,7 @@
 //! farthest away is not among them, so that this one stays the last.
 //!
 //! Where a message holds one block or a part of one, an all_gather needs no scratch; a reduce_scatter has its sums there, half of the
-//! blocks of a chunk. In the paper, slots limit an operation, so that parts of the tree follow one another; here chunks do.
+//! blocks of a chunk. In the paper, slots limit an operation, so that parts of the tree follow each other; here chunks do.
 
 use std::ops::Range;
 

@@ -13,7 +13,7 @@ use crate::mutants::{RANKS, Script, caught_in, is_copy, is_put, is_settle};
 const GATHER: Job<'static> = Job::new(AllGather, 0, RANKS, 3);
 const SCATTER: Job<'static> = Job::new(ReduceScatter, 0, RANKS, 3);
 
-/// Blocks cut into chunks that follow one another on one lane.
+/// Blocks cut into chunks that follow each other on one lane.
 const CUT: Job<'static> = Job { chunk: 4, lanes: 1, ..Job::new(ReduceScatter, 0, RANKS, 11) };
 
 fn wrong(fault: &Fault) -> bool {

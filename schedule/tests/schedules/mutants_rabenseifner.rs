@@ -14,7 +14,7 @@ const NAME: &str = "rabenseifner";
 /// Some chunks, through slots.
 const SMALL: Job<'static> = Job { chunk: 4, lanes: 2, ..Job::new(AllReduce, 0, RANKS, 7 * RANKS + 2) };
 
-/// Blocks cut into chunks that follow one another on one lane.
+/// Blocks cut into chunks that follow each other on one lane.
 const SCATTER: Job<'static> = Job { chunk: 4, lanes: 1, ..Job::new(ReduceScatter, 0, RANKS, 11) };
 
 /// Runs of whole blocks.

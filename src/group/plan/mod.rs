@@ -379,7 +379,7 @@ mod tests {
                             let made = || CallSchedule::Made(algorithm.make(&job).unwrap());
                             said(traits, copied.unwrap_or_else(made))
                         };
-                        // The first plan is made, the second may be the kept one; another call comes between.
+                        // The first plan is made, the second may be the kept one; a different call comes between.
                         for _ in 0..3 {
                             let plan = group.handle.shared.planner.plan(dtype, &spec, options).unwrap();
                             assert_eq!(said(plan.traits, plan.schedule), wanted, "{spec:?}");

@@ -15,6 +15,9 @@ const PHRASES: &[(&str, &str)] = &[
     ("of their own", "`their`, or `separate`"),
     ("of our own", "`our`, or the thing's name"),
     ("of one s own", "`your`"),
+    ("one another", "each other"),
+    ("hear of", "get, notice, learn of"),
+    ("anew", "again, or a new one"),
 ];
 /// Names of functions and variables, each with the reason.
 const NAMES: &[(&str, &str)] =

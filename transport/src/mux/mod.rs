@@ -1,7 +1,7 @@
 //! Shared memory and a fabric as one transport: peers of this host are reached by [`shm`], all others by the fabric.
 //!
 //! An address says in which *scope* its endpoint is: the caller names the set of processes that can reach each other by shared memory.
-//! Two endpoints of one scope that both have shared memory use it in both directions. The fabric never hears of such a peer, and
+//! Two endpoints of one scope that both have shared memory use it in both directions. The fabric does not know such a peer, and
 //! shared memory of no other.
 //!
 //! A region has the fabric's key and base in both parts. [Allocated](Transport::allocate) memory can be mapped by peers of the host,

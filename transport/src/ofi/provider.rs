@@ -11,7 +11,7 @@ pub(super) struct Provider {
     pub(super) by_ip: bool,
     /// True if its addresses belong to NICs whose network may differ from that of the store.
     pub(super) own_network: bool,
-    /// True if all its NICs reach one another, so that processes of one host may take different ones.
+    /// True if all its NICs reach each other, so that processes of one host may take different ones.
     pub(super) interchangeable: bool,
     /// True if registering pins no page (a software provider only adds an entry to a table).
     pub(super) cheap_registration: bool,

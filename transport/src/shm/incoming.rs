@@ -15,7 +15,7 @@ use super::{
 };
 use crate::Event;
 
-/// After this many bytes the writer is told that there is room again.
+/// After this many bytes, the reader reports to the writer that there is room again.
 const TELL_AFTER: u64 = 32 << 10;
 /// The most regions whose memory a writer may want at once.
 const MOST_WANTED: usize = 4096;

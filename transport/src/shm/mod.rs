@@ -19,10 +19,10 @@
 //!
 //! Everything that a peer writes is data: each position, kind, length, key and descriptor is checked (`ring.rs`, `control.rs`,
 //! `segment.rs`). If a [connected](crate::Transport::connect) peer sends what no endpoint sends, that is an error with its name, and
-//! the peer is told that the connection is dropped.
+//! the peer gets a message that the connection is dropped.
 //!
 //! **Memory.** Each direction of a pair takes 260 KiB from when it is first used, in pages that count once for both processes; for
-//! n ranks that all talk to one another, each rank makes (n - 1) × 260 KiB of it. An endpoint has 4 KiB besides. Descriptors: two
+//! n ranks that all exchange messages, each rank makes (n - 1) × 260 KiB of it. An endpoint has 4 KiB besides. Descriptors: two
 //! for each peer that it talks to in both directions, one for each of at most 256 memories of 16 KiB or more that were allocated or
 //! lie in memfds, and five others. Nothing of it lies in /dev/shm or another directory. A forked child shares allocated memory with
 //! its parent. Where the system keeps strict account of memory (vm.overcommit_memory=2), peers do not map allocated memory

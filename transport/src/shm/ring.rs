@@ -181,7 +181,7 @@ impl Writer {
 pub(super) struct Reader {
     segment: Segment,
     head: u64,
-    /// The head that the writer was told.
+    /// The head that the reader last reported to the writer.
     published: u64,
     /// The writer's tail when it was last looked at.
     tail: u64,

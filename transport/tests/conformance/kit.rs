@@ -237,7 +237,7 @@ unsafe impl Transport for Instead {
     }
 }
 
-/// Opens endpoints that can reach one another.
+/// Opens endpoints that can reach each other.
 pub(crate) struct Opener(Box<dyn FnMut() -> Result<Endpoint, Error>>);
 
 impl Kind {

@@ -414,7 +414,7 @@ pub(crate) fn each_to_each(opener: &mut Opener) -> Outcome {
     Ok(())
 }
 
-/// Three threads, each with its endpoint, write to one another and park when there is nothing to do.
+/// Three threads, each with its endpoint, write to each other and park when there is nothing to do.
 pub(crate) fn threads(opener: &mut Opener) -> Outcome {
     const RANKS: usize = 3;
     const ROUNDS: u32 = 60;

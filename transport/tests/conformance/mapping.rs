@@ -1,4 +1,4 @@
-//! Memory of a peer's that is mapped: it is read in place after a word was published there, and who sleeps is told of it.
+//! Mapped memory of a peer: a rank reads it in place after a word was published there, and a notification wakes a rank that sleeps.
 
 use std::time::{Duration, Instant};
 

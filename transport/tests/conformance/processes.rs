@@ -29,7 +29,7 @@ pub(crate) const CHILD: &str = "UNISONO_TEST_CHILD";
 pub(crate) const CASES: &[(&str, ProcessCase)] = &[
     ("processes write to each other", exchange),
     ("a killed process is survived", killed),
-    ("a sleeper hears of a killed process", killed_beside_sleep),
+    ("a killed process wakes a sleeper", killed_beside_sleep),
     ("an end is closed while puts arrive", closed),
     ("what is fetched from memory that has changed owners does not arrive", fetched_late),
     ("memory of another process is read in place", mapped),

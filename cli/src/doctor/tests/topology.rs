@@ -85,7 +85,10 @@ fn topologies_that_are_described_are_drawn() {
     );
     let said = synthetic("pack:2 [numa(memory=1GB)] [numa] core:4 pu:1");
     let layout = &said.lines[0].text;
-    assert_eq!(layout, "8 cores: 2 sockets × 4 cores", "nodes of two kinds are no parts in one another");
+    assert_eq!(
+        layout, "8 cores: 2 sockets × 4 cores",
+        "a node of one kind is no part of a node of the other"
+    );
     let nodes = said.lines.iter().filter(|line| line.text.starts_with("NUMA node")).count();
     assert_eq!(nodes, 4, "{said:?}");
     let one = synthetic("pu:1");

@@ -131,7 +131,7 @@ fn a_file_goes_to_another_rank_that_there_is() {
 }
 
 #[test]
-fn ranks_hear_of_one_that_does_not_take_the_file_or_sends_none() {
+fn ranks_notice_one_that_does_not_take_the_file_or_sends_none() {
     type Does = fn(&ProcessGroup, &Path) -> Result<()>;
     let sends: Does = |group, path| send(group, path, 1, 5, pieces(1)).map(drop);
     let receives: Does = |group, path| recv(group, path.parent().unwrap(), 0, 5, pieces(1)).map(drop);

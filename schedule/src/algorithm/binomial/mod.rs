@@ -1,8 +1,8 @@
 //! Binomial tree: broadcast, reduce, gather and scatter of small messages in ⌊log2 n⌋ hops, with at most ⌈log2 n⌉
 //! messages to or from any rank.
 //!
-//! Counted from the root, a rank's parent is its number without its lowest bit, and a subtree's ranks follow one
-//! another. Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective communication operations
+//! Counted from the root, a rank's parent is its number without its lowest bit, and a subtree's ranks follow each
+//! other. Rajeev Thakur, Rolf Rabenseifner and William Gropp, "Optimization of collective communication operations
 //! in MPICH", International Journal of High Performance Computing Applications 19(1), 2005, sections 4.2 (broadcast,
 //! scatter) and 4.4 (reduce, gather).
 
