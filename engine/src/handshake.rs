@@ -36,9 +36,13 @@ impl Engine {
         let comm = self.net.core(WORLD)?.comm;
         for &rank in neighbours {
             // The rank's handshake may have arrived before.
-            let takes = !comm.members[rank].handshake_arrived || large_target(comm, rank)?.len > 0;
-            comm.members[rank].large_due = able && takes && remote.contains(&rank);
-            comm.queue_control(rank, ControlKind::Handshake, Handshake::new(comm.me, rank, area, [0; 3]))?;
+            let takes = !comm.identity.members[rank].handshake_arrived || large_target(comm, rank)?.len > 0;
+            comm.identity.members[rank].large_due = able && takes && remote.contains(&rank);
+            comm.mailbox.send(
+                rank,
+                ControlKind::Handshake,
+                Handshake::new(comm.identity.me, rank, area, [0; 3]),
+            )?;
         }
         self.handshakes.neighbours = neighbours.to_vec();
         self.handshakes.unsent = if able { remote.to_vec() } else { Vec::new() };
@@ -64,7 +68,7 @@ impl Engine {
             }
             let comm = engine.net.core(WORLD)?.comm;
             match count {
-                0 if engine.handshakes.unsent.is_empty() && comm.control_queue.is_empty() => Ok(true),
+                0 if engine.handshakes.unsent.is_empty() && comm.mailbox.queue.is_empty() => Ok(true),
                 _ if !moved && Instant::now() >= until => Err(Stop::Deadline),
                 _ => Ok(false),
             }
@@ -80,7 +84,7 @@ impl Engine {
     ) -> Result<(), Stop> {
         self.join_or_leave(&mut |_, _| Ok(done()), None, supervisor).map_err(|halt| halt.stop)?;
         // Otherwise a put may still read from the area, so it stays as long as the engine.
-        if self.net.core(WORLD)?.comm.control_completed() {
+        if self.net.core(WORLD)?.comm.mailbox.is_completed() {
             self.handshakes = Handshakes::default();
         }
         Ok(())
@@ -91,7 +95,8 @@ impl Engine {
         let world = self.net.comm(WORLD);
         let neighbours = self.handshakes.neighbours.iter();
         neighbours.filter_map(move |&rank| {
-            let &CommMember { handshake_arrived: small_arrived, large_due, .. } = world?.members.get(rank)?;
+            let &CommMember { handshake_arrived: small_arrived, large_due, .. } =
+                world?.identity.members.get(rank)?;
             (!small_arrived || large_due).then_some(PendingHandshake { rank, small_arrived })
         })
     }
@@ -110,7 +115,7 @@ impl Engine {
         let Handshakes { area: Some(area), unsent, .. } = &mut self.handshakes else { return Ok(false) };
         let Some(to) = unsent.pop() else { return Ok(false) };
         let Core { port, comm } = self.net.core(WORLD)?;
-        if !comm.members[to].handshake_arrived {
+        if !comm.identity.members[to].handshake_arrived {
             // The rank's handshake will say where the large one goes.
             unsent.insert(0, to);
             return Ok(false);
@@ -121,8 +126,11 @@ impl Engine {
         }
         let half = area.len() / 2;
         let len = usize::try_from(target.len).unwrap_or(half).min(half);
-        let immediate =
-            Immediate::ControlMessage { comm_id: WORLD, from: comm.me, about: ControlKind::Handshake };
+        let immediate = Immediate::ControlMessage {
+            comm_id: WORLD,
+            from: comm.identity.me,
+            about: ControlKind::Handshake,
+        };
         let (peer, immediate) = port.to(to, immediate)?;
         let put = Put {
             to: peer,
@@ -138,13 +146,13 @@ impl Engine {
             return Ok(false);
         }
         port.sent(to);
-        comm.control_in_flight += 1;
+        comm.mailbox.in_flight += 1;
         Ok(true)
     }
 }
 
 /// The region to which a rank accepts a large handshake, as its small one says.
 fn large_target(comm: &Comm, rank: Rank) -> Result<RemoteRegion, Error> {
-    let handshake: Handshake = comm.received_part(rank, ControlKind::Handshake)?;
+    let handshake: Handshake = comm.mailbox.received_part(rank, ControlKind::Handshake)?;
     Ok(RemoteRegion::from_words(handshake.area))
 }

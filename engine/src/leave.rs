@@ -21,7 +21,8 @@ impl Engine {
     /// True if only receives are under way, and neither their messages nor requests to send have arrived.
     pub fn has_only_receives(&self) -> bool {
         let mut comms = self.net.comms.iter().flatten();
-        self.running.is_empty() && comms.all(|comm| comm.tasks.is_empty() && comm.messages.only_receives())
+        self.running.is_empty()
+            && comms.all(|comm| comm.collectives.tasks.is_empty() && comm.messages.only_receives())
     }
 
     /// Gives these receives up. Returns their calls and completions.
@@ -33,13 +34,13 @@ impl Engine {
     /// When all ranks leave, sends the end of each communicator to all members that this rank has exchanged messages with, and waits for
     /// theirs, which are their last messages. Afterwards no control message is in flight.
     pub fn take_leave(&mut self, supervisor: &dyn Supervisor, until: Instant) -> Result<(), Halt> {
-        for comm in self.net.comms.iter_mut().flatten().filter(|comm| !comm.end_told) {
+        for comm in self.net.comms.iter_mut().flatten().filter(|comm| !comm.shutdown.end_told) {
             comm.settle_debts(true);
-            comm.left = comm.comm_id != WORLD;
+            comm.shutdown.left = comm.identity.comm_id != WORLD;
             comm.tell_end().map_err(Stop::from)?;
         }
         let mut done = |engine: &mut Self, moved: bool| {
-            let ended = engine.net.comms.iter().flatten().all(|comm| comm.all_ended());
+            let ended = engine.net.comms.iter().flatten().all(|comm| comm.identity.all_ended());
             match moved {
                 false if ended && !engine.net.has_control() => Ok(true),
                 false if Instant::now() >= until => Err(Stop::Deadline),

@@ -11,35 +11,40 @@ impl Engine {
     /// The position of this rank. As far as the engine knows, the rank is `blocked` if nothing moves and nothing that it sent is in
     /// flight.
     pub fn position(&self) -> Position {
-        let mut comms: Vec<_> =
-            self.net.comms.iter().flatten().filter(|it| it.introduced && it.vacant.is_none()).collect();
+        let mut comms: Vec<_> = self
+            .net
+            .comms
+            .iter()
+            .flatten()
+            .filter(|it| it.mailbox.introduced && it.shutdown.vacant.is_none())
+            .collect();
         let running = |comm: &Comm| {
             let alone = self.alone.iter().map(|(comm_id, run)| (*comm_id, run));
             let mut all = self.running.iter().map(|it| (it.comm_id, &it.run)).chain(alone);
-            all.find(|(comm_id, _)| *comm_id == comm.comm_id).map(|(_, run)| run)
+            all.find(|(comm_id, _)| *comm_id == comm.identity.comm_id).map(|(_, run)| run)
         };
         let idle = |comm: &Comm| running(comm).is_none() && !comm.messages.open();
-        comms.sort_by_key(|comm| (idle(comm), std::cmp::Reverse(comm.used)));
+        comms.sort_by_key(|comm| (idle(comm), std::cmp::Reverse(comm.collectives.used)));
         let mut cut = comms.len() > GROUPS;
         let settled = comms.iter().all(|comm| comm.is_settled());
         let leaves = self.net.leaves_all;
         let groups = comms.iter().take(GROUPS).map(|comm| {
-            let world = |rank: Rank| comm.world(rank);
+            let world = |rank: Rank| comm.identity.world(rank);
             let running = running(comm).map(|run| {
                 let (steps, waits) = run.progress(comm);
                 let waits: Vec<_> = waits.into_iter().map(world).collect();
                 cut |= waits.len() > PEERS;
                 Running { steps, waits: waits.into_iter().take(PEERS).collect() }
             });
-            let mut messages = comm.messages.positions(world, comm.members.len(), leaves, PEERS + 1);
+            let mut messages = comm.messages.positions(world, comm.identity.members.len(), leaves, PEERS + 1);
             cut |= messages.len() > PEERS || messages.iter().any(|message| message.waits.len() > PEERS);
             messages.truncate(PEERS);
             messages.iter_mut().for_each(|message| message.waits.truncate(PEERS));
             GroupPosition {
-                id: comm.id,
-                label: GroupPosition::named(comm.label.as_deref()),
-                begun: comm.begun,
-                latest: comm.latest_calls(CALLS),
+                id: comm.identity.id,
+                label: GroupPosition::named(comm.identity.label.as_deref()),
+                begun: comm.collectives.begun,
+                latest: comm.collectives.latest_calls(CALLS),
                 running,
                 messages,
             }

@@ -11,7 +11,7 @@ use unisono_transport::{Error, RemoteRegion, Transport, Wake};
 
 use crate::{
     call::Signature,
-    collective::{Pass, Run},
+    collective::{LaneProgress, Pass, Run},
     comm::{Comm, CommIds, Core, Handshakes, Leaving, Net},
     completion::{Completion, Done},
     contact::{Contact, Contacts},
@@ -57,6 +57,8 @@ pub struct Engine {
     pub(super) wait: Wait,
     /// The completions of operations that failed to begin.
     pub(super) lost: Vec<Completion>,
+    /// The allocations of lanes of operations that have ended, for the next ones.
+    pub(super) lanes: Vec<Vec<LaneProgress>>,
     /// True if the latest round moved nothing.
     pub(super) idle: bool,
     /// The number of rounds that moved something; it wraps.
@@ -79,7 +81,7 @@ impl Engine {
         let none = Duration::ZERO;
         let patience = Patience { spin: none, give_way: none, alone: none };
         let mut port = Port::new(transport, me, &settings)?;
-        let world = Comm::new(&mut *port.transport, me, ranks, settings)?;
+        let world = Comm::new(&mut *port.transport, WORLD, (me, ranks), settings)?;
         let comms = vec![Some(Box::new(world))];
         let net = Net { port, comms, leaving: Leaving::default(), leaves_all: false, unpolled: 0 };
         Ok(Self {
@@ -88,6 +90,7 @@ impl Engine {
             alone: None,
             messaging: Vec::new(),
             lost: Vec::new(),
+            lanes: Vec::new(),
             wait: Wait::new(patience),
             idle: false,
             fruitful: 0,
@@ -139,8 +142,8 @@ impl Engine {
         mailboxes: impl Iterator<Item = RemoteRegion>,
     ) -> Result<(), Stop> {
         let core = self.net.core(comm_id)?;
-        core.comm.name(id, label);
-        core.comm.introduce(mailboxes);
+        core.comm.identity.name(id, label);
+        core.comm.mailbox.introduce(mailboxes);
         Ok(())
     }
 
@@ -151,7 +154,7 @@ impl Engine {
 
     /// The number of collectives of a communicator that have begun.
     pub fn begun(&mut self, comm_id: CommId) -> u64 {
-        self.net.core(comm_id).map_or(0, |core| core.comm.begun)
+        self.net.core(comm_id).map_or(0, |core| core.comm.collectives.begun)
     }
 
     /// Bytes of registered memory that the engine has allocated.
@@ -180,7 +183,7 @@ impl Engine {
         self.wait = Wait::new(patience);
         let world = self.net.core(WORLD)?.comm;
         let mailbox = |rank| contacts.mailbox(rank).unwrap_or_default();
-        world.introduce((0..contacts.ranks()).map(mailbox));
+        world.mailbox.introduce((0..contacts.ranks()).map(mailbox));
         self.net.port.contacts = Some(contacts);
         Ok(())
     }
@@ -406,7 +409,7 @@ impl Engine {
                 continue;
             };
             moved |= core.advance_messages()?;
-            let latest = core.comm.latest();
+            let latest = core.comm.collectives.latest();
             while let Some((completion, received)) = self.net.core(comm_id)?.comm.messages.ended.pop_front() {
                 moved = true;
                 let done = Done { received: received.into_iter().collect(), ..Done::default() };
@@ -420,7 +423,7 @@ impl Engine {
                 continue;
             }
             // Messages and control messages that found no room are tried again.
-            if comm.messages.has_more() || !comm.control_queue.is_empty() {
+            if comm.messages.has_more() || !comm.mailbox.queue.is_empty() {
                 port.mark_active(comm_id);
             }
             self.messaging.swap_remove(index);
@@ -446,7 +449,7 @@ impl Engine {
         for &comm_id in &self.messaging {
             let comm = self.net.core(comm_id)?.comm;
             if let Some((at, signature)) = comm.messages.late(now) {
-                let signature = signature.worldwide(|rank| comm.world(rank));
+                let signature = signature.worldwide(|rank| comm.identity.world(rank));
                 return Err(halt(Stop::Deadline, (None, None, 0), signature, at));
             }
             let messages = &mut comm.messages;
@@ -488,11 +491,11 @@ impl Engine {
                 (Call::Handshake, Some(first.rank), self.handshakes.deadline)
             }
             (Some((comm, _, signature, peer)), _) => {
-                (Call::Message(comm.latest(), signature), peer, comm.messages.deadline())
+                (Call::Message(comm.collectives.latest(), signature), peer, comm.messages.deadline())
             }
             (None, Some(RunningOperation { comm_id, run, completion, .. })) => {
                 let Some(comm) = self.net.comm(*comm_id) else { return };
-                let world = |rank| comm.world(rank);
+                let world = |rank| comm.identity.world(rank);
                 let (_, waits) = run.progress(comm);
                 let call = Call::Operation(run.operation.number, run.operation.signature);
                 (call, waits.first().copied().map(world), Some(completion.deadline))
@@ -541,7 +544,7 @@ impl Engine {
         }
         left.append(&mut self.lost);
         for comm in self.net.comms.iter_mut().flatten() {
-            left.extend(comm.tasks.drain(..).map(|(.., completion)| completion));
+            left.extend(comm.collectives.tasks.drain(..).map(|(.., completion)| completion));
             talks.push(std::mem::take(&mut comm.messages));
         }
         // The endpoint closes before the memory that its puts read and that peers write to is freed.

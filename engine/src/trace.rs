@@ -9,7 +9,7 @@ impl Core<'_> {
     /// Keeps a step that a lane has finished.
     pub(crate) fn trace(&mut self, lane: usize, step: Option<Step>) {
         if let (Some(trace), Some(step)) = (&mut self.port.trace, step) {
-            trace.push(Traced { lane, step, in_flight: self.comm.under_way });
+            trace.push(Traced { lane, step, in_flight: self.comm.collectives.under_way });
         }
     }
 }

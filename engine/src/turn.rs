@@ -38,11 +38,11 @@ impl Engine {
         supervisor: &dyn Supervisor,
     ) -> Result<(), Halt> {
         let comm = self.net.core(comm_id)?.comm;
-        if comm.busy {
-            comm.tasks.push_back(turn);
+        if comm.collectives.busy {
+            comm.collectives.tasks.push_back(turn);
             return Ok(());
         }
-        comm.busy = true;
+        comm.collectives.busy = true;
         self.begin(comm_id, turn, supervisor)
     }
 
@@ -80,7 +80,8 @@ impl Engine {
         core.begin(&mut operation);
         supervisor.began(&operation);
         let (which, signature) = (operation.which(), operation.signature);
-        let begun = Run::begin(&mut core, operation, schedule);
+        let lanes = self.lanes.pop().unwrap_or_default();
+        let begun = Run::begin(&mut core, lanes, operation, schedule);
         begun.map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))
     }
 
@@ -101,14 +102,14 @@ impl Engine {
             return Ok(Called::UnderWay(outcome));
         }
         let mut core = self.net.core(comm_id)?;
-        core.comm.busy = true;
+        core.comm.collectives.busy = true;
         let (operation, schedule) = (&mut planned.0, planned.1);
         let (run, fresh) = match schedule {
             // Such an operation usually ends before a run would be worth its allocations. Only this thread accesses its memory.
             CallSchedule::Recorded(recorded) if recorded.shows().is_some() && core.comm.shared.is_open() => {
                 core.begin(operation);
                 supervisor.began(operation);
-                core.comm.exposed = false;
+                core.comm.collectives.exposed = false;
                 let mut quick = Quick::new(operation, recorded.steps());
                 let engine = (&mut self.net, &mut self.wait, &mut self.idle);
                 let ended = go_on(engine, comm_id, |core, _| quick.pass(core), supervisor);
@@ -117,8 +118,8 @@ impl Engine {
                     return Ok(Called::Ended(planned.0.number));
                 }
                 let left = quick.left();
-                let mut core = self.net.core(comm_id)?;
-                (Run::go_on(&mut core, Box::new(planned.0), recorded, left), false)
+                let lanes = self.lanes.pop().unwrap_or_default();
+                (Run::go_on(lanes, Box::new(planned.0), recorded, left), false)
             }
             schedule => (self.enter(comm_id, Box::new(planned.0), schedule, None, supervisor)?, true),
         };
@@ -158,7 +159,7 @@ impl Engine {
         for (what, completion) in all.into_iter().zip(parts.by_ref()) {
             self.take(comm_id, WorkRequest { what, completion }, supervisor)?;
         }
-        let latest = self.net.core(comm_id)?.comm.latest();
+        let latest = self.net.core(comm_id)?.comm.collectives.latest();
         let last = parts.next().map(|last| self.conclude(last, Done::default(), latest, supervisor));
         match last.transpose()?.flatten() {
             Some(task) => self.take(comm_id, task, supervisor),
@@ -186,8 +187,8 @@ impl Engine {
     pub(crate) fn next_turn(&mut self, comm_id: CommId, supervisor: &dyn Supervisor) -> Result<(), Halt> {
         self.net.poll_at_times()?;
         let comm = self.net.core(comm_id)?.comm;
-        let next = comm.tasks.pop_front();
-        comm.busy = next.is_some();
+        let next = comm.collectives.tasks.pop_front();
+        comm.collectives.busy = next.is_some();
         match next {
             Some((operation, schedule, mut completion)) => {
                 completion.restart();
@@ -207,7 +208,8 @@ impl Engine {
         lanes.clear();
         drop(run);
         let comm = self.net.core(comm_id)?.comm;
-        (comm.exposed, comm.in_use, comm.lanes) = (false, None, lanes);
+        (comm.collectives.exposed, comm.collectives.in_use) = (false, None);
+        self.lanes.push(lanes);
         Ok(())
     }
 

@@ -130,7 +130,7 @@ impl Agreement {
     /// The ranks that it waits for.
     pub(super) fn waits(&self, comm: &Comm) -> Vec<Rank> {
         let Some(offers) = self.offers.as_ref().filter(|_| self.stage != Stage::Opening) else {
-            return comm.shared.undecided(comm.me).collect();
+            return comm.shared.undecided(comm.identity.me).collect();
         };
         match self.stage {
             Stage::Entering => comm.shared.behind().collect(),
@@ -154,14 +154,14 @@ impl Offers {
     fn new(comm: &Comm, operation: &Operation, plan: &Arc<ShownPlan>) -> Self {
         let (collective, root) = (plan.job.collective, plan.job.root);
         let whole = collective != Collective::Broadcast;
-        let reads = |rank: &Rank| *rank != comm.me && (whole || *rank == root);
+        let reads = |rank: &Rank| *rank != comm.identity.me && (whole || *rank == root);
         let own = offer(collective, operation, plan);
-        let is_read = whole || comm.me == root;
+        let is_read = whole || comm.identity.me == root;
         Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.ranks).filter(reads))
     }
 
     fn inside(comm: &Comm, host: &[Rank]) -> Self {
-        let own = match comm.scratch.as_ref().map(Region::remote) {
+        let own = match comm.workspace.scratch.as_ref().map(Region::remote) {
             // There is nothing to read.
             None => Offer { kind: Offer::NEW, ..Offer::default() },
             Some(Some(remote)) if remote.mappable => {
@@ -169,7 +169,7 @@ impl Offers {
             }
             Some(_) => Offer::default(),
         };
-        Self::of(Read::Scratch, own, true, host.iter().copied().filter(|&rank| rank != comm.me))
+        Self::of(Read::Scratch, own, true, host.iter().copied().filter(|&rank| rank != comm.identity.me))
     }
 
     fn of(read: Read, own: Offer, is_read: bool, others: impl Iterator<Item = Rank>) -> Self {
@@ -183,7 +183,7 @@ impl Offers {
     fn regions(&self, comm: &Comm, operation: &Operation) -> SmallVec<[Region; 2]> {
         match &self.read {
             Read::Operands(plan) => read(plan.job.collective, operation).cloned().collect(),
-            Read::Scratch => comm.scratch.iter().cloned().collect(),
+            Read::Scratch => comm.workspace.scratch.iter().cloned().collect(),
         }
     }
 
@@ -233,7 +233,7 @@ impl Offers {
                     };
                     let front: Front = access::load(view, layout::slot(self.round))?;
                     let offer: Offer = access::load(view, layout::slot(self.round) + layout::OFFER)?;
-                    let from = (other.rank, core.comm.world(other.rank));
+                    let from = (other.rank, core.comm.identity.world(other.rank));
                     operation.agree(core.port.me, from, &front.operation).map_err(Stop::from)?;
                     if offer.kind == Offer::PLAIN {
                         return Ok(Some(Agreed::Messages));
@@ -307,7 +307,7 @@ impl Offers {
     fn map(&mut self, core: &mut Core<'_>, operation: &Operation) -> Result<Option<bool>, Stop> {
         let mut mapped = true;
         for (other, offer) in self.others.iter_mut().zip(&self.theirs) {
-            let peer = core.port.peer(core.comm.world(other.rank))?;
+            let peer = core.port.peer(core.comm.identity.world(other.rank))?;
             let operands = [
                 (offer.input, &mut other.input, operation.input.len()),
                 (offer.output, &mut other.output, operation.output.len()),

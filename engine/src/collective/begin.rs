@@ -1,6 +1,6 @@
 //! Begins an operation: opens its windows, and sends clears to send.
 
-use std::{cell::Cell, mem};
+use std::cell::Cell;
 
 use smallvec::SmallVec;
 use unisono_schedule::{CallSchedule, Recorded, Schedule};
@@ -22,9 +22,10 @@ use crate::{
 
 impl Run {
     /// Begins an operation. If it sends messages, opens its windows, and sends a clear to send to each of its sources if its schedule
-    /// writes straight into outputs.
+    /// writes straight into outputs. `lanes` is empty, and the allocation of an operation that has ended.
     pub(crate) fn begin(
         core: &mut Core<'_>,
+        lanes: Vec<LaneProgress>,
         operation: Box<Operation>,
         schedule: CallSchedule,
     ) -> Result<Self, Stop> {
@@ -47,10 +48,10 @@ impl Run {
             }
             _ => Agreement::begin(core.comm, &operation),
         };
-        let mut run = Self::new(core, operation, schedule);
+        let mut run = Self::new(lanes, operation, schedule);
         run.agreement = agreement;
         if may_show {
-            core.comm.exposed = false;
+            core.comm.collectives.exposed = false;
             if run.agreement.is_none() {
                 run.begin_rounds(ShowRounds::default());
             }
@@ -60,12 +61,12 @@ impl Run {
         Ok(run)
     }
 
-    fn new(core: &mut Core<'_>, operation: Box<Operation>, schedule: CallSchedule) -> Self {
+    fn new(lanes: Vec<LaneProgress>, operation: Box<Operation>, schedule: CallSchedule) -> Self {
         Self {
             operation,
             schedule,
             class: WindowClass::Eager,
-            lanes: mem::take(&mut core.comm.lanes),
+            lanes,
             exposed: Exposed::new(),
             working: 0,
             agreement: None,
@@ -75,13 +76,13 @@ impl Run {
 
     /// Continues an operation that shows elements in slots, after the first steps of its schedule.
     pub(crate) fn go_on(
-        core: &mut Core<'_>,
+        lanes: Vec<LaneProgress>,
         operation: Box<Operation>,
         mut schedule: Recorded,
         (done, rounds): (usize, ShowRounds),
     ) -> Self {
         schedule.skip(done);
-        let mut run = Self::new(core, operation, CallSchedule::Recorded(schedule));
+        let mut run = Self::new(lanes, operation, CallSchedule::Recorded(schedule));
         run.begin_rounds(rounds);
         run.lanes.iter_mut().for_each(|lane| lane.steps = done as u64);
         run
@@ -112,7 +113,7 @@ impl Run {
         }
         core.provide_scratch(schedule.scratch().saturating_mul(operation.size))?;
         put_aside(core, operation)?;
-        core.comm.in_use = Some(class);
+        core.comm.collectives.in_use = Some(class);
         let mut opened = Ok(());
         schedule.sources(&mut |from| {
             if opened.is_ok() {
@@ -123,11 +124,11 @@ impl Run {
         if schedule.direct() {
             let parts = expose(core, operation, &**schedule)?;
             send_clear_to_send(core, operation, &**schedule, &parts)?;
-            core.comm.exposed = !parts.is_empty();
+            core.comm.collectives.exposed = !parts.is_empty();
             // Sources may write there until the operation ends.
             self.exposed.extend(parts.into_iter().map(|part| part.region));
         } else {
-            core.comm.exposed = false;
+            core.comm.collectives.exposed = false;
         }
         self.lanes.resize_with(self.schedule.lanes(), LaneProgress::default);
         Ok(())
@@ -140,7 +141,7 @@ fn put_aside(core: &mut Core<'_>, operation: &mut Operation) -> Result<(), Stop>
         return Ok(());
     }
     let (input, len) = (&operation.input, operation.input.len());
-    let (me, block) = (core.comm.me, len / operation.ranks);
+    let (me, block) = (core.comm.identity.me, len / operation.ranks);
     let aside = core.provide_aside(len)?;
     let copied = [0..me * block, (me + 1) * block..len].into_iter().try_for_each(|range| {
         let into = Bytes::new(&aside, range.start, range.len())?;

@@ -40,7 +40,7 @@ impl<'q> Quick<'q> {
     pub(crate) fn pass(&mut self, core: &mut Core<'_>) -> Result<Pass, Stop> {
         let before = self.done;
         let ended = self.advance(core)?;
-        let sent = core.comm.has_control() && core.send_control()?;
+        let sent = core.comm.mailbox.has_queued() && core.send_control()?;
         Ok(match ended {
             true => Pass::Ended,
             false if sent || self.done > before => Pass::Moved,
@@ -98,7 +98,7 @@ impl<'q> Quick<'q> {
                 Step::Fold { at, .. } => {
                     let mut all = Contributions::new();
                     for rank in 0..self.operation.ranks {
-                        all.push(match rank == comm.me {
+                        all.push(match rank == comm.identity.me {
                             true => mine,
                             false => {
                                 let span = Span { offset: at, ..Span::landed(rank, own.len) };

@@ -51,7 +51,7 @@ impl Run {
     /// `idle` says that the latest round moved nothing.
     pub(crate) fn pass(&mut self, core: &mut Core<'_>, idle: bool) -> Result<Pass, Stop> {
         if let Some(moved) = self.agree(core)? {
-            let moved = moved | (core.comm.has_control() && core.send_control()?);
+            let moved = moved | (core.comm.mailbox.has_queued() && core.send_control()?);
             return Ok(if moved { Pass::Moved } else { Pass::Idle });
         }
         let (mut moved, mut worked) = (false, 0);
@@ -63,16 +63,16 @@ impl Run {
                 break;
             }
             // Control messages go before any work, because a peer may wait for a clear to send.
-            if core.comm.has_control() {
+            if core.comm.mailbox.has_queued() {
                 moved |= core.send_control()?;
             }
             let Some(bytes) = self.work(core)? else { break };
             (moved, worked) = (true, worked + bytes);
         }
-        if !core.comm.debts.is_empty() && (idle || self.ended()) {
+        if core.comm.flows.has_debts() && (idle || self.ended()) {
             core.comm.settle_debts(idle);
         }
-        if core.comm.has_control() {
+        if core.comm.mailbox.has_queued() {
             moved |= core.send_control()?;
         }
         // Shown elements are no messages, so none of them is in flight.
@@ -82,8 +82,9 @@ impl Run {
         // No put may wait in the provider for a poll, since the next one comes only with the next call. Copied control messages that
         // leave without a poll need not be completed, except in the shutdown, after which they would be lost.
         let comm = &*core.comm;
-        let left = if comm.shutting_down { comm.control_completed() } else { comm.control_sent() };
-        if self.ended() && comm.under_way == 0 && left {
+        let left =
+            if comm.shutdown.last_barrier { comm.mailbox.is_completed() } else { comm.mailbox.is_sent() };
+        if self.ended() && comm.collectives.under_way == 0 && left {
             self.close(core)?;
             return Ok(Pass::Ended);
         }
@@ -179,7 +180,7 @@ impl Run {
                     before => before,
                 };
                 if let Some(Step::Await { from, into }) = lane.step
-                    && !core.comm.exposed
+                    && !core.comm.collectives.exposed
                 {
                     lane.by_slot((from, into), self.schedule.next(index));
                 }
@@ -195,7 +196,7 @@ impl Run {
                 Some(Step::Settle) if self.rounds.as_ref().is_some_and(|it| !it.sends()) => {
                     self.settle_shown(core, index)?
                 }
-                Some(Step::Settle) => core.comm.outstanding[index] == 0,
+                Some(Step::Settle) => core.comm.collectives.outstanding[index] == 0,
                 Some(Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. }) => false,
                 None => {
                     lane.ended = true;
@@ -245,7 +246,7 @@ impl Run {
         let (region, base) = match span.place {
             Place::Input => (&self.operation.input.region, 0),
             Place::Output => (&self.operation.output.region, 0),
-            Place::Scratch => match &core.comm.scratch {
+            Place::Scratch => match &core.comm.workspace.scratch {
                 Some(scratch) => (scratch, 0),
                 // An empty span needs no memory.
                 None if span.len == 0 => (&self.operation.output.region, 0),
@@ -259,9 +260,9 @@ impl Run {
                 return found.ok_or_else(|| core.stop(format!("{span:?} is not in what rank {from} shows")));
             }
             Place::Landed(from) => {
-                let slot = core.comm.receiver(from, self.class, lane).and_then(|receiver| {
-                    let slot = core.comm.receivers[receiver].latest()?;
-                    Some(core.comm.slot(receiver, slot))
+                let slot = core.comm.flows.receiver(from, self.class, lane).and_then(|receiver| {
+                    let slot = core.comm.flows.receivers[receiver].latest()?;
+                    Some(core.comm.flows.slot(receiver, slot))
                 });
                 match slot {
                     Some(slot) => slot,
@@ -291,18 +292,18 @@ impl Run {
         let number = self.operation.op();
         let (me, comm) = (core.port.me, &*core.comm);
         let agree = |from, info: &OperationInfo| {
-            self.operation.agree(me, (from, comm.world(from)), info).map_err(Stop::from)
+            self.operation.agree(me, (from, comm.identity.world(from)), info).map_err(Stop::from)
         };
         // A message of a later operation is early; one of an earlier operation was never awaited.
         let earlier = |info: &OperationInfo| info.number.wrapping_sub(number) >= 1 << 31;
-        for (from, info) in comm.untaken() {
+        for (from, info) in comm.flows.untaken() {
             if info.number == number || earlier(&info) {
                 agree(from, &info)?;
             }
         }
-        for &(from, class, info) in &comm.mismatch_probes {
+        for &(from, class, info) in &comm.mailbox.mismatch_probes {
             // If an earlier operation had awaited its message, there would be a window for it.
-            let unawaited = earlier(&info) && comm.receiver(from, class, 0).is_none();
+            let unawaited = earlier(&info) && comm.flows.receiver(from, class, 0).is_none();
             if info.number == number || unawaited {
                 agree(from, &info)?;
             }
@@ -310,13 +311,17 @@ impl Run {
         for (from, info) in comm.shared.calls().filter(|(_, info)| info.number == number) {
             agree(from, &info)?;
         }
-        for (from, clear_to_send) in
-            comm.clear_to_sends.iter().filter(|(_, clear_to_send)| clear_to_send.operation.number == number)
+        for (from, clear_to_send) in comm
+            .mailbox
+            .clear_to_sends
+            .iter()
+            .filter(|(_, clear_to_send)| clear_to_send.operation.number == number)
         {
             agree(*from, &clear_to_send.operation)?;
         }
         // Only probes of later operations are still needed.
         core.comm
+            .mailbox
             .mismatch_probes
             .retain(|(.., info)| info.number.wrapping_sub(number).wrapping_sub(1) < 1 << 31);
         Ok(())
@@ -326,7 +331,7 @@ impl Run {
     fn probe(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         for lane in &self.lanes {
             if let Some(Step::Write { to, .. }) = lane.step
-                && core.comm.clear_to_send(to, self.operation.op()).is_none()
+                && core.comm.mailbox.clear_to_send(to, self.operation.op()).is_none()
             {
                 core.probe_mismatch(to, self.class, &self.operation.info(to))?;
             }
@@ -338,16 +343,16 @@ impl Run {
     fn close(&self, core: &mut Core<'_>) -> Result<(), Stop> {
         self.compare(core)?;
         // If peers may not write, a write fails on arrival.
-        if core.comm.exposed && core.comm.unawaited() {
+        if core.comm.collectives.exposed && core.comm.flows.unawaited() {
             return Err(core.port.forged("a write that nobody awaits".to_owned()));
         }
-        core.comm.drop_clear_to_sends(self.operation.op());
+        core.comm.mailbox.drop_clear_to_sends(self.operation.op());
         Ok(())
     }
 
     /// The receiving end of the flow from a rank that the schedule takes messages from.
     fn source(&self, core: &Core<'_>, lane: usize, from: Rank) -> Result<usize, Stop> {
-        core.comm.receiver(from, self.class, lane).ok_or_else(|| {
+        core.comm.flows.receiver(from, self.class, lane).ok_or_else(|| {
             core.stop(format!("a step takes from rank {from}, which is no source of its schedule"))
         })
     }
@@ -355,13 +360,13 @@ impl Run {
     /// Takes the next message. False if it has not landed.
     fn take(&mut self, core: &mut Core<'_>, lane: usize, from: Rank, len: usize) -> Result<bool, Stop> {
         let receiver = self.source(core, lane, from)?;
-        if !core.comm.receivers[receiver].ready() {
+        if !core.comm.flows.receivers[receiver].ready() {
             return Ok(false);
         }
-        let slot = core.comm.receivers[receiver].take();
-        let header: CollectiveHeader = core.comm.header(receiver, slot)?;
+        let slot = core.comm.flows.receivers[receiver].take();
+        let header: CollectiveHeader = core.comm.flows.header(receiver, slot)?;
         self.operation
-            .agree(core.port.me, (from, core.comm.world(from)), &header.operation)
+            .agree(core.port.me, (from, core.comm.identity.world(from)), &header.operation)
             .map_err(Stop::from)?;
         if header.len as usize != len {
             let what = format!("a message of {} elements where {len} were due", header.len);
@@ -371,14 +376,14 @@ impl Run {
             let what = format!("a message whose credit is to go to flow {}", header.flow.reply);
             return Err(core.violation(from, what));
         }
-        core.comm.receivers[receiver].reply = Some(header.flow.reply.into());
+        core.comm.flows.receivers[receiver].reply = Some(header.flow.reply.into());
         Ok(true)
     }
 
     /// Frees the slot of the oldest message that was taken.
     fn free(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
         let receiver = self.source(core, lane, from)?;
-        if !core.comm.receivers[receiver].free() {
+        if !core.comm.flows.receivers[receiver].free() {
             return Err(core.stop(format!("a step frees more messages than rank {from} sent")));
         }
         core.comm.owe(receiver, Way::Slots);
@@ -388,7 +393,7 @@ impl Run {
     /// Waits for the next write from a peer. False if it has not landed.
     fn land(&mut self, core: &mut Core<'_>, lane: usize, from: Rank) -> Result<bool, Stop> {
         let receiver = self.source(core, lane, from)?;
-        let landing = &mut core.comm.landings[receiver];
+        let landing = &mut core.comm.flows.landings[receiver];
         if !landing.ready() {
             return Ok(false);
         }

@@ -22,17 +22,17 @@ impl Run {
         to: Rank,
         from: Span,
     ) -> Result<bool, Stop> {
-        let Some(sender) = core.comm.sender(to, self.class, lane) else {
+        let Some(sender) = core.comm.flows.sender(to, self.class, lane) else {
             core.probe_mismatch(to, self.class, &self.operation.info(to))?;
             return Ok(false);
         };
         // The receiver may close its endpoint after this message: no control message may follow it.
-        if core.comm.shutting_down && !core.comm.control_completed() {
+        if core.comm.shutdown.last_barrier && !core.comm.mailbox.is_completed() {
             return Ok(false);
         }
-        let Some(record) = core.record(&core.comm.senders[sender].flow) else { return Ok(false) };
+        let Some(record) = core.record(&core.comm.flows.senders[sender].flow) else { return Ok(false) };
         let bytes = from.len * self.operation.size;
-        let slot_bytes = core.comm.senders[sender].slot_bytes;
+        let slot_bytes = core.comm.flows.senders[sender].slot_bytes;
         if bytes > slot_bytes {
             return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
         }
@@ -40,7 +40,7 @@ impl Run {
         let joined = core.port.joins(bytes);
         let Some(origin) = self.origin(core, lane, from, (injected, joined))? else { return Ok(false) };
 
-        let opposite = core.comm.receiver(to, self.class, lane);
+        let opposite = core.comm.flows.receiver(to, self.class, lane);
         let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Lane { lane } };
         core.put_to_slot(ready, opposite, |flow| self.operation.header(flow, to, from.len))
     }
@@ -54,13 +54,15 @@ impl Run {
         (to, at): (Rank, usize),
         from: Span,
     ) -> Result<bool, Stop> {
-        let Some(clear_to_send) = core.comm.clear_to_send(to, self.operation.op()) else { return Ok(false) };
+        let Some(clear_to_send) = core.comm.mailbox.clear_to_send(to, self.operation.op()) else {
+            return Ok(false);
+        };
         self.operation
-            .agree(core.port.me, (to, core.comm.world(to)), &clear_to_send.operation)
+            .agree(core.port.me, (to, core.comm.identity.world(to)), &clear_to_send.operation)
             .map_err(Stop::from)?;
         let Some((region, start)) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
-        let Some(sender) = core.comm.sender(to, self.class, lane) else { return Ok(false) };
-        let Some(record) = core.record(&core.comm.senders[sender].writes) else { return Ok(false) };
+        let Some(sender) = core.comm.flows.sender(to, self.class, lane) else { return Ok(false) };
+        let Some(record) = core.record(&core.comm.flows.senders[sender].writes) else { return Ok(false) };
         let size = self.operation.size;
         let (bytes, at) = (from.len * size, (at * size) as u64);
         let end = at + bytes as u64;
@@ -90,12 +92,12 @@ impl Run {
         {
             let (region, offset) = self.place(core, lane, from)?;
             let region = region.clone();
-            let receiver = core.comm.receiver(source, self.class, lane);
-            let hold = receiver.and_then(|flow| Some((flow, core.comm.receivers[flow].latest()?)));
+            let receiver = core.comm.flows.receiver(source, self.class, lane);
+            let hold = receiver.and_then(|flow| Some((flow, core.comm.flows.receivers[flow].latest()?)));
             return Ok(Some(Origin { region, offset, hold, staging: None }));
         }
         // The engine's scratch is registered; memory of the caller may lie in a registered buffer.
-        let (here, (registered, base)) = match (from.place, &core.comm.scratch) {
+        let (here, (registered, base)) = match (from.place, &core.comm.workspace.scratch) {
             (Place::Input, _) => part(&self.operation.input),
             (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),
             _ => part(&self.operation.output),

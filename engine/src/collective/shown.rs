@@ -58,7 +58,7 @@ impl ShowRounds {
             return Err(core.stop(format!("no memory of rank {from} is mapped")));
         };
         let info: OperationInfo = access::load(view, layout::slot(round) + size_of::<u64>())?;
-        operation.agree(core.port.me, (from, core.comm.world(from)), &info).map_err(Stop::from)?;
+        operation.agree(core.port.me, (from, core.comm.identity.world(from)), &info).map_err(Stop::from)?;
         if !self.is_unchecked(operation.ranks) {
             core.comm.shared.set_checked();
         }

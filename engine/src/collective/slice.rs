@@ -108,7 +108,7 @@ impl Run {
             }
             Step::Fold { own, at, into } => {
                 let landed = |rank| Span { offset: *at, ..Span::landed(rank, into.len) };
-                let of = |rank| if rank == core.comm.me { *own } else { landed(rank) };
+                let of = |rank| if rank == core.comm.identity.me { *own } else { landed(rank) };
                 let mut all = Contributions::new();
                 for rank in 0..self.operation.ranks {
                     all.push(part(&of(rank))?);

@@ -5,7 +5,7 @@ use std::{mem::offset_of, ops::Range};
 use unisono_schedule::Rank;
 use unisono_transport::{Notify, Posted, Put, RemoteRegion, Source, Target};
 
-use super::{communicator::ControlMessage, core::Core};
+use super::{core::Core, mailbox::ControlMessage};
 use crate::{
     access,
     endpoint::control_token,
@@ -31,13 +31,13 @@ impl Core<'_> {
     ) -> Result<(), Stop> {
         let comm = &mut *self.comm;
         let read = class != WindowClass::Message;
-        let member = &mut comm.members[to];
-        if read && member.unread {
+        let peer = &mut comm.mailbox.peers[to];
+        if read && peer.unread {
             return Ok(());
         }
-        if member.probed_classes[class.index()].replace(info.number) != Some(info.number) {
-            member.unread |= read;
-            comm.queue_control(to, ControlKind::MismatchProbe(class), *info)?;
+        if peer.probed_classes[class.index()].replace(info.number) != Some(info.number) {
+            peer.unread |= read;
+            comm.mailbox.send(to, ControlKind::MismatchProbe(class), *info)?;
         }
         Ok(())
     }
@@ -53,36 +53,40 @@ impl Core<'_> {
         let start = output.map_or(0, |(_, offset)| offset + 1);
         let part = output.unwrap_or_default().0.words();
         let comm = &mut *self.comm;
-        let first = comm.receiver(to, WindowClass::Bulk, 0);
+        let first = comm.flows.receiver(to, WindowClass::Bulk, 0);
         let (mut written, mut freed) = (0, 0);
         if let Some(receiver) = first {
-            let (landing, flow) = (&mut comm.landings[receiver], &mut comm.receivers[receiver]);
+            let (landing, flow) = (&mut comm.flows.landings[receiver], &mut comm.flows.receivers[receiver]);
             (written, freed) = (low(landing.freed()), low(flow.freed()));
             // Before the next clear to send there may be many writes, but at most one message in a slot.
             landing.tell();
             flow.answer();
         }
         let clear_to_send = ClearToSend { operation, written, freed, start, part };
-        Ok(comm.queue_control(to, ControlKind::ClearToSend, clear_to_send)?)
+        Ok(comm.mailbox.send(to, ControlKind::ClearToSend, clear_to_send)?)
     }
 
     /// Hands the queued control messages to the transport, as many as it takes. True if it took any.
     pub(crate) fn send_control(&mut self) -> Result<bool, Stop> {
         let Self { port, comm } = self;
         let mut any = false;
-        for _ in 0..comm.control_queue.len() {
-            let Some(&(to, message)) = comm.control_queue.front() else { break };
+        for _ in 0..comm.mailbox.queue.len() {
+            let Some(&(to, message)) = comm.mailbox.queue.front() else { break };
             let (part, immediate) = match message {
                 ControlMessage::Part(about) => {
-                    let immediate = Immediate::ControlMessage { comm_id: comm.comm_id, from: comm.me, about };
+                    let immediate = Immediate::ControlMessage {
+                        comm_id: comm.identity.comm_id,
+                        from: comm.identity.me,
+                        about,
+                    };
                     (about.part(), immediate)
                 }
                 ControlMessage::Credit(receiver, way) => {
-                    let reply = comm.receivers[receiver].reply;
-                    let flow = comm.incoming(receiver, way);
+                    let reply = comm.flows.receivers[receiver].reply;
+                    let flow = comm.flows.incoming(receiver, way);
                     // A message in the opposite direction may have taken the credit along.
                     let (Some(reply), true) = (reply, flow.owes() || flow.stalls()) else {
-                        comm.control_queue.pop_front();
+                        comm.mailbox.queue.pop_front();
                         continue;
                     };
                     let freed = (flow.freed() & 0xffff) as u16;
@@ -90,38 +94,37 @@ impl Core<'_> {
                 }
             };
             let copied = part.len() <= port.limits.max_inject;
-            let member = &comm.members[to];
-            let (peer, immediate) = port.to(member.world, immediate)?;
+            let world = comm.identity.world(to);
+            let (peer, immediate) = port.to(world, immediate)?;
             let put = Put {
                 to: peer,
                 sources: &[Source::new(
-                    &comm.control,
+                    &comm.mailbox.sources,
                     to * size_of::<MailboxEntry>() + part.start,
                     part.len(),
                 )?],
                 target: Target {
-                    region: member.mailbox,
-                    offset: (comm.me * size_of::<MailboxEntry>() + part.start) as u64,
+                    region: comm.mailbox.peers[to].remote,
+                    offset: (comm.identity.me * size_of::<MailboxEntry>() + part.start) as u64,
                 },
                 immediate,
-                token: control_token(comm.comm_id, copied),
+                token: control_token(comm.identity.comm_id, copied),
                 notify: Notify::Always,
             };
             let posted = access::put(&mut *port.transport, &put);
             if posted.map_err(|error| port.broken(error))? == Posted::Full {
                 // A peer that is slow to connect must not delay control messages to the others.
-                comm.control_queue.rotate_left(1);
+                comm.mailbox.queue.rotate_left(1);
                 continue;
             }
-            port.sent(comm.world(to));
-            comm.control_in_flight += usize::from(!copied);
-            comm.control_copies_in_flight += usize::from(copied);
+            port.sent(world);
+            comm.mailbox.put(copied);
             if let ControlMessage::Credit(receiver, way) = message {
-                comm.incoming(receiver, way).tell();
-                let window = comm.receivers[receiver].window;
-                comm.windows[window].credits = comm.windows[window].credits.wrapping_add(1);
+                comm.flows.incoming(receiver, way).tell();
+                let window = comm.flows.receivers[receiver].window;
+                comm.flows.windows[window].credits = comm.flows.windows[window].credits.wrapping_add(1);
             }
-            comm.control_queue.pop_front();
+            comm.mailbox.queue.pop_front();
             any = true;
         }
         Ok(any)

@@ -5,9 +5,10 @@ use unisono_schedule::{Rank, windows::stride};
 use unisono_transport::{Error, Region, RemoteRegion};
 
 use super::{
-    communicator::{Comm, ControlMessage, recent},
+    communicator::Comm,
     flow::{OutgoingFlow, ProtocolViolation},
-    member::NONE,
+    flows::NONE,
+    mailbox::ControlMessage,
     window::WindowSender,
 };
 use crate::memory;
@@ -29,10 +30,6 @@ pub(crate) fn expose_part(region: &Region, at: usize, len: usize) -> Option<(Rem
     Some((part, region.clone()))
 }
 
-/// The most bytes of the memory for inputs that are put aside that are kept for the next operation: fresh memory costs twice as much
-/// as the copy into it.
-const KEPT_ASIDE: usize = 64 << 20;
-
 /// A communicator together with the port.
 pub(crate) struct Core<'e> {
     pub port: &'e mut Port,
@@ -43,35 +40,18 @@ impl Core<'_> {
     /// An operation begins: assigns its number.
     pub(crate) fn begin(&mut self, operation: &mut Operation) {
         let Self { port, comm } = self;
-        operation.number = comm.begun;
-        comm.calls[recent(comm.begun)] = operation.signature;
-        comm.begun += 1;
         port.operations += 1;
-        comm.used = port.operations;
+        comm.collectives.begin(operation, port.operations);
     }
 
-    /// Provides scratch memory of at least this many bytes. Only between operations, while no put reads from it.
+    /// As [`Workspace::provide_scratch`](super::workspace::Workspace::provide_scratch).
     pub(crate) fn provide_scratch(&mut self, bytes: usize) -> Result<(), Stop> {
-        let comm = &mut *self.comm;
-        if comm.scratch.as_ref().map_or(0, |scratch| scratch.len()) < bytes {
-            comm.scratch = None;
-            let bytes = bytes.next_power_of_two();
-            comm.scratch = Some(self.port.transport.allocate(bytes)?);
-        }
-        Ok(())
+        Ok(self.comm.workspace.provide_scratch(&mut *self.port.transport, bytes)?)
     }
 
-    /// Memory of at least this many bytes for the input of an operation that is put aside. Only between operations, as above.
+    /// As [`Workspace::provide_aside`](super::workspace::Workspace::provide_aside).
     pub(crate) fn provide_aside(&mut self, bytes: usize) -> Result<Region, Stop> {
-        let Self { port, comm } = self;
-        let fits = |aside: &Region| aside.len() >= bytes;
-        let aside = match comm.aside.take().filter(fits) {
-            Some(aside) => aside,
-            None => port.transport.allocate(bytes)?,
-        };
-        // A larger region is freed with the operation.
-        comm.aside = Some(aside.clone()).filter(|aside| aside.len() <= KEPT_ASIDE);
-        Ok(aside)
+        Ok(self.comm.workspace.provide_aside(&mut *self.port.transport, bytes)?)
     }
 
     /// The information that peers need to write into borrowed memory, and the region to keep meanwhile. The memory lies in a registered
@@ -94,11 +74,11 @@ impl Core<'_> {
     /// Changes a sending end, and accounts for the change of its bytes in flight.
     pub(crate) fn sending<R>(&mut self, sender: usize, change: impl FnOnce(&mut WindowSender) -> R) -> R {
         let Self { port, comm } = self;
-        let end = &mut comm.senders[sender];
+        let end = &mut comm.flows.senders[sender];
         let before = end.bytes();
         let result = change(end);
         let (to, now) = (end.flow.to, end.bytes());
-        port.in_flight(comm.world(to), now, before);
+        port.in_flight(comm.identity.world(to), now, before);
         result
     }
 
@@ -108,12 +88,9 @@ impl Core<'_> {
         if record.message {
             return comm.messages.put_left(record.id);
         }
-        comm.under_way = comm.under_way.saturating_sub(1);
-        if let Some(lane) = record.lane {
-            comm.outstanding[lane] = comm.outstanding[lane].saturating_sub(1);
-        }
+        comm.collectives.put_left(record.lane);
         if let Some((receiver, slot)) = record.hold {
-            comm.receivers[receiver].release(slot);
+            comm.flows.receivers[receiver].release(slot);
             comm.owe(receiver, Way::Slots);
         }
     }
@@ -127,9 +104,9 @@ impl Core<'_> {
         len: Option<usize>,
     ) -> Result<(), Stop> {
         let comm = &mut *self.comm;
-        let receiver = &mut comm.receivers[flow];
+        let receiver = &mut comm.flows.receivers[flow];
         let from = receiver.from;
-        let window = &comm.windows[receiver.window];
+        let window = &comm.flows.windows[receiver.window];
         if let Some(len) = len.filter(|len| !(HEADER..=HEADER + window.slot_bytes).contains(len)) {
             let what =
                 format!("a message of {len} bytes, in a slot for {HEADER} to {}", HEADER + window.slot_bytes);
@@ -141,11 +118,11 @@ impl Core<'_> {
         };
         if window.class == WindowClass::Message && !comm.messages.arrived.contains(&flow) {
             comm.messages.arrived.push(flow);
-            self.port.mark_active(comm.comm_id);
+            self.port.mark_active(comm.identity.comm_id);
         }
-        let sender = comm.sender(from, window.class, flow - window.first_flow);
+        let sender = comm.flows.sender(from, window.class, flow - window.first_flow);
         if let Some(sender) = sender {
-            let FlowHeader { freed, .. } = comm.header(flow, slot)?;
+            let FlowHeader { freed, .. } = comm.flows.header(flow, slot)?;
             let credit = self.sending(sender, |end| end.flow.credit(freed));
             credit.map_err(|violation| self.violation(from, violation.0))?;
         }
@@ -155,18 +132,18 @@ impl Core<'_> {
 
     /// A write has landed in this rank's memory.
     pub(crate) fn write_arrived(&mut self, flow: usize, number: u16) -> Result<(), Stop> {
-        let message = self.comm.is_message(&self.comm.landings[flow]);
+        let message = self.comm.flows.is_message(&self.comm.flows.landings[flow]);
         if message {
             let written = &mut self.comm.messages.written;
             if !written.contains(&flow) {
                 written.push(flow);
-                self.port.mark_active(self.comm.comm_id);
+                self.port.mark_active(self.comm.identity.comm_id);
             }
-        } else if !self.comm.exposed {
+        } else if !self.comm.collectives.exposed {
             let what = "a write into an output that nobody was allowed to write to".to_owned();
             return Err(self.port.forged(what));
         }
-        let arrived = self.comm.landings[flow].arrive(number);
+        let arrived = self.comm.flows.landings[flow].arrive(number);
         arrived.map_err(|violation| self.port.forged(violation.0))?;
         self.comm.owe(flow, Way::Direct);
         Ok(())
@@ -179,7 +156,7 @@ impl Core<'_> {
         way: Way,
         freed: u16,
     ) -> Result<(), ProtocolViolation> {
-        self.comm.senders[sender].credits = self.comm.senders[sender].credits.wrapping_add(1);
+        self.comm.flows.senders[sender].credits = self.comm.flows.senders[sender].credits.wrapping_add(1);
         self.credited(sender, way, freed)
     }
 
@@ -192,53 +169,57 @@ impl Core<'_> {
 
     /// A control message of a member has arrived.
     pub(crate) fn control_arrived(&mut self, from: Rank, about: ControlKind) -> Result<(), Stop> {
-        if self.comm.left && about != ControlKind::End {
+        if self.comm.shutdown.left && about != ControlKind::End {
             // The member may not know that this rank has left.
             self.comm.meets(from)?;
         }
         match about {
             ControlKind::Window(class) => {
-                self.window_arrived(from, class, self.comm.received_part(from, about)?)
+                self.window_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
             }
             // A member has a message from point to point: its window is opened.
             ControlKind::MismatchProbe(WindowClass::Message) => {
-                self.port.mark_active(self.comm.comm_id);
+                self.port.mark_active(self.comm.identity.comm_id);
                 self.listen(from, WindowClass::Message)
             }
             ControlKind::MismatchProbe(class) => {
-                self.probe_arrived(from, class, self.comm.received_part(from, about)?)
+                self.probe_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
             }
             ControlKind::Read => {
-                if std::mem::take(&mut self.comm.members[from].unread) {
+                if std::mem::take(&mut self.comm.mailbox.peers[from].unread) {
                     return Ok(());
                 }
                 let what = "word that a mismatch probe was read, where none was sent".to_owned();
                 Err(self.port.forged(what))
             }
             ControlKind::Close(class) => {
-                self.close_arrived(from, class, self.comm.received_part(from, about)?)
+                self.close_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
             }
             ControlKind::Answer(class) => {
-                self.answer_arrived(from, class, self.comm.received_part(from, about)?)
+                self.answer_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
             }
-            ControlKind::Handshake => self.take_handshake(from, self.comm.received_part(from, about)?),
+            ControlKind::Handshake => {
+                self.take_handshake(from, self.comm.mailbox.received_part(from, about)?)
+            }
             ControlKind::End => {
-                self.comm.members[from].ended = Some(self.comm.received_part(from, about)?);
+                self.comm.identity.members[from].ended = Some(self.comm.mailbox.received_part(from, about)?);
                 Ok(())
             }
             ControlKind::ClearToSend => {
-                let clear_to_send: ClearToSend = self.comm.received_part(from, about)?;
+                let clear_to_send: ClearToSend = self.comm.mailbox.received_part(from, about)?;
                 if clear_to_send.remote().is_some_and(|(part, start)| start.checked_add(part.len).is_none()) {
                     let what = "a clear to send for more than can be addressed".to_owned();
                     return Err(self.violation(from, what));
                 }
-                if !self.comm.keep_clear_to_send(from, clear_to_send) {
-                    let what =
-                        format!("a third clear to send of rank {} for one operation", self.comm.world(from));
+                if !self.comm.mailbox.keep_clear_to_send(from, clear_to_send) {
+                    let what = format!(
+                        "a third clear to send of rank {} for one operation",
+                        self.comm.identity.world(from)
+                    );
                     return Err(self.port.forged(what));
                 }
                 // If the window is unknown, nothing was sent that could be credited.
-                let Some(sender) = self.comm.sender(from, WindowClass::Bulk, 0) else { return Ok(()) };
+                let Some(sender) = self.comm.flows.sender(from, WindowClass::Bulk, 0) else { return Ok(()) };
                 let (written, sent) = (clear_to_send.written, clear_to_send.freed);
                 let credit = self.credited(sender, Way::Direct, (written & 0xffff) as u16);
                 let credit = credit.and_then(|()| self.credited(sender, Way::Slots, (sent & 0xffff) as u16));
@@ -247,22 +228,19 @@ impl Core<'_> {
         }
     }
 
-    /// A mismatch probe has arrived. Only the latest of a peer counts: it has ended its earlier operations.
+    /// A mismatch probe has arrived.
     fn probe_arrived(&mut self, from: Rank, class: WindowClass, info: OperationInfo) -> Result<(), Stop> {
         let Self { port, comm } = self;
-        let before = comm.members[from].probed.replace(info.number);
-        if before.is_some_and(|before| info.number.wrapping_sub(before).wrapping_sub(1) >= 1 << 31) {
+        if !comm.mailbox.keep_probe(from, class, info) {
             let what = format!("a mismatch probe of op {} after one of a later or the same", info.number);
             return Err(port.forged(what));
         }
-        comm.mismatch_probes.retain(|(it, ..)| *it != from);
-        comm.mismatch_probes.push((from, class, info));
         // A member that knows the end may be gone.
-        if comm.left || comm.end_told || comm.shutting_down {
+        if comm.shutdown.is_end_known() {
             return Ok(());
         }
-        comm.control_queue.push_back((from, ControlMessage::Part(ControlKind::Read)));
-        if comm.has_control() {
+        comm.mailbox.queue.push_back((from, ControlMessage::Part(ControlKind::Read)));
+        if comm.mailbox.has_queued() {
             self.send_control()?;
         }
         Ok(())
@@ -279,22 +257,22 @@ impl Core<'_> {
             && window.slot_bytes as usize == slot_bytes
             && window.first_flow as usize + lanes <= MAX_FLOWS
             && window.remote().len >= (lanes * slots) as u64 * stride;
-        if !agreed || comm.members[from].outgoing[class.index()] != NONE {
+        if !agreed || comm.flows.outgoing[from][class.index()] != NONE {
             let what = format!("a window of class {class:?} that does not fit or came twice: {window:?}");
             return Err(self.violation(from, what));
         }
-        let closed = comm.closed_senders.iter().position(|(to, of, _)| (*to, *of) == (from, class));
-        let closed = closed.map(|at| comm.closed_senders.swap_remove(at).2);
-        let sender = closed.unwrap_or(comm.senders.len());
-        let Some(reply) = port.outgoing.take(comm.comm_id, sender, lanes) else {
+        let closed = comm.flows.closed_senders.iter().position(|(to, of, _)| (*to, *of) == (from, class));
+        let closed = closed.map(|at| comm.flows.closed_senders.swap_remove(at).2);
+        let sender = closed.unwrap_or(comm.flows.senders.len());
+        let Some(reply) = port.outgoing.take(comm.identity.comm_id, sender, lanes) else {
             return Err(port.stop(format!(
                 "a window of rank {}: its {lanes} flows would be more than the {MAX_FLOWS} that this process can send \
                  on; use fewer lanes",
-                comm.world(from)
+                comm.identity.world(from)
             )));
         };
         comm.meets(from)?;
-        comm.members[from].outgoing[class.index()] = narrow(sender);
+        comm.flows.outgoing[from][class.index()] = narrow(sender);
         for lane in 0..lanes {
             let id = window.first_flow + narrow(lane);
             let first = (lane * slots) as u64 * stride;
@@ -306,13 +284,13 @@ impl Core<'_> {
                 writes: OutgoingFlow::new(from, id, 0, comm.settings.writes() as u64),
                 credits: 0,
             };
-            match comm.senders.get_mut(sender + lane) {
+            match comm.flows.senders.get_mut(sender + lane) {
                 Some(before) => {
                     end.flow = end.flow.following(&before.flow);
                     end.writes = end.writes.following(&before.writes);
                     *before = end;
                 }
-                None => comm.senders.push(end),
+                None => comm.flows.senders.push(end),
             }
         }
         Ok(())
@@ -321,9 +299,9 @@ impl Core<'_> {
     /// A handshake has arrived. A rank of another host sends two, in any order: the pattern, and a large message, which does not lie in
     /// the mailbox.
     fn take_handshake(&mut self, from: Rank, handshake: Handshake) -> Result<(), Stop> {
-        let wanted = Handshake::new(from, self.comm.me, handshake.area, handshake.slots).pattern;
+        let wanted = Handshake::new(from, self.comm.identity.me, handshake.area, handshake.slots).pattern;
         let seen = handshake.pattern;
-        let member = &mut self.comm.members[from];
+        let member = &mut self.comm.identity.members[from];
         let first = seen == wanted && !member.handshake_arrived;
         if first {
             member.handshake_arrived = true;
@@ -354,8 +332,12 @@ impl Core<'_> {
     /// This rank has left the communicator: nothing arrives through its windows, though members may not have left yet.
     pub(crate) fn expect_none(&mut self) {
         let Self { port, comm } = self;
-        for (index, from, class) in comm.opened() {
-            port.expect_no_more(comm.world(from), (comm.comm_id, index), comm.settings.arrivals(class));
+        for (index, from, class) in comm.flows.opened() {
+            port.expect_no_more(
+                comm.identity.world(from),
+                (comm.identity.comm_id, index),
+                comm.settings.arrivals(class),
+            );
         }
     }
 
@@ -369,21 +351,21 @@ impl Core<'_> {
     pub(crate) fn take_back(&mut self) {
         self.expect_none();
         let Self { port, comm } = self;
-        for (number, lanes) in comm.listens() {
+        for (number, lanes) in comm.flows.listens() {
             port.incoming.give_back(number, lanes);
         }
-        for (number, lanes) in comm.speaks() {
-            port.outgoing.give_back(number, lanes);
+        for (number, class) in comm.flows.speaks() {
+            port.outgoing.give_back(number, comm.settings.window(class).0);
         }
-        for sender in &comm.senders {
-            port.in_flight(comm.world(sender.flow.to), 0, sender.bytes());
+        for sender in &comm.flows.senders {
+            port.in_flight(comm.identity.world(sender.flow.to), 0, sender.bytes());
         }
     }
 
     /// The failure for a message of a member that breaks the protocol.
     #[cold]
     pub(crate) fn violation(&self, from: Rank, what: String) -> Stop {
-        let from = self.comm.world(from);
+        let from = self.comm.identity.world(from);
         Failure::Protocol { rank: self.port.me, from, what }.into()
     }
 

@@ -11,7 +11,7 @@ impl Net {
     /// This rank leaves a communicator as soon as nothing is under way in it. Its memory is freed when the others have left too.
     pub(crate) fn leave(&mut self, comm_id: CommId) -> Result<(), Stop> {
         if let Some(comm) = self.comms.get_mut(usize::from(comm_id)).and_then(Option::as_deref_mut) {
-            comm.leaves = true;
+            comm.shutdown.leaves = true;
         }
         self.mark_changed(comm_id);
         self.continue_leaving().map(drop)
@@ -20,8 +20,7 @@ impl Net {
     /// Something has happened in a communicator. If this rank leaves it, the engine looks at it.
     pub(crate) fn mark_changed(&mut self, comm_id: CommId) {
         let comm = self.comms.get_mut(usize::from(comm_id)).and_then(Option::as_deref_mut);
-        if let Some(comm) = comm.filter(|comm| comm.leaves && !comm.changed) {
-            comm.changed = true;
+        if comm.is_some_and(|comm| comm.shutdown.mark_changed()) {
             self.leaving.changed.push(comm_id);
         }
     }
@@ -43,9 +42,9 @@ impl Net {
         }
         for comm_id in std::mem::take(&mut self.leaving.changed) {
             let comm = self.comms.get_mut(usize::from(comm_id)).and_then(Option::as_deref_mut);
-            let Some(comm) = comm.filter(|comm| comm.leaves) else { continue };
-            comm.changed = false;
-            any |= self.continue_to_leave(comm_id)?;
+            if comm.is_some_and(|comm| comm.shutdown.look()) {
+                any |= self.continue_to_leave(comm_id)?;
+            }
         }
         Ok(any)
     }
@@ -57,13 +56,13 @@ impl Net {
             self.leaving.looks += 1;
         }
         let mut core = self.core(comm_id)?;
-        let left = core.comm.left;
+        let left = core.comm.shutdown.left;
         core.comm.leave()?;
-        if core.comm.left && !left {
+        if core.comm.shutdown.left && !left {
             core.expect_none();
         }
-        let any = core.comm.has_control() && core.send_control()?;
-        if core.comm.left
+        let any = core.comm.mailbox.has_queued() && core.send_control()?;
+        if core.comm.shutdown.left
             && let Some(left_over) = core.left_over()?
         {
             return Err(left_over.into());
@@ -72,13 +71,13 @@ impl Net {
         if self.leaves_all || !over {
             let comm = self.core(comm_id)?.comm;
             // A caller may have dropped a receive, there may be room for a control message, and peers may publish in their slots.
-            if comm.messages.open() || comm.has_control() || comm.shared.is_unchecked() {
+            if comm.messages.open() || comm.mailbox.has_queued() || comm.shared.is_unchecked() {
                 self.leaving.watched.push(comm_id);
             }
             return Ok(any);
         }
         let mut core = self.core(comm_id)?;
-        core.comm.leaves = false;
+        core.comm.shutdown.leaves = false;
         if !core.comm.has_strangers() {
             self.free(comm_id);
             return Ok(any);
@@ -87,7 +86,7 @@ impl Net {
         self.leaving.vacant.push_back(comm_id);
         if self.leaving.vacant.len() > MOST_VACANT
             && let Some(oldest) = self.leaving.vacant.pop_front()
-            && self.comm(oldest).is_some_and(|comm| comm.vacant.is_some())
+            && self.comm(oldest).is_some_and(|comm| comm.shutdown.vacant.is_some())
         {
             self.free(oldest);
         }

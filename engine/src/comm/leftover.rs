@@ -1,10 +1,7 @@
 //! Failures that show when a group ends: messages that no call has received, calls through shared slots that no rank has compared, and
 //! members that have called more operations than others.
 
-use unisono_core::{
-    error::Failure,
-    position::{CALLS, CallRecord},
-};
+use unisono_core::{error::Failure, position::CallRecord};
 use unisono_schedule::Rank;
 
 use super::{communicator::Comm, core::Core, member::CommMember};
@@ -25,12 +22,13 @@ impl Core<'_> {
 impl Comm {
     /// A message of a collective that no lane has taken.
     fn untaken_message(&self) -> Option<Failure> {
-        let begun = self.calls_by_number();
-        self.untaken().find_map(|(from, info)| {
+        let begun = self.collectives.calls_by_number();
+        self.flows.untaken().find_map(|(from, info)| {
             let (number, mine) = begun.iter().find(|(number, _)| low(*number) == info.number)?;
             let theirs = Signature::from(&info).record();
-            let (me, from) = ((self.world(self.me), mine), (self.world(from), &theirs));
-            (theirs != *mine).then(|| CallRecord::differ(self.group_name(), *number, me, from))
+            let (me, from) =
+                ((self.identity.world(self.identity.me), mine), (self.identity.world(from), &theirs));
+            (theirs != *mine).then(|| CallRecord::differ(self.identity.group_name(), *number, me, from))
         })
     }
 
@@ -38,37 +36,30 @@ impl Comm {
     /// compare that.)
     fn uneven_end(&self) -> Option<Failure> {
         let ended = |(rank, member): (Rank, &CommMember)| Some((rank, member.ended?));
-        let mut ends = self.members.iter().enumerate().filter_map(ended);
-        let (rank, theirs) = ends.find(|&(_, ended)| self.id != 0 && ended != self.begun)?;
-        let op = theirs.min(self.begun);
+        let mut ends = self.identity.members.iter().enumerate().filter_map(ended);
+        let (rank, theirs) =
+            ends.find(|&(_, ended)| self.identity.id != 0 && ended != self.collectives.begun)?;
+        let op = theirs.min(self.collectives.begun);
         let leaves = format!("has left the group after {op} operations");
         // The rank that has called more knows the call; the other one may have a message of it.
-        let more = if self.begun > theirs {
-            self.calls_by_number()
+        let more = if self.collectives.begun > theirs {
+            self.collectives
+                .calls_by_number()
                 .into_iter()
                 .find(|(number, _)| *number == op)
                 .map(|(_, called)| called.call)
         } else {
-            let info = self.untaken().find(|(from, info)| *from == rank && info.number == low(op));
+            let info = self.flows.untaken().find(|(from, info)| *from == rank && info.number == low(op));
             info.map(|(_, info)| Signature::from(&info).call())
         };
         let calls = more.map_or_else(
-            || format!("has begun {} operations", theirs.max(self.begun)),
+            || format!("has begun {} operations", theirs.max(self.collectives.begun)),
             |call| format!("calls {call}"),
         );
-        let (mine, its) = if self.begun > theirs { (calls, leaves) } else { (leaves, calls) };
-        let mut sides = [(self.world(self.me), mine), (self.world(rank), its)];
+        let (mine, its) = if self.collectives.begun > theirs { (calls, leaves) } else { (leaves, calls) };
+        let mut sides = [(self.identity.world(self.identity.me), mine), (self.identity.world(rank), its)];
         sides.sort();
         let [left, right] = sides;
-        Some(Failure::Mismatch { group: self.group_name(), op, call: String::new(), left, right })
-    }
-
-    /// The latest operations, with their numbers.
-    fn calls_by_number(&self) -> Vec<(u64, CallRecord)> {
-        (0..self.begun).rev().zip(self.latest_calls(CALLS)).collect()
-    }
-
-    fn group_name(&self) -> Box<str> {
-        self.label.as_deref().unwrap_or_default().into()
+        Some(Failure::Mismatch { group: self.identity.group_name(), op, call: String::new(), left, right })
     }
 }

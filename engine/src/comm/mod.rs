@@ -1,21 +1,28 @@
 //! Communicators: members, windows, flows and control messages, and the handling of arrivals for them.
 
+mod collectives;
 mod communicator;
 mod control;
 mod core;
 mod flow;
+mod flows;
 mod handshakes;
+mod identity;
 mod leaving;
 mod leftover;
+mod mailbox;
 mod member;
 mod net;
 mod put;
 mod reuse;
+mod shutdown;
 mod slots;
 mod window;
+mod workspace;
 
 pub(crate) use self::{
-    communicator::{Comm, QueuedCollective},
+    collectives::QueuedCollective,
+    communicator::Comm,
     core::{Core, expose_part},
     handshakes::Handshakes,
     member::CommMember,

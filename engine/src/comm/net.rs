@@ -5,10 +5,7 @@ use std::collections::VecDeque;
 use unisono_schedule::Rank;
 use unisono_transport::{Error, Event, RemoteRegion};
 
-use super::{
-    communicator::{Comm, Vacant},
-    core::Core,
-};
+use super::{communicator::Comm, core::Core, shutdown::Vacant};
 use crate::{
     endpoint::{Port, control_of_token},
     settings::Settings,
@@ -78,7 +75,7 @@ impl Net {
         let below = |end: usize| if end >= 64 { u64::MAX } else { (1 << end) - 1 };
         let mut free = std::array::from_fn(|word| below(most.saturating_sub(64 * word)));
         for (comm_id, comm) in self.comms.iter().enumerate() {
-            if comm.as_ref().is_some_and(|comm| comm.vacant != Some(Vacant::Offered)) {
+            if comm.as_ref().is_some_and(|comm| comm.shutdown.vacant != Some(Vacant::Offered)) {
                 free[comm_id / 64] &= !(1 << (comm_id % 64));
             }
         }
@@ -86,7 +83,7 @@ impl Net {
     }
 
     /// Makes a communicator of these ranks of the world, in which this one is rank `me`, and returns its mailbox; `None` if another one
-    /// has that id. Nothing is sent to its members before their mailboxes are [known](Comm::introduce).
+    /// has that id. Nothing is sent to its members before their mailboxes are [known](super::mailbox::Mailbox::introduce).
     pub(crate) fn open(
         &mut self,
         comm_id: CommId,
@@ -97,14 +94,15 @@ impl Net {
         let place = usize::from(comm_id);
         if let Some(Some(old)) = self.comms.get_mut(place) {
             // All members of the new group have said that they have left the old one.
-            if old.vacant.is_none() || !old.members.iter().all(|member| members.contains(&member.world)) {
-                old.vacant = old.vacant.map(|_| Vacant::Kept);
+            if old.shutdown.vacant.is_none()
+                || !old.identity.members.iter().all(|member| members.contains(&member.world))
+            {
+                old.shutdown.vacant = old.shutdown.vacant.map(|_| Vacant::Kept);
                 return Ok(None);
             }
             self.free(comm_id);
         }
-        let mut comm = Comm::new(&mut *self.port.transport, me, members.len(), settings)?;
-        comm.comm_id = comm_id;
+        let mut comm = Comm::new(&mut *self.port.transport, comm_id, (me, members.len()), settings)?;
         comm.set_members(members.iter().copied());
         let mailbox = comm.mailbox();
         if self.comms.len() <= place {
@@ -117,13 +115,13 @@ impl Net {
     /// True if control messages of any communicator are queued or in flight, including those that tell its members that this rank has
     /// left.
     pub(crate) fn has_control(&self) -> bool {
-        self.comms.iter().flatten().any(|comm| !comm.control_completed())
+        self.comms.iter().flatten().any(|comm| !comm.mailbox.is_completed())
     }
 
     /// Hands the control messages of all communicators to the transport, as many as it takes. True if it took any.
     pub(crate) fn send_control(&mut self) -> Result<bool, Stop> {
         let mut any = false;
-        for comm in self.comms.iter_mut().flatten().filter(|comm| comm.has_control()) {
+        for comm in self.comms.iter_mut().flatten().filter(|comm| comm.mailbox.has_queued()) {
             any |= Core { port: &mut self.port, comm }.send_control()?;
         }
         Ok(any)
@@ -157,9 +155,7 @@ impl Net {
     fn sent(&mut self, token: u64) -> Result<(), Stop> {
         if let Some((comm_id, copied)) = control_of_token(token) {
             let comm = self.core(comm_id)?.comm;
-            let under_way =
-                if copied { &mut comm.control_copies_in_flight } else { &mut comm.control_in_flight };
-            *under_way = under_way.saturating_sub(1);
+            comm.mailbox.put_left(copied);
             self.mark_changed(comm_id);
             return Ok(());
         }
@@ -180,7 +176,7 @@ impl Net {
                     return Err(self.port.forged(format!("a message on flow {flow}, which leads nowhere")));
                 };
                 let mut core = self.core(comm_id)?;
-                core.port.arrived(core.comm.world(core.comm.receivers[receiver].from));
+                core.port.arrived(core.comm.identity.world(core.comm.flows.receivers[receiver].from));
                 match way {
                     Way::Slots => core.message_arrived(receiver, number, len)?,
                     Way::Direct => core.write_arrived(receiver, number)?,
@@ -199,20 +195,21 @@ impl Net {
                         .forged(format!("credit for flow {flow}, on which nothing was sent")));
                 };
                 let mut core = self.core(comm_id)?;
-                core.port.arrived(core.comm.world(core.comm.senders[sender].flow.to));
+                core.port.arrived(core.comm.identity.world(core.comm.flows.senders[sender].flow.to));
                 core.credit_arrived(sender, way, freed).map_err(|violation| core.port.forged(violation.0))
             }
             Immediate::ControlMessage { comm_id, from, about } => {
                 let comm = self.comms.get_mut(usize::from(comm_id));
-                let Some(comm) = comm.and_then(Option::as_mut).filter(|it| from < it.members.len()) else {
+                let Some(comm) = comm.and_then(Option::as_mut).filter(|it| from < it.identity.members.len())
+                else {
                     let what = format!(
                         "a control message of rank {from} for communicator {comm_id}, which does not exist"
                     );
                     return Err(self.port.forged(what));
                 };
-                self.port.arrived(comm.world(from));
-                if comm.vacant.take().is_some() {
-                    comm.leaves = true;
+                self.port.arrived(comm.identity.world(from));
+                if comm.shutdown.vacant.take().is_some() {
+                    comm.shutdown.leaves = true;
                 }
                 Core { port: &mut self.port, comm }.control_arrived(from, about)?;
                 self.mark_changed(comm_id);

@@ -61,8 +61,8 @@ impl Core<'_> {
         header: impl FnOnce(FlowHeader) -> H,
     ) -> Result<bool, Stop> {
         let ReadyPut { sender, bytes, record, whose, .. } = ready;
-        let end = &self.comm.senders[sender];
-        let freed = opposite.map_or(0, |flow| self.comm.receivers[flow].freed());
+        let end = &self.comm.flows.senders[sender];
+        let freed = opposite.map_or(0, |flow| self.comm.flows.receivers[flow].freed());
         let (headers, at) = self.port.posts.header(record);
         access::store(headers, at, &header(FlowHeader::new(freed, end.reply)))?;
         let number = end.flow.sent();
@@ -75,7 +75,7 @@ impl Core<'_> {
         }
         self.sending(sender, |end| end.flow.advance(HEADER + bytes));
         if let Some(flow) = opposite {
-            let flow = &mut self.comm.receivers[flow];
+            let flow = &mut self.comm.flows.receivers[flow];
             match whose {
                 Whose::Lane { .. } => flow.answer(),
                 Whose::Message(_) => flow.tell(),
@@ -87,7 +87,7 @@ impl Core<'_> {
     /// Puts the next write of a flow straight into the receiver's memory. False if the transport has no room.
     pub(crate) fn put_direct(&mut self, ready: ReadyPut, target: Target) -> Result<bool, Stop> {
         let ReadyPut { sender, bytes, .. } = ready;
-        let flow = &self.comm.senders[sender].writes;
+        let flow = &self.comm.flows.senders[sender].writes;
         let number = (flow.sent() & 0xffff) as u16;
         let immediate = Immediate::Data { flow: flow.id, way: Way::Direct, number };
         let posted = self.post(ready, false, target, immediate)?;
@@ -106,7 +106,7 @@ impl Core<'_> {
         immediate: Immediate,
     ) -> Result<bool, Stop> {
         let ReadyPut { sender, origin, bytes, record, whose } = ready;
-        let to = self.comm.world(self.comm.senders[sender].flow.to);
+        let to = self.comm.identity.world(self.comm.flows.senders[sender].flow.to);
         let (peer, immediate) = self.port.to(to, immediate)?;
         let (headers, at) = self.port.posts.header(record);
         let header_source = Source::new(headers, at, HEADER)?;
@@ -132,7 +132,7 @@ impl Core<'_> {
         };
         // A put that is copied and leaves at once needs no notice of its end, except in the last barrier.
         let notify = match whose {
-            Whose::Lane { .. } if self.comm.shutting_down => Notify::Always,
+            Whose::Lane { .. } if self.comm.shutdown.last_barrier => Notify::Always,
             Whose::Lane { .. } if HEADER + bytes <= FEW && self.port.leaves_at_once(to) => {
                 Notify::IfNotCopied
             }
@@ -152,16 +152,16 @@ impl Core<'_> {
             return Ok(true);
         }
         let Origin { hold, staging, .. } = origin;
-        let mut record = PutRecord { comm_id: comm.comm_id, hold, staging, ..PutRecord::default() };
+        let mut record = PutRecord { comm_id: comm.identity.comm_id, hold, staging, ..PutRecord::default() };
         match whose {
             Whose::Lane { lane, .. } => {
                 let reads = staging.is_none() && hold.is_none() && bytes > 0;
-                comm.outstanding[lane] += usize::from(reads);
+                comm.collectives.outstanding[lane] += usize::from(reads);
                 record.lane = reads.then_some(lane);
                 if let Some((receiver, slot)) = hold {
-                    comm.receivers[receiver].hold(slot);
+                    comm.flows.receivers[receiver].hold(slot);
                 }
-                comm.under_way += 1;
+                comm.collectives.under_way += 1;
             }
             Whose::Message(id) => {
                 (record.message, record.id) = (true, id);

@@ -17,7 +17,7 @@ use super::{
     communicator::Comm,
     core::Core,
     flow::IncomingFlow,
-    member::NONE,
+    flows::NONE,
     net::Net,
     window::{WindowMemory, WindowState},
 };
@@ -30,18 +30,19 @@ use crate::{
 impl Comm {
     /// True if no operation under way needs a window of this class.
     fn is_idle(&self, class: WindowClass) -> bool {
-        self.in_use != Some(class) && (class != WindowClass::Message || self.messages.is_over())
+        self.collectives.in_use != Some(class) && (class != WindowClass::Message || self.messages.is_over())
     }
 
     /// True if this rank may ask to close a window.
     fn may_close(&self, window: &WindowMemory) -> bool {
         let mut flows = window.flows();
-        let at_rest = |flow: usize| self.receivers[flow].at_rest() && self.landings[flow].at_rest();
+        let at_rest =
+            |flow: usize| self.flows.receivers[flow].at_rest() && self.flows.landings[flow].at_rest();
         window.state == WindowState::Open
             && self.is_idle(window.class)
-            && !self.left
-            && self.control_completed()
-            && self.members[self.receivers[window.first_flow].from].ended.is_none()
+            && !self.shutdown.left
+            && self.mailbox.is_completed()
+            && self.identity.members[self.flows.receivers[window.first_flow].from].ended.is_none()
             && flows.all(at_rest)
     }
 }
@@ -51,11 +52,11 @@ impl Core<'_> {
     pub(crate) fn listen(&mut self, from: Rank, class: WindowClass) -> Result<(), Stop> {
         let Self { port, comm } = self;
         port.clock += 1;
-        let first = comm.members[from].incoming[class.index()];
+        let first = comm.flows.incoming[from][class.index()];
         if first == NONE {
             return self.open(from, class);
         }
-        let window = &mut comm.windows[comm.receivers[first as usize].window];
+        let window = &mut comm.flows.windows[comm.flows.receivers[first as usize].window];
         window.used = port.clock;
         match window.state {
             WindowState::Open => Ok(()),
@@ -73,12 +74,12 @@ impl Core<'_> {
         let Self { port, comm } = self;
         let (lanes, slots, slot_bytes) = comm.settings.window(class);
         let lane_bytes = slots * stride(slot_bytes);
-        let known = comm.members[from].incoming[class.index()];
+        let known = comm.flows.incoming[from][class.index()];
         let (first_flow, index) = match known {
-            NONE => (comm.receivers.len(), comm.windows.len()),
-            first => (first as usize, comm.receivers[first as usize].window),
+            NONE => (comm.flows.receivers.len(), comm.flows.windows.len()),
+            first => (first as usize, comm.flows.receivers[first as usize].window),
         };
-        let (world, writes) = (comm.world(from), comm.settings.writes());
+        let (world, writes) = (comm.identity.world(from), comm.settings.writes());
         let flows = (0..lanes).map(|lane| {
             (
                 IncomingFlow::new(from, index, lane * lane_bytes, slots),
@@ -87,13 +88,13 @@ impl Core<'_> {
         });
         if known == NONE {
             let (receivers, landings): (Vec<_>, Vec<_>) = flows.unzip();
-            comm.receivers.extend(receivers);
-            comm.landings.extend(landings);
+            comm.flows.receivers.extend(receivers);
+            comm.flows.landings.extend(landings);
             // A closed window has no memory: nothing can arrive through it.
-            let region = comm.control.clone();
+            let region = comm.mailbox.sources.clone();
             let (number, used) = (0, port.clock);
             let state = WindowState::Closed;
-            comm.windows.push(WindowMemory {
+            comm.flows.windows.push(WindowMemory {
                 number,
                 lanes,
                 region,
@@ -105,22 +106,23 @@ impl Core<'_> {
                 used,
                 credits: 0,
             });
-            comm.members[from].incoming[class.index()] = narrow(first_flow);
+            comm.flows.incoming[from][class.index()] = narrow(first_flow);
             comm.meets(from)?;
         } else {
             for (lane, (receiver, landing)) in flows.enumerate() {
                 let flow = first_flow + lane;
-                comm.receivers[flow] = receiver.following(&comm.receivers[flow]);
-                comm.landings[flow] = landing.following(&comm.landings[flow]);
+                comm.flows.receivers[flow] = receiver.following(&comm.flows.receivers[flow]);
+                comm.flows.landings[flow] = landing.following(&comm.flows.landings[flow]);
             }
         }
         let arrivals = comm.settings.arrivals(class);
-        let room = port.has_room(arrivals).then(|| port.incoming.take(comm.comm_id, first_flow, lanes));
+        let room =
+            port.has_room(arrivals).then(|| port.incoming.take(comm.identity.comm_id, first_flow, lanes));
         let Some(number) = room.flatten() else {
-            comm.windows[index].wanted = true;
+            comm.flows.windows[index].wanted = true;
             // A send and a mismatch probe may both want the window.
-            if !port.wanting.contains(&(comm.comm_id, index)) {
-                port.wanting.push((comm.comm_id, index));
+            if !port.wanting.contains(&(comm.identity.comm_id, index)) {
+                port.wanting.push((comm.identity.comm_id, index));
             }
             return Ok(());
         };
@@ -131,8 +133,8 @@ impl Core<'_> {
         let Some(remote) = region.remote() else {
             return Err(port.stop("a registered region has no key".to_owned()));
         };
-        port.expect(world, (comm.comm_id, index), arrivals);
-        let window = &mut comm.windows[index];
+        port.expect(world, (comm.identity.comm_id, index), arrivals);
+        let window = &mut comm.flows.windows[index];
         (window.number, window.region, window.credits) = (number, region, 0);
         (window.state, window.wanted) = (WindowState::Open, false);
         let description = Window {
@@ -144,20 +146,21 @@ impl Core<'_> {
             reserved: 0,
             region: remote.words(),
         };
-        Ok(comm.queue_control(from, ControlKind::Window(class), description)?)
+        Ok(comm.mailbox.send(from, ControlKind::Window(class), description)?)
     }
 
     /// Asks the peer of a window to agree to close it.
     fn ask_to_close(&mut self, index: usize) -> Result<(), Stop> {
         let comm = &mut *self.comm;
-        let window = &mut comm.windows[index];
+        let window = &mut comm.flows.windows[index];
         let (flows, class) = (window.flows(), window.class);
         window.state = WindowState::Closing;
-        let from = comm.receivers[flows.start].from;
-        let arrived = flows.clone().map(|flow| comm.receivers[flow].taken() + comm.landings[flow].taken());
+        let from = comm.flows.receivers[flows.start].from;
+        let arrived =
+            flows.clone().map(|flow| comm.flows.receivers[flow].taken() + comm.flows.landings[flow].taken());
         let close = Close { arrived: low(arrived.sum()), credits: window.credits };
-        comm.debts.retain(|(receiver, _)| !flows.contains(receiver));
-        comm.queue_control(from, ControlKind::Close(class), close)?;
+        comm.flows.forgive(&flows);
+        comm.mailbox.send(from, ControlKind::Close(class), close)?;
         self.send_control().map(drop)
     }
 
@@ -165,47 +168,47 @@ impl Core<'_> {
     pub(crate) fn close_arrived(&mut self, from: Rank, class: WindowClass, close: Close) -> Result<(), Stop> {
         let Self { port, comm } = self;
         // A rank sends nothing more in the last barrier, or after it has left the communicator.
-        if port.shutting_down || comm.left {
+        if port.shutting_down || comm.shutdown.left {
             return Ok(());
         }
-        let first = comm.members[from].outgoing[class.index()];
+        let first = comm.flows.outgoing[from][class.index()];
         let lanes = comm.settings.window(class).0;
-        let ends = comm.senders.get(first as usize..).and_then(|ends| ends.get(..lanes));
+        let ends = comm.flows.senders.get(first as usize..).and_then(|ends| ends.get(..lanes));
         let agreed = ends.filter(|_| comm.is_idle(class)).is_some_and(|ends| {
             let sent = ends.iter().map(|end| end.flow.sent() + end.writes.sent()).sum();
             let credits = ends.iter().fold(0_u32, |sum, end| sum.wrapping_add(end.credits));
             (low(sent), credits) == (close.arrived, close.credits)
         });
         if agreed {
-            let (world, first) = (comm.world(from), first as usize);
-            port.outgoing.give_back(comm.senders[first].reply, lanes);
-            for end in &mut comm.senders[first..first + lanes] {
+            let (world, first) = (comm.identity.world(from), first as usize);
+            port.outgoing.give_back(comm.flows.senders[first].reply, lanes);
+            for end in &mut comm.flows.senders[first..first + lanes] {
                 port.in_flight(world, 0, end.bytes());
                 end.flow.close();
                 end.writes.close();
             }
-            let member = &mut comm.members[from];
-            (member.outgoing[class.index()], member.probed_classes[class.index()]) = (NONE, None);
-            comm.closed_senders.push((from, class, first));
+            comm.flows.outgoing[from][class.index()] = NONE;
+            comm.mailbox.peers[from].probed_classes[class.index()] = None;
+            comm.flows.closed_senders.push((from, class, first));
         }
-        comm.queue_control(from, ControlKind::Answer(class), u64::from(agreed))?;
+        comm.mailbox.send(from, ControlKind::Answer(class), u64::from(agreed))?;
         self.send_control().map(drop)
     }
 
     /// A peer answers whether a window is closed.
     pub(crate) fn answer_arrived(&mut self, from: Rank, class: WindowClass, answer: u64) -> Result<(), Stop> {
         let Self { port, comm } = self;
-        let first = comm.members[from].incoming[class.index()];
-        let index = comm.receivers.get(first as usize).map(|flow| flow.window);
-        let asked = index.filter(|&index| comm.windows[index].state == WindowState::Closing);
+        let first = comm.flows.incoming[from][class.index()];
+        let index = comm.flows.receivers.get(first as usize).map(|flow| flow.window);
+        let asked = index.filter(|&index| comm.flows.windows[index].state == WindowState::Closing);
         let Some(index) = asked.filter(|_| answer <= 1) else {
             let what =
                 format!("the answer {answer} about a window of class {class:?} that was not to be closed");
             return Err(self.port.forged(what));
         };
-        let (world, arrivals) = (comm.world(from), comm.settings.arrivals(class));
-        let placeholder = comm.control.clone();
-        let window = &mut comm.windows[index];
+        let (world, arrivals) = (comm.identity.world(from), comm.settings.arrivals(class));
+        let placeholder = comm.mailbox.sources.clone();
+        let window = &mut comm.flows.windows[index];
         let wanted = mem::take(&mut window.wanted);
         if answer == 0 {
             window.state = WindowState::Open;
@@ -221,7 +224,7 @@ impl Core<'_> {
         window.state = WindowState::Closed;
         let region = mem::replace(&mut window.region, placeholder);
         port.incoming.give_back(window.number, window.lanes);
-        port.expect_no_more(world, (comm.comm_id, index), arrivals);
+        port.expect_no_more(world, (comm.identity.comm_id, index), arrivals);
         port.keep(class, region);
         if wanted { self.open(from, class) } else { Ok(()) }
     }
@@ -238,15 +241,15 @@ impl Net {
         for (comm_id, index) in mem::take(&mut self.port.wanting) {
             // The communicator may have ended meanwhile.
             let Ok(mut core) = self.core(comm_id) else { continue };
-            let window = &core.comm.windows[index];
+            let window = &core.comm.flows.windows[index];
             // The window may have been opened meanwhile.
             if window.state != WindowState::Closed {
                 continue;
             }
-            let (from, class) = (core.comm.receivers[window.first_flow].from, window.class);
+            let (from, class) = (core.comm.flows.receivers[window.first_flow].from, window.class);
             let arrivals = core.comm.settings.arrivals(class);
             core.open(from, class)?;
-            if core.comm.windows[index].state == WindowState::Closed {
+            if core.comm.flows.windows[index].state == WindowState::Closed {
                 self.make_room(arrivals)?;
             }
         }
@@ -258,7 +261,7 @@ impl Net {
         let (mut closing, mut idle) = (0, Vec::new());
         for (comm_id, index) in windows {
             let comm = self.core(comm_id)?.comm;
-            let window = &comm.windows[index];
+            let window = &comm.flows.windows[index];
             match window.state {
                 WindowState::Closing => closing += comm.settings.arrivals(window.class),
                 _ if comm.may_close(window) => idle.push((window.used, comm_id, index)),
@@ -271,7 +274,7 @@ impl Net {
                 break;
             }
             let mut core = self.core(comm_id)?;
-            closing += core.comm.settings.arrivals(core.comm.windows[index].class);
+            closing += core.comm.settings.arrivals(core.comm.flows.windows[index].class);
             core.ask_to_close(index)?;
         }
         Ok(closing > 0)
@@ -281,8 +284,8 @@ impl Net {
     fn make_room(&mut self, arrivals: usize) -> Result<(), Stop> {
         let all = self.port.all_windows();
         // While control messages of a communicator are in flight, its windows cannot be closed.
-        let landing = self.comms.iter().flatten().any(|comm| !comm.control_completed());
-        let busy = self.comms.iter().flatten().filter(|comm| comm.busy).count();
+        let landing = self.comms.iter().flatten().any(|comm| !comm.mailbox.is_completed());
+        let busy = self.comms.iter().flatten().filter(|comm| comm.collectives.busy).count();
         if self.close_some(all, arrivals)? || landing || busy > 1 {
             return Ok(());
         }

@@ -47,7 +47,7 @@ pub(crate) struct WindowMemory {
     /// The bytes of elements in a slot.
     pub(crate) slot_bytes: usize,
     pub(crate) class: WindowClass,
-    /// The index of its first lane's flow in [`Comm::receivers`](super::Comm::receivers).
+    /// The index of its first lane's flow in [`Flows::receivers`](super::flows::Flows::receivers).
     pub(crate) first_flow: usize,
     pub(crate) state: WindowState,
     /// True if an operation waits for it to open.

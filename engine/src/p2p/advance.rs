@@ -57,10 +57,10 @@ impl Core<'_> {
         moved |= self.writes_arrived()?;
         moved |= self.send_items()?;
         moved |= self.write_messages()?;
-        if !self.comm.debts.is_empty() {
+        if self.comm.flows.has_debts() {
             self.comm.settle_debts(false);
         }
-        if self.comm.has_control() {
+        if self.comm.mailbox.has_queued() {
             moved |= self.send_control()?;
         }
         Ok(moved)
@@ -75,7 +75,7 @@ impl Core<'_> {
         }
         let bounds = self.comm.settings.bounds;
         let (sends, receives) = self.comm.messages.stuck(now);
-        if !sends && !receives && !waits || self.comm.left {
+        if !sends && !receives && !waits || self.comm.shutdown.left {
             return Ok(false);
         }
         let messages = &self.comm.messages;
@@ -109,7 +109,7 @@ impl Core<'_> {
         let into = fresh.region().clone();
         let landing = Landing::new(kind, None, into, Some(fresh), bounds);
         self.clear_message_to_send((from, number), Landing { kept: Some(kept), ..landing }, None, writes)?;
-        self.port.mark_active(self.comm.comm_id);
+        self.port.mark_active(self.comm.identity.comm_id);
         Ok(true)
     }
 
@@ -123,7 +123,7 @@ impl Core<'_> {
         }
         let Some((envelope, early)) = comm.messages.matching.messages().next() else { return Ok(None) };
         let (kind, number) = early.known();
-        let from = comm.members.get(envelope.from).map_or(envelope.from, |member| member.world);
+        let from = comm.identity.members.get(envelope.from).map_or(envelope.from, |member| member.world);
         Ok(Some(Failure::Message {
             number: u64::from(number),
             tag: envelope.tag,
@@ -151,7 +151,7 @@ impl Core<'_> {
         Stop::from(Failure::Message {
             number: u64::from(number),
             tag,
-            sender: (self.comm.world(from), kind.words()),
+            sender: (self.comm.identity.world(from), kind.words()),
             receiver: (self.port.me, wanted),
         })
     }

@@ -47,9 +47,9 @@ impl Core<'_> {
     /// Takes the messages of a flow. Returns whether it took all, and whether it took any.
     fn empty(&mut self, flow: usize) -> Result<(bool, bool), Stop> {
         let mut took = false;
-        while let Some(slot) = self.comm.receivers[flow].ready_slot() {
-            let header: MessageHeader = self.comm.header(flow, slot)?;
-            let from = self.comm.receivers[flow].from;
+        while let Some(slot) = self.comm.flows.receivers[flow].ready_slot() {
+            let header: MessageHeader = self.comm.flows.header(flow, slot)?;
+            let from = self.comm.flows.receivers[flow].from;
             if usize::from(header.flow.reply) >= MAX_FLOWS {
                 return Err(self.violation(
                     from,
@@ -59,7 +59,7 @@ impl Core<'_> {
             if !self.message(flow, slot, from, &header)? {
                 return Ok((false, took));
             }
-            let receiver = &mut self.comm.receivers[flow];
+            let receiver = &mut self.comm.flows.receivers[flow];
             receiver.take();
             receiver.free();
             receiver.reply = Some(header.flow.reply.into());
@@ -124,9 +124,9 @@ impl Core<'_> {
 
     /// The bytes of a message in its slot.
     fn landed(&self, flow: usize, slot: usize, bytes: usize) -> Result<Bytes<'_>, Stop> {
-        let from = self.comm.receivers[flow].from;
-        let slot_bytes = self.comm.windows[self.comm.receivers[flow].window].slot_bytes;
-        let (region, at) = self.comm.slot(flow, slot);
+        let from = self.comm.flows.receivers[flow].from;
+        let slot_bytes = self.comm.flows.slot_bytes(flow);
+        let (region, at) = self.comm.flows.slot(flow, slot);
         if bytes > slot_bytes {
             return Err(self.violation(from, format!("a message of {bytes} bytes in a slot of {slot_bytes}")));
         }
@@ -375,8 +375,8 @@ impl Core<'_> {
         let flows = std::mem::take(&mut self.comm.messages.written);
         let any = !flows.is_empty();
         for flow in flows {
-            while self.comm.landings[flow].ready() {
-                let written = &mut self.comm.landings[flow];
+            while self.comm.flows.landings[flow].ready() {
+                let written = &mut self.comm.flows.landings[flow];
                 written.take();
                 let from = written.from;
                 let clear_to_send = self.comm.messages.clear_to_send.entry(from).or_default();
@@ -394,7 +394,7 @@ impl Core<'_> {
                 if whole {
                     clear_to_send.pop_front();
                 }
-                self.comm.landings[flow].free();
+                self.comm.flows.landings[flow].free();
                 self.comm.owe(flow, Way::Direct);
                 if whole {
                     self.arrived((from, number))?;
@@ -415,7 +415,7 @@ impl Core<'_> {
                 if unexpected {
                     self.comm.messages.unexpected -= kind.kept();
                     // Messages may have waited for that room.
-                    self.port.mark_active(self.comm.comm_id);
+                    self.port.mark_active(self.comm.identity.comm_id);
                 }
                 self.hand_over(key.0, fresh, bytes, receiving)
             }

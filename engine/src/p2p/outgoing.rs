@@ -153,11 +153,11 @@ impl Core<'_> {
 
     /// Puts a message into the next slot of a rank.
     fn send_to_slot(&mut self, to: Rank, put: &SlotPut<'_>) -> Result<Sent, Stop> {
-        let Some(sender) = self.comm.sender(to, WindowClass::Message, 0) else {
+        let Some(sender) = self.comm.flows.sender(to, WindowClass::Message, 0) else {
             self.probe_mismatch(to, WindowClass::Message, &OperationInfo::default())?;
             return Ok(Sent::No);
         };
-        let Some(record) = self.record(&self.comm.senders[sender].flow) else { return Ok(Sent::No) };
+        let Some(record) = self.record(&self.comm.flows.senders[sender].flow) else { return Ok(Sent::No) };
         let bytes = put.source.map_or(0, |(.., bytes)| bytes);
         let injected = HEADER + bytes <= self.port.limits.max_inject;
         let origin = match put.source {
@@ -177,10 +177,10 @@ impl Core<'_> {
                     Origin { region: staging, offset: at, hold: None, staging: Some(slot) }
                 }
             }
-            _ => Origin { region: self.comm.control.clone(), offset: 0, hold: None, staging: None },
+            _ => Origin { region: self.comm.mailbox.sources.clone(), offset: 0, hold: None, staging: None },
         };
         let staging = origin.staging;
-        let opposite = self.comm.receiver(to, WindowClass::Message, 0);
+        let opposite = self.comm.flows.receiver(to, WindowClass::Message, 0);
         let ready = ReadyPut { sender, origin, bytes, record, whose: Whose::Message(put.id) };
         if !self.put_to_slot(ready, opposite, |flow| put.message.header(flow, put.number))? {
             if let Some(slot) = staging {
@@ -198,8 +198,10 @@ impl Core<'_> {
             let SendStage::Writing(region, piece) = sending.stage else { return Ok((true, any)) };
             let (len, gone) = (sending.outbound.kind.bytes(), sending.gone);
             let (source, base, _) = sending.outbound.place();
-            let Some(sender) = self.comm.sender(to, WindowClass::Message, 0) else { return Ok((false, any)) };
-            let Some(record) = self.record(&self.comm.senders[sender].writes) else {
+            let Some(sender) = self.comm.flows.sender(to, WindowClass::Message, 0) else {
+                return Ok((false, any));
+            };
+            let Some(record) = self.record(&self.comm.flows.senders[sender].writes) else {
                 return Ok((false, any));
             };
             let bytes = piece.min(len - gone);

@@ -39,12 +39,21 @@ fn until(engines: &mut [&mut Engine], mut done: impl FnMut(&mut [&mut Engine]) -
 
 /// Whether all control messages of a rank have landed.
 fn landed(engine: &mut Engine) -> bool {
-    engine.net.core(WORLD).unwrap().comm.control_completed()
+    engine.net.core(WORLD).unwrap().comm.mailbox.is_completed()
 }
 
 /// The operations of the mismatch probes that a rank keeps.
 fn probes(engine: &mut Engine) -> Vec<u32> {
-    engine.net.core(WORLD).unwrap().comm.mismatch_probes.iter().map(|(.., info)| info.number).collect()
+    engine
+        .net
+        .core(WORLD)
+        .unwrap()
+        .comm
+        .mailbox
+        .mismatch_probes
+        .iter()
+        .map(|(.., info)| info.number)
+        .collect()
 }
 
 #[test]

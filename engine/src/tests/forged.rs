@@ -63,7 +63,7 @@ fn what_is_told_more_often_than_a_rank_can_blames_nobody() {
             || Box::new(hub.open()),
             |rank, engine| {
                 let net = &mut engine.net;
-                let mailbox = net.core(WORLD).unwrap().comm.mailbox.clone();
+                let mailbox = net.core(WORLD).unwrap().comm.mailbox.entries.clone();
                 let info = OperationInfo { number: 1000, ..OperationInfo::default() };
                 access::store(&mailbox, about.part().start, &info).unwrap();
                 let bits =
@@ -73,7 +73,7 @@ fn what_is_told_more_often_than_a_rank_can_blames_nobody() {
                 }
                 forged(net.arrived(bits, None), rank, words);
                 let comm = net.core(WORLD).unwrap().comm;
-                assert!(comm.clear_to_sends.len() + comm.mismatch_probes.len() <= times);
+                assert!(comm.mailbox.clear_to_sends.len() + comm.mailbox.mismatch_probes.len() <= times);
             },
         );
     }
@@ -134,8 +134,8 @@ fn credit_that_arrives_after_its_window_was_opened_again_is_no_news() {
             let (net, from) = (&mut engine.net, 1 - rank);
             let mask = net.port.mask;
             let comm = net.core(WORLD).unwrap().comm;
-            let (mailbox, first) = (comm.mailbox.clone(), comm.sender(from, class, 0).unwrap());
-            let ends = &comm.senders[first..first + SMALL.lanes];
+            let (mailbox, first) = (comm.mailbox.entries.clone(), comm.flows.sender(from, class, 0).unwrap());
+            let ends = &comm.flows.senders[first..first + SMALL.lanes];
             let sent = ends[0].flow.sent();
             let arrived: u64 = ends.iter().map(|end| end.flow.sent() + end.writes.sent()).sum();
             let credits = ends.iter().map(|end| end.credits).sum();
@@ -152,7 +152,7 @@ fn credit_that_arrives_after_its_window_was_opened_again_is_no_news() {
             let late = ClearToSend { freed: low(sent), ..ClearToSend::zeroed() };
             access::store(&mailbox, entry + ControlKind::ClearToSend.part().start, &late).unwrap();
             tells(ControlKind::ClearToSend).unwrap();
-            let end = &net.core(WORLD).unwrap().comm.senders[first];
+            let end = &net.core(WORLD).unwrap().comm.flows.senders[first];
             assert!(sent > 0 && end.flow.sent() == sent && end.flow.pending() == 0, "{end:?}");
         },
     );

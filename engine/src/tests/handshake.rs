@@ -105,9 +105,9 @@ fn a_greeting_is_read_with_the_shared_slots_that_overwrite_it() {
     for (rank, engine) in engines.iter_mut().enumerate() {
         assert_eq!(awaited(engine), []);
         let comm = engine.net.core(WORLD).unwrap().comm;
-        let handshake: Handshake = comm.received_part(1 - rank, ControlKind::Handshake).unwrap();
+        let handshake: Handshake = comm.mailbox.received_part(1 - rank, ControlKind::Handshake).unwrap();
         assert_eq!(handshake.area, areas[1 - rank].words());
-        assert_eq!(comm.members[1 - rank].slots, handshake.remote());
+        assert_eq!(comm.identity.members[1 - rank].slots, handshake.remote());
         assert!(handshake.remote().is_some());
     }
 }

@@ -236,7 +236,7 @@ fn play(ranks: usize, seed: u64, stops: bool, memory: Memory) {
         assert!(stops || player.has_ended(&program), "seed {seed}: rank {} has not ended", player.rank);
         let comm = player.engine.net.core(WORLD).unwrap().comm;
         let messages = matches!(memory, Memory::Plain | Memory::Unmapped);
-        assert!(messages || comm.listens().count() == 0, "a window for messages was opened");
+        assert!(messages || comm.flows.listens().count() == 0, "a window for messages was opened");
     }
     if stops && !players[stopped].has_ended(&program) {
         assert_waits(&players, stopped, ranks, seed);

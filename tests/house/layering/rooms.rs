@@ -52,22 +52,10 @@ pub(super) const ENGINE: Rooms = &[
     ("completion", &["memory", "request", "stop"]),
     ("supervisor", &["call", "completion", "request", "wire"]),
     ("endpoint", &["contact", "settings", "stop", "wire"]),
-    // A communicator holds the lanes and messages that are under way in it.
+    // A communicator holds the messages that are under way in it.
     (
         "comm",
-        &[
-            "access",
-            "call",
-            "collective",
-            "completion",
-            "endpoint",
-            "memory",
-            "p2p",
-            "request",
-            "settings",
-            "stop",
-            "wire",
-        ],
+        &["access", "call", "completion", "endpoint", "memory", "p2p", "request", "settings", "stop", "wire"],
     ),
     (
         "collective",

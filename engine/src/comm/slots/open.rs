@@ -39,13 +39,13 @@ impl Core<'_> {
             self.offer_slots()?;
         }
         let Self { port, comm } = self;
-        let ranks = comm.members.len();
+        let ranks = comm.identity.members.len();
         let (mut refused, mut left) = (false, false);
         for rank in 0..ranks {
-            if rank == comm.me || !comm.shared.is_near(rank) || comm.shared.views[rank].is_some() {
+            if rank == comm.identity.me || !comm.shared.is_near(rank) || comm.shared.views[rank].is_some() {
                 continue;
             }
-            let Some(slots) = comm.members[rank].slots else {
+            let Some(slots) = comm.identity.members[rank].slots else {
                 left = true;
                 continue;
             };
@@ -53,7 +53,7 @@ impl Core<'_> {
                 // That rank tells all others the same.
                 return Ok(Sharing::No);
             }
-            let peer = port.peer(comm.world(rank))?;
+            let peer = port.peer(comm.identity.world(rank))?;
             match port.transport.map(peer, &slots).map_err(|error| port.broken(error))? {
                 Mapping::Yes(view) => {
                     comm.shared.views[rank] = Some(view);
@@ -104,17 +104,17 @@ impl Core<'_> {
         // A region of length 0 says that there are none.
         let none = RemoteRegion { base: 1, ..RemoteRegion::default() };
         let slots = comm.shared.own.as_ref().and_then(Region::remote).unwrap_or(none).words();
-        let ranks = comm.members.len();
+        let ranks = comm.identity.members.len();
         comm.shared.views.resize_with(ranks, || None);
-        let me = comm.me;
+        let me = comm.identity.me;
         for rank in 0..ranks {
             if rank == me || !comm.shared.is_near(rank) {
                 continue;
             }
             comm.meets(rank)?;
             // The area is as in the handshake, which this message may overwrite before the peer reads it.
-            let Handshake { area, .. } = comm.sent_part(rank, ControlKind::Handshake)?;
-            comm.queue_control(rank, ControlKind::Handshake, Handshake::new(me, rank, area, slots))?;
+            let Handshake { area, .. } = comm.mailbox.sent_part(rank, ControlKind::Handshake)?;
+            comm.mailbox.send(rank, ControlKind::Handshake, Handshake::new(me, rank, area, slots))?;
         }
         Ok(())
     }
@@ -181,8 +181,8 @@ impl Comm {
             Some((rank, Signature::from(&access::load::<OperationInfo>(view, at).ok()?)))
         });
         let (rank, theirs) = calls.find(|(_, theirs)| *theirs != signature)?;
-        let group = self.label.as_deref().unwrap_or_default().into();
-        let me = (self.world(self.me), &signature.record());
-        Some(CallRecord::differ(group, number, me, (self.world(rank), &theirs.record())))
+        let group = self.identity.group_name();
+        let me = (self.identity.world(self.identity.me), &signature.record());
+        Some(CallRecord::differ(group, number, me, (self.identity.world(rank), &theirs.record())))
     }
 }

@@ -1,0 +1,92 @@
+//! The collectives of a communicator: the one under way, those that are queued behind it, and the numbers and calls of those that have begun.
+
+use std::collections::VecDeque;
+
+use unisono_core::position::{CALLS, CallRecord};
+use unisono_schedule::CallSchedule;
+
+use crate::{call::Signature, completion::Completion, request::Operation, wire::WindowClass};
+
+/// The place of operation `number` in [`Collectives::calls`].
+fn recent(number: u64) -> usize {
+    const { assert!(CALLS == 4) }
+    usize::from((number & 3) as u8)
+}
+
+/// A collective that is queued.
+pub(crate) type QueuedCollective = (Box<Operation>, CallSchedule, Completion);
+
+/// The collectives of a communicator: one at a time, in the order in which they were called.
+pub(crate) struct Collectives {
+    /// True if one is under way.
+    pub(crate) busy: bool,
+    /// Those that are queued behind it.
+    pub(crate) tasks: VecDeque<QueuedCollective>,
+    /// The class of the windows that the one under way needs, if it needs any.
+    pub(crate) in_use: Option<WindowClass>,
+    /// True if peers may write into this rank's output now.
+    pub exposed: bool,
+    /// The number of its puts in flight.
+    pub under_way: usize,
+    /// The number of those that read the caller's memory, for each lane.
+    pub outstanding: Vec<usize>,
+    /// The number of those that have begun, which is the number of the next one.
+    pub begun: u64,
+    /// The latest of them, each at its number modulo `CALLS`.
+    calls: [Signature; CALLS],
+    /// The count of operations of all communicators when the latest one began.
+    pub(crate) used: u64,
+}
+
+impl Collectives {
+    pub(super) fn new(lanes: usize) -> Self {
+        Self {
+            busy: false,
+            tasks: VecDeque::new(),
+            in_use: None,
+            exposed: false,
+            under_way: 0,
+            outstanding: vec![0; lanes.max(1)],
+            begun: 0,
+            calls: [Signature::default(); CALLS],
+            used: 0,
+        }
+    }
+
+    /// One begins, as operation `used` of all communicators: assigns its number.
+    pub(super) fn begin(&mut self, operation: &mut Operation, used: u64) {
+        operation.number = self.begun;
+        self.calls[recent(self.begun)] = operation.signature;
+        self.begun += 1;
+        self.used = used;
+    }
+
+    /// A put of the one under way has ended: of a lane, if it read the caller's memory.
+    pub(super) fn put_left(&mut self, lane: Option<usize>) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if let Some(lane) = lane {
+            self.outstanding[lane] = self.outstanding[lane].saturating_sub(1);
+        }
+    }
+
+    /// The number of the latest one.
+    pub(crate) fn latest(&self) -> Option<u64> {
+        self.begun.checked_sub(1)
+    }
+
+    /// The latest ones, the last one first; at most `most`.
+    pub(crate) fn latest_calls(&self, most: usize) -> Vec<CallRecord> {
+        let numbers = (0..self.begun).rev().take(most);
+        numbers.map(|number| self.calls[recent(number)].record()).collect()
+    }
+
+    /// The latest ones, with their numbers.
+    pub(super) fn calls_by_number(&self) -> Vec<(u64, CallRecord)> {
+        (0..self.begun).rev().zip(self.latest_calls(CALLS)).collect()
+    }
+
+    /// Forgets those that have begun; none is under way.
+    pub(super) fn forget(&mut self) {
+        (self.begun, self.calls) = (0, [Signature::default(); CALLS]);
+    }
+}
