@@ -227,25 +227,12 @@ fn begin(engine: &mut Engine, what: u8, input: &Region, output: &Region) -> Resu
     let (Some(schedule), Ok(kernel)) = (algorithm.make(&job), Kernel::new(Dtype::F32, ReduceOp::Sum)) else {
         return Ok(());
     };
-    let operation = Operation {
-        number: 0,
-        group: None,
-        group_id: 0,
-        signature: Signature::new(&job, Dtype::F32, ReduceOp::Sum, algorithm.code),
-        ranks: 2,
-        kernel,
-        average: false,
-        shown: None,
-        overlaps: false,
-        size: 4,
-        input: Operand { registered: Some((input.clone(), 0)), ..input.clone().into() },
-        output: Operand { registered: Some((output.clone(), 0)), ..output.clone().into() },
-        pairs: None,
-        long: job.long,
-        fixed: false,
-        writable: true,
-        aside: false,
-    };
+    let signature = Signature::new(&job, Dtype::F32, ReduceOp::Sum, algorithm.code);
+    let plan = CallPlan::new(collective, signature, kernel, job.long);
+    let group = OperationGroup { ranks: 2, ..OperationGroup::default() };
+    let operand =
+        |region: &Region| Operand { registered: Some((region.clone(), 0)), ..region.clone().into() };
+    let operation = Operation::new(plan, group, OutputAccess::All, (operand(input), operand(output)));
     let schedule = match algorithm.plan(collective).filter(|_| one_shot) {
         Some(plan) => CallSchedule::Recorded(Recorded::shown(plan, &job)),
         None => CallSchedule::Made(schedule),

@@ -48,7 +48,10 @@ pub use self::{
     contact::{Contact, Contacts},
     endpoint::Traced,
     progress::{Engine, WORLD},
-    request::{Inbound, Operation, Outbound, Pairs, Place, Planned, ShownPlan, What},
+    request::{
+        CallPlan, Inbound, Operation, OperationGroup, Outbound, OutputAccess, Pairs, Place, Planned,
+        ShownPlan, What,
+    },
     settings::{Bounds, Settings},
     stop::{Broken, Halt, StalledOperation, Stop},
     supervisor::{Call, PositionQuery, SubmissionEntry, Supervisor, WorkRequest},

@@ -63,7 +63,7 @@ impl Engine {
         if self.joins_or_leaves {
             return;
         }
-        let operations = self.running.iter().filter(|it| !it.run.operation.signature.is_leaving());
+        let operations = self.running.iter().filter(|it| !it.run.operation.plan.signature.is_leaving());
         let operations = operations.filter_map(|it| it.stalled);
         let message = self.oldest_message().map(|(_, at, ..)| at);
         if let Some(since) = operations.chain(message).min() {

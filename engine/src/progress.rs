@@ -497,7 +497,7 @@ impl Engine {
                 let Some(comm) = self.net.comm(*comm_id) else { return };
                 let world = |rank| comm.identity.world(rank);
                 let (_, waits) = run.progress(comm);
-                let call = Call::Operation(run.operation.number, run.operation.signature);
+                let call = Call::Operation(run.operation.number, run.operation.plan.signature);
                 (call, waits.first().copied().map(world), Some(completion.deadline))
             }
             (None, None) => return,

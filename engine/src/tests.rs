@@ -26,7 +26,7 @@ use unisono_transport::{
 use super::*;
 use crate::{
     call::{Form, Kind, Signature},
-    memory::{Borrowed, Overlap, Registry},
+    memory::{Borrowed, Registry},
 };
 
 mod control;
@@ -163,27 +163,13 @@ fn task<T: Scalar>(call: Call, borrowed: &Borrowed<'_>) -> (WorkRequest, Arc<Out
     let algorithm = unisono_schedule::algorithm::find(call.algorithm).unwrap();
     let schedule = CallSchedule::Made(algorithm.make(&call.job).unwrap());
     let registry = Registry::default();
-    let exchanges = call.job.collective.exchanges() && borrowed.overlap != Overlap::Apart;
-    let aside = exchanges && call.job.long;
-    let operation = Operation {
-        number: 0,
-        group: None,
-        group_id: 0,
-        signature: Signature::new(&call.job, T::DTYPE, call.op, algorithm.code),
-        ranks: call.job.ranks,
-        kernel: Kernel::new(T::DTYPE, call.op).unwrap(),
-        average: call.op == ReduceOp::Avg,
-        shown: None,
-        overlaps: false,
-        size: T::DTYPE.size(),
-        input: borrowed.input.clone().found_in(&registry),
-        output: borrowed.output.clone().found_in(&registry),
-        pairs: None,
-        long: call.job.long,
-        fixed: borrowed.fixed,
-        writable: !borrowed.fixed && (!exchanges || aside),
-        aside,
-    };
+    let signature = Signature::new(&call.job, T::DTYPE, call.op, algorithm.code);
+    let kernel = Kernel::new(T::DTYPE, call.op).unwrap();
+    let plan = CallPlan::new(call.job.collective, signature, kernel, call.job.long);
+    let group = OperationGroup { ranks: call.job.ranks, ..OperationGroup::default() };
+    let access = OutputAccess::of(&plan, borrowed);
+    let operands = [&borrowed.input, &borrowed.output].map(|operand| operand.clone().found_in(&registry));
+    let operation = Operation::new(plan, group, access, operands.into());
     let (completion, outcome) = Completion::new(LIMIT, CompletionAction::Return(None));
     (WorkRequest { what: What::Collective(Box::new(operation), schedule), completion }, outcome)
 }

@@ -79,7 +79,7 @@ impl Engine {
         let mut core = self.net.core(comm_id)?;
         core.begin(&mut operation);
         supervisor.began(&operation);
-        let (which, signature) = (operation.which(), operation.signature);
+        let (which, signature) = (operation.which(), operation.plan.signature);
         let lanes = self.lanes.pop().unwrap_or_default();
         let begun = Run::begin(&mut core, lanes, operation, schedule);
         begun.map_err(|stop| halt(stop, which, signature, since.unwrap_or_else(Instant::now)))

@@ -10,8 +10,8 @@ use std::{
 };
 
 use unisono_engine::{
-    Called, CommId, Completion, CompletionAction, Operation, Outcome, Pairs, Planned, StalledOperation, Stop,
-    WORLD, What, WorkRequest,
+    Called, CommId, Completion, CompletionAction, Operation, OperationGroup, Outcome, OutputAccess, Planned,
+    StalledOperation, Stop, WORLD, What, WorkRequest,
     call::Cargo,
     memory::{Aside, Borrowed, Overlap, SpanError},
 };
@@ -24,7 +24,7 @@ use crate::{
         members::Members,
         order::{Engaged, Order, OrderState},
         plan::{
-            CallTraits, PlannedCall, Planner,
+            Planner, argument,
             spec::{CallOptions, CallSpec},
         },
     },
@@ -247,17 +247,22 @@ impl GroupState {
         aside: &mut Aside,
         options: &CallOptions,
     ) -> Result<Planned> {
-        let plan = self.planner.plan(dtype, spec, options)?;
+        let (plan, schedule) = self.planner.plan(dtype, spec, options)?;
         let scales = matches!(spec.op, ReduceOp::PreMulSum(_)) && spec.collective.reduces();
         if scales || borrowed.overlap == Overlap::Crossed {
-            let arranged = arrange(&plan.traits.kernel, &mut borrowed, aside, scales);
-            arranged.map_err(|error| plan.traits.argument(error.to_string()))?;
+            let arranged = arrange(&plan.kernel, &mut borrowed, aside, scales);
+            arranged.map_err(|error| argument(spec.collective, error.to_string()))?;
         }
-        let pairs = match spec.pairwise {
-            true => spec.pairs(self.planner.rank, self.planner.topology.ranks),
-            false => None,
-        };
-        Ok(self.operation(plan, borrowed, pairs))
+        borrowed.input.find_in(&self.runtime.registry);
+        borrowed.output.find_in(&self.runtime.registry);
+        let ranks = self.planner.topology.ranks;
+        let group = OperationGroup { name: self.label.clone(), id: self.id, ranks };
+        let access = OutputAccess::of(&plan, &borrowed);
+        let mut operation = Operation::new(plan, group, access, (borrowed.input, borrowed.output));
+        if spec.pairwise {
+            operation.pairs = spec.pairs(self.planner.rank, ranks);
+        }
+        Ok((operation, schedule))
     }
 
     /// Turns an error in the middle of a call into a failure of the group, because the other ranks continue.
@@ -278,37 +283,6 @@ impl GroupState {
             Ok(()) => self.fail(failure),
             Err(error) => self.runtime.returned(error),
         }
-    }
-
-    fn operation(&self, plan: PlannedCall, mut borrowed: Borrowed<'_>, pairs: Option<Box<Pairs>>) -> Planned {
-        let PlannedCall {
-            traits: CallTraits { collective, signature, kernel, average, size, long, shown },
-            schedule,
-        } = plan;
-        borrowed.input.find_in(&self.runtime.registry);
-        borrowed.output.find_in(&self.runtime.registry);
-        let exchanges = collective.exchanges() && borrowed.overlap != Overlap::Apart;
-        let aside = exchanges && long;
-        let operation = Operation {
-            number: 0,
-            signature,
-            group: self.label.clone(),
-            group_id: self.id,
-            ranks: self.planner.topology.ranks,
-            kernel,
-            average,
-            shown,
-            overlaps: exchanges,
-            size,
-            pairs,
-            long,
-            fixed: borrowed.fixed,
-            writable: !borrowed.fixed && (!exchanges || aside),
-            aside,
-            input: borrowed.input,
-            output: borrowed.output,
-        };
-        (operation, schedule)
     }
 
     /// Ends all groups because the engine has stopped.

@@ -32,7 +32,7 @@ impl Supervisor for Runtime {
     }
 
     fn began(&self, operation: &Operation) {
-        self.monitor.current.enter(operation.number, operation.signature.bits());
+        self.monitor.current.enter(operation.number, operation.plan.signature.bits());
     }
 
     fn ended(&self, number: Option<u64>, left: Option<Completion>) {

@@ -91,6 +91,11 @@ impl Kernel {
         Ok(Self { dtype, op, loops: loops.ok_or_else(unfit)? })
     }
 
+    /// The operation that it does.
+    pub const fn op(&self) -> ReduceOp {
+        self.op
+    }
+
     /// The type of its elements.
     #[must_use]
     pub const fn dtype(&self) -> Dtype {

@@ -91,7 +91,7 @@ pub(super) enum Agreed {
 impl Agreement {
     /// The agreement that an operation needs before it shows elements; `None` if it needs none.
     pub(super) fn begin(comm: &Comm, operation: &Operation) -> Option<Box<Self>> {
-        let offers = operation.shown.as_ref().map(|plan| Offers::new(comm, operation, plan));
+        let offers = operation.plan.shown.as_ref().map(|plan| Offers::new(comm, operation, plan));
         let agreed = offers.is_none() && comm.shared.is_open();
         (!agreed).then(|| Box::new(Self { stage: Stage::Opening, offers }))
     }
@@ -157,7 +157,7 @@ impl Offers {
         let reads = |rank: &Rank| *rank != comm.identity.me && (whole || *rank == root);
         let own = offer(collective, operation, plan);
         let is_read = whole || comm.identity.me == root;
-        Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.ranks).filter(reads))
+        Self::of(Read::Operands(Arc::clone(plan)), own, is_read, (0..operation.group.ranks).filter(reads))
     }
 
     fn inside(comm: &Comm, host: &[Rank]) -> Self {
@@ -287,8 +287,8 @@ impl Offers {
         if self.own.kind == Offer::NEW && self.regions(core.comm, operation).iter().all(known) {
             self.own.kind = Offer::KNOWN;
         }
-        let all = matches!(self.read, Read::Scratch) || self.others.len() + 1 == operation.ranks;
-        let unchecked = (!all).then_some((operation.number, operation.signature));
+        let all = matches!(self.read, Read::Scratch) || self.others.len() + 1 == operation.group.ranks;
+        let unchecked = (!all).then_some((operation.number, operation.plan.signature));
         self.round = core.enter_shared(&operation.info(0), unchecked)?;
         if let Some(own) = core.comm.shared.own() {
             access::store(own, layout::slot(self.round) + layout::OFFER, &self.own)?;
@@ -357,7 +357,7 @@ impl Offers {
 
 /// The schedule in which a rank shows all its elements at once, or, if `cut`, as many as fit a slot.
 fn schedule(plan: &ShownPlan, operation: &Operation, cut: bool) -> Box<dyn Schedule> {
-    plan.plan.make(&in_place_job(&plan.job, operation.size, cut.then_some(plan.copies)))
+    plan.plan.make(&in_place_job(&plan.job, operation.plan.size, cut.then_some(plan.copies)))
 }
 
 /// Takes the first step of a schedule, which shows elements.
@@ -396,7 +396,8 @@ fn offer(collective: Collective, operation: &Operation, plan: &ShownPlan) -> Off
         let part = expose_part(region, *at, operand.len()).map(|(remote, _)| remote);
         part.filter(|remote| remote.mappable).map(|remote| remote.words())
     };
-    let apart = operation.input.pieces.is_none() && operation.output.pieces.is_none() && !operation.overlaps;
+    let apart =
+        operation.input.pieces.is_none() && operation.output.pieces.is_none() && !operation.access.overlaps();
     if !apart {
         return Offer::default();
     }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     comm::{Core, expose_part},
     memory::{self, Bytes, Operand, Pieces},
-    request::Operation,
+    request::{Operation, OutputAccess},
     stop::Stop,
     wire::WindowClass,
 };
@@ -29,20 +29,20 @@ impl Run {
         operation: Box<Operation>,
         schedule: CallSchedule,
     ) -> Result<Self, Stop> {
-        if operation.signature.is_shutdown() {
+        if operation.plan.signature.is_shutdown() {
             core.check_shared()?;
             core.comm.shut_down();
             core.port.shutting_down = true;
         }
         let inside = matches!(schedule, CallSchedule::Inside(_));
-        let shows = inside || schedule.shows().is_some() || operation.shown.is_some();
+        let shows = inside || schedule.shows().is_some() || operation.plan.shown.is_some();
         let may_show = shows && core.comm.shared.may_share();
         let agreement = match &schedule {
             _ if !may_show => None,
             CallSchedule::Inside(inside) => {
                 // The others learn where the scratch lies, and no message may move it then.
                 let scratch = inside.shown.scratch().max(inside.messages.scratch());
-                core.provide_scratch(scratch.saturating_mul(operation.size))?;
+                core.provide_scratch(scratch.saturating_mul(operation.plan.size))?;
                 core.comm.shared.set_host(&inside.host);
                 Some(Agreement::inside(core.comm, &inside.host))
             }
@@ -100,10 +100,10 @@ impl Run {
             self.schedule = instead;
         }
         let Self { operation, schedule, .. } = self;
-        let small = schedule.is_small(operation.size, core.comm.settings.eager_bytes);
+        let small = schedule.is_small(operation.plan.size, core.comm.settings.eager_bytes);
         let class = if small { WindowClass::Eager } else { WindowClass::Bulk };
         self.class = class;
-        let bytes = schedule.max_message() * operation.size;
+        let bytes = schedule.max_message() * operation.plan.size;
         let (lanes, _, slot_bytes) = core.comm.settings.window(class);
         if schedule.lanes() > lanes || bytes > slot_bytes {
             return Err(core.stop(format!(
@@ -111,7 +111,7 @@ impl Run {
                 schedule.lanes()
             )));
         }
-        core.provide_scratch(schedule.scratch().saturating_mul(operation.size))?;
+        core.provide_scratch(schedule.scratch().saturating_mul(operation.plan.size))?;
         put_aside(core, operation)?;
         core.comm.collectives.in_use = Some(class);
         let mut opened = Ok(());
@@ -137,11 +137,11 @@ impl Run {
 
 /// If peers write into the output of an operation and its input lies there, copies the input.
 fn put_aside(core: &mut Core<'_>, operation: &mut Operation) -> Result<(), Stop> {
-    if !operation.aside {
+    if operation.access != OutputAccess::AllAfterCopy {
         return Ok(());
     }
     let (input, len) = (&operation.input, operation.input.len());
-    let (me, block) = (core.comm.identity.me, len / operation.ranks);
+    let (me, block) = (core.comm.identity.me, len / operation.group.ranks);
     let aside = core.provide_aside(len)?;
     let copied = [0..me * block, (me + 1) * block..len].into_iter().try_for_each(|range| {
         let into = Bytes::new(&aside, range.start, range.len())?;
@@ -171,7 +171,7 @@ fn expose(
     operation: &Operation,
     schedule: &dyn Schedule,
 ) -> Result<SmallVec<[Part; 1]>, Stop> {
-    if !operation.writable {
+    if !operation.access.is_open() {
         return Ok(SmallVec::new());
     }
     let exposed = match &operation.output.pieces {
@@ -184,7 +184,7 @@ fn expose(
         Some(pieces) => expose_pieces(core, operation, pieces, schedule),
     };
     match exposed {
-        Err(error) if operation.long => Err(error.into()),
+        Err(error) if operation.plan.long => Err(error.into()),
         Err(error) => {
             let len = operation.output.len();
             unisono_transport::log::debug!(%error, len, "an output that cannot be registered comes through slots");
@@ -201,7 +201,7 @@ fn expose_pieces(
     pieces: &Pieces,
     schedule: &dyn Schedule,
 ) -> Result<SmallVec<[Part; 1]>, Error> {
-    let (size, near) = (operation.size, Cell::new(0));
+    let (size, near) = (operation.plan.size, Cell::new(0));
     let mut parts = Some(SmallVec::new());
     let mut failed = None;
     schedule.sources(&mut |source| {

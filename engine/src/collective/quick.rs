@@ -14,7 +14,7 @@ use super::{
 use crate::{
     comm::{Comm, Core},
     memory::{self, Bytes, Operand, SpanError},
-    request::Operation,
+    request::{Operation, OutputAccess},
     stop::Stop,
 };
 
@@ -66,7 +66,7 @@ impl<'q> Quick<'q> {
                 step => {
                     let worked = self.work(core.comm, step);
                     worked.map_err(|error| {
-                        core.stop(format!("{} {step:?}: {error}", self.operation.signature.call()))
+                        core.stop(format!("{} {step:?}: {error}", self.operation.plan.signature.call()))
                     })?;
                 }
             }
@@ -85,10 +85,13 @@ impl<'q> Quick<'q> {
             _ => return Err(SpanError::Step),
         };
         let stays = own == Span { place: Place::Input, ..into };
-        if self.operation.fixed && into.len > 0 && !(stays && matches!(step, Step::Copy { .. })) {
+        if self.operation.access == OutputAccess::Nobody
+            && into.len > 0
+            && !(stays && matches!(step, Step::Copy { .. }))
+        {
             return Err(SpanError::Fixed);
         }
-        let size = self.operation.size;
+        let size = self.operation.plan.size;
         let (near, mut done, len) = ([Cell::new(0), Cell::new(0)], 0, into.len * size);
         while done < len {
             let mine = self.stretch(comm, own, done, len - done, &near[0])?;
@@ -97,7 +100,7 @@ impl<'q> Quick<'q> {
             match *step {
                 Step::Fold { at, .. } => {
                     let mut all = Contributions::new();
-                    for rank in 0..self.operation.ranks {
+                    for rank in 0..self.operation.group.ranks {
                         all.push(match rank == comm.identity.me {
                             true => mine,
                             false => {
@@ -124,10 +127,10 @@ impl<'q> Quick<'q> {
         most: usize,
         near: &Cell<usize>,
     ) -> Result<Bytes<'c>, SpanError> {
-        let start = span.offset * self.operation.size + at;
+        let start = span.offset * self.operation.plan.size + at;
         match span.place {
             Place::Landed(from) => {
-                let found = self.rounds.place(comm, from, span, self.operation.size);
+                let found = self.rounds.place(comm, from, span, self.operation.plan.size);
                 let (region, offset) = found.ok_or(SpanError::Step)?;
                 Bytes::new(region, offset + at, most)
             }

@@ -177,8 +177,8 @@ pub(super) fn copy_slice(
     shown: &Shown,
     done: usize,
 ) -> Result<usize, Stop> {
-    core.comm.shared.stages(shown.len() * operation.size);
-    let end = shown.len().min(done + SLICE / operation.size);
+    core.comm.shared.stages(shown.len() * operation.plan.size);
+    let end = shown.len().min(done + SLICE / operation.plan.size);
     copy_to_slot(core, operation, (shown, done..end), layout::staged(core.comm.shared.number()))?;
     Ok(end)
 }
@@ -191,7 +191,9 @@ pub(super) fn copy_to_slot(
     at: usize,
 ) -> Result<(), Stop> {
     let copied = copy_shown(operation, shown, elements, core.comm.shared.own(), at);
-    copied.map_err(|error| core.stop(format!("{} into a shared slot: {error}", operation.signature.call())))
+    copied.map_err(|error| {
+        core.stop(format!("{} into a shared slot: {error}", operation.plan.signature.call()))
+    })
 }
 
 /// Copies elements that a rank shows to its slots, from byte `at` on.
@@ -203,7 +205,7 @@ fn copy_shown(
     at: usize,
 ) -> Result<(), SpanError> {
     let operand = if shown.first.place == Place::Input { &operation.input } else { &operation.output };
-    let (size, mut next) = (operation.size, elements.start);
+    let (size, mut next) = (operation.plan.size, elements.start);
     let Some(own) = own else { return Ok(()) };
     while next < elements.end {
         let left_in_block = shown.first.len - next % shown.first.len;

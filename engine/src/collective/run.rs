@@ -232,7 +232,7 @@ impl Run {
         span: Span,
     ) -> Result<Bytes<'c>, Stop> {
         let (region, offset) = self.place(core, lane, span)?;
-        let bytes = Bytes::new(region, offset, span.len * self.operation.size);
+        let bytes = Bytes::new(region, offset, span.len * self.operation.plan.size);
         bytes.map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
     }
 
@@ -256,7 +256,7 @@ impl Run {
             },
             Place::Landed(from) if self.rounds.as_ref().is_some_and(|rounds| rounds.reads(from)) => {
                 let rounds = self.rounds.as_ref();
-                let found = rounds.and_then(|it| it.place(core.comm, from, span, self.operation.size));
+                let found = rounds.and_then(|it| it.place(core.comm, from, span, self.operation.plan.size));
                 return found.ok_or_else(|| core.stop(format!("{span:?} is not in what rank {from} shows")));
             }
             Place::Landed(from) => {
@@ -272,12 +272,12 @@ impl Run {
                 }
             }
         };
-        Ok((region, base + if span.len == 0 { 0 } else { span.offset * self.operation.size }))
+        Ok((region, base + if span.len == 0 { 0 } else { span.offset * self.operation.plan.size }))
     }
 
     #[cold]
     pub(crate) fn broken(&self, core: &Core<'_>, step: Step, error: &SpanError) -> Stop {
-        core.stop(format!("{} {step:?}: {error}", self.operation.signature.call()))
+        core.stop(format!("{} {step:?}: {error}", self.operation.plan.signature.call()))
     }
 
     /// Finds out whether the operation is stalled because ranks disagree: compares the messages that arrived, and sends mismatch probes.

@@ -31,7 +31,7 @@ impl Run {
             return Ok(false);
         }
         let Some(record) = core.record(&core.comm.flows.senders[sender].flow) else { return Ok(false) };
-        let bytes = from.len * self.operation.size;
+        let bytes = from.len * self.operation.plan.size;
         let slot_bytes = core.comm.flows.senders[sender].slot_bytes;
         if bytes > slot_bytes {
             return Err(core.stop(format!("a message of {bytes} bytes for slots of {slot_bytes}")));
@@ -63,7 +63,7 @@ impl Run {
         let Some((region, start)) = clear_to_send.remote() else { return self.put(core, lane, to, from) };
         let Some(sender) = core.comm.flows.sender(to, self.class, lane) else { return Ok(false) };
         let Some(record) = core.record(&core.comm.flows.senders[sender].writes) else { return Ok(false) };
-        let size = self.operation.size;
+        let size = self.operation.plan.size;
         let (bytes, at) = (from.len * size, (at * size) as u64);
         let end = at + bytes as u64;
         let offset = at.checked_sub(start).filter(|_| end <= start + region.len);
@@ -102,7 +102,7 @@ impl Run {
             (Place::Scratch, Some(scratch)) => (scratch, (Some(scratch), 0)),
             _ => part(&self.operation.output),
         };
-        let (bytes, offset) = (from.len * self.operation.size, from.offset * self.operation.size);
+        let (bytes, offset) = (from.len * self.operation.plan.size, from.offset * self.operation.plan.size);
         let pieces = self.operation.scattered(&from);
         let direct = bytes == 0 || injected || !core.port.limits.local_registration;
         let origin = match (registered, pieces) {

@@ -30,9 +30,10 @@ impl ShowRounds {
         if core.comm.shared.behind().next().is_some() {
             return Ok(false);
         }
-        let unchecked = self.is_unchecked(operation.ranks).then_some((operation.number, operation.signature));
+        let unchecked =
+            self.is_unchecked(operation.group.ranks).then_some((operation.number, operation.plan.signature));
         let round = core.enter_shared(&operation.info(0), unchecked)?;
-        self.begin(round, shown.len() * operation.size);
+        self.begin(round, shown.len() * operation.plan.size);
         if self.how().is_none() && !shown.is_empty() {
             copy_to_slot(core, operation, (shown, 0..shown.len()), self.in_slot(round))?;
         }
@@ -51,7 +52,7 @@ impl ShowRounds {
         if !core.comm.shared.has_published(from, round) {
             return Ok(false);
         }
-        if !self.views(round, from, shown, shown.len() * operation.size) {
+        if !self.views(round, from, shown, shown.len() * operation.plan.size) {
             return Ok(true);
         }
         let Some(view) = core.comm.shared.view(from) else {
@@ -59,7 +60,7 @@ impl ShowRounds {
         };
         let info: OperationInfo = access::load(view, layout::slot(round) + size_of::<u64>())?;
         operation.agree(core.port.me, (from, core.comm.identity.world(from)), &info).map_err(Stop::from)?;
-        if !self.is_unchecked(operation.ranks) {
+        if !self.is_unchecked(operation.group.ranks) {
             core.comm.shared.set_checked();
         }
         Ok(true)

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     comm::Core,
     memory::{self, Bytes, SpanError},
-    request::Operation,
+    request::{Operation, OutputAccess},
     stop::Stop,
 };
 
@@ -50,7 +50,7 @@ impl Run {
             self.finish(lane);
         }
         self.working = lane;
-        Ok(Some((now - before) * self.operation.size))
+        Ok(Some((now - before) * self.operation.plan.size))
     }
 
     /// Does a slice of a step.
@@ -62,10 +62,12 @@ impl Run {
         let core = &*core;
         // Some memory is borrowed to be read only. A copy of a span onto itself writes nothing.
         let stays = |from: Span| from == Span { place: Place::Input, ..into };
-        let fixed = |place| place == Place::Input || place == Place::Output && self.operation.fixed;
+        let fixed = |place| {
+            place == Place::Input || place == Place::Output && self.operation.access == OutputAccess::Nobody
+        };
         match step {
             // If the input is put aside, the elements of such a copy already lie in the output.
-            Step::Copy { from, .. } if stays(from) && self.operation.aside => {
+            Step::Copy { from, .. } if stays(from) && self.operation.access == OutputAccess::AllAfterCopy => {
                 self.lanes[lane].done = into.len;
                 return Ok(());
             }
@@ -75,7 +77,7 @@ impl Run {
             }
             _ => {}
         }
-        let size = self.operation.size;
+        let size = self.operation.plan.size;
         let mut done = self.lanes[lane].done;
         let end = into.len.min(done + SLICE / size);
         let near = Cell::new(0);
@@ -95,13 +97,13 @@ impl Run {
         step: &Step,
         part: &dyn Fn(&Span) -> Result<Bytes<'c>, Stop>,
     ) -> Result<usize, Stop> {
-        let kernel = &self.operation.kernel;
+        let kernel = &self.operation.plan.kernel;
         let (len, result) = match step {
             Step::Reduce { a, b, into, last } => {
                 let [a, b, into] = shortest([part(a)?, part(b)?, part(into)?]);
                 let reduced = memory::reduce(kernel, a, b, into);
-                let result = match *last && self.operation.average {
-                    true => reduced.and_then(|()| memory::divide(kernel, into, self.operation.ranks)),
+                let result = match *last && self.operation.plan.average {
+                    true => reduced.and_then(|()| memory::divide(kernel, into, self.operation.group.ranks)),
                     false => reduced,
                 };
                 (into.len, result)
@@ -110,7 +112,7 @@ impl Run {
                 let landed = |rank| Span { offset: *at, ..Span::landed(rank, into.len) };
                 let of = |rank| if rank == core.comm.identity.me { *own } else { landed(rank) };
                 let mut all = Contributions::new();
-                for rank in 0..self.operation.ranks {
+                for rank in 0..self.operation.group.ranks {
                     all.push(part(&of(rank))?);
                 }
                 all.push(part(into)?);
@@ -140,7 +142,7 @@ impl Run {
         let Some(pieces) = self.operation.scattered(span) else {
             return self.bytes(core, lane, Span { offset, len, ..*span });
         };
-        let size = self.operation.size;
+        let size = self.operation.plan.size;
         let stretch = pieces.stretch(offset * size, len * size, near);
         stretch.map_err(|error| core.stop(format!("a step's span {span:?}: {error}")))
     }
@@ -154,10 +156,10 @@ pub(super) fn fold(
 ) -> Result<(), SpanError> {
     match *contributions {
         // The order of two contributions makes no difference.
-        [a, b] if !operation.average && !operation.signature.is_ordered() => {
-            memory::reduce(&operation.kernel, a, b, into)
+        [a, b] if !operation.plan.average && !operation.plan.signature.is_ordered() => {
+            memory::reduce(&operation.plan.kernel, a, b, into)
         }
-        _ => memory::total(&operation.kernel, contributions, into),
+        _ => memory::total(&operation.plan.kernel, contributions, into),
     }
 }
 

@@ -56,7 +56,7 @@ impl Collectives {
     /// One begins, as operation `used` of all communicators: assigns its number.
     pub(super) fn begin(&mut self, operation: &mut Operation, used: u64) {
         operation.number = self.begun;
-        self.calls[recent(self.begun)] = operation.signature;
+        self.calls[recent(self.begun)] = operation.plan.signature;
         self.begun += 1;
         self.used = used;
     }

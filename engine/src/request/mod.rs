@@ -8,7 +8,7 @@ use unisono_schedule::CallSchedule;
 
 pub use self::{
     message::{Inbound, Outbound, Place},
-    operation::{Operation, Pairs, ShownPlan},
+    operation::{CallPlan, Operation, OperationGroup, OutputAccess, Pairs, ShownPlan},
 };
 
 /// A collective that is ready to begin. It is moved as rarely as possible: in a small call each move takes a hundredth of the time.

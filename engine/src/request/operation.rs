@@ -2,12 +2,17 @@
 
 use std::{sync::Arc, time::Instant};
 
-use unisono_core::{dtype::Alias, error::Failure, position::CallRecord, reduce::Kernel};
-use unisono_schedule::{Job, Place, Rank, Span, algorithm::Plan};
+use unisono_core::{
+    dtype::Alias,
+    error::Failure,
+    position::CallRecord,
+    reduce::{Kernel, ReduceOp},
+};
+use unisono_schedule::{Collective, Job, Place, Rank, Span, algorithm::Plan};
 
 use crate::{
     call::{Signature, narrow},
-    memory::{Operand, Pieces},
+    memory::{Borrowed, Operand, Overlap, Pieces},
     stop::{Halt, Stop, halt},
     wire::{CollectiveHeader, FlowHeader, OperationInfo, low},
 };
@@ -16,40 +21,101 @@ use crate::{
 pub struct Operation {
     /// Its number in the group, from 0; it gets the number when it begins.
     pub number: u64,
-    /// What all ranks must call alike.
-    pub signature: Signature,
-    /// The name of its group in errors; `None` for the world.
-    pub group: Option<Arc<str>>,
-    /// The id of that group, the same on all members; 0 for the world.
-    pub group_id: u64,
-    /// The number of ranks of the group.
-    pub ranks: usize,
-    /// How to reduce; for collectives that do not reduce, any kernel of the dtype.
-    pub kernel: Kernel,
-    /// True if a finished sum is to be divided by the number of ranks.
-    pub average: bool,
-    /// How its ranks read each other's operands in place, if all share memory.
-    pub shown: Option<Arc<ShownPlan>>,
-    /// True if input and output overlap in a collective that exchanges blocks.
-    pub overlaps: bool,
-    /// Bytes of an element.
-    pub size: usize,
+    /// The group that runs it.
+    pub group: OperationGroup,
+    /// How it is run.
+    pub plan: CallPlan,
     /// What it reads.
     pub input: Operand,
     /// What it writes.
     pub output: Operand,
+    /// The ranks that may write to the output.
+    pub access: OutputAccess,
     /// The lengths of blocks, if each two ranks know only those of their blocks for each other.
     pub pairs: Option<Box<Pairs>>,
+}
+
+/// The group that runs an operation.
+#[derive(Clone, Debug, Default)]
+pub struct OperationGroup {
+    /// Its name in errors; `None` for the world.
+    pub name: Option<Arc<str>>,
+    /// Its id, the same on all members; 0 for the world.
+    pub id: u64,
+    /// The number of its ranks.
+    pub ranks: usize,
+}
+
+/// How a collective is run: what follows from the call's arguments alone, so that it serves each call with these arguments.
+#[derive(Clone)]
+pub struct CallPlan {
+    /// The collective.
+    pub collective: Collective,
+    /// What all ranks must call alike.
+    pub signature: Signature,
+    /// How to reduce; for collectives that do not reduce, any kernel of the dtype.
+    pub kernel: Kernel,
+    /// True if a finished sum is to be divided by the number of ranks.
+    pub average: bool,
+    /// Bytes of an element.
+    pub size: usize,
     /// True if the schedule needs peers to write into the output.
     pub long: bool,
-    /// True if the output is only read: it is the input, and only this rank gives it.
-    pub fixed: bool,
-    /// True if peers may write into the output during the operation: not if it is fixed, nor if the input lies there, is still
-    /// needed and is not put aside.
-    pub writable: bool,
-    /// True if peers write where the input lies, so that all blocks of it but this rank's own are put aside first. Blocks are
-    /// equally long then.
-    pub aside: bool,
+    /// How its ranks read each other's operands in place, if all share memory.
+    pub shown: Option<Arc<ShownPlan>>,
+}
+
+/// The ranks that may write to the output of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputAccess {
+    /// This rank, and peers too.
+    All,
+    /// No rank: it is the input, and only this rank gives it.
+    Nobody,
+    /// This rank alone: the input of a collective that exchanges blocks lies there and is still needed.
+    ThisRank,
+    /// This rank, and peers too: the input of a collective that exchanges blocks lies there, so all blocks of it but this rank's own are
+    /// put aside first. Blocks are equally long then.
+    AllAfterCopy,
+}
+
+impl CallPlan {
+    /// The plan of a collective; `long`: true if its schedule needs peers to write into the output. It shows no operands in place.
+    pub fn new(collective: Collective, signature: Signature, kernel: Kernel, long: bool) -> Self {
+        let (average, size) = (kernel.op() == ReduceOp::Avg, kernel.dtype().size());
+        Self { collective, signature, kernel, average, size, long, shown: None }
+    }
+
+    /// The same collective, whose ranks read each other's operands in place if all share memory.
+    #[must_use]
+    pub fn showing(mut self, shown: ShownPlan) -> Self {
+        self.signature = self.signature.in_place();
+        self.shown = Some(Arc::new(shown));
+        self
+    }
+}
+
+impl OutputAccess {
+    /// The ranks that may write to the output of an operation with this plan and this memory.
+    pub fn of(plan: &CallPlan, memory: &Borrowed<'_>) -> Self {
+        let exchanges = plan.collective.exchanges() && memory.overlap != Overlap::Apart;
+        match (memory.fixed, exchanges) {
+            (true, _) => Self::Nobody,
+            (false, false) => Self::All,
+            (false, true) if plan.long => Self::AllAfterCopy,
+            (false, true) => Self::ThisRank,
+        }
+    }
+
+    /// True if input and output overlap in a collective that exchanges blocks.
+    pub(crate) fn overlaps(self) -> bool {
+        matches!(self, Self::ThisRank | Self::AllAfterCopy)
+    }
+
+    /// True if peers may write there.
+    pub(crate) fn is_open(self) -> bool {
+        matches!(self, Self::All | Self::AllAfterCopy)
+    }
 }
 
 /// How ranks that share memory read each other's operands where they lie. Elements of other memory are copied to slots.
@@ -79,6 +145,16 @@ impl From<&OperationInfo> for Signature {
 }
 
 impl Operation {
+    /// An operation of this group with this plan, which reads and writes these operands and has no number yet.
+    pub fn new(
+        plan: CallPlan,
+        group: OperationGroup,
+        access: OutputAccess,
+        (input, output): (Operand, Operand),
+    ) -> Self {
+        Self { number: 0, group, plan, input, output, access, pairs: None }
+    }
+
     /// The pieces that a span lies in; `None` if the span is contiguous.
     pub(crate) fn scattered(&self, span: &Span) -> Option<&Pieces> {
         let pieces = match span.place {
@@ -91,12 +167,12 @@ impl Operation {
 
     /// Its number, and the name and the id of its group, for errors.
     pub(crate) fn which(&self) -> (Option<u64>, Option<Arc<str>>, u64) {
-        (Some(self.number), self.group.clone(), self.group_id)
+        (Some(self.number), self.group.name.clone(), self.group.id)
     }
 
     /// Why the engine stops at it. It was submitted at `since`.
     pub(crate) fn halt(&self, stop: Stop, since: Instant) -> Halt {
-        halt(stop, self.which(), self.signature, since)
+        halt(stop, self.which(), self.plan.signature, since)
     }
 
     /// Its number as headers carry it: the low 32 bits.
@@ -106,7 +182,7 @@ impl Operation {
 
     /// The operation as it is compared with that of rank `to` of the group.
     pub(crate) fn info(&self, to: Rank) -> OperationInfo {
-        let Signature { codes, root, contents, mut count, chunk, lanes, alias } = self.signature;
+        let Signature { codes, root, contents, mut count, chunk, lanes, alias } = self.plan.signature;
         if let Some(pairs) = &self.pairs {
             count = pairs.sends.get(to).map_or(0, |&len| len as u64);
         }
@@ -120,7 +196,7 @@ impl Operation {
     }
 
     fn group_name(&self) -> Box<str> {
-        self.group.as_deref().unwrap_or_default().into()
+        self.group.name.as_deref().unwrap_or_default().into()
     }
 
     /// Compares the operation of a peer, rank `from` of the group and `world` of the world, with this one of rank `me` of the world.
@@ -141,7 +217,7 @@ impl Operation {
                 self.number.saturating_sub(u64::from(ahead.wrapping_neg()))
             };
             let mut sides = [
-                (me, format!("is at op {} {}", self.number, self.signature.call())),
+                (me, format!("is at op {} {}", self.number, self.plan.signature.call())),
                 (world, format!("is at op {op} {}", theirs.call())),
             ];
             sides.sort();
@@ -150,10 +226,10 @@ impl Operation {
             return Err(Failure::Mismatch { group: self.group_name(), op, call, left, right });
         }
         // If the peer's call is of this kind, its count is the length of its block for this rank.
-        let pairs = self.pairs.as_ref().filter(|_| theirs.contents == self.signature.contents);
-        let has = pairs.map(|_| std::mem::replace(&mut theirs.count, self.signature.count));
-        if theirs != self.signature {
-            let (ours, theirs) = (self.signature.record(), theirs.record());
+        let pairs = self.pairs.as_ref().filter(|_| theirs.contents == self.plan.signature.contents);
+        let has = pairs.map(|_| std::mem::replace(&mut theirs.count, self.plan.signature.count));
+        if theirs != self.plan.signature {
+            let (ours, theirs) = (self.plan.signature.record(), theirs.record());
             return Err(CallRecord::differ(self.group_name(), self.number, (me, &ours), (world, &theirs)));
         }
         let gets = pairs.map(|pairs| pairs.gets.get(from).map_or(0, |&len| len as u64));
@@ -172,7 +248,7 @@ impl Operation {
         ];
         sides.sort();
         let [left, right] = sides;
-        let (group, op, call) = (self.group_name(), self.number, self.signature.call());
+        let (group, op, call) = (self.group_name(), self.number, self.plan.signature.call());
         Failure::Mismatch { group, op, call, left, right }
     }
 }

@@ -94,7 +94,9 @@ impl Player {
         };
         let (mut task, outcome) = task::<i64>(call, &borrowed);
         let What::Collective(operation, schedule) = &mut task.what else { panic!("another task") };
-        operation.fixed = fixed;
+        if fixed {
+            operation.access = OutputAccess::Nobody;
+        }
         let plan = |algorithm: &str| find(algorithm).unwrap().plan(collective).unwrap();
         match way {
             Way::Inside(algorithm, _) => {
@@ -106,7 +108,7 @@ impl Player {
             Way::InPlace { plain, staged } => {
                 let plan = plan(if collective == Collective::AllReduce { "two_shot" } else { "direct" });
                 let job = Job { shown: Some(Showing::InPlace), ..job };
-                operation.shown = Some(Arc::new(ShownPlan { plan, job, copies: staged }));
+                operation.plan.shown = Some(Arc::new(ShownPlan { plan, job, copies: staged }));
                 if plain >> self.rank & 1 == 0 {
                     // With every other number of elements, an all_reduce is in place in the other sense too.
                     let one = within || collective == Collective::AllReduce && count % 2 == 1;

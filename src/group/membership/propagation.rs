@@ -9,10 +9,9 @@ use std::{
 };
 
 use unisono_engine::{
-    Completion, CompletionAction, Contact, Contacts, Engine, Operation, Patience, StalledOperation, Stop,
-    WORLD, What, WorkRequest,
-    call::Signature,
-    memory::{Borrowed, Registry},
+    CallPlan, Completion, CompletionAction, Contact, Contacts, Engine, Operation, OperationGroup,
+    OutputAccess, Patience, StalledOperation, Stop, WORLD, What, WorkRequest, call::Signature,
+    memory::Borrowed,
 };
 use unisono_schedule::{
     CallSchedule, Collective, Job, Rank, Schedule, Step,
@@ -135,26 +134,11 @@ fn broadcast(
     let kernel = Kernel::new(Dtype::U8, ReduceOp::Sum).map_err(|_| unable())?;
     // The completion owns the bytes.
     let borrowed = Borrowed::kept_within(&mut bytes, 0..len, 0..len).ok_or_else(unable)?;
-    let registry = Registry::default();
-    let operation = Operation {
-        number: 0,
-        signature: Signature::new(job, Dtype::U8, ReduceOp::Sum, algorithm.code),
-        group: None,
-        group_id: 0,
-        ranks: job.ranks,
-        kernel,
-        average: false,
-        shown: None,
-        overlaps: false,
-        size: 1,
-        input: borrowed.input.found_in(&registry),
-        output: borrowed.output.found_in(&registry),
-        pairs: None,
-        long: false,
-        fixed: false,
-        writable: true,
-        aside: false,
-    };
+    let signature = Signature::new(job, Dtype::U8, ReduceOp::Sum, algorithm.code);
+    let plan = CallPlan::new(job.collective, signature, kernel, false);
+    let group = OperationGroup { ranks: job.ranks, ..OperationGroup::default() };
+    let access = OutputAccess::of(&plan, &borrowed);
+    let operation = Operation::new(plan, group, access, (borrowed.input, borrowed.output));
     let what = What::Collective(Box::new(operation), CallSchedule::Made(schedule));
     let left = verification.deadline.saturating_duration_since(Instant::now());
     let (completion, outcome) = Completion::new(left, CompletionAction::Return(Some(Box::new(bytes))));

@@ -3,12 +3,9 @@
 
 pub(crate) mod spec;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use unisono_engine::{
-    Settings, ShownPlan,
-    call::{Cargo, Signature},
-};
+use unisono_engine::{CallPlan, Settings, ShownPlan, call::Cargo};
 use unisono_schedule::{
     CallSchedule, Collective, Job, Kind, Rank, Recorded, Topology,
     algorithm::{self, Algorithm},
@@ -31,31 +28,9 @@ const KEPT: usize = 8;
 const STEPS: usize = 32;
 const STEPS_PER_RANK: usize = 8;
 
-/// A collective that is ready to run, except for its number and its memory.
-pub(crate) struct PlannedCall {
-    pub traits: CallTraits,
-    pub schedule: CallSchedule,
-}
-
-/// A planned call without its schedule.
-#[derive(Clone)]
-pub(crate) struct CallTraits {
-    pub collective: Collective,
-    pub signature: Signature,
-    pub kernel: Kernel,
-    pub average: bool,
-    /// Bytes of an element.
-    pub size: usize,
-    /// True if peers write results straight into the output.
-    pub long: bool,
-    /// How ranks that share memory read each other's operands in place.
-    pub shown: Option<Arc<ShownPlan>>,
-}
-
-impl CallTraits {
-    pub(crate) fn argument(&self, problem: String) -> Error {
-        Error::Argument { call: self.collective.name(), problem }
-    }
+/// The error for a call that cannot be made.
+pub(crate) fn argument(collective: Collective, problem: String) -> Error {
+    Error::Argument { call: collective.name(), problem }
 }
 
 /// The part of a [`Job`] that the planner chooses.
@@ -72,7 +47,7 @@ struct Shape {
 /// The plans of the latest calls, which all differ.
 #[derive(Default)]
 struct Latest {
-    kept: Vec<(Key, CallTraits, Recorded)>,
+    kept: Vec<(Key, CallPlan, Recorded)>,
     /// The index of the plan that is replaced next.
     oldest: usize,
 }
@@ -117,13 +92,13 @@ impl Key {
 }
 
 impl Latest {
-    fn find(&self, key: &Key) -> Option<PlannedCall> {
-        let (_, traits, recorded) = self.kept.iter().find(|(kept, ..)| kept == key)?;
-        Some(PlannedCall { traits: traits.clone(), schedule: CallSchedule::Recorded(recorded.clone()) })
+    fn find(&self, key: &Key) -> Option<(CallPlan, CallSchedule)> {
+        let (_, plan, recorded) = self.kept.iter().find(|(kept, ..)| kept == key)?;
+        Some((plan.clone(), CallSchedule::Recorded(recorded.clone())))
     }
 
-    fn keep(&mut self, key: Key, traits: CallTraits, recorded: Recorded) {
-        let kept = (key, traits, recorded);
+    fn keep(&mut self, key: Key, plan: CallPlan, recorded: Recorded) {
+        let kept = (key, plan, recorded);
         match self.kept.get_mut(self.oldest) {
             Some(oldest) => *oldest = kept,
             None => self.kept.push(kept),
@@ -172,79 +147,83 @@ impl Planner {
         }
     }
 
-    /// Plans a collective.
+    /// Plans a collective: all of its operation but the number and the memory, and its schedule.
     pub(crate) fn plan(
         &self,
         dtype: Dtype,
         spec: &CallSpec<'_>,
         options: &CallOptions,
-    ) -> Result<PlannedCall> {
+    ) -> Result<(CallPlan, CallSchedule)> {
         let key = Key::of(spec, dtype, options);
         let latest = || self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = key.and_then(|key| latest().find(&key)) {
-            return Ok(plan);
+        if let Some(planned) = key.and_then(|key| latest().find(&key)) {
+            return Ok(planned);
         }
-        let (traits, algorithm, job) = self.make(dtype, spec, options)?;
-        if let Some(recorded) = self.copied(&traits, algorithm, &job) {
+        let (plan, algorithm, job) = self.make(dtype, spec, options)?;
+        if let Some(recorded) = self.copied(&plan, algorithm, &job) {
             if let Some(key) = key {
-                latest().keep(key, traits.clone(), recorded.clone());
+                latest().keep(key, plan.clone(), recorded.clone());
             }
-            return Ok(PlannedCall { traits, schedule: CallSchedule::Recorded(recorded) });
+            return Ok((plan, CallSchedule::Recorded(recorded)));
         }
         let shared = self.topology.network.shared_memory;
-        let plan = algorithm.plan(job.collective);
-        if let Some(schedule) = plan.and_then(|plan| CallSchedule::inside(plan, &job, traits.size, shared)) {
-            return Ok(PlannedCall { traits, schedule });
+        let inside = algorithm.plan(job.collective);
+        if let Some(schedule) =
+            inside.and_then(|inside| CallSchedule::inside(inside, &job, plan.size, shared))
+        {
+            return Ok((plan, schedule));
         }
         let make = || {
             let schedule = algorithm.make(&job);
-            schedule.ok_or_else(|| traits.argument(format!("algorithm {} cannot do it", algorithm.name)))
+            schedule.ok_or_else(|| {
+                argument(spec.collective, format!("algorithm {} cannot do it", algorithm.name))
+            })
         };
         let schedule = make()?;
         if let Some(key) = key.filter(|_| schedule.lanes() == 1)
             && let Some(recorded) = Recorded::of(make()?, STEPS.max(STEPS_PER_RANK * self.topology.ranks))
         {
-            latest().keep(key, traits.clone(), recorded);
+            latest().keep(key, plan.clone(), recorded);
         }
-        Ok(PlannedCall { traits, schedule: CallSchedule::Made(schedule) })
+        Ok((plan, CallSchedule::Made(schedule)))
     }
 
-    /// Plans a call that is not kept. Returns all of the plan but the schedule, and the algorithm and the job that make the schedule.
+    /// Plans a call that is not kept. Returns its plan, and the algorithm and the job that make the schedule.
     fn make<'r>(
         &'r self,
         dtype: Dtype,
         spec: &CallSpec<'r>,
         options: &CallOptions,
-    ) -> Result<(CallTraits, &'static Algorithm, Job<'r>)> {
+    ) -> Result<(CallPlan, &'static Algorithm, Job<'r>)> {
         let CallSpec { collective, op, .. } = *spec;
-        let kernel = Kernel::new(dtype, op)
-            .map_err(|error| Error::Argument { call: collective.name(), problem: error.to_string() })?;
+        let kernel = Kernel::new(dtype, op).map_err(|error| argument(collective, error.to_string()))?;
         let (algorithm, shape) = self.choose_shape(spec, dtype.size(), options)?;
         let Shape { chunk, lanes, direct, long, ordered } = shape;
         let spread = self.chooser.spread();
         let job =
             Job { chunk, lanes, direct, long, ordered, spread, ..spec.job(self.rank, self.topology.ranks) };
-        let signature = spec.signature(&job, dtype, algorithm.code);
-        let (average, size) = (op == ReduceOp::Avg, dtype.size());
-        let traits = CallTraits { collective, signature, kernel, average, size, long, shown: None };
-        let shown = match self.copies(&traits, algorithm, &job) {
+        let plan = CallPlan::new(collective, spec.signature(&job, dtype, algorithm.code), kernel, long);
+        let shown = match self.copies(&plan, algorithm, &job) {
             true => None,
-            false => self.in_place(spec, &traits, &job, options).map(Arc::new),
+            false => self.in_place(spec, &plan, &job, options),
         };
-        let signature = if shown.is_some() { signature.in_place() } else { signature };
-        Ok((CallTraits { signature, shown, ..traits }, algorithm, job))
+        let plan = match shown {
+            Some(shown) => plan.showing(shown),
+            None => plan,
+        };
+        Ok((plan, algorithm, job))
     }
 
     /// True if ranks show all elements of a call in slots.
-    fn copies(&self, traits: &CallTraits, algorithm: &Algorithm, job: &Job<'_>) -> bool {
+    fn copies(&self, call: &CallPlan, algorithm: &Algorithm, job: &Job<'_>) -> bool {
         let plan =
-            algorithm.plan(job.collective).filter(|_| self.shares_slots && !traits.signature.is_leaving());
-        plan.is_some_and(|plan| select::shown::copied(plan, job, traits.size))
+            algorithm.plan(job.collective).filter(|_| self.shares_slots && !call.signature.is_leaving());
+        plan.is_some_and(|plan| select::shown::copied(plan, job, call.size))
     }
 
     /// The schedule of a call whose ranks show all elements in slots; `None` if they do not.
-    fn copied(&self, traits: &CallTraits, algorithm: &'static Algorithm, job: &Job<'_>) -> Option<Recorded> {
-        let plan = algorithm.plan(job.collective).filter(|_| self.copies(traits, algorithm, job))?;
+    fn copied(&self, call: &CallPlan, algorithm: &'static Algorithm, job: &Job<'_>) -> Option<Recorded> {
+        let plan = algorithm.plan(job.collective).filter(|_| self.copies(call, algorithm, job))?;
         Some(Recorded::shown(plan, &job.even()))
     }
 
@@ -252,17 +231,17 @@ impl Planner {
     fn in_place(
         &self,
         spec: &CallSpec<'_>,
-        traits: &CallTraits,
+        call: &CallPlan,
         job: &Job<'_>,
         options: &CallOptions,
     ) -> Option<ShownPlan> {
         let whole = spec.part_of.is_none() && !spec.coalesced && options.plan.pipeline.is_none();
-        if !self.shares_slots || !whole || traits.signature.is_leaving() {
+        if !self.shares_slots || !whole || call.signature.is_leaving() {
             return None;
         }
         let allows = |algorithm: &Algorithm| options.plan.selection.allows(job.collective, algorithm);
-        let (plan, copies) = select::shown::in_place(job, traits.size, self.topology.cores, allows)?;
-        Some(ShownPlan { plan, job: select::shown::in_place_job(job, traits.size, None), copies })
+        let (plan, copies) = select::shown::in_place(job, call.size, self.topology.cores, allows)?;
+        Some(ShownPlan { plan, job: select::shown::in_place_job(job, call.size, None), copies })
     }
 
     /// The choice for a collective of elements of `size` bytes.
@@ -280,7 +259,7 @@ impl Planner {
     ) -> Result<(&'static Algorithm, Shape)> {
         let CallSpec { collective, count, .. } = *spec;
         let ranks = self.topology.ranks;
-        let argument = |problem: String| Error::Argument { call: collective.name(), problem };
+        let argument = |problem: String| argument(collective, problem);
         let fits = |(inputs, outputs): (usize, usize)| inputs.max(outputs).checked_mul(size).is_some();
         let bytes =
             count.checked_mul(size).filter(|_| spec.job(self.rank, ranks).lengths().is_some_and(fits));
@@ -332,17 +311,19 @@ impl Planner {
 
 #[cfg(test)]
 mod tests {
+    use unisono_engine::call::Signature;
+
     use super::*;
     use crate::group::tests::{small, world};
 
     /// The contents of a plan: the signature that ranks compare, and its steps on each lane.
     fn said(
-        traits: CallTraits,
+        plan: CallPlan,
         mut schedule: CallSchedule,
     ) -> (Signature, bool, bool, Vec<Vec<unisono_schedule::Step>>) {
         let lanes = 0..schedule.lanes();
         let steps = lanes.map(|lane| std::iter::from_fn(|| schedule.next(lane)).collect()).collect();
-        (traits.signature, traits.average, traits.long, steps)
+        (plan.signature, plan.average, plan.long, steps)
     }
 
     #[test]
@@ -371,18 +352,19 @@ mod tests {
                         (0, ReduceOp::Sum, Dtype::F32, true),
                     ] {
                         let spec = CallSpec { root, op, coalesced, ..CallSpec::new(collective, count) };
-                        let (traits, algorithm, job) =
+                        let (plan, algorithm, job) =
                             group.handle.shared.planner.make(dtype, &spec, options).unwrap();
                         let wanted = {
                             let planner = &group.handle.shared.planner;
-                            let copied = planner.copied(&traits, algorithm, &job).map(CallSchedule::Recorded);
+                            let copied = planner.copied(&plan, algorithm, &job).map(CallSchedule::Recorded);
                             let made = || CallSchedule::Made(algorithm.make(&job).unwrap());
-                            said(traits, copied.unwrap_or_else(made))
+                            said(plan, copied.unwrap_or_else(made))
                         };
                         // The first plan is made, the second may be the kept one; a different call comes between.
                         for _ in 0..3 {
-                            let plan = group.handle.shared.planner.plan(dtype, &spec, options).unwrap();
-                            assert_eq!(said(plan.traits, plan.schedule), wanted, "{spec:?}");
+                            let (plan, schedule) =
+                                group.handle.shared.planner.plan(dtype, &spec, options).unwrap();
+                            assert_eq!(said(plan, schedule), wanted, "{spec:?}");
                             let other = CallSpec::new(Collective::Barrier, 0);
                             group.handle.shared.planner.plan(Dtype::U8, &other, options).unwrap();
                         }
