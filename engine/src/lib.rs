@@ -34,7 +34,6 @@ mod stop;
 mod supervisor;
 #[cfg(test)]
 mod tests;
-mod trace;
 mod turn;
 mod wait;
 mod wire;

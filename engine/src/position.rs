@@ -1,10 +1,13 @@
 //! The position of this rank, which the store compares with those of the others, and for how long a call has been stalled.
+//! Where debug assertions are on, also what tests see: the steps that operations have finished, and counts.
 
 use std::time::Instant;
 
 use unisono_core::position::{CALLS, GROUPS, GroupPosition, PEERS, Position, Running, Traffic};
 use unisono_schedule::Rank;
 
+#[cfg(debug_assertions)]
+use crate::endpoint::Traced;
 use crate::{comm::Comm, progress::Engine, supervisor::Supervisor};
 
 impl Engine {
@@ -69,5 +72,23 @@ impl Engine {
         if let Some(since) = operations.chain(message).min() {
             supervisor.waits(Instant::now().saturating_duration_since(since));
         }
+    }
+
+    /// Starts to keep the steps of operations, and returns those that were kept so far.
+    #[cfg(debug_assertions)]
+    pub fn keep_trace(&mut self) -> Vec<Traced> {
+        self.net.port.trace.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// How often a communicator that this rank is leaving was looked at.
+    #[cfg(debug_assertions)]
+    pub fn looks(&self) -> usize {
+        self.net.leaving.looks
+    }
+
+    /// The number of communicators, and of those of them that this rank is leaving and will look at.
+    #[cfg(debug_assertions)]
+    pub fn communicators(&self) -> (usize, usize) {
+        (self.net.comms.iter().flatten().count(), self.net.leaving.len())
     }
 }

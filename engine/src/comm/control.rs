@@ -1,16 +1,18 @@
-//! Control messages: small puts outside of any flow, into the mailboxes of peers.
+//! Control messages: small puts outside of any flow, into the mailboxes of peers. Sends them, and handles those that arrive.
 
 use std::{mem::offset_of, ops::Range};
 
 use unisono_schedule::Rank;
 use unisono_transport::{Notify, Posted, Put, RemoteRegion, Source, Target};
 
-use super::{core::Core, mailbox::ControlMessage};
+use super::{core::Core, flow::ProtocolViolation, mailbox::ControlMessage};
 use crate::{
     access,
     endpoint::control_token,
     stop::Stop,
-    wire::{ClearToSend, ControlKind, Immediate, MailboxEntry, OperationInfo, WindowClass, low},
+    wire::{
+        ClearToSend, ControlKind, Handshake, Immediate, MailboxEntry, OperationInfo, Way, WindowClass, low,
+    },
 };
 
 /// The part of an entry that credits are written to. Only their immediate counts.
@@ -128,5 +130,135 @@ impl Core<'_> {
             any = true;
         }
         Ok(any)
+    }
+
+    /// A control message of credit has arrived.
+    pub(crate) fn credit_arrived(
+        &mut self,
+        sender: usize,
+        way: Way,
+        freed: u16,
+    ) -> Result<(), ProtocolViolation> {
+        self.comm.flows.senders[sender].credits = self.comm.flows.senders[sender].credits.wrapping_add(1);
+        self.credited(sender, way, freed)
+    }
+
+    fn credited(&mut self, sender: usize, way: Way, freed: u16) -> Result<(), ProtocolViolation> {
+        self.sending(sender, |end| match way {
+            Way::Slots => end.flow.credit(freed),
+            Way::Direct => end.writes.credit(freed),
+        })
+    }
+
+    /// A control message of a member has arrived.
+    pub(crate) fn control_arrived(&mut self, from: Rank, about: ControlKind) -> Result<(), Stop> {
+        if self.comm.shutdown.left && about != ControlKind::End {
+            // The member may not know that this rank has left.
+            self.comm.meets(from)?;
+        }
+        match about {
+            ControlKind::Window(class) => {
+                self.window_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
+            }
+            // A member has a message from point to point: its window is opened.
+            ControlKind::MismatchProbe(WindowClass::Message) => {
+                self.port.mark_active(self.comm.identity.comm_id);
+                self.listen(from, WindowClass::Message)
+            }
+            ControlKind::MismatchProbe(class) => {
+                self.probe_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
+            }
+            ControlKind::Read => {
+                if std::mem::take(&mut self.comm.mailbox.peers[from].unread) {
+                    return Ok(());
+                }
+                let what = "word that a mismatch probe was read, where none was sent".to_owned();
+                Err(self.port.forged(what))
+            }
+            ControlKind::Close(class) => {
+                self.close_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
+            }
+            ControlKind::Answer(class) => {
+                self.answer_arrived(from, class, self.comm.mailbox.received_part(from, about)?)
+            }
+            ControlKind::Handshake => {
+                self.take_handshake(from, self.comm.mailbox.received_part(from, about)?)
+            }
+            ControlKind::End => {
+                self.comm.identity.members[from].ended = Some(self.comm.mailbox.received_part(from, about)?);
+                Ok(())
+            }
+            ControlKind::ClearToSend => {
+                let clear_to_send: ClearToSend = self.comm.mailbox.received_part(from, about)?;
+                if clear_to_send.remote().is_some_and(|(part, start)| start.checked_add(part.len).is_none()) {
+                    let what = "a clear to send for more than can be addressed".to_owned();
+                    return Err(self.violation(from, what));
+                }
+                if !self.comm.mailbox.keep_clear_to_send(from, clear_to_send) {
+                    let what = format!(
+                        "a third clear to send of rank {} for one operation",
+                        self.comm.identity.world(from)
+                    );
+                    return Err(self.port.forged(what));
+                }
+                // If the window is unknown, nothing was sent that could be credited.
+                let Some(sender) = self.comm.flows.sender(from, WindowClass::Bulk, 0) else { return Ok(()) };
+                let (written, sent) = (clear_to_send.written, clear_to_send.freed);
+                let credit = self.credited(sender, Way::Direct, (written & 0xffff) as u16);
+                let credit = credit.and_then(|()| self.credited(sender, Way::Slots, (sent & 0xffff) as u16));
+                credit.map_err(|violation| self.violation(from, violation.0))
+            }
+        }
+    }
+
+    /// A mismatch probe has arrived.
+    fn probe_arrived(&mut self, from: Rank, class: WindowClass, info: OperationInfo) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        if !comm.mailbox.keep_probe(from, class, info) {
+            let what = format!("a mismatch probe of op {} after one of a later or the same", info.number);
+            return Err(port.forged(what));
+        }
+        // A member that knows the end may be gone.
+        if comm.shutdown.is_end_known() {
+            return Ok(());
+        }
+        comm.mailbox.queue.push_back((from, ControlMessage::Part(ControlKind::Read)));
+        if comm.mailbox.has_queued() {
+            self.send_control()?;
+        }
+        Ok(())
+    }
+
+    /// A handshake has arrived. A rank of another host sends two, in any order: the pattern, and a large message, which does not lie in
+    /// the mailbox.
+    fn take_handshake(&mut self, from: Rank, handshake: Handshake) -> Result<(), Stop> {
+        let wanted = Handshake::new(from, self.comm.identity.me, handshake.area, handshake.slots).pattern;
+        let seen = handshake.pattern;
+        let member = &mut self.comm.identity.members[from];
+        let first = seen == wanted && !member.handshake_arrived;
+        if first {
+            member.handshake_arrived = true;
+            // A rank that cannot receive large handshakes does not send them either.
+            member.large_due &= RemoteRegion::from_words(handshake.area).len > 0;
+        }
+        // This message may have overwritten the handshake before this rank read it.
+        if let Some(slots) = handshake.remote().filter(|_| seen == wanted) {
+            return match *member.slots.get_or_insert(slots) == slots {
+                true => Ok(()),
+                false => Err(self.violation(from, "other shared slots than before".to_owned())),
+            };
+        }
+        if !first && !std::mem::take(&mut member.large_due) {
+            let what = match seen == wanted {
+                true => return Err(self.port.forged(format!("a handshake of rank {from} that was not due"))),
+                false => {
+                    format!(
+                        "the handshake pattern {seen:x?} where {wanted:x?} was due: the provider corrupts puts"
+                    )
+                }
+            };
+            return Err(self.violation(from, what));
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! How this rank leaves communicators. The engine looks at each when something has happened in it, so that any number of them can be left
 //! together.
 
+use unisono_core::error::Failure;
+
 use super::{core::Core, net::Net};
 use crate::{stop::Stop, wire::CommId};
 
@@ -97,6 +99,51 @@ impl Net {
         if let Some(mut comm) = self.comms[usize::from(comm_id)].take() {
             Core { port: &mut self.port, comm: &mut comm }.take_back();
             self.port.active_comms.retain(|&it| it != comm_id);
+        }
+    }
+}
+
+impl Core<'_> {
+    /// The failure of a group that this rank has left, if there is one.
+    pub(crate) fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
+        let unreceived = self.unreceived()?;
+        let comm = &*self.comm;
+        Ok(unreceived
+            .or_else(|| comm.untaken_message())
+            .or_else(|| comm.unlike_shared())
+            .or_else(|| comm.uneven_end()))
+    }
+
+    /// This rank has left the communicator: nothing arrives through its windows, though members may not have left yet.
+    pub(crate) fn expect_none(&mut self) {
+        let Self { port, comm } = self;
+        for (index, from, class) in comm.flows.opened() {
+            port.expect_no_more(
+                comm.identity.world(from),
+                (comm.identity.comm_id, index),
+                comm.settings.arrivals(class),
+            );
+        }
+    }
+
+    /// This rank has left the communicator, and so have the members that it has exchanged anything with.
+    pub(crate) fn vacate(&mut self) {
+        self.take_back();
+        self.comm.vacate();
+    }
+
+    /// The communicator has ended: gives back the numbers of its flows.
+    pub(crate) fn take_back(&mut self) {
+        self.expect_none();
+        let Self { port, comm } = self;
+        for (number, lanes) in comm.flows.listens() {
+            port.incoming.give_back(number, lanes);
+        }
+        for (number, class) in comm.flows.speaks() {
+            port.outgoing.give_back(number, comm.settings.window(class).0);
+        }
+        for sender in &comm.flows.senders {
+            port.in_flight(comm.identity.world(sender.flow.to), 0, sender.bytes());
         }
     }
 }

@@ -4,24 +4,12 @@
 use unisono_core::{error::Failure, position::CallRecord};
 use unisono_schedule::Rank;
 
-use super::{communicator::Comm, core::Core, member::CommMember};
-use crate::{call::Signature, stop::Stop, wire::low};
-
-impl Core<'_> {
-    /// The failure of a group that this rank has left, if there is one.
-    pub(crate) fn left_over(&mut self) -> Result<Option<Failure>, Stop> {
-        let unreceived = self.unreceived()?;
-        let comm = &*self.comm;
-        Ok(unreceived
-            .or_else(|| comm.untaken_message())
-            .or_else(|| comm.unlike_shared())
-            .or_else(|| comm.uneven_end()))
-    }
-}
+use super::{communicator::Comm, member::CommMember};
+use crate::{call::Signature, wire::low};
 
 impl Comm {
     /// A message of a collective that no lane has taken.
-    fn untaken_message(&self) -> Option<Failure> {
+    pub(super) fn untaken_message(&self) -> Option<Failure> {
         let begun = self.collectives.calls_by_number();
         self.flows.untaken().find_map(|(from, info)| {
             let (number, mine) = begun.iter().find(|(number, _)| low(*number) == info.number)?;
@@ -34,7 +22,7 @@ impl Comm {
 
     /// A member that has left the group after more or fewer operations than this rank. (In the world, the barriers of shutdown
     /// compare that.)
-    fn uneven_end(&self) -> Option<Failure> {
+    pub(super) fn uneven_end(&self) -> Option<Failure> {
         let ended = |(rank, member): (Rank, &CommMember)| Some((rank, member.ended?));
         let mut ends = self.identity.members.iter().enumerate().filter_map(ended);
         let (rank, theirs) =

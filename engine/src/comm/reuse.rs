@@ -16,15 +16,15 @@ use unisono_schedule::{Rank, windows::stride};
 use super::{
     communicator::Comm,
     core::Core,
-    flow::IncomingFlow,
+    flow::{IncomingFlow, OutgoingFlow},
     flows::NONE,
     net::Net,
-    window::{WindowMemory, WindowState},
+    window::{WindowMemory, WindowSender, WindowState},
 };
 use crate::{
     call::narrow,
     stop::Stop,
-    wire::{Close, CommId, ControlKind, MAX_FLOWS, Way, Window, WindowClass, low},
+    wire::{Close, CommId, ControlKind, MAX_FLOWS, MAX_SLOTS, Way, Window, WindowClass, low},
 };
 
 impl Comm {
@@ -147,6 +147,62 @@ impl Core<'_> {
             region: remote.words(),
         };
         Ok(comm.mailbox.send(from, ControlKind::Window(class), description)?)
+    }
+
+    /// A peer has described a window that this rank may send through.
+    pub(super) fn window_arrived(
+        &mut self,
+        from: Rank,
+        class: WindowClass,
+        window: Window,
+    ) -> Result<(), Stop> {
+        let Self { port, comm } = self;
+        let (lanes, slots, slot_bytes) = comm.settings.window(class);
+        let stride = stride(slot_bytes) as u64;
+        let agreed = window.magic == Window::MAGIC
+            && window.lanes as usize == lanes
+            && window.slots as usize == slots
+            && slots <= MAX_SLOTS
+            && window.slot_bytes as usize == slot_bytes
+            && window.first_flow as usize + lanes <= MAX_FLOWS
+            && window.remote().len >= (lanes * slots) as u64 * stride;
+        if !agreed || comm.flows.outgoing[from][class.index()] != NONE {
+            let what = format!("a window of class {class:?} that does not fit or came twice: {window:?}");
+            return Err(self.violation(from, what));
+        }
+        let closed = comm.flows.closed_senders.iter().position(|(to, of, _)| (*to, *of) == (from, class));
+        let closed = closed.map(|at| comm.flows.closed_senders.swap_remove(at).2);
+        let sender = closed.unwrap_or(comm.flows.senders.len());
+        let Some(reply) = port.outgoing.take(comm.identity.comm_id, sender, lanes) else {
+            return Err(port.stop(format!(
+                "a window of rank {}: its {lanes} flows would be more than the {MAX_FLOWS} that this process can send \
+                 on; use fewer lanes",
+                comm.identity.world(from)
+            )));
+        };
+        comm.meets(from)?;
+        comm.flows.outgoing[from][class.index()] = narrow(sender);
+        for lane in 0..lanes {
+            let id = window.first_flow + narrow(lane);
+            let first = (lane * slots) as u64 * stride;
+            let mut end = WindowSender {
+                flow: OutgoingFlow::new(from, id, first, slots as u64),
+                reply: reply + lane,
+                region: window.remote(),
+                slot_bytes,
+                writes: OutgoingFlow::new(from, id, 0, comm.settings.writes() as u64),
+                credits: 0,
+            };
+            match comm.flows.senders.get_mut(sender + lane) {
+                Some(before) => {
+                    end.flow = end.flow.following(&before.flow);
+                    end.writes = end.writes.following(&before.writes);
+                    *before = end;
+                }
+                None => comm.flows.senders.push(end),
+            }
+        }
+        Ok(())
     }
 
     /// Asks the peer of a window to agree to close it.

@@ -97,8 +97,7 @@ pub(super) const ENGINE: Rooms = &[
     ),
     ("handshake", &["access", "comm", "endpoint", "progress", "stop", "supervisor", "wire"]),
     ("leave", &["comm", "completion", "progress", "stop", "supervisor"]),
-    ("position", &["comm", "progress", "supervisor"]),
-    ("trace", &["comm", "endpoint", "progress"]),
+    ("position", &["comm", "endpoint", "progress", "supervisor"]),
     ("fuzz_tests", ALL),
     ("fuzz", &["fuzz_tests", "wire"]),
 ];
