@@ -54,6 +54,7 @@ impl Collectives {
     }
 
     /// One begins, as operation `used` of all communicators: assigns its number.
+    #[inline]
     pub(super) fn begin(&mut self, operation: &mut Operation, used: u64) {
         operation.number = self.begun;
         self.calls[recent(self.begun)] = operation.plan.signature;

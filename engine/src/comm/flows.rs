@@ -75,12 +75,14 @@ impl Flows {
     }
 
     /// The sending end of a flow, if the window it goes to is known.
+    #[inline]
     pub(crate) fn sender(&self, to: Rank, class: WindowClass, lane: usize) -> Option<usize> {
         let first = self.outgoing.get(to)?[class.index()];
         (first != NONE).then_some(first as usize + lane)
     }
 
     /// The receiving end of a flow, if its window is open.
+    #[inline]
     pub(crate) fn receiver(&self, from: Rank, class: WindowClass, lane: usize) -> Option<usize> {
         let first = self.incoming.get(from)?[class.index()];
         (first != NONE).then_some(first as usize + lane)
@@ -160,6 +162,7 @@ impl Flows {
     }
 
     /// True if a sender is to get credit when there is time.
+    #[inline]
     pub(crate) fn has_debts(&self) -> bool {
         !self.debts.is_empty()
     }

@@ -38,6 +38,7 @@ impl Identity {
     }
 
     /// A member's rank in the world.
+    #[inline]
     pub(crate) fn world(&self, rank: Rank) -> Rank {
         self.members.get(rank).map_or(rank, |member| member.world)
     }

@@ -124,16 +124,19 @@ impl Mailbox {
     }
 
     /// True if there are control messages to send. While the mailboxes are unknown, answers to members that already know them wait.
+    #[inline]
     pub(crate) fn has_queued(&self) -> bool {
         self.introduced && !self.queue.is_empty()
     }
 
     /// True if all control messages were sent, and no put reads their memory any more.
+    #[inline]
     pub(crate) fn is_sent(&self) -> bool {
         self.queue.is_empty() && self.in_flight == 0
     }
 
     /// True if all control messages were sent, and no put of them is in flight.
+    #[inline]
     pub(crate) fn is_completed(&self) -> bool {
         self.is_sent() && self.copies_in_flight == 0
     }

@@ -97,6 +97,7 @@ impl CallPlan {
 
 impl OutputAccess {
     /// The ranks that may write to the output of an operation with this plan and this memory.
+    #[inline]
     pub fn of(plan: &CallPlan, memory: &Borrowed<'_>) -> Self {
         let exchanges = plan.collective.exchanges() && memory.overlap != Overlap::Apart;
         match (memory.fixed, exchanges) {
@@ -146,6 +147,7 @@ impl From<&OperationInfo> for Signature {
 
 impl Operation {
     /// An operation of this group with this plan, which reads and writes these operands and has no number yet.
+    #[inline]
     pub fn new(
         plan: CallPlan,
         group: OperationGroup,
