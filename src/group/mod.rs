@@ -218,8 +218,7 @@ impl ProcessGroup {
             problem: format!("{len} elements of {} bytes are more than can be addressed", size_of::<T>()),
         };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(overflow)?;
-        let region =
-            self.handle.shared.runtime.with(|engine| engine.transport().allocate(bytes.max(1)))??;
+        let region = self.handle.shared.with_engine(|engine| engine.transport().allocate(bytes.max(1)))??;
         Buffer::new(region, len, &self.handle.shared.runtime.registry).ok_or_else(overflow)
     }
 
@@ -402,7 +401,7 @@ impl<T: Element> Buffer<T> {
             return Err(unfit("no whole number of elements"));
         }
         let unaligned = unfit("not aligned for elements");
-        let region = group.handle.shared.runtime.with(|engine| engine.transport().register(memory))??;
+        let region = group.handle.shared.with_engine(|engine| engine.transport().register(memory))??;
         Self::new(region, bytes / size, &group.handle.shared.runtime.registry).ok_or(unaligned)
     }
 }

@@ -10,8 +10,8 @@ use std::{
 };
 
 use unisono_engine::{
-    Called, CommId, Completion, CompletionAction, Operation, OperationGroup, Outcome, OutputAccess, Planned,
-    StalledOperation, Stop, WORLD, What, WorkRequest,
+    Called, CommId, Completion, CompletionAction, Engine, Operation, OperationGroup, Outcome, OutputAccess,
+    Planned, StalledOperation, Stop, WORLD, What, WorkRequest,
     call::Cargo,
     memory::{Aside, Borrowed, Overlap, SpanError},
 };
@@ -88,6 +88,11 @@ impl GroupState {
     /// Ends all groups. Returns the error of every later call.
     pub(crate) fn fail(&self, failure: Failure) -> Error {
         self.runtime.returned(self.runtime.fail(failure))
+    }
+
+    /// As [`Runtime::with`], in a call that returns the error to the program.
+    pub(crate) fn with_engine<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> Result<R> {
+        self.runtime.with(act).map_err(|error| self.runtime.returned(error))
     }
 
     /// The number of operations that have begun; after the group has ended, of those that calls have waited for.

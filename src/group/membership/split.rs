@@ -193,7 +193,7 @@ impl Handle {
 
     /// The communicator ids that are free in this process.
     pub(crate) fn free_comm_ids(&self) -> Result<CommIds> {
-        self.shared.runtime.with(|engine| engine.free_comm_ids())
+        self.shared.with_engine(|engine| engine.free_comm_ids())
     }
 
     /// Makes a group. `free` has the communicator ids that all members have free; `exchange` gathers further words of all
@@ -213,7 +213,10 @@ impl Handle {
             let opened = match (me, comm_id) {
                 (Some(me), Some(comm_id)) => {
                     // A rank that cannot open it must still take part in the exchange that follows.
-                    Some(runtime.with(|engine| engine.open(comm_id, me, &global, runtime.settings))?)
+                    Some(
+                        self.shared
+                            .with_engine(|engine| engine.open(comm_id, me, &global, runtime.settings))?,
+                    )
                 }
                 _ => None,
             };
@@ -229,7 +232,7 @@ impl Handle {
             }
             // All participants repeat both steps, also those that have opened the group and those that are no members.
             if let (OPENED, Some(comm_id)) = (how, comm_id) {
-                runtime.leave(comm_id)?;
+                runtime.leave(comm_id).map_err(|error| runtime.returned(error))?;
             }
             let all_free = exchange(&self.free_comm_ids()?)?;
             free = common(members.iter().filter_map(|&member| all_free.as_chunks().0.get(member)));
@@ -255,7 +258,7 @@ impl Handle {
             members.iter().filter_map(|&member| all_words.as_chunks().0.get(member)).collect();
         if let Some((rank, _)) = global.iter().zip(&theirs).find(|(_, it)| it[3] != OPENED) {
             if opened.is_some() {
-                runtime.leave(comm_id)?;
+                runtime.leave(comm_id).map_err(|error| runtime.returned(error))?;
             }
             let problem = format!("rank {rank} has no memory for the group's mailbox");
             return Err(Error::Argument { call, problem });
@@ -264,8 +267,9 @@ impl Handle {
         let label: Arc<str> = format!("{name} of ranks {}", list(&global)).into();
         // An earlier group of two ranks may have used the same name.
         let id = fnv(format!("{label}, {which}").as_bytes()).max(1);
-        let introduced =
-            runtime.with(|engine| engine.introduce(comm_id, (id, Arc::clone(&label)), mailboxes))?;
+        let introduced = self
+            .shared
+            .with_engine(|engine| engine.introduce(comm_id, (id, Arc::clone(&label)), mailboxes))?;
         introduced.map_err(|stop| self.shared.stopped(stop, "making a group", std::time::Duration::ZERO))?;
         let peers: Vec<_> = global.iter().filter_map(|&rank| runtime.roster.peer(rank)).collect();
         let tuned = runtime.tuned.clone().of(members.len());

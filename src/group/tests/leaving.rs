@@ -217,3 +217,28 @@ fn a_message_that_no_rank_receives_is_reported_to_all_when_its_group_ends() {
         assert_eq!(message, wanted);
     }
 }
+
+/// Otherwise the drop of the group reports the failure once more, as one that the program does not know.
+#[test]
+fn a_failure_is_known_whatever_call_returns_it() {
+    let calls: [fn(&ProcessGroup) -> Option<Error>; 4] = [
+        |group| group.buffer::<u8>(8).err(),
+        |group| crate::Buffer::<u8>::of(group, unisono_transport::Memory::map(8).unwrap()).err(),
+        |group| group.split(Some(0), 0).err(),
+        |group| group.barrier().err(),
+    ];
+    for call in calls {
+        world(2, small, |group| {
+            let runtime = &group.handle.shared.runtime;
+            if group.rank() == 0 {
+                drop(runtime.fail(Failure::Aborted { rank: 0, why: "a test".into() }));
+            }
+            while !runtime.monitor.latch.raised() {
+                std::thread::yield_now();
+            }
+            assert!(!runtime.knows());
+            assert!(matches!(call(&group), Some(Error::Failed(Failure::Aborted { .. }))));
+            assert!(runtime.knows());
+        });
+    }
+}
