@@ -223,7 +223,7 @@ fn a_message_that_no_rank_receives_is_reported_to_all_when_its_group_ends() {
 fn a_failure_is_known_whatever_call_returns_it() {
     let calls: [fn(&ProcessGroup) -> Option<Error>; 4] = [
         |group| group.buffer::<u8>(8).err(),
-        |group| crate::Buffer::<u8>::of(group, unisono_transport::Memory::map(8).unwrap()).err(),
+        |group| Buffer::<u8>::of(group, Memory::map(8).unwrap()).err(),
         |group| group.split(Some(0), 0).err(),
         |group| group.barrier().err(),
     ];
