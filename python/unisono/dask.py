@@ -37,7 +37,8 @@ def run(
         raise ValueError(
             "run: the client is asynchronous; give one that waits, or call this by asyncio.to_thread"
         )
-    known = list(client.scheduler_info(n_workers=-1)["workers"])
+    # `scheduler_info` returns what the client has kept last, and a refresh every two seconds keeps a list without workers.
+    known = list(client.nthreads())
     chosen = known if workers is None else list(workers)
     wrong = [each for each in chosen if each not in known or chosen.count(each) > 1]
     if not chosen or wrong:

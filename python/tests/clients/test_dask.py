@@ -46,9 +46,15 @@ def address_of(group: Group) -> str:
 
 
 def test_some_workers_in_an_order(client: Client) -> None:
-    workers = list(client.scheduler_info(n_workers=-1)["workers"])[:0:-1]
+    workers = list(client.nthreads())[:0:-1]
     assert unisono.dask.run(client, address_of, workers=workers) == workers
     assert unisono.dask.run(client, total, 1, workers=workers[:1]) == [(0, 1, [0.0])]
+
+
+def test_all_workers_whatever_the_client_has_kept(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client refreshes what it has kept beside other calls, and then without the workers."""
+    monkeypatch.setattr(client, "scheduler_info", lambda *_, **__: {"workers": {}})
+    assert unisono.dask.run(client, total, 1) == [(rank, 3, [3.0]) for rank in range(3)]
 
 
 def test_two_runs_at_once(client: Client) -> None:
@@ -67,7 +73,7 @@ def test_two_runs_at_once(client: Client) -> None:
 
 
 def test_wrong_workers(client: Client) -> None:
-    known = list(client.scheduler_info(n_workers=-1)["workers"])
+    known = list(client.nthreads())
     for workers in (["tcp://127.0.0.1:1"], [known[0], known[0]], []):
         with pytest.raises(
             ValueError, match="run: workers has .*, unknown or twice; the scheduler has tcp://"
@@ -113,7 +119,7 @@ def busy(until: str) -> None:
 
 
 def test_a_worker_that_is_busy(client: Client, tmp_path: object) -> None:
-    workers = list(client.scheduler_info(n_workers=-1)["workers"])
+    workers = list(client.nthreads())
     occupied = client.submit(functools.partial(busy, f"{tmp_path}/done"), workers=workers[:1])
     with pytest.raises(unisono.Error, match=r"Timed out .* rank [12] waits for rank 0 to say where"):
         unisono.dask.run(client, total, 1, workers=workers, timeout=1)
