@@ -173,14 +173,19 @@ fn one(provider: &str, ranks: usize, number: usize) -> Result<()> {
 }
 
 fn play(number: &str) -> rank::Outcome {
-    let group = rank::join_with(config(0)?)?;
     let (_, first, others, words) = ENDS[number.parse::<usize>()?];
-    let called = if group.rank() == 0 { first(&group) } else { others(&group) };
-    say("call", called.map_or_else(|error| error.to_string(), |()| "Ok".to_owned()));
     let mut left = String::new();
-    match std::ptr::eq(words, LEAVES) {
-        true => left = group.leave().err().map_or_else(String::new, |error: Error| error.to_string()),
-        false => drop(group),
+    match rank::join_with(config(0)?) {
+        Ok(group) => {
+            let called = if group.rank() == 0 { first(&group) } else { others(&group) };
+            say("call", called.map_or_else(|error| error.to_string(), |()| "Ok".to_owned()));
+            match std::ptr::eq(words, LEAVES) {
+                true => left = group.leave().err().map_or_else(String::new, |error: Error| error.to_string()),
+                false => drop(group),
+            }
+        }
+        // The others may have called, and one have left, before the last rank returns from joining.
+        Err(error) => say("call", error),
     }
     say("left", left);
     say("late", unisono::late_failure().map_or_else(|| "none".to_owned(), |failure| failure.to_string()));
