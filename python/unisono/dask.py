@@ -1,7 +1,9 @@
 """Groups of Dask's workers."""
 
 import contextlib
+import itertools
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +16,8 @@ from unisono._native import Error
 
 # Two runs of this process reach all workers in one order. Otherwise a worker with one thread might begin with another run than the rest.
 _submitting = threading.Lock()
+# Of tasks that are submitted within 100 ms, a worker would begin with any. An earlier run goes first, and a run goes before other tasks.
+_priorities = itertools.count(1_000_000, -1)
 
 
 def run(
@@ -49,13 +53,23 @@ def run(
     name = f"unisono-{uuid.uuid4().hex}"
     futures = []
     with _submitting:
+        priority = next(_priorities)
         for rank, address in enumerate(chosen):
             member = (name, rank, len(chosen), timeout)
             futures.append(
                 client.submit(
-                    _run, member, function, args, kwargs, workers=[address], key=f"{name}-{rank}", pure=False
+                    _run,
+                    member,
+                    function,
+                    args,
+                    kwargs,
+                    workers=[address],
+                    key=f"{name}-{rank}",
+                    priority=priority,
+                    pure=False,
                 )
             )
+        _assigned(client, dict(zip(chosen, futures, strict=True)), timeout)
     try:
         return list(client.gather(futures))
     except Error:
@@ -63,6 +77,16 @@ def run(
         raise
     finally:
         client.cancel(futures)
+
+
+def _assigned(client: distributed.Client, futures: dict[str, distributed.Future], timeout: float) -> None:
+    """Waits until the scheduler has assigned each task to its worker. It takes up submitted tasks in any order, also those of two runs."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        assigned = client.processing(list(futures))
+        if all(future.done() or future.key in assigned.get(worker, ()) for worker, future in futures.items()):
+            return
+        time.sleep(0.005)
 
 
 def _raise_cause(futures: list[distributed.Future]) -> None:
