@@ -17,8 +17,15 @@ pub(crate) fn corpus(folder: &Path) -> Vec<(String, Vec<u8>)> {
     all
 }
 
+/// The files of this target's corpus, which lies in this folder, and other bytes.
+pub(crate) fn any_bytes_pass(corpora: &Path, target: &str, call: fn(&[u8])) {
+    let corpus = corpus(&corpora.join(target));
+    corpus_passes(&corpus, call);
+    other_bytes_pass(target, &corpus, call);
+}
+
 /// Every file of a corpus.
-pub(crate) fn corpus_passes(corpus: &[(String, Vec<u8>)], call: fn(&[u8])) {
+fn corpus_passes(corpus: &[(String, Vec<u8>)], call: fn(&[u8])) {
     assert!(!corpus.is_empty());
     for (file, bytes) in corpus {
         std::panic::catch_unwind(|| call(bytes)).unwrap_or_else(|_| panic!("{file}"));
@@ -26,7 +33,7 @@ pub(crate) fn corpus_passes(corpus: &[(String, Vec<u8>)], call: fn(&[u8])) {
 }
 
 /// Bytes of nothing, and those of a corpus changed, cut off and put together. A failure tells the bytes.
-pub(crate) fn other_bytes_pass(target: &str, corpus: &[(String, Vec<u8>)], call: fn(&[u8])) {
+fn other_bytes_pass(target: &str, corpus: &[(String, Vec<u8>)], call: fn(&[u8])) {
     let change = (any::<Index>(), any::<u8>());
     let changed = (any::<Index>(), any::<Index>(), vec(change, 0..8), any::<Index>());
     let changed = changed.prop_map(|(one, other, changes, cut)| {
