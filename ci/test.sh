@@ -7,8 +7,8 @@ if [ "${1:-}" = --program ]; then
   name=$2 folder=$3 program=$4 status=0
   # Not for all: programs that the others start warn of a variable that they do not know.
   if [ "${TESTS:-}" = brief ] && [ "$name" = processes ]; then export UNISONO_TEST_BRIEF=1; fi
-  # Where `cargo test` runs it.
-  said=$(cd "$folder" && "$program" --show-output 2>&1) || status=$?
+  # Where `cargo test` runs it. `nohup` and shells that start jobs in the background ignore signals that tests send.
+  said=$(cd "$folder" && env --default-signal "$program" --show-output 2>&1) || status=$?
   printf '== unisono%s: %s\n%s\n' "${folder#"$PWD"}" "$name" "$said"
   [ $status = 0 ] || echo "$name: status $status: FAILED"
   exit $status
