@@ -32,7 +32,7 @@ use crate::{
 pub(crate) const CASES: Table = &[
     ("a stranger who guesses keys changes nothing", guesses),
     ("what a stranger tells ends the group and blames nobody", tells),
-    ("another user of the host who knows the doors' names does nothing to ranks", besets),
+    ("another user of the host who knows the sockets' names does nothing to ranks", besets),
 ];
 
 pub(crate) const ROLES: &[Role] =
@@ -125,7 +125,7 @@ fn play_beset(directory: &str) -> rank::Outcome {
     let descriptors = || fs::read_dir("/proc/self/fd").map(Iterator::count);
     let before = descriptors()?;
     let shown = fs::read_to_string("/proc/net/unix")?.contains(&format!("@unisono-{name}"));
-    ensure!(shown, "the name is not that of the door");
+    ensure!(shown, "the name is not that of the listening socket");
     fs::write(directory.join(format!(".{me}")), &name)?;
     fs::rename(directory.join(format!(".{me}")), directory.join(me.to_string()))?;
     let mut rounds = 0;
@@ -155,10 +155,10 @@ fn play_besets(directory: &str) -> rank::Outcome {
     let mut connected = Vec::new();
     for round in 0..300 {
         for name in &names {
-            let door = SocketAddrUnix::new_abstract_name(format!("unisono-{name}").as_bytes())?;
+            let listener = SocketAddrUnix::new_abstract_name(format!("unisono-{name}").as_bytes())?;
             for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
                 let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
-                if connect(&socket, &door).is_ok() {
+                if connect(&socket, &listener).is_ok() {
                     connected.push(socket);
                 }
             }
@@ -170,7 +170,8 @@ fn play_besets(directory: &str) -> rank::Outcome {
             ensure!(control.push(SendAncillaryMessage::ScmRights(&files)), "no room for a descriptor");
             let bytes = vec![u8::try_from(round % 256)?; 1 + round * 7];
             // The system may refuse it, or report that it was sent.
-            let _ = sendmsg_addr(&socket, &door, &[IoSlice::new(&bytes)], &mut control, SendFlags::DONTWAIT);
+            let _ =
+                sendmsg_addr(&socket, &listener, &[IoSlice::new(&bytes)], &mut control, SendFlags::DONTWAIT);
             drop(theirs);
             // No process keeps the other end: otherwise the read would wait for ever.
             ensure!(ours.read(&mut [0])? == 0, "somebody wrote");
@@ -182,7 +183,7 @@ fn play_besets(directory: &str) -> rank::Outcome {
 
 fn besets(provider: &str) -> Outcome {
     if provider != "shm" {
-        return Ok(Verdict::Skipped("only shared memory has such doors".into()));
+        return Ok(Verdict::Skipped("only shared memory has such sockets".into()));
     }
     if !rustix::process::getuid().is_root() {
         return Ok(Verdict::Skipped("it needs root, to become another user".into()));

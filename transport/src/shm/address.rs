@@ -13,7 +13,7 @@ pub const PROVIDER: &str = "shm";
 
 /// The first bytes of an address; the last of them is the version of the format of rings and messages.
 const MAGIC: [u8; 12] = *b"unisono-shm\x05";
-/// The name of an endpoint's door, which no other endpoint has.
+/// The name of an endpoint's listening socket, which no other endpoint has.
 pub(super) type Name = [u8; 8];
 /// A secret that only ranks of the job know.
 pub(super) type EndpointToken = [u8; 12];
@@ -64,8 +64,8 @@ impl Place {
         self.name
     }
 
-    /// The door's abstract name, which lies in the network namespace and in no directory.
-    pub(super) fn door(&self) -> String {
+    /// The abstract name of the listening socket, which lies in the network namespace and in no directory.
+    pub(super) fn socket_name(&self) -> String {
         self.name.iter().fold("unisono-".to_owned(), |name, byte| name + &format!("{byte:02x}"))
     }
 

@@ -58,11 +58,11 @@ impl Purpose {
 /// A message, and the side that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// The writer's first message, at the reader's door: the name of the writer's door. The descriptor is the reader's end of their
-    /// connection.
-    Hello { from: Name },
+    /// The writer's first message, to the reader's listening socket: the name of the writer's. The descriptor is the reader's end of
+    /// their connection.
+    Connect { from: Name },
     /// The reader's answer. The descriptor is that of its board.
-    Welcome,
+    Accept,
     /// The writer's next message. The descriptor is that of its ring.
     Ring,
     /// The writer asks for the memory of the region of this key in which this address lies, as puts name it.
@@ -107,8 +107,8 @@ impl Packet {
 impl Message {
     pub(super) fn encode(&self) -> Packet {
         match self {
-            Self::Hello { from } => Packet::new(1, &[from]),
-            Self::Welcome => Packet::new(2, &[]),
+            Self::Connect { from } => Packet::new(1, &[from]),
+            Self::Accept => Packet::new(2, &[]),
             Self::Ring => Packet::new(9, &[]),
             Self::Dropped => Packet::new(10, &[]),
             Self::Want { key, address, purpose } => {
@@ -131,8 +131,8 @@ impl Message {
         let (kind, rest) = bytes.split_first()?;
         let number = |at: usize| rest.get(at..)?.first_chunk().copied().map(u64::from_le_bytes);
         let (message, len) = match kind {
-            1 => (Self::Hello { from: *rest.first_chunk()? }, size_of::<Name>()),
-            2 => (Self::Welcome, 0),
+            1 => (Self::Connect { from: *rest.first_chunk()? }, size_of::<Name>()),
+            2 => (Self::Accept, 0),
             3 => {
                 let purpose = Purpose::decode(*rest.get(16)?)?;
                 (Self::Want { key: number(0)?, address: number(8)?, purpose }, 17)
@@ -176,8 +176,8 @@ mod tests {
         let given =
             Given { key: 5, base: 1 << 63, len: 1 << 40, offset, place, number: 9, purpose, writable: true };
         let all = [
-            Message::Hello { from: [9; 8] },
-            Message::Welcome,
+            Message::Connect { from: [9; 8] },
+            Message::Accept,
             Message::Ring,
             Message::Dropped,
             Message::Want { key: u64::MAX - 3, address: 1 << 47, purpose },

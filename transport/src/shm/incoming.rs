@@ -24,12 +24,12 @@ const MOST_WANTED: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) link: Link,
-    /// The name of the writer's door, according to the writer.
+    /// The name of the writer's listening socket, according to the writer.
     pub(super) from: Name,
     /// Its ring, once it has handed it over.
     reader: Option<Reader>,
-    /// True until it has this endpoint's board, on which it sees that this endpoint sleeps.
-    unwelcomed: bool,
+    /// True until it is accepted, and has this endpoint's board, on which it sees that this endpoint sleeps.
+    unaccepted: bool,
     /// The regions whose memory it wants and was not given yet: their keys, an address in each, and the purpose.
     wanted: Vec<(u64, u64, Purpose)>,
     /// True if it has closed its endpoint.
@@ -40,7 +40,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(from: Name, link: Link) -> Self {
-        Self { link, from, reader: None, unwelcomed: true, wanted: Vec::new(), closed: false, ended: None }
+        Self { link, from, reader: None, unaccepted: true, wanted: Vec::new(), closed: false, ended: None }
     }
 
     /// Receives what the writer has sent.
@@ -78,11 +78,11 @@ impl Incoming {
     /// Answers what was received. `board` is this endpoint's, `number` that of this connection.
     /// False if that must be tried again, because too many descriptors of this user are under way.
     pub(super) fn answer(&mut self, board: &OwnedFd, table: &Table, number: usize) -> bool {
-        if self.unwelcomed {
+        if self.unaccepted {
             // Whatever is written from now on wakes this endpoint.
-            self.unwelcomed = self.link.send(&Message::Welcome, Some(board)) == Posted::Full;
+            self.unaccepted = self.link.send(&Message::Accept, Some(board)) == Posted::Full;
         }
-        while !self.unwelcomed
+        while !self.unaccepted
             && let Some((key, address, purpose)) = self.wanted.last().copied()
         {
             let given = table.give((key, address, purpose), number, |file, given| {
@@ -93,7 +93,7 @@ impl Incoming {
             }
             self.wanted.pop();
         }
-        !self.unwelcomed
+        !self.unaccepted
     }
 
     #[inline]

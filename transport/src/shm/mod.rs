@@ -1,8 +1,8 @@
 //! Ranks of one host over shared memory, without a library or a file. Nothing outlives the processes.
 //!
-//! An endpoint is reached at its door, an abstract Unix socket with a random name (`address.rs`, `socket.rs`). Before a pair's first
-//! put, the writer greets the reader at its door, the reader answers, and the writer hands over a memfd with a ring (`ring.rs`,
-//! `segment.rs`): one ring for each direction, with one writer and one reader. Puts wait until the reader has answered. Each end knows
+//! An endpoint listens at an abstract Unix socket with a random name (`address.rs`, `socket.rs`). Before a pair's first put, the writer
+//! connects to the reader there, the reader accepts, and the writer hands over a memfd with a ring (`ring.rs`, `segment.rs`): one ring
+//! for each direction, with one writer and one reader. Puts wait until the reader has accepted the connection. Each end knows
 //! a token by which it sees that the other is a rank: packets of other processes do not arrive.
 //!
 //! A put takes one of three ways:
@@ -43,7 +43,7 @@
 //! // SAFETY: the window is read when the put has arrived, and the source is not written again.
 //! while unsafe { here.put(&put)? } == Posted::Full {
 //!     here.poll(&mut events)?;
-//!     there.poll(&mut events)?; // which answers
+//!     there.poll(&mut events)?; // which accepts
 //! }
 //! while events.is_empty() {
 //!     there.poll(&mut events)?;
@@ -55,13 +55,13 @@
 
 mod address;
 mod board;
+mod connections;
 mod control;
 mod descriptor;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod incoming;
-mod look;
 mod mapped;
 mod memory;
 mod numa;
@@ -85,14 +85,14 @@ use std::{
 
 pub use address::PROVIDER;
 use address::Place;
-use descriptor::{DOOR, WAKER};
+use connections::latch;
+use descriptor::{LISTENER, WAKER};
 use error::Stop;
 use incoming::Incoming;
-use look::latch;
 use memory::Table;
-use outgoing::{Greeted, INLINE, Outgoing, PeerState};
+use outgoing::{Connecting, INLINE, Outgoing, PeerState};
 use sleep::{Poller, Sleeper};
-use socket::{Door, Greeting};
+use socket::{Accepted, Listener};
 
 use crate::{
     Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, RemoteRegion,
@@ -122,8 +122,8 @@ const ARRIVALS: usize = 1 << 16;
 #[derive(Debug)]
 struct Known {
     place: Place,
-    /// Set while it was greeted and cannot be written to yet.
-    greeted: Option<Greeted>,
+    /// Set while it has not accepted the connection.
+    connecting: Option<Connecting>,
     outgoing: Option<Box<Outgoing>>,
     /// True if it has closed its endpoint.
     gone: bool,
@@ -147,15 +147,15 @@ pub struct Endpoint {
     failing: Option<Failure>,
     /// The first failure, which every call returns.
     broken: Option<Failure>,
-    /// True if a peer could not be greeted or answered yet.
+    /// True if a connection could not be begun or accepted yet.
     busy: bool,
     /// True if a peer can be written to since the last sleep.
     opened: bool,
-    /// The number of greetings that were refused.
+    /// The number of connections that were refused.
     refused: u64,
     sleeper: Sleeper,
     waker: Arc<EventFd>,
-    door: Door,
+    listener: Listener,
     poller: Poller,
     process: Process,
 }
@@ -170,9 +170,9 @@ impl Endpoint {
         segment::check_limit(ring::SEGMENT)?;
         let place = Place::new()?;
         let (waker, poller) = (Arc::new(EventFd::new()?), Poller::new()?);
-        let (door, sleeper) = (Door::open(&place)?, Sleeper::new()?);
+        let (listener, sleeper) = (Listener::open(&place)?, Sleeper::new()?);
         poller.add(&*waker, WAKER)?;
-        poller.add(&door, DOOR)?;
+        poller.add(&listener, LISTENER)?;
         Ok(Self {
             place,
             address: place.address(),
@@ -201,7 +201,7 @@ impl Endpoint {
             refused: 0,
             sleeper,
             waker,
-            door,
+            listener,
             poller,
             process: Process::this(),
         })
@@ -306,7 +306,7 @@ impl Endpoint {
     fn outgoing(&mut self, peer: Peer) -> Result<Option<&mut Outgoing>, Error> {
         let index = peer.0 as usize;
         if self.peers.get(index).is_none_or(|known| known.outgoing.is_none()) {
-            self.reach(peer)?;
+            self.connect_to(peer)?;
         }
         Ok(self.peers.get_mut(index).and_then(|known| known.outgoing.as_deref_mut()))
     }
@@ -401,7 +401,7 @@ unsafe impl Transport for Endpoint {
         }
         let peer = u32::try_from(self.peers.len()).map(Peer);
         let peer = peer.map_err(|_| address::bad(address, "there are too many peers"))?;
-        self.peers.push(Known { place, greeted: None, outgoing: None, gone: false });
+        self.peers.push(Known { place, connecting: None, outgoing: None, gone: false });
         self.known.insert(place, peer);
         Ok(peer)
     }
@@ -497,10 +497,10 @@ impl Drop for Endpoint {
             return;
         }
         self.peers.iter().filter_map(|known| known.outgoing.as_ref()).for_each(|it| it.say_bye());
-        self.peers.iter().filter_map(|known| known.greeted.as_ref()).for_each(Greeted::say_bye);
+        self.peers.iter().filter_map(|known| known.connecting.as_ref()).for_each(Connecting::say_bye);
         self.incoming.iter().flatten().for_each(Incoming::say_bye);
         for _ in 0..socket::BATCH {
-            let Ok(Greeting::From(from, link)) = self.door.next() else { break };
+            let Ok(Accepted::From(from, link)) = self.listener.accept() else { break };
             Incoming::new(from, link).say_bye();
         }
         self.table.close();

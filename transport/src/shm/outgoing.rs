@@ -73,30 +73,26 @@ pub(super) enum PeerState {
     Died,
 }
 
-/// A peer that was greeted. It is written to when it has answered, and so has proved that it is the peer.
+/// A connection that the peer has not accepted yet. It is written to when it has answered, and so has proved that it is the peer.
 #[derive(Debug)]
-pub(super) struct Greeted {
+pub(super) struct Connecting {
     pub(super) link: Link,
     /// The peer's board, once it has answered.
     board: Option<Arc<Board>>,
     closed: bool,
 }
 
-impl Greeted {
-    /// Greets a peer, as the endpoint of this name; `None` if too many greet it now.
-    pub(super) fn greet(to: &Place, from: Name) -> Result<Option<Self>, Stop> {
-        match socket::greet(to, from)? {
-            socket::Greeted::Yes(link) => Ok(Some(Self { link, board: None, closed: false })),
-            socket::Greeted::Busy => Ok(None),
-            socket::Greeted::Nobody => Err(Failure::gone().into()),
-        }
+impl Connecting {
+    /// Connects to a peer, as the endpoint of this name; `None` if too many connect to it now.
+    pub(super) fn begin(to: &Place, from: Name) -> Result<Option<Self>, Stop> {
+        Ok(socket::connect_to(to, from)?.map(|link| Self { link, board: None, closed: false }))
     }
 
     /// Receives the answer, and returns the state of the peer.
     pub(super) fn receive(&mut self) -> Result<PeerState, Stop> {
         while self.board.is_none() {
             match self.link.receive()? {
-                Received::Message(Message::Welcome, Some(file)) => {
+                Received::Message(Message::Accept, Some(file)) => {
                     self.board = Some(Arc::new(Board::of_peer(&file)?));
                 }
                 Received::Message(Message::Bye, None) => self.closed = true,

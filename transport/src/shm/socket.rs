@@ -1,11 +1,11 @@
-//! Unix sockets between endpoints: the door where one is reached, connections, packets, and descriptors that go with them.
+//! Unix sockets between endpoints: the one at which an endpoint listens, connections, packets, and descriptors that go with them.
 //!
-//! A door is a datagram socket with an abstract name, which all users of the host can read and send to. The system itself looks at what
+//! An endpoint listens at a datagram socket with an abstract name, which all users of the host can read and send to. The system itself looks at what
 //! is sent there (a socket filter, socket(7)): a packet that does not begin with the endpoint's token is dropped where it is sent, with
 //! its descriptors. It takes no room in the queue, no descriptor and no time of the endpoint, which does not even wake.
 //!
-//! A writer sends one end of a pair of sockets to the door, and the reader answers on it. All that the reader sends begins with its proof,
-//! and the same filter at the writer's end drops the rest: after an endpoint has ended, a stranger may take the name of its door.
+//! A writer sends one end of a pair of sockets there, and the reader answers on it. All that the reader sends begins with its proof,
+//! and the same filter at the writer's end drops the rest: after an endpoint has ended, a stranger may take the name of its socket.
 #![allow(unsafe_code)]
 
 use std::{
@@ -30,9 +30,9 @@ use super::{
     control::{MOST, Message},
     error::{Nonsense, Stop},
 };
-use crate::{Error, fork::Unshared};
+use crate::{Error, fork::Unshared, local::Failure};
 
-/// The most greetings or messages that are taken in one go, so that no process blocks this endpoint by sending without end.
+/// The most connections or messages that are taken in one go, so that no process blocks this endpoint by sending without end.
 pub(super) const BATCH: usize = 256;
 
 /// A socket. Forked children do not keep it, so that its other end sees when this process ends.
@@ -45,7 +45,7 @@ fn datagrams() -> Result<OwnedFd, Errno> {
 }
 
 fn named(place: &Place) -> Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new_abstract_name(place.door().as_bytes())
+    SocketAddrUnix::new_abstract_name(place.socket_name().as_bytes())
 }
 
 /// What the system does with each packet: it passes, or is dropped if one of its words differs from the token's. A packet that is too
@@ -95,31 +95,31 @@ fn admit_only(socket: BorrowedFd<'_>, token: &EndpointToken) -> Result<(), Errno
     Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
 }
 
-/// Where peers reach an endpoint.
+/// Where peers connect to an endpoint.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct Listener {
     socket: Socket,
     place: Place,
 }
 
-impl AsFd for Door {
+impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// A packet that came to a door.
+/// A packet that came to a listener.
 #[derive(Debug)]
-pub(super) enum Greeting {
-    /// A writer whose own door has this name, and the connection to it.
+pub(super) enum Accepted {
+    /// A writer whose own listening socket has this name, and the connection to it.
     From(Name, Link),
     /// Another packet of a process that knows the token, and what is wrong with it.
     Refused(Nonsense),
     Nothing,
 }
 
-impl Door {
-    /// Opens the door of this place.
+impl Listener {
+    /// Listens at this place.
     pub(super) fn open(place: &Place) -> Result<Self, Error> {
         let opened = || {
             let socket = datagrams()?;
@@ -128,24 +128,24 @@ impl Door {
             bind(&socket, &named(place)?)?;
             Ok(socket)
         };
-        let error = |error| Error::system("a Unix socket", "for peers to greet at", error);
+        let error = |error| Error::system("a Unix socket", "for peers to connect to", error);
         opened().map(|socket| Self { socket: socket.into(), place: *place }).map_err(error)
     }
 
-    /// The next greeting that has come.
-    pub(super) fn next(&self) -> Result<Greeting, Error> {
+    /// The next connection that has come.
+    pub(super) fn accept(&self) -> Result<Accepted, Error> {
         let (message, end) = match receive(self.as_fd(), &self.place.token()) {
             Ok(Received::Message(message, file)) => (message, file),
             Ok(Received::Withheld(_, why)) => return Err(why),
-            Ok(Received::Nothing | Received::End) => return Ok(Greeting::Nothing),
-            Err(nonsense) => return Ok(Greeting::Refused(nonsense)),
+            Ok(Received::Nothing | Received::End) => return Ok(Accepted::Nothing),
+            Err(nonsense) => return Ok(Accepted::Refused(nonsense)),
         };
         Ok(match (message, end) {
-            (Message::Hello { from }, Some(end)) if of_this_user(end.as_fd()) => {
-                Greeting::From(from, Link::new(end, self.place.proof(), self.place.token()))
+            (Message::Connect { from }, Some(end)) if of_this_user(end.as_fd()) => {
+                Accepted::From(from, Link::new(end, self.place.proof(), self.place.token()))
             }
-            (Message::Hello { .. }, Some(_)) => Greeting::Refused(Nonsense("another user's connection")),
-            _ => Greeting::Refused(Nonsense("what is no greeting")),
+            (Message::Connect { .. }, Some(_)) => Accepted::Refused(Nonsense("another user's connection")),
+            _ => Accepted::Refused(Nonsense("what is no connection")),
         })
     }
 }
@@ -160,33 +160,27 @@ pub(super) fn is_open(place: &Place) -> Result<bool, Error> {
     }
 }
 
-/// The result of a greeting.
-pub(super) enum Greeted {
-    Yes(Link),
-    /// Too many greet the peer now.
-    Busy,
-    /// No endpoint listens there.
-    Nobody,
-}
-
-/// Greets a place, as the endpoint of this name. The peer need not poll for that.
-pub(super) fn greet(place: &Place, from: Name) -> Result<Greeted, Error> {
-    let greeted = || {
+/// Connects to a place, as the endpoint of this name; `None` if too many do so now. The peer need not poll for that.
+///
+/// # Errors
+/// A failure of the peer if no endpoint listens there.
+pub(super) fn connect_to(place: &Place, from: Name) -> Result<Option<Link>, Stop> {
+    let connected = || {
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
         admit_only(here.as_fd(), &place.proof())?;
         let (here, there) = (Link::new(here, place.token(), place.proof()), Socket::from(there));
-        let (packet, to) = (Message::Hello { from }.encode(), named(place)?);
-        let door = datagrams()?;
+        let (packet, to) = (Message::Connect { from }.encode(), named(place)?);
+        let sender = datagrams()?;
         send_with(&place.token(), packet.bytes(), Some(there.as_fd()), |bytes, control| {
-            sendmsg_addr(&door, &to, bytes, control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+            sendmsg_addr(&sender, &to, bytes, control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
         })?;
         Ok(here)
     };
-    match greeted() {
-        Ok(link) => Ok(Greeted::Yes(link)),
-        Err(error) if is_full(error) => Ok(Greeted::Busy),
-        Err(Errno::CONNREFUSED) => Ok(Greeted::Nobody),
-        Err(error) => Err(Error::system("sendmsg", "to a peer's Unix socket", error)),
+    match connected() {
+        Ok(link) => Ok(Some(link)),
+        Err(error) if is_full(error) => Ok(None),
+        Err(Errno::CONNREFUSED) => Err(Failure::gone().into()),
+        Err(error) => Err(Error::system("sendmsg", "to a peer's Unix socket", error).into()),
     }
 }
 
@@ -365,10 +359,10 @@ mod tests {
 
     fn pair() -> (Link, Link) {
         let (place, from) = (Place::new().unwrap(), Place::new().unwrap());
-        let door = Door::open(&place).unwrap();
-        assert!(matches!(door.next(), Ok(Greeting::Nothing)));
-        let Greeted::Yes(there) = greet(&place, from.name()).unwrap() else { panic!("nobody listens") };
-        let Greeting::From(name, here) = door.next().unwrap() else { panic!("nothing has come") };
+        let listener = Listener::open(&place).unwrap();
+        assert!(matches!(listener.accept(), Ok(Accepted::Nothing)));
+        let Some(there) = connect_to(&place, from.name()).unwrap() else { panic!("nobody listens") };
+        let Accepted::From(name, here) = listener.accept().unwrap() else { panic!("nothing has come") };
         assert_eq!(name, from.name());
         (here, there)
     }
@@ -386,12 +380,12 @@ mod tests {
         let (here, there) = pair();
         assert!(matches!(here.receive(), Ok(Received::Nothing)));
         let (file, len) = segment::create(1).unwrap();
-        assert_eq!(there.send(&Message::Welcome, Some(&file)), Posted::Yes);
+        assert_eq!(there.send(&Message::Accept, Some(&file)), Posted::Yes);
         assert_eq!(there.send(&Message::Bye, None), Posted::Yes);
         // What was sent is received although the other end is closed, with something unread.
         assert_eq!(here.send(&Message::Wake, None), Posted::Yes);
         drop((there, file));
-        let Ok(Received::Message(Message::Welcome, Some(file))) = here.receive() else {
+        let Ok(Received::Message(Message::Accept, Some(file))) = here.receive() else {
             panic!("not as it was sent")
         };
         assert!(segment::Segment::of_peer(&file, 0, len, segment::Access::Read).is_ok());
@@ -409,7 +403,7 @@ mod tests {
         }
     }
 
-    /// A stranger that has taken the door of a reader that has ended has no proof.
+    /// A stranger that has taken the socket of a reader that has ended has no proof.
     #[test]
     fn an_answer_without_the_proof_does_not_come() {
         let (here, there) = pair();
@@ -426,10 +420,10 @@ mod tests {
         let place = Place::new().unwrap();
         for _ in 0..2 {
             assert!(!is_open(&place).unwrap());
-            assert!(matches!(greet(&place, place.name()), Ok(Greeted::Nobody)));
-            let door = Door::open(&place).unwrap();
+            assert!(matches!(connect_to(&place, place.name()), Err(Stop::Peer(_))));
+            let listener = Listener::open(&place).unwrap();
             assert!(is_open(&place).unwrap());
-            drop(door);
+            drop(listener);
         }
     }
 
@@ -443,25 +437,25 @@ mod tests {
         }
         assert!(matches!(here.receive(), Ok(Received::Message(Message::Wake, None))));
         let place = Place::new().unwrap();
-        let door = Door::open(&place).unwrap();
+        let listener = Listener::open(&place).unwrap();
         let mut waiting = Vec::new();
-        while let Greeted::Yes(link) = greet(&place, place.name()).unwrap() {
+        while let Some(link) = connect_to(&place, place.name()).unwrap() {
             waiting.push(link);
-            assert!(waiting.len() < 100_000, "a door without bounds");
+            assert!(waiting.len() < 100_000, "a listener without bounds");
         }
-        assert!(matches!(door.next(), Ok(Greeting::From(..))));
-        assert!(matches!(greet(&place, place.name()), Ok(Greeted::Yes(_))), "there is room again");
+        assert!(matches!(listener.accept(), Ok(Accepted::From(..))));
+        assert!(matches!(connect_to(&place, place.name()), Ok(Some(_))), "there is room again");
     }
 
     /// What a stranger sends is not queued, and only the stranger has its descriptors, some of which are slow to close.
     #[test]
     fn what_strangers_send_costs_the_endpoint_nothing() {
         let place = Place::new().unwrap();
-        let door = Door::open(&place).unwrap();
-        let hello = Message::Hello { from: place.name() }.encode();
+        let listener = Listener::open(&place).unwrap();
+        let connect = Message::Connect { from: place.name() }.encode();
         let (token, last) = (place.token(), size_of::<EndpointToken>() - 1);
-        let near = [&token[..last], &[!token[last]], hello.bytes()].concat();
-        for bytes in [&[][..], hello.bytes(), &token[..last], &near, &place.name(), &[0; 60_000]] {
+        let near = [&token[..last], &[!token[last]], connect.bytes()].concat();
+        for bytes in [&[][..], connect.bytes(), &token[..last], &near, &place.name(), &[0; 60_000]] {
             let (socket, to) = (datagrams().unwrap(), named(&place).unwrap());
             let (mut ours, theirs) = pipe().unwrap();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -474,18 +468,18 @@ mod tests {
                     .unwrap();
             }
             drop(theirs);
-            // The end of the pipe would not come if the door had the other.
+            // The end of the pipe would not come if the listener had the other.
             assert_eq!(ours.read(&mut [0]).unwrap(), 0);
-            assert!(matches!(door.next(), Ok(Greeting::Nothing)), "{} bytes", bytes.len());
+            assert!(matches!(listener.accept(), Ok(Accepted::Nothing)), "{} bytes", bytes.len());
         }
-        assert!(matches!(greet(&place, place.name()), Ok(Greeted::Yes(_))), "it is as free as before");
+        assert!(matches!(connect_to(&place, place.name()), Ok(Some(_))), "it is as free as before");
     }
 
     #[test]
-    fn no_connection_can_be_made_to_a_door() {
+    fn no_stream_can_be_opened_to_a_listener() {
         let place = Place::new().unwrap();
-        let door = Door::open(&place).unwrap();
-        assert_eq!(socket_type(&door), Ok(SocketType::DGRAM));
+        let listener = Listener::open(&place).unwrap();
+        assert_eq!(socket_type(&listener), Ok(SocketType::DGRAM));
         for kind in [SocketType::STREAM, SocketType::SEQPACKET] {
             let socket = socket_with(AddressFamily::UNIX, kind, FLAGS, None).unwrap();
             assert_eq!(connect(&socket, &named(&place).unwrap()), Err(Errno::CONNREFUSED));

@@ -11,7 +11,7 @@ use super::{
     control::{Given, Message, Purpose},
     ring::{Kind, Reader, Record, Writer},
     segment::Segment,
-    socket::{Greeted, Link, Received},
+    socket::{Link, Received},
     *,
 };
 use crate::{Notify, Registration, RemoteRegion, Source, Target};
@@ -55,7 +55,7 @@ fn polled(endpoint: &mut Endpoint) -> (Vec<Event>, Option<Error>) {
     (events, None)
 }
 
-/// `here` greets `there` until it can write to it.
+/// `here` connects to `there`, until it can write to it.
 fn meet(here: &mut Endpoint, there: &mut Endpoint) -> Peer {
     let peer = here.connect(there.address()).unwrap();
     while here.outgoing(peer).unwrap().is_none() {
@@ -66,12 +66,12 @@ fn meet(here: &mut Endpoint, there: &mut Endpoint) -> Peer {
 
 /// A connection to an endpoint, on which nothing was sent. `from` is the place that it claims to have.
 fn connection(to: &Endpoint, from: &Place) -> Link {
-    let Ok(Greeted::Yes(link)) = socket::greet(&to.place, from.name()) else { panic!("nobody listens") };
+    let Ok(Some(link)) = socket::connect_to(&to.place, from.name()) else { panic!("nobody listens") };
     link
 }
 
 /// A connection, and the ring that belongs to it.
-fn greeted(to: &Endpoint, from: &Place) -> (Link, OwnedFd) {
+fn connected(to: &Endpoint, from: &Place) -> (Link, OwnedFd) {
     let link = connection(to, from);
     let (file, _) = segment::create(ring::SEGMENT).unwrap();
     assert_eq!(link.send(&Message::Ring, Some(&file)), socket::Posted::Yes);
@@ -90,12 +90,12 @@ fn last_words(link: &Link) -> Option<Message> {
     }
 }
 
-/// An endpoint greets its first peer, whose door this is, and is answered. The connection, and its ring.
-fn answered(endpoint: &mut Endpoint, door: &Door, board: &OwnedFd) -> (Link, OwnedFd) {
+/// An endpoint connects to its first peer, which listens here, and is accepted. The connection, and its ring.
+fn accepted(endpoint: &mut Endpoint, listener: &Listener, board: &OwnedFd) -> (Link, OwnedFd) {
     assert!(endpoint.outgoing(Peer(0)).unwrap().is_none());
-    let Ok(Greeting::From(from, link)) = door.next() else { panic!("it does not greet") };
+    let Ok(Accepted::From(from, link)) = listener.accept() else { panic!("it does not connect") };
     assert_eq!(from, endpoint.place.name());
-    assert_eq!(link.send(&Message::Welcome, Some(board)), socket::Posted::Yes);
+    assert_eq!(link.send(&Message::Accept, Some(board)), socket::Posted::Yes);
     assert!(endpoint.outgoing(Peer(0)).unwrap().is_some());
     let Ok(Received::Message(Message::Ring, Some(file))) = link.receive() else { panic!("no ring") };
     (link, file)
@@ -296,8 +296,8 @@ fn what_is_no_ring_disconnects_the_peer_alone() {
         (Message::Ring, Some(&short)),
         (Message::Ring, Some(&unsealed)),
         (Message::Ring, Some(&null)),
-        (Message::Welcome, Some(&ring)),
-        (Message::Hello { from: stranger.name() }, Some(&ring)),
+        (Message::Accept, Some(&ring)),
+        (Message::Connect { from: stranger.name() }, Some(&ring)),
         (Message::Forget { key: 1, address: 2 }, None),
     ];
     for (message, file) in cases {
@@ -317,7 +317,7 @@ fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
     let (mut endpoint, place) = acquainted();
     let stranger = Place::new().unwrap();
     for (from, named) in [(&stranger, false), (&place, true)] {
-        let (link, file) = greeted(&endpoint, from);
+        let (link, file) = connected(&endpoint, from);
         let ring = Segment::own(&file, ring::SEGMENT).unwrap();
         ring.words()[0].store(u64::MAX - 63, Ordering::Release);
         let error = polled(&mut endpoint).1;
@@ -349,7 +349,7 @@ fn a_connection_that_a_peer_drops_is_no_death() {
     check_forged(polled(&mut there).1);
     check_forged(polled(&mut here).1);
     let (mut endpoint, place) = acquainted();
-    let (link, _file) = greeted(&endpoint, &place);
+    let (link, _file) = connected(&endpoint, &place);
     assert_eq!(link.send(&Message::Dropped, None), socket::Posted::Yes);
     check_forged(polled(&mut endpoint).1);
 }
@@ -394,7 +394,7 @@ fn what_is_only_read_is_mapped_for_reading() {
         let straight = here.peers[0].outgoing.as_ref().unwrap().writes_straight_to(&region);
         assert_eq!(straight, owned);
         // A peer cannot map shown memory for writing, although it has the descriptor.
-        let (link, _ring) = greeted(&there, &here.place);
+        let (link, _ring) = connected(&there, &here.place);
         let want = Message::Want { key: region.key, address: 0, purpose: Purpose::Write };
         assert_eq!(link.send(&want, None), socket::Posted::Yes);
         let given = std::iter::repeat_with(|| {
@@ -420,7 +420,7 @@ fn what_was_written_before_a_peer_died_is_read_first() {
     for closes in [true, false] {
         let (mut endpoint, place) = acquainted();
         let window = endpoint.register(Memory::map(8).unwrap()).unwrap();
-        let (link, file) = greeted(&endpoint, &place);
+        let (link, file) = connected(&endpoint, &place);
         let mut writer = Writer::new(Segment::own(&file, ring::SEGMENT).unwrap());
         let key = window.remote().unwrap().key;
         let count = 3 * BATCH;
@@ -451,22 +451,22 @@ fn a_hostile_reader_is_named() {
     let (len, purpose) = (large as u64, Purpose::Write);
     let given = Given { key: 0, base: 0, len, offset: 0, place: 0, number: 1, purpose, writable: true };
     let cases = [
-        (false, Message::Welcome, None),
-        (false, Message::Welcome, Some(&null)),
+        (false, Message::Accept, None),
+        (false, Message::Accept, Some(&null)),
         (false, Message::Want { key: 1, address: 2, purpose: Purpose::Read }, None),
         (true, Message::Memory(given), Some(&short)),
         (true, Message::Want { key: 1, address: 2, purpose: Purpose::Read }, None),
         (true, Message::Bye, Some(&short)),
     ];
     let board = Board::new().unwrap().0;
-    for (welcomed, message, file) in cases {
+    for (is_accepted, message, file) in cases {
         let (mut endpoint, place) = acquainted();
-        let door = Door::open(&place).unwrap();
-        let link = if welcomed {
-            answered(&mut endpoint, &door, &board).0
+        let listener = Listener::open(&place).unwrap();
+        let link = if is_accepted {
+            accepted(&mut endpoint, &listener, &board).0
         } else {
             assert!(endpoint.outgoing(Peer(0)).unwrap().is_none());
-            let Ok(Greeting::From(_, link)) = door.next() else { panic!("it does not greet") };
+            let Ok(Accepted::From(_, link)) = listener.accept() else { panic!("it does not connect") };
             link
         };
         let mut answer = message;
@@ -490,11 +490,11 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
     ftruncate(&memory, segment::whole(vast).unwrap() as u64).unwrap();
     fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
     let (mut endpoint, place) = acquainted();
-    let door = Door::open(&place).unwrap();
+    let listener = Listener::open(&place).unwrap();
     let source = endpoint.allocate(20_000).unwrap();
     let key = source.remote().unwrap().key;
     let (board, _) = Board::new().map(|(file, board)| (file, board.put(5, 9))).unwrap();
-    let (link, file) = answered(&mut endpoint, &door, &board);
+    let (link, file) = accepted(&mut endpoint, &listener, &board);
     assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
     let answer = Message::Memory(Given {
         key,
@@ -530,8 +530,8 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
 #[test]
 fn a_reader_that_moves_its_head_beyond_the_tail_is_named() {
     let (mut endpoint, place) = acquainted();
-    let door = Door::open(&place).unwrap();
-    let (_link, file) = answered(&mut endpoint, &door, &Board::new().unwrap().0);
+    let listener = Listener::open(&place).unwrap();
+    let (_link, file) = accepted(&mut endpoint, &listener, &Board::new().unwrap().0);
     let source = endpoint.register(Memory::map(1 << 20).unwrap()).unwrap();
     assert_eq!(put(&mut endpoint, &source, Peer(0), &source, 1).unwrap(), Posted::Yes);
     let ring = Segment::own(&file, ring::SEGMENT).unwrap();

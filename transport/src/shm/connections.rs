@@ -1,4 +1,4 @@
-//! Looks at an endpoint's sockets: greetings, requests of writers, answers of readers, ends of connections.
+//! Looks at an endpoint's sockets: new connections, requests of writers, answers of readers, ends of connections.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::{
     descriptor::Owner,
     error::{self, Stop},
     incoming::Incoming,
-    outgoing::{Greeted, PeerState},
-    socket::{self, Greeting},
+    outgoing::{Connecting, PeerState},
+    socket::{self, Accepted},
 };
 use crate::{Error, Peer, local::Failure};
 
@@ -25,7 +25,7 @@ impl Endpoint {
                 // What woke this endpoint while it did not sleep must end its next sleep.
                 Owner::Waker if parked => self.waker.reset()?,
                 Owner::Waker => {}
-                Owner::Door => self.accept()?,
+                Owner::Listener => self.accept()?,
                 Owner::Outgoing(peer) => self.receive_answers(peer)?,
                 Owner::Incoming(connection) => self.receive_requests(connection)?,
             }
@@ -46,19 +46,19 @@ impl Endpoint {
         Ok(any)
     }
 
-    /// Takes the greetings of peers.
+    /// Accepts the connections of peers.
     fn accept(&mut self) -> Result<(), Error> {
         for _ in 0..socket::BATCH {
-            let (from, link) = match self.door.next()? {
-                Greeting::From(from, link) => (from, link),
-                Greeting::Refused(why) => {
+            let (from, link) = match self.listener.accept()? {
+                Accepted::From(from, link) => (from, link),
+                Accepted::Refused(why) => {
                     self.refused += 1;
                     if self.refused == 1 {
-                        crate::log::warn!(?why, "a greeting is refused, and those that follow are counted");
+                        crate::log::warn!(?why, "a connection is refused, and those that follow are counted");
                     }
                     continue;
                 }
-                Greeting::Nothing => break,
+                Accepted::Nothing => break,
             };
             let free = self.incoming.iter().position(Option::is_none);
             let connection = free.unwrap_or_else(|| {
@@ -96,9 +96,9 @@ impl Endpoint {
     /// Receives what a reader has sent.
     fn receive_answers(&mut self, peer: usize) -> Result<(), Error> {
         let Some(known) = self.peers.get_mut(peer) else { return Ok(()) };
-        let received = match (&mut known.outgoing, &mut known.greeted) {
+        let received = match (&mut known.outgoing, &mut known.connecting) {
             (Some(outgoing), _) => outgoing.receive(),
-            (None, Some(greeted)) => greeted.receive(),
+            (None, Some(connecting)) => connecting.receive(),
             (None, None) => return Ok(()),
         };
         let ended = match received {
@@ -109,7 +109,7 @@ impl Endpoint {
             }
             Err(Stop::Peer(failure)) => {
                 known.outgoing.iter().for_each(|outgoing| outgoing.say_dropped());
-                known.greeted.iter().for_each(Greeted::say_dropped);
+                known.connecting.iter().for_each(Connecting::say_dropped);
                 Some(failure)
             }
             Err(Stop::Error(error)) => return Err(error),
@@ -121,16 +121,16 @@ impl Endpoint {
     /// Hands the ring over to a peer that has answered.
     fn hand_over(&mut self, peer: usize) -> Result<(), Error> {
         let known = &mut self.peers[peer];
-        let opened = match known.greeted.take().map(Greeted::open) {
+        let opened = match known.connecting.take().map(Connecting::open) {
             None => return Ok(()),
             Some(Ok(Ok(opened))) => {
                 known.outgoing = Some(opened);
                 self.opened = true;
                 return Ok(());
             }
-            Some(Ok(Err(greeted))) => {
-                self.busy |= greeted.has_answered();
-                known.greeted = Some(greeted);
+            Some(Ok(Err(connecting))) => {
+                self.busy |= connecting.has_answered();
+                known.connecting = Some(connecting);
                 return Ok(());
             }
             Some(Err(stop)) => stop,
@@ -145,15 +145,15 @@ impl Endpoint {
         if let Some(outgoing) = known.outgoing.take() {
             self.poller.remove(&outgoing.link);
         }
-        if let Some(greeted) = known.greeted.take() {
-            self.poller.remove(&greeted.link);
+        if let Some(connecting) = known.connecting.take() {
+            self.poller.remove(&connecting.link);
         }
         known.gone = true;
     }
 
-    /// Greets a peer that was not greeted yet, and looks for its answer. Returns an error if it is known that this cannot succeed.
+    /// Connects to a peer, unless that was begun before, and looks for its answer. Returns an error if this cannot succeed.
     #[cold]
-    pub(super) fn reach(&mut self, peer: Peer) -> Result<(), Error> {
+    pub(super) fn connect_to(&mut self, peer: Peer) -> Result<(), Error> {
         let index = peer.0 as usize;
         let Some(known) = self.peers.get_mut(index) else {
             return Err(Error::BadPut { reason: format!("peer {} is unknown", peer.0) });
@@ -161,20 +161,21 @@ impl Endpoint {
         if known.gone {
             return Err(Failure::gone().to(peer).into());
         }
-        if known.greeted.is_none() {
-            let greeted = Greeted::greet(&known.place, self.place.name()).map_err(|stop| stop.of(peer))?;
-            let Some(greeted) = greeted else {
+        if known.connecting.is_none() {
+            let connecting =
+                Connecting::begin(&known.place, self.place.name()).map_err(|stop| stop.of(peer))?;
+            let Some(connecting) = connecting else {
                 self.busy = true;
                 return Ok(());
             };
-            self.poller.add(&greeted.link, Owner::Outgoing(index).number())?;
-            known.greeted = Some(greeted);
+            self.poller.add(&connecting.link, Owner::Outgoing(index).number())?;
+            known.connecting = Some(connecting);
         }
         self.receive_answers(index)
     }
 }
 
-/// Latches a failure of the peer whose door has this name, if this endpoint knows that peer.
+/// Latches a failure of the peer whose listening socket has this name, if this endpoint knows that peer.
 pub(super) fn latch(
     failing: &mut Option<Failure>,
     peers: &[Known],
