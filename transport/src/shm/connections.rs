@@ -1,15 +1,15 @@
 //! Looks at an endpoint's sockets: new connections, requests of writers, answers of readers, ends of connections.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use super::{
     Endpoint, Known, LOOK_IDLE,
-    address::Name,
+    control::Message,
     descriptor::Owner,
     error::{self, Stop},
     incoming::Incoming,
-    outgoing::{Connecting, PeerState},
-    socket::{self, Accepted},
+    outgoing::Way,
+    socket::{self, Accepted, PeerState},
 };
 use crate::{Error, Peer, local::Failure};
 
@@ -74,81 +74,87 @@ impl Endpoint {
     /// Receives what a writer has sent.
     fn receive_requests(&mut self, connection: usize) -> Result<(), Error> {
         let Some(Some(incoming)) = self.incoming.get_mut(connection) else { return Ok(()) };
-        let received = incoming.receive();
-        if incoming.ended.is_some() {
-            // Nothing more comes, and what the ring holds is read by the next poll.
-            self.poller.remove(&incoming.link);
-        }
-        let Err(stop) = received else { return Ok(()) };
-        self.poller.remove(&incoming.link);
-        incoming.say_dropped();
-        let from = self.incoming[connection].take().map(|ended| ended.from);
-        match stop {
-            Stop::Error(error) => return Err(error),
-            Stop::Peer(failure) => {
-                crate::log::debug!(?failure, "a connection is dropped");
-                latch(&mut self.failing, &self.peers, from, Some(failure));
+        match incoming.receive() {
+            Ok(()) => {
+                if incoming.ended.is_some() {
+                    // Nothing more comes, and what the ring holds is read by the next poll.
+                    self.poller.remove(&incoming.link);
+                }
+                Ok(())
+            }
+            Err(Stop::Peer(failure)) => {
+                self.drop_incoming(connection, Some(failure));
+                Ok(())
+            }
+            Err(Stop::Error(error)) => {
+                self.drop_incoming(connection, None);
+                Err(error)
             }
         }
-        Ok(())
+    }
+
+    /// Drops the connection of a writer, and latches its failure if this endpoint knows that peer.
+    pub(super) fn drop_incoming(&mut self, connection: usize, failure: Option<Failure>) {
+        let Some(incoming) = self.incoming[connection].take() else { return };
+        if incoming.ended.is_none() {
+            crate::log::debug!(?failure, "a connection is dropped");
+            self.poller.remove(&incoming.link);
+            incoming.link.say(&Message::Dropped);
+        }
+        let known = self.peers.iter().position(|peer| peer.place.name() == incoming.from);
+        if let (Some(failure), Some(peer)) = (failure, known) {
+            self.latch(peer, failure);
+        }
+    }
+
+    /// Latches the failure of a peer, unless there is one.
+    fn latch(&mut self, peer: usize, failure: Failure) {
+        let peer = u32::try_from(peer).map(Peer).unwrap_or_default();
+        self.failing.get_or_insert_with(|| failure.to(peer));
+    }
+
+    /// Latches a peer's failure, or returns an error of this endpoint.
+    pub(super) fn fail(&mut self, peer: usize, stop: Stop) -> Result<(), Error> {
+        match stop {
+            Stop::Error(error) => Err(error),
+            Stop::Peer(failure) => {
+                self.latch(peer, failure);
+                Ok(())
+            }
+        }
     }
 
     /// Receives what a reader has sent.
     fn receive_answers(&mut self, peer: usize) -> Result<(), Error> {
-        let Some(known) = self.peers.get_mut(peer) else { return Ok(()) };
-        let received = match (&mut known.outgoing, &mut known.connecting) {
-            (Some(outgoing), _) => outgoing.receive(),
-            (None, Some(connecting)) => connecting.receive(),
-            (None, None) => return Ok(()),
-        };
-        let ended = match received {
+        let Some(Known { way, .. }) = self.peers.get_mut(peer) else { return Ok(()) };
+        let ended = match way.receive() {
             Ok(PeerState::Open) => return self.hand_over(peer),
             Ok(PeerState::Died) => Some(error::died()),
-            Ok(PeerState::Closed) => {
-                known.outgoing.as_ref().is_some_and(|it| it.has_pending()).then(Failure::gone)
-            }
+            Ok(PeerState::Closed) => way.open().is_some_and(|it| it.has_pending()).then(Failure::gone),
             Err(Stop::Peer(failure)) => {
-                known.outgoing.iter().for_each(|outgoing| outgoing.say_dropped());
-                known.connecting.iter().for_each(Connecting::say_dropped);
+                way.link().into_iter().for_each(|link| link.say(&Message::Dropped));
                 Some(failure)
             }
             Err(Stop::Error(error)) => return Err(error),
         };
-        self.lose(peer);
-        ended.map_or(Ok(()), |failure| self.fail(peer, Stop::Peer(failure)))
+        way.link().into_iter().for_each(|link| self.poller.remove(link));
+        *way = Way::Gone;
+        ended.into_iter().for_each(|failure| self.latch(peer, failure));
+        Ok(())
     }
 
     /// Hands the ring over to a peer that has answered.
     fn hand_over(&mut self, peer: usize) -> Result<(), Error> {
-        let known = &mut self.peers[peer];
-        let opened = match known.connecting.take().map(Connecting::open) {
-            None => return Ok(()),
-            Some(Ok(Ok(opened))) => {
-                known.outgoing = Some(opened);
-                self.opened = true;
-                return Ok(());
+        let Known { way, .. } = &mut self.peers[peer];
+        if matches!(way, Way::Connecting(..)) {
+            match mem::replace(way, Way::Gone).hand_over() {
+                Ok(next) => *way = next,
+                Err(stop) => return self.fail(peer, stop),
             }
-            Some(Ok(Err(connecting))) => {
-                self.busy |= connecting.has_answered();
-                known.connecting = Some(connecting);
-                return Ok(());
-            }
-            Some(Err(stop)) => stop,
-        };
-        known.gone = true;
-        self.fail(peer, opened)
-    }
-
-    /// Stops writing to this peer.
-    fn lose(&mut self, peer: usize) {
-        let known = &mut self.peers[peer];
-        if let Some(outgoing) = known.outgoing.take() {
-            self.poller.remove(&outgoing.link);
+            self.opened |= way.open().is_some();
+            self.busy |= matches!(way, Way::Connecting(_, Some(_)));
         }
-        if let Some(connecting) = known.connecting.take() {
-            self.poller.remove(&connecting.link);
-        }
-        known.gone = true;
+        Ok(())
     }
 
     /// Connects to a peer, unless that was begun before, and looks for its answer. Returns an error if this cannot succeed.
@@ -158,33 +164,19 @@ impl Endpoint {
         let Some(known) = self.peers.get_mut(index) else {
             return Err(Error::BadPut { reason: format!("peer {} is unknown", peer.0) });
         };
-        if known.gone {
-            return Err(Failure::gone().to(peer).into());
-        }
-        if known.connecting.is_none() {
-            let connecting =
-                Connecting::begin(&known.place, self.place.name()).map_err(|stop| stop.of(peer))?;
-            let Some(connecting) = connecting else {
-                self.busy = true;
-                return Ok(());
-            };
-            self.poller.add(&connecting.link, Owner::Outgoing(index).number())?;
-            known.connecting = Some(connecting);
+        match known.way {
+            Way::Gone => return Err(Failure::gone().to(peer).into()),
+            Way::None => {
+                let link = socket::connect_to(&known.place, self.place.name());
+                let Some(link) = link.map_err(|stop| stop.of(peer))? else {
+                    self.busy = true;
+                    return Ok(());
+                };
+                self.poller.add(&link, Owner::Outgoing(index).number())?;
+                known.way = Way::Connecting(link, None);
+            }
+            Way::Connecting(..) | Way::Open(_) => {}
         }
         self.receive_answers(index)
-    }
-}
-
-/// Latches a failure of the peer whose listening socket has this name, if this endpoint knows that peer.
-pub(super) fn latch(
-    failing: &mut Option<Failure>,
-    peers: &[Known],
-    from: Option<Name>,
-    failure: Option<Failure>,
-) {
-    let known = peers.iter().position(|peer| Some(peer.place.name()) == from);
-    let known = known.and_then(|peer| u32::try_from(peer).ok());
-    if let (Some(failure), Some(peer)) = (failure, known) {
-        failing.get_or_insert_with(|| failure.to(Peer(peer)));
     }
 }

@@ -6,12 +6,11 @@ use std::os::fd::OwnedFd;
 use super::{
     address::Name,
     control::{Message, Purpose, Refusal},
-    error::{self, Nonsense, Stop},
+    error::{Nonsense, Stop},
     memory::{Entries, Table},
-    outgoing::PeerState,
     ring::{self, Kind, Reader, Record},
     segment::{Access, Segment},
-    socket::{self, Link, Posted, Received},
+    socket::{Link, PeerState, Posted},
 };
 use crate::Event;
 
@@ -32,31 +31,20 @@ pub(super) struct Incoming {
     unaccepted: bool,
     /// The regions whose memory it wants and was not given yet: their keys, an address in each, and the purpose.
     wanted: Vec<(u64, u64, Purpose)>,
-    /// True if it has closed its endpoint.
-    closed: bool,
-    /// The state, once it writes no more.
+    /// The writer's state, once it writes no more.
     pub(super) ended: Option<PeerState>,
 }
 
 impl Incoming {
     pub(super) fn new(from: Name, link: Link) -> Self {
-        Self { link, from, reader: None, unaccepted: true, wanted: Vec::new(), closed: false, ended: None }
+        Self { link, from, reader: None, unaccepted: true, wanted: Vec::new(), ended: None }
     }
 
     /// Receives what the writer has sent.
     pub(super) fn receive(&mut self) -> Result<(), Stop> {
-        for _ in 0..socket::BATCH {
-            let (message, file) = match self.link.receive()? {
-                Received::Message(message, file) => (message, file),
-                Received::Withheld(_, why) => return Err(why.into()),
-                Received::Nothing => break,
-                Received::End => {
-                    self.ended = Some(if self.closed { PeerState::Closed } else { PeerState::Died });
-                    break;
-                }
-            };
+        let state = self.link.receive_all(|message, file| {
             match (message, file) {
-                (Message::Ring, Some(file)) if self.reader.is_none() => {
+                (Message::Ring, Some(Ok(file))) if self.reader.is_none() => {
                     let segment = Segment::of_peer(&file, 0, ring::SEGMENT, Access::ReadWrite)?;
                     self.reader = Some(Reader::new(segment));
                 }
@@ -66,12 +54,11 @@ impl Incoming {
                     }
                     self.wanted.push((key, address, purpose));
                 }
-                (Message::Wake, None) => {}
-                (Message::Bye, None) => self.closed = true,
-                (Message::Dropped, None) => return Err(error::dropped().into()),
                 _ => return Err(Nonsense("a message that a writer does not send").into()),
             }
-        }
+            Ok(())
+        })?;
+        self.ended = Some(state).filter(|state| *state != PeerState::Open);
         Ok(())
     }
 
@@ -123,10 +110,7 @@ impl Incoming {
                     len: usize::try_from(record.total).ok(),
                 }),
                 Ok(()) => {}
-                Err(refusal) => {
-                    // If the writer does not receive this, the end of the connection tells it at the latest.
-                    let _ = self.link.send(&Message::Refused(refusal), None);
-                }
+                Err(refusal) => self.link.say(&Message::Refused(refusal)),
             }
             reader.consume(&record);
             if reader.untold() >= TELL_AFTER {
@@ -147,22 +131,12 @@ impl Incoming {
     pub(super) fn corrupt(&mut self) {
         self.reader.as_ref().unwrap().corrupt();
     }
-
-    /// Says that the connection is dropped.
-    pub(super) fn say_dropped(&self) {
-        let _ = self.link.send(&Message::Dropped, None);
-    }
-
-    /// Says that this endpoint is closed.
-    pub(super) fn say_bye(&self) {
-        let _ = self.link.send(&Message::Bye, None);
-    }
 }
 
 /// Gives room back, and wakes the writer if it sleeps because there was none.
 fn tell(reader: &mut Reader, link: &Link) {
     if reader.give_back() {
-        let _ = link.send(&Message::Wake, None);
+        link.say(&Message::Wake);
     }
 }
 

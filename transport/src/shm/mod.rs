@@ -85,14 +85,14 @@ use std::{
 
 pub use address::PROVIDER;
 use address::Place;
-use connections::latch;
+use control::Message;
 use descriptor::{LISTENER, WAKER};
 use error::Stop;
 use incoming::Incoming;
 use memory::Table;
-use outgoing::{Connecting, INLINE, Outgoing, PeerState};
+use outgoing::{INLINE, Outgoing, Way};
 use sleep::{Poller, Sleeper};
-use socket::{Accepted, Listener};
+use socket::{Accepted, Listener, PeerState};
 
 use crate::{
     Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, RemoteRegion,
@@ -122,11 +122,7 @@ const ARRIVALS: usize = 1 << 16;
 #[derive(Debug)]
 struct Known {
     place: Place,
-    /// Set while it has not accepted the connection.
-    connecting: Option<Connecting>,
-    outgoing: Option<Box<Outgoing>>,
-    /// True if it has closed its endpoint.
-    gone: bool,
+    way: Way,
 }
 
 /// One thread's endpoint.
@@ -265,7 +261,7 @@ impl Endpoint {
             || !self.sent.is_empty()
             || self.incoming.iter().flatten().any(|it| it.ended.is_some() || it.has_next());
         for peer in 0..self.peers.len() {
-            let Some(outgoing) = &mut self.peers[peer].outgoing else { continue };
+            let Some(outgoing) = self.peers[peer].way.open() else { continue };
             if outgoing.is_waiting() {
                 match outgoing.wait(epoch) {
                     Ok(moved) => ready |= moved,
@@ -305,55 +301,40 @@ impl Endpoint {
     /// The connection to a peer, which is made if there is none; `None` if the peer has not answered yet, or is too busy for that now.
     fn outgoing(&mut self, peer: Peer) -> Result<Option<&mut Outgoing>, Error> {
         let index = peer.0 as usize;
-        if self.peers.get(index).is_none_or(|known| known.outgoing.is_none()) {
+        if self.peers.get(index).is_none_or(|known| !matches!(known.way, Way::Open(_))) {
             self.connect_to(peer)?;
         }
-        Ok(self.peers.get_mut(index).and_then(|known| known.outgoing.as_deref_mut()))
-    }
-
-    /// Latches a peer's failure, or returns an error of this endpoint.
-    fn fail(&mut self, peer: usize, stop: Stop) -> Result<(), Error> {
-        match stop {
-            Stop::Error(error) => Err(error),
-            Stop::Peer(failure) => {
-                let peer = u32::try_from(peer).map(Peer).unwrap_or_default();
-                self.failing.get_or_insert_with(|| failure.to(peer));
-                Ok(())
-            }
-        }
+        Ok(self.peers.get_mut(index).and_then(|known| known.way.open()))
     }
 
     /// Reads what peers have written, at most `most` records of each.
     fn read(&mut self, events: &mut Vec<Event>, most: usize) {
         let mut entries = None;
+        // If there are several, the next calls find the others.
+        let mut stopped = None;
         for connection in 0..self.incoming.len() {
             let Some(incoming) = &mut self.incoming[connection] else { continue };
             if !incoming.has_next() && incoming.ended.is_none() {
                 continue;
             }
             let entries = entries.get_or_insert_with(|| self.table.lock());
-            match incoming.read(entries, events, most) {
-                Ok(empty) => {
-                    if let Some(state) = incoming.ended.filter(|_| empty) {
-                        let died = (state == PeerState::Died).then(error::died);
-                        let from = self.incoming[connection].take().map(|ended| ended.from);
-                        latch(&mut self.failing, &self.peers, from, died);
-                    }
-                }
-                Err(nonsense) => {
-                    self.poller.remove(&incoming.link);
-                    incoming.say_dropped();
-                    let from = self.incoming[connection].take().map(|ended| ended.from);
-                    latch(&mut self.failing, &self.peers, from, Some(nonsense.into()));
-                }
-            }
+            let failure = match (incoming.read(entries, events, most), incoming.ended) {
+                (Ok(true), Some(state)) => (state == PeerState::Died).then(error::died),
+                (Ok(_), _) => continue,
+                (Err(nonsense), _) => Some(nonsense.into()),
+            };
+            stopped.get_or_insert((connection, failure));
+        }
+        drop(entries);
+        if let Some((connection, failure)) = stopped {
+            self.drop_incoming(connection, failure);
         }
     }
 
     /// Writes the bytes that waited for room.
     fn pump(&mut self) -> Result<(), Error> {
         for peer in 0..self.peers.len() {
-            let Some(outgoing) = &mut self.peers[peer].outgoing else { continue };
+            let Some(outgoing) = self.peers[peer].way.open() else { continue };
             if outgoing.has_pending()
                 && let Err(stop) = outgoing.pump(&mut self.sent)
             {
@@ -401,7 +382,7 @@ unsafe impl Transport for Endpoint {
         }
         let peer = u32::try_from(self.peers.len()).map(Peer);
         let peer = peer.map_err(|_| address::bad(address, "there are too many peers"))?;
-        self.peers.push(Known { place, connecting: None, outgoing: None, gone: false });
+        self.peers.push(Known { place, way: Way::None });
         self.known.insert(place, peer);
         Ok(peer)
     }
@@ -429,7 +410,7 @@ unsafe impl Transport for Endpoint {
         // As in `Sleeper::begin`.
         fence(Ordering::SeqCst);
         for &peer in peers {
-            if let Some(Known { outgoing: Some(outgoing), .. }) = self.peers.get_mut(peer.0 as usize) {
+            if let Some(Known { way: Way::Open(outgoing), .. }) = self.peers.get_mut(peer.0 as usize) {
                 outgoing.wake_behind_fence();
             }
         }
@@ -496,12 +477,12 @@ impl Drop for Endpoint {
         if !self.process.is_this() {
             return;
         }
-        self.peers.iter().filter_map(|known| known.outgoing.as_ref()).for_each(|it| it.say_bye());
-        self.peers.iter().filter_map(|known| known.connecting.as_ref()).for_each(Connecting::say_bye);
-        self.incoming.iter().flatten().for_each(Incoming::say_bye);
+        let outgoing = self.peers.iter().filter_map(|known| known.way.link());
+        let incoming = self.incoming.iter().flatten().map(|it| &it.link);
+        outgoing.chain(incoming).for_each(|link| link.say(&Message::Bye));
         for _ in 0..socket::BATCH {
-            let Ok(Accepted::From(from, link)) = self.listener.accept() else { break };
-            Incoming::new(from, link).say_bye();
+            let Ok(Accepted::From(_, link)) = self.listener.accept() else { break };
+            link.say(&Message::Bye);
         }
         self.table.close();
     }

@@ -3,7 +3,6 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{Ordering, fence},
@@ -11,17 +10,16 @@ use std::{
 };
 
 use super::{
-    address::{Name, Place},
     board::Board,
     control::{Message, Purpose},
-    error::{self, Nonsense, Stop},
+    error::{Nonsense, Stop},
     mapped::Mappings,
     ring::{self, Kind, Record, Writer},
     segment::{self, Segment},
     sleep::PeerSleep,
-    socket::{self, Link, Received},
+    socket::{self, Link, PeerState},
 };
-use crate::{Error, Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
+use crate::{Mapping, Memory, Posted, Put, Region, RemoteRegion, local::Failure, region};
 
 /// Puts of at most this many bytes are copied into the ring, all in one record.
 pub(super) const INLINE: usize = 4 << 10;
@@ -47,8 +45,6 @@ pub(super) struct Outgoing {
     pending: VecDeque<Pending>,
     /// True if a put was turned down because there was no room.
     starved: bool,
-    /// The peer has closed its endpoint.
-    closed: bool,
 }
 
 /// A put whose bytes are not all in the ring yet.
@@ -63,83 +59,68 @@ struct Pending {
     token: Option<u64>,
 }
 
-/// The state of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PeerState {
-    Open,
-    /// The peer has closed its endpoint.
-    Closed,
-    /// The peer has ended without closing its endpoint.
-    Died,
-}
-
-/// A connection that the peer has not accepted yet. It is written to when it has answered, and so has proved that it is the peer.
+/// The connection to a peer that this endpoint writes to.
 #[derive(Debug)]
-pub(super) struct Connecting {
-    pub(super) link: Link,
-    /// The peer's board, once it has answered.
-    board: Option<Arc<Board>>,
-    closed: bool,
+pub(super) enum Way {
+    /// The endpoint has not connected to the peer.
+    None,
+    /// The peer has not accepted the connection, or not received the ring yet. It is written to when it has answered, and so has proved
+    /// that it is the peer. Then its board is known.
+    Connecting(Link, Option<Arc<Board>>),
+    Open(Box<Outgoing>),
+    /// The peer has ended, has closed its endpoint or has broken the protocol.
+    Gone,
 }
 
-impl Connecting {
-    /// Connects to a peer, as the endpoint of this name; `None` if too many connect to it now.
-    pub(super) fn begin(to: &Place, from: Name) -> Result<Option<Self>, Stop> {
-        Ok(socket::connect_to(to, from)?.map(|link| Self { link, board: None, closed: false }))
+impl Way {
+    #[inline]
+    pub(super) fn open(&mut self) -> Option<&mut Outgoing> {
+        if let Self::Open(outgoing) = self { Some(outgoing) } else { None }
     }
 
-    /// Receives the answer, and returns the state of the peer.
-    pub(super) fn receive(&mut self) -> Result<PeerState, Stop> {
-        while self.board.is_none() {
-            match self.link.receive()? {
-                Received::Message(Message::Accept, Some(file)) => {
-                    self.board = Some(Arc::new(Board::of_peer(&file)?));
-                }
-                Received::Message(Message::Bye, None) => self.closed = true,
-                Received::Message(..) => return Err(Nonsense("a message that is no answer").into()),
-                Received::Withheld(_, why) => return Err(why.into()),
-                Received::Nothing => break,
-                Received::End => return Ok(if self.closed { PeerState::Closed } else { PeerState::Died }),
-            }
+    pub(super) fn link(&self) -> Option<&Link> {
+        match self {
+            Self::Connecting(link, _) => Some(link),
+            Self::Open(outgoing) => Some(&outgoing.link),
+            Self::None | Self::Gone => None,
         }
-        Ok(PeerState::Open)
     }
 
-    /// Says that the connection is dropped.
-    pub(super) fn say_dropped(&self) {
-        let _ = self.link.send(&Message::Dropped, None);
+    /// Receives what the peer has sent, and returns its state.
+    pub(super) fn receive(&mut self) -> Result<PeerState, Stop> {
+        match self {
+            Self::Open(outgoing) => outgoing.receive(),
+            Self::Connecting(link, board) => link.receive_all(|message, file| match (message, file) {
+                (Message::Accept, Some(Ok(file))) if board.is_none() => {
+                    *board = Some(Arc::new(Board::of_peer(&file)?));
+                    Ok(())
+                }
+                _ => Err(Nonsense("a message that is no answer").into()),
+            }),
+            Self::None | Self::Gone => Ok(PeerState::Open),
+        }
     }
 
-    pub(super) fn has_answered(&self) -> bool {
-        self.board.is_some()
-    }
-
-    /// Says that this endpoint is closed.
-    pub(super) fn say_bye(&self) {
-        let _ = self.link.send(&Message::Bye, None);
-    }
-
-    /// Hands a ring over to a peer that has answered; `Err` if that must be tried again.
-    pub(super) fn open(self) -> Result<Result<Box<Outgoing>, Self>, Stop> {
-        let Some(board) = &self.board else { return Ok(Err(self)) };
+    /// Hands a ring over to a peer that has answered, if it can receive it now.
+    pub(super) fn hand_over(self) -> Result<Self, Stop> {
+        let Self::Connecting(link, Some(board)) = self else { return Ok(self) };
         let (file, len) = segment::create(ring::SEGMENT)?;
         let writer = Writer::new(Segment::own(&file, len)?);
-        match self.link.send(&Message::Ring, Some(&file)) {
+        match link.send(&Message::Ring, Some(&file)) {
             socket::Posted::Yes => {}
-            socket::Posted::Full => return Ok(Err(self)),
+            socket::Posted::Full => return Ok(Self::Connecting(link, Some(board))),
             socket::Posted::Gone => return Err(Failure::gone().into()),
         }
-        Ok(Ok(Box::new(Outgoing {
+        Ok(Self::Open(Box::new(Outgoing {
+            link,
             writer,
-            sleep: PeerSleep::new(Arc::clone(board)),
-            board: Arc::clone(board),
-            link: self.link,
+            sleep: PeerSleep::new(Arc::clone(&board)),
+            board,
             targets: Mappings::default(),
             views: Mappings::default(),
             asked: HashSet::new(),
             pending: VecDeque::new(),
             starved: false,
-            closed: false,
         })))
     }
 }
@@ -249,16 +230,10 @@ impl Outgoing {
     fn want(&mut self, key: u64, address: u64, purpose: Purpose) -> bool {
         let sent = self.link.send(&Message::Want { key, address, purpose }, None) == socket::Posted::Yes;
         if sent {
-            self.mappings_for(purpose).want(key, address);
+            let mappings = if purpose == Purpose::Read { &mut self.views } else { &mut self.targets };
+            mappings.want(key, address);
         }
         sent
-    }
-
-    fn mappings_for(&mut self, purpose: Purpose) -> &mut Mappings {
-        match purpose {
-            Purpose::Read => &mut self.views,
-            Purpose::Write => &mut self.targets,
-        }
     }
 
     /// Writes as many of the waiting bytes as there is room for. True if there was room for some.
@@ -302,43 +277,26 @@ impl Outgoing {
     pub(super) fn wake_behind_fence(&mut self) {
         if self.sleep.must_be_woken() {
             // If it is full, the peer has not yet received earlier ones; if it is gone, `receive` says so.
-            let _ = self.link.send(&Message::Wake, None);
+            self.link.say(&Message::Wake);
         }
     }
 
-    /// Receives what the peer has sent, and returns the state of the connection.
-    pub(super) fn receive(&mut self) -> Result<PeerState, Stop> {
-        for _ in 0..socket::BATCH {
-            let (message, file) = match self.link.receive()? {
-                Received::Message(message, file) => (message, Ok(file)),
-                Received::Withheld(message @ Message::Memory(_), why) => (message, Err(why)),
-                Received::Withheld(_, why) => return Err(why.into()),
-                Received::Nothing => break,
-                Received::End => return Ok(if self.closed { PeerState::Closed } else { PeerState::Died }),
-            };
-            self.take(message, file)?;
-        }
-        Ok(PeerState::Open)
-    }
-
-    /// Takes a message, with its descriptor or the reason why that does not come.
-    fn take(&mut self, message: Message, file: Result<Option<OwnedFd>, Error>) -> Result<(), Stop> {
-        match (message, file.transpose()) {
+    /// Receives what the peer has sent, and returns its state.
+    fn receive(&mut self) -> Result<PeerState, Stop> {
+        let Self { link, board, views, targets, .. } = self;
+        link.receive_all(|message, file| match (message, file) {
             (Message::Memory(given), Some(file)) => {
-                let board = Arc::clone(&self.board);
-                self.mappings_for(given.purpose).take(&given, &board, file)?;
+                let mappings = if given.purpose == Purpose::Read { &mut *views } else { &mut *targets };
+                mappings.take(&given, board, file)
             }
             (Message::Forget { key, address }, None) => {
-                self.targets.forget(key, address);
-                self.views.forget(key, address);
+                targets.forget(key, address);
+                views.forget(key, address);
+                Ok(())
             }
-            (Message::Dropped, None) => return Err(error::dropped().into()),
-            (Message::Refused(refusal), None) => return Err(Failure::from(refusal).into()),
-            (Message::Wake, None) => {}
-            (Message::Bye, None) => self.closed = true,
-            _ => return Err(Nonsense("a message that a reader does not send").into()),
-        }
-        Ok(())
+            (Message::Refused(refusal), None) => Err(Failure::from(refusal).into()),
+            _ => Err(Nonsense("a message that a reader does not send").into()),
+        })
     }
 
     /// True if puts wait for room, or were turned down because there was none.
@@ -369,16 +327,6 @@ impl Outgoing {
             self.starved = false;
         }
         Ok(moved)
-    }
-
-    /// Says that the connection is dropped.
-    pub(super) fn say_dropped(&self) {
-        let _ = self.link.send(&Message::Dropped, None);
-    }
-
-    /// Says that this endpoint is closed.
-    pub(super) fn say_bye(&self) {
-        let _ = self.link.send(&Message::Bye, None);
     }
 }
 

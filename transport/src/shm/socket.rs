@@ -28,7 +28,7 @@ use rustix::{
 use super::{
     address::{EndpointToken, Name, Place},
     control::{MOST, Message},
-    error::{Nonsense, Stop},
+    error::{self, Nonsense, Stop},
 };
 use crate::{Error, fork::Unshared, local::Failure};
 
@@ -242,6 +242,18 @@ pub(super) struct Link {
     /// The first bytes of this end's packets, and of the other's.
     sends: EndpointToken,
     takes: EndpointToken,
+    /// True if the other end has said that it closes its endpoint.
+    closed: bool,
+}
+
+/// The state of the process at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerState {
+    Open,
+    /// It has closed its endpoint.
+    Closed,
+    /// It has ended without closing its endpoint.
+    Died,
 }
 
 impl AsFd for Link {
@@ -262,7 +274,7 @@ pub(super) enum Posted {
 
 impl Link {
     pub(super) fn new(socket: OwnedFd, sends: EndpointToken, takes: EndpointToken) -> Self {
-        Self { socket: socket.into(), sends, takes }
+        Self { socket: socket.into(), sends, takes, closed: false }
     }
 
     /// Sends a message, with a descriptor if one belongs to it.
@@ -278,9 +290,41 @@ impl Link {
         }
     }
 
+    /// Sends a message that may be lost: if the other end does not receive it, it sees the end of the connection.
+    pub(super) fn say(&self, message: &Message) {
+        let _ = self.send(message, None);
+    }
+
     /// Receives a message.
     pub(super) fn receive(&self) -> Result<Received, Stop> {
         Ok(receive(self.as_fd(), &self.takes)?)
+    }
+
+    /// Receives what the other end has sent, and returns that end's state. `take` gets each message that only one of the ends sends,
+    /// with its descriptor; in place of that of memory, it may get the reason why the descriptor does not come.
+    ///
+    /// # Errors
+    /// Those of `take`, and a failure of the peer if it has dropped the connection.
+    pub(super) fn receive_all(
+        &mut self,
+        mut take: impl FnMut(Message, Option<Result<OwnedFd, Error>>) -> Result<(), Stop>,
+    ) -> Result<PeerState, Stop> {
+        for _ in 0..BATCH {
+            let (message, file) = match self.receive()? {
+                Received::Message(message, file) => (message, file.map(Ok)),
+                Received::Withheld(message @ Message::Memory(_), why) => (message, Some(Err(why))),
+                Received::Withheld(_, why) => return Err(why.into()),
+                Received::Nothing => break,
+                Received::End => return Ok(if self.closed { PeerState::Closed } else { PeerState::Died }),
+            };
+            match (message, file) {
+                (Message::Wake, None) => {}
+                (Message::Bye, None) => self.closed = true,
+                (Message::Dropped, None) => return Err(error::dropped().into()),
+                (message, file) => take(message, file)?,
+            }
+        }
+        Ok(PeerState::Open)
     }
 }
 

@@ -173,10 +173,10 @@ fn memory_that_is_gone_is_no_longer_mapped_by_peers() {
             }
             theirs.clear();
         }
-        assert_eq!(here.peers[0].outgoing.as_ref().unwrap().mappings(), 1);
+        assert_eq!(here.peers[0].way.open().unwrap().mappings(), 1);
         drop(window);
         assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
-        assert_eq!(here.peers[0].outgoing.as_ref().unwrap().mappings(), 0);
+        assert_eq!(here.peers[0].way.open().unwrap().mappings(), 0);
     }
 }
 
@@ -391,7 +391,7 @@ fn what_is_only_read_is_mapped_for_reading() {
             assert_eq!(lands(&mut here, &mut there, &source, &shown), bytes);
             assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
         }
-        let straight = here.peers[0].outgoing.as_ref().unwrap().writes_straight_to(&region);
+        let straight = here.peers[0].way.open().unwrap().writes_straight_to(&region);
         assert_eq!(straight, owned);
         // A peer cannot map shown memory for writing, although it has the descriptor.
         let (link, _ring) = connected(&there, &here.place);

@@ -42,7 +42,7 @@ fn regions_of_one_key_and_their_parts_are_mapped_each_by_itself() {
     let source = here.allocate(len).unwrap();
     let register = registered_elsewhere(7);
     let windows: Vec<_> = (0..3).map(|_| there.allocate_again(2 * len, &register).unwrap()).collect();
-    let mapped = |here: &Endpoint| here.peers[0].outgoing.as_ref().map_or(0, |it| it.mappings());
+    let mapped = |here: &mut Endpoint| here.peers[0].way.open().map_or(0, |it| it.mappings());
     for round in 1..6 {
         for (number, window) in windows.iter().enumerate() {
             let whole = window.remote().unwrap();
@@ -59,10 +59,10 @@ fn regions_of_one_key_and_their_parts_are_mapped_each_by_itself() {
         // One of them is asked for at a time, and the answer comes.
         assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
     }
-    assert_eq!(mapped(&here), windows.len());
+    assert_eq!(mapped(&mut here), windows.len());
     drop(windows);
     assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
-    assert_eq!(mapped(&here), 0);
+    assert_eq!(mapped(&mut here), 0);
 }
 
 /// The writer has mapped the first, and has not been told that it is gone when it writes to the second.
@@ -81,7 +81,7 @@ fn a_key_that_is_given_again_names_the_new_memory() {
         for _ in 0..2 * LOOK_IDLE[1] {
             assert_eq!(lands(&mut here, &mut there, &source, &window), bytes);
         }
-        let mapped = here.peers[0].outgoing.as_ref().unwrap().mappings();
+        let mapped = here.peers[0].way.open().unwrap().mappings();
         assert_eq!(mapped, 1);
     }
 }
