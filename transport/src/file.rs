@@ -21,22 +21,18 @@ use crate::Error;
 /// The kind of file system of huge pages (`HUGETLBFS_MAGIC` of linux/magic.h).
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// A part of a memfd, and a descriptor for peers, with which they map it and cannot write to it.
+/// A part of a memfd that peers may map, and its descriptor for them.
 #[derive(Debug)]
-pub(crate) struct ReadOnly {
+pub(crate) struct Memfd {
     pub(crate) file: OwnedFd,
     pub(crate) offset: u64,
 }
 
-/// Maps `len` bytes of a memfd from `offset` on, and returns the descriptor for peers, if that can be made.
+/// Maps `len` bytes of a memfd from `offset` on, and returns the part for peers, who cannot write to it, if there can be a descriptor for that.
 ///
 /// # Errors
 /// [`Error::Memfd`] with the reason, and what to do.
-pub(crate) fn map(
-    file: BorrowedFd<'_>,
-    offset: u64,
-    len: usize,
-) -> Result<(MmapRaw, Option<ReadOnly>), Error> {
+pub(crate) fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<(MmapRaw, Option<Memfd>), Error> {
     let refused = |reason| Error::Memfd { offset, len, reason };
     check_file(file).map_err(refused)?;
     check_part(file, offset, len).map_err(refused)?;
@@ -55,7 +51,7 @@ pub(crate) fn map(
     let for_peers = reopen(file).inspect_err(|error| {
         crate::log::debug!(%error, "a memfd is not for peers: it cannot be opened for reading by /proc/self/fd");
     });
-    Ok((mapping, for_peers.ok().map(|file| ReadOnly { file, offset })))
+    Ok((mapping, for_peers.ok().map(|file| Memfd { file, offset })))
 }
 
 /// The reason why a file is refused, if it is.
@@ -201,7 +197,7 @@ mod tests {
         assert_eq!(mapping.len(), 2 * page + 1);
         assert!(ftruncate(&file, 4 * page as u64).is_err() && ftruncate(&file, 6 * page as u64).is_ok());
         assert_eq!(usize::try_from(fstat(&file).unwrap().st_blocks).unwrap() * 512, 3 * page);
-        let ReadOnly { file: theirs, offset } = for_peers.expect("/proc is mounted");
+        let Memfd { file: theirs, offset } = for_peers.expect("/proc is mounted");
         assert_eq!(offset, page as u64);
         let mut options = MmapOptions::new();
         assert!(options.len(page).map_raw(&theirs).is_err() && options.map_raw_read_only(&theirs).is_ok());

@@ -246,7 +246,7 @@ unsafe impl Transport for Endpoint {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        if memory.read_only().is_some() { self.enter_mappable(memory) } else { self.enter(memory, None) }
+        if memory.memfd().is_some() { self.enter_mappable(memory) } else { self.enter(memory, None) }
     }
 
     fn allocate(&mut self, len: usize) -> Result<Region, Error> {

@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     Error, Source,
-    file::{self, ReadOnly},
+    file::{self, Memfd},
 };
 
 /// Memory before it is registered: an anonymous mapping, a part of a memfd, or memory that has another owner.
@@ -23,7 +23,7 @@ pub struct Memory {
     base: *mut u8,
     len: usize,
     owner: Option<Box<dyn Any + Send + Sync>>,
-    read_only: Option<Arc<ReadOnly>>,
+    memfd: Option<Arc<Memfd>>,
 }
 
 // SAFETY: `Memory` is a pointer to memory that either belongs to it (the mapping) or was promised to stay
@@ -47,7 +47,7 @@ impl Memory {
     pub fn map(len: usize) -> Result<Self, Error> {
         let failed = |error: std::io::Error| Error::Map { bytes: len, reason: error.to_string() };
         let mut mapping = memmap2::MmapMut::map_anon(len.max(1)).map_err(failed)?;
-        Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)), read_only: None })
+        Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)), memfd: None })
     }
 
     /// `len` bytes of a memfd from `offset` on, a multiple of the size of a page. This process may have made it by memfd_create with
@@ -81,9 +81,9 @@ impl Memory {
     /// [`Error::Memfd`] if it is no memfd, or one of huge pages (MFD_HUGETLB), is not open for reading and writing, can shrink and not
     /// be sealed against that, or does not have these bytes.
     pub unsafe fn of_memfd(file: impl AsFd, offset: u64, len: usize) -> Result<Self, Error> {
-        let (mapping, read_only) = file::map(file.as_fd(), offset, len)?;
-        let read_only = read_only.map(Arc::new);
-        Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)), read_only })
+        let (mapping, memfd) = file::map(file.as_fd(), offset, len)?;
+        let memfd = memfd.map(Arc::new);
+        Ok(Self { base: mapping.as_mut_ptr(), len, owner: Some(Box::new(mapping)), memfd })
     }
 
     /// `len` bytes from `base` on, which have another owner.
@@ -94,7 +94,7 @@ impl Memory {
     /// through [`Region`]; and nothing may touch, in the meantime, bytes that a put reads or writes.
     #[must_use]
     pub unsafe fn borrowed(base: *mut u8, len: usize) -> Self {
-        Self { base, len, owner: None, read_only: None }
+        Self { base, len, owner: None, memfd: None }
     }
 
     /// `len` bytes from `base` on, which are freed when `owner` is dropped.
@@ -102,17 +102,17 @@ impl Memory {
     /// # Safety
     /// They are valid for reads and writes, and have no other owner, until `owner` is dropped.
     pub(crate) unsafe fn owned(base: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Self {
-        Self { base, len, owner: Some(Box::new(owner)), read_only: None }
+        Self { base, len, owner: Some(Box::new(owner)), memfd: None }
     }
 
     /// The part of a memfd that peers may map to read it in place.
-    pub(crate) fn read_only(&self) -> Option<&Arc<ReadOnly>> {
-        self.read_only.as_ref()
+    pub(crate) fn memfd(&self) -> Option<&Arc<Memfd>> {
+        self.memfd.as_ref()
     }
 
     /// The same memory, which no peer maps.
     pub(crate) fn unshared(self) -> Self {
-        Self { read_only: None, ..self }
+        Self { memfd: None, ..self }
     }
 
     /// The address of the first byte.
@@ -253,7 +253,7 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn unregistered(memory: Memory) -> Self {
-        let borrowed = memory.owner.is_none() && memory.read_only.is_none();
+        let borrowed = memory.owner.is_none() && memory.memfd.is_none();
         if borrowed {
             Self { base: memory.base, len: memory.len, kept: None }
         } else {

@@ -29,7 +29,7 @@ pub(super) struct Board(Segment);
 impl Board {
     /// A new board of this endpoint, and the descriptor for its peers.
     pub(super) fn new() -> Result<(OwnedFd, Self), Error> {
-        let (file, segment) = segment::create_for_readers(LEN)?;
+        let (file, segment) = segment::create(LEN, Access::Read)?;
         Ok((file, Self(segment)))
     }
 

@@ -5,7 +5,6 @@
 
 use std::{
     iter,
-    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -21,7 +20,7 @@ use super::{
     incoming::Incoming,
     memory::Table,
     ring::{CAPACITY, DATA, HEAD, MOST, SEGMENT, TAIL},
-    segment::{self, Segment},
+    segment::{self, Access, Segment},
     socket::{Link, Posted, Received},
 };
 use crate::{Event, Memory, Region};
@@ -129,16 +128,16 @@ impl Pair {
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let place = Place::new().unwrap();
         let there = Link::new(there, place.token(), place.proof());
-        let (file, ring) = mapped(SEGMENT);
+        let (file, ring) = segment::create(SEGMENT, Access::ReadWrite).unwrap();
         assert_eq!(there.send(&Message::Ring, Some(&file)), Posted::Yes);
         let mut incoming = Incoming::new(place.name(), Link::new(here, place.proof(), place.token()));
         incoming.receive().unwrap();
-        let (_, surroundings) = mapped(2 * MARGIN + REGISTERED);
+        let (_, surroundings) = segment::create(2 * MARGIN + REGISTERED, Access::ReadWrite).unwrap();
         let base = surroundings.at(MARGIN, REGISTERED).unwrap();
         let table = Table::new(Arc::new(Board::new().unwrap().1));
         // SAFETY: the segment outlives the region, and is accessed by this thread alone, while nothing is read from the ring.
         let registered = table.register(unsafe { Memory::borrowed(base, REGISTERED) }.into());
-        let allocated = table.register(table.allocate(ALLOCATED).unwrap());
+        let allocated = table.register(table.allocate(ALLOCATED, Access::ReadWrite).unwrap());
         let model = Model {
             head: 0,
             tail: 0,
@@ -217,12 +216,6 @@ impl Pair {
         }
         result
     }
-}
-
-fn mapped(len: usize) -> (OwnedFd, Segment) {
-    let (file, whole) = segment::create(len).unwrap();
-    let segment = Segment::own(&file, whole).unwrap();
-    (file, segment)
 }
 
 /// The bytes of a segment, and of one word.

@@ -18,30 +18,21 @@ use super::{
     board::{Board, PLACES},
     control::{Given, Purpose, Refusal},
     numa,
-    segment::{self, Segment},
+    segment::{self, Access, Segment},
     socket::Posted,
 };
-use crate::{Error, Memory, Region, Registration, RemoteRegion, file::ReadOnly, fork::Process, local::Span};
+use crate::{Error, Memory, Region, Registration, RemoteRegion, file::Memfd, fork::Process, local::Span};
 
 /// Memory of fewer bytes is not shared: puts to it fit a few records.
 const SHARED_FROM: usize = 16 << 10;
 
-/// Memory that was allocated here.
-#[derive(Debug)]
-struct Own {
-    segment: Segment,
-    file: OwnedFd,
-}
-
 /// Memory that peers can map.
-#[derive(Clone, Debug)]
-enum Shared {
-    /// Peers write to it too.
-    Own(Arc<Own>),
-    /// Peers only read it: it is sealed against all else.
-    Shown(Arc<Own>),
-    /// It was made elsewhere: peers only read it, so they may still do so when the endpoint closes.
-    Elsewhere(Arc<ReadOnly>),
+#[derive(Debug)]
+struct Shared {
+    memfd: Arc<Memfd>,
+    /// The mapping of memory to which peers write too. They only read all other memory, which is sealed against writing or has a
+    /// descriptor for reading.
+    writable: Option<Arc<Segment>>,
 }
 
 /// Memory before it is registered.
@@ -53,8 +44,8 @@ pub(super) struct Allocated {
 
 impl From<Memory> for Allocated {
     fn from(memory: Memory) -> Self {
-        let shared = memory.read_only().filter(|_| memory.len() >= SHARED_FROM && segment::may_share());
-        let shared = shared.map(|file| Shared::Elsewhere(Arc::clone(file)));
+        let shared = memory.memfd().filter(|_| memory.len() >= SHARED_FROM && segment::may_share());
+        let shared = shared.map(|memfd| Shared { memfd: Arc::clone(memfd), writable: None });
         Self { memory, shared }
     }
 }
@@ -111,7 +102,7 @@ impl Entries {
     /// Checks that a peer that has mapped a region may say that it has written this many bytes to it.
     pub(super) fn check(&self, key: u64, offset: u64, len: u64) -> Result<(), Refusal> {
         let entries = self.entries.get(&key).into_iter().flatten();
-        let writable = |entry: &&Entry| matches!(entry.shared, Some((Shared::Own(_), _)));
+        let writable = |entry: &&Entry| matches!(entry.shared, Some((Shared { writable: Some(_), .. }, _)));
         let mut shared = entries.filter(writable).peekable();
         shared.peek().ok_or(Refusal::Unregistered)?;
         let inside = shared.any(|entry| entry.span.start(offset, len).is_ok());
@@ -206,47 +197,27 @@ impl Table {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// New memory, which peers can map if it is large enough and the system has room for it.
-    pub(super) fn allocate(&self, len: usize) -> Result<Allocated, Error> {
-        let made = || {
-            let (file, whole) = segment::create_for_region(len)?;
-            let segment = Segment::own(&file, whole)?;
-            numa::keep_here(&segment);
-            Ok(Own { segment, file })
-        };
-        self.shared(len, made, Shared::Own)
-            .map_or_else(|| Ok(Allocated { memory: Memory::map(len)?, shared: None }), Ok)
-    }
-
-    /// New memory that peers only read.
-    pub(super) fn show(&self, len: usize) -> Result<Allocated, Error> {
-        let made = || {
-            let (file, segment) = segment::create_region_for_readers(len)?;
-            numa::keep_here(&segment);
-            Ok(Own { segment, file })
-        };
-        self.shared(len, made, Shared::Shown)
-            .map_or_else(|| Ok(Allocated { memory: Memory::map(len)?, shared: None }), Ok)
-    }
-
-    /// Memory that peers can map, if there is any.
-    fn shared(
-        &self,
-        len: usize,
-        make: impl FnOnce() -> Result<Own, Error>,
-        kind: impl FnOnce(Arc<Own>) -> Shared,
-    ) -> Option<Allocated> {
+    /// New memory, which peers can map for this access if it is large enough and the system has room for it.
+    pub(super) fn allocate(&self, len: usize, access: Access) -> Result<Allocated, Error> {
         if len < SHARED_FROM || self.lock().free.is_empty() {
-            return None;
+            return Ok(Allocated { memory: Memory::map(len)?, shared: None });
         }
-        let made = make().inspect_err(|error| {
-            crate::log::debug!(bytes = len, %error, "using memory that peers cannot map");
-        });
-        let own = Arc::new(made.ok()?);
-        let base = own.segment.base();
+        let (file, segment) = match segment::create_for_region(len, access) {
+            Ok(created) => created,
+            Err(error) => {
+                crate::log::debug!(bytes = len, %error, "using memory that peers cannot map");
+                return Ok(Allocated { memory: Memory::map(len)?, shared: None });
+            }
+        };
+        numa::keep_here(&segment);
+        let segment = Arc::new(segment);
         // SAFETY: the memory is mapped for `len` bytes or more as long as its owner lives.
-        let memory = unsafe { Memory::owned(base, len, Arc::<Own>::clone(&own)) };
-        Some(Allocated { memory, shared: Some(kind(own)) })
+        let memory = unsafe { Memory::owned(segment.base(), len, Arc::<Segment>::clone(&segment)) };
+        let writable = Some(segment).filter(|_| access == Access::ReadWrite);
+        Ok(Allocated {
+            memory,
+            shared: Some(Shared { memfd: Arc::new(Memfd { file, offset: 0 }), writable }),
+        })
     }
 
     /// Registers memory under its own key.
@@ -304,13 +275,9 @@ impl Table {
         let entry = same.find(|entry| entry.shared.is_some() && entry.span.start(address, 1).is_ok())?;
         let (shared, place) = entry.shared.as_ref()?;
         let RemoteRegion { base, len, .. } = entry.span.remote;
-        let (file, offset, writable) = match shared {
-            Shared::Own(own) => (&own.file, 0, true),
-            Shared::Shown(own) => (&own.file, 0, false),
-            Shared::Elsewhere(part) => (&part.file, part.offset, false),
-        };
-        let number = entry.number;
-        let posted = send(file, Given { key, base, len, offset, place: *place, number, purpose, writable });
+        let (Memfd { file, offset }, writable) = (&*shared.memfd, shared.writable.is_some());
+        let (place, number, offset) = (*place, entry.number, *offset);
+        let posted = send(file, Given { key, base, len, offset, place, number, purpose, writable });
         if posted == Posted::Yes {
             entry.written |= writable && purpose == Purpose::Write;
             if !entry.given.contains(&connection) {
@@ -332,8 +299,10 @@ impl Table {
         let entries = std::mem::take(&mut locked.entries);
         drop(locked);
         for Entry { shared, written, .. } in entries.into_values().flatten() {
-            let Some((Shared::Own(own), _)) = shared.filter(|_| written) else { continue };
-            if let Err(error) = own.segment.make_private(&own.file) {
+            let Some((Shared { memfd, writable: Some(segment) }, _)) = shared.filter(|_| written) else {
+                continue;
+            };
+            if let Err(error) = segment.make_private(&memfd.file) {
                 crate::log::error!(%error, "memory that outlives its endpoint can still be written by peers");
             }
         }

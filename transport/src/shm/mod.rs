@@ -91,6 +91,7 @@ use error::Stop;
 use incoming::Incoming;
 use memory::Table;
 use outgoing::{INLINE, Outgoing, Way};
+use segment::Access;
 use sleep::{Poller, Sleeper};
 use socket::{Accepted, Listener, PeerState};
 
@@ -244,7 +245,7 @@ impl Endpoint {
         len: usize,
         register: impl FnOnce(Memory) -> Result<Region, Error>,
     ) -> Result<Region, Error> {
-        self.table.register_again(self.table.allocate(len)?, register)
+        self.table.register_again(self.table.allocate(len, Access::ReadWrite)?, register)
     }
 
     /// From now on peers wake this endpoint, by a descriptor that becomes readable ([`Self::descriptor`]). Returns how long the sleep
@@ -392,11 +393,11 @@ unsafe impl Transport for Endpoint {
     }
 
     fn allocate(&mut self, len: usize) -> Result<Region, Error> {
-        Ok(self.table.register(self.table.allocate(len)?))
+        Ok(self.table.register(self.table.allocate(len, Access::ReadWrite)?))
     }
 
     fn share(&mut self, len: usize) -> Result<Region, Error> {
-        Ok(self.table.register(self.table.show(len)?))
+        Ok(self.table.register(self.table.allocate(len, Access::Read)?))
     }
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {

@@ -114,7 +114,8 @@ mod nodes {
     }
 }
 
-#[cfg(all(test, feature = "hwloc"))]
+#[cfg(test)]
+#[cfg(feature = "hwloc")]
 mod tests {
     use std::{fs, sync::atomic::Ordering};
 
@@ -150,9 +151,8 @@ mod tests {
     /// Peers' threads run on this node, whether or not there are others: the test sees only that the file has the policy.
     #[test]
     fn pages_that_a_peer_touches_first_obey_their_owner() {
-        let (file, len) = segment::create_for_region(4 << 12).unwrap();
-        let ours = Segment::own(&file, len).unwrap();
-        let theirs = Segment::of_peer(&file, 0, len, Access::ReadWrite).unwrap();
+        let (file, ours) = segment::create_for_region(4 << 12, Access::ReadWrite).unwrap();
+        let theirs = Segment::of_peer(&file, 0, ours.len(), Access::ReadWrite).unwrap();
         if let Err(reason) = Nodes::load().unwrap().bind(&ours) {
             println!("SKIPPED: whose node pages are on: this process may not choose nodes: {reason}");
             return;

@@ -15,7 +15,7 @@ use super::{
     error::{Nonsense, Stop},
     mapped::Mappings,
     ring::{self, Kind, Record, Writer},
-    segment::{self, Segment},
+    segment::{self, Access, Segment},
     sleep::PeerSleep,
     socket::{self, Link, PeerState},
 };
@@ -104,8 +104,7 @@ impl Way {
     /// Hands a ring over to a peer that has answered, if it can receive it now.
     pub(super) fn hand_over(self) -> Result<Self, Stop> {
         let Self::Connecting(link, Some(board)) = self else { return Ok(self) };
-        let (file, len) = segment::create(ring::SEGMENT)?;
-        let writer = Writer::new(Segment::own(&file, len)?);
+        let (file, segment) = segment::create(ring::SEGMENT, Access::ReadWrite)?;
         match link.send(&Message::Ring, Some(&file)) {
             socket::Posted::Yes => {}
             socket::Posted::Full => return Ok(Self::Connecting(link, Some(board))),
@@ -113,7 +112,7 @@ impl Way {
         }
         Ok(Self::Open(Box::new(Outgoing {
             link,
-            writer,
+            writer: Writer::new(segment),
             sleep: PeerSleep::new(Arc::clone(&board)),
             board,
             targets: Mappings::default(),

@@ -285,8 +285,8 @@ mod tests {
     use crate::shm::segment::{self, Access};
 
     fn ring() -> (Writer, Reader, OwnedFd) {
-        let (file, len) = segment::create(SEGMENT).unwrap();
-        let writer = Writer::new(Segment::own(&file, len).unwrap());
+        let (file, segment) = segment::create(SEGMENT, Access::ReadWrite).unwrap();
+        let writer = Writer::new(segment);
         (writer, Reader::new(Segment::of_peer(&file, 0, SEGMENT, Access::ReadWrite).unwrap()), file)
     }
 

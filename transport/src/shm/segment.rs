@@ -62,21 +62,41 @@ fn no_memory(bytes: usize, call: &str, error: Errno) -> Error {
     Error::SharedMemory { reason: format!("{call} of {bytes} bytes: {error}{advice}") }
 }
 
-/// A new memfd of at least `len` zeroed bytes that can neither shrink nor grow, with all its pages, and its length, which [`whole`]
-/// gives.
-pub(super) fn create(len: usize) -> Result<(OwnedFd, usize), Error> {
-    let (file, whole) = create_unsealed(len)?;
-    allocate(&file, whole)?;
-    seal(&file, whole)?;
-    Ok((file, whole))
+/// A new memfd of at least `len` zeroed bytes that can neither shrink nor grow, with all its pages, mapped by this process. Peers have
+/// this access to it, if the system has such seals (Linux 5.1).
+pub(super) fn create(len: usize, access: Access) -> Result<(OwnedFd, Segment), Error> {
+    create_with(len, access, true)
 }
 
 /// The same for a region. It has only the pages that are touched.
-pub(super) fn create_for_region(len: usize) -> Result<(OwnedFd, usize), Error> {
+pub(super) fn create_for_region(len: usize, access: Access) -> Result<(OwnedFd, Segment), Error> {
     check_accounting(OVERCOMMIT.as_deref())?;
-    let (file, whole) = create_unsealed(len)?;
-    seal(&file, whole)?;
-    Ok((file, whole))
+    create_with(len, access, false)
+}
+
+fn create_with(len: usize, access: Access, all_pages: bool) -> Result<(OwnedFd, Segment), Error> {
+    let failed = |call| move |error| no_memory(len, call, error);
+    let whole = whole(len).ok_or_else(|| no_memory(len, "memfd_create", Errno::NOMEM))?;
+    check_limit(whole)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = memfd_create("unisono", flags).map_err(failed("memfd_create"))?;
+    ftruncate(&file, whole as u64).map_err(failed("ftruncate"))?;
+    if all_pages {
+        let allocate = || fallocate(&file, FallocateFlags::empty(), 0, whole as u64);
+        retry_on_intr(allocate).map_err(failed("fallocate"))?;
+    }
+    // Mapped before it is sealed, because this process writes to what peers only read.
+    let segment = Segment::own(&file, whole)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let sealed = match access {
+        Access::ReadWrite => fcntl_add_seals(&file, seals),
+        Access::Read => fcntl_add_seals(&file, seals | SealFlags::FUTURE_WRITE).or_else(|error| {
+            crate::log::debug!(%error, "what peers only read is not sealed against their writing");
+            fcntl_add_seals(&file, seals)
+        }),
+    };
+    sealed.map_err(failed("sealing"))?;
+    Ok((file, segment))
 }
 
 static OVERCOMMIT: LazyLock<Option<String>> =
@@ -100,34 +120,6 @@ fn check_accounting(overcommit: Option<&str>) -> Result<(), Error> {
     })
 }
 
-/// The same as [`create`], mapped by this process, and for peers to read only, where the system has such seals (Linux 5.1).
-pub(super) fn create_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error> {
-    let (file, whole) = create_unsealed(len)?;
-    allocate(&file, whole)?;
-    let segment = Segment::own(&file, whole)?;
-    seal_for_readers(&file, len)?;
-    Ok((file, segment))
-}
-
-/// The same for a region.
-pub(super) fn create_region_for_readers(len: usize) -> Result<(OwnedFd, Segment), Error> {
-    check_accounting(OVERCOMMIT.as_deref())?;
-    let (file, whole) = create_unsealed(len)?;
-    let segment = Segment::own(&file, whole)?;
-    seal_for_readers(&file, len)?;
-    Ok((file, segment))
-}
-
-/// From now on no process maps it for writing, or writes to it otherwise.
-fn seal_for_readers(file: &OwnedFd, len: usize) -> Result<(), Error> {
-    let sealed = fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW);
-    sealed.map_err(|error| no_memory(len, "sealing", error))?;
-    if let Err(error) = fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL) {
-        crate::log::debug!(%error, "what peers only read is not sealed against their writing");
-    }
-    Ok(())
-}
-
 /// The length of a memfd for this many bytes.
 pub(super) fn whole(len: usize) -> Option<usize> {
     len.max(1).checked_next_multiple_of(PAGE)
@@ -143,26 +135,6 @@ fn within(len: usize, limit: Option<u64>) -> Result<(), Error> {
         Some(limit) if len as u64 > limit => Err(no_memory(len, "memfd_create", Errno::FBIG)),
         _ => Ok(()),
     }
-}
-
-fn create_unsealed(len: usize) -> Result<(OwnedFd, usize), Error> {
-    let whole = whole(len).ok_or_else(|| no_memory(len, "memfd_create", Errno::NOMEM))?;
-    check_limit(whole)?;
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = memfd_create("unisono", flags).map_err(|error| no_memory(len, "memfd_create", error))?;
-    ftruncate(&file, whole as u64).map_err(|error| no_memory(len, "ftruncate", error))?;
-    Ok((file, whole))
-}
-
-/// Gives a memfd all its pages.
-fn allocate(file: &OwnedFd, len: usize) -> Result<(), Error> {
-    let allocated = retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len as u64));
-    allocated.map_err(|error| no_memory(len, "fallocate", error))
-}
-
-fn seal(file: &OwnedFd, len: usize) -> Result<(), Error> {
-    let sealed = fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
-    sealed.map_err(|error| no_memory(len, "sealing", error))
 }
 
 impl Segment {
@@ -258,10 +230,9 @@ mod tests {
 
     #[test]
     fn a_segment_is_seen_by_both_and_cannot_shrink() {
-        let (file, len) = create(5000).unwrap();
-        assert_eq!(len, 8192);
-        let (ours, theirs) =
-            (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, 0, len, Access::ReadWrite).unwrap());
+        let (file, ours) = create(5000, Access::ReadWrite).unwrap();
+        assert_eq!(ours.len(), 8192);
+        let theirs = Segment::of_peer(&file, 0, 8192, Access::ReadWrite).unwrap();
         ours.words()[1023].store(7, Ordering::Relaxed);
         assert_eq!(theirs.words()[1023].load(Ordering::Relaxed), 7);
         assert!(ftruncate(&file, 0).is_err());
@@ -272,11 +243,11 @@ mod tests {
     fn what_every_endpoint_needs_has_all_its_pages() {
         let pages = |file: &OwnedFd| usize::try_from(fstat(file).unwrap().st_blocks).unwrap() * 512 / PAGE;
         for len in [1, 5000, 65 * PAGE] {
-            let (file, whole) = create(len).unwrap();
-            assert_eq!(pages(&file), whole / PAGE);
-            let (file, segment) = create_for_readers(len).unwrap();
-            assert_eq!(pages(&file), segment.len() / PAGE);
-            assert_eq!(pages(&create_for_region(len).unwrap().0), 0);
+            for access in [Access::Read, Access::ReadWrite] {
+                let (file, segment) = create(len, access).unwrap();
+                assert_eq!(pages(&file), segment.len() / PAGE);
+                assert_eq!(pages(&create_for_region(len, access).unwrap().0), 0);
+            }
         }
     }
 
@@ -295,7 +266,8 @@ mod tests {
             Stop::Peer(failure) => format!("{failure:?}"),
             Stop::Error(error) => panic!("{error}"),
         };
-        let (file, len) = create(5000).unwrap();
+        let (file, ours) = create(5000, Access::ReadWrite).unwrap();
+        let len = ours.len();
         assert!(
             refused(Segment::of_peer(&file, 0, len + PAGE, Access::Read))
                 .contains("memory of another length")
@@ -316,7 +288,7 @@ mod tests {
             refused(Segment::of_peer(&null, 0, len, Access::Read))
                 .contains("a descriptor that is not a memfd")
         );
-        let (file, segment) = create_for_readers(8).unwrap();
+        let (file, segment) = create(8, Access::Read).unwrap();
         assert!(Segment::of_peer(&file, 0, segment.len(), Access::ReadWrite).is_err());
         let theirs = Segment::of_peer(&file, 0, segment.len(), Access::Read).unwrap();
         segment.words()[0].store(3, Ordering::Relaxed);
@@ -325,9 +297,8 @@ mod tests {
 
     #[test]
     fn what_was_made_private_is_not_written_by_peers() {
-        let (file, len) = create(4 * PAGE).unwrap();
-        let (ours, theirs) =
-            (Segment::own(&file, len).unwrap(), Segment::of_peer(&file, 0, len, Access::ReadWrite).unwrap());
+        let (file, ours) = create(4 * PAGE, Access::ReadWrite).unwrap();
+        let theirs = Segment::of_peer(&file, 0, ours.len(), Access::ReadWrite).unwrap();
         ours.words().iter().for_each(|word| word.store(1, Ordering::Relaxed));
         ours.make_private(&file).unwrap();
         theirs.words().iter().for_each(|word| word.store(2, Ordering::Relaxed));

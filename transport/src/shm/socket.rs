@@ -423,7 +423,7 @@ mod tests {
     fn descriptors_are_handed_over() {
         let (here, there) = pair();
         assert!(matches!(here.receive(), Ok(Received::Nothing)));
-        let (file, len) = segment::create(1).unwrap();
+        let (file, segment) = segment::create(1, segment::Access::ReadWrite).unwrap();
         assert_eq!(there.send(&Message::Accept, Some(&file)), Posted::Yes);
         assert_eq!(there.send(&Message::Bye, None), Posted::Yes);
         // What was sent is received although the other end is closed, with something unread.
@@ -432,7 +432,7 @@ mod tests {
         let Ok(Received::Message(Message::Accept, Some(file))) = here.receive() else {
             panic!("not as it was sent")
         };
-        assert!(segment::Segment::of_peer(&file, 0, len, segment::Access::Read).is_ok());
+        assert!(segment::Segment::of_peer(&file, 0, segment.len(), segment::Access::Read).is_ok());
         assert!(matches!(here.receive(), Ok(Received::Message(Message::Bye, None))));
         assert!(matches!(here.receive(), Ok(Received::End)));
         assert_eq!(here.send(&Message::Wake, None), Posted::Gone);

@@ -10,7 +10,7 @@ use super::{
     board::Board,
     control::{Given, Message, Purpose},
     ring::{Kind, Reader, Record, Writer},
-    segment::Segment,
+    segment::{Access, Segment},
     socket::{Link, Received},
     *,
 };
@@ -73,7 +73,7 @@ fn connection(to: &Endpoint, from: &Place) -> Link {
 /// A connection, and the ring that belongs to it.
 fn connected(to: &Endpoint, from: &Place) -> (Link, OwnedFd) {
     let link = connection(to, from);
-    let (file, _) = segment::create(ring::SEGMENT).unwrap();
+    let (file, _) = segment::create(ring::SEGMENT, Access::ReadWrite).unwrap();
     assert_eq!(link.send(&Message::Ring, Some(&file)), socket::Posted::Yes);
     (link, file)
 }
@@ -286,8 +286,8 @@ fn an_endpoint_that_many_have_looked_for_is_near_and_works() {
 fn what_is_no_ring_disconnects_the_peer_alone() {
     let mut endpoint = Endpoint::open().unwrap();
     let stranger = Place::new().unwrap();
-    let ring = segment::create(ring::SEGMENT).unwrap().0;
-    let short = segment::create(4096).unwrap().0;
+    let ring = segment::create(ring::SEGMENT, Access::ReadWrite).unwrap().0;
+    let short = segment::create(4096, Access::ReadWrite).unwrap().0;
     let unsealed = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&unsealed, ring::SEGMENT as u64).unwrap();
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
@@ -409,7 +409,7 @@ fn what_is_only_read_is_mapped_for_reading() {
             })
             .expect("it is given");
         assert_eq!(given.writable, owned);
-        assert_eq!(Segment::of_peer(&file, 0, len, segment::Access::ReadWrite).is_ok(), owned);
+        assert_eq!(Segment::of_peer(&file, 0, len, Access::ReadWrite).is_ok(), owned);
         assert_eq!(rustix::io::pwrite(&file, &[1], 0).is_ok(), owned);
         assert_eq!(link.send(&Message::Bye, None), socket::Posted::Yes);
     }
@@ -446,7 +446,7 @@ fn what_was_written_before_a_peer_died_is_read_first() {
 #[test]
 fn a_hostile_reader_is_named() {
     let large = 1 << 20;
-    let short = segment::create(4096).unwrap().0;
+    let short = segment::create(4096, Access::ReadWrite).unwrap().0;
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
     let (len, purpose) = (large as u64, Purpose::Write);
     let given = Given { key: 0, base: 0, len, offset: 0, place: 0, number: 1, purpose, writable: true };
