@@ -515,7 +515,7 @@ impl Engine {
                 comm.is_some_and(|comm| task.run.is_ready(comm))
             })
         };
-        port.transport.park(nap, &mut ready)
+        port.transport.park(nap, &[], &mut ready)
     }
 
     /// Polls or yields as patience says; once it has run out, the time to sleep.

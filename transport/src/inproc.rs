@@ -40,7 +40,7 @@ use std::{
 };
 
 use crate::{
-    Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, Registration,
+    Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, Registration,
     RemoteRegion, Target, Transport, Wake, check,
     eventfd::EventFd,
     local::{self, Failure, Names, Peers, Span},
@@ -203,30 +203,6 @@ impl Endpoint {
         let own = unsafe { Memory::owned(memory.base(), memory.len(), Arc::clone(&memory)) };
         self.enter(own, Some(memory))
     }
-
-    /// Sleeps until something happens or one of these descriptors is readable.
-    fn sleep(&mut self, others: &[BorrowedFd<'_>], timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
-        if !self.sent.is_empty() {
-            return Ok(());
-        }
-        let waker = match self.inbox.waker.get() {
-            Some(waker) => waker,
-            None => {
-                let made = EventFd::new()?;
-                self.inbox.waker.get_or_init(|| made)
-            }
-        };
-        // The thread that takes the lock after this finds the waker, and sees that it must end the sleep.
-        let mut state = self.inbox.lock();
-        state.parked = state.events.is_empty() && !state.woken;
-        let timeout = if state.parked { timeout } else { Duration::ZERO };
-        drop(state);
-        let timeout = if ready() { Duration::ZERO } else { timeout };
-        let slept = waker.sleep(others.iter().copied(), timeout);
-        let mut state = self.inbox.lock();
-        (state.parked, state.woken) = (false, false);
-        slept
-    }
 }
 
 // SAFETY: a put is copied whole, under the lock of the span that its key names, before the arrival is reported; an endpoint's spans
@@ -327,21 +303,31 @@ unsafe impl Transport for Endpoint {
         Ok(())
     }
 
-    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
-        self.sleep(&[], timeout, ready)
-    }
-
-    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        self.sleep(others, timeout, &mut || false)
+    fn park(&mut self, timeout: Duration, others: &[BorrowedFd<'_>], ready: Ready<'_>) -> Result<(), Error> {
+        if !self.sent.is_empty() {
+            return Ok(());
+        }
+        let waker = match self.inbox.waker.get() {
+            Some(waker) => waker,
+            None => {
+                let made = EventFd::new()?;
+                self.inbox.waker.get_or_init(|| made)
+            }
+        };
+        // The thread that takes the lock after this finds the waker, and sees that it must end the sleep.
+        let mut state = self.inbox.lock();
+        state.parked = state.events.is_empty() && !state.woken;
+        let timeout = if state.parked { timeout } else { Duration::ZERO };
+        drop(state);
+        let timeout = if ready() { Duration::ZERO } else { timeout };
+        let slept = waker.sleep(others.iter().copied(), timeout);
+        let mut state = self.inbox.lock();
+        (state.parked, state.woken) = (false, false);
+        slept
     }
 
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::<Inbox>::clone(&self.inbox)
-    }
-
-    fn activity(&self) -> Arc<Activity> {
-        // This transport calls no library.
-        Arc::default()
     }
 }
 

@@ -39,7 +39,7 @@ use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
 pub use activity::{Activity, LibraryCall, Stay};
 pub use region::{Memory, Region, Registration, RemoteRegion, WeakRegion};
 
-/// Moves bytes. No method has a default body, so that a new transport decides on each.
+/// Moves bytes. The methods with a default body are those of a transport that calls no library and maps no memory of peers.
 ///
 /// One thread at a time owns and drives a transport. `put` and `poll` never block; `park` blocks for at most the given time.
 ///
@@ -93,14 +93,20 @@ pub unsafe trait Transport: Send {
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
-    fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error>;
+    fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
+        let _ = (peer, region);
+        Ok(Mapping::No)
+    }
 
     /// Ends the sleep of peers whose memory is [mapped](Self::map), so that they look at what this process has written to its
     /// memory.
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
-    fn notify(&mut self, peers: &[Peer]) -> Result<(), Error>;
+    fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
+        let _ = peers;
+        Ok(())
+    }
 
     /// Begins a put. [`Posted::Full`] means that nothing was begun: poll, then try again.
     /// The transport keeps the source regions alive as long as it reads them.
@@ -134,25 +140,21 @@ pub unsafe trait Transport: Send {
     /// every later call may fail.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error>;
 
-    /// Sleeps until something may have happened, a peer [notifies](Self::notify) it, another thread [wakes](Wake::wake) it or
-    /// `timeout` has passed; may return early. Once peers would notify it, it calls `ready`, and does not sleep if that is true.
+    /// Sleeps until something may have happened, a peer [notifies](Self::notify) it, another thread [wakes](Wake::wake) it, any of
+    /// `others` is readable or `timeout` has passed; may return early. Once peers would notify it, it calls `ready`, and does not sleep
+    /// if that is true. A transport that does not [wake](Limits::wakes) may sleep for a short while instead.
     ///
     /// # Errors
     /// An error of the provider or the system; the transport is broken then.
-    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error>;
-
-    /// As [`park`](Self::park), and returns also when any of these descriptors is readable. A transport that does not
-    /// [wake](Limits::wakes) may sleep for a short while instead.
-    ///
-    /// # Errors
-    /// Those of [`park`](Self::park).
-    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error>;
+    fn park(&mut self, timeout: Duration, others: &[BorrowedFd<'_>], ready: Ready<'_>) -> Result<(), Error>;
 
     /// The handle by which another thread ends a [`park`](Self::park).
     fn waker(&self) -> Arc<dyn Wake>;
 
     /// The library call that the transport is in, for a watchdog on another thread: a library call may never return.
-    fn activity(&self) -> Arc<Activity>;
+    fn activity(&self) -> Arc<Activity> {
+        Arc::default()
+    }
 }
 
 /// Returns true if the mapped memory of peers shows that the wait of a caller of [`Transport::park`] is over.

@@ -153,38 +153,6 @@ impl Mux {
             || self.idle < IDLE_AFTER
             || self.idle.is_multiple_of(IDLE_EVERY)
     }
-
-    /// Sleeps beside these descriptors, or alone.
-    fn sleep(
-        &mut self,
-        others: Option<&[BorrowedFd<'_>]>,
-        timeout: Duration,
-        ready: Ready<'_>,
-    ) -> Result<(), Error> {
-        if self.failing.is_some() {
-            return Ok(());
-        }
-        // The next poll finds what has ended the sleep.
-        self.idle = self.idle.checked_next_multiple_of(IDLE_EVERY).unwrap_or(0);
-        let slept = match (&mut self.shm, others) {
-            (None, None) => self.fabric.park(timeout, ready),
-            (None, Some(others)) => self.fabric.park_beside(others, timeout),
-            (Some(shm), others) => {
-                let timeout = match shm.begin_sleep(timeout, ready) {
-                    Ok(timeout) => timeout,
-                    Err(error) => return Err(self.renumbered(Way::Shm, error)),
-                };
-                let others: Vec<_> =
-                    others.unwrap_or_default().iter().copied().chain([shm.descriptor()]).collect();
-                let slept = self.fabric.park_beside(&others, timeout);
-                if let Err(error) = shm.end_sleep(Duration::ZERO) {
-                    return Err(self.renumbered(Way::Shm, error));
-                }
-                slept
-            }
-        };
-        slept.map_err(|error| self.renumbered(Way::Fabric, error))
-    }
 }
 
 // SAFETY: the part that serves the peer puts, writes and reports. A region is of the memory that the fabric was given, and is entered
@@ -325,12 +293,28 @@ unsafe impl Transport for Mux {
         Ok(())
     }
 
-    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
-        self.sleep(None, timeout, ready)
-    }
-
-    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        self.sleep(Some(others), timeout, &mut || false)
+    fn park(&mut self, timeout: Duration, others: &[BorrowedFd<'_>], ready: Ready<'_>) -> Result<(), Error> {
+        if self.failing.is_some() {
+            return Ok(());
+        }
+        // The next poll finds what has ended the sleep.
+        self.idle = self.idle.checked_next_multiple_of(IDLE_EVERY).unwrap_or(0);
+        let slept = match &mut self.shm {
+            None => self.fabric.park(timeout, others, ready),
+            Some(shm) => {
+                let timeout = match shm.begin_sleep(timeout, ready) {
+                    Ok(timeout) => timeout,
+                    Err(error) => return Err(self.renumbered(Way::Shm, error)),
+                };
+                let others: Vec<_> = others.iter().copied().chain([shm.descriptor()]).collect();
+                let slept = self.fabric.park(timeout, &others, &mut || false);
+                if let Err(error) = shm.end_sleep(Duration::ZERO) {
+                    return Err(self.renumbered(Way::Shm, error));
+                }
+                slept
+            }
+        };
+        slept.map_err(|error| self.renumbered(Way::Fabric, error))
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

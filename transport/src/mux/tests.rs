@@ -281,8 +281,8 @@ fn without_shared_memory_the_fabric_serves_both_directions() {
     assert_eq!(*without.limits(), Limits { provider, ..hub.open().limits().clone() });
     let began = Instant::now();
     without.waker().wake();
-    without.park(PATIENCE, &mut || false).unwrap();
-    without.park(Duration::from_millis(1), &mut || false).unwrap();
+    without.park(PATIENCE, &[], &mut || false).unwrap();
+    without.park(Duration::from_millis(1), &[], &mut || false).unwrap();
     assert!(began.elapsed() < PATIENCE);
 }
 
@@ -336,7 +336,7 @@ fn a_peer_that_fails_is_named_by_its_number_here() {
     let (events, error) = fails(&mut here);
     assert_eq!(events, [Event::Arrived { immediate: 11, len: Some(8) }]);
     assert!(names(&error, peers[3]), "{error:?}");
-    let error = here.park(PATIENCE, &mut || false).unwrap_err();
+    let error = here.park(PATIENCE, &[], &mut || false).unwrap_err();
     assert!(names(&error, peers[3]), "{error:?}");
 
     let mut here = near(5, Box::new(hub.open()));
@@ -408,7 +408,7 @@ fn a_sleeper_is_woken_by_each_part_and_by_its_waker() {
                     sender.send(immediate).unwrap();
                 }
                 if last < ROUNDS {
-                    sleeper.park(2 * PATIENCE, &mut || false).unwrap();
+                    sleeper.park(2 * PATIENCE, &[], &mut || false).unwrap();
                     counts.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -465,7 +465,7 @@ fn a_fabric_of_sockets_that_is_idle_is_polled_one_time_in_four() {
     assert_eq!(polled(&mut mux, 100 * IDLE_EVERY), 100);
     for times in 0..IDLE_EVERY {
         polled(&mut mux, times);
-        mux.park(Duration::ZERO, &mut || false).unwrap();
+        mux.park(Duration::ZERO, &[], &mut || false).unwrap();
         assert_eq!(polled(&mut mux, 1), 1, "what ended a sleep is looked at");
     }
     let mut other = near(6, tcp());

@@ -22,8 +22,8 @@ use super::{
     workarounds::{self, FirstPuts},
 };
 use crate::{
-    Activity, Address, Error, Event, LibraryCall, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region,
-    RemoteRegion, Source, Transport, Wake, check,
+    Activity, Address, Error, Event, LibraryCall, Limits, Memory, Peer, Posted, Put, Ready, Region, Source,
+    Transport, Wake, check,
     eventfd::EventFd,
     region::{bytes, gather},
 };
@@ -266,19 +266,7 @@ unsafe impl Transport for Ofi {
         Ok(())
     }
 
-    fn map(&mut self, _peer: Peer, _region: &RemoteRegion) -> Result<Mapping, Error> {
-        Ok(Mapping::No)
-    }
-
-    fn notify(&mut self, _peers: &[Peer]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn park(&mut self, timeout: Duration, _ready: Ready<'_>) -> Result<(), Error> {
-        self.park_beside(&[], timeout)
-    }
-
-    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
+    fn park(&mut self, timeout: Duration, others: &[BorrowedFd<'_>], _: Ready<'_>) -> Result<(), Error> {
         let others = others.iter().copied();
         let Some(fd) = self.cq.wait() else {
             return self.waker.sleep(others, timeout.min(NAP));

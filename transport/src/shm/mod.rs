@@ -96,7 +96,7 @@ use sleep::{Poller, Sleeper};
 use socket::{Accepted, Listener, PeerState};
 
 use crate::{
-    Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, RemoteRegion,
+    Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, RemoteRegion,
     Transport, Wake, check,
     eventfd::EventFd,
     fork::Process,
@@ -450,13 +450,11 @@ unsafe impl Transport for Endpoint {
         if self.failing.is_some() { self.end(events, before) } else { Ok(()) }
     }
 
-    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
+    fn park(&mut self, timeout: Duration, others: &[BorrowedFd<'_>], ready: Ready<'_>) -> Result<(), Error> {
         let timeout = self.begin_sleep(timeout, ready)?;
-        self.end_sleep(timeout)
-    }
-
-    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        let timeout = self.begin_sleep(timeout, &mut || false)?;
+        if others.is_empty() {
+            return self.end_sleep(timeout);
+        }
         let slept = self.waker.sleep(others.iter().copied().chain([self.descriptor()]), timeout);
         let ended = self.end_sleep(Duration::ZERO);
         slept.and(ended)
@@ -464,11 +462,6 @@ unsafe impl Transport for Endpoint {
 
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::<EventFd>::clone(&self.waker)
-    }
-
-    fn activity(&self) -> Arc<Activity> {
-        // This transport calls no library.
-        Arc::default()
     }
 }
 

@@ -329,7 +329,7 @@ fn a_peer_that_writes_what_is_no_record_is_named_and_a_stranger_is_not() {
         }
     }
     assert!(names_it(endpoint.poll(&mut Vec::new()).err().as_ref()), "the failure is latched");
-    assert!(names_it(endpoint.park(Duration::from_secs(20), &mut || false).err().as_ref()));
+    assert!(names_it(endpoint.park(Duration::from_secs(20), &[], &mut || false).err().as_ref()));
 }
 
 /// Both ends of a connection that is dropped live.

@@ -13,8 +13,8 @@ use super::{
     time::{Bytes, Delivery, Pending, Shared, draw, nanoseconds},
 };
 use crate::{
-    Activity, Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, Registration,
-    RemoteRegion, Transport, Wake, check,
+    Address, Error, Event, Limits, Memory, Peer, Posted, Put, Ready, Region, Registration, RemoteRegion,
+    Transport, Wake, check,
     local::{self, Peers, Span},
 };
 
@@ -188,15 +188,8 @@ unsafe impl Transport for Endpoint {
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 
-    fn map(&mut self, _peer: Peer, _region: &RemoteRegion) -> Result<Mapping, Error> {
-        Ok(Mapping::No)
-    }
-
-    fn notify(&mut self, _peers: &[Peer]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn park(&mut self, timeout: Duration, _ready: Ready<'_>) -> Result<(), Error> {
+    // This transport naps, and does not watch the descriptors.
+    fn park(&mut self, timeout: Duration, _: &[BorrowedFd<'_>], _: Ready<'_>) -> Result<(), Error> {
         let mut state = self.fabric.lock();
         let idle = state
             .endpoints
@@ -212,17 +205,8 @@ unsafe impl Transport for Endpoint {
         Ok(())
     }
 
-    fn park_beside(&mut self, _others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        // This transport naps, and does not watch the descriptors.
-        self.park(timeout, &mut || false)
-    }
-
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::new(Sleeper { fabric: Arc::clone(&self.fabric), index: self.index })
-    }
-
-    fn activity(&self) -> Arc<Activity> {
-        Arc::default()
     }
 }
 

@@ -140,12 +140,8 @@ unsafe impl Transport for Observed {
         self.inner.notify(peers)
     }
 
-    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
-        self.inner.park(timeout, ready)
-    }
-
-    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        self.inner.park_beside(others, timeout)
+    fn park(&mut self, timeout: Duration, others: &[BorrowedFd<'_>], ready: Ready<'_>) -> Result<(), Error> {
+        self.inner.park(timeout, others, ready)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -220,12 +220,8 @@ unsafe impl Transport for Instead {
         self.0.notify(peers)
     }
 
-    fn park(&mut self, timeout: Duration, ready: Ready<'_>) -> Result<(), Error> {
-        self.0.park(timeout, ready)
-    }
-
-    fn park_beside(&mut self, others: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), Error> {
-        self.0.park_beside(others, timeout)
+    fn park(&mut self, timeout: Duration, others: &[BorrowedFd<'_>], ready: Ready<'_>) -> Result<(), Error> {
+        self.0.park(timeout, others, ready)
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -457,7 +457,7 @@ pub(crate) fn threads(opener: &mut Opener) -> Outcome {
                 queue.pop();
             }
             if !tally.poll(&mut *endpoint)? {
-                endpoint.park(Duration::from_millis(50), &mut || false)?;
+                endpoint.park(Duration::from_millis(50), &[], &mut || false)?;
             }
             Ok(queue.is_empty()
                 && tally.arrived.len() == all_of_it

@@ -66,7 +66,7 @@ fn await_word(
 ) -> Result<u32, Box<dyn std::error::Error>> {
     let (mut parks, began) = (0, Instant::now());
     while published(view, 0)? < number {
-        end.park(LONG, &mut || published(view, 0).is_ok_and(|word| word >= number))?;
+        end.park(LONG, &[], &mut || published(view, 0).is_ok_and(|word| word >= number))?;
         Tally::default().poll(end)?;
         parks += 1;
         ensure!(began.elapsed() < PROMPT, "word {number} came after {:?}, {parks} sleeps", began.elapsed());
@@ -194,7 +194,7 @@ pub(crate) fn ready(opener: &mut Opener) -> Outcome {
     let Some([(mut here, ..), _there]) = ends(opener)? else { return Ok(()) };
     let (mut asked, began) = (0, Instant::now());
     for _ in 0..3 {
-        here.park(LONG, &mut || {
+        here.park(LONG, &[], &mut || {
             asked += 1;
             true
         })?;
@@ -205,7 +205,7 @@ pub(crate) fn ready(opener: &mut Opener) -> Outcome {
     let nap = Duration::from_millis(20);
     let began = Instant::now();
     for _ in 0..20 {
-        here.park(nap, &mut || false)?;
+        here.park(nap, &[], &mut || false)?;
     }
     ensure!(began.elapsed() > nap, "it does not sleep");
     Ok(())
@@ -236,7 +236,7 @@ pub(crate) fn between(opener: &mut Opener) -> Outcome {
     for round in 1..=20 {
         let began = Instant::now();
         let mut outcome = Ok(());
-        here.park(LONG, &mut || {
+        here.park(LONG, &[], &mut || {
             let seen = published(&view, 0).is_ok_and(|word| word >= round);
             outcome = publish(&theirs, 0, round).and_then(|()| Ok(there.notify(&[FIRST])?));
             seen

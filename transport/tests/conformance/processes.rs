@@ -117,7 +117,7 @@ impl End {
                 }
                 self.endpoint.poll(&mut self.events)?;
                 if self.events.is_empty() && posted {
-                    self.endpoint.park(Duration::from_millis(10), &mut || false)?;
+                    self.endpoint.park(Duration::from_millis(10), &[], &mut || false)?;
                 }
                 for event in std::mem::take(&mut self.events) {
                     match event {
@@ -407,7 +407,7 @@ fn killed_beside_sleep(between: Between) -> Outcome {
             other.child.kill()?;
             killed = true;
         }
-        end.endpoint.park(Duration::from_secs(20), &mut || false)?;
+        end.endpoint.park(Duration::from_secs(20), &[], &mut || false)?;
         ensure!(began.elapsed() < Duration::from_secs(10), "a sleeper does not hear that its peer has ended");
     };
     ensure!(names_the_peer(&error), "a peer that was killed gave {error:?}");

@@ -16,7 +16,7 @@ pub(crate) fn timeout(opener: &mut Opener) -> Outcome {
     for milliseconds in [0, 1, 20, 100] {
         let timeout = Duration::from_millis(milliseconds);
         let began = Instant::now();
-        here.park(timeout, &mut || false)?;
+        here.park(timeout, &[], &mut || false)?;
         // Generous, for the machine may be busy; what is looked for is sleeping without end.
         ensure!(began.elapsed() < timeout + Duration::from_secs(2), "{timeout:?} took {:?}", began.elapsed());
     }
@@ -39,7 +39,7 @@ pub(crate) fn arrival(opener: &mut Opener) -> Outcome {
         for round in 0..rounds {
             until("an arrival while parked", || {
                 if !tally.poll(&mut *there)? {
-                    there.park(Duration::from_secs(20), &mut || false)?;
+                    there.park(Duration::from_secs(20), &[], &mut || false)?;
                     parks += 1;
                 }
                 Ok(tally.arrived.contains_key(&round))
@@ -82,13 +82,13 @@ pub(crate) fn wake(opener: &mut Opener) -> Outcome {
     let (mut woken, began) = (0, Instant::now());
     // Before: the next park returns at once, and the one after it sleeps again.
     waker.wake();
-    here.park(Duration::from_secs(20), &mut || false)?;
+    here.park(Duration::from_secs(20), &[], &mut || false)?;
     ensure!(began.elapsed() < Duration::from_secs(10), "a park after a wake took {:?}", began.elapsed());
     let (ready, sleeps) = std::sync::mpsc::channel::<()>();
     let sleeper = std::thread::spawn(move || -> Result<Duration, String> {
         let began = Instant::now();
         while sleeps.try_recv().is_err() {
-            here.park(Duration::from_secs(20), &mut || false).map_err(|error| error.to_string())?;
+            here.park(Duration::from_secs(20), &[], &mut || false).map_err(|error| error.to_string())?;
         }
         Ok(began.elapsed())
     });
@@ -113,9 +113,9 @@ pub(crate) fn beside(opener: &mut Opener) -> Outcome {
     let (mut near, mut far) = UnixStream::pair()?;
     near.set_nonblocking(true)?;
     let began = Instant::now();
-    here.park_beside(&[near.as_fd()], Duration::from_millis(20))?;
+    here.park(Duration::from_millis(20), &[near.as_fd()], &mut || false)?;
     here.waker().wake();
-    here.park_beside(&[near.as_fd()], Duration::from_secs(20))?;
+    here.park(Duration::from_secs(20), &[near.as_fd()], &mut || false)?;
     let writer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(40));
         far.write_all(&[1, 2]).map(|()| far)
@@ -123,11 +123,11 @@ pub(crate) fn beside(opener: &mut Opener) -> Outcome {
     let mut byte = [0];
     while near.read(&mut byte).is_err() {
         Tally::default().poll(&mut *here)?;
-        here.park_beside(&[near.as_fd()], Duration::from_secs(20))?;
+        here.park(Duration::from_secs(20), &[near.as_fd()], &mut || false)?;
     }
     let _far = writer.join().map_err(|_| "the writing thread panicked")??;
     // It is readable still.
-    here.park_beside(&[near.as_fd()], Duration::from_secs(20))?;
+    here.park(Duration::from_secs(20), &[near.as_fd()], &mut || false)?;
     near.read_exact(&mut byte)?;
     ensure!(byte == [2], "parking read the descriptor");
     ensure!(began.elapsed() < Duration::from_secs(10), "parking beside it took {:?}", began.elapsed());
