@@ -41,7 +41,7 @@ use std::{
 
 use crate::{
     Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, Registration,
-    RemoteRegion, Target, Transport, Wake, check,
+    RemoteRegion, Transport, Wake, check,
     eventfd::EventFd,
     local::{self, Failure, Names, Peers, Span},
     region,
@@ -89,6 +89,14 @@ struct State {
     parked: bool,
     woken: bool,
     closed: bool,
+}
+
+impl Shared {
+    /// What the endpoint of this index has registered under this key.
+    fn slot(&self, owner: usize, key: u64) -> Option<Arc<Slot>> {
+        let spans = self.spans.read().unwrap_or_else(PoisonError::into_inner);
+        spans.get(&key).filter(|slot| slot.owner == owner).map(Arc::clone)
+    }
 }
 
 impl Inbox {
@@ -231,19 +239,16 @@ unsafe impl Transport for Endpoint {
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
         let (index, _) = self.peers.get(peer)?;
-        let slot =
-            self.hub.spans.read().unwrap_or_else(PoisonError::into_inner).get(&region.key).map(Arc::clone);
-        let memory = slot.filter(|slot| slot.owner == *index).and_then(|slot| slot.memory.clone());
-        let end = region.base.checked_add(region.len);
-        let place = end.zip(usize::try_from(region.base).ok()).zip(usize::try_from(region.len).ok());
-        let Some(((end, from), len)) = place else { return Ok(Mapping::No) };
-        Ok(match memory.filter(|memory| end <= memory.len() as u64) {
+        let slot = self.hub.slot(*index, region.key);
+        let mapped = slot.and_then(|slot| {
+            let memory = slot.memory.clone()?;
+            let start = (*slot.span.read().unwrap_or_else(PoisonError::into_inner))?
+                .start(region.base, region.len)?;
+            let len = usize::try_from(region.len).ok()?;
             // SAFETY: mapped as long as the owner lives, and in bounds. The peer may access it too, as `Transport::map` says.
-            Some(memory) => Mapping::Yes(Region::unregistered(unsafe {
-                Memory::owned(memory.base().add(from), len, memory)
-            })),
-            None => Mapping::No,
-        })
+            Some(Region::unregistered(unsafe { Memory::owned(memory.base().add(start), len, memory) }))
+        });
+        Ok(mapped.map_or(Mapping::No, Mapping::Yes))
     }
 
     fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {
@@ -258,7 +263,7 @@ unsafe impl Transport for Endpoint {
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        let len = check::put(put, &self.limits, self.peers.len())?;
+        let (len, address) = check::put(put, &self.limits, self.peers.len())?;
         let (index, inbox) = self.peers.get(put.to)?;
         let failed = |failure: Failure| Error::from(failure.to(put.to));
         // Only this thread's peers add to the inbox, so more than one may pass here when it is nearly full: the bound is then
@@ -266,15 +271,13 @@ unsafe impl Transport for Endpoint {
         if inbox.waiting.load(Ordering::Relaxed) >= self.limits.arrivals {
             return Ok(Posted::Full);
         }
-        let Target { region: RemoteRegion { base, key, .. }, offset } = put.target;
-        let slot = self.hub.spans.read().unwrap_or_else(PoisonError::into_inner).get(&key).map(Arc::clone);
-        let slot = slot.filter(|slot| slot.owner == *index).ok_or_else(|| failed(Failure::unregistered()))?;
+        let unregistered = || failed(Failure::unregistered());
+        let slot = self.hub.slot(*index, put.target.region.key).ok_or_else(unregistered)?;
         let span = slot.span.read().unwrap_or_else(PoisonError::into_inner);
-        let registered = span.ok_or_else(|| failed(Failure::unregistered()))?;
+        let registered = span.ok_or_else(unregistered)?;
         // SAFETY: it stays registered while `span` is held; no one reads it before the arrival below, which the inbox's lock orders
         // after the copy; sources are at rest by the contract of `Transport::put`.
-        unsafe { registered.write(base.saturating_add(offset), put.sources.iter().map(region::bytes), len) }
-            .map_err(failed)?;
+        unsafe { registered.write(address, put.sources.iter().map(region::bytes), len) }.map_err(failed)?;
         drop(span);
         let mut state = inbox.lock();
         if state.closed {

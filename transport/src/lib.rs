@@ -36,6 +36,8 @@ pub mod sim;
 
 use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
+use rustix::io::Errno;
+
 pub use activity::{Activity, LibraryCall, Stay};
 pub use region::{Memory, Region, Registration, RemoteRegion, WeakRegion};
 
@@ -509,8 +511,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// It is no address of this provider's endpoints, and the reason.
+    pub(crate) fn bad_address(address: &Address, provider: &str, reason: impl Into<String>) -> Self {
+        Self::BadAddress { address: address.clone(), provider: provider.into(), reason: reason.into() }
+    }
+
     /// A system call failed; `context` says for what it was made.
-    pub(crate) fn system(call: &'static str, context: &str, error: rustix::io::Errno) -> Self {
+    pub(crate) fn system(call: &'static str, context: &str, error: Errno) -> Self {
         Self::System {
             call,
             context: context.into(),
@@ -520,11 +527,9 @@ impl Error {
     }
 
     /// What to do about an error of the system, in words that follow it; may be empty.
-    pub(crate) fn advice(error: rustix::io::Errno) -> &'static str {
+    pub(crate) fn advice(error: Errno) -> &'static str {
         match error {
-            rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => {
-                "; raise the limit on open files (ulimit -n)"
-            }
+            Errno::MFILE | Errno::NFILE => "; raise the limit on open files (ulimit -n)",
             _ => "",
         }
     }

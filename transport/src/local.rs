@@ -77,20 +77,12 @@ impl<T> Peers<T> {
         address: &Address,
         find: impl FnOnce(usize) -> Option<T>,
     ) -> Result<Peer, Error> {
-        let bad = |reason: &str| Error::BadAddress {
-            address: address.clone(),
-            provider: names.provider.into(),
-            reason: reason.into(),
-        };
+        let bad = |reason: &str| Error::bad_address(address, names.provider, reason);
         let index = names.index(address).ok_or_else(|| bad("it belongs to another hub or fabric"))?;
-        let known = self.0.iter().position(|(known, _)| *known == index);
-        let place = match known {
-            Some(place) => place,
-            None => {
-                self.0.push((index, find(index).ok_or_else(|| bad("there is no such endpoint"))?));
-                self.0.len() - 1
-            }
-        };
+        let place = self.0.iter().position(|(known, _)| *known == index).unwrap_or(self.0.len());
+        if place == self.0.len() {
+            self.0.push((index, find(index).ok_or_else(|| bad("there is no such endpoint"))?));
+        }
         u32::try_from(place).map(Peer).map_err(|_| bad("there are too many peers"))
     }
 
@@ -118,11 +110,11 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// The position of `len` bytes at this address of the owner. They must lie in this memory.
-    pub(crate) fn start(&self, address: u64, len: u64) -> Result<usize, Failure> {
-        let start = address.checked_sub(self.remote.base);
-        let start = start.filter(|start| start.checked_add(len).is_some_and(|end| end <= self.remote.len));
-        start.and_then(|start| usize::try_from(start).ok()).ok_or_else(Failure::outside)
+    /// The position of `len` bytes at this address of the owner, if they lie in this memory.
+    pub(crate) fn start(&self, address: u64, len: u64) -> Option<usize> {
+        let start = address.checked_sub(self.remote.base)?;
+        let inside = start.checked_add(len)? <= self.remote.len;
+        usize::try_from(start).ok().filter(|_| inside)
     }
 
     /// Writes `sources`, joined, `len` bytes, to this address of the owner.
@@ -135,7 +127,7 @@ impl Span {
         sources: impl Iterator<Item = (*const u8, usize)>,
         len: usize,
     ) -> Result<(), Failure> {
-        let start = self.start(address, len as u64)?;
+        let start = self.start(address, len as u64).ok_or_else(Failure::outside)?;
         // SAFETY: in bounds, as was just seen; the rest by the caller's promise.
         unsafe { region::gather(sources, self.base.add(start)) };
         Ok(())

@@ -170,11 +170,7 @@ unsafe impl Transport for Mux {
         if let Some(peer) = self.known.get(address) {
             return Ok(*peer);
         }
-        let bad = |reason: String| Error::BadAddress {
-            address: address.clone(),
-            provider: self.limits.provider.clone(),
-            reason,
-        };
+        let bad = |reason: String| Error::bad_address(address, &self.limits.provider, reason);
         let Some(Parts { scope, shm: near, fabric: far }) = Parts::parse(&address.0) else {
             return Err(bad("it is of another kind or version, or not whole".into()));
         };
@@ -251,8 +247,7 @@ unsafe impl Transport for Mux {
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         check::put(put, &self.limits, self.routes.len())?;
-        let unknown = || Error::BadPut { reason: format!("peer {} is unknown", put.to.0) };
-        let (way, to) = *self.routes.get(put.to.0 as usize).ok_or_else(unknown)?;
+        let (way, to) = self.routes[put.to.0 as usize];
         // The combined limits decide which puts report their end: a part alone copies more, and would not report it. A part also does not
         // report what the combined limits promise not to report.
         let notify = if put.notifies(&self.limits) { Notify::Always } else { put.notify };

@@ -84,11 +84,7 @@ impl std::fmt::Debug for Ofi {
 impl Ofi {
     /// The part of an address that libfabric made, if the address is of this kind.
     fn name_in<'a>(&self, address: &'a Address) -> Result<&'a [u8], Error> {
-        let bad = |reason: String| Error::BadAddress {
-            address: address.clone(),
-            provider: self.limits.provider.clone(),
-            reason,
-        };
+        let bad = |reason: String| Error::bad_address(address, &self.limits.provider, reason);
         let (format, provider, name) =
             address::parts(address).ok_or_else(|| bad("it is not one of libfabric's".into()))?;
         if provider != self.limits.provider.as_bytes() {
@@ -144,11 +140,8 @@ unsafe impl Transport for Ofi {
             None => None,
         };
         let name = self.name_in(address)?;
-        let peer = Peer(u32::try_from(self.peers.len()).map_err(|_| Error::BadAddress {
-            address: address.clone(),
-            provider: self.limits.provider.clone(),
-            reason: "there are too many peers".into(),
-        })?);
+        let full = |_| Error::bad_address(address, &self.limits.provider, "there are too many peers");
+        let peer = Peer(u32::try_from(self.peers.len()).map_err(full)?);
         let known = known.map_or_else(|| self.av.insert(name), Ok)?;
         let format = address::parts(address).map_or(0, |(format, ..)| format);
         if let (Some(alive), Some(at)) = (&self.alive, info::socket_in(format, name)) {
@@ -169,12 +162,8 @@ unsafe impl Transport for Ofi {
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        let len = check::put(put, &self.limits, self.peers.len())?;
-        let unknown = || Error::BadPut { reason: format!("peer {} is unknown", put.to.0) };
-        let to = *self.peers.get(put.to.0 as usize).ok_or_else(unknown)?;
-        let target = put.target.region.base.checked_add(put.target.offset).ok_or_else(|| Error::BadPut {
-            reason: format!("{:?} is beyond the end of memory", put.target),
-        })?;
+        let (len, target) = check::put(put, &self.limits, self.peers.len())?;
+        let to = self.peers[put.to.0 as usize];
         let key = put.target.region.key;
         if !put.notifies(&self.limits) {
             let start = if let [source] = put.sources {

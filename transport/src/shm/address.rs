@@ -46,7 +46,8 @@ impl Place {
     /// # Errors
     /// [`Error::BadAddress`] if it is not the address of such an endpoint.
     pub(super) fn of(address: &Address) -> Result<Self, Error> {
-        Self::parse(&address.0).ok_or_else(|| bad(address, "it is of another kind or version"))
+        let bad = || Error::bad_address(address, PROVIDER, "it is of another kind or version");
+        Self::parse(&address.0).ok_or_else(bad)
     }
 
     pub(super) fn bytes(&self) -> [u8; LEN] {
@@ -78,10 +79,6 @@ impl Place {
     pub(super) fn proof(&self) -> EndpointToken {
         self.proof
     }
-}
-
-pub(super) fn bad(address: &Address, reason: &str) -> Error {
-    Error::BadAddress { address: address.clone(), provider: PROVIDER.into(), reason: reason.into() }
 }
 
 /// Random bytes of the system.

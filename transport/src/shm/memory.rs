@@ -93,7 +93,7 @@ impl Entries {
         len: usize,
     ) -> Result<(), Refusal> {
         let entries = self.entries.get(&key).ok_or(Refusal::Unregistered)?;
-        let contains = |entry: &&Entry| entry.span.start(offset, len as u64).is_ok();
+        let contains = |entry: &&Entry| entry.span.start(offset, len as u64).is_some();
         let entry = entries.iter().find(contains).ok_or(Refusal::Outside)?;
         // SAFETY: it is registered, as its entry exists while the table is locked; the rest by the caller's promise.
         unsafe { entry.span.write(offset, sources, len) }.map_err(|_| Refusal::Outside)
@@ -105,7 +105,7 @@ impl Entries {
         let writable = |entry: &&Entry| matches!(entry.shared, Some((Shared { writable: Some(_), .. }, _)));
         let mut shared = entries.filter(writable).peekable();
         shared.peek().ok_or(Refusal::Unregistered)?;
-        let inside = shared.any(|entry| entry.span.start(offset, len).is_ok());
+        let inside = shared.any(|entry| entry.span.start(offset, len).is_some());
         if inside { Ok(()) } else { Err(Refusal::Outside) }
     }
 
@@ -272,7 +272,7 @@ impl Table {
     ) -> Option<Posted> {
         let mut entries = self.lock();
         let mut same = entries.entries.get_mut(&key)?.iter_mut();
-        let entry = same.find(|entry| entry.shared.is_some() && entry.span.start(address, 1).is_ok())?;
+        let entry = same.find(|entry| entry.shared.is_some() && entry.span.start(address, 1).is_some())?;
         let (shared, place) = entry.shared.as_ref()?;
         let RemoteRegion { base, len, .. } = entry.span.remote;
         let (Memfd { file, offset }, writable) = (&*shared.memfd, shared.writable.is_some());

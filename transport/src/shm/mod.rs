@@ -382,7 +382,7 @@ unsafe impl Transport for Endpoint {
             return Ok(*peer);
         }
         let peer = u32::try_from(self.peers.len()).map(Peer);
-        let peer = peer.map_err(|_| address::bad(address, "there are too many peers"))?;
+        let peer = peer.map_err(|_| Error::bad_address(address, PROVIDER, "there are too many peers"))?;
         self.peers.push(Known { place, way: Way::None });
         self.known.insert(place, peer);
         Ok(peer)
@@ -419,7 +419,7 @@ unsafe impl Transport for Endpoint {
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        let len = check::put(put, &self.limits, self.peers.len())?;
+        let (len, offset) = check::put(put, &self.limits, self.peers.len())?;
         self.checked()?;
         let token = put.notifies(&self.limits).then_some(put.token);
         let mut sent = std::mem::take(&mut self.sent);
@@ -427,7 +427,7 @@ unsafe impl Transport for Endpoint {
             Ok(None) => Ok(Posted::Full),
             Ok(Some(outgoing)) => {
                 // SAFETY: by the caller's promise.
-                unsafe { outgoing.put(put, len, token, &mut sent) }.map_err(|it| it.of(put.to))
+                unsafe { outgoing.put(put, (len, offset), token, &mut sent) }.map_err(|it| it.of(put.to))
             }
             Err(error) => Err(error),
         };

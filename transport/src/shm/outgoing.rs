@@ -125,20 +125,17 @@ impl Way {
 }
 
 impl Outgoing {
-    /// Begins a put of `len` bytes. `sent` gets `token`, if there is one, when the put is sent.
+    /// Begins a put of `len` bytes to this address. `sent` gets `token`, if there is one, when the put is sent.
     ///
     /// # Safety
     /// As for [`crate::Transport::put`].
     pub(super) unsafe fn put(
         &mut self,
         put: &Put<'_>,
-        len: usize,
+        (len, offset): (usize, u64),
         token: Option<u64>,
         sent: &mut Vec<u64>,
     ) -> Result<Posted, Stop> {
-        let Some(offset) = put.target.region.base.checked_add(put.target.offset) else {
-            return Err(Failure::outside().into());
-        };
         let (key, total) = (put.target.region.key, len as u64);
         let mut record = Record { kind: Kind::Put, immediate: put.immediate, len: total, total, key, offset };
         let place = if len > DIRECT_FROM && put.target.region.mappable {

@@ -104,11 +104,8 @@ unsafe impl Transport for Endpoint {
     }
 
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
-        let len = check::put(put, &self.limits, self.peers.len())?;
+        let (len, address) = check::put(put, &self.limits, self.peers.len())?;
         let (to, ()) = *self.peers.get(put.to)?;
-        let address = put.target.region.base.checked_add(put.target.offset);
-        let address = address
-            .ok_or_else(|| Error::BadPut { reason: format!("{:?} is beyond all memory", put.target) })?;
         let config = &self.fabric.config;
         let sources =
             put.sources.iter().map(|source| (source.region().clone(), source.offset(), source.len()));
