@@ -32,17 +32,18 @@ pub enum LibraryCall {
 }
 
 impl LibraryCall {
-    const ALL: [Self; 10] = [
-        Self::Find,
-        Self::Domain,
-        Self::Open,
-        Self::Connect,
-        Self::Register,
-        Self::Inject,
-        Self::Write,
-        Self::Poll,
-        Self::TryWait,
-        Self::Close,
+    /// All calls, each with the name of libfabric's function.
+    const ALL: [(Self, &str); 10] = [
+        (Self::Find, "fi_getinfo"),
+        (Self::Domain, "fi_fabric or fi_domain"),
+        (Self::Open, "fi_endpoint or what belongs to it"),
+        (Self::Connect, "fi_av_insert"),
+        (Self::Register, "fi_mr_reg"),
+        (Self::Inject, "fi_inject_writedata"),
+        (Self::Write, "fi_writemsg or fi_writedata"),
+        (Self::Poll, "fi_cq_read"),
+        (Self::TryWait, "fi_trywait"),
+        (Self::Close, "fi_close"),
     ];
 
     /// True if it is made only while an endpoint is opened.
@@ -54,18 +55,7 @@ impl LibraryCall {
     /// The name of libfabric's function.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Find => "fi_getinfo",
-            Self::Domain => "fi_fabric or fi_domain",
-            Self::Open => "fi_endpoint or what belongs to it",
-            Self::Connect => "fi_av_insert",
-            Self::Register => "fi_mr_reg",
-            Self::Inject => "fi_inject_writedata",
-            Self::Write => "fi_writemsg or fi_writedata",
-            Self::Poll => "fi_cq_read",
-            Self::TryWait => "fi_trywait",
-            Self::Close => "fi_close",
-        }
+        Self::ALL[self as usize - 1].1
     }
 }
 
@@ -110,7 +100,8 @@ impl Activity {
     #[must_use]
     pub fn stay(&self) -> Option<Stay> {
         let word = self.0.load(Ordering::Relaxed);
-        let call = LibraryCall::ALL.into_iter().find(|&call| call as u64 == word & ((1 << BITS) - 1))?;
+        let place = (word & ((1 << BITS) - 1)).checked_sub(1)?;
+        let (call, _) = *LibraryCall::ALL.get(usize::try_from(place).ok()?)?;
         Some(Stay { call, number: word >> BITS })
     }
 }
@@ -124,7 +115,7 @@ mod tests {
         let activity = Activity::default();
         assert_eq!(activity.stay(), None);
         let mut seen = Vec::new();
-        for call in LibraryCall::ALL.into_iter().chain([LibraryCall::Poll]) {
+        for call in LibraryCall::ALL.map(|(call, _)| call).into_iter().chain([LibraryCall::Poll]) {
             activity.enter(call);
             let stay = activity.stay().unwrap();
             assert_eq!(stay.call, call);

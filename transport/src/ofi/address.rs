@@ -3,7 +3,13 @@
 use crate::Address;
 
 /// The beginning of an address, which distinguishes it from those of other transports.
-pub(super) const MAGIC: &[u8; 4] = b"ofi1";
+const MAGIC: &[u8; 4] = b"ofi1";
+
+/// The address of an endpoint of this provider with this name in this format.
+pub(super) fn of(format: u32, provider: &str, name: &[u8]) -> Address {
+    let len = u32::try_from(provider.len()).unwrap_or(0);
+    Address([&MAGIC[..], &format.to_le_bytes(), &len.to_le_bytes(), provider.as_bytes(), name].concat())
+}
 
 /// The parts of an address: its format, its provider's name, and what libfabric made.
 pub(super) fn parts(address: &Address) -> Option<(u32, &[u8], &[u8])> {

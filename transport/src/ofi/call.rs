@@ -49,23 +49,17 @@ pub(super) fn failure(call: &'static str, result: i64, context: String) -> Error
 
 /// The error with which opening an endpoint failed. If fewer file descriptors are left than [`DESCRIPTORS`], the error says so, because
 /// providers have several codes for that.
-pub(super) fn opening(error: Error) -> Error {
+pub(super) fn opening(mut error: Error) -> Error {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let taken = std::fs::read_dir("/proc/self/fd").map_or(limit, |all| all.count() as u64);
-    if limit.saturating_sub(taken) >= DESCRIPTORS {
-        return error;
+    if limit.saturating_sub(taken) < DESCRIPTORS
+        && let Error::Call { reason, .. } | Error::System { reason, .. } | Error::SelfTest { reason, .. } =
+            &mut error
+    {
+        reason.push_str("; ");
+        reason.push_str(&more_descriptors());
     }
-    let more = |reason: String| format!("{reason}; {}", more_descriptors());
-    match error {
-        Error::Call { call, context, peer, code, reason } => {
-            Error::Call { call, context, peer, code, reason: more(reason) }
-        }
-        Error::System { call, context, code, reason } => {
-            Error::System { call, context, code, reason: more(reason) }
-        }
-        Error::SelfTest { provider, reason } => Error::SelfTest { provider, reason: more(reason) },
-        error => error,
-    }
+    error
 }
 
 /// The file descriptors that a rank needs over TCP, beside one for each rank to which it has a connection: counted in processes of 2

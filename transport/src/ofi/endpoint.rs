@@ -90,13 +90,12 @@ impl Ofi {
         if provider != self.limits.provider.as_bytes() {
             return Err(bad(format!("it belongs to provider {:?}", String::from_utf8_lossy(provider))));
         }
-        let own =
-            self.address.0.get(4..8).and_then(|own| own.first_chunk()).map(|own| u32::from_le_bytes(*own));
-        if own != Some(format) {
-            return Err(bad(format!("its format is {format}, this endpoint's is {own:?}")));
+        let (own, own_len) =
+            address::parts(&self.address).map_or((0, 0), |(format, _, name)| (format, name.len()));
+        if own != format {
+            return Err(bad(format!("its format is {format}, this endpoint's is {own}")));
         }
         // The library does not know a name's length. Names of fixed formats are as long as this endpoint's; strings end with a zero.
-        let own_len = self.address.0.len().saturating_sub(address.0.len() - name.len());
         let complete = if format == sys::FI_ADDR_STR {
             name.iter().position(|byte| *byte == 0).is_some_and(|end| end + 1 == name.len())
         } else {
@@ -174,20 +173,11 @@ unsafe impl Transport for Ofi {
                 unsafe { gather(put.sources.iter().map(bytes), self.joined.as_mut_ptr()) };
                 self.joined.as_ptr()
             };
-            let serial = self.domain.enter(LibraryCall::Inject);
-            // SAFETY: the endpoint is open; `len` bytes are readable; the library copies them.
-            let result = unsafe {
-                sys::fi_inject_writedata(
-                    self.live.endpoint.as_ptr(),
-                    start.cast(),
-                    len,
-                    put.immediate.into(),
-                    to,
-                    target,
-                    key,
-                )
-            };
-            drop(serial);
+            let (endpoint, start, data) = (self.live.endpoint.as_ptr(), start.cast(), put.immediate.into());
+            let result = self.domain.during(LibraryCall::Inject, || {
+                // SAFETY: the endpoint is open; `len` bytes are readable; the library copies them.
+                unsafe { sys::fi_inject_writedata(endpoint, start, len, data, to, target, key) }
+            });
             return self.posted("fi_inject_writedata", result, put);
         }
         // If the library copies the bytes, it gives the kernel one piece instead of three: over tcp a broadcast of 8 B between 2 ranks
@@ -207,17 +197,15 @@ unsafe impl Transport for Ofi {
         let mut vectors = Vectors::new(put.sources, registered);
         let remote = sys::fi_rma_iov { addr: target, len, key };
         let endpoint = self.live.endpoint.as_ptr();
-        let serial = self.domain.enter(LibraryCall::Write);
         // SAFETY: the endpoint is open; the source memory is kept by the pool, and the context stays in place, until the
         // completion or the endpoint's end.
-        let (call, result) = unsafe {
+        let (call, result) = self.domain.during(LibraryCall::Write, || unsafe {
             if self.facts.one_source {
                 vectors.write_data(endpoint, to, &remote, put.immediate, context)
             } else {
                 vectors.write_message(endpoint, to, &remote, put.immediate, context, copied)
             }
-        };
-        drop(serial);
+        });
         let outcome = self.posted(call, result, put);
         match outcome {
             Ok(Posted::Yes) => self.live.pool.keep(number, UnderWay::new(put)),
@@ -227,24 +215,18 @@ unsafe impl Transport for Ofi {
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
-        let serial = self.domain.enter(LibraryCall::Poll);
-        // SAFETY: the queue is open and its format is `FI_CQ_FORMAT_DATA`; at most `BATCH` entries are written.
-        let result =
-            unsafe { sys::fi_cq_read(self.cq.as_ptr(), self.completions.as_mut_ptr().cast(), BATCH) };
-        drop(serial);
-        let count = match usize::try_from(result) {
-            Ok(count) => count,
-            Err(_) if i64::try_from(result) == Ok(-call::AGAIN) => return Ok(()),
-            Err(_) if i64::try_from(result) == Ok(-call::ERROR_AVAILABLE) => {
-                return Err(completion::failure(&self.cq, &self.domain, &self.live.pool));
-            }
-            Err(_) => {
-                return Err(call::failure(
-                    "fi_cq_read",
-                    i64::try_from(result).unwrap_or(i64::MIN),
-                    String::new(),
-                ));
-            }
+        let result = self.domain.during(LibraryCall::Poll, || {
+            // SAFETY: the queue is open and its format is `FI_CQ_FORMAT_DATA`; at most `BATCH` entries are written.
+            unsafe { sys::fi_cq_read(self.cq.as_ptr(), self.completions.as_mut_ptr().cast(), BATCH) }
+        });
+        let Ok(count) = usize::try_from(result) else {
+            return match i64::try_from(result).unwrap_or(i64::MIN) {
+                code if code == -call::AGAIN => Ok(()),
+                code if code == -call::ERROR_AVAILABLE => {
+                    Err(completion::failure(&self.cq, &self.domain, &self.live.pool))
+                }
+                code => Err(call::failure("fi_cq_read", code, String::new())),
+            };
         };
         self.futile = 0;
         for entry in self.completions.iter().take(count) {

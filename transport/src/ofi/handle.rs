@@ -122,6 +122,13 @@ impl Domain {
         Entered { activity: &self.fabric.activity, _serial: serial }
     }
 
+    /// Makes a call into this domain or one of its objects, as between [`Self::enter`] and the end of what that returns.
+    #[inline]
+    pub(super) fn during<R>(&self, call: LibraryCall, calls: impl FnOnce() -> R) -> R {
+        let _entered = self.enter(call);
+        calls()
+    }
+
     /// True if it was opened by this process, and not by one from which this process was forked.
     pub(super) fn is_ours(&self) -> bool {
         self.process.is_this()
@@ -168,10 +175,7 @@ impl<T> Object<T> {
         open: impl FnOnce(*mut *mut T) -> c_int,
     ) -> Result<Self, Error> {
         let mut object: *mut T = ptr::null_mut();
-        let serial = domain.enter(LibraryCall::Open);
-        let result = open(&raw mut object);
-        drop(serial);
-        judge(call, result)?;
+        judge(call, domain.during(LibraryCall::Open, || open(&raw mut object)))?;
         Ok(Self { pointer: made(call, object)?, what, domain: Arc::clone(domain) })
     }
 
@@ -215,19 +219,11 @@ impl Av {
     /// Makes an address known. `name` must be a whole name of this provider's format.
     pub(super) fn insert(&self, name: &[u8]) -> Result<sys::fi_addr_t, Error> {
         let mut address: sys::fi_addr_t = sys::fi_addr_t::MAX;
-        let serial = self.0.domain.enter(LibraryCall::Connect);
-        // SAFETY: the vector is open; `name` holds one whole address, as the caller checked.
-        let result = unsafe {
-            sys::fi_av_insert(
-                self.0.as_ptr(),
-                name.as_ptr().cast::<c_void>(),
-                1,
-                &raw mut address,
-                0,
-                ptr::null_mut(),
-            )
-        };
-        drop(serial);
+        let (vector, name) = (self.0.as_ptr(), name.as_ptr().cast::<c_void>());
+        let result = self.0.domain.during(LibraryCall::Connect, || {
+            // SAFETY: the vector is open; `name` holds one whole address, as the caller checked.
+            unsafe { sys::fi_av_insert(vector, name, 1, &raw mut address, 0, ptr::null_mut()) }
+        });
         match result {
             1 => Ok(address),
             failed if failed < 0 => Err(call::failure("fi_av_insert", failed.into(), String::new())),
@@ -283,12 +279,11 @@ impl Cq {
         let mut queue = Self { object, wait: None };
         if wait_obj == sys::FI_WAIT_FD {
             let mut fd: c_int = -1;
-            let serial = domain.enter(LibraryCall::Open);
             let command = c_int::try_from(sys::FI_GETWAIT).unwrap_or(-1);
-            // SAFETY: the queue is open, and FI_GETWAIT writes one int for FI_WAIT_FD.
-            let result =
-                unsafe { sys::fi_control(queue.object.fid(), command, (&raw mut fd).cast::<c_void>()) };
-            drop(serial);
+            let result = domain.during(LibraryCall::Open, || {
+                // SAFETY: the queue is open, and FI_GETWAIT writes one int for FI_WAIT_FD.
+                unsafe { sys::fi_control(queue.object.fid(), command, (&raw mut fd).cast::<c_void>()) }
+            });
             judge("fi_control(FI_GETWAIT)", result)?;
             if fd < 0 {
                 return Err(Error::Unexpected { call: "fi_control(FI_GETWAIT)", value: fd.to_string() });
@@ -312,10 +307,10 @@ impl Cq {
     pub(super) fn may_sleep(&self) -> Result<bool, Error> {
         let domain = &self.object.domain;
         let mut fids: [*mut sys::fid; 1] = [self.object.fid()];
-        let serial = domain.enter(LibraryCall::TryWait);
-        // SAFETY: fabric and queue are open; one object is passed.
-        let result = unsafe { sys::fi_trywait(domain.fabric.object.as_ptr(), fids.as_mut_ptr(), 1) };
-        drop(serial);
+        let result = domain.during(LibraryCall::TryWait, || {
+            // SAFETY: fabric and queue are open; one object is passed.
+            unsafe { sys::fi_trywait(domain.fabric.object.as_ptr(), fids.as_mut_ptr(), 1) }
+        });
         if i64::from(result) == -call::AGAIN {
             return Ok(false);
         }
@@ -340,16 +335,14 @@ impl Endpoint {
         })?;
         let endpoint = Self { object, _av: Arc::clone(av), _cq: Arc::clone(cq) };
         let (own, both) = (endpoint.as_ptr(), sys::FI_TRANSMIT | sys::FI_RECV);
-        let serial = domain.enter(LibraryCall::Open);
         // SAFETY: all three are open, and the endpoint owns the others.
-        let results = unsafe {
+        let results = domain.during(LibraryCall::Open, || unsafe {
             [
                 ("fi_ep_bind(av)", sys::fi_ep_bind(own, av.0.fid(), 0)),
                 ("fi_ep_bind(cq)", sys::fi_ep_bind(own, cq.object.fid(), both)),
                 ("fi_enable", sys::fi_enable(own)),
             ]
-        };
-        drop(serial);
+        });
         results.into_iter().try_for_each(|(call, result)| judge(call, result))?;
         Ok(endpoint)
     }
@@ -366,10 +359,10 @@ impl Endpoint {
     pub(super) fn name(&self) -> Result<Vec<u8>, Error> {
         let mut name: Vec<u8> = vec![0; 1024];
         let mut len: usize = name.len();
-        let serial = self.object.domain.enter(LibraryCall::Open);
-        // SAFETY: the endpoint is open; at most `len` bytes are written.
-        let result = unsafe { sys::fi_getname(self.fid(), name.as_mut_ptr().cast::<c_void>(), &raw mut len) };
-        drop(serial);
+        let result = self.object.domain.during(LibraryCall::Open, || {
+            // SAFETY: the endpoint is open; at most `len` bytes are written.
+            unsafe { sys::fi_getname(self.fid(), name.as_mut_ptr().cast::<c_void>(), &raw mut len) }
+        });
         judge("fi_getname", result)?;
         if len == 0 || len > name.len() {
             return Err(Error::Unexpected { call: "fi_getname", value: format!("{len} bytes") });

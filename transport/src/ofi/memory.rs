@@ -148,23 +148,15 @@ impl Registrar {
             draws += 1;
             // The provider ignores the key if it chooses keys itself.
             let wanted_key = self.keys.next()?;
-            let serial = self.domain.enter(LibraryCall::Register);
-            // SAFETY: the memory is valid for `bytes` until the region is gone, and the region closes the
-            // registration before it frees the memory.
-            result = unsafe {
-                sys::fi_mr_reg(
-                    self.domain.as_ptr(),
-                    memory.base().cast::<c_void>(),
-                    bytes,
-                    sys::FI_WRITE | sys::FI_REMOTE_WRITE,
-                    0,
-                    wanted_key,
-                    0,
-                    &raw mut object,
-                    ptr::null_mut(),
-                )
-            };
-            drop(serial);
+            let (domain, start) = (self.domain.as_ptr(), memory.base().cast::<c_void>());
+            let (access, context) = (sys::FI_WRITE | sys::FI_REMOTE_WRITE, ptr::null_mut());
+            result = self.domain.during(LibraryCall::Register, || {
+                // SAFETY: the memory is valid for `bytes` until the region is gone, and the region closes the registration before it
+                // frees the memory.
+                unsafe {
+                    sys::fi_mr_reg(domain, start, bytes, access, 0, wanted_key, 0, &raw mut object, context)
+                }
+            });
         }
         if result != 0 || object.is_null() {
             let reason = call::reason(i64::from(result).saturating_neg());
@@ -172,20 +164,19 @@ impl Registrar {
         }
         let mr = Arc::new(Mr { object: AtomicPtr::new(object), domain: Arc::clone(&self.domain) });
         if self.mode & sys::FI_MR_ENDPOINT != 0 {
-            let serial = self.domain.enter(LibraryCall::Register);
-            // SAFETY: registration and endpoint are open.
-            let (bound, enabled) =
-                unsafe { (sys::fi_mr_bind(object, endpoint.fid(), 0), sys::fi_mr_enable(object)) };
-            drop(serial);
+            let (bound, enabled) = self.domain.during(LibraryCall::Register, || {
+                // SAFETY: registration and endpoint are open.
+                unsafe { (sys::fi_mr_bind(object, endpoint.fid(), 0), sys::fi_mr_enable(object)) }
+            });
             judge("fi_mr_bind", bound)?;
             judge("fi_mr_enable", enabled)?;
             self.bound.retain(|mr| !mr.object.load(Ordering::Acquire).is_null());
             self.bound.push(Arc::clone(&mr));
         }
-        let serial = self.domain.enter(LibraryCall::Register);
-        // SAFETY: the registration is open.
-        let (key, descriptor) = unsafe { (sys::fi_mr_key(object), sys::fi_mr_desc(object)) };
-        drop(serial);
+        let (key, descriptor) = self.domain.during(LibraryCall::Register, || {
+            // SAFETY: the registration is open.
+            unsafe { (sys::fi_mr_key(object), sys::fi_mr_desc(object)) }
+        });
         if key == u64::MAX {
             return Err(Error::Unexpected { call: "fi_mr_key", value: "no key (FI_KEY_NOTAVAIL)".into() });
         }

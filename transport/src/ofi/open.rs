@@ -24,7 +24,7 @@ use super::{
     version::library_version,
     workarounds::FirstPuts,
 };
-use crate::{Activity, Address, Error, Limits, eventfd::EventFd};
+use crate::{Activity, Error, Limits, eventfd::EventFd};
 
 /// The most puts larger than `max_inject` under way from one endpoint.
 const DEPTH: usize = 512;
@@ -128,13 +128,6 @@ impl Ofi {
             wakes: cq.wait().is_some(),
             connect_all: facts.crashes_on_lost_peer,
         };
-        let mut address = address::MAGIC.to_vec();
-        address.extend_from_slice(&info.raw().addr_format.to_le_bytes());
-        let name = provider.as_bytes();
-        address.extend_from_slice(&u32::try_from(name.len()).unwrap_or(0).to_le_bytes());
-        address.extend_from_slice(name);
-        address.extend_from_slice(&own);
-
         let pool = Pool::new(u32::try_from(depth).unwrap_or(1));
         // This is done here: if it failed later, objects that live as long as the endpoint would stay for ever.
         let waker = Arc::new(EventFd::new()?);
@@ -148,7 +141,7 @@ impl Ofi {
             facts,
             joined: Vec::with_capacity(copied),
             limits,
-            address: Address(address),
+            address: address::of(info.raw().addr_format, &provider, &own),
             known: HashMap::new(),
             peers: Vec::new(),
             firsts: FirstPuts::new(facts.crashes_on_lost_peer),

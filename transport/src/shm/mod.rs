@@ -87,7 +87,6 @@ pub use address::PROVIDER;
 use address::Place;
 use control::Message;
 use descriptor::{LISTENER, WAKER};
-use error::Stop;
 use incoming::Incoming;
 use memory::Table;
 use outgoing::{INLINE, Outgoing, Way};
