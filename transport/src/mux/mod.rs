@@ -108,13 +108,9 @@ fn limits(scope: u128, shm: Option<&Limits>, fabric: &Limits) -> Limits {
         wakes: shm.wakes && fabric.wakes,
         connect_all: shm.connect_all || fabric.connect_all,
         maps: shm.maps,
-        // Peers need not be on this host if the fabric's need not. The next limits are the fabric's too.
-        one_host: fabric.one_host,
         shares: Some(scope),
-        version: fabric.version.clone(),
-        device: fabric.device.clone(),
-        listens: fabric.listens.clone(),
-        more_arrivals: fabric.more_arrivals,
+        // The names and addresses are the fabric's. Peers need not be on this host if the fabric's need not.
+        ..fabric.clone()
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) fn keep_here(segment: &Segment) {
         && let Err(reason) = nodes.bind(segment)
     {
         crate::log::debug!(
-            reason,
+            %reason,
             "memory that is shared lies on the node of the thread that touches it first"
         );
     }
@@ -26,7 +26,7 @@ pub(super) fn keep_here(segment: &Segment) {
 
 #[cfg(feature = "hwloc")]
 mod nodes {
-    use std::{fs, sync::LazyLock};
+    use std::{error::Error, fs, sync::LazyLock};
 
     use hwlocality::{
         Topology,
@@ -51,7 +51,7 @@ mod nodes {
         Nodes::load()
             .inspect_err(|reason| {
                 crate::log::warn!(
-                    reason,
+                    %reason,
                     "shared memory is not bound to NUMA nodes, which hwloc does not describe"
                 );
             })
@@ -61,50 +61,40 @@ mod nodes {
     pub(super) struct Nodes(Topology);
 
     impl Nodes {
-        pub(super) fn load() -> Result<Self, String> {
+        pub(super) fn load() -> Result<Self, Box<dyn Error>> {
             let nodes = Self::of(Topology::builder())?;
             // hwloc's environment variables may describe another host.
-            if nodes.0.is_this_system() {
-                Ok(nodes)
-            } else {
-                Err("HWLOC_XMLFILE or HWLOC_SYNTHETIC describes another host".into())
-            }
+            let other = || "HWLOC_XMLFILE or HWLOC_SYNTHETIC describes another host".into();
+            if nodes.0.is_this_system() { Ok(nodes) } else { Err(other()) }
         }
 
         /// Nodes and processors, which take a fraction of the time that all objects take, and the groups by which hwloc keeps the
         /// processors of each node apart.
-        pub(super) fn of(mut builder: TopologyBuilder) -> Result<Self, String> {
+        pub(super) fn of(mut builder: TopologyBuilder) -> Result<Self, Box<dyn Error>> {
             // Elsewhere there is no such component, and leaving it out fails.
             if cfg!(target_arch = "x86_64") {
-                builder = builder.without_component("x86").map_err(|error| error.to_string())?;
+                builder = builder.without_component("x86")?;
             }
-            let builder = builder
-                .with_common_type_filter(TypeFilter::KeepNone)
-                .map_err(|error| error.to_string())?
-                .with_type_filter(ObjectType::Group, TypeFilter::KeepStructure)
-                .map_err(|error| error.to_string())?;
-            builder.build().map(Self).map_err(|error| error.to_string())
+            let builder = builder.with_common_type_filter(TypeFilter::KeepNone)?;
+            Ok(Self(builder.with_type_filter(ObjectType::Group, TypeFilter::KeepStructure)?.build()?))
         }
 
-        pub(super) fn bind(&self, segment: &Segment) -> Result<(), String> {
-            let policy = self.0.memory_binding::<NodeSet>(MemoryBindingFlags::THREAD);
-            let (nodes, policy) = match policy.map_err(|error| error.to_string())? {
+        pub(super) fn bind(&self, segment: &Segment) -> Result<(), Box<dyn Error>> {
+            let (nodes, policy) = match self.0.memory_binding::<NodeSet>(MemoryBindingFlags::THREAD)? {
                 (_, None | Some(MemoryBindingPolicy::FirstTouch)) => {
                     (self.here()?, MemoryBindingPolicy::Bind)
                 }
                 (nodes, Some(policy)) => (nodes, policy),
             };
             // The flag STRICT is not set: if the node is full, another one serves.
-            let bound = self.0.bind_memory_area(segment.words(), &nodes, policy, MemoryBindingFlags::empty());
-            bound.map_err(|error| error.to_string())
+            Ok(self.0.bind_memory_area(segment.words(), &nodes, policy, MemoryBindingFlags::empty())?)
         }
 
         /// The node of the processor that this thread runs on.
-        fn here(&self) -> Result<NodeSet, String> {
-            let location = self.0.last_cpu_location(CpuBindingFlags::THREAD);
-            let location = location.map_err(|error| error.to_string())?;
+        fn here(&self) -> Result<NodeSet, Box<dyn Error>> {
+            let location = self.0.last_cpu_location(CpuBindingFlags::THREAD)?;
             let node = location.first_set().and_then(|processor| self.of_processor(processor.into()));
-            node.map(|node| NodeSet::from_iter([node])).ok_or_else(|| "this processor has no node".to_owned())
+            Ok(NodeSet::from_iter([node.ok_or("this processor has no node")?]))
         }
 
         /// The node of a processor. It may have several: memory of another kind has a higher number.
