@@ -22,8 +22,6 @@ pub mod fork;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-#[cfg(test)]
-mod guarded;
 pub mod inproc;
 mod local;
 #[doc(hidden)]

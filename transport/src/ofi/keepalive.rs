@@ -8,7 +8,7 @@
 
 use std::{
     collections::HashSet,
-    fs,
+    fs, io,
     net::SocketAddr,
     os::fd::{BorrowedFd, RawFd},
     sync::{Arc, Condvar, Mutex, PoisonError},
@@ -16,10 +16,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::{
-    io::Errno,
-    net::{getpeername, getsockname, sockopt},
-};
+use socket2::{SockAddr, SockRef, TcpKeepalive};
 
 use crate::fork::Process;
 
@@ -127,21 +124,14 @@ impl Shared {
         // SAFETY: only options of a socket are read and set here. If libfabric closes this one meanwhile, the calls fail, or the number
         // is another socket's by now, which is only kept alive, too.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-        let address = |name: Result<rustix::net::SocketAddrAny, Errno>| {
-            name.ok().and_then(|name| SocketAddr::try_from(name).ok()).map(plain)
-        };
-        let here = address(getsockname(socket))?;
-        let there = address(getpeername(socket).and_then(|name| name.ok_or(Errno::NOTCONN)))?;
+        let socket = SockRef::from(&socket);
+        let address = |name: io::Result<SockAddr>| name.ok()?.as_socket().map(plain);
+        let (here, there) = (address(socket.local_addr())?, address(socket.peer_addr())?);
         if here != self.own && !peers.contains(&there) {
             return None;
         }
-        let set = || {
-            sockopt::set_tcp_keepidle(socket, IDLE)?;
-            sockopt::set_tcp_keepintvl(socket, IDLE)?;
-            sockopt::set_tcp_keepcnt(socket, PROBES)?;
-            sockopt::set_socket_keepalive(socket, true)
-        };
-        set().ok().map(|()| there)
+        let probes = TcpKeepalive::new().with_time(IDLE).with_interval(IDLE).with_retries(PROBES);
+        socket.set_tcp_keepalive(&probes).ok().map(|()| there)
     }
 }
 
@@ -165,6 +155,8 @@ mod tests {
         net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket},
         os::fd::AsRawFd as _,
     };
+
+    use rustix::net::sockopt;
 
     use super::*;
 

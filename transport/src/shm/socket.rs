@@ -24,6 +24,7 @@ use rustix::{
     },
     process::geteuid,
 };
+use socket2::{SockFilter, SockRef};
 
 use super::{
     address::{EndpointToken, Name, Place},
@@ -50,13 +51,10 @@ fn named(place: &Place) -> Result<SocketAddrUnix, Errno> {
 
 /// What the system does with each packet: it passes, or is dropped if one of its words differs from the token's. A packet that is too
 /// short is dropped.
-fn filter(token: &EndpointToken) -> Vec<libc::sock_filter> {
-    let instruction = |code: u32, jf: usize, k: u32| libc::sock_filter {
-        // Constants of one or two bytes, and a filter of ten instructions.
-        code: u16::try_from(code).unwrap_or_default(),
-        jt: 0,
-        jf: u8::try_from(jf).unwrap_or_default(),
-        k,
+fn filter(token: &EndpointToken) -> Vec<SockFilter> {
+    // Constants of one or two bytes, and a filter of ten instructions.
+    let instruction = |code: u32, jf: usize, k: u32| {
+        SockFilter::new(u16::try_from(code).unwrap_or_default(), 0, u8::try_from(jf).unwrap_or_default(), k)
     };
     let words = token.chunks_exact(4).filter_map(|word| word.first_chunk().copied().map(u32::from_be_bytes));
     let count = token.len() / 4;
@@ -73,26 +71,8 @@ fn filter(token: &EndpointToken) -> Vec<libc::sock_filter> {
 
 /// Makes a socket receive only packets that begin with this token.
 fn admit_only(socket: BorrowedFd<'_>, token: &EndpointToken) -> Result<(), Errno> {
-    let mut filter = filter(token);
-    let program = libc::sock_fprog {
-        len: u16::try_from(filter.len()).map_err(|_| Errno::INVAL)?,
-        filter: filter.as_mut_ptr(),
-    };
-    let len = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).map_err(|_| Errno::INVAL)?;
-    // SAFETY: the descriptor is open; the system reads `program`, and copies its `len` instructions.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            (&raw const program).cast(),
-            len,
-        )
-    };
-    if result == 0 {
-        return Ok(());
-    }
-    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
+    let attached = SockRef::from(&socket).attach_filter(&filter(token));
+    attached.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
 }
 
 /// Where peers connect to an endpoint.
@@ -399,7 +379,7 @@ mod tests {
     use rustix::{io::write, net::sockopt::socket_type};
 
     use super::*;
-    use crate::{guarded::Guarded, shm::segment};
+    use crate::shm::{segment, tests::guarded::Guarded};
 
     fn pair() -> (Link, Link) {
         let (place, from) = (Place::new().unwrap(), Place::new().unwrap());

@@ -1,5 +1,6 @@
 //! An endpoint whose peers break the protocol: they hand over no ring, write no valid record, or end; and strangers.
 
+pub(super) mod guarded;
 mod keys;
 
 use std::os::fd::OwnedFd;
