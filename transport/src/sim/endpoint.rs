@@ -124,9 +124,7 @@ unsafe impl Transport for Endpoint {
 
         let mut guard = self.fabric.lock();
         let state = &mut *guard;
-        let Some(port) = state.endpoints.get_mut(self.index) else {
-            return Err(Error::Unexpected { call: "sim", value: "an endpoint that was never opened".into() });
-        };
+        let port = &mut state.endpoints[self.index];
         if let Some(failure) = &port.broken {
             return Err(failure.clone().into());
         }
@@ -156,10 +154,8 @@ unsafe impl Transport for Endpoint {
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
         let mut guard = self.fabric.lock();
         let state = &mut *guard;
-        let idle = state
-            .endpoints
-            .get(self.index)
-            .is_none_or(|port| port.events.is_empty() && port.broken.is_none());
+        let port = &state.endpoints[self.index];
+        let idle = port.events.is_empty() && port.broken.is_none();
         if idle
             && self.seen == Some(state.epoch)
             && let Some(Reverse((at, _))) = state.due.peek()
@@ -168,15 +164,12 @@ unsafe impl Transport for Endpoint {
         }
         let done = state.deliver(&self.fabric.config);
         let delivered = !done.is_empty();
-        let mut failure = None;
-        if let Some(port) = state.endpoints.get_mut(self.index) {
-            failure.clone_from(&port.broken);
-            let found = !port.events.is_empty();
-            events.extend(port.events.drain(..));
-            port.waiting.clear();
-            port.arrivals = 0;
-            self.seen = (!found).then_some(state.epoch);
-        }
+        let port = &mut state.endpoints[self.index];
+        let failure = port.broken.clone();
+        self.seen = port.events.is_empty().then_some(state.epoch);
+        events.extend(port.events.drain(..));
+        port.waiting.clear();
+        port.arrivals = 0;
         drop(guard);
         if delivered {
             self.fabric.changed.notify_all();
@@ -188,17 +181,13 @@ unsafe impl Transport for Endpoint {
     // This transport naps, and does not watch the descriptors.
     fn park(&mut self, timeout: Duration, _: &[BorrowedFd<'_>], _: Ready<'_>) -> Result<(), Error> {
         let mut state = self.fabric.lock();
-        let idle = state
-            .endpoints
-            .get(self.index)
-            .is_none_or(|port| port.events.is_empty() && port.broken.is_none() && !port.woken);
+        let port = &state.endpoints[self.index];
+        let idle = port.events.is_empty() && port.broken.is_none() && !port.woken;
         if idle && state.due.is_empty() {
             let nap = timeout.min(NAP);
             state = self.fabric.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if let Some(port) = state.endpoints.get_mut(self.index) {
-            port.woken = false;
-        }
+        state.endpoints[self.index].woken = false;
         Ok(())
     }
 
@@ -215,9 +204,7 @@ struct Sleeper {
 
 impl Wake for Sleeper {
     fn wake(&self) {
-        if let Some(port) = self.fabric.lock().endpoints.get_mut(self.index) {
-            port.woken = true;
-        }
+        self.fabric.lock().endpoints[self.index].woken = true;
         self.fabric.changed.notify_all();
     }
 }
@@ -235,10 +222,8 @@ impl Drop for Endpoint {
             std::mem::take(&mut state.pending).into_iter().partition(|(_, pending)| of_mine(pending));
         state.pending = left.into_iter().collect();
         state.lost += lost.iter().filter(|(_, it)| matches!(it, Pending::Delivery(_))).count();
-        if let Some(port) = state.endpoints.get_mut(mine) {
-            port.closed = true;
-            port.events.clear();
-        }
+        state.endpoints[mine].closed = true;
+        state.endpoints[mine].events.clear();
         drop(state);
         // The regions are dropped only now, because that takes the lock.
         drop(lost);

@@ -122,10 +122,9 @@ impl State {
             self.epoch += 1;
             match self.pending.remove(&number) {
                 Some(Pending::Sent { to, token }) => {
-                    if let Some(port) = self.endpoints.get_mut(to) {
-                        port.under_way = port.under_way.saturating_sub(1);
-                        port.events.push_back(Event::Sent { token });
-                    }
+                    let port = &mut self.endpoints[to];
+                    port.under_way -= 1;
+                    port.events.push_back(Event::Sent { token });
                 }
                 Some(Pending::Delivery(delivery)) => done.push(self.land(delivery, config)),
                 None => {}
@@ -139,34 +138,26 @@ impl State {
         let Delivery { from, to, peer, bytes, len, key, address, immediate, token } = delivery;
         if let Err(failure) = self.write(to, key, address, len, &bytes) {
             self.lost += usize::from(failure.is_gone());
-            if let Some(port) = self.endpoints.get_mut(from) {
-                port.under_way = port.under_way.saturating_sub(1);
-                port.broken.get_or_insert_with(|| failure.to(peer));
-            }
+            let port = &mut self.endpoints[from];
+            port.under_way -= 1;
+            port.broken.get_or_insert_with(|| failure.to(peer));
             return bytes;
         }
-        if let Some(port) = self.endpoints.get_mut(to) {
-            port.events.push_back(Event::Arrived { immediate, len: config.reports_len.then_some(len) });
-            port.arrivals += 1;
-            let waiting = port.waiting.entry(from).or_default();
-            *waiting += 1;
-            let limits = [
-                (port.arrivals, config.arrivals, "all peers"),
-                (*waiting, config.arrivals_per_peer, "one peer"),
-            ];
-            for (waiting, limit, which) in limits {
-                if waiting > limit {
-                    let reason = format!("{waiting} puts of {which} have landed unread, {limit} are allowed");
-                    port.broken.get_or_insert_with(|| Failure::new(OVERRUN, reason));
-                }
+        let port = &mut self.endpoints[to];
+        port.events.push_back(Event::Arrived { immediate, len: config.reports_len.then_some(len) });
+        port.arrivals += 1;
+        let waiting = port.waiting.entry(from).or_default();
+        *waiting += 1;
+        let limits =
+            [(port.arrivals, config.arrivals, "all peers"), (*waiting, config.arrivals_per_peer, "one peer")];
+        for (waiting, limit, which) in limits {
+            if waiting > limit {
+                let reason = format!("{waiting} puts of {which} have landed unread, {limit} are allowed");
+                port.broken.get_or_insert_with(|| Failure::new(OVERRUN, reason));
             }
         }
         match token {
-            None => {
-                if let Some(port) = self.endpoints.get_mut(from) {
-                    port.under_way = port.under_way.saturating_sub(1);
-                }
-            }
+            None => self.endpoints[from].under_way -= 1,
             // The sender learns of it when the acknowledgement is back.
             Some(token) => {
                 let at = self.now.saturating_add(nanoseconds(config.latency));
@@ -177,7 +168,7 @@ impl State {
     }
 
     fn write(&self, to: usize, key: u64, address: u64, len: usize, bytes: &Bytes) -> Result<(), Failure> {
-        if self.endpoints.get(to).is_none_or(|port| port.closed) {
+        if self.endpoints[to].closed {
             return Err(Failure::gone());
         }
         let span = self.spans.get(&key).filter(|(owner, _)| *owner == to);
