@@ -1,7 +1,10 @@
 //! Turns the return values of libfabric's functions into results. No return value of C is used without it.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int};
+use std::{
+    ffi::{CStr, c_char, c_int},
+    ptr::NonNull,
+};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -39,6 +42,11 @@ pub(super) fn judge_for(
         code if code < 0 => Err(failure(call, code, context())),
         value => Err(Error::Unexpected { call, value: value.to_string() }),
     }
+}
+
+/// The object that libfabric made, or an error if it made none.
+pub(super) fn made<T>(call: &'static str, object: *mut T) -> Result<NonNull<T>, Error> {
+    NonNull::new(object).ok_or_else(|| Error::Unexpected { call, value: "no object".into() })
 }
 
 /// The error for a negative result.

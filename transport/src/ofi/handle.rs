@@ -15,16 +15,11 @@ use std::{
 use unisono_libfabric_sys as sys;
 
 use super::{
-    call::{self, judge},
+    call::{self, judge, made},
     info::Info,
     workarounds::stuck_descriptor,
 };
 use crate::{Activity, Error, LibraryCall, fork::Process};
-
-/// The object that libfabric made, or an error if it made none.
-fn made<T>(call: &'static str, object: *mut T) -> Result<NonNull<T>, Error> {
-    NonNull::new(object).ok_or_else(|| Error::Unexpected { call, value: "no object".into() })
-}
 
 /// Closes an object; a failure is logged.
 ///

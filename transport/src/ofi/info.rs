@@ -42,16 +42,12 @@ unsafe impl Sync for Info {}
 impl Info {
     fn empty() -> Result<Self, Error> {
         // SAFETY: without a template it allocates an empty one.
-        NonNull::new(unsafe { sys::fi_allocinfo() })
-            .map(Self)
-            .ok_or_else(|| Error::Unexpected { call: "fi_allocinfo", value: "null".into() })
+        call::made("fi_allocinfo", unsafe { sys::fi_allocinfo() }).map(Self)
     }
 
     fn copy(entry: &sys::fi_info) -> Result<Self, Error> {
         // SAFETY: copies the one entry; the copy's `next` is null.
-        NonNull::new(unsafe { sys::fi_dupinfo(ptr::from_ref(entry)) })
-            .map(Self)
-            .ok_or_else(|| Error::Unexpected { call: "fi_dupinfo", value: "null".into() })
+        call::made("fi_dupinfo", unsafe { sys::fi_dupinfo(ptr::from_ref(entry)) }).map(Self)
     }
 
     fn entries(&self) -> impl Iterator<Item = &sys::fi_info> {
@@ -165,16 +161,11 @@ fn ip_of(entry: &sys::fi_info) -> Option<IpAddr> {
     }
     // SAFETY: libfabric says how many bytes of address there are.
     let bytes = unsafe { std::slice::from_raw_parts(entry.src_addr.cast::<u8>(), entry.src_addrlen) };
-    ip_in(entry.addr_format, bytes)
+    socket_in(entry.addr_format, bytes).map(|at| at.ip())
 }
 
-/// The IP address in a `sockaddr`, if it is one: family (2 bytes), port (2), then the address, which in an
-/// IPv6 address comes after 4 bytes of flow information.
-pub(super) fn ip_in(format: u32, bytes: &[u8]) -> Option<IpAddr> {
-    socket_in(format, bytes).map(|at| at.ip())
-}
-
-/// The same with its port.
+/// The IP address and the port in a `sockaddr`, if it has them: family (2 bytes), port (2), then the address, which in an IPv6 address
+/// comes after 4 bytes of flow information.
 pub(super) fn socket_in(format: u32, bytes: &[u8]) -> Option<SocketAddr> {
     let family = u16::from_ne_bytes(*bytes.first_chunk()?);
     let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
@@ -191,105 +182,93 @@ pub(super) fn socket_in(format: u32, bytes: &[u8]) -> Option<SocketAddr> {
 }
 
 /// The requirements for a provider.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Ask {
     provider: Option<String>,
     from: Option<IpAddr>,
-    reliable_datagrams: bool,
-    writes: bool,
-    wants_locality: bool,
-    immediate: bool,
-    honoured_modes: bool,
-    one_thread: bool,
-    manual_progress: bool,
-    resources: bool,
-    gathers: bool,
+    wanted: Vec<Requirement>,
 }
 
-/// A requirement in words, and how to drop it.
-type Requirement = (&'static str, fn(&mut Ask));
+/// The parts of hints in which requirements stand.
+struct Hints<'h> {
+    caps: &'h mut u64,
+    mode: &'h mut u64,
+    domain: &'h mut sys::fi_domain_attr,
+    endpoint: &'h mut sys::fi_ep_attr,
+    tx: &'h mut sys::fi_tx_attr,
+    /// The capabilities that the provider wants to be asked for together with writes.
+    locality: u64,
+}
+
+/// A requirement in words, and in hints.
+type Requirement = (&'static str, fn(&mut Hints<'_>));
+
+/// A provider that takes one source only does not meet it.
+const GATHERS: Requirement = ("writes gathered from two places (iov_limit)", |hints| hints.tx.iov_limit = 2);
+
+/// It is an argument of `fi_getinfo`.
+const SOURCE: Requirement = ("the wanted source address", |_| ());
 
 /// Every requirement but the provider's name.
-const REQUIREMENTS: &[Requirement] = &[
-    ("reliable datagrams (FI_EP_RDM)", |ask| ask.reliable_datagrams = false),
-    ("one-sided writes (FI_RMA, FI_WRITE, FI_REMOTE_WRITE)", |ask| ask.writes = false),
-    ("4 bytes of immediate data with a write (cq_data_size)", |ask| ask.immediate = false),
-    ("a memory registration mode that is supported here (mr_mode)", |ask| ask.honoured_modes = false),
-    ("being driven by one thread at a time (FI_THREAD_DOMAIN)", |ask| ask.one_thread = false),
-    ("progress by the caller (FI_PROGRESS_MANUAL)", |ask| ask.manual_progress = false),
-    ("completion queues that do not overrun (FI_RM_ENABLED)", |ask| ask.resources = false),
-    ("writes gathered from two places (iov_limit)", |ask| ask.gathers = false),
-    ("the wanted source address", |ask| ask.from = None),
+const REQUIREMENTS: [Requirement; 9] = [
+    ("reliable datagrams (FI_EP_RDM)", |hints| hints.endpoint.type_ = sys::FI_EP_RDM),
+    ("one-sided writes (FI_RMA, FI_WRITE, FI_REMOTE_WRITE)", |hints| {
+        *hints.caps = sys::FI_RMA | sys::FI_WRITE | sys::FI_REMOTE_WRITE | hints.locality;
+    }),
+    // Exactly four: ofi_rxm passes it to verbs, which has no more.
+    ("4 bytes of immediate data with a write (cq_data_size)", |hints| hints.domain.cq_data_size = 4),
+    ("a memory registration mode that is supported here (mr_mode)", |hints| {
+        *hints.mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
+        hints.domain.mr_mode = i32::try_from(MR_MODES).unwrap_or(0);
+    }),
+    ("being driven by one thread at a time (FI_THREAD_DOMAIN)", |hints| {
+        hints.domain.threading = sys::FI_THREAD_DOMAIN;
+    }),
+    ("progress by the caller (FI_PROGRESS_MANUAL)", |hints| {
+        // SAFETY: sets fields of these attributes.
+        unsafe { sys::ask_for_manual_progress(hints.domain) };
+    }),
+    ("completion queues that do not overrun (FI_RM_ENABLED)", |hints| {
+        hints.domain.resource_mgmt = sys::FI_RM_ENABLED;
+    }),
+    GATHERS,
+    SOURCE,
 ];
 
 impl Ask {
     fn all(provider: Option<&str>, from: Option<IpAddr>) -> Self {
-        Self {
-            provider: provider.map(str::to_owned),
-            from,
-            reliable_datagrams: true,
-            writes: true,
-            wants_locality: provider.is_some_and(|name| provider::facts(name).wants_locality),
-            immediate: true,
-            honoured_modes: true,
-            one_thread: true,
-            manual_progress: true,
-            resources: true,
-            gathers: provider.is_none_or(|name| !provider::facts(name).one_source),
-        }
+        let one_source = provider.is_some_and(|name| provider::facts(name).one_source);
+        let wanted = REQUIREMENTS.iter().filter(|(words, _)| !one_source || *words != GATHERS.0);
+        Self { provider: provider.map(str::to_owned), from, wanted: wanted.copied().collect() }
     }
 
     fn hints(&self) -> Result<Info, Error> {
         let hints = Info::empty()?;
-        // SAFETY: freshly allocated with all attributes and owned here alone; a name is given away as a
-        // copy on C's heap, from where `fi_freeinfo` frees it.
-        unsafe {
-            let raw = &mut *hints.0.as_ptr();
-            if !whole(raw) {
-                return Err(Error::Unexpected {
-                    call: "fi_allocinfo",
-                    value: "an incomplete fi_info".into(),
-                });
-            }
-            let (domain, endpoint) = (&mut *raw.domain_attr, &mut *raw.ep_attr);
-            // "Any mode" is every bit that may ever exist.
-            raw.mode = if self.honoured_modes { sys::FI_CONTEXT | sys::FI_CONTEXT2 } else { !0 };
-            // The two lowest bits, the modes before 1.5, are excluded: each is refused together with any other
-            // (prov/util/src/util_attr.c, ofi_check_mr_mode).
-            domain.mr_mode =
-                if self.honoured_modes { i32::try_from(MR_MODES).unwrap_or(0) } else { i32::MAX & !3 };
-            if self.reliable_datagrams {
-                endpoint.type_ = sys::FI_EP_RDM;
-            }
-            if self.writes {
-                raw.caps = sys::FI_RMA | sys::FI_WRITE | sys::FI_REMOTE_WRITE;
-                if self.wants_locality {
-                    raw.caps |= sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM;
-                }
-            }
-            if self.immediate {
-                // Exactly four: ofi_rxm passes it to verbs, which has no more.
-                domain.cq_data_size = 4;
-            }
-            if self.one_thread {
-                domain.threading = sys::FI_THREAD_DOMAIN;
-            }
-            if self.manual_progress {
-                sys::ask_for_manual_progress(domain);
-            }
-            if self.resources {
-                domain.resource_mgmt = sys::FI_RM_ENABLED;
-            }
-            if self.gathers && !raw.tx_attr.is_null() {
-                (*raw.tx_attr).iov_limit = 2;
-            }
-            if let Some(provider) = &self.provider {
-                let name = CString::new(provider.as_str()).map_err(|_| Error::NoProvider {
-                    asked: format!("provider {provider:?}"),
-                    report: "a provider's name has no zero byte".into(),
-                })?;
-                (*raw.fabric_attr).prov_name = sys::strdup(name.as_ptr());
-            }
+        // SAFETY: freshly allocated, and owned here alone.
+        let raw = unsafe { &mut *hints.0.as_ptr() };
+        if !whole(raw) {
+            return Err(Error::Unexpected { call: "fi_allocinfo", value: "an incomplete fi_info".into() });
+        }
+        // SAFETY: `whole` has seen that they are there; each is apart from the others.
+        let (domain, endpoint, tx, fabric) =
+            unsafe { (&mut *raw.domain_attr, &mut *raw.ep_attr, &mut *raw.tx_attr, &mut *raw.fabric_attr) };
+        // "Any mode" is every bit that may ever exist.
+        raw.mode = !0;
+        // The two lowest bits, the modes before 1.5, are excluded: each is refused together with any other
+        // (prov/util/src/util_attr.c, ofi_check_mr_mode).
+        domain.mr_mode = i32::MAX & !3;
+        let wants_locality = self.provider.as_ref().is_some_and(|name| provider::facts(name).wants_locality);
+        let locality = if wants_locality { sys::FI_LOCAL_COMM | sys::FI_REMOTE_COMM } else { 0 };
+        let (caps, mode) = (&mut raw.caps, &mut raw.mode);
+        let mut parts = Hints { caps, mode, domain, endpoint, tx, locality };
+        self.wanted.iter().for_each(|(_, ask)| ask(&mut parts));
+        if let Some(provider) = &self.provider {
+            let name = CString::new(provider.as_str()).map_err(|_| Error::NoProvider {
+                asked: format!("provider {provider:?}"),
+                report: "a provider's name has no zero byte".into(),
+            })?;
+            // SAFETY: a string; `fi_freeinfo` frees its copy on C's heap.
+            fabric.prov_name = unsafe { sys::strdup(name.as_ptr()) };
         }
         Ok(hints)
     }
@@ -297,7 +276,8 @@ impl Ask {
     /// Everything that fits, in libfabric's order; `None` if nothing does.
     fn query(&self) -> Result<Option<Info>, Error> {
         let hints = self.hints()?;
-        let node = self.from.and_then(|from| CString::new(from.to_string()).ok());
+        let from = self.from.filter(|_| self.wanted.iter().any(|(words, _)| *words == SOURCE.0));
+        let node = from.and_then(|from| CString::new(from.to_string()).ok());
         let (node, flags) = node.as_ref().map_or((ptr::null(), 0), |node| (node.as_ptr(), sys::FI_SOURCE));
         let version = spoken(library_version());
         let mut found: *mut sys::fi_info = ptr::null_mut();
@@ -313,23 +293,21 @@ impl Ask {
 
     /// The requirement that excludes the provider, in words.
     fn why_not(&self) -> Result<String, Error> {
-        for (words, drop) in REQUIREMENTS {
+        for (at, (words, _)) in self.wanted.iter().enumerate() {
             let mut relaxed = self.clone();
-            drop(&mut relaxed);
+            relaxed.wanted.remove(at);
             if relaxed.query()?.is_some() {
-                return Ok(match (self.from, *words) {
-                    (Some(from), "the wanted source address") => format!("it cannot send from {from}"),
+                return Ok(match self.from {
+                    Some(from) if *words == SOURCE.0 => format!("it cannot send from {from}"),
                     _ => format!("it lacks {words}"),
                 });
             }
         }
         // No single requirement excludes it: drop them one after another, and name those that were dropped when it appears.
-        let mut relaxed = self.clone();
-        let mut dropped = Vec::new();
-        for (words, drop) in REQUIREMENTS {
-            drop(&mut relaxed);
-            dropped.push(*words);
-            if relaxed.query()?.is_some() {
+        for count in 1..=self.wanted.len() {
+            let (dropped, left) = self.wanted.split_at(count);
+            if (Self { wanted: left.to_vec(), ..self.clone() }).query()?.is_some() {
+                let dropped: Vec<_> = dropped.iter().map(|(words, _)| *words).collect();
                 return Ok(format!("it lacks several of: {}", dropped.join(", ")));
             }
         }
@@ -361,22 +339,10 @@ pub(super) fn refusal(name: &str, from: Option<IpAddr>) -> Result<String, Error>
     Ok(provider::facts(name).refusal(Ask::all(Some(name), from).why_not()?))
 }
 
-/// The names of all providers that the library finds here, whether they fit or not.
+/// The names of all providers that the library finds here, whether they fit or not; some stand there more than once.
 pub(super) fn present() -> Result<Vec<String>, Error> {
-    let mut ask = Ask::all(None, None);
-    for (_, drop) in REQUIREMENTS {
-        drop(&mut ask);
-    }
-    let mut names: Vec<String> = Vec::new();
-    if let Some(list) = ask.query()? {
-        for entry in list.entries() {
-            let name = provider_of(entry);
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-    }
-    Ok(names)
+    let found = Ask { provider: None, from: None, wanted: Vec::new() }.query()?;
+    Ok(found.map_or_else(Vec::new, |list| list.entries().map(provider_of).collect()))
 }
 
 #[cfg(test)]

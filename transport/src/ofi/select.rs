@@ -259,12 +259,10 @@ pub fn survey(options: &Options) -> Result<Vec<Candidate>, Error> {
     let mut names = wanted.clone();
     names.extend(provider::names().map(str::to_owned));
     names.extend(info::present()?);
-    let mut seen: Vec<String> = Vec::new();
+    let mut seen = HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
     let mut survey: Vec<Candidate> = Vec::new();
     for name in names {
-        if seen.contains(&name) {
-            continue;
-        }
         let refused = |reason| Candidate { name: name.clone(), reason, ..Candidate::default() };
         match offers(&name, options)? {
             Ok(offers) => {
@@ -283,7 +281,6 @@ pub fn survey(options: &Options) -> Result<Vec<Candidate>, Error> {
             }
             Err(reason) => survey.push(refused(reason)),
         }
-        seen.push(name);
     }
     Ok(survey)
 }
