@@ -147,7 +147,6 @@ unsafe impl Transport for Ofi {
             alive.add(at);
         }
         self.peers.push(known);
-        self.firsts.add();
         self.known.insert(address.clone(), (known, Some(peer)));
         Ok(peer)
     }

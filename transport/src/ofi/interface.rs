@@ -59,16 +59,14 @@ impl Interface {
             Self::Name(name) => name == device,
             Self::Address(wanted) => address == Some(*wanted),
             Self::Network(network, bits) => {
-                let shared = match (network, address) {
+                let differ = match (network, address) {
                     (IpAddr::V4(one), Some(IpAddr::V4(other))) => {
-                        (one.to_bits() ^ other.to_bits()).leading_zeros()
+                        u128::from(one.to_bits() ^ other.to_bits()) << 96
                     }
-                    (IpAddr::V6(one), Some(IpAddr::V6(other))) => {
-                        (one.to_bits() ^ other.to_bits()).leading_zeros()
-                    }
+                    (IpAddr::V6(one), Some(IpAddr::V6(other))) => one.to_bits() ^ other.to_bits(),
                     _ => return false,
                 };
-                shared >= u32::from(*bits)
+                differ.leading_zeros() >= u32::from(*bits)
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Endpoints that crash, or whose peers crash, if they are closed while something is under way.
 
 use std::{
+    collections::HashMap,
     thread,
     time::{Duration, Instant},
 };
@@ -32,46 +33,31 @@ pub(in crate::ofi) fn drain(endpoint: &mut impl Transport) {
 
 /// The state of the first put to each peer, for providers with which a peer crashes if it answers that put after this endpoint is
 /// closed.
+/// By peer, whether the provider has taken it; a peer that was only asked has not answered.
 #[derive(Debug)]
-pub(in crate::ofi) struct FirstPuts(Option<Vec<First>>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum First {
-    Untried,
-    /// The peer was asked, and has not answered.
-    Asked,
-    Taken,
-}
+pub(in crate::ofi) struct FirstPuts(Option<HashMap<Peer, bool>>);
 
 impl FirstPuts {
-    /// Records no peer yet, and never any if `matter` is false.
+    /// Records no put yet, and never any if `matter` is false.
     pub(in crate::ofi) fn new(matter: bool) -> Self {
-        Self(matter.then(Vec::new))
+        Self(matter.then(HashMap::new))
     }
 
-    /// Adds a peer.
-    pub(in crate::ofi) fn add(&mut self) {
-        self.0.iter_mut().for_each(|all| all.push(First::Untried));
-    }
-
-    /// Forgets all peers.
+    /// Forgets all puts.
     pub(in crate::ofi) fn clear(&mut self) {
-        self.0.iter_mut().for_each(Vec::clear);
+        self.0.iter_mut().for_each(HashMap::clear);
     }
 
     /// Records that a put to this peer was begun, or that the provider had no room for it: the provider asks the peer first.
+    #[inline]
     pub(in crate::ofi) fn posted(&mut self, peer: Peer, posted: Posted) {
-        if let Some(first) = self.0.as_mut().and_then(|all| all.get_mut(peer.0 as usize)) {
-            match posted {
-                Posted::Yes => *first = First::Taken,
-                Posted::Full if *first == First::Untried => *first = First::Asked,
-                Posted::Full => {}
-            }
+        if let Some(all) = &mut self.0 {
+            *all.entry(peer).or_default() |= posted == Posted::Yes;
         }
     }
 
     /// True if a peer has been asked, and may yet answer.
     pub(in crate::ofi) fn unanswered(&self) -> bool {
-        self.0.as_ref().is_some_and(|all| all.contains(&First::Asked))
+        self.0.as_ref().is_some_and(|all| all.values().any(|taken| !taken))
     }
 }
