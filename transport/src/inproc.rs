@@ -29,12 +29,11 @@
 #![allow(unsafe_code)]
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::RandomState},
-    hash::BuildHasher,
+    collections::{HashMap, VecDeque},
     os::fd::BorrowedFd,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -43,6 +42,7 @@ use crate::{
     Address, Error, Event, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region, Registration,
     RemoteRegion, Transport, Wake, check,
     eventfd::EventFd,
+    keys::Keys,
     local::{self, Failure, Names, Peers, Span},
     region,
 };
@@ -59,9 +59,7 @@ struct Shared {
     names: Names,
     inboxes: Mutex<Vec<Arc<Inbox>>>,
     spans: RwLock<HashMap<u64, Arc<Slot>>>,
-    /// The random source of keys, so that these cannot be guessed.
-    keys: RandomState,
-    next_key: AtomicU64,
+    keys: Mutex<Keys>,
 }
 
 /// Registered memory. A put holds `span` for reading, so that closing the registration waits for writes under way.
@@ -125,8 +123,7 @@ impl Hub {
             names: Names::new(PROVIDER),
             inboxes: Mutex::default(),
             spans: RwLock::default(),
-            keys: RandomState::new(),
-            next_key: AtomicU64::new(1),
+            keys: Mutex::new(Keys::new(size_of::<u64>())),
         }))
     }
 
@@ -190,12 +187,9 @@ impl Endpoint {
     /// Registers memory, which peers may map if `mappable` is the same memory.
     fn enter(&self, memory: Memory, mappable: Option<Arc<Memory>>) -> Result<Region, Error> {
         let mut spans = self.hub.spans.write().unwrap_or_else(PoisonError::into_inner);
-        let key = loop {
-            let key = self.hub.keys.hash_one(self.hub.next_key.fetch_add(1, Ordering::Relaxed));
-            if !spans.contains_key(&key) {
-                break key;
-            }
-        };
+        let mut keys = self.hub.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = keys.next(|key| spans.contains_key(&key))?;
+        drop(keys);
         let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: mappable.is_some() };
         let span = RwLock::new(Some(Span { base: memory.base(), remote }));
         spans.insert(key, Arc::new(Slot { owner: self.index, span, memory: mappable }));

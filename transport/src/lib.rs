@@ -23,6 +23,7 @@ pub mod fork;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod inproc;
+mod keys;
 mod local;
 #[doc(hidden)]
 pub mod log;

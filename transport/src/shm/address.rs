@@ -1,12 +1,7 @@
 //! Addresses of endpoints: the name of an abstract Unix socket, the token that a peer shows there, and the token by which the peer knows
 //! that the endpoint answers. All are random. Other users can read the name (/proc/net/unix), and neither of the tokens.
 
-use rustix::{
-    io::Errno,
-    rand::{GetRandomFlags, getrandom},
-};
-
-use crate::{Address, Error};
+use crate::{Address, Error, keys::random};
 
 /// The provider's name in addresses, limits and errors.
 pub const PROVIDER: &str = "shm";
@@ -78,16 +73,6 @@ impl Place {
     /// The first bytes of all that this endpoint answers.
     pub(super) fn proof(&self) -> EndpointToken {
         self.proof
-    }
-}
-
-/// Random bytes of the system.
-pub(super) fn random<const N: usize>() -> Result<[u8; N], Error> {
-    let mut bytes = [0; N];
-    match getrandom(&mut bytes, GetRandomFlags::empty()) {
-        Ok(given) if given == N => Ok(bytes),
-        Ok(_) => Err(Error::system("getrandom", "for names and keys", Errno::AGAIN)),
-        Err(error) => Err(Error::system("getrandom", "for names and keys", error)),
     }
 }
 

@@ -38,8 +38,8 @@ impl Board {
     }
 
     /// The word of the sleep.
-    pub(super) fn sleep(&self) -> Option<&AtomicU64> {
-        self.0.words().first()
+    pub(super) fn sleep(&self) -> &AtomicU64 {
+        &self.0.words()[0]
     }
 
     fn word(&self, place: u32) -> Option<&AtomicU64> {
@@ -76,6 +76,6 @@ mod tests {
         }
         ours.put(PLACES, 5);
         assert!(!theirs.has(PLACES, 5) && !theirs.has(u32::MAX, 5));
-        assert_eq!(theirs.sleep().unwrap().load(Ordering::Relaxed), 0);
+        assert_eq!(theirs.sleep().load(Ordering::Relaxed), 0);
     }
 }

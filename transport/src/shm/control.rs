@@ -15,6 +15,8 @@ pub(super) enum Refusal {
     Outside,
 }
 
+const REFUSALS: [Refusal; 2] = [Refusal::Unregistered, Refusal::Outside];
+
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         match refusal {
@@ -49,11 +51,7 @@ pub(super) enum Purpose {
     Write,
 }
 
-impl Purpose {
-    fn decode(byte: u8) -> Option<Self> {
-        [Self::Read, Self::Write].into_iter().find(|purpose| *purpose as u8 == byte)
-    }
-}
+const PURPOSES: [Purpose; 2] = [Purpose::Read, Purpose::Write];
 
 /// A message, and the side that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,49 +118,53 @@ impl Message {
                 Packet::new(4, &[words.as_flattened(), &place.to_le_bytes(), &how])
             }
             Self::Forget { key, address } => Packet::new(5, &[&key.to_le_bytes(), &address.to_le_bytes()]),
-            Self::Refused(Refusal::Unregistered) => Packet::new(6, &[&[0]]),
-            Self::Refused(Refusal::Outside) => Packet::new(6, &[&[1]]),
+            Self::Refused(refusal) => Packet::new(6, &[&[*refusal as u8]]),
             Self::Wake => Packet::new(7, &[]),
             Self::Bye => Packet::new(8, &[]),
         }
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (kind, rest) = bytes.split_first()?;
-        let number = |at: usize| rest.get(at..)?.first_chunk().copied().map(u64::from_le_bytes);
-        let (message, len) = match kind {
-            1 => (Self::Connect { from: *rest.first_chunk()? }, size_of::<Name>()),
-            2 => (Self::Accept, 0),
-            3 => {
-                let purpose = Purpose::decode(*rest.get(16)?)?;
-                (Self::Want { key: number(0)?, address: number(8)?, purpose }, 17)
-            }
+        let (kind, mut rest) = bytes.split_first()?;
+        let rest = &mut rest;
+        let message = match kind {
+            1 => Self::Connect { from: next(rest)? },
+            2 => Self::Accept,
+            3 => Self::Want { key: word(rest)?, address: word(rest)?, purpose: one_of(rest, PURPOSES)? },
             4 => {
-                let [key, base, len] = [number(0)?, number(8)?, number(16)?];
-                let [offset, number] = [number(24)?, number(32)?];
-                let place = rest.get(40..)?.first_chunk().copied().map(u32::from_le_bytes)?;
-                let purpose = Purpose::decode(*rest.get(44)?)?;
-                let writable = match rest.get(45)? {
-                    0 => false,
-                    1 => true,
-                    _ => return None,
-                };
-                (Self::Memory(Given { key, base, len, offset, place, number, purpose, writable }), 46)
+                let [key, base, len, offset, number] = [(); 5].map(|()| word(rest));
+                let place = next(rest).map(u32::from_le_bytes)?;
+                let (purpose, writable) = (one_of(rest, PURPOSES)?, one_of(rest, [false, true])?);
+                let (key, base, len, offset, number) = (key?, base?, len?, offset?, number?);
+                Self::Memory(Given { key, base, len, offset, place, number, purpose, writable })
             }
-            5 => (Self::Forget { key: number(0)?, address: number(8)? }, 16),
-            6 => match rest.first()? {
-                0 => (Self::Refused(Refusal::Unregistered), 1),
-                1 => (Self::Refused(Refusal::Outside), 1),
-                _ => return None,
-            },
-            7 => (Self::Wake, 0),
-            8 => (Self::Bye, 0),
-            9 => (Self::Ring, 0),
-            10 => (Self::Dropped, 0),
+            5 => Self::Forget { key: word(rest)?, address: word(rest)? },
+            6 => Self::Refused(one_of(rest, REFUSALS)?),
+            7 => Self::Wake,
+            8 => Self::Bye,
+            9 => Self::Ring,
+            10 => Self::Dropped,
             _ => return None,
         };
-        (rest.len() == len).then_some(message)
+        rest.is_empty().then_some(message)
     }
+}
+
+/// Takes the next bytes off a message.
+fn next<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (next, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    Some(*next)
+}
+
+fn word(rest: &mut &[u8]) -> Option<u64> {
+    next(rest).map(u64::from_le_bytes)
+}
+
+/// The one of these that the next byte numbers, from 0.
+fn one_of<T: Copy>(rest: &mut &[u8], all: [T; 2]) -> Option<T> {
+    let [number] = next(rest)?;
+    all.get(usize::from(number)).copied()
 }
 
 #[cfg(test)]

@@ -136,8 +136,8 @@ impl Pair {
         let base = surroundings.at(MARGIN, REGISTERED).unwrap();
         let table = Table::new(Arc::new(Board::new().unwrap().1));
         // SAFETY: the segment outlives the region, and is accessed by this thread alone, while nothing is read from the ring.
-        let registered = table.register(unsafe { Memory::borrowed(base, REGISTERED) }.into());
-        let allocated = table.register(table.allocate(ALLOCATED, Access::ReadWrite).unwrap());
+        let registered = table.register(unsafe { Memory::borrowed(base, REGISTERED) }.into()).unwrap();
+        let allocated = table.register(table.allocate(ALLOCATED, Access::ReadWrite).unwrap()).unwrap();
         let model = Model {
             head: 0,
             tail: 0,

@@ -7,8 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::{
-    collections::{HashMap, hash_map::RandomState},
-    hash::BuildHasher,
+    collections::HashMap,
     os::fd::OwnedFd,
     ptr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -21,7 +20,9 @@ use super::{
     segment::{self, Access, Segment},
     socket::Posted,
 };
-use crate::{Error, Memory, Region, Registration, RemoteRegion, file::Memfd, fork::Process, local::Span};
+use crate::{
+    Error, Memory, Region, Registration, RemoteRegion, file::Memfd, fork::Process, keys::Keys, local::Span,
+};
 
 /// Memory of fewer bytes is not shared: puts to it fit a few records.
 const SHARED_FROM: usize = 16 << 10;
@@ -73,9 +74,7 @@ pub(super) struct Entries {
     /// The free places on the board: each place that is taken keeps a descriptor open.
     free: Vec<u32>,
     closed: bool,
-    /// The random source of keys, so that these cannot be guessed.
-    keys: RandomState,
-    drawn: u64,
+    keys: Keys,
     /// The number of the latest entry.
     number: u64,
 }
@@ -107,17 +106,6 @@ impl Entries {
         shared.peek().ok_or(Refusal::Unregistered)?;
         let inside = shared.any(|entry| entry.span.start(offset, len).is_some());
         if inside { Ok(()) } else { Err(Refusal::Outside) }
-    }
-
-    /// A key that no registration has and no process can guess.
-    fn draw(&mut self) -> u64 {
-        loop {
-            self.drawn += 1;
-            let key = self.keys.hash_one(self.drawn);
-            if !self.entries.contains_key(&key) {
-                break key;
-            }
-        }
     }
 
     /// Enters memory, and returns the number of its entry, and whether peers can map it.
@@ -185,8 +173,7 @@ impl Table {
             board,
             free: (0..PLACES).collect(),
             closed: false,
-            keys: RandomState::new(),
-            drawn: 0,
+            keys: Keys::new(size_of::<u64>()),
             number: 0,
         };
         Arc::new(Self { entries: Mutex::new(entries), process: Process::this() })
@@ -221,15 +208,19 @@ impl Table {
     }
 
     /// Registers memory under its own key.
-    pub(super) fn register(self: &Arc<Self>, Allocated { memory, shared }: Allocated) -> Region {
-        let mut entries = self.lock();
-        let key = entries.draw();
+    pub(super) fn register(
+        self: &Arc<Self>,
+        Allocated { memory, shared }: Allocated,
+    ) -> Result<Region, Error> {
+        let mut guard = self.lock();
+        let entries = &mut *guard;
+        let key = entries.keys.next(|key| entries.entries.contains_key(&key))?;
         let remote = RemoteRegion { base: 0, key, len: memory.len() as u64, mappable: false };
         let (number, mappable) = entries.enter(Span { base: memory.base(), remote }, shared);
-        drop(entries);
+        drop(guard);
         let remote = RemoteRegion { mappable, ..remote };
         let guard = Box::new(Guard { table: Arc::clone(self), key, number });
-        Region::registered(memory, Registration { remote, descriptor: ptr::null_mut(), guard })
+        Ok(Region::registered(memory, Registration { remote, descriptor: ptr::null_mut(), guard }))
     }
 
     /// Registers memory under the key of another transport, with which `register` registers it.

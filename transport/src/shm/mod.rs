@@ -86,7 +86,7 @@ use std::{
 pub use address::PROVIDER;
 use address::Place;
 use control::Message;
-use descriptor::{LISTENER, WAKER};
+use descriptor::Owner;
 use incoming::Incoming;
 use memory::Table;
 use outgoing::{INLINE, Outgoing, Way};
@@ -167,8 +167,8 @@ impl Endpoint {
         let place = Place::new()?;
         let (waker, poller) = (Arc::new(EventFd::new()?), Poller::new()?);
         let (listener, sleeper) = (Listener::open(&place)?, Sleeper::new()?);
-        poller.add(&*waker, WAKER)?;
-        poller.add(&listener, LISTENER)?;
+        poller.add(&*waker, Owner::Waker.number())?;
+        poller.add(&listener, Owner::Listener.number())?;
         Ok(Self {
             place,
             address: place.address(),
@@ -183,7 +183,7 @@ impl Endpoint {
                 version: concat!("unisono ", env!("CARGO_PKG_VERSION")).to_owned(),
                 ..local::limits(PROVIDER)
             },
-            table: Table::new(Arc::clone(sleeper.board())),
+            table: Table::new(Arc::clone(&sleeper.board)),
             peers: Vec::new(),
             known: HashMap::new(),
             incoming: Vec::new(),
@@ -388,15 +388,15 @@ unsafe impl Transport for Endpoint {
     }
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
-        Ok(self.table.register(memory.into()))
+        self.table.register(memory.into())
     }
 
     fn allocate(&mut self, len: usize) -> Result<Region, Error> {
-        Ok(self.table.register(self.table.allocate(len, Access::ReadWrite)?))
+        self.table.register(self.table.allocate(len, Access::ReadWrite)?)
     }
 
     fn share(&mut self, len: usize) -> Result<Region, Error> {
-        Ok(self.table.register(self.table.allocate(len, Access::Read)?))
+        self.table.register(self.table.allocate(len, Access::Read)?)
     }
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {

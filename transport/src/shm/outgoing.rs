@@ -33,10 +33,8 @@ const MOST_PENDING: usize = 64;
 pub(super) struct Outgoing {
     pub(super) link: Link,
     writer: Writer,
-    /// The peer's sleep, as this end knows it.
+    /// The peer's sleep, as this end knows it, and its board.
     sleep: PeerSleep,
-    /// The peer's board.
-    board: Arc<Board>,
     /// The peer's memory that is mapped for puts to write to, and for [`Self::map`] to read.
     targets: Mappings,
     views: Mappings,
@@ -113,8 +111,7 @@ impl Way {
         Ok(Self::Open(Box::new(Outgoing {
             link,
             writer: Writer::new(segment),
-            sleep: PeerSleep::new(Arc::clone(&board)),
-            board,
+            sleep: PeerSleep::new(board),
             targets: Mappings::default(),
             views: Mappings::default(),
             asked: HashSet::new(),
@@ -279,11 +276,11 @@ impl Outgoing {
 
     /// Receives what the peer has sent, and returns its state.
     fn receive(&mut self) -> Result<PeerState, Stop> {
-        let Self { link, board, views, targets, .. } = self;
+        let Self { link, sleep, views, targets, .. } = self;
         link.receive_all(|message, file| match (message, file) {
             (Message::Memory(given), Some(file)) => {
                 let mappings = if given.purpose == Purpose::Read { &mut *views } else { &mut *targets };
-                mappings.take(&given, board, file)
+                mappings.take(&given, &sleep.board, file)
             }
             (Message::Forget { key, address }, None) => {
                 targets.forget(key, address);

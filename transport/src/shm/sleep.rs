@@ -27,7 +27,8 @@ const BATCH: usize = 64;
 pub(super) struct Sleeper {
     /// The descriptor of the board.
     pub(super) file: OwnedFd,
-    board: Arc<Board>,
+    /// The board on which the word is.
+    pub(super) board: Arc<Board>,
     epoch: u64,
 }
 
@@ -37,36 +38,25 @@ impl Sleeper {
         Ok(Self { file, board: Arc::new(board), epoch: 0 })
     }
 
-    /// The board on which the word is.
-    pub(super) fn board(&self) -> &Arc<Board> {
-        &self.board
-    }
-
     /// From now on peers wake this endpoint. Afterwards it must look for what they wrote before. Returns the epoch.
     pub(super) fn begin(&mut self) -> u64 {
-        self.epoch += 1;
-        self.tell();
+        self.end();
         // Either a peer sees the epoch after it has written, or this endpoint sees what was written.
         fence(Ordering::SeqCst);
         self.epoch
     }
 
+    /// The next epoch begins, in which this endpoint does not sleep.
     pub(super) fn end(&mut self) {
         self.epoch += 1;
-        self.tell();
-    }
-
-    fn tell(&self) {
-        if let Some(word) = self.board.sleep() {
-            word.store(self.epoch, Ordering::Relaxed);
-        }
+        self.board.sleep().store(self.epoch, Ordering::Relaxed);
     }
 }
 
 /// A peer's word.
 #[derive(Debug)]
 pub(super) struct PeerSleep {
-    board: Arc<Board>,
+    pub(super) board: Arc<Board>,
     woken: u64,
 }
 
@@ -78,7 +68,7 @@ impl PeerSleep {
     /// True if the peer sleeps and was not woken by this endpoint yet. What was written is published before, and a fence is between.
     #[inline]
     pub(super) fn must_be_woken(&mut self) -> bool {
-        let epoch = self.board.sleep().map_or(0, |word| word.load(Ordering::Relaxed));
+        let epoch = self.board.sleep().load(Ordering::Relaxed);
         epoch % 2 == 1 && std::mem::replace(&mut self.woken, epoch) != epoch
     }
 }
