@@ -136,6 +136,14 @@ fn advice(refused: &str) -> String {
     if refused.is_empty() { longer.to_owned() } else { format!("the store has refused {}", shown(refused)) }
 }
 
+impl Error {
+    /// The error of a rendezvous at the store of this name.
+    #[doc(hidden)]
+    pub fn rendezvous(store: &str, problem: impl Into<String>) -> Self {
+        Self::Rendezvous { store: store.to_owned(), problem: problem.into() }
+    }
+}
+
 impl From<unisono_transport::Error> for Error {
     fn from(error: unisono_transport::Error) -> Self {
         Self::Transport(Arc::new(error))

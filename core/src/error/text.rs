@@ -40,24 +40,13 @@ pub(super) fn shown(what: impl fmt::Display) -> String {
 /// A list of ranks: `0, 3, 5–9`.
 #[doc(hidden)]
 pub fn list(ranks: &[Rank]) -> String {
-    let mut out = String::new();
-    let mut i = 0;
-    while i < ranks.len() {
-        let mut j = i;
-        while j + 1 < ranks.len() && ranks[j].checked_add(1) == Some(ranks[j + 1]) {
-            j += 1;
-        }
-        if !out.is_empty() {
-            out.push_str(", ");
-        }
-        match j - i {
-            0 => out.push_str(&ranks[i].to_string()),
-            1 => out.push_str(&format!("{}, {}", ranks[i], ranks[j])),
-            _ => out.push_str(&format!("{}–{}", ranks[i], ranks[j])),
-        }
-        i = j + 1;
-    }
-    out
+    let runs = ranks.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+    let shown = runs.map(|run| match run {
+        [first, _, .., last] => format!("{first}–{last}"),
+        [first, last] => format!("{first}, {last}"),
+        run => run.iter().map(ToString::to_string).collect(),
+    });
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// `rank 3` or `ranks 0, 3, 5–9`.

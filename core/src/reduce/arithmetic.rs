@@ -55,14 +55,6 @@ macro_rules! floats {
             #[inline(always)]
             fn canonical(self) -> Self { if self.is_nan() { Self::NAN } else { self } }
         }
-        impl Operation<$float> for Sum {
-            #[inline(always)]
-            fn apply(a: $float, b: $float) -> $float { a + b }
-        }
-        impl Operation<$float> for Product {
-            #[inline(always)]
-            fn apply(a: $float, b: $float) -> $float { a * b }
-        }
         // Equal numbers have equal bits, but for the zeros: or-ing gives -0, and-ing gives +0.
         impl Operation<$float> for Min {
             #[inline(always)]
@@ -103,36 +95,26 @@ macro_rules! integers {
             #[inline(always)]
             $divided
         }
-        impl Operation<$integer> for Sum {
+    )*};
+}
+
+macro_rules! operation {
+    ($operation:ident of $($number:ident)*: |$a:ident, $b:ident| $result:expr) => {$(
+        impl Operation<$number> for $operation {
             #[inline(always)]
-            fn apply(a: $integer, b: $integer) -> $integer { a.wrapping_add(b) }
-        }
-        impl Operation<$integer> for Product {
-            #[inline(always)]
-            fn apply(a: $integer, b: $integer) -> $integer { a.wrapping_mul(b) }
-        }
-        impl Operation<$integer> for Min {
-            #[inline(always)]
-            fn apply(a: $integer, b: $integer) -> $integer { a.min(b) }
-        }
-        impl Operation<$integer> for Max {
-            #[inline(always)]
-            fn apply(a: $integer, b: $integer) -> $integer { a.max(b) }
-        }
-        impl Operation<$integer> for BitAnd {
-            #[inline(always)]
-            fn apply(a: $integer, b: $integer) -> $integer { a & b }
-        }
-        impl Operation<$integer> for BitOr {
-            #[inline(always)]
-            fn apply(a: $integer, b: $integer) -> $integer { a | b }
-        }
-        impl Operation<$integer> for BitXor {
-            #[inline(always)]
-            fn apply(a: $integer, b: $integer) -> $integer { a ^ b }
+            fn apply($a: $number, $b: $number) -> $number { $result }
         }
     )*};
 }
+operation!(Sum of f32 f64: |a, b| a + b);
+operation!(Product of f32 f64: |a, b| a * b);
+operation!(Sum of i8 i16 i32 i64 u8 u16 u32 u64: |a, b| a.wrapping_add(b));
+operation!(Product of i8 i16 i32 i64 u8 u16 u32 u64: |a, b| a.wrapping_mul(b));
+operation!(Min of i8 i16 i32 i64 u8 u16 u32 u64: |a, b| a.min(b));
+operation!(Max of i8 i16 i32 i64 u8 u16 u32 u64: |a, b| a.max(b));
+operation!(BitAnd of i8 i16 i32 i64 u8 u16 u32 u64: |a, b| a & b);
+operation!(BitOr of i8 i16 i32 i64 u8 u16 u32 u64: |a, b| a | b);
+operation!(BitXor of i8 i16 i32 i64 u8 u16 u32 u64: |a, b| a ^ b);
 
 macro_rules! signed {
     ($($signed:ident by $unsigned:ident),*) => {

@@ -49,5 +49,5 @@ pub use join::{assemble, concat};
 pub use layout::count;
 pub use owned::Tensor;
 pub use parts::Parts;
-pub use view::TensorView;
+pub use view::{StridedView, TensorView};
 pub use view_mut::TensorViewMut;

@@ -1,56 +1,25 @@
-//! Read-only views: borrowed bytes with a layout.
+//! Views of elements: borrowed bytes with a layout.
+
+use std::ops::Range;
 
 use super::{copy::copy, error::TensorError, layout::Layout};
 use crate::dtype::{Dtype, Scalar};
 
-/// A view of elements in borrowed memory, at any alignment and with any strides. A stride may be negative, or 0, which repeats an
-/// element.
+/// A view of elements in memory that `B` borrows, at any alignment and with any strides: a [`TensorView`] or a [`TensorViewMut`](super::TensorViewMut).
 #[derive(Clone, Debug)]
-pub struct TensorView<'a> {
-    dtype: Dtype,
-    bytes: &'a [u8],
-    layout: Layout,
+pub struct StridedView<B> {
+    pub(super) dtype: Dtype,
+    pub(super) bytes: B,
+    pub(super) layout: Layout,
 }
 
-impl<'a> TensorView<'a> {
-    pub(super) const fn of(dtype: Dtype, bytes: &'a [u8], layout: Layout) -> Self {
+/// A view of elements in borrowed memory, at any alignment and with any strides. A stride may be negative, or 0, which repeats an
+/// element.
+pub type TensorView<'a> = StridedView<&'a [u8]>;
+
+impl<B> StridedView<B> {
+    pub(super) const fn of(dtype: Dtype, bytes: B, layout: Layout) -> Self {
         Self { dtype, bytes, layout }
-    }
-
-    /// A view of all elements of a slice, in row-major order.
-    ///
-    /// # Errors
-    ///
-    /// [`TensorError::Length`] if the shape takes more or fewer, [`TensorError::TooLarge`].
-    pub fn new<T: Scalar>(elements: &'a [T], shape: &[usize]) -> Result<Self, TensorError> {
-        let layout = Layout::exact(T::DTYPE, elements.len(), shape)?;
-        Ok(Self::of(T::DTYPE, bytemuck::cast_slice(elements), layout))
-    }
-
-    /// A view of some elements of a slice: the first has index `offset`, and the next one along a dimension is `strides` elements
-    /// further. If the shape has no elements, the offset is ignored.
-    ///
-    /// # Errors
-    ///
-    /// [`TensorError::Outside`] if an element would lie outside the slice, [`TensorError::Strides`],
-    /// [`TensorError::TooLarge`].
-    pub fn with_strides<T: Scalar>(
-        elements: &'a [T],
-        offset: usize,
-        shape: &[usize],
-        strides: &[isize],
-    ) -> Result<Self, TensorError> {
-        let layout = Layout::strided(T::DTYPE, elements.len(), offset, shape, strides)?;
-        Ok(Self::of(T::DTYPE, bytemuck::cast_slice(elements), layout))
-    }
-
-    /// A view of elements given as bytes, in row-major order and this machine's byte order, at any address.
-    ///
-    /// # Errors
-    ///
-    /// [`TensorError::Length`] if the shape takes more or fewer bytes, [`TensorError::TooLarge`].
-    pub fn from_bytes(dtype: Dtype, bytes: &'a [u8], shape: &[usize]) -> Result<Self, TensorError> {
-        Ok(Self::of(dtype, bytes, Layout::exact_bytes(dtype, bytes.len(), shape)?))
     }
 
     /// The type of the elements.
@@ -93,22 +62,68 @@ impl<'a> TensorView<'a> {
         &self.layout
     }
 
+    /// An error unless the elements are contiguous.
+    pub(super) fn check_contiguous(&self) -> Result<(), TensorError> {
+        if self.is_contiguous() { Ok(()) } else { Err(self.layout.not_contiguous()) }
+    }
+
+    /// The range of bytes from the lowest element that is reached to the end of the highest.
+    pub(super) fn reach(&self) -> Range<usize> {
+        let (reach, size) = (self.layout.reach(), self.dtype.size());
+        reach.start * size..reach.end * size
+    }
+}
+
+impl<'a> TensorView<'a> {
+    /// A view of all elements of a slice, in row-major order.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Length`] if the shape takes more or fewer, [`TensorError::TooLarge`].
+    pub fn new<T: Scalar>(elements: &'a [T], shape: &[usize]) -> Result<Self, TensorError> {
+        let layout = Layout::exact(T::DTYPE, elements.len(), shape)?;
+        Ok(Self::of(T::DTYPE, bytemuck::cast_slice(elements), layout))
+    }
+
+    /// A view of some elements of a slice: the first has index `offset`, and the next one along a dimension is `strides` elements
+    /// further. If the shape has no elements, the offset is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Outside`] if an element would lie outside the slice, [`TensorError::Strides`],
+    /// [`TensorError::TooLarge`].
+    pub fn with_strides<T: Scalar>(
+        elements: &'a [T],
+        offset: usize,
+        shape: &[usize],
+        strides: &[isize],
+    ) -> Result<Self, TensorError> {
+        let layout = Layout::strided(T::DTYPE, elements.len(), offset, shape, strides)?;
+        Ok(Self::of(T::DTYPE, bytemuck::cast_slice(elements), layout))
+    }
+
+    /// A view of elements given as bytes, in row-major order and this machine's byte order, at any address.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorError::Length`] if the shape takes more or fewer bytes, [`TensorError::TooLarge`].
+    pub fn from_bytes(dtype: Dtype, bytes: &'a [u8], shape: &[usize]) -> Result<Self, TensorError> {
+        Ok(Self::of(dtype, bytes, Layout::exact_bytes(dtype, bytes.len(), shape)?))
+    }
+
     /// The bytes of the elements.
     ///
     /// # Errors
     ///
     /// [`TensorError::NotContiguous`].
     pub fn bytes(&self) -> Result<&'a [u8], TensorError> {
-        if !self.is_contiguous() {
-            return Err(self.layout.not_contiguous());
-        }
+        self.check_contiguous()?;
         Ok(self.reached())
     }
 
     /// The bytes from the lowest element that is reached to the end of the highest.
     pub(super) fn reached(&self) -> &'a [u8] {
-        let (reach, size) = (self.layout.reach(), self.dtype.size());
-        &self.bytes[reach.start * size..reach.end * size]
+        &self.bytes[self.reach()]
     }
 
     /// The bytes of the element at an index of the data, which must be within the data.
@@ -135,7 +150,8 @@ impl<'a> TensorView<'a> {
     /// [`TensorError::Misaligned`].
     pub fn as_slice<T: Scalar>(&self) -> Result<&'a [T], TensorError> {
         let elements = self.reached_as()?;
-        if self.is_contiguous() { Ok(elements) } else { Err(self.layout.not_contiguous()) }
+        self.check_contiguous()?;
+        Ok(elements)
     }
 
     /// The view with its dimensions in another order: dimension `i` of the result is dimension `order[i]` of this view.

@@ -1,23 +1,19 @@
 //! Mutable views, which reach no element twice.
 
-use super::{copy::copy, error::TensorError, layout::Layout, view::TensorView};
+use super::{
+    copy::copy,
+    error::TensorError,
+    layout::Layout,
+    view::{StridedView, TensorView},
+};
 use crate::dtype::{Dtype, Scalar};
 
 /// A mutable view of elements in borrowed memory, at any alignment, with any strides, also negative, that reach each element once.
 ///
 /// Methods that make another view consume this one; call [`TensorViewMut::reborrow`] first to keep it.
-#[derive(Debug)]
-pub struct TensorViewMut<'a> {
-    dtype: Dtype,
-    bytes: &'a mut [u8],
-    layout: Layout,
-}
+pub type TensorViewMut<'a> = StridedView<&'a mut [u8]>;
 
 impl<'a> TensorViewMut<'a> {
-    pub(super) const fn of(dtype: Dtype, bytes: &'a mut [u8], layout: Layout) -> Self {
-        Self { dtype, bytes, layout }
-    }
-
     /// A view of all elements of a slice, in row-major order.
     ///
     /// # Errors
@@ -57,47 +53,6 @@ impl<'a> TensorViewMut<'a> {
         Ok(Self::of(dtype, bytes, layout))
     }
 
-    /// The type of the elements.
-    #[must_use]
-    pub const fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    /// The length of each dimension.
-    #[must_use]
-    pub fn shape(&self) -> &[usize] {
-        self.layout.shape()
-    }
-
-    /// The stride of each dimension, in elements.
-    #[must_use]
-    pub fn strides(&self) -> &[isize] {
-        self.layout.strides()
-    }
-
-    /// The number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.layout.len()
-    }
-
-    /// True if there are no elements.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// True if the elements are contiguous, in row-major order.
-    #[must_use]
-    pub fn is_contiguous(&self) -> bool {
-        self.layout.is_contiguous()
-    }
-
-    #[cfg(feature = "ndarray")]
-    pub(super) const fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
     /// A read-only view of the same elements.
     #[must_use]
     pub fn view(&self) -> TensorView<'_> {
@@ -134,16 +89,14 @@ impl<'a> TensorViewMut<'a> {
     ///
     /// [`TensorError::NotContiguous`].
     pub fn into_bytes(self) -> Result<&'a mut [u8], TensorError> {
-        if !self.is_contiguous() {
-            return Err(self.layout.not_contiguous());
-        }
+        self.check_contiguous()?;
         Ok(self.reached())
     }
 
     /// The bytes from the lowest element that is reached to the end of the highest.
     fn reached(self) -> &'a mut [u8] {
-        let (reach, size) = (self.layout.reach(), self.dtype.size());
-        &mut self.bytes[reach.start * size..reach.end * size]
+        let reach = self.reach();
+        &mut self.bytes[reach]
     }
 
     /// [`TensorViewMut::reached`], as elements.
@@ -165,9 +118,7 @@ impl<'a> TensorViewMut<'a> {
     /// [`TensorError::Dtype`] if they are of another type, [`TensorError::NotContiguous`],
     /// [`TensorError::Misaligned`].
     pub fn into_slice<T: Scalar>(self) -> Result<&'a mut [T], TensorError> {
-        if !self.is_contiguous() {
-            return Err(self.layout.not_contiguous());
-        }
+        self.check_contiguous()?;
         self.reached_as()
     }
 
