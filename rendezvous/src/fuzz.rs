@@ -34,7 +34,7 @@ pub fn settings(bytes: &[u8]) {
     drop(launch::detect(&variable));
     let mut config = Config::default();
     if config.set_from(&variable).is_ok() && config.validate_from(&variable).is_ok() {
-        drop(config.alike());
+        drop(config.same_on_all_ranks());
     }
     for value in all.values() {
         if let Ok(store) = StoreAddress::parse(value) {

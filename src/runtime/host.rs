@@ -67,7 +67,7 @@ impl Host {
 
     /// Why ranks on these hosts (name and host of each rank) cannot share memory: they must run under one kernel, find each other's
     /// sockets, which belong to a network namespace, and trust each other, as processes of one user do. `None` if they can.
-    pub(crate) fn apart(all: &[(&str, HostId)]) -> Option<String> {
+    pub(crate) fn cannot_share_memory(all: &[(&str, HostId)]) -> Option<String> {
         fn groups<K: Ord>(all: &[(&str, HostId)], of: impl Fn(&HostId) -> K) -> Option<String> {
             let mut groups: BTreeMap<K, (&str, Vec<Rank>)> = BTreeMap::new();
             for (rank, (name, host)) in all.iter().enumerate() {
@@ -137,24 +137,25 @@ mod tests {
     #[test]
     fn memory_is_shared_within_a_host_a_network_namespace_and_a_user() {
         let here = Host::here().id;
-        let apart =
-            |name: &str, other: HostId| Host::apart(&[("alpha", here), (name, other), ("alpha", here)]);
-        assert_eq!(apart("alpha", here), None);
+        let problem = |name: &str, other: HostId| {
+            Host::cannot_share_memory(&[("alpha", here), (name, other), ("alpha", here)])
+        };
+        assert_eq!(problem("alpha", here), None);
         let (network, user) = (here.network + 1, (here.user.0 + 1, here.user.1));
-        let message = apart("beta", HostId { boot: here.boot ^ 1, processes: 2, network, user }).unwrap();
+        let message = problem("beta", HostId { boot: here.boot ^ 1, processes: 2, network, user }).unwrap();
         assert!(
             message.starts_with("shared memory reaches ranks of one host only, and there are "),
             "{message}"
         );
         assert!(message.contains("ranks 0, 2 on alpha") && message.contains("rank 1 on beta"), "{message}");
-        let message = apart("alpha", HostId { network, user, ..here }).unwrap();
+        let message = problem("alpha", HostId { network, user, ..here }).unwrap();
         assert!(message.contains("network namespace") && message.contains("--network=host"), "{message}");
         for user in [user, (here.user.0, here.user.1 + 1)] {
-            let message = apart("alpha", HostId { user, ..here }).unwrap();
+            let message = problem("alpha", HostId { user, ..here }).unwrap();
             assert!(message.contains("one user"), "{message}");
         }
         // Each container may have a separate PID namespace.
-        assert_eq!(apart("gamma", HostId { processes: 2, ..here }), None);
+        assert_eq!(problem("gamma", HostId { processes: 2, ..here }), None);
     }
 
     #[test]

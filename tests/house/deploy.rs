@@ -72,8 +72,10 @@ fn is_a_world(job: &Yaml<'_>, first: &str) {
     for rank in 0..ranks {
         let it = launched(pod, rank);
         assert_eq!((it.launcher, it.rank, it.ranks), ("torchrun", rank, ranks));
-        match it.meeting {
-            launch::Meeting::At(store) => assert_eq!(store.to_string(), format!("tcp://{first}:29500")),
+        match it.rendezvous {
+            launch::RendezvousPoint::Store(store) => {
+                assert_eq!(store.to_string(), format!("tcp://{first}:29500"))
+            }
             other => panic!("{other:?}"),
         }
     }

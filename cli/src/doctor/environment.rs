@@ -4,7 +4,7 @@ use serde::Serialize;
 use unisono::{
     Error,
     config::{Config, StoreAddress},
-    launch::{self, Meeting},
+    launch::{self, RendezvousPoint},
 };
 
 use super::report::Section;
@@ -62,18 +62,18 @@ pub(super) struct LaunchInfo {
 
 impl From<launch::Launch> for LaunchInfo {
     fn from(launch: launch::Launch) -> Self {
-        let launch::Launch { launcher, rank, ranks, local_rank, local_ranks, meeting, .. } = launch;
-        let (meeting, host) = match meeting {
-            Meeting::At(StoreAddress::Tcp { host, port, served }) => {
+        let launch::Launch { launcher, rank, ranks, local_rank, local_ranks, rendezvous, .. } = launch;
+        let (meeting, host) = match rendezvous {
+            RendezvousPoint::Store(StoreAddress::Tcp { host, port, served }) => {
                 (StoreAddress::Tcp { host: host.clone(), port, served }.to_string(), Some(host))
             }
-            Meeting::At(StoreAddress::Among { hosts, ports }) => {
+            RendezvousPoint::Store(StoreAddress::Among { hosts, ports }) => {
                 let host = hosts.first().cloned().filter(|_| hosts.len() == 1);
                 (StoreAddress::Among { hosts, ports }.to_string(), host)
             }
-            Meeting::At(other) => (other.to_string(), None),
-            Meeting::ThisMachine => ("a directory on this machine".into(), None),
-            Meeting::Nowhere => ("no place, because this is the only rank".into(), None),
+            RendezvousPoint::Store(other) => (other.to_string(), None),
+            RendezvousPoint::ThisHost => ("a directory on this machine".into(), None),
+            RendezvousPoint::None => ("no place, because this is the only rank".into(), None),
         };
         Self { launcher, rank, ranks, local_rank, local_ranks, meeting, host }
     }

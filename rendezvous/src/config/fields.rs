@@ -8,61 +8,62 @@ use unisono_transport::ofi::Interfaces;
 
 use super::{Job, Member, StoreAddress, ThreadCores, Token};
 
-/// How a process joins a group, and how the group works. Fields marked *alike* must be the same on every rank; ranks check
-/// that when they join. Each rank may choose the others for itself.
+/// How a process joins a group, and how the group works. Some fields must be the same on all ranks, as their descriptions say; ranks
+/// compare them when they join. Each rank chooses the other fields for itself.
 ///
 /// The default is a world of one rank, with the defaults of [`Config::variables`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// This process's rank.
     pub rank: Rank,
-    /// The world size, from 1 to 524288; alike.
+    /// The world size, from 1 to 524288. It must be the same on all ranks.
     pub ranks: usize,
     /// This rank's number among the ranks of its host, if it is known.
     pub local_rank: Option<usize>,
     /// The number of ranks on this host, if it is known.
     pub local_ranks: Option<usize>,
-    /// The store at which ranks meet; alike. A world of one rank needs none.
+    /// The store at which ranks meet. It must be the same on all ranks. A world of one rank needs none.
     pub store: Option<StoreAddress>,
-    /// The launcher's id of this job, which tells it from other jobs at the same store; alike. Not a secret.
+    /// The launcher's id of this job, which tells it from other jobs at the same store. It is no secret. It must be the same on all ranks.
     pub job: String,
-    /// The job's secret, by which the store and this process prove to each other that they belong to the job; alike.
+    /// The job's secret, by which the store and this process prove to each other that they belong to the job. It must be the same on all
+    /// ranks.
     pub token: Token,
-    /// The transport that moves the bytes; alike: `shm` (memory that ranks share), a provider of libfabric, or both (`shm,verbs`). `None`:
-    /// `shm` between ranks of one host, network namespace and user, and between others the first of efa, cxi, opx, verbs and tcp that
-    /// works. `psm3` is used only if named here.
+    /// The transport that moves the bytes: `shm` (memory that ranks share), a provider of libfabric, or both (`shm,verbs`). It must be the
+    /// same on all ranks. `None` selects `shm` between ranks of one host, network namespace and user, and between others the first of efa,
+    /// cxi, opx, verbs and tcp that works. `psm3` is used only if it is named here.
     pub provider: Option<String>,
     /// The network interfaces or NICs that may be used: a list, separated by commas, of names (`eth0`, `mlx5_0`), addresses and
-    /// networks (`10.0.0.0/8`); after a `^`, all except these. `None`: the interface on the route to the store.
+    /// networks (`10.0.0.0/8`). A `^` before the list excludes these. `None` selects the interface on the route to the store.
     pub interface: Option<Interfaces>,
-    /// The longest wait for another rank, 300 s by default.
+    /// The longest wait for another rank. The default is 300 s.
     pub timeout: Duration,
-    /// The longest time that joining may take, until the last rank has come: 60 s by default.
+    /// The longest time that joining may take, until the last rank has come. The default is 60 s.
     pub join_timeout: Duration,
     /// The longest time that leaving the world waits for ranks that live and have not begun to leave. If it passes, all ranks get an error.
-    /// `None`: as long as those ranks live, because a rank may have more to do alone than the others, such as writing a checkpoint.
+    /// `None` waits as long as those ranks live, because a rank may have more to do alone than the others, such as writing a checkpoint.
     pub leave_timeout: Option<Duration>,
-    /// The unit of pipelining, in bytes: from 16 to 64 MiB; alike. 256 KiB by default. If the limit on locked memory
-    /// of one rank is too small for the windows, that rank logs a warning and all ranks use a smaller chunk.
+    /// The unit of pipelining, in bytes, from 16 to 64 MiB. The default is 256 KiB. It must be the same on all ranks. If the limit on locked
+    /// memory of one rank is too small for the windows, that rank logs a warning and all ranks use a smaller chunk.
     pub chunk: usize,
-    /// The number of chunks in progress at the same time: from 1 to 32, 2 by default; alike.
+    /// The number of chunks in progress at the same time, from 1 to 32. The default is 2. It must be the same on all ranks.
     pub lanes: usize,
     /// How long a wait polls without yielding its processor. It then yields between polls, for at most 200 µs, and then sleeps;
-    /// both times get shorter while waits are long. `None`: 20 µs, or 0 if this host has more ranks than processors for them.
+    /// both times get shorter while waits are long. `None` selects 20 µs, or 0 if this host has more ranks than processors for them.
     pub spin: Option<Duration>,
     /// The processors of the progress thread, which advances asynchronous calls while no thread waits for them, and runs their
-    /// wakers. `None`: all processors of the process.
+    /// wakers. `None` selects all processors of the process.
     pub thread_cores: Option<ThreadCores>,
-    /// The algorithms that may be used; alike. A list of names separated by commas; after a `^`, all except these. A list for one
-    /// collective follows its name and a colon; semicolons separate lists. Examples: `ring`, `^ring`,
-    /// `all_reduce:two_shot,ring;broadcast:binomial`. If no algorithm of the list can do a call, another one does it. `None`: all.
+    /// The algorithms that may be used: a list of names separated by commas. It must be the same on all ranks. A `^` before the list
+    /// excludes these. A list for one collective follows its name and a colon; semicolons separate lists. Examples: `ring`, `^ring`,
+    /// `all_reduce:two_shot,ring;broadcast:binomial`. If no algorithm of the list can do a call, another one does it. `None` allows all.
     pub algorithm: Option<String>,
-    /// A tuning file, written by `unisono tune`; its contents are alike. `None`: the built-in table alone.
+    /// A tuning file, which `unisono tune` has written. Its contents must be the same on all ranks. `None` uses the built-in table alone.
     pub tuning: Option<PathBuf>,
-    /// The largest object, in bytes: 1 GiB by default; alike. It bounds the memory that another rank can make this one
-    /// allocate. A larger object is an error on all ranks.
+    /// The largest object, in bytes. The default is 1 GiB. It must be the same on all ranks. It bounds the memory that another rank can make
+    /// this one allocate. A larger object is an error on all ranks.
     pub object_limit: usize,
-    /// How reductions are computed, the fastest way or reproducibly; alike.
+    /// How reductions are computed, the fastest way or reproducibly. It must be the same on all ranks.
     pub reduction: Reduction,
 }
 
@@ -96,7 +97,7 @@ impl Default for Config {
 impl Config {
     /// The settings that must be the same on all ranks: their names, with the variables that set them, and values.
     #[doc(hidden)]
-    pub fn alike(&self) -> Vec<(&'static str, String)> {
+    pub fn same_on_all_ranks(&self) -> Vec<(&'static str, String)> {
         let or_auto = |choice: &Option<String>| choice.clone().unwrap_or_else(|| "auto".into());
         vec![
             ("version", env!("CARGO_PKG_VERSION").into()),
@@ -129,9 +130,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_must_be_alike_is_listed_and_nothing_else() {
-        let usual = Config::default().alike();
-        assert_eq!(Config { rank: 0, timeout: Duration::from_secs(1), ..Config::default() }.alike(), usual);
+    fn settings_that_must_be_the_same_are_listed_and_nothing_else() {
+        let usual = Config::default().same_on_all_ranks();
+        assert_eq!(
+            Config { rank: 0, timeout: Duration::from_secs(1), ..Config::default() }.same_on_all_ranks(),
+            usual
+        );
         let changed = [
             Config { chunk: 64, ..Config::default() },
             Config { lanes: 1, ..Config::default() },
@@ -141,7 +145,7 @@ mod tests {
             Config { algorithm: Some("ring".into()), ..Config::default() },
             Config { reduction: Reduction::Reproducible, ..Config::default() },
         ];
-        assert!(changed.iter().all(|config| config.alike() != usual));
+        assert!(changed.iter().all(|config| config.same_on_all_ranks() != usual));
         // Each is named as a user sets it, except the version.
         for (name, _) in usual.iter().filter(|(name, _)| *name != "version") {
             let variable = name.split(['(', ')']).nth(1).unwrap_or_default();

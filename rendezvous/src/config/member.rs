@@ -4,8 +4,8 @@ use std::fmt;
 
 use unisono_schedule::Rank;
 
-/// A job's secret: any text, the same on all ranks. Empty if there is none; then any process that reaches the store can become
-/// a rank. `Debug` does not show it.
+/// A job's secret: any text, which must be the same on all ranks. It is empty if the job has none; then any process that reaches the store
+/// can become a rank. `Debug` does not show it.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -44,7 +44,7 @@ impl fmt::Debug for Token {
 /// A job: its id and its secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
-    /// The launcher's id of the job. It tells the job from others at the same address, and proves nothing.
+    /// The launcher's id of the job. It tells the job from others at the same address. It proves nothing.
     pub id: String,
     /// The secret that proves that a process belongs to the job.
     pub token: Token,

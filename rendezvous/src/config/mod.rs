@@ -15,7 +15,7 @@ pub use self::{
     parse::{parse_duration, parse_size},
     store_address::StoreAddress,
     thread_cores::ThreadCores,
-    variables::Variable,
+    variables::{Lookup, Variable},
 };
 #[doc(hidden)]
 pub use self::{

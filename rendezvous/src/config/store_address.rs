@@ -28,8 +28,8 @@ pub enum StoreAddress {
         /// The ports, in the order in which they are tried.
         ports: Vec<u16>,
     },
-    /// At the place that rank 0 publishes through the process manager, by PMI 1: for MPICH, Intel MPI and Flux. A process can meet in this
-    /// way only once.
+    /// At the place that rank 0 publishes through the process manager, by PMI 1. MPICH, Intel MPI and Flux have such managers. A process
+    /// can use this only once.
     Pmi {
         /// The descriptor of the connection to the process manager, `PMI_FD`.
         descriptor: usize,

@@ -2,7 +2,7 @@
 
 use unisono_core::error::{Error, Result};
 
-use super::{Config, parse::YEAR};
+use super::{Config, Lookup, parse::YEAR};
 
 impl Config {
     /// Checks all settings, alone and together.
@@ -10,7 +10,7 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] names a field whose value is not valid, its value, and the valid ones.
     pub fn validate(&self) -> Result<()> {
-        self.validate_meeting()?;
+        self.validate_rendezvous()?;
         let ranks = self.ranks;
         let within = |name: &str, value: usize, least: usize, most: usize| {
             check(name, &value, (least..=most).contains(&value), || format!("must be from {least} to {most}"))
@@ -39,7 +39,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
-    pub fn validate_from(&self, variable: &impl Fn(&str) -> Option<String>) -> Result<()> {
+    pub fn validate_from(&self, variable: Lookup<'_>) -> Result<()> {
         self.validate().map_err(|error| match error {
             Error::Config { name, value, problem } => {
                 let asked = format!("UNISONO_{}", name.to_uppercase());
@@ -53,7 +53,7 @@ impl Config {
     }
 
     /// Checks the settings that this process needs to meet the other ranks and tell them of any other error.
-    pub(crate) fn validate_meeting(&self) -> Result<()> {
+    pub(crate) fn validate_rendezvous(&self) -> Result<()> {
         let ranks = self.ranks;
         check("ranks", &ranks, (1..=1 << 19).contains(&ranks), || format!("must be from 1 to {}", 1 << 19))?;
         check("rank", &self.rank, self.rank < ranks, || format!("must be less than the world size {ranks}"))?;

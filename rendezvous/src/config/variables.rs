@@ -10,6 +10,9 @@ use super::{
     parse::{name, number, parse_duration, parse_size},
 };
 
+/// Returns the value of a variable, if it is set.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
 type Set = fn(&mut Config, &str) -> std::result::Result<(), String>;
 
 /// An environment variable that this library reads.
@@ -47,7 +50,7 @@ const VARIABLES: &[Variable] = &[
         "none, with a warning if other hosts can reach the store",
     ),
     launch("UNISONO_TOKEN_FILE", "a file with the token, which only this user or root may read", "none"),
-    // Read before this library can be loaded.
+    // The Python package reads these before it can load this library.
     launch(
         "UNISONO_LIBFABRIC",
         "for the Python package: the path of a libfabric.so.1 to load instead of all others",
@@ -166,7 +169,7 @@ impl Config {
     ///
     /// # Errors
     /// [`Error::Config`] names a variable whose value is not valid.
-    pub fn set_from(&mut self, variable: &impl Fn(&str) -> Option<String>) -> Result<()> {
+    pub fn set_from(&mut self, variable: Lookup<'_>) -> Result<()> {
         for row in VARIABLES {
             let (Some(set), Some(value)) = (row.set, variable(row.name)) else { continue };
             set(self, value.trim()).map_err(|problem| Error::Config {

@@ -5,11 +5,11 @@ use unisono_schedule::Rank;
 
 use super::{
     families::{Family, Found},
-    meeting::{Meeting, meeting},
     nearest::family,
+    rendezvous::{RendezvousPoint, rendezvous_point},
     secret::token,
     slurm,
-    variables::{number, wrong},
+    variables::{Lookup, number, wrong},
 };
 use crate::config::Token;
 
@@ -28,7 +28,7 @@ pub struct Launch {
     /// The number of ranks on its host, if the launcher sets it.
     pub local_ranks: Option<usize>,
     /// The place where ranks meet.
-    pub meeting: Meeting,
+    pub rendezvous: RendezvousPoint,
     /// The launcher's id of this job; empty if it has none. Not a secret.
     pub job: String,
     /// The job's secret, if there is one.
@@ -38,8 +38,17 @@ pub struct Launch {
 impl Launch {
     /// A process that no launcher started: a world of one rank.
     fn alone(token: Token) -> Self {
-        let (meeting, job) = (Meeting::Nowhere, String::new());
-        Self { launcher: "none", rank: 0, ranks: 1, local_rank: None, local_ranks: None, meeting, job, token }
+        let (rendezvous, job) = (RendezvousPoint::None, String::new());
+        Self {
+            launcher: "none",
+            rank: 0,
+            ranks: 1,
+            local_rank: None,
+            local_ranks: None,
+            rendezvous,
+            job,
+            token,
+        }
     }
 }
 
@@ -48,7 +57,7 @@ impl Launch {
 ///
 /// # Errors
 /// [`Error::Config`](unisono_core::Error::Config) names the variable, its value and the valid values, or two launchers that contradict each other.
-pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
+pub fn detect(variable: Lookup<'_>) -> Result<Launch> {
     let Some((Found { family, rank, ranks }, hidden)) = family(variable)? else {
         return Ok(Launch::alone(token(variable)?));
     };
@@ -69,8 +78,8 @@ pub fn detect(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
     let job = job(variable, family);
     let token = token(variable)?;
     let alone = local_ranks == Some(ranks);
-    let meeting = meeting(variable, family, ranks, alone, &job)?;
-    Ok(Launch { launcher: family.name, rank, ranks, local_rank, local_ranks, meeting, job, token })
+    let rendezvous = rendezvous_point(variable, family, ranks, alone, &job)?;
+    Ok(Launch { launcher: family.name, rank, ranks, local_rank, local_ranks, rendezvous, job, token })
 }
 
 /// A rank's number on its host and the number of ranks there, if the launcher sets them, and the variables that contain them.
@@ -80,12 +89,7 @@ struct Local {
     names: [&'static str; 2],
 }
 
-fn local(
-    variable: &impl Fn(&str) -> Option<String>,
-    family: &Family,
-    rank: Rank,
-    ranks: usize,
-) -> Result<Local> {
+fn local(variable: Lookup<'_>, family: &Family, rank: Rank, ranks: usize) -> Result<Local> {
     let names = [family.local_rank, family.local_ranks];
     // srun may also set MPICH's variables, except those of the host.
     if family.name == "Slurm" || family.name == "MPICH" && slurm::is_step(variable, family.local_rank, ranks)
@@ -102,7 +106,7 @@ fn local(
 }
 
 /// The launcher's id of this job: the same on all its ranks, and not a secret.
-pub(super) fn job(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> String {
+pub(super) fn job(variable: Lookup<'_>, family: &Family) -> String {
     let step = || Some(format!("slurm-{}.{}", variable("SLURM_JOB_ID")?, variable("SLURM_STEP_ID")?));
     let job = match family.name {
         "torchrun" => variable("TORCHELASTIC_RUN_ID"),

@@ -13,10 +13,10 @@ use unisono_core::{
 
 use super::{
     Launch, detect,
-    meeting::Meeting,
     partial::{Partial, partial},
     private_directory,
-    variables::wrong,
+    rendezvous::RendezvousPoint,
+    variables::{Lookup, wrong},
 };
 use crate::config::{Config, StoreAddress};
 
@@ -30,7 +30,7 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] names a variable whose value is not valid.
     pub fn set_from_env(&mut self) -> Result<()> {
-        self.set_from(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+        self.set_from(&read)
     }
 
     /// Returns the configuration as [`from_env`](Self::from_env) does; but if a setting is wrong, returns the first such error and the
@@ -38,15 +38,14 @@ impl Config {
     /// only the place to meet is unknown, that is the error, and the store is `None` although there are several ranks.
     #[doc(hidden)]
     pub fn read_env() -> Result<(Self, Option<Error>)> {
-        let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         for row in Self::variables() {
             if env::var_os(row.name).is_some_and(|value| value.to_str().is_none()) {
-                return Err(wrong(&variable, row.name, "is not UTF-8; wanted text in UTF-8".into()));
+                return Err(wrong(&read, row.name, "is not UTF-8; wanted text in UTF-8".into()));
             }
         }
-        let (launch, nowhere) = match detect(&variable) {
+        let (launch, nowhere) = match detect(&read) {
             Ok(launch) => (launch, None),
-            Err(problem) => (elsewhere(&variable).ok_or_else(|| problem.clone())?, Some(problem)),
+            Err(problem) => (elsewhere(&read).ok_or_else(|| problem.clone())?, Some(problem)),
         };
         if launch.launcher == "none" {
             unisono_transport::log::info!(
@@ -60,13 +59,13 @@ impl Config {
                 unisono_transport::log::warn!("{name} is set, but this version has no such variable");
             }
         }
-        let job = match launch.meeting {
-            Meeting::ThisMachine if launch.job.is_empty() => {
+        let job = match launch.rendezvous {
+            RendezvousPoint::ThisHost if launch.job.is_empty() => {
                 let starter = daemon(launch.launcher).unwrap_or_else(parent_id);
                 format!("job-{starter}")
             }
             // One Slurm step may start several jobs: in an interactive step, or by daemons that srun did not start.
-            Meeting::ThisMachine if launch.launcher == "MPICH" => match daemon(launch.launcher) {
+            RendezvousPoint::ThisHost if launch.launcher == "MPICH" => match daemon(launch.launcher) {
                 Some(daemon) => format!("{}-{daemon}", launch.job),
                 None => launch.job,
             },
@@ -79,14 +78,14 @@ impl Config {
             local_ranks: launch.local_ranks,
             job,
             token: launch.token,
-            store: match launch.meeting {
-                Meeting::At(address) => Some(address),
-                Meeting::ThisMachine => Some(StoreAddress::File(directory()?)),
-                Meeting::Nowhere => None,
+            store: match launch.rendezvous {
+                RendezvousPoint::Store(address) => Some(address),
+                RendezvousPoint::ThisHost => Some(StoreAddress::File(directory()?)),
+                RendezvousPoint::None => None,
             },
             ..Self::default()
         };
-        let problem = config.set_from(&variable).and_then(|()| config.validate_from(&variable)).err();
+        let problem = config.set_from(&read).and_then(|()| config.validate_from(&read)).err();
         match (nowhere, problem) {
             (Some(nowhere), None) => Ok((Self { store: None, ..config }, Some(nowhere))),
             (Some(nowhere), Some(_)) => Err(nowhere),
@@ -97,19 +96,24 @@ impl Config {
     /// The error of a program that says itself where ranks meet, but that no launcher has started.
     #[doc(hidden)]
     pub fn unlaunched() -> Option<Error> {
-        at_any_place(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned())).err()
+        at_any_place(&read).err()
     }
 
     /// Reads the settings that [`read_env`](Self::read_env) could not read because of an error in other variables; `None` if the store is
     /// not known.
     pub(crate) fn partial_env() -> Option<Partial> {
-        partial(&|name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+        partial(&read)
     }
+}
+
+/// The value of a variable of this process.
+fn read(name: &str) -> Option<String> {
+    env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// The launch that the variables describe if they say everything except where ranks meet, because the program may say that; a placeholder
 /// stands for the place.
-fn elsewhere(variable: &impl Fn(&str) -> Option<String>) -> Option<Launch> {
+fn elsewhere(variable: Lookup<'_>) -> Option<Launch> {
     if variable("UNISONO_STORE").is_some() || variable("MASTER_ADDR").is_some() {
         return None;
     }
@@ -117,7 +121,7 @@ fn elsewhere(variable: &impl Fn(&str) -> Option<String>) -> Option<Launch> {
 }
 
 /// The launch, with a placeholder for the place where ranks meet.
-fn at_any_place(variable: &impl Fn(&str) -> Option<String>) -> Result<Launch> {
+fn at_any_place(variable: Lookup<'_>) -> Result<Launch> {
     detect(&|name: &str| if name == "UNISONO_STORE" { Some("file:///".to_owned()) } else { variable(name) })
 }
 

@@ -3,7 +3,7 @@
 use unisono_core::error::{Error, Result};
 use unisono_schedule::Rank;
 
-use super::variables::{number, wrong};
+use super::variables::{Lookup, number, wrong};
 
 /// The variables of one launcher.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,70 +15,43 @@ pub(super) struct Family {
     pub(super) local_ranks: &'static str,
 }
 
+impl Family {
+    /// A launcher, and its variables of the rank, the world size, the rank on the host and the number of ranks there.
+    const fn of(name: &'static str, [rank, ranks, local_rank, local_ranks]: [&'static str; 4]) -> Self {
+        Self { name, rank, ranks, local_rank, local_ranks }
+    }
+}
+
 /// All launchers, the nearest to the process first: each launcher may be started by those that follow it in the list, and its ranks then
 /// inherit their variables. MPI launchers start their daemons by `srun`, and their ranks inherit the daemons' task numbers (with Open MPI
 /// 5.0.11 and Slurm 22.05: 4 ranks in a step of 2 tasks). Flux and PALS precede MPICH because they set its variables as well, and PALS has
 /// no variable for the size.
 pub(super) const FAMILIES: [Family; 8] = [
-    Family {
-        name: "unisono",
-        rank: "UNISONO_RANK",
-        ranks: "UNISONO_WORLD_SIZE",
-        local_rank: "UNISONO_LOCAL_RANK",
-        local_ranks: "UNISONO_LOCAL_WORLD_SIZE",
-    },
-    Family {
-        name: "torchrun",
-        rank: "RANK",
-        ranks: "WORLD_SIZE",
-        local_rank: "LOCAL_RANK",
-        local_ranks: "LOCAL_WORLD_SIZE",
-    },
-    Family {
-        name: "Open MPI",
-        rank: "OMPI_COMM_WORLD_RANK",
-        ranks: "OMPI_COMM_WORLD_SIZE",
-        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        local_ranks: "OMPI_COMM_WORLD_LOCAL_SIZE",
-    },
-    Family {
-        name: "Flux",
-        rank: "FLUX_TASK_RANK",
-        ranks: "FLUX_JOB_SIZE",
-        local_rank: "FLUX_TASK_LOCAL_ID",
-        // Flux sets the number of hosts of a job, not the number of ranks on each.
-        local_ranks: "FLUX_JOB_NNODES",
-    },
-    Family {
-        name: "PALS",
-        rank: "PALS_RANKID",
-        ranks: "PMI_SIZE",
-        local_rank: "PALS_LOCAL_RANKID",
-        local_ranks: "PALS_LOCAL_SIZE",
-    },
-    Family {
-        name: "MPICH",
-        rank: "PMI_RANK",
-        ranks: "PMI_SIZE",
-        local_rank: "MPI_LOCALRANKID",
-        local_ranks: "MPI_LOCALNRANKS",
-    },
-    Family {
-        name: "Slurm",
-        rank: "SLURM_PROCID",
-        // SLURM_NTASKS is not read: a batch script has it too, with SLURM_PROCID=0, although it is not a step.
-        ranks: "SLURM_STEP_NUM_TASKS",
-        local_rank: "SLURM_LOCALID",
-        local_ranks: "SLURM_STEP_TASKS_PER_NODE",
-    },
-    Family {
-        // A pod of a Kubernetes LeaderWorkerSet is one rank.
-        name: "LeaderWorkerSet",
-        rank: "LWS_WORKER_INDEX",
-        ranks: "LWS_GROUP_SIZE",
-        local_rank: "",
-        local_ranks: "",
-    },
+    Family::of(
+        "unisono",
+        ["UNISONO_RANK", "UNISONO_WORLD_SIZE", "UNISONO_LOCAL_RANK", "UNISONO_LOCAL_WORLD_SIZE"],
+    ),
+    Family::of("torchrun", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"]),
+    Family::of(
+        "Open MPI",
+        [
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ],
+    ),
+    // Flux sets the number of hosts of a job, not the number of ranks on each.
+    Family::of("Flux", ["FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"]),
+    Family::of("PALS", ["PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"]),
+    Family::of("MPICH", ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]),
+    // SLURM_NTASKS is not read: a batch script has it too, with SLURM_PROCID=0, although it is not a step.
+    Family::of(
+        "Slurm",
+        ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"],
+    ),
+    // A pod of a Kubernetes LeaderWorkerSet is one rank.
+    Family::of("LeaderWorkerSet", ["LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "", ""]),
 ];
 
 /// Further variables, which give a process its job and the place where its ranks meet.
@@ -113,7 +86,7 @@ pub fn variables() -> impl Iterator<Item = &'static str> {
 
 /// True if a launcher, or a user by hand, has given this process a rank or a world size; `variable` returns the value of a
 /// variable.
-pub fn is_set(variable: &impl Fn(&str) -> Option<String>) -> bool {
+pub fn is_set(variable: Lookup<'_>) -> bool {
     FAMILIES.iter().any(|family| [family.rank, family.ranks].iter().any(|name| variable(name).is_some()))
 }
 
@@ -131,7 +104,7 @@ pub(super) struct Found {
 }
 
 /// All launchers that have set both a rank and a world size.
-pub(super) fn found(variable: &impl Fn(&str) -> Option<String>) -> Result<Vec<Found>> {
+pub(super) fn found(variable: Lookup<'_>) -> Result<Vec<Found>> {
     // If only one of this library's two variables is set, that is an error whatever other variables are set.
     if let [ours, ..] = &FAMILIES
         && variable(ours.rank).is_some() != variable(ours.ranks).is_some()
@@ -158,7 +131,7 @@ const PLACES: [&str; 2] = ["UNISONO_STORE", "MASTER_ADDR"];
 
 /// The error if no launcher has set both a rank and a world size; `None` if no variable shows a launcher: then the process is a world of
 /// one rank.
-pub(super) fn none(variable: &impl Fn(&str) -> Option<String>) -> Option<Error> {
+pub(super) fn none(variable: Lookup<'_>) -> Option<Error> {
     if variable("SLURM_PROCID").is_some() && variable("SLURM_JOB_ID").is_some() {
         let problem = "is not set: this is a Slurm batch script, not a step with ranks; start the program by `srun` in it";
         return Some(wrong(variable, "SLURM_STEP_NUM_TASKS", problem.into()));
@@ -175,7 +148,7 @@ pub(super) fn none(variable: &impl Fn(&str) -> Option<String>) -> Option<Error> 
 }
 
 /// The error of a launcher's rank without a world size, or of a world size without a rank.
-fn half(variable: &impl Fn(&str) -> Option<String>, family: &Family) -> Error {
+fn half(variable: Lookup<'_>, family: &Family) -> Error {
     let (there, missing) = match variable(family.rank) {
         Some(_) => (family.rank, family.ranks),
         None => (family.ranks, family.rank),

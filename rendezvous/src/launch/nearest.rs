@@ -8,7 +8,7 @@ use unisono_core::error::{Error, Result};
 
 use super::{
     families::{Found, found, none},
-    variables::{number, wrong},
+    variables::{Lookup, number, wrong},
 };
 
 /// The variables by which a pod or another outer job says where its ranks meet.
@@ -24,7 +24,7 @@ const RUN: &[&str] = &["UNISONO_STORE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"];
 ///
 /// # Errors
 /// [`Error::Config`] if a launcher has set only a part of its variables, or two launchers contradict each other.
-pub(super) fn family(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Nearest>> {
+pub(super) fn family(variable: Lookup<'_>) -> Result<Option<Nearest>> {
     match nearest(variable, &found(variable)?)? {
         Some(nearest) => Ok(Some(nearest)),
         None => none(variable).map_or(Ok(None), Err),
@@ -38,7 +38,7 @@ type Nearest = (Found, &'static [&'static str]);
 ///
 /// # Errors
 /// [`Error::Config`] names two launchers that contradict each other, with their variables and values.
-fn nearest(variable: &impl Fn(&str) -> Option<String>, found: &[Found]) -> Result<Option<Nearest>> {
+fn nearest(variable: Lookup<'_>, found: &[Found]) -> Result<Option<Nearest>> {
     let (mut all, mut hidden) = (found, &[] as &[&str]);
     while let [near, farther @ ..] = all {
         if farther.iter().any(|far| is_outer(variable, near, far)) {
@@ -73,17 +73,17 @@ fn agree(one: &Found, other: &Found) -> bool {
 }
 
 /// True if torchrun itself has set its variables, and not a user, a script or a pod that sets some of the same variables.
-fn is_torchrun(variable: &impl Fn(&str) -> Option<String>) -> bool {
+fn is_torchrun(variable: Lookup<'_>) -> bool {
     variable("TORCHELASTIC_RUN_ID").is_some()
 }
 
 /// True if `unisono run` has set the variables of this library: it serves the store itself.
-fn is_run(variable: &impl Fn(&str) -> Option<String>) -> bool {
+fn is_run(variable: Lookup<'_>) -> bool {
     variable("UNISONO_STORE").is_some_and(|store| store.trim().starts_with("tcp+served://"))
 }
 
 /// True if the ranks of `far` may be processes that have started those of `near`.
-fn starts(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found) -> bool {
+fn starts(variable: Lookup<'_>, far: &Found, near: &Found) -> bool {
     let outside = |names: &[&str]| names.contains(&far.family.name);
     let has = |name: &str| variable(name).is_some();
     let is = |name: &str, number: usize| variable(name).is_some_and(|text| text.trim() == number.to_string());
@@ -113,7 +113,7 @@ fn starts(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found)
 }
 
 /// True if the numbers of `near` fit several processes that each rank of `far` starts, host by host.
-fn spawned(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found) -> bool {
+fn spawned(variable: Lookup<'_>, far: &Found, near: &Found) -> bool {
     let Ok(Some(local)) = number(variable, near.family.local_rank) else { return false };
     let each = near.ranks / far.ranks;
     near.ranks.is_multiple_of(far.ranks) && local < each && near.rank == far.rank * each + local
@@ -121,7 +121,7 @@ fn spawned(variable: &impl Fn(&str) -> Option<String>, far: &Found, near: &Found
 
 /// True if the process that `near` describes has started, perhaps indirectly, the ranks of `far`. All ranks of `far` must find the same,
 /// even those whose numbers agree with `near` by chance.
-fn is_outer(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Found) -> bool {
+fn is_outer(variable: Lookup<'_>, near: &Found, far: &Found) -> bool {
     let has = |name: &str| variable(name).is_some();
     match near.family.name {
         // `unisono run` sets RANK and WORLD_SIZE as well, and removes torchrun's variables: values that differ were set later.
@@ -150,7 +150,7 @@ fn is_outer(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Foun
 }
 
 /// The error of two launchers that contradict each other.
-fn contradiction(variable: &impl Fn(&str) -> Option<String>, near: &Found, far: &Found) -> Error {
+fn contradiction(variable: Lookup<'_>, near: &Found, far: &Found) -> Error {
     let [one, other] = [near, far].map(|found| {
         let family = found.family;
         format!("{}={} and {}={} ({})", family.rank, found.rank, family.ranks, found.ranks, family.name)

@@ -4,10 +4,10 @@
 use super::{
     detect::job,
     families::{FAMILIES, Family},
-    meeting::{Meeting, meeting},
     nearest::family,
+    rendezvous::{RendezvousPoint, rendezvous_point},
     secret::token,
-    variables::number,
+    variables::{Lookup, number},
 };
 use crate::config::Config;
 
@@ -20,7 +20,7 @@ pub(crate) struct Partial {
 }
 
 /// Reads as much as possible; `None` if the store is not known.
-pub(super) fn partial(variable: &impl Fn(&str) -> Option<String>) -> Option<Partial> {
+pub(super) fn partial(variable: Lookup<'_>) -> Option<Partial> {
     let known = family(variable).ok().flatten().map(|(found, _)| found.family);
     let jobs: Vec<String> = match known {
         Some(family) => vec![job(variable, family)],
@@ -28,11 +28,12 @@ pub(super) fn partial(variable: &impl Fn(&str) -> Option<String>) -> Option<Part
     };
     let places = known.into_iter().chain(&FAMILIES);
     // With `usize::MAX` ranks, missing variables do not count as a world of one rank.
-    let place = places
-        .map(|family| meeting(variable, family, usize::MAX, false, jobs.first().map_or("", String::as_str)));
-    let store = place.filter_map(Result::ok).find_map(|meeting| match meeting {
-        Meeting::At(address) => Some(address),
-        Meeting::ThisMachine | Meeting::Nowhere => None,
+    let place = places.map(|family| {
+        rendezvous_point(variable, family, usize::MAX, false, jobs.first().map_or("", String::as_str))
+    });
+    let store = place.filter_map(Result::ok).find_map(|point| match point {
+        RendezvousPoint::Store(address) => Some(address),
+        RendezvousPoint::ThisHost | RendezvousPoint::None => None,
     })?;
     let (rank, ranks) = who(variable, known).unwrap_or((usize::MAX, 0));
     let text = || variable("UNISONO_TOKEN").unwrap_or_default().into();
@@ -43,7 +44,7 @@ pub(super) fn partial(variable: &impl Fn(&str) -> Option<String>) -> Option<Part
 }
 
 /// The rank and the world size, if they are valid and no launcher contradicts them.
-fn who(variable: &impl Fn(&str) -> Option<String>, known: Option<&Family>) -> Option<(usize, usize)> {
+fn who(variable: Lookup<'_>, known: Option<&Family>) -> Option<(usize, usize)> {
     let of = |family: &Family| {
         let of = |name| number(variable, name).ok().flatten();
         of(family.rank).zip(of(family.ranks)).filter(|(rank, ranks)| rank < ranks)

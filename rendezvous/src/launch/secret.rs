@@ -9,7 +9,7 @@ use std::{
 
 use unisono_core::{error::Result, outside};
 
-use super::variables::wrong;
+use super::variables::{Lookup, wrong};
 use crate::config::Token;
 
 /// The longest token in a file, in bytes.
@@ -23,7 +23,7 @@ const OTHERS: u32 = 0o077;
 ///
 /// # Errors
 /// [`Error::Config`](unisono_core::Error::Config) if both are set, or the file can be read by other users, or is empty.
-pub fn token(variable: &impl Fn(&str) -> Option<String>) -> Result<Token> {
+pub fn token(variable: Lookup<'_>) -> Result<Token> {
     let name = "UNISONO_TOKEN_FILE";
     let (text, file) = (variable("UNISONO_TOKEN"), variable(name));
     let Some(file) = file else { return Ok(text.unwrap_or_default().into()) };

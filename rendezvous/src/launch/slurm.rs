@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use unisono_core::error::Result;
 use unisono_schedule::Rank;
 
-use super::variables::{number, wrong};
+use super::variables::{Lookup, number, wrong};
 
 /// The most hosts of a list that are used.
 const MAX_HOSTS: usize = 100_000;
@@ -15,7 +15,7 @@ const MAX_HOSTS: usize = 100_000;
 ///
 /// Slurm sorts the list of a step's hosts. Task 0 is on the first, unless the user chose the order (`-m arbitrary`) or the step has several
 /// components, each with a separate list.
-pub(super) fn hosts(variable: &impl Fn(&str) -> Option<String>, of_job: bool) -> Result<Vec<String>> {
+pub(super) fn hosts(variable: Lookup<'_>, of_job: bool) -> Result<Vec<String>> {
     let mut hosts: Vec<String> = Vec::new();
     let several = components(variable)?;
     let components = (0..several.unwrap_or(0).min(128)).flat_map(|i| {
@@ -38,12 +38,12 @@ pub(super) fn hosts(variable: &impl Fn(&str) -> Option<String>, of_job: bool) ->
 }
 
 /// True if srun itself has set the variables of MPICH (`srun --mpi=pmi2`). MPICH's launcher sets `local_rank` as well.
-pub(super) fn is_step(variable: &impl Fn(&str) -> Option<String>, local_rank: &str, ranks: usize) -> bool {
+pub(super) fn is_step(variable: Lookup<'_>, local_rank: &str, ranks: usize) -> bool {
     variable(local_rank).is_none() && variable("SLURM_STEP_NUM_TASKS") == Some(ranks.to_string())
 }
 
 /// The number of components, if the job has several.
-fn components(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<usize>> {
+fn components(variable: Lookup<'_>) -> Result<Option<usize>> {
     let het = number(variable, "SLURM_HET_SIZE")?;
     Ok(het
         .map_or_else(|| number(variable, "SLURM_PACK_SIZE"), |size| Ok(Some(size)))?
@@ -109,10 +109,7 @@ fn numbers(list: &str) -> Option<Vec<String>> {
 ///
 /// `SLURM_GTIDS` lists the tasks that this host's daemon has started. In a step of several components `SLURM_NODEID` counts by component,
 /// but `SLURM_STEP_TASKS_PER_NODE` covers all of them, sorted, so `SLURM_NODEID` is no index into it.
-pub(super) fn local(
-    variable: &impl Fn(&str) -> Option<String>,
-    task: Rank,
-) -> Result<(Option<usize>, Option<usize>)> {
+pub(super) fn local(variable: Lookup<'_>, task: Rank) -> Result<(Option<usize>, Option<usize>)> {
     if let Some(list) = variable("SLURM_GTIDS") {
         let here =
             list.trim().split(',').map(|number| number.trim().parse().ok()).collect::<Option<Vec<Rank>>>();
@@ -129,7 +126,7 @@ pub(super) fn local(
 }
 
 /// The number of tasks of the step on this host, in a step of one component.
-fn local_ranks(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<usize>> {
+fn local_ranks(variable: Lookup<'_>) -> Result<Option<usize>> {
     let name = "SLURM_STEP_TASKS_PER_NODE";
     let (Some(list), Some(node)) = (variable(name), number(variable, "SLURM_NODEID")?) else {
         return Ok(None);

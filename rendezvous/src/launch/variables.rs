@@ -2,8 +2,10 @@
 
 use unisono_core::error::{Error, Result};
 
+pub(super) use crate::config::Lookup;
+
 /// The number in a variable, if it is set.
-pub(super) fn number(variable: &impl Fn(&str) -> Option<String>, name: &str) -> Result<Option<usize>> {
+pub(super) fn number(variable: Lookup<'_>, name: &str) -> Result<Option<usize>> {
     match variable(name).map(|text| text.trim().parse()) {
         None => Ok(None),
         Some(Ok(number)) if number < 1 << 31 => Ok(Some(number)),
@@ -12,7 +14,7 @@ pub(super) fn number(variable: &impl Fn(&str) -> Option<String>, name: &str) -> 
 }
 
 /// The error of a variable, with its value.
-pub(super) fn wrong(variable: &impl Fn(&str) -> Option<String>, name: &str, problem: String) -> Error {
+pub(super) fn wrong(variable: Lookup<'_>, name: &str, problem: String) -> Error {
     // The error does not show a secret, even if it is wrong.
     let value = variable(name).filter(|_| name != "UNISONO_TOKEN");
     Error::Config { name: name.into(), value, problem }

@@ -237,7 +237,8 @@ impl HostGroups {
             Some(format!("rank {rank} on {} has no shared memory: {why}", info.host.name))
         };
         let hosts: Vec<_> = self.all.iter().map(|info| (info.host.name.as_str(), info.host.id)).collect();
-        let message = self.all.iter().enumerate().find_map(refused).or_else(|| Host::apart(&hosts));
+        let message =
+            self.all.iter().enumerate().find_map(refused).or_else(|| Host::cannot_share_memory(&hosts));
         message.or_else(|| self.unreached())
     }
 

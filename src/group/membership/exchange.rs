@@ -190,7 +190,7 @@ fn compare(all: &[Vec<u8>]) -> std::result::Result<Decision, Failure> {
     if let Some(JoinInfo { provider, one_host: true, .. }) = infos.first() {
         let hosts: Vec<_> =
             infos.iter().map(|info| (info.entry.host.name.as_str(), info.entry.host.id)).collect();
-        if let Some(problem) = Host::apart(&hosts) {
+        if let Some(problem) = Host::cannot_share_memory(&hosts) {
             return Err(cannot_reach(provider, &problem));
         }
     }

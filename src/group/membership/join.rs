@@ -200,8 +200,10 @@ impl ProcessGroup {
             engine.allocate_large_handshakes(settings.chunk_bytes)?;
         }
         let limits = engine.limits().clone();
-        let agreed =
-            config.alike().into_iter().chain([("the contents of the tuning file (UNISONO_TUNING)", hash)]);
+        let agreed = config
+            .same_on_all_ranks()
+            .into_iter()
+            .chain([("the contents of the tuning file (UNISONO_TUNING)", hash)]);
         let agreed = agreed.map(|(name, value)| (name.to_owned(), value)).collect();
         let entry = Entry::here(&limits, store, engine.contact());
         let info = JoinInfo::new((&limits.provider, limits.one_host), &agreed, settings.chunk_bytes, entry);

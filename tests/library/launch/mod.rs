@@ -17,7 +17,7 @@ use std::{
 use unisono::{
     Error,
     config::{Config, StoreAddress},
-    launch::{Launch, Meeting, detect},
+    launch::{Launch, RendezvousPoint, detect},
 };
 
 /// Reads `NAME=value` words.
@@ -130,24 +130,25 @@ fn real_launchers_are_understood() {
 }
 
 /// The port of a `tcp://` meeting, whose host must be this.
-fn port_at(meeting: Meeting, wanted: &str) -> u16 {
+fn port_at(meeting: RendezvousPoint, wanted: &str) -> u16 {
     match meeting {
-        Meeting::At(StoreAddress::Tcp { host, port, served: false }) if host == wanted => port,
+        RendezvousPoint::Store(StoreAddress::Tcp { host, port, served: false }) if host == wanted => port,
         other => panic!("{other:?}, not at {wanted}"),
     }
 }
 
 /// The hosts of a meeting among several, and their ports.
-fn among(meeting: Meeting) -> (String, Vec<u16>) {
+fn among(meeting: RendezvousPoint) -> (String, Vec<u16>) {
     match meeting {
-        Meeting::At(StoreAddress::Among { hosts, ports }) => (hosts.join(" "), ports),
+        RendezvousPoint::Store(StoreAddress::Among { hosts, ports }) => (hosts.join(" "), ports),
         other => panic!("{other:?}, not among several"),
     }
 }
 
 #[test]
 fn ranks_get_the_address_of_the_store() {
-    let meeting = |environment: &str| launch(environment).unwrap_or_else(|error| panic!("{error}")).meeting;
+    let meeting =
+        |environment: &str| launch(environment).unwrap_or_else(|error| panic!("{error}")).rendezvous;
     // torchrun's agent uses the port itself if a variable says so.
     assert_eq!(port_at(meeting(TORCHRUN), "node01"), 29501);
     assert_eq!(port_at(meeting(&TORCHRUN.replace("=True", "=False")), "node01"), 29500);
@@ -173,7 +174,7 @@ fn ranks_get_the_address_of_the_store() {
         SLURM_STEP_ID=0 SLURM_STEP_NODELIST=node02 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2";
     let flux = FLUX.replace("NNODES=2", "NNODES=1");
     for alone in [OPEN_MPI, MPICH, SLURM_PMI2, OPEN_MPI_IN_SLURM, one_host, &flux] {
-        assert_eq!(meeting(alone), Meeting::ThisMachine, "{alone}");
+        assert_eq!(meeting(alone), RendezvousPoint::ThisHost, "{alone}");
     }
     // Open MPI's ranks on the machine of mpirun are in no step. Those on other machines are in a step that does not include that machine.
     let [here, there] = [OPEN_MPI_AT_HOME, OPEN_MPI_ELSEWHERE].map(meeting);
@@ -187,7 +188,7 @@ fn ranks_get_the_address_of_the_store() {
     // The process manager knows the store. Ranks leave its connection alone if Slurm's variables suffice, because Slurm's manager
     // accepts one client.
     let pmi = |descriptor, host: Option<&str>| {
-        Meeting::At(StoreAddress::Pmi { descriptor, host: host.map(str::to_owned) })
+        RendezvousPoint::Store(StoreAddress::Pmi { descriptor, host: host.map(str::to_owned) })
     };
     assert_eq!(meeting(MPICH_ON_TWO), pmi(11, Some("h2")));
     assert_eq!(meeting(MPICH_IN_SLURM), pmi(6, Some("node02")));
@@ -205,7 +206,10 @@ fn ranks_get_the_address_of_the_store() {
         let named = format!("{environment} MASTER_ADDR=10.0.0.1 MASTER_PORT=1234");
         assert_eq!(port_at(meeting(&named), "10.0.0.1"), 1234, "{environment}");
         let store = StoreAddress::File("/shared/here".into());
-        assert_eq!(meeting(&format!("{named} UNISONO_STORE=file:///shared/here")), Meeting::At(store));
+        assert_eq!(
+            meeting(&format!("{named} UNISONO_STORE=file:///shared/here")),
+            RendezvousPoint::Store(store)
+        );
     }
     let slurm = format!("{SLURM} MASTER_ADDR=10.0.0.1");
     assert_eq!(
@@ -213,7 +217,7 @@ fn ranks_get_the_address_of_the_store() {
         ("10.0.0.1".to_owned(), ports),
         "the address alone is enough in Slurm"
     );
-    assert_eq!(meeting("RANK=0 WORLD_SIZE=1"), Meeting::Nowhere);
+    assert_eq!(meeting("RANK=0 WORLD_SIZE=1"), RendezvousPoint::None);
     for (written, host) in [
         ("::1", "::1"),
         ("[::1]", "::1"),
@@ -237,12 +241,16 @@ fn our_own_variables_go_first() {
         assert_eq!(it.token.reveal(), "mine", "{other}");
         assert_eq!((it.local_rank, it.local_ranks), (Some(1), Some(3)), "{other}");
         let store = StoreAddress::Tcp { host: "127.0.0.1".into(), port: 77, served: true };
-        assert_eq!(it.meeting, Meeting::At(store));
+        assert_eq!(it.rendezvous, RendezvousPoint::Store(store));
     }
     // A token that all jobs of a user share does not distinguish them.
     let it = launch(&format!("{SLURM} UNISONO_TOKEN=mine")).unwrap();
     assert_eq!((&it.job[..], it.token.reveal()), ("slurm-1.0", "mine"));
-    assert_eq!(it.meeting, launch(SLURM).unwrap().meeting, "nothing that others see depends on the token");
+    assert_eq!(
+        it.rendezvous,
+        launch(SLURM).unwrap().rendezvous,
+        "nothing that others see depends on the token"
+    );
 }
 
 #[test]
@@ -335,8 +343,8 @@ fn the_nearer_launcher_wins() {
         assert_eq!((it.launcher, it.rank, it.ranks), (launcher, rank, ranks), "{environment}");
     }
     // The variables of the outer job are not read: neither the pod's store nor the store of `unisono run`.
-    let meeting = |environment: String| launch(&environment).unwrap().meeting;
-    assert_eq!(meeting(format!("{pod} {OPEN_MPI}")), Meeting::ThisMachine);
+    let meeting = |environment: String| launch(&environment).unwrap().rendezvous;
+    assert_eq!(meeting(format!("{pod} {OPEN_MPI}")), RendezvousPoint::ThisHost);
     assert_eq!(port_at(meeting(format!("{in_run} {TORCHRUN}")), "node01"), 29501);
 }
 

@@ -229,7 +229,7 @@ fn the_last_of_three_is_the_nearest() {
                     let found: Vec<_> = (0..2).map(|rank| found(&last.start(&middle, rank, 2, 2))).collect();
                     let well = (0..2)
                         .all(|rank| found[rank].as_ref().is_ok_and(|it| (it.rank, it.ranks) == (rank, 2)));
-                    let places: Vec<_> = found.iter().flatten().map(|it| &it.meeting).collect();
+                    let places: Vec<_> = found.iter().flatten().map(|it| &it.rendezvous).collect();
                     cases += 1;
                     if !well || places.windows(2).any(|pair| pair[0] != pair[1]) {
                         failed.push(format!("{last:?} in {:?} in {:?}: {found:?}", second.0, first.0));
@@ -249,7 +249,7 @@ fn all_that_one_launcher_starts_in_a_pod_meet_in_one_place() {
         for (rank, ranks) in numbers([1, 3]) {
             let pod = Pod.start(&Variables::new(), rank, ranks, 1);
             let all = (0..ranks).map(|own| found(&inner.start(&pod, own, ranks, ranks)).unwrap());
-            let all: Vec<_> = all.map(|it| (it.launcher, it.meeting)).collect();
+            let all: Vec<_> = all.map(|it| (it.launcher, it.rendezvous)).collect();
             assert!(
                 all.windows(2).all(|pair| pair[0] == pair[1]),
                 "{inner:?} in pod {rank} of {ranks}: {all:?}"

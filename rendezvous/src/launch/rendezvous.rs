@@ -5,19 +5,19 @@ use unisono_core::error::Result;
 use super::{
     families::Family,
     slurm,
-    variables::{number, wrong},
+    variables::{Lookup, number, wrong},
 };
 use crate::config::{StoreAddress, fnv};
 
 /// The place where the ranks of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meeting {
+pub enum RendezvousPoint {
     /// At this store.
-    At(StoreAddress),
+    Store(StoreAddress),
     /// In a directory of this host: all ranks are on it, and no variable names a store.
-    ThisMachine,
-    /// Nowhere: a world of one rank.
-    Nowhere,
+    ThisHost,
+    /// A world of one rank needs no store.
+    None,
 }
 
 /// The number of ports of a job. Among 64 jobs on a host, the first port belongs to another job in 9 % of cases.
@@ -28,26 +28,26 @@ const POD_PORT: u16 = 29500;
 
 /// The place to meet: `UNISONO_STORE`, else `MASTER_ADDR`, else this host if all ranks are on it, else the place that the launcher gives:
 /// hosts of the Slurm step, the leader's pod, or PMI.
-pub(super) fn meeting(
-    variable: &impl Fn(&str) -> Option<String>,
+pub(super) fn rendezvous_point(
+    variable: Lookup<'_>,
     family: &Family,
     ranks: usize,
     alone: bool,
     job: &str,
-) -> Result<Meeting> {
+) -> Result<RendezvousPoint> {
     if let Some(text) = variable("UNISONO_STORE") {
         return match StoreAddress::parse(text.trim()) {
             Ok(StoreAddress::Tcp { port: 0, .. }) if ranks > 1 => {
                 let problem = "port 0 takes any free port, which the other ranks cannot know; wanted a port from 1 to 65535";
                 Err(wrong(variable, "UNISONO_STORE", problem.into()))
             }
-            Ok(address) => Ok(Meeting::At(address)),
+            Ok(address) => Ok(RendezvousPoint::Store(address)),
             Err(problem) => Err(wrong(variable, "UNISONO_STORE", problem)),
         };
     }
     if let Some(host) = variable("MASTER_ADDR") {
         let host = host_in(&host).map_err(|problem| wrong(variable, "MASTER_ADDR", problem))?.to_owned();
-        return at_master(variable, family, host, job).map(Meeting::At);
+        return at_master(variable, family, host, job).map(RendezvousPoint::Store);
     }
     let asked_for = |name: &str, wanted: &str| {
         let problem = format!(
@@ -57,22 +57,22 @@ pub(super) fn meeting(
         wrong(variable, name, problem)
     };
     match family.name {
-        _ if ranks == 1 => Ok(Meeting::Nowhere),
+        _ if ranks == 1 => Ok(RendezvousPoint::None),
         "unisono" => Err(asked_for("UNISONO_STORE", "tcp://HOST:PORT of rank 0's machine")),
         "torchrun" => Err(asked_for("MASTER_ADDR", "rank 0's machine, and in MASTER_PORT a free port of it")),
-        _ if alone => Ok(Meeting::ThisMachine),
+        _ if alone => Ok(RendezvousPoint::ThisHost),
         "LeaderWorkerSet" => {
             let name = "LWS_LEADER_ADDRESS";
             let host = variable(name).ok_or_else(|| asked_for(name, "the leader's pod"))?;
             let host = StoreAddress::host_in(host.trim()).map_err(|problem| wrong(variable, name, problem))?;
             let port = master_port(variable)?.unwrap_or(POD_PORT);
-            Ok(Meeting::At(StoreAddress::Tcp { host: host.to_owned(), port, served: false }))
+            Ok(RendezvousPoint::Store(StoreAddress::Tcp { host: host.to_owned(), port, served: false }))
         }
         "Slurm" => match slurm::hosts(variable, false)? {
-            hosts if !hosts.is_empty() && !job.is_empty() => Ok(Meeting::At(among(hosts, job))),
+            hosts if !hosts.is_empty() && !job.is_empty() => Ok(RendezvousPoint::Store(among(hosts, job))),
             _ => Err(asked_for("SLURM_STEP_NODELIST", "what srun sets, or MASTER_ADDR")),
         },
-        name => by_other_means(variable, family, ranks, job)?.map(Meeting::At).ok_or_else(|| {
+        name => by_other_means(variable, family, ranks, job)?.map(RendezvousPoint::Store).ok_or_else(|| {
             let problem = format!(
                 "is not set, and {name} does not say where rank 0 is: set MASTER_ADDR to rank 0's machine and MASTER_PORT to a \
                  free port there (mpirun -x MASTER_ADDR=... or mpiexec -genv MASTER_ADDR ...)"
@@ -85,7 +85,7 @@ pub(super) fn meeting(
 /// The place where ranks on several hosts meet if their launcher is not Slurm: through PMI, else on a host of the Slurm job in which the
 /// launcher runs.
 fn by_other_means(
-    variable: &impl Fn(&str) -> Option<String>,
+    variable: Lookup<'_>,
     family: &Family,
     ranks: usize,
     job: &str,
@@ -110,12 +110,7 @@ fn by_other_means(
 }
 
 /// The store at `MASTER_ADDR`.
-fn at_master(
-    variable: &impl Fn(&str) -> Option<String>,
-    family: &Family,
-    host: String,
-    job: &str,
-) -> Result<StoreAddress> {
+fn at_master(variable: Lookup<'_>, family: &Family, host: String, job: &str) -> Result<StoreAddress> {
     let torchrun = family.name == "torchrun";
     let mut port = match master_port(variable)? {
         Some(port) => port,
@@ -136,7 +131,7 @@ fn at_master(
     Ok(StoreAddress::Tcp { host, port, served: false })
 }
 
-fn master_port(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<u16>> {
+fn master_port(variable: Lookup<'_>) -> Result<Option<u16>> {
     let name = "MASTER_PORT";
     let Some(text) = variable(name) else { return Ok(None) };
     let port = text.trim().parse::<u16>().ok().filter(|&port| port > 0);
