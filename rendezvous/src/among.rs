@@ -5,7 +5,6 @@
 //! hosts, so that a rank of a large job neither opens thousands of connections at once nor waits for hosts that are down.
 
 use std::{
-    cell::RefCell,
     collections::HashMap,
     io,
     net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs},
@@ -47,21 +46,21 @@ impl Store {
     pub(super) fn among(hosts: &[String], ports: &[u16], member: &Member, deadline: Instant) -> Result<Self> {
         let shown = StoreAddress::Among { hosts: hosts.to_vec(), ports: ports.to_vec() }.to_string();
         if member.rank == 0 {
-            let wrong = |problem| Error::Rendezvous { store: shown.clone(), problem };
+            let wrong = |problem: String| Error::rendezvous(&shown, problem);
             is_here(hosts).map_err(wrong)?;
             let listener = listen(ports).map_err(wrong)?;
             let store = Self::host_on(listener, member, deadline)?;
             let at = name(&host_name(), store.reached().1.port());
             return Ok(store.named(at));
         }
-        let search = RefCell::new(Search::new(hosts, ports));
+        let mut search = Search::new(hosts, ports);
         let tries = Tries {
             advice: "is rank 0 running on one of these hosts, and are these ports open between them? MASTER_ADDR and MASTER_PORT \
                      name another place",
             place: Place::Sought,
             ..Tries::new(&shown, member, deadline)
         };
-        let store = Self::enter(tries, |_| search.borrow_mut().attempt())?;
+        let store = Self::enter(tries, |_| search.attempt())?;
         let at = store.reached().1;
         Ok(store.named(name(&at.ip().to_string(), at.port())))
     }

@@ -1,13 +1,13 @@
 //! Tells the store that this process cannot join, so that the ranks that wait for it do not wait in vain.
 
-use std::{cell::RefCell, net::ToSocketAddrs, time::Instant};
+use std::time::Instant;
 
 use unisono_core::error::{Error, Failure, Refusal, Result, clean};
 
 use super::{
     Store,
     among::Search,
-    connect::{Place, Tries},
+    connect::{Place, Tries, resolve},
     directory::Folder,
     protocol::{ConnectionPurpose, MAX_WHY},
 };
@@ -35,33 +35,22 @@ impl Store {
         loop {
             let found = match address {
                 StoreAddress::Tcp { host, port, .. } => {
-                    let resolve = |_: &mut Member| {
-                        let all = (host.as_str(), *port).to_socket_addrs();
-                        all.map(Iterator::collect)
-                            .map_err(|error| format!("cannot resolve {host:?}: {error}"))
-                    };
-                    tries.until_deadline(purpose, resolve, || None)
+                    tries.until_deadline(purpose, |_| resolve(host, *port), || None)
                 }
                 StoreAddress::File(directory) => {
-                    let unusable = |problem| Error::Rendezvous { store: name.clone(), problem };
-                    let folder = Folder::of(directory, &tries.member.job).map_err(unusable)?;
+                    let folder = Folder::of(directory, &tries.member.job)
+                        .map_err(|it| Error::rendezvous(&name, it))?;
                     tries.place = Place::Published;
-                    let find = |member: &mut Member| {
-                        let (addresses, secret) = folder.published()?;
-                        member.job.token = secret;
-                        Ok(addresses)
-                    };
-                    tries.until_deadline(purpose, find, || None)
+                    tries.until_deadline(purpose, |member| folder.find(member), || None)
                 }
                 StoreAddress::Among { hosts, ports } => {
                     tries.place = Place::Sought;
-                    let search = RefCell::new(Search::new(hosts, ports));
-                    tries.until_deadline(purpose, |_| search.borrow_mut().attempt(), || None)
+                    let mut search = Search::new(hosts, ports);
+                    tries.until_deadline(purpose, |_| search.attempt(), || None)
                 }
                 // A process can meet by PMI only once, and its manager ends the other ranks when it ends.
                 StoreAddress::Pmi { .. } => {
-                    let problem = "the process manager tells the others".to_owned();
-                    return Err(Error::Rendezvous { store: name.clone(), problem });
+                    return Err(Error::rendezvous(&name, "the process manager tells the others"));
                 }
             };
             match found {
@@ -70,10 +59,7 @@ impl Store {
                     tries.member.job.id = jobs.next().cloned().unwrap_or_default();
                 }
                 Err(error) => return Err(error),
-                Ok(_) => {
-                    let problem = "it has admitted a process that cannot join".to_owned();
-                    return Err(Error::Rendezvous { store: name.clone(), problem });
-                }
+                Ok(_) => return Err(Error::rendezvous(&name, "it has admitted a process that cannot join")),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream, ToSocketAddrs},
     thread,
     time::{Duration, Instant},
 };
@@ -16,6 +16,7 @@ use super::{
         self, Admission, Challenge, ConnectionPurpose, Hello, MAX_FRAME, MAX_HELLO, PREAMBLE, Verdict,
     },
     seal::{self, Seal, SealedStream},
+    session::Session,
 };
 use crate::config::Member;
 
@@ -72,16 +73,6 @@ enum Outcome {
     Never(Error),
 }
 
-/// The reason why a watch cannot connect again.
-pub(super) enum Unwatched {
-    /// No process listens at the store's address any more.
-    Gone,
-    /// The watch does not reach the store, or the store does not admit it.
-    Unreached,
-    /// The group has failed.
-    Failed(Failure),
-}
-
 /// True if another program than the job's store has answered.
 fn is_strangers(error: &Error) -> bool {
     let strange = |refusal: &Refusal| matches!(refusal, Refusal::Token | Refusal::Job { .. });
@@ -91,7 +82,11 @@ fn is_strangers(error: &Error) -> bool {
 
 /// The result of the handshake with a store.
 enum HandshakeResult {
-    Answer(Admission, [Seal; 2]),
+    Welcome {
+        session: u64,
+        host: Option<u64>,
+        seals: [Seal; 2],
+    },
     /// The process is not admitted. If the store is `ending`, another may soon be there.
     Refused {
         refusal: Refusal,
@@ -112,7 +107,7 @@ impl<'a> Tries<'a> {
     pub(super) fn until_deadline(
         &mut self,
         purpose: ConnectionPurpose,
-        resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
+        mut resolve: impl FnMut(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
         gone: impl Fn() -> Option<Failure>,
     ) -> Result<(SealedStream, u64, Option<Rank>)> {
         let begun = Instant::now();
@@ -169,27 +164,28 @@ impl<'a> Tries<'a> {
     }
 
     /// Connects a watch of this session again.
-    pub(super) fn again(&self, at: SocketAddr, session: u64) -> std::result::Result<SealedStream, Unwatched> {
+    pub(super) fn again(&self, session: &Session) -> std::result::Result<SealedStream, Failure> {
         loop {
             let left = self.left();
-            let outcome = match connect(at, left) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Err(Unwatched::Gone);
-                }
+            let outcome = match connect(session.at, left) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Err(session.gone()),
                 Err(error) => Outcome::Later(error.to_string(), None),
-                Ok(stream) => self.over(stream, at, ConnectionPurpose::Watch { session }, left),
+                Ok(stream) => {
+                    let purpose = ConnectionPurpose::Watch { session: session.number };
+                    self.over(stream, session.at, purpose, left)
+                }
             };
             match outcome {
                 Outcome::In(sealed, ..) => return Ok(sealed),
-                Outcome::Never(Error::Failed(failure)) => return Err(Unwatched::Failed(failure)),
+                Outcome::Never(Error::Failed(failure)) => return Err(failure),
                 Outcome::Later(..) if Instant::now() < self.deadline => thread::sleep(PAUSE),
-                _ => return Err(Unwatched::Unreached),
+                _ => return Err(session.cut()),
             }
         }
     }
 
     fn problem(&self, problem: String) -> Error {
-        Error::Rendezvous { store: self.name.to_owned(), problem }
+        Error::rendezvous(self.name, problem)
     }
 
     fn refused(&self, refusal: Refusal) -> Error {
@@ -212,16 +208,13 @@ impl<'a> Tries<'a> {
     /// Makes the handshake with the store over a new connection.
     fn over(&self, stream: TcpStream, at: SocketAddr, purpose: ConnectionPurpose, left: Duration) -> Outcome {
         match self.handshake(&stream, purpose, left) {
-            Ok(HandshakeResult::Answer(Admission::Welcome { session, host }, [outgoing, incoming])) => {
+            Ok(HandshakeResult::Welcome { session, host, seals: [outgoing, incoming] }) => {
                 match host.map(protocol::rank).transpose() {
                     Ok(host) => Outcome::In(SealedStream { stream: stream.into(), outgoing, incoming }, session, host),
                     Err(error) => Outcome::Never(lost(self.name, &error)),
                 }
             }
-            Ok(
-                HandshakeResult::Answer(Admission::Refused { refusal, ending }, _)
-                | HandshakeResult::Refused { refusal, ending },
-            ) => match refusal {
+            Ok(HandshakeResult::Refused { refusal, ending }) => match refusal {
                 Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
                 Refusal::Left => Outcome::Later(refusal.to_string(), None),
                 // A later store at this address belongs to the next job.
@@ -296,8 +289,19 @@ impl<'a> Tries<'a> {
             return Ok(HandshakeResult::False);
         }
         stream.set_read_timeout(None)?;
-        Ok(HandshakeResult::Answer(protocol::decode(&bytes)?, [outgoing, incoming]))
+        Ok(match protocol::decode(&bytes)? {
+            Admission::Welcome { session, host } => {
+                HandshakeResult::Welcome { session, host, seals: [outgoing, incoming] }
+            }
+            Admission::Refused { refusal, ending } => HandshakeResult::Refused { refusal, ending },
+        })
     }
+}
+
+/// The addresses that a host's name leads to, with this port.
+pub(super) fn resolve(host: &str, port: u16) -> std::result::Result<Vec<SocketAddr>, String> {
+    let found = (host, port).to_socket_addrs().map(Iterator::collect);
+    found.map_err(|error| format!("cannot resolve {host:?}: {error}"))
 }
 
 fn connect(at: SocketAddr, left: Duration) -> io::Result<TcpStream> {
@@ -314,5 +318,5 @@ pub(super) fn lost(name: &str, error: &io::Error) -> Error {
     let problem = format!(
         "the connection broke ({error}): the process that serves the store died, or something between, such as a firewall, ended it"
     );
-    Error::Rendezvous { store: name.to_owned(), problem }
+    Error::rendezvous(name, problem)
 }

@@ -25,7 +25,7 @@ use unisono_transport::fork::Unshared;
 
 use super::{StoreServer, protocol::host_name, seal};
 use crate::{
-    config::{Job, Token},
+    config::{Job, Member, Token},
     launch::{holds, private_directory},
 };
 
@@ -100,8 +100,15 @@ impl Folder {
         }
     }
 
+    /// As [`published`](Self::published), with the secret as the token of this member.
+    pub(super) fn find(&self, member: &mut Member) -> Result<Vec<SocketAddr>> {
+        let (addresses, secret) = self.published()?;
+        member.job.token = secret;
+        Ok(addresses)
+    }
+
     /// The addresses at which rank 0 serves the store, and the store's secret.
-    pub(super) fn published(&self) -> Result<(Vec<SocketAddr>, Token)> {
+    fn published(&self) -> Result<(Vec<SocketAddr>, Token)> {
         private_directory(&self.0)?;
         let text =
             outside::read_text(&self.0.join(ADDRESS), MAX_ADDRESS).map_err(|error| match error.kind() {

@@ -51,11 +51,11 @@ pub fn decide<T: Serialize + DeserializeOwned>(
     deadline: Instant,
     make: impl FnOnce(Vec<Vec<u8>>) -> std::result::Result<T, Failure>,
 ) -> Result<T> {
-    let begun = Instant::now();
-    enter(store, key, rank, bytes)?;
+    let exchange = Exchange { store, key, rank, ranks, begun: Instant::now(), deadline };
+    store.set(&entry(key, rank), &[PRESENT, bytes].concat())?;
     let verdict = match rank {
-        0 => conclude(store, key, ranks, deadline, make)?,
-        _ => hear(store, key, (rank, ranks), deadline)?,
+        0 => exchange.conclude(make)?,
+        _ => exchange.hear()?,
     };
     match verdict {
         Verdict::Made(made) => Ok(made),
@@ -68,15 +68,10 @@ pub fn decide<T: Serialize + DeserializeOwned>(
             ),
         )),
         Verdict::Missing(missing, refused) => {
-            let (store, waited) = (store.name().to_owned(), begun.elapsed());
+            let (store, waited) = (store.name().to_owned(), exchange.begun.elapsed());
             Err(Error::Missing { store, rank, ranks, missing, waited, refused })
         }
     }
-}
-
-/// Publishes the bytes of a rank, which rank 0 collects and any rank may [read](entry_of).
-fn enter(store: &Store, key: &str, rank: Rank, bytes: &[u8]) -> Result<()> {
-    store.set(&entry(key, rank), &[PRESENT, bytes].concat())
 }
 
 /// The bytes of a rank in an exchange; `None` if it has not come before the deadline.
@@ -86,72 +81,62 @@ pub fn entry_of(store: &Store, key: &str, rank: Rank, deadline: Instant) -> Resu
     Ok(found.and_then(|bytes| bytes.strip_prefix(PRESENT).map(<[u8]>::to_vec)))
 }
 
-/// Rank 0's part: collects the bytes of all ranks, and publishes the result of `make`.
-fn conclude<T: Serialize + DeserializeOwned>(
-    store: &Store,
-    key: &str,
-    ranks: usize,
-    deadline: Instant,
-    make: impl FnOnce(Vec<Vec<u8>>) -> std::result::Result<T, Failure>,
-) -> Result<Verdict<T>> {
-    let wait = Wait { store, key, rank: 0, ranks, deadline };
-    let prefix = entries(key);
-    let all = wait.in_parts(|until| {
-        let all = store.collect(&prefix, ranks, until)?;
-        Ok((all.len() >= ranks || until >= deadline).then_some(all))
-    })?;
-    let verdict = match all_of(key, ranks, all.unwrap_or_default()) {
-        Ok(all) => make(all).map_or_else(Verdict::Failed, Verdict::Made),
-        Err(missing) => Verdict::Missing(missing, store.present(&prefix)?.1),
-    };
-    publish(store, key, &verdict)?;
-    Ok(verdict)
-}
-
-/// The part of all other ranks: waits for the result that rank 0 publishes.
-fn hear<T: Serialize + DeserializeOwned>(
-    store: &Store,
-    key: &str,
-    (rank, ranks): (Rank, usize),
-    deadline: Instant,
-) -> Result<Verdict<T>> {
-    let table = table(key);
-    let wait = Wait { store, key, rank, ranks, deadline };
-    if let Some(encoded) = wait.in_parts(|until| store.get(&table, until))? {
-        return postcard::from_bytes(&encoded)
-            .map_err(|error| broken(store, format!("{table} cannot be read: {error}")));
-    }
-    // If all ranks have come, rank 0 has not published the result in time.
-    let missing = match all_of(key, ranks, store.collect(&entries(key), ranks, Instant::now())?) {
-        Err(missing) => missing,
-        Ok(_) => vec![0],
-    };
-    // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit; a rank that still waited
-    // would take them for dead. The store may end with rank 0, and then this rank can report to no store.
-    let refused = store.present(&entries(key)).map_or_else(|_| String::new(), |(_, refused)| refused);
-    let verdict = Verdict::<T>::Missing(missing.clone(), refused);
-    let message = missing.iter().try_for_each(|&rank| store.set(&entry(key, rank), ABSENT));
-    if let Err(error) = message.and_then(|()| publish(store, key, &verdict)) {
-        unisono_transport::log::debug!(rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
-    }
-    Ok(verdict)
-}
-
-/// A rank's wait for the others.
-struct Wait<'a> {
+/// A rank's part in an exchange.
+struct Exchange<'a> {
     store: &'a Store,
     key: &'a str,
     rank: Rank,
     ranks: usize,
+    begun: Instant,
     deadline: Instant,
 }
 
-impl Wait<'_> {
+impl Exchange<'_> {
+    /// Rank 0's part: collects the bytes of all ranks, and publishes the result of `make`.
+    fn conclude<T: Serialize>(
+        &self,
+        make: impl FnOnce(Vec<Vec<u8>>) -> std::result::Result<T, Failure>,
+    ) -> Result<Verdict<T>> {
+        let prefix = entries(self.key);
+        let all = self.in_parts(|until| {
+            let all = self.store.collect(&prefix, self.ranks, until)?;
+            Ok((all.len() >= self.ranks || until >= self.deadline).then_some(all))
+        })?;
+        let verdict = match self.all_of(all.unwrap_or_default()) {
+            Ok(all) => make(all).map_or_else(Verdict::Failed, Verdict::Made),
+            Err(missing) => Verdict::Missing(missing, self.store.present(&prefix)?.1),
+        };
+        self.publish(&verdict)?;
+        Ok(verdict)
+    }
+
+    /// The part of all other ranks: waits for the result that rank 0 publishes.
+    fn hear<T: Serialize + DeserializeOwned>(&self) -> Result<Verdict<T>> {
+        let (store, table, prefix) = (self.store, table(self.key), entries(self.key));
+        if let Some(encoded) = self.in_parts(|until| store.get(&table, until))? {
+            return postcard::from_bytes(&encoded)
+                .map_err(|error| broken(store, format!("{table} cannot be read: {error}")));
+        }
+        // If all ranks have come, rank 0 has not published the result in time.
+        let missing = match self.all_of(store.collect(&prefix, self.ranks, Instant::now())?) {
+            Err(missing) => missing,
+            Ok(_) => vec![0],
+        };
+        // The entries come first: they end rank 0's wait. The table ends the wait of all others, which then exit; a rank that still
+        // waited would take them for dead. The store may end with rank 0, and then this rank can report to no store.
+        let refused = store.present(&prefix).map_or_else(|_| String::new(), |(_, refused)| refused);
+        let verdict = Verdict::Missing(missing.clone(), refused);
+        let message = missing.iter().try_for_each(|&rank| store.set(&entry(self.key, rank), ABSENT));
+        if let Err(error) = message.and_then(|()| self.publish(&verdict)) {
+            unisono_transport::log::debug!(rank = self.rank, %error, "cannot tell the other ranks that this rank stopped waiting for them");
+        }
+        Ok(verdict)
+    }
+
     /// Waits until `attempt`, which waits until the time that it gets, returns something, or until the deadline. Meanwhile logs what this
     /// rank waits for.
     fn in_parts<T>(&self, mut attempt: impl FnMut(Instant) -> Result<Option<T>>) -> Result<Option<T>> {
-        let begun = Instant::now();
-        let mut next = begun + FIRST_REPORT;
+        let mut next = self.begun + FIRST_REPORT;
         loop {
             if let Some(found) = attempt(next.min(self.deadline))? {
                 return Ok(Some(found));
@@ -159,13 +144,13 @@ impl Wait<'_> {
             if next >= self.deadline {
                 return Ok(None);
             }
-            self.report(begun)?;
+            self.report()?;
             next += NEXT_REPORT;
         }
     }
 
-    fn report(&self, begun: Instant) -> Result<()> {
-        let &Self { store, key, rank, ranks, deadline } = self;
+    fn report(&self) -> Result<()> {
+        let &Self { store, key, rank, ranks, begun, deadline } = self;
         let (numbers, refused) = store.present(&entries(key))?;
         let present: BTreeSet<Rank> = numbers.into_iter().collect();
         let missing: Vec<Rank> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
@@ -173,10 +158,9 @@ impl Wait<'_> {
             [] => "rank 0, which has not concluded yet".to_owned(),
             missing => format!("{} of {ranks} ranks: {}", missing.len(), list(missing)),
         };
-        let refused = if refused.is_empty() {
-            refused
-        } else {
-            format!("; the store has refused {}", clean(&refused, MAX_SHOWN))
+        let refused = match &*refused {
+            "" => String::new(),
+            refused => format!("; the store has refused {}", clean(refused, MAX_SHOWN)),
         };
         let left = deadline.saturating_duration_since(Instant::now());
         unisono_transport::log::warn!(
@@ -186,18 +170,30 @@ impl Wait<'_> {
         );
         Ok(())
     }
-}
 
-fn publish<T: Serialize>(store: &Store, key: &str, verdict: &Verdict<T>) -> Result<()> {
-    let table = table(key);
-    match postcard::to_allocvec(verdict) {
-        Ok(encoded) => store.set(&table, &encoded),
-        Err(error) => Err(broken(store, format!("encoding {table}: {error}"))),
+    fn publish<T: Serialize>(&self, verdict: &Verdict<T>) -> Result<()> {
+        let table = table(self.key);
+        let encoded = postcard::to_allocvec(verdict)
+            .map_err(|error| broken(self.store, format!("encoding {table}: {error}")))?;
+        self.store.set(&table, &encoded)
+    }
+
+    /// The bytes of all ranks, or the ranks that have not come.
+    fn all_of(&self, entries: Vec<(String, Vec<u8>)>) -> std::result::Result<Vec<Vec<u8>>, Vec<Rank>> {
+        let mut here: HashMap<String, Vec<u8>> = entries.into_iter().collect();
+        let (mut all, mut missing) = (Vec::with_capacity(self.ranks), Vec::new());
+        for rank in 0..self.ranks {
+            match here.remove(&entry(self.key, rank)).as_deref().and_then(|it| it.strip_prefix(PRESENT)) {
+                Some(bytes) => all.push(bytes.to_vec()),
+                None => missing.push(rank),
+            }
+        }
+        if missing.is_empty() { Ok(all) } else { Err(missing) }
     }
 }
 
 fn broken(store: &Store, problem: String) -> Error {
-    Error::Rendezvous { store: store.name().to_owned(), problem }
+    Error::rendezvous(store.name(), problem)
 }
 
 /// The first byte of an entry: a rank's bytes follow, or another rank has stopped waiting for this one.
@@ -225,24 +221,4 @@ fn entries(key: &str) -> String {
 /// The number is padded with zeros, so that the order of names is the order of ranks.
 fn entry(key: &str, rank: Rank) -> String {
     format!("{}{rank:020}", entries(key))
-}
-
-/// The bytes of all ranks, or the ranks that have not come.
-fn all_of(
-    key: &str,
-    ranks: usize,
-    entries: Vec<(String, Vec<u8>)>,
-) -> std::result::Result<Vec<Vec<u8>>, Vec<Rank>> {
-    let mut here: HashMap<String, Vec<u8>> = entries.into_iter().collect();
-    let mut all = Vec::with_capacity(ranks);
-    let mut missing = Vec::new();
-    for rank in 0..ranks {
-        match here.remove(&entry(key, rank)) {
-            Some(bytes) if bytes.starts_with(PRESENT) => {
-                all.push(bytes.get(PRESENT.len()..).unwrap_or_default().to_vec())
-            }
-            _ => missing.push(rank),
-        }
-    }
-    if missing.is_empty() { Ok(all) } else { Err(missing) }
 }

@@ -2,10 +2,10 @@
 
 use std::{
     sync::{
-        Condvar, Mutex, PoisonError,
+        Condvar, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use unisono_core::error::Failure;
@@ -16,9 +16,10 @@ use unisono_core::error::Failure;
 /// every rank ends with the failure that the store received first.
 #[derive(Debug, Default)]
 pub struct FailureLatch {
-    raised: AtomicBool,
-    failure: Mutex<Option<Failure>>,
+    failure: OnceLock<Failure>,
     leaving: AtomicBool,
+    /// Locked while the failure is set, and by who waits for it.
+    lock: Mutex<()>,
     changed: Condvar,
 }
 
@@ -31,14 +32,12 @@ impl FailureLatch {
 
     /// Keeps and logs `failure` if it is the first, and then returns true.
     pub fn raise(&self, failure: Failure) -> bool {
-        let mut slot = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.is_some() {
+        let lock = self.lock.lock();
+        if self.failure.set(failure.clone()).is_err() {
             return false;
         }
-        *slot = Some(failure.clone());
-        self.raised.store(true, Ordering::Release);
         self.changed.notify_all();
-        drop(slot);
+        drop(lock);
         // This logs without the lock: logging may wait for the dynamic linker, which a thread that loads libfabric's providers may hold for
         // ever.
         // The separate target lets a program that prints its errors itself filter this line.
@@ -50,7 +49,7 @@ impl FailureLatch {
     #[inline]
     #[must_use]
     pub fn raised(&self) -> bool {
-        self.raised.load(Ordering::Acquire)
+        self.failure.get().is_some()
     }
 
     /// Notes that a rank is leaving: a wait for it cannot end.
@@ -67,25 +66,15 @@ impl FailureLatch {
     /// The failure, if there is one.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        if !self.raised() {
-            return None;
-        }
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failure.get().cloned()
     }
 
     /// Waits for a failure, at most for `timeout`.
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<Failure> {
-        // A year is long enough, and the sum does not overflow.
-        let until = Instant::now() + timeout.min(Duration::from_secs(365 * 86400));
-        let mut slot = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if slot.is_some() || left.is_zero() {
-                return slot.clone();
-            }
-            slot = self.changed.wait_timeout(slot, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_timeout_while(lock, timeout, |()| !self.raised()));
+        self.failure()
     }
 }
 

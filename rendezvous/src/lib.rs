@@ -25,12 +25,12 @@ mod failure_latch;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod launch;
-mod limits;
 mod pmi;
 mod position_source;
 mod protocol;
 mod seal;
 mod server;
+mod session;
 mod store;
 mod unable;
 mod watch;
@@ -41,7 +41,6 @@ pub use exchange::exchange;
 #[doc(hidden)]
 pub use exchange::{decide, entry_of};
 pub use failure_latch::FailureLatch;
-pub use limits::{MAX_KEY, MAX_VALUE};
 pub use position_source::PositionSource;
 pub use server::StoreServer;
 pub use store::Store;
@@ -49,6 +48,12 @@ pub use unisono_core::position::{
     CallRecord, GroupPosition, MessagePosition, Position, Running, Stage, Traffic, report,
 };
 pub use watch::Watch;
+
+/// The longest key of a store, in bytes.
+pub const MAX_KEY: usize = 1024;
+
+/// The largest value of a store, in bytes: a table of the addresses of 100,000 ranks fits well.
+pub const MAX_VALUE: usize = 64 << 20;
 
 /// How long the process that serves the store waits for the other ranks to leave, if it is a launcher or a rank that has not
 /// left itself.

@@ -8,19 +8,17 @@
 #![allow(unsafe_code, reason = "the launcher tells the number of a descriptor")]
 
 use std::{
-    io,
+    io::{self, Read, Write},
     net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket},
+    os::unix::net::UnixStream,
     path::Path,
     sync::{Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
     fd::{BorrowedFd, RawFd},
     fs::{FileType, fstat},
-    io::Errno,
-    net::{RecvFlags, SendFlags, recv, send},
 };
 use unisono_core::{
     error::{Error, Result},
@@ -65,54 +63,50 @@ impl Store {
         member: &Member,
         deadline: Instant,
     ) -> Result<Self> {
-        let shown = "the process manager's PMI".to_owned();
-        let wrong = |problem: Problem| Error::Rendezvous {
-            store: shown.clone(),
-            problem: format!(
-                "rank {} cannot meet the others by it: {problem}; set MASTER_ADDR to rank 0's host and MASTER_PORT to a free port of \
-                 it (mpiexec -genv MASTER_ADDR ...)",
-                member.rank
-            ),
+        let shown = "the process manager's PMI";
+        let wrong = |problem: Problem| {
+            let advice = "set MASTER_ADDR to rank 0's host and MASTER_PORT to a free port of it (mpiexec -genv MASTER_ADDR ...)";
+            Error::rendezvous(
+                shown,
+                format!("rank {} cannot meet the others by it: {problem}; {advice}", member.rank),
+            )
         };
-        let listener = match member.rank {
-            0 => Some(listen_to_all(0).map_err(|error| server::refused(&shown, &error))?),
-            _ => None,
+        let served = || -> io::Result<_> {
+            let listener = listen_to_all(0)?;
+            let port = listener.local_addr()?.port();
+            Ok((listener, Published { hosts: own_names(host), port, secret: secret()? }))
         };
-        let place = match &listener {
-            Some(listener) => {
-                let port = listener.local_addr().map_err(|error| server::refused(&shown, &error))?.port();
-                let secret = secret().map_err(|error| wrong(error.to_string()))?;
-                Some(Meeting { hosts: own_names(host), port, secret })
-            }
-            None => None,
+        let (listener, place) = match member.rank {
+            0 => served().map(Some).map_err(|error| server::refused(shown, &error))?.unzip(),
+            _ => (None, None),
         };
-        let meeting = meet(descriptor, place, deadline).map_err(wrong)?;
+        let published = publish_or_read(descriptor, place, deadline).map_err(wrong)?;
         let mut member = member.clone();
         // The user's token is a secret, too: the store must refuse ranks that do not have it.
         if member.job.token.is_empty() {
-            member.job.token = meeting.secret.clone();
+            member.job.token = published.secret.clone();
         }
         if let Some(listener) = listener {
             let store = Self::host_on(listener, &member, deadline)?;
-            return Ok(store.named(name(&host_name(), meeting.port)));
+            return Ok(store.named(name(&host_name(), published.port)));
         }
-        let store = name(meeting.hosts.first().map_or("", String::as_str), meeting.port);
+        let store = name(published.hosts.first().map_or("", String::as_str), published.port);
         let tries = Tries { place: Place::Sought, ..Tries::new(&store, &member, deadline) };
-        Self::enter(tries, |_| meeting.addresses())
+        Self::enter(tries, |_| published.addresses())
     }
 }
 
 /// The place where rank 0 serves the store.
 #[derive(Debug, PartialEq, Eq)]
-struct Meeting {
+struct Published {
     /// Names and addresses of its host.
     hosts: Vec<String>,
     port: u16,
     secret: Token,
 }
 
-impl Meeting {
-    /// Encodes the meeting as text without spaces and without characters that PMI interprets.
+impl Published {
+    /// Encodes it as text without spaces and without characters that PMI interprets.
     fn written(&self) -> String {
         let mut hosts = self.hosts.clone();
         loop {
@@ -168,11 +162,11 @@ fn own_names(host: Option<&str>) -> Vec<String> {
 }
 
 /// As rank 0, publishes its place; as another rank, reads it.
-fn meet(
+fn publish_or_read(
     descriptor: usize,
-    place: Option<Meeting>,
+    place: Option<Published>,
     deadline: Instant,
-) -> std::result::Result<Meeting, Problem> {
+) -> std::result::Result<Published, Problem> {
     let mut spent = SPENT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(why) = *spent {
         return Err(why.to_owned());
@@ -188,11 +182,12 @@ fn meet(
     // open, or is something else, the calls below give an error: they read and write a socket only.
     let socket = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let is_socket = fstat(socket).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket);
-    if !is_socket {
+    let stream = socket.try_clone_to_owned().ok().filter(|_| is_socket).map(UnixStream::from);
+    let Some(stream) = stream else {
         return Err(format!("PMI_FD={descriptor} is not an open socket of this process"));
-    }
+    };
     *spent = Some("this process has met the others through it before, and can do so only once");
-    exchange(&mut Connection { socket, deadline }, place)
+    exchange(&Connection { stream, deadline }, place)
 }
 
 /// The MPI library that this process has loaded, if it has.
@@ -203,7 +198,7 @@ fn mpi_library() -> Option<String> {
     libraries.next().map(str::to_owned)
 }
 
-fn exchange(manager: &mut Connection<'_>, place: Option<Meeting>) -> std::result::Result<Meeting, Problem> {
+fn exchange(manager: &Connection, place: Option<Published>) -> std::result::Result<Published, Problem> {
     manager.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
     let reply = manager.ask("cmd=get_my_kvsname", "my_kvsname")?;
     let table = value(&reply, "kvsname").ok_or("it does not name its table")?.to_owned();
@@ -212,16 +207,16 @@ fn exchange(manager: &mut Connection<'_>, place: Option<Meeting>) -> std::result
         manager.ask(&format!("cmd=put kvsname={table} key={KEY} value={text}"), "put_result")?;
     }
     manager.ask("cmd=barrier_in", "barrier_out")?;
-    let meeting = match place {
+    let published = match place {
         Some(place) => place,
         None => {
             let reply = manager.ask(&format!("cmd=get kvsname={table} key={KEY}"), "get_result")?;
             let text = value(&reply, "value").unwrap_or_default();
-            Meeting::read(text).ok_or("the entry of rank 0 in its table is invalid")?
+            Published::read(text).ok_or("the entry of rank 0 in its table is invalid")?
         }
     };
     manager.ask("cmd=finalize", "finalize_ack")?;
-    Ok(meeting)
+    Ok(published)
 }
 
 /// The value of a key in a message.
@@ -230,20 +225,24 @@ fn value<'a>(message: &'a str, key: &str) -> Option<&'a str> {
 }
 
 /// The connection to a process manager.
-struct Connection<'a> {
-    socket: BorrowedFd<'a>,
+struct Connection {
+    stream: UnixStream,
     deadline: Instant,
 }
 
-impl Connection<'_> {
+impl Connection {
     /// Sends a command and returns the answer, which must be `wanted`.
-    fn ask(&mut self, command: &str, wanted: &str) -> std::result::Result<String, Problem> {
+    fn ask(&self, command: &str, wanted: &str) -> std::result::Result<String, Problem> {
         let asked = value(command, "cmd").unwrap_or_default();
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::TimedOut if asked == "barrier_in" => "not all ranks have come in time".to_owned(),
+        let answer = self.answer(command).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock if asked == "barrier_in" => {
+                "not all ranks have come in time".to_owned()
+            }
+            io::ErrorKind::WouldBlock => {
+                format!("the process manager does not answer {asked}: it did not answer in time")
+            }
             _ => format!("the process manager does not answer {asked}: {error}"),
-        };
-        let answer = self.send(command).and_then(|()| self.line()).map_err(failed)?;
+        })?;
         let done = value(&answer, "rc").is_none_or(|status| status == "0");
         if value(&answer, "cmd") != Some(wanted) || !done {
             let shown: String = answer.chars().take(200).filter(|c| !c.is_control()).collect();
@@ -252,80 +251,53 @@ impl Connection<'_> {
         Ok(answer)
     }
 
-    fn send(&self, command: &str) -> io::Result<()> {
-        let line = format!("{command}\n");
-        let mut left = line.as_bytes();
-        while !left.is_empty() {
-            self.ready(PollFlags::OUT)?;
-            match send(self.socket, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(sent) => left = left.get(sent..).unwrap_or_default(),
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads one line. The manager sends only answers, so nothing follows the line.
-    fn line(&self) -> io::Result<String> {
+    /// Sends a command and reads the line that answers it. The manager sends only answers, so nothing follows the line.
+    fn answer(&self, command: &str) -> io::Result<String> {
+        let mut stream = &self.stream;
+        stream.set_nonblocking(false)?;
+        stream.set_write_timeout(Some(self.left()))?;
+        stream.write_all(format!("{command}\n").as_bytes())?;
         let (mut line, mut some) = (Vec::new(), [0_u8; 1024]);
-        loop {
-            self.ready(PollFlags::IN)?;
-            match recv(self.socket, &mut some, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has closed the connection"));
-                }
-                Ok((count, _)) => line.extend_from_slice(some.get(..count).unwrap_or_default()),
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+        while line.len() <= MAX_LINE {
+            stream.set_read_timeout(Some(self.left()))?;
+            match stream.read(&mut some) {
+                Ok(0) => return Err(io::Error::other("it has closed the connection")),
+                Ok(count) => line.extend_from_slice(some.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
             match line.iter().position(|&byte| byte == b'\n') {
                 Some(end) if end + 1 == line.len() => {
                     line.pop();
-                    return String::from_utf8(line).map_err(|_| invalid("its answer is not text"));
+                    return String::from_utf8(line).map_err(|_| io::Error::other("its answer is not text"));
                 }
-                Some(_) => return Err(invalid("its answer has more than one line")),
-                None if line.len() > MAX_LINE => return Err(invalid("its answer has no end")),
+                Some(_) => return Err(io::Error::other("its answer has more than one line")),
                 None => {}
             }
         }
+        Err(io::Error::other("its answer has no end"))
     }
 
-    fn ready(&self, flags: PollFlags) -> io::Result<()> {
-        loop {
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
-            match poll(&mut [PollFd::new(&self.socket, flags)], Some(&timeout)) {
-                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time")),
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+    /// The time until the deadline, and a moment after it, because a time of 0 would mean none.
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
-}
-
-fn invalid(problem: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
-        io::{BufRead, BufReader, Write},
-        os::unix::net::UnixStream,
+        io::{BufRead, BufReader},
         sync::{Arc, Barrier},
         thread,
-        time::Duration,
     };
 
     use proptest::prelude::*;
-    use rustix::fd::AsFd;
 
     use super::*;
 
-    fn place() -> Meeting {
-        Meeting {
+    fn place() -> Published {
+        Published {
             hosts: vec!["h1".into(), "fd00::1".into(), "10.0.0.1".into()],
             port: 4711,
             secret: "5ec2e7".into(),
@@ -377,8 +349,8 @@ mod tests {
                 let (table, all) = (Arc::clone(&table), Arc::clone(&all));
                 thread::spawn(move || serve(&theirs, &table, &all));
                 thread::spawn(move || {
-                    let mut manager = Connection { socket: ours.as_fd(), deadline: soon() };
-                    exchange(&mut manager, (rank == 0).then(place)).unwrap()
+                    let manager = Connection { stream: ours, deadline: soon() };
+                    exchange(&manager, (rank == 0).then(place)).unwrap()
                 })
             })
             .collect();
@@ -386,13 +358,13 @@ mod tests {
     }
 
     /// The result of an exchange with a manager that says this, whatever it is asked, and then closes the connection or sends nothing more.
-    fn after(said: &[u8], closes: bool, deadline: Instant) -> std::result::Result<Meeting, Problem> {
+    fn after(said: &[u8], closes: bool, deadline: Instant) -> std::result::Result<Published, Problem> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (&theirs).write_all(said).unwrap();
         if closes {
             theirs.shutdown(std::net::Shutdown::Write).unwrap();
         }
-        exchange(&mut Connection { socket: ours.as_fd(), deadline }, Some(place()))
+        exchange(&Connection { stream: ours, deadline }, Some(place()))
     }
 
     #[test]
@@ -420,8 +392,8 @@ mod tests {
 
         #[test]
         fn any_value_is_read_or_refused(text in ".{0,64}") {
-            if let Some(meeting) = Meeting::read(&text) {
-                prop_assert_eq!(Meeting::read(&meeting.written()), Some(meeting));
+            if let Some(published) = Published::read(&text) {
+                prop_assert_eq!(Published::read(&published.written()), Some(published));
             }
         }
     }
@@ -429,16 +401,16 @@ mod tests {
     #[test]
     fn a_place_is_short_enough_for_any_table() {
         let hosts = (0..100).map(|i| format!("a-rather-long-name-of-a-host-{i}")).collect();
-        let text = Meeting { hosts, ..place() }.written();
+        let text = Published { hosts, ..place() }.written();
         assert!(text.len() <= MAX_VALUE);
-        assert!(Meeting::read(&text).unwrap().hosts.len() > 5);
-        assert_eq!(Meeting::read(&place().written()), Some(place()));
+        assert!(Published::read(&text).unwrap().hosts.len() > 5);
+        assert_eq!(Published::read(&place().written()), Some(place()));
     }
 
     #[test]
     fn what_is_no_socket_is_refused() {
         for descriptor in [usize::MAX, 1 << 20] {
-            let message = meet(descriptor, None, soon()).unwrap_err();
+            let message = publish_or_read(descriptor, None, soon()).unwrap_err();
             assert!(message.contains("PMI_FD="), "{message}");
         }
     }

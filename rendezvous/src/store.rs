@@ -10,18 +10,17 @@ use std::{
 };
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with, sockopt};
-use unisono_core::error::{Error, Failure, Refusal, Result};
+use unisono_core::error::{Error, Refusal, Result};
 use unisono_schedule::Rank;
 
 use super::{
-    FailureLatch, PositionSource, Watch,
-    connect::{GRACE, PAUSE, Place, Tries, lost},
+    FailureLatch, MAX_VALUE, PositionSource, Watch,
+    connect::{GRACE, PAUSE, Place, Tries, lost, resolve},
     directory::{Folder, RankZeroLock, Served, secret},
-    limits::limits,
     protocol::{self, ConnectionPurpose, FORGED, MAX_FRAME, Reply, StoreRequest},
     seal::SealedStream,
     server::{self, StoreServer},
-    watch::{Failures, WatchTarget},
+    session::Session,
 };
 use crate::config::{Member, StoreAddress};
 
@@ -35,12 +34,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// [`MAX_VALUE`](super::MAX_VALUE). After a failure of the group, every request that would have to wait fails with it.
 #[derive(Debug)]
 pub struct Store {
-    name: String,
-    member: Member,
-    session: u64,
-    host: Option<Rank>,
-    from: SocketAddr,
-    at: SocketAddr,
+    session: Session,
     /// `None` after an error, because the next reply could then belong to any request.
     stream: Mutex<Option<SealedStream>>,
     // This is the last field, because this rank's connection must be closed when the server begins to wait for the other ranks.
@@ -67,8 +61,9 @@ impl Store {
     }
 
     /// The same store under another name.
-    pub(super) fn named(self, name: String) -> Self {
-        Self { name, ..self }
+    pub(super) fn named(mut self, name: String) -> Self {
+        self.session.store = name;
+        self
     }
 
     /// Serves the store in this process and joins it; for rank 0. Serves on all interfaces, unless `host` is `localhost` or a loopback
@@ -82,7 +77,8 @@ impl Store {
         if let Some(served) = store.server.as_ref().filter(|_| !names_loopback(host)) {
             check_name(host, Arc::downgrade(served), deadline);
         }
-        Ok(Self { name: name(host, store.at.port()), ..store })
+        let port = store.session.at.port();
+        Ok(store.named(name(host, port)))
     }
 
     /// As [`host`](Self::host), at a listener that is bound already, so that no other process can take its port.
@@ -114,7 +110,7 @@ impl Store {
         let store = Self::enter(Tries::new(&name, member, deadline), here)?;
         // The server accepts others only after this rank has joined: otherwise another process with rank 0 could take its place.
         if let Some(place) = &place {
-            place.publish(port, &member.job.token).map_err(|error| server::refused(&store.name, &error))?;
+            place.publish(port, &member.job.token).map_err(|error| server::refused(store.name(), &error))?;
         }
         Ok(Self { server: Some(Arc::new(Served { _server: server, _place: place })), ..store })
     }
@@ -125,12 +121,7 @@ impl Store {
     /// [`Error::Rendezvous`] if it is not reached before the deadline, [`Error::Refused`] if it does
     /// not admit this process.
     pub fn join(host: &str, port: u16, member: &Member, deadline: Instant) -> Result<Self> {
-        Self::enter(Tries::new(&name(host, port), member, deadline), |_| {
-            Ok((host, port)
-                .to_socket_addrs()
-                .map_err(|error| format!("cannot resolve {host:?}: {error}"))?
-                .collect())
-        })
+        Self::enter(Tries::new(&name(host, port), member, deadline), |_| resolve(host, port))
     }
 
     /// Meets the other ranks in a directory that all share, where rank 0 publishes the address of the store.
@@ -140,34 +131,27 @@ impl Store {
     /// another process has this rank or the settings differ.
     pub fn in_directory(directory: &Path, member: &Member, deadline: Instant) -> Result<Self> {
         let name = StoreAddress::File(directory.into()).to_string();
-        let unusable = |problem: String| Error::Rendezvous {
-            store: name.clone(),
-            problem: format!("rank {} cannot use it: {problem}", member.rank),
+        let unusable = |problem: String| {
+            Error::rendezvous(&name, format!("rank {} cannot use it: {problem}", member.rank))
         };
         let folder = Folder::of(directory, &member.job).map_err(unusable)?;
-        let find = |member: &mut Member| {
-            let (addresses, secret) = folder.published()?;
-            member.job.token = secret;
-            Ok(addresses)
-        };
         let tries = |deadline| Tries {
             advice: folder.advice(),
             place: Place::Published,
             ..Tries::new(&name, member, deadline)
         };
         if member.rank > 0 {
-            return Self::enter(tries(deadline), find);
+            return Self::enter(tries(deadline), |member| folder.find(member));
         }
         loop {
             if let Some(place) = folder.take().map_err(unusable)? {
                 let listener = listen_to_all(0).map_err(|error| server::refused(&name, &error))?;
                 let mut member = member.clone();
                 member.job.token = secret().map_err(|error| unusable(error.to_string()))?;
-                let store = Self::host_in(Some(place), listener, &member, deadline)?;
-                return Ok(Self { name, ..store });
+                return Ok(Self::host_in(Some(place), listener, &member, deadline)?.named(name));
             }
             // Another process is rank 0, or was and has not released the lock yet.
-            match Self::enter(tries(Instant::now()), find) {
+            match Self::enter(tries(Instant::now()), |member| folder.find(member)) {
                 Err(error @ Error::Refused { refusal: Refusal::Duplicate { .. }, .. }) => return Err(error),
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 _ => thread::sleep(PAUSE),
@@ -177,26 +161,26 @@ impl Store {
 
     pub(super) fn enter(
         mut tries: Tries<'_>,
-        resolve: impl Fn(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
+        resolve: impl FnMut(&mut Member) -> std::result::Result<Vec<SocketAddr>, String>,
     ) -> Result<Self> {
-        let (sealed, session, host) = tries.until_deadline(ConnectionPurpose::Requests, resolve, || None)?;
-        let (name, member) = (tries.name.to_owned(), tries.member);
-        let at = sealed.stream.peer_addr().map_err(|error| lost(&name, &error))?;
-        let from = sealed.stream.local_addr().map_err(|error| lost(&name, &error))?;
-        let stream = Mutex::new(Some(sealed));
-        Ok(Self { name, member, session, host, from, at, stream, server: None })
+        let (sealed, number, host) = tries.until_deadline(ConnectionPurpose::Requests, resolve, || None)?;
+        let (store, member) = (tries.name.to_owned(), tries.member);
+        let at = sealed.stream.peer_addr().map_err(|error| lost(&store, &error))?;
+        let from = sealed.stream.local_addr().map_err(|error| lost(&store, &error))?;
+        let session = Session { store, member, number, host, from, at };
+        Ok(Self { session, stream: Mutex::new(Some(sealed)), server: None })
     }
 
     /// The store's address, as errors show it: `tcp://10.0.0.1:29500`.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.session.store
     }
 
     /// The addresses of the connection to the store: this process's and the store's.
     #[must_use]
     pub fn reached(&self) -> (SocketAddr, SocketAddr) {
-        (self.from, self.at)
+        (self.session.from, self.session.at)
     }
 
     /// Sets a value and wakes all requests that wait for it.
@@ -205,7 +189,10 @@ impl Store {
     /// [`Error::Rendezvous`] if the key or the value is too long or the connection has broken; [`Error::Failed`] after a failure of the
     /// group.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        limits(&self.name, key, value.len())?;
+        if value.len() > MAX_VALUE {
+            let problem = format!("{key} has {} bytes; at most {MAX_VALUE} are allowed", value.len());
+            return Err(self.problem(problem));
+        }
         self.request(&StoreRequest::Set { key, value }, Duration::ZERO, |reply| {
             matches!(reply, Reply::Done).then_some(())
         })
@@ -216,7 +203,6 @@ impl Store {
     /// # Errors
     /// As of [`set`](Self::set).
     pub fn get(&self, key: &str, deadline: Instant) -> Result<Option<Vec<u8>>> {
-        limits(&self.name, key, 0)?;
         let (left, wait) = until(deadline);
         self.request(&StoreRequest::Get { key, wait }, left, |reply| match reply {
             Reply::Value(bytes) => Some(Some(bytes.to_vec())),
@@ -231,7 +217,6 @@ impl Store {
     /// # Errors
     /// As of [`set`](Self::set).
     pub fn collect(&self, prefix: &str, count: usize, deadline: Instant) -> Result<Vec<(String, Vec<u8>)>> {
-        limits(&self.name, prefix, 0)?;
         let (left, wait) = until(deadline);
         self.request(
             &StoreRequest::Collect { prefix, count: count as u64, wait },
@@ -247,7 +232,6 @@ impl Store {
 
     /// The numbers that follow this prefix in keys that are set, and the processes that the store has refused, in words.
     pub(super) fn present(&self, prefix: &str) -> Result<(Vec<Rank>, String)> {
-        limits(&self.name, prefix, 0)?;
         self.request(&StoreRequest::Present { prefix }, Duration::ZERO, protocol::present)
     }
 
@@ -256,7 +240,6 @@ impl Store {
     /// # Errors
     /// As of [`set`](Self::set), and if the sum overflows.
     pub fn add(&self, key: &str, delta: i64) -> Result<i64> {
-        limits(&self.name, key, 0)?;
         self.request(&StoreRequest::Add { key, delta }, Duration::ZERO, |reply| match reply {
             Reply::Count(sum) => Some(sum),
             _ => None,
@@ -268,17 +251,13 @@ impl Store {
     /// # Errors
     /// [`Error::Rendezvous`] if the store does not admit the watch; [`Error::Failed`] after a failure of the group.
     pub fn watch(&self, latch: Arc<FailureLatch>, position: Arc<PositionSource>) -> Result<Watch> {
-        let mut tries = Tries::new(&self.name, &self.member, Instant::now() + GRACE);
-        let purpose = ConnectionPurpose::Watch { session: self.session };
+        let session = &self.session;
+        let mut tries = Tries::new(&session.store, &session.member, Instant::now() + GRACE);
+        let purpose = ConnectionPurpose::Watch { session: session.number };
         // As long as there is a connection for requests, there is a store that lets this rank watch.
-        let gone = || (!self.is_connected()).then(|| self.cut());
-        let (sealed, ..) = tries.until_deadline(purpose, |_| Ok(vec![self.at]), gone)?;
-        let (member, server) = (self.member.clone(), self.server.clone());
-        let place = WatchTarget { name: self.name.clone(), at: self.at, session: self.session };
-        // If the store is on another host, a firewall may refuse connections, too.
-        let lost = if protocol::on_one_host(self.from, self.at) { self.lost() } else { self.cut() };
-        let failures = Failures { lost, silent: self.silent(), cut: self.cut() };
-        let watch = Watch::begin(sealed, (member, place), failures, latch, position, server);
+        let gone = || (!self.is_connected()).then(|| session.cut());
+        let (sealed, ..) = tries.until_deadline(purpose, |_| Ok(vec![session.at]), gone)?;
+        let watch = Watch::begin(sealed, session.clone(), latch, position, self.server.clone());
         watch.map_err(|error| self.problem(format!("cannot begin to watch: {error}")))
     }
 
@@ -318,49 +297,18 @@ impl Store {
                 *slot = None;
                 // The watch, if there is one, finds out whether the store is gone, and returns the same failure as on all ranks.
                 Err(match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Failed(self.silent()),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                        Error::Failed(self.session.silent())
+                    }
                     io::ErrorKind::InvalidData => self.problem(error.to_string()),
-                    _ => lost(&self.name, &error),
+                    _ => lost(self.name(), &error),
                 })
             }
         }
     }
 
     fn problem(&self, problem: String) -> Error {
-        Error::Rendezvous { store: self.name.clone(), problem }
-    }
-
-    /// The failure if no process serves the store any more; it is the same on every rank.
-    fn lost(&self) -> Failure {
-        match self.host {
-            Some(rank) => {
-                let how = "its process served the store, which closed before the rank left the group".into();
-                Failure::Died { rank, how }
-            }
-            None => Failure::StoreLost {
-                how: format!("the connection to {}, which the launcher serves, closed", self.name),
-            },
-        }
-    }
-
-    /// The failure if the connection to the store ends and cannot be made again, and the reason is unknown.
-    fn cut(&self) -> Failure {
-        let how = |server: &str| {
-            format!(
-                "the connection to the store at {}, which {server} serves, has ended and cannot be made again: {server} died, or \
-                 something between, such as a firewall, ended it",
-                self.name
-            )
-        };
-        match self.host {
-            Some(rank) => Failure::Unreachable { rank, how: how("its process") },
-            None => Failure::StoreLost { how: how("the launcher") },
-        }
-    }
-
-    /// The failure if the store does not answer.
-    fn silent(&self) -> Failure {
-        Failure::StoreSilent { store: self.name.clone(), host: self.host }
+        Error::rendezvous(self.name(), problem)
     }
 
     /// True if the connection for requests is open, between two requests.

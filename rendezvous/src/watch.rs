@@ -2,8 +2,9 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     io::{self, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{Shutdown, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -14,12 +15,12 @@ use unisono_transport::fork::{Process, Unshared};
 
 use super::{
     ECHO, FailureLatch, Position, PositionSource,
-    connect::{Tries, Unwatched},
+    connect::Tries,
     directory::Served,
     protocol::{self, MAX_FRAME, ToServer, ToWatch},
     seal::{Seal, SealedStream},
+    session::Session,
 };
-use crate::config::Member;
 
 /// The most characters about a refused process.
 const MAX_REFUSED: usize = 1000;
@@ -50,29 +51,10 @@ pub struct Watch {
     _server: Option<Arc<Served>>,
 }
 
-/// The place where a watch connects again.
-pub(super) struct WatchTarget {
-    pub(super) name: String,
-    pub(super) at: SocketAddr,
-    pub(super) session: u64,
-}
-
-/// The failures that the end of the connection may mean.
-pub(super) struct Failures {
-    /// No process listens at the store's address any more.
-    pub(super) lost: Failure,
-    /// The server does not answer.
-    pub(super) silent: Failure,
-    /// The connection has ended, and this rank cannot connect again.
-    pub(super) cut: Failure,
-}
-
 struct Shared {
     /// The connection and the messages of this rank that are on their way out.
     outgoing: Mutex<Outgoing>,
-    member: Member,
-    place: WatchTarget,
-    failures: Failures,
+    session: Session,
     latch: Arc<FailureLatch>,
     position: Arc<PositionSource>,
     state: Mutex<State>,
@@ -139,8 +121,7 @@ struct State {
 impl Watch {
     pub(super) fn begin(
         sealed: SealedStream,
-        (member, place): (Member, WatchTarget),
-        failures: Failures,
+        session: Session,
         latch: Arc<FailureLatch>,
         position: Arc<PositionSource>,
         server: Option<Arc<Served>>,
@@ -151,9 +132,7 @@ impl Watch {
         let outgoing = Outgoing { stream: Arc::clone(&stream), seal: outgoing, unsent: Vec::new() };
         let shared = Arc::new(Shared {
             outgoing: Mutex::new(outgoing),
-            member,
-            place,
-            failures,
+            session,
             latch,
             position,
             state: Mutex::default(),
@@ -165,17 +144,13 @@ impl Watch {
         })?;
         Ok(Self { shared, thread: Some(thread), process: Process::this(), _server: server })
     }
+
     /// Reports a failure to the store and returns the first failure that the store received, which is the same on every rank;
     /// `failure` itself if the store does not answer within a second. Raises the latch.
     pub fn report(&self, failure: &Failure) -> Failure {
         let failure = &failure.clone().cleaned();
         self.shared.state().reported = Some(failure.clone());
-        if let Err(error) = self.shared.say(&ToServer::Failure(failure.clone())) {
-            unisono_transport::log::info!(
-                "rank {} cannot report {failure}: {error}",
-                self.shared.member.rank
-            );
-        }
+        self.shared.try_say(&ToServer::Failure(failure.clone()), format_args!("report {failure}"));
         // If the store has ended, its last message may still be unread.
         if let Some(first) = self.shared.latch.wait(ECHO) {
             return first;
@@ -199,16 +174,14 @@ impl Watch {
         };
         let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let said = self.shared.say(&ToServer::WhereIsEveryone { number, wait: millis });
-        let answer = said
-            .ok()
-            .and_then(|()| self.shared.wait(wait + OWN, |state| state.positions.get_mut(&number)?.take()));
+        let answered = |state: &mut State| state.positions.get_mut(&number)?.take();
+        let answer = said.ok().and_then(|()| self.shared.wait(wait + OWN, answered));
         self.shared.state().positions.remove(&number);
-        if answer.is_none() {
-            return Err(self.shared.latch.failure().unwrap_or_else(|| self.shared.failures.silent.clone()));
-        }
-        let mut positions = answer.unwrap_or_default();
-        positions.resize(self.shared.member.ranks, None);
-        if let Some(own) = positions.get_mut(self.shared.member.rank) {
+        let Some(mut positions) = answer else {
+            return Err(self.shared.latch.failure().unwrap_or_else(|| self.shared.session.silent()));
+        };
+        positions.resize(self.shared.session.member.ranks, None);
+        if let Some(own) = positions.get_mut(self.shared.session.member.rank) {
             *own = Some(self.shared.position.position());
         }
         Ok(positions)
@@ -218,24 +191,14 @@ impl Watch {
     /// [failure](Failure) that follows, if any. Returns at once. A rank calls it when it has waited for a while without
     /// progress.
     pub fn doubt(&self) {
-        if let Err(error) = self.shared.say(&ToServer::Compare) {
-            unisono_transport::log::debug!(
-                "rank {} cannot ask the store to compare calls: {error}",
-                self.shared.member.rank
-            );
-        }
+        self.shared.try_say(&ToServer::Compare, "ask the store to compare calls");
     }
 
     /// Sets for how long nothing may arrive from the store, and at the store from this rank, before the connection counts as lost. A
     /// process that is known to have ended is lost at once.
     pub fn be_patient(&self, patience: Duration) {
         self.shared.state().patience = Some(patience);
-        if let Err(error) = self.shared.be_patient(patience) {
-            unisono_transport::log::info!(
-                "rank {} cannot set the limit for silent connections: {error}",
-                self.shared.member.rank
-            );
-        }
+        self.shared.tried(self.shared.be_patient(patience), "set the limit for silent connections");
     }
 
     /// Reports the failure with which this process is about to end. Does not raise the latch, so that no other thread ends the process
@@ -244,37 +207,21 @@ impl Watch {
         let mut state = self.shared.state();
         (state.going, state.dying, state.heard) = (true, true, false);
         drop(state);
-        match self.shared.say(&ToServer::Failure(failure.clone())) {
-            Ok(()) => drop(self.shared.wait(ECHO, |state| state.heard.then_some(()))),
-            Err(error) => {
-                unisono_transport::log::info!(
-                    "rank {} cannot report {failure}: {error}",
-                    self.shared.member.rank
-                );
-            }
+        if self.shared.try_say(&ToServer::Failure(failure.clone()), format_args!("report {failure}")) {
+            self.shared.wait(ECHO, |state| state.heard.then_some(()));
         }
     }
 
     /// Tells the store that this rank is leaving and makes no other call, so that a rank that waits for such a call fails. Returns at once.
     pub fn leaves(&self) {
         self.shared.state().leaves = true;
-        if let Err(error) = self.shared.say(&ToServer::Leaving) {
-            unisono_transport::log::debug!(
-                "rank {} cannot say that it leaves: {error}",
-                self.shared.member.rank
-            );
-        }
+        self.shared.try_say(&ToServer::Leaving, "say that it leaves");
     }
 
     /// Tells the store that this rank leaves with a failure that no call of its program had returned before: then a launcher that serves
     /// the store does not report the job as a success. Returns at once.
     pub fn late(&self, failure: &Failure) {
-        if let Err(error) = self.shared.say(&ToServer::Late(failure.clone())) {
-            unisono_transport::log::debug!(
-                "rank {} cannot say how it ends: {error}",
-                self.shared.member.rank
-            );
-        }
+        self.shared.try_say(&ToServer::Late(failure.clone()), "say how it ends");
     }
 
     /// Leaves in good order. Further calls do nothing.
@@ -282,15 +229,9 @@ impl Watch {
         if std::mem::replace(&mut self.shared.state().going, true) {
             return;
         }
-        match self.shared.say(&ToServer::Leave) {
+        if self.shared.try_say(&ToServer::Leave, "say that it has left") {
             // The thread ends when the server has noted that this rank left.
-            Ok(()) => drop(self.shared.wait(ECHO, |_| None::<()>)),
-            Err(error) => {
-                unisono_transport::log::debug!(
-                    "rank {} left a store that is gone: {error}",
-                    self.shared.member.rank
-                )
-            }
+            self.shared.wait(ECHO, |_| None::<()>);
         }
     }
 }
@@ -337,27 +278,14 @@ impl Shared {
     /// Connects again after the connection has ended, and repeats messages that the server may not have received. `None` if this rank is
     /// leaving.
     fn again(&self, end: io::Result<()>) -> Result<Option<Incoming>, Failure> {
-        let Failures { lost, silent, cut } = &self.failures;
-        if let Err(error) = end {
-            if protocol::is_silence(&error) {
-                return Err(silent.clone());
-            }
-            unisono_transport::log::info!(
-                "rank {} lost its connection to the store: {error}",
-                self.member.rank
-            );
+        let Session { store, member, .. } = &self.session;
+        if end.as_ref().is_err_and(protocol::is_silence) {
+            return Err(self.session.silent());
         }
-        let WatchTarget { name, at, session } = &self.place;
-        let tries = Tries::new(name, &self.member, Instant::now() + RETURN);
-        let SealedStream { stream, outgoing, incoming } = match tries.again(*at, *session) {
-            Ok(sealed) => sealed,
-            Err(Unwatched::Failed(failure)) => return Err(failure),
-            Err(Unwatched::Gone) => return Err(lost.clone()),
-            Err(Unwatched::Unreached) => return Err(cut.clone()),
-        };
-        if stream.set_write_timeout(Some(WRITE)).is_err() {
-            return Err(cut.clone());
-        }
+        self.tried(end, "keep its connection to the store");
+        let tries = Tries::new(store, member, Instant::now() + RETURN);
+        let SealedStream { stream, outgoing, incoming } = tries.again(&self.session)?;
+        stream.set_write_timeout(Some(WRITE)).map_err(|_| self.session.cut())?;
         let stream = Arc::new(stream);
         let state = self.state();
         if state.going {
@@ -369,20 +297,16 @@ impl Shared {
         let asked: Vec<u64> = asked.collect();
         drop(state);
         unisono_transport::log::warn!(
-            "rank {} lost its connection to the store at {name}, and has connected again",
-            self.member.rank
+            "rank {} lost its connection to the store at {store}, and has connected again",
+            member.rank
         );
         let mut again: Vec<ToServer> = reported.map(ToServer::Failure).into_iter().collect();
         again.extend(leaves.then_some(ToServer::Leaving));
         again.extend(asked.into_iter().map(|number| ToServer::WhereIsEveryone { number, wait: ASK_AGAIN }));
         let patient = patience.map_or(Ok(()), |patience| self.be_patient(patience));
-        if let Err(error) = patient.and_then(|()| again.iter().try_for_each(|tell| self.say(tell))) {
-            // The next read finds that this connection has ended, too.
-            unisono_transport::log::debug!(
-                "rank {} cannot say again what it has said: {error}",
-                self.member.rank
-            );
-        }
+        let said = patient.and_then(|()| again.iter().try_for_each(|tell| self.say(tell)));
+        // After an error, the next read finds that this connection has ended, too.
+        self.tried(said, "say again what it has said");
         Ok(Some((stream, incoming)))
     }
 
@@ -411,7 +335,7 @@ impl Shared {
                 }
                 ToWatch::Refused(process) => unisono_transport::log::warn!(
                     "rank {} waits for others, and the store has refused {}",
-                    self.member.rank,
+                    self.session.member.rank,
                     clean(&process, MAX_REFUSED)
                 ),
                 ToWatch::SomeoneLeaving => self.latch.leave(),
@@ -424,20 +348,27 @@ impl Shared {
         self.outgoing().say(tell)
     }
 
+    /// As [`say`](Self::say), with an error logged as what this rank cannot do.
+    fn try_say(&self, tell: &ToServer, cannot: impl fmt::Display) -> bool {
+        self.tried(self.say(tell), cannot)
+    }
+
+    fn tried(&self, result: io::Result<()>, cannot: impl fmt::Display) -> bool {
+        if let Err(error) = &result {
+            unisono_transport::log::info!("rank {} cannot {cannot}: {error}", self.session.member.rank);
+        }
+        result.is_ok()
+    }
+
     /// Waits until `done` returns something, the thread has ended, or the time is over.
     fn wait<T>(&self, time: Duration, mut done: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
-        let until = Instant::now() + time;
-        let mut state = self.state();
-        loop {
-            if let Some(found) = done(&mut state) {
-                return Some(found);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if state.ended || left.is_zero() {
-                return None;
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let mut found = None;
+        let waits = |state: &mut State| {
+            found = done(state);
+            found.is_none() && !state.ended
+        };
+        drop(self.changed.wait_timeout_while(self.state(), time, waits));
+        found
     }
 }
 
@@ -456,7 +387,7 @@ impl Drop for Watch {
         drop(state);
         if stays {
             let how = format!("{}: it dropped its group without leaving", protocol::who());
-            let died = ToServer::Failure(Failure::Died { rank: shared.member.rank, how });
+            let died = ToServer::Failure(Failure::Died { rank: shared.session.member.rank, how });
             // An error, here and below, means that the connection is closed already.
             let _ = shared.say(&died);
         }

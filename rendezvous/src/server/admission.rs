@@ -167,7 +167,7 @@ impl Server {
     fn hears(&self) -> bool {
         match self.phase {
             Phase::Serving => true,
-            Phase::Lingering(..) => self.members.has_failed(),
+            Phase::Lingering(..) => self.members.failure.is_some(),
             Phase::Flushing(_) => false,
         }
     }
@@ -288,7 +288,7 @@ impl Server {
 
     /// Notes that the store refused a process that has proved nothing, and reports it to the ranks that wait.
     fn note(&mut self, process: String) {
-        if !self.members.all_have_come() && !self.members.has_failed() {
+        if !self.members.all_have_come() && self.members.failure.is_none() {
             self.members.refuse(process, self.host, &mut self.outbox);
             self.values.refused = self.members.refused();
         }
@@ -306,7 +306,7 @@ impl Server {
     /// Fails the group because of a process that cannot join.
     fn cannot_join(&mut self, hello: &Hello, peer: SocketAddr, why: &str) -> Refusal {
         self.fail_without(hello, format!("{}: {why}", from(hello, peer)));
-        self.members.failure().map_or(Refusal::Left, |failure| Refusal::Failed(Box::new(failure)))
+        self.members.failure.clone().map_or(Refusal::Left, |failure| Refusal::Failed(Box::new(failure)))
     }
 
     /// Fails the group, unless all its ranks have come: then this process is not one of them.

@@ -30,7 +30,6 @@ pub(crate) fn frames(bytes: &[u8]) {
         let (frame, after) = after.split_at(after.len().min(len));
         rest = after;
         let id = Id::from(from % CONNECTIONS);
-        let mut failure = None;
         match (what % 4, roles.get(&id).copied()) {
             (0, None) => {
                 let Ok(mut hello) = protocol::decode::<Hello>(frame) else { continue };
@@ -45,20 +44,18 @@ pub(crate) fn frames(bytes: &[u8]) {
             }
             (2, Some(role)) => {
                 roles.remove(&id);
-                values.gone(id);
-                failure = members.closed(id, role, Ending::Closed, now, &mut outbox);
+                values.forget(id);
+                members.closed(id, role, Ending::Closed, now, &mut outbox);
             }
             (3, _) => {
                 let late = now + Duration::from_secs(1 << 32);
-                failure = members.expire(late, &mut outbox);
+                members.expire(late, &mut outbox);
                 members.answer(late, &mut outbox);
-                if let Ok(Some(reply)) = values.expire(id, late) {
-                    outbox.push((id, reply));
-                }
+                drop(values.expire(late, &mut outbox));
             }
             (_, Some(role)) if role.watch => {
                 if let Ok(tell) = protocol::decode(frame) {
-                    failure = members.tell(id, role, tell, now, &mut outbox);
+                    members.tell(id, role, tell, now, &mut outbox);
                 }
             }
             (_, Some(role)) if members.is_here(role) && !values.waits(id) => {
@@ -68,8 +65,8 @@ pub(crate) fn frames(bytes: &[u8]) {
             }
             _ => {}
         }
-        if let Some(failure) = failure {
-            drop(values.fail(&failure, &mut outbox));
+        if let Some(failure) = &members.failure {
+            drop(values.fail(failure, &mut outbox));
         }
         // Clients can decode the frames that the server sends.
         for (to, frame) in outbox.drain(..) {
@@ -82,7 +79,7 @@ pub(crate) fn frames(bytes: &[u8]) {
             assert!(read.is_ok(), "{read:?}: {frame:02x?}");
         }
     }
-    let _ = (members.anyone(), members.all_gone(), members.has_failed(), members.query_until());
+    let _ = (members.anyone(), members.all_gone(), members.query_until());
 }
 
 #[cfg(test)]

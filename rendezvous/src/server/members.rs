@@ -27,7 +27,7 @@ const SPACING: Duration = Duration::from_millis(100);
 const MAX_QUERY: Duration = Duration::from_secs(10);
 
 /// The states of all ranks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RankStates {
     states: Vec<RankState>,
     /// The ranks whose watch has ended and may connect again; some may have connected.
@@ -35,7 +35,8 @@ pub(super) struct RankStates {
     sessions: u64,
     /// True if this is not the first group at this store.
     renewed: bool,
-    failure: Option<Failure>,
+    /// The first failure of the group.
+    pub(super) failure: Option<Failure>,
     /// The rank that did not leave the latest group, if that was its failure.
     pub(super) stayed: Option<(Rank, Failure)>,
     query: Option<Query>,
@@ -138,21 +139,7 @@ struct Query {
 
 impl RankStates {
     pub(super) fn new(ranks: usize) -> Self {
-        Self {
-            states: (0..ranks).map(|_| RankState::Empty).collect(),
-            lost: BTreeSet::new(),
-            sessions: 0,
-            renewed: false,
-            failure: None,
-            stayed: None,
-            query: None,
-            queries: 0,
-            doubted: None,
-            spaced: None,
-            leaving: false,
-            refused: RefusedProcesses::default(),
-            unfit: 0,
-        }
+        Self { states: (0..ranks).map(|_| RankState::Empty).collect(), ..Self::default() }
     }
 
     /// Gives an authenticated connection its role, or refuses it.
@@ -206,17 +193,10 @@ impl RankStates {
         }
     }
 
-    /// Handles a message of a watch. Returns the group's failure if this message reports it first.
-    pub(super) fn tell(
-        &mut self,
-        id: Id,
-        role: Role,
-        tell: ToServer,
-        now: Instant,
-        outbox: &mut Outbox,
-    ) -> Option<Failure> {
+    /// Handles a message of a watch.
+    pub(super) fn tell(&mut self, id: Id, role: Role, tell: ToServer, now: Instant, outbox: &mut Outbox) {
         if !self.is_here(role) {
-            return None;
+            return;
         }
         match tell {
             ToServer::Failure(mut failure) => {
@@ -226,10 +206,13 @@ impl RankStates {
                 {
                     *why = format!("{who}: {why}");
                 }
-                let Some(first) = &self.failure else { return self.fail(failure.cleaned(), outbox) };
-                // The server sent the failure to the rank before, but the rank may have reported before it read that.
-                outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|message| (id, message)));
-                return None;
+                match &self.failure {
+                    None => self.fail(failure.cleaned(), outbox),
+                    // The server sent the failure to the rank before, but the rank may have reported before it read that.
+                    Some(first) => {
+                        outbox.extend(frame(&ToWatch::Failure(first.clone())).map(|message| (id, message)))
+                    }
+                }
             }
             ToServer::Position { query: number, position } => {
                 if let Some(query) = self.query.as_mut().filter(|query| query.number == number)
@@ -242,14 +225,10 @@ impl RankStates {
                 let until = now + Duration::from_millis(wait).min(MAX_QUERY);
                 self.ask(Some((id, number)), until, outbox);
             }
-            ToServer::Compare => {
-                self.doubt(now);
-            }
+            ToServer::Compare => self.doubt(now),
             ToServer::Leaving => {
-                if !std::mem::replace(&mut self.leaving, true)
-                    && let Some(message) = frame(&ToWatch::SomeoneLeaving)
-                {
-                    outbox.extend(self.watches().map(|(_, id)| (id, message.clone())));
+                if !std::mem::replace(&mut self.leaving, true) {
+                    self.send_all(&ToWatch::SomeoneLeaving, outbox);
                 }
                 self.doubt(now);
             }
@@ -262,20 +241,12 @@ impl RankStates {
                 outbox.extend(frame(&ToWatch::LeaveSeen).map(|message| (id, message)));
             }
         }
-        self.answer(now, outbox)
+        self.answer(now, outbox);
     }
 
-    /// Notes that a connection has ended. Returns the group's failure if this is its first sign. A watch may connect again.
-    pub(super) fn closed(
-        &mut self,
-        id: Id,
-        role: Role,
-        ending: Ending,
-        now: Instant,
-        outbox: &mut Outbox,
-    ) -> Option<Failure> {
-        let state = self.states.get_mut(role.rank)?;
-        let RankState::Taken { session, watch, .. } = state else { return None };
+    /// Notes that a connection has ended. A watch may connect again.
+    pub(super) fn closed(&mut self, id: Id, role: Role, ending: Ending, now: Instant, outbox: &mut Outbox) {
+        let Some(RankState::Taken { session, watch, .. }) = self.states.get_mut(role.rank) else { return };
         // Once there has been a watch, only the watch shows whether the rank lives.
         let current = match watch {
             Watching::NotYet => !role.watch,
@@ -283,16 +254,16 @@ impl RankStates {
             Watching::Lost { .. } => false,
         };
         if *session != role.session || !current {
-            return None;
+            return;
         }
         if let Ending::Closed | Ending::Reset = ending {
             *watch = Watching::Lost { reset: ending == Ending::Reset, until: now + RETURN, next: now };
             self.lost.insert(role.rank);
-            let failure = self.expire(now, outbox);
-            return failure.or_else(|| self.answer(now, outbox));
+            self.expire(now, outbox);
+        } else {
+            self.lose(role.rank, ending, outbox);
         }
-        let failure = self.lose(role.rank, ending, outbox);
-        failure.or_else(|| self.answer(now, outbox))
+        self.answer(now, outbox);
     }
 
     /// The time at which ranks whose watch has ended are checked next.
@@ -304,10 +275,8 @@ impl RankStates {
         lost.min()
     }
 
-    /// Gives up ranks whose process has ended, or whose watch has not connected again in time. Returns the group's failure if this is its
-    /// first sign.
-    pub(super) fn expire(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Failure> {
-        let mut first = None;
+    /// Gives up ranks whose process has ended, or whose watch has not connected again in time.
+    pub(super) fn expire(&mut self, now: Instant, outbox: &mut Outbox) {
         for rank in std::mem::take(&mut self.lost) {
             let Some(RankState::Taken { watch: Watching::Lost { reset, until, next }, process, .. }) =
                 self.states.get_mut(rank)
@@ -317,22 +286,18 @@ impl RankStates {
             let ended = process.as_ref().is_some_and(RankProcess::has_ended);
             if ended || *until <= now {
                 let ending = if *reset { Ending::Reset } else { Ending::Closed };
-                let failure = self.lose(rank, ending, outbox);
-                first = first.or(failure);
+                self.lose(rank, ending, outbox);
             } else {
                 *next = if process.is_some() { now + AGAIN } else { *until };
                 self.lost.insert(rank);
             }
         }
-        first
     }
 
     /// Gives up a rank.
-    fn lose(&mut self, rank: Rank, ending: Ending, outbox: &mut Outbox) -> Option<Failure> {
-        let state = self.states.get_mut(rank)?;
-        let RankState::Taken { who, process, .. } = std::mem::replace(state, RankState::Dead) else {
-            return None;
-        };
+    fn lose(&mut self, rank: Rank, ending: Ending, outbox: &mut Outbox) {
+        let Some(state) = self.states.get_mut(rank) else { return };
+        let RankState::Taken { who, process, .. } = std::mem::replace(state, RankState::Dead) else { return };
         let what = match ending {
             _ if process.is_some_and(|process| process.has_ended()) => {
                 let how = format!("{who}: its process ended before it left the group");
@@ -356,23 +321,28 @@ impl RankStates {
     }
 
     /// As [`fail`](Self::fail), for a rank that did not leave.
-    fn keep(&mut self, rank: Rank, failure: Failure, outbox: &mut Outbox) -> Option<Failure> {
-        let first = self.fail(failure, outbox)?;
-        self.stayed = Some((rank, first.clone()));
-        Some(first)
+    fn keep(&mut self, rank: Rank, failure: Failure, outbox: &mut Outbox) {
+        if self.failure.is_none() {
+            self.stayed = Some((rank, failure.clone()));
+        }
+        self.fail(failure, outbox);
     }
 
     /// Keeps the first failure and sends it to every watch.
-    pub(super) fn fail(&mut self, failure: Failure, outbox: &mut Outbox) -> Option<Failure> {
+    pub(super) fn fail(&mut self, failure: Failure, outbox: &mut Outbox) {
         if self.failure.is_some() {
-            return None;
+            return;
         }
         unisono_transport::log::info!("the group failed: {failure}");
-        if let Some(message) = frame(&ToWatch::Failure(failure.clone())) {
+        self.send_all(&ToWatch::Failure(failure.clone()), outbox);
+        self.failure = Some(failure);
+    }
+
+    /// Sends a message to every watch.
+    fn send_all(&self, message: &ToWatch, outbox: &mut Outbox) {
+        if let Some(message) = frame(message) {
             outbox.extend(self.watches().map(|(_, id)| (id, message.clone())));
         }
-        self.failure = Some(failure.clone());
-        Some(failure)
     }
 
     /// Notes that the store refused a process, and reports it to all watches except that of `host`, whose process has logged it.
@@ -403,14 +373,6 @@ impl RankStates {
     pub(super) fn lacks(&self, rank: u64) -> bool {
         let state = usize::try_from(rank).ok().and_then(|rank| self.states.get(rank));
         state.is_none_or(|state| matches!(state, RankState::Empty))
-    }
-
-    pub(super) fn has_failed(&self) -> bool {
-        self.failure.is_some()
-    }
-
-    pub(super) fn failure(&self) -> Option<Failure> {
-        self.failure.clone()
     }
 
     /// True if the group has failed and some ranks have not come to learn that.
@@ -459,11 +421,9 @@ impl RankStates {
 
     /// Begins a new group. The session number keeps counting, so that old connections are not taken for new ones.
     pub(super) fn renew(&mut self) {
-        self.states.iter_mut().for_each(|state| *state = RankState::Empty);
-        self.renewed = true;
-        self.failure = None;
-        (self.query, self.doubted, self.spaced, self.leaving) = (None, None, None, false);
-        (self.refused, self.unfit) = (RefusedProcesses::default(), 0);
+        let Self { sessions, queries, .. } = *self;
+        let stayed = self.stayed.take();
+        *self = Self { sessions, queries, stayed, renewed: true, ..Self::new(self.states.len()) };
     }
 
     /// True if this connection's rank is alive.
@@ -476,21 +436,20 @@ impl RankStates {
         self.query.as_ref().map(|query| query.until).or(self.doubted)
     }
 
-    /// Begins a query if ranks have asked for a comparison, and ends it if all have answered or its time is over. Returns the
-    /// group's failure if one follows from the answers and is the first.
-    pub(super) fn answer(&mut self, now: Instant, outbox: &mut Outbox) -> Option<Failure> {
+    /// Begins a query if ranks have asked for a comparison, and ends it if all have answered or its time is over.
+    pub(super) fn answer(&mut self, now: Instant, outbox: &mut Outbox) {
         if self.query.is_none() && self.doubted.is_some_and(|doubted| doubted <= now) {
             (self.doubted, self.spaced) = (None, Some(now + SPACING));
             if self.failure.is_none() {
                 self.ask(None, now + GATHER, outbox);
             }
         }
-        let query = self.query.as_ref()?;
+        let Some(mut query) = self.query.take() else { return };
         let silent = self.watches().any(|(rank, _)| query.positions.get(rank).is_some_and(Option::is_none));
         if silent && now < query.until {
-            return None;
+            self.query = Some(query);
+            return;
         }
-        let mut query = self.query.take()?;
         for (state, position) in self.states.iter().zip(&mut query.positions) {
             if matches!(state, RankState::Left) {
                 *position = Some(Position::of(Stage::Left));
@@ -504,7 +463,9 @@ impl RankStates {
                 .or_insert_with(|| frame(&ToWatch::Positions { number, positions: query.positions.clone() }));
             outbox.extend(message.clone().map(|message| (id, message)));
         }
-        judge(&query.positions).filter(|_| query.judged).and_then(|failure| self.fail(failure, outbox))
+        if let Some(failure) = judge(&query.positions).filter(|_| query.judged) {
+            self.fail(failure, outbox);
+        }
     }
 
     /// Plans a comparison, as soon as the least time between two allows.
@@ -523,9 +484,7 @@ impl RankStates {
         let positions = self.states.iter().map(|_| None).collect();
         let (askers, judged) = (asker.into_iter().collect(), asker.is_none());
         self.query = Some(Query { number: self.queries, askers, judged, positions, until });
-        if let Some(message) = frame(&ToWatch::WhereAreYou { query: self.queries }) {
-            outbox.extend(self.watches().map(|(_, id)| (id, message.clone())));
-        }
+        self.send_all(&ToWatch::WhereAreYou { query: self.queries }, outbox);
     }
 
     fn watches(&self) -> impl Iterator<Item = (Rank, Id)> {

@@ -11,12 +11,10 @@ mod values;
 mod warnings;
 
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
     os::unix::net::UnixStream,
-    sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -63,13 +61,12 @@ pub struct StoreServer {
     address: SocketAddr,
     /// The thread ends when this is closed.
     control: Option<Unshared<UnixStream>>,
-    thread: Option<JoinHandle<()>>,
-    late: Late,
+    thread: Option<JoinHandle<Late>>,
     process: Process,
 }
 
 /// The first rank that left with a failure that its program did not know, or that did not leave, and the failure.
-type Late = Arc<Mutex<Option<(Rank, Failure)>>>;
+type Late = Option<(Rank, Failure)>;
 
 impl StoreServer {
     /// Serves at `address`; port 0 takes a free one. `ranks` is the world size. `host` is the rank in whose process
@@ -107,10 +104,21 @@ impl StoreServer {
     /// that failure; otherwise the rank whose process ended without leaving its world, as that failure says, if no world was made
     /// afterwards. The processes of both may end with status 0.
     #[must_use]
-    pub fn end(self) -> Option<(Rank, Failure)> {
-        let late = Arc::clone(&self.late);
-        drop(self);
-        late.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub fn end(mut self) -> Option<(Rank, Failure)> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Late {
+        if !self.process.is_this() {
+            // The forked child has no such thread to join.
+            std::mem::forget(self.thread.take());
+            return None;
+        }
+        self.control = None;
+        self.thread.take()?.join().unwrap_or_else(|_| {
+            unisono_transport::log::error!("the store's thread panicked");
+            None
+        })
     }
 
     /// The address at which it serves.
@@ -135,7 +143,6 @@ impl StoreServer {
             );
         }
         let (control, theirs) = UnixStream::pair()?;
-        let late = Late::default();
         let server = Server {
             listener: Some(listener.into()),
             accept_after: None,
@@ -146,9 +153,8 @@ impl StoreServer {
             last: 0,
             values: Values::default(),
             members: RankStates::new(ranks),
-            late: Arc::clone(&late),
+            late: None,
             job,
-            timers: BinaryHeap::new(),
             outbox: Vec::new(),
             scratch: vec![0; 64 << 10],
             strangers,
@@ -157,23 +163,13 @@ impl StoreServer {
         };
         let thread = std::thread::Builder::new().name("unisono-store".into()).spawn(move || server.run())?;
         let (control, thread) = (Some(control.into()), Some(thread));
-        Ok(Self { address, control, thread, late, process: Process::this() })
+        Ok(Self { address, control, thread, process: Process::this() })
     }
 }
 
 impl Drop for StoreServer {
     fn drop(&mut self) {
-        if !self.process.is_this() {
-            // The forked child has no such thread to join.
-            std::mem::forget(self.thread.take());
-            return;
-        }
-        self.control = None;
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            unisono_transport::log::error!("the store's thread panicked");
-        }
+        self.stop();
     }
 }
 
@@ -188,7 +184,7 @@ pub(super) fn refused(store: &str, error: &io::Error) -> Error {
         io::ErrorKind::PermissionDenied => "; ports below 1024 are for root: choose another port",
         _ => "",
     };
-    Error::Rendezvous { store: store.to_owned(), problem: format!("cannot serve the store: {error}{advice}") }
+    Error::rendezvous(store, format!("cannot serve the store: {error}{advice}"))
 }
 
 /// A job of 500 ranks needs more descriptors than the usual 1024.
@@ -229,7 +225,6 @@ struct Server {
     values: Values,
     members: RankStates,
     late: Late,
-    timers: BinaryHeap<Reverse<(Instant, Id)>>,
     outbox: Outbox,
     scratch: Vec<u8>,
     strangers: Strangers,
@@ -239,11 +234,9 @@ struct Server {
 }
 
 impl Server {
-    fn run(mut self) {
+    fn run(mut self) -> Late {
         self.serve_all();
-        if let Some(stayed) = self.members.stayed.take() {
-            self.late.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(stayed);
-        }
+        self.late.or(self.members.stayed)
     }
 
     fn serve_all(&mut self) {
@@ -264,13 +257,13 @@ impl Server {
             for (id, flags) in events {
                 self.serve(id, flags, now);
             }
-            self.expire(now);
+            self.expire_strangers(now);
             self.warnings.expire(now);
-            let lost = self.members.expire(now, &mut self.outbox);
-            let failure = lost.or_else(|| self.members.answer(now, &mut self.outbox));
-            if let Err(error) = self.spread(failure) {
-                unisono_transport::log::error!("the store cannot tell of the failure: {error}");
+            if let Err(error) = self.values.expire(now, &mut self.outbox) {
+                unisono_transport::log::error!("the store cannot answer: {error}");
             }
+            self.members.expire(now, &mut self.outbox);
+            self.members.answer(now, &mut self.outbox);
             self.deliver();
         }
     }
@@ -303,7 +296,7 @@ impl Server {
             if !self.members.owes_news() || now >= news {
                 // The port is free from now on: a process that comes later belongs to a later store.
                 self.listener = None;
-                if !self.members.anyone() || self.members.has_failed() {
+                if !self.members.anyone() || self.members.failure.is_some() {
                     self.phase = Phase::Flushing(now + FLUSH);
                 }
             }
@@ -323,7 +316,7 @@ impl Server {
 
     /// Frees the port for a later store once the rank that serves has left: all ranks of this group have come by then.
     fn free_port(&mut self) {
-        if self.host.is_some_and(|rank| self.members.has_left(rank)) && !self.members.has_failed() {
+        if self.host.is_some_and(|rank| self.members.has_left(rank)) && self.members.failure.is_none() {
             self.listener = None;
         }
     }
@@ -339,10 +332,9 @@ impl Server {
             Phase::Lingering(until, _) => until,
             Phase::Flushing(until) => Some(until),
         };
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let members = [self.members.query_until(), self.members.lost_until()];
-        let until = [phase, timer, self.accept_after, self.warnings.until()].into_iter().chain(members);
-        let until = until.flatten().chain(self.strangers_until()).min();
+        let members = [self.members.query_until(), self.members.lost_until(), self.strangers_until()];
+        let until = [phase, self.values.until(), self.accept_after, self.warnings.until()].into_iter();
+        let until = until.chain(members).flatten().min();
         // One millisecond more, so that the poll does not end just before the time.
         let timeout = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
         let timeout = timeout.map(Timespec::try_from).transpose().map_err(protocol::invalid)?;
@@ -457,67 +449,44 @@ impl Server {
                     self.connections.values_mut().filter(of_it).try_for_each(|it| it.be_patient(patience))?;
                 }
                 if let ToServer::Late(failure) = &tell {
-                    let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-                    late.get_or_insert_with(|| (role.rank, failure.clone().cleaned()));
+                    self.late.get_or_insert_with(|| (role.rank, failure.clone().cleaned()));
                 }
-                let failure = self.members.tell(id, role, tell, now, &mut self.outbox);
-                self.spread(failure)?;
+                self.members.tell(id, role, tell, now, &mut self.outbox);
             } else if !self.members.is_here(role) {
                 let reply = Reply::Impossible(format!("rank {} has left the group", role.rank));
                 self.outbox.push((id, Frame::new(&reply)?));
-            } else if let Some(until) =
-                self.values.request(id, protocol::decode(&frame)?, now, &mut self.outbox)?
-            {
-                self.timers.push(Reverse((until, id)));
+            } else {
+                self.values.request(id, protocol::decode(&frame)?, now, &mut self.outbox)?;
             }
         }
     }
 
     fn fail(&mut self, failure: Failure) {
-        let first = self.members.fail(failure, &mut self.outbox);
-        if let Err(error) = self.spread(first) {
-            unisono_transport::log::error!("the store cannot tell of the failure: {error}");
-        }
-    }
-
-    /// Ends all waits for values after the group's failure.
-    fn spread(&mut self, failure: Option<Failure>) -> io::Result<()> {
-        failure.map_or(Ok(()), |failure| self.values.fail(&failure, &mut self.outbox))
+        self.members.fail(failure, &mut self.outbox);
     }
 
     fn close(&mut self, id: Id, ending: Ending, now: Instant) {
         let Some(connection) = self.connections.remove(&id) else { return };
-        self.values.gone(id);
+        self.values.forget(id);
         match connection.role {
             None => self.strangers.gone(id),
-            Some(role) => {
-                let failure = self.members.closed(id, role, ending, now, &mut self.outbox);
-                if let Err(error) = self.spread(failure) {
-                    unisono_transport::log::error!("the store cannot tell of the failure: {error}");
-                }
-            }
+            Some(role) => self.members.closed(id, role, ending, now, &mut self.outbox),
         }
     }
 
-    fn expire(&mut self, now: Instant) {
-        self.expire_strangers(now);
-        while let Some(&Reverse((at, id))) = self.timers.peek() {
-            if at > now {
-                return;
-            }
-            self.timers.pop();
-            match self.values.expire(id, now) {
-                Ok(reply) => self.outbox.extend(reply.map(|reply| (id, reply))),
-                Err(error) => unisono_transport::log::error!("the store cannot answer: {error}"),
-            }
-        }
-    }
-
-    /// Sends the outbox; a connection that cannot take its frames now gets them later. Clients whose wait has ended may have sent further
-    /// requests meanwhile: this handles them too.
+    /// Ends all waits for values if the group has failed, and sends the outbox; a connection that cannot take its frames now gets them
+    /// later. Clients whose wait has ended may have sent further requests meanwhile: this handles them too.
     fn deliver(&mut self) {
         let now = Instant::now();
-        while !self.outbox.is_empty() {
+        loop {
+            if let Some(failure) = &self.members.failure
+                && let Err(error) = self.values.fail(failure, &mut self.outbox)
+            {
+                unisono_transport::log::error!("the store cannot tell of the failure: {error}");
+            }
+            if self.outbox.is_empty() {
+                return;
+            }
             // This comes before the rank that serves reads that it has left, because its next store may use the same port.
             self.free_port();
             let mut reached = BTreeSet::new();

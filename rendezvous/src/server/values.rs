@@ -1,7 +1,8 @@
 //! The values and counters of the server, and the requests that wait for them. It knows no sockets.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, HashMap},
     io,
     time::{Duration, Instant},
 };
@@ -11,7 +12,6 @@ use unisono_core::error::Failure;
 use super::{
     super::{
         MAX_KEY, MAX_VALUE,
-        limits::too_long,
         protocol::{Frame, Reply, StoreRequest},
     },
     Id, Outbox,
@@ -30,10 +30,11 @@ pub(super) struct Values {
     total: usize,
     counters: HashMap<String, i64>,
     /// The requests that wait, and the time until which each waits; at most one per connection.
-    waiting: HashMap<Id, (Want, Instant)>,
+    waiting: HashMap<Id, (Awaited, Instant)>,
+    /// These times, and those of requests that have been answered.
+    timers: BinaryHeap<Reverse<(Instant, Id)>>,
     gets: HashMap<String, Vec<Id>>,
     collects: Vec<Collect>,
-    failure: Option<Failure>,
     /// The processes that the store has refused, in words.
     pub(super) refused: String,
 }
@@ -58,8 +59,9 @@ impl Value {
     }
 }
 
+/// What a request waits for.
 #[derive(Debug)]
-enum Want {
+pub(super) enum Awaited {
     Value(String),
     Entries(String),
 }
@@ -73,14 +75,14 @@ struct Collect {
 }
 
 impl Values {
-    /// Serves a request of connection `who`. If the request waits, returns until when.
+    /// Serves a request of connection `who`.
     pub(super) fn request(
         &mut self,
         who: Id,
         request: StoreRequest<'_>,
         now: Instant,
         outbox: &mut Outbox,
-    ) -> io::Result<Option<Instant>> {
+    ) -> io::Result<()> {
         let reply = match request {
             StoreRequest::Set { key, .. }
             | StoreRequest::Add { key, .. }
@@ -89,7 +91,8 @@ impl Values {
             | StoreRequest::Present { prefix: key }
                 if key.len() > MAX_KEY =>
             {
-                frame(&Reply::Impossible(too_long(key)))?
+                let problem = format!("a key of {} bytes; at most {MAX_KEY} are allowed", key.len());
+                frame(&Reply::Impossible(problem))?
             }
             StoreRequest::Set { key, value } => self.set(key, value, outbox)?,
             StoreRequest::Add { key, delta } => self.add(key, delta)?,
@@ -101,10 +104,10 @@ impl Values {
             StoreRequest::Get { key, wait } => match self.values.get(key) {
                 Some(value) => value.reply.clone(),
                 None if wait == 0 => frame(&Reply::NotInTime)?,
-                None if self.failure.is_some() => self.failed()?,
                 None => {
                     self.gets.entry(key.to_owned()).or_default().push(who);
-                    return Ok(Some(self.wait(who, Want::Value(key.to_owned()), now, wait)));
+                    self.wait(who, Awaited::Value(key.to_owned()), now, wait);
+                    return Ok(());
                 }
             },
             StoreRequest::Collect { prefix, count, wait } => {
@@ -112,16 +115,15 @@ impl Values {
                 let count = usize::try_from(count).unwrap_or(usize::MAX);
                 if have >= count || wait == 0 {
                     self.entries(prefix)?
-                } else if self.failure.is_some() {
-                    self.failed()?
                 } else {
                     self.collects.push(Collect { who, prefix: prefix.to_owned(), count, have });
-                    return Ok(Some(self.wait(who, Want::Entries(prefix.to_owned()), now, wait)));
+                    self.wait(who, Awaited::Entries(prefix.to_owned()), now, wait);
+                    return Ok(());
                 }
             }
         };
         outbox.push((who, reply));
-        Ok(None)
+        Ok(())
     }
 
     /// True if a request of `who` waits; no other request of it is served meanwhile.
@@ -129,36 +131,43 @@ impl Values {
         self.waiting.contains_key(&who)
     }
 
-    fn wait(&mut self, who: Id, want: Want, now: Instant, wait: u64) -> Instant {
+    fn wait(&mut self, who: Id, want: Awaited, now: Instant, wait: u64) {
         let until = now + Duration::from_millis(wait).min(MAX_WAIT);
         self.waiting.insert(who, (want, until));
-        until
+        self.timers.push(Reverse((until, who)));
     }
 
-    /// Ends the wait of `who` if its time is over.
-    pub(super) fn expire(&mut self, who: Id, now: Instant) -> io::Result<Option<Frame>> {
-        if self.waiting.get(&who).is_none_or(|(_, until)| *until > now) {
-            return Ok(None);
+    /// The time at which `expire` is to be called.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Ends the waits whose time is over.
+    pub(super) fn expire(&mut self, now: Instant, outbox: &mut Outbox) -> io::Result<()> {
+        while let Some(&Reverse((at, who))) = self.timers.peek()
+            && at <= now
+        {
+            self.timers.pop();
+            if self.waiting.get(&who).is_none_or(|(_, until)| *until > now) {
+                continue;
+            }
+            let reply = match self.forget(who) {
+                Some(Awaited::Entries(prefix)) => self.entries(&prefix)?,
+                _ => frame(&Reply::NotInTime)?,
+            };
+            outbox.push((who, reply));
         }
-        Ok(match self.forget(who) {
-            None => None,
-            Some(Want::Value(_)) => Some(frame(&Reply::NotInTime)?),
-            Some(Want::Entries(prefix)) => Some(self.entries(&prefix)?),
-        })
+        Ok(())
     }
 
-    /// Ends the wait of `who`, whose connection is closed.
-    pub(super) fn gone(&mut self, who: Id) {
-        self.forget(who);
-    }
-
-    /// Ends all waits, and later ones at once.
+    /// Ends all waits after the group's failure.
     pub(super) fn fail(&mut self, failure: &Failure, outbox: &mut Outbox) -> io::Result<()> {
-        self.failure = Some(failure.clone());
-        self.gets.clear();
-        self.collects.clear();
-        let reply = self.failed()?;
-        outbox.extend(self.waiting.drain().map(|(who, _)| (who, reply.clone())));
+        if !self.waiting.is_empty() {
+            let reply = frame(&Reply::Failed(failure.clone()))?;
+            outbox.extend(self.waiting.drain().map(|(who, _)| (who, reply.clone())));
+            self.gets.clear();
+            self.collects.clear();
+        }
         Ok(())
     }
 
@@ -229,17 +238,11 @@ impl Values {
         frame(&Reply::Entries(self.with(prefix).map(|(key, value)| (key, value.bytes())).collect()))
     }
 
-    fn failed(&self) -> io::Result<Frame> {
-        match &self.failure {
-            Some(failure) => frame(&Reply::Failed(failure.clone())),
-            None => frame(&Reply::NotInTime),
-        }
-    }
-
-    fn forget(&mut self, who: Id) -> Option<Want> {
+    /// Ends the wait of `who` without a reply, and returns what it waited for.
+    pub(super) fn forget(&mut self, who: Id) -> Option<Awaited> {
         let (want, _) = self.waiting.remove(&who)?;
         match &want {
-            Want::Value(key) => {
+            Awaited::Value(key) => {
                 if let Some(list) = self.gets.get_mut(key) {
                     list.retain(|&other| other != who);
                     if list.is_empty() {
@@ -247,7 +250,7 @@ impl Values {
                     }
                 }
             }
-            Want::Entries(_) => self.collects.retain(|collect| collect.who != who),
+            Awaited::Entries(_) => self.collects.retain(|collect| collect.who != who),
         }
         Some(want)
     }
