@@ -74,8 +74,8 @@ pub use buffer::{Buffer, Foreign, Memory};
 pub use config::{Config, ThreadCores};
 pub use error::{Error, Failure, Result};
 pub use group::{
-    Direction, GradientBuckets, Message, MessageRequest, ProcessGroup, Receiver, Request, Sender, Source,
-    uneven,
+    Direction, GradientBuckets, Message, MessageRequest, Pipeline, ProcessGroup, Receiver, Request, Sender,
+    Source, uneven,
 };
 pub use program::main;
 pub use reduce::{ReduceOp, Reduction};

@@ -86,6 +86,9 @@ const KINDS: u8 = UNEVEN | COALESCED;
 /// The bit of an algorithm's code that says that the call may be done in place, on memory that all ranks map.
 const IN_PLACE: u8 = 0x80;
 
+/// The bits of [`Signature::lanes`] that are the number of lanes.
+const COPIES_SHIFT: u32 = 8;
+
 /// The bit of a reduction's code that says that it is in the order of ranks.
 const ORDERED: u8 = 0x80;
 
@@ -194,7 +197,8 @@ pub struct Signature {
     pub count: u64,
     /// The most elements of a message.
     pub chunk: u32,
-    /// The number of lanes.
+    /// The number of lanes, below [`COPIES_SHIFT`]. If the call may be done in place, above it: 0, or 1 more than the binary logarithm of
+    /// the most bytes that a rank copies to a slot at once.
     pub lanes: u16,
     /// What the caller calls the type.
     pub alias: Alias,
@@ -253,10 +257,13 @@ impl Signature {
         self
     }
 
-    /// The same call, which may be done in place.
+    /// The same call, which may be done in place. `copies`: the most bytes of plain memory that a rank copies to a slot at once, 0 or a
+    /// power of two.
     #[inline]
-    pub fn in_place(mut self) -> Self {
+    pub fn in_place(mut self, copies: usize) -> Self {
         self.codes[3] |= IN_PLACE;
+        let code = copies.checked_ilog2().map_or(0, |exponent| exponent + 1);
+        self.lanes |= u16::try_from(code).unwrap_or_default() << COPIES_SHIFT;
         self
     }
 
@@ -386,8 +393,15 @@ impl Signature {
     pub(crate) fn record(&self) -> CallRecord {
         let Self { codes, contents, count, chunk, lanes, .. } = *self;
         let name = algorithm::from_code(codes[3] & !IN_PLACE).map_or("unknown", |algorithm| algorithm.name);
-        let algorithm =
-            if codes[3] & IN_PLACE == 0 { name.to_owned() } else { format!("{name} or in place") };
+        let (copies, lanes) = (lanes >> COPIES_SHIFT, lanes & ((1 << COPIES_SHIFT) - 1));
+        let algorithm = match (codes[3] & IN_PLACE, copies) {
+            (0, _) => name.to_owned(),
+            (_, 0) => format!("{name} or in place"),
+            (_, code) => {
+                let bytes = 1_u64.checked_shl(u32::from(code) - 1).unwrap_or_default();
+                format!("{name} or in place with copies of {bytes} bytes")
+            }
+        };
         let uneven = self.collective().is_some() && codes[0] & UNEVEN != 0;
         let count = count / self.alias.elements().unwrap_or(1);
         CallRecord { call: self.call(), count, algorithm, contents, uneven, chunk, lanes: lanes.into() }

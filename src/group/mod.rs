@@ -22,7 +22,7 @@ use std::{fmt, marker::PhantomData, time::Duration};
 
 use unisono_schedule::{
     Collective, Rank,
-    select::{Choice, Selection},
+    select::{self, Choice, Selection},
 };
 use unisono_transport::Limits;
 
@@ -36,11 +36,12 @@ pub use self::{
     members::Members,
     membership::{describe_transport, open_transport, transport_options},
     message::{Message, Receiver, Sender, Source},
+    plan::spec::Pipeline,
     typed::buckets::GradientBuckets,
 };
 use self::{
     handle::{Handle, check_timeout},
-    plan::spec::{CallOptions, CallSpec, Pipeline, PlanOptions},
+    plan::spec::{CallOptions, CallSpec, PlanOptions},
 };
 use crate::{
     buffer::{Buffer, Memory},
@@ -251,11 +252,8 @@ impl ProcessGroup {
     /// [`Error::Argument`] if the lengths overflow; [`Error::Failed`] if the group has failed.
     pub fn choice(&self, collective: Collective, count: usize, dtype: Dtype) -> Result<Choice> {
         self.handle.shared.runtime.check()?;
-        self.handle.shared.planner.choose(
-            &CallSpec::new(collective, count),
-            dtype.size(),
-            &self.handle.options,
-        )
+        let spec = CallSpec::new(collective, count);
+        self.handle.shared.planner.choose(dtype, &spec, &self.handle.options)
     }
 
     /// The number of the group's operations, and the memory that the groups of this process use.
@@ -286,22 +284,26 @@ impl ProcessGroup {
         Ok(Self::of(self.handle.with_plan(PlanOptions { selection, ..self.handle.options.plan })))
     }
 
-    /// Another handle of the same group, whose calls send messages of at most `chunk_bytes` bytes on at most `lanes` lanes, instead
-    /// of those that the tables give. On one lane, messages have at most [`Config::eager`] bytes. All ranks must make a call with the same
-    /// values; a difference is a [`Failure::Mismatch`].
+    /// Another handle of the same group, whose calls move elements in this way instead of the one that the tables give. All ranks must
+    /// make a call with the same values; a difference is a [`Failure::Mismatch`].
     ///
     /// # Errors
-    /// [`Error::Argument`] if a value is 0, or exceeds [`Config::chunk`] or [`Config::lanes`].
-    pub fn with_pipeline(&self, chunk_bytes: usize, lanes: usize) -> Result<Self> {
+    /// [`Error::Argument`] if a length of messages or a number of lanes is 0, or exceeds [`Config::chunk`] or [`Config::lanes`]; if the
+    /// bytes of a copy are neither 0 nor a power of two up to 1 MiB.
+    pub fn with_pipeline(&self, pipeline: Pipeline) -> Result<Self> {
         let config = &self.handle.shared.runtime.config;
-        let most = [("chunk_bytes", chunk_bytes, config.chunk), ("lanes", lanes, config.lanes)];
-        if let Some((name, value, most)) =
-            most.into_iter().find(|&(_, value, most)| value == 0 || value > most)
-        {
-            let problem = format!("{name} is {value}; with this configuration it must be from 1 to {most}");
-            return Err(Error::Argument { call: "with_pipeline", problem });
-        }
-        let pipeline = Some(Pipeline { chunk_bytes, lanes });
+        let checked = match pipeline {
+            Pipeline::Messages { chunk_bytes, lanes } => {
+                let values = [("chunk_bytes", chunk_bytes, config.chunk), ("lanes", lanes, config.lanes)];
+                let wrong = values.into_iter().find(|&(_, value, most)| value == 0 || value > most);
+                wrong.map_or(Ok(()), |(name, value, most)| {
+                    Err(format!("{name} is {value}; with this configuration it must be from 1 to {most}"))
+                })
+            }
+            Pipeline::Slots { bytes } => select::shown::check_copies(bytes),
+        };
+        checked.map_err(|problem| Error::Argument { call: "with_pipeline", problem })?;
+        let pipeline = Some(pipeline);
         Ok(Self::of(self.handle.with_plan(PlanOptions { pipeline, ..self.handle.options.plan })))
     }
 

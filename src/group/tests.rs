@@ -40,6 +40,7 @@ mod reproducible;
 mod shutdown;
 mod stuck;
 mod tensors;
+mod tuned;
 mod uneven;
 mod wakers;
 mod work;
@@ -503,8 +504,10 @@ fn impossible_settings_are_refused_at_once() {
 fn a_handle_may_have_its_own_pipeline() {
     world(3, small, |group| {
         let messages = |chunk_bytes, lanes| {
-            let group =
-                group.with_algorithms("ring").and_then(|it| it.with_pipeline(chunk_bytes, lanes)).unwrap();
+            let group = group
+                .with_algorithms("ring")
+                .and_then(|it| it.with_pipeline(Pipeline::Messages { chunk_bytes, lanes }))
+                .unwrap();
             let mut data = vec![1_i32; 300];
             group.keep_trace();
             group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
@@ -521,7 +524,7 @@ fn a_handle_may_have_its_own_pipeline() {
             (64, 0, "lanes is 0"),
             (64, 4, "lanes is 4; with this configuration it must be from 1 to 3"),
         ] {
-            let error = group.with_pipeline(chunk, lanes).unwrap_err();
+            let error = group.with_pipeline(Pipeline::Messages { chunk_bytes: chunk, lanes }).unwrap_err();
             assert!(matches!(&error, Error::Argument { call: "with_pipeline", .. }), "{error:?}");
             assert!(error.to_string().contains(words), "{error}");
         }

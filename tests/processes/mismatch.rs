@@ -1,6 +1,6 @@
 //! Ranks that make different calls: all of them get the same failure at once, and their data is unchanged.
 
-use unisono::{ProcessGroup, ReduceOp, TensorViewMut};
+use unisono::{Pipeline, ProcessGroup, ReduceOp, TensorViewMut};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
@@ -41,7 +41,10 @@ impl Data {
 /// An all_reduce of this many elements by an algorithm, in messages of 1 KiB on this many lanes: one lane uses the windows of small
 /// messages, several use those of large ones.
 fn by(algorithm: &str, lanes: usize, group: &ProcessGroup, data: &mut [f32]) -> unisono::Result<()> {
-    group.with_algorithms(algorithm)?.with_pipeline(1024, lanes)?.all_reduce(data, ReduceOp::Sum)
+    group
+        .with_algorithms(algorithm)?
+        .with_pipeline(Pipeline::Messages { chunk_bytes: 1024, lanes })?
+        .all_reduce(data, ReduceOp::Sum)
 }
 
 /// The call of the last rank, the call of the others, and the text of the failure.

@@ -11,7 +11,7 @@ use unisono_schedule::{
     algorithm::{Algorithm, Plan},
     cost::Fabric,
     price::{Effort, price},
-    select::shown,
+    select::{Chooser, shown},
 };
 use unisono_transport::shm::PROVIDER as SHM;
 
@@ -109,7 +109,7 @@ impl Explain {
         }
 
         let job = Job { rank: self.rank, ..case.job(shape) };
-        match Ways::of(&case, choice.algorithm, &job, &fabric) {
+        match Ways::of(&case, &chooser, choice.algorithm, &job) {
             Some(ways) => {
                 ways.say(&mut out, case.dtype.size(), &fabric)?;
                 let (plan, job) = ways.plain.unwrap_or((ways.messages, job));
@@ -182,7 +182,8 @@ struct Ways {
 
 impl Ways {
     /// `None` if the ranks share no memory, or there is one.
-    fn of(case: &Case, algorithm: &'static Algorithm, job: &Job<'_>, fabric: &Fabric) -> Option<Self> {
+    fn of(case: &Case, chooser: &Chooser, algorithm: &'static Algorithm, job: &Job<'_>) -> Option<Self> {
+        let fabric = chooser.fabric();
         let alone = fabric.kind != Kind::SharedMemory || fabric.hosts(job.ranks) > 1 || job.ranks == 1;
         let messages = algorithm.plan(case.collective).filter(|_| !alone)?;
         let size = case.dtype.size();
@@ -193,7 +194,8 @@ impl Ways {
                 registered: None,
             });
         }
-        let (plan, copies) = shown::in_place(job, size, fabric.cores, |_| true)?;
+        let plan = shown::in_place(job, size, |_| true)?;
+        let copies = chooser.shown(case.collective, shown::given(job, size));
         let plain = (copies > 0).then(|| (plan, shown::in_place_job(job, size, Some(copies))));
         Some(Self { messages, plain, registered: Some((plan, shown::in_place_job(job, size, None))) })
     }

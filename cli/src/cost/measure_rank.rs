@@ -108,7 +108,10 @@ impl OneRank {
             let case = case.on(&Fabric { cores: self.at_once, ..case.fabric });
             let ways = case.plans().map(|(algorithm, _)| {
                 let shape = case.shape(algorithm);
-                Way::new(group, Choice { algorithm, chunk_bytes: shape.chunk, lanes: shape.lanes })
+                Way::new(
+                    group,
+                    Choice { algorithm, chunk_bytes: shape.chunk, lanes: shape.lanes, shown: None },
+                )
             });
             let ways: Vec<Way> = ways.collect::<unisono::Result<_>>()?;
             let seconds = measure::seconds(group, &case, &ways, &progress)?;

@@ -155,6 +155,12 @@ impl Case {
         self.count.saturating_mul(self.dtype.size())
     }
 
+    /// Bytes that a rank gives to all others together.
+    pub(crate) fn given(&self) -> usize {
+        let job = Job::new(self.collective, 0, self.ranks, self.count);
+        select::shown::given(&job, self.dtype.size())
+    }
+
     /// Bytes of the whole vector.
     pub(crate) fn whole(&self) -> usize {
         let lengths = Job::new(self.collective, 0, self.ranks, self.count).lengths();

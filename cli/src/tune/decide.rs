@@ -2,7 +2,10 @@
 
 use unisono_schedule::{
     Collective,
-    select::{Choice, table::Row},
+    select::{
+        Choice,
+        table::{Ranks, Row, ShownRow},
+    },
 };
 
 /// Another choice must be this many times faster than that of the size before to replace it. A smaller difference may be noise, and
@@ -13,35 +16,66 @@ const BETTER: f64 = 1.03;
 pub(super) struct Measured {
     /// The size as a table counts it.
     pub(super) bytes: usize,
+    /// The bytes that a rank gives to all others together.
+    pub(super) given: usize,
     /// Choices and the time of each (s).
     pub(super) ways: Vec<(Choice, f64)>,
 }
 
-/// The rows for sizes in ascending order. The limit between two sizes with different choices is their middle on a logarithmic scale;
-/// the last row has no limit.
+/// The rows of messages for sizes in ascending order.
 pub(super) fn rows(collective: Collective, ranks: usize, sizes: &[Measured]) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
+    let sizes = sizes.iter().map(|it| {
+        let messages = it.ways.iter().filter(|(way, _)| copies(way) == 0);
+        (it.bytes, messages.copied().collect())
+    });
+    let row = |(bytes, choice)| Row::new(collective, ranks, bytes, choice);
+    ranges(sizes, same).into_iter().map(row).collect()
+}
+
+/// The rows about plain memory for sizes in ascending order: none if the ranks share no slots.
+pub(super) fn shown(collective: Collective, ranks: usize, sizes: &[Measured]) -> Vec<ShownRow> {
+    let sizes = sizes.iter().filter(|it| it.ways.iter().any(|(way, _)| way.shown.is_some()));
+    let sizes = sizes.map(|it| {
+        let ways = it.ways.iter().map(|(way, time)| (copies(way), *time));
+        (it.given, ways.collect())
+    });
+    let ranks = Ranks::Exactly(ranks);
+    let row = |(bytes, copies)| ShownRow { collective, ranks, bytes, copies };
+    ranges(sizes, |one, other| one == other).into_iter().map(row).collect()
+}
+
+/// The fastest ways, and the most bytes of each. The limit between two sizes with different ways is their middle on a logarithmic scale;
+/// the last one has no limit.
+fn ranges<K: Copy>(
+    sizes: impl Iterator<Item = (usize, Vec<(K, f64)>)>,
+    same: impl Fn(&K, &K) -> bool,
+) -> Vec<(usize, K)> {
+    let mut ranges: Vec<(usize, K)> = Vec::new();
     let mut before = 0;
-    for Measured { bytes, ways } in sizes {
+    for (bytes, ways) in sizes {
         let Some(&(best, seconds)) = ways.iter().min_by(|one, other| one.1.total_cmp(&other.1)) else {
             continue;
         };
-        let stays = rows.last().is_some_and(|row| {
-            let now = ways.iter().find(|(way, _)| same(way, &row.choice(ranks, *bytes)));
-            now.is_some_and(|(_, time)| *time <= seconds * BETTER)
+        let stays = ranges.last().is_some_and(|(_, taken)| {
+            ways.iter().any(|(way, time)| same(way, taken) && *time <= seconds * BETTER)
         });
         if !stays {
-            if let Some(row) = rows.last_mut() {
-                row.bytes = middle(before, *bytes);
+            if let Some((most, _)) = ranges.last_mut() {
+                *most = middle(before, bytes);
             }
-            rows.push(Row::new(collective, ranks, usize::MAX, best));
+            ranges.push((usize::MAX, best));
         }
-        before = *bytes;
+        before = bytes;
     }
-    rows
+    ranges
 }
 
-/// True if two choices are the same row of a table.
+/// The most bytes of plain memory that a rank copies to a slot at once; 0 if it sends messages.
+pub(super) fn copies(choice: &Choice) -> usize {
+    choice.shown.unwrap_or(0)
+}
+
+/// True if two choices of messages are the same row of a table.
 pub(super) fn same(one: &Choice, other: &Choice) -> bool {
     let key = |it: &Choice| (it.algorithm.code, it.chunk_bytes, it.lanes);
     key(one) == key(other)
@@ -60,13 +94,21 @@ mod tests {
     use super::*;
 
     fn way(name: &str, chunk_bytes: usize, seconds: f64) -> (Choice, f64) {
-        (Choice { algorithm: find(name).unwrap(), chunk_bytes, lanes: 1 }, seconds)
+        (Choice { algorithm: find(name).unwrap(), chunk_bytes, lanes: 1, shown: None }, seconds)
+    }
+
+    fn through_slots(bytes: usize, seconds: f64) -> (Choice, f64) {
+        let (choice, _) = way("direct", 64, seconds);
+        (Choice { shown: Some(bytes), ..choice }, seconds)
     }
 
     fn table(sizes: &[(usize, &[(Choice, f64)])]) -> String {
-        let sizes: Vec<_> =
-            sizes.iter().map(|&(bytes, ways)| Measured { bytes, ways: ways.to_vec() }).collect();
-        Table::new(rows(Collective::AllReduce, 4, &sizes)).to_string()
+        let sizes: Vec<_> = sizes
+            .iter()
+            .map(|&(bytes, ways)| Measured { bytes, given: 2 * bytes, ways: ways.to_vec() })
+            .collect();
+        let (collective, ranks) = (Collective::AllReduce, 4);
+        Table::new(rows(collective, ranks, &sizes), shown(collective, ranks, &sizes)).to_string()
     }
 
     #[test]
@@ -99,6 +141,38 @@ mod tests {
             (32, &[way("direct", 256, 1.0)]),
         ]);
         assert_eq!(message.lines().count(), 4, "{message}");
+    }
+
+    #[test]
+    fn slots_and_messages_have_rows_each() {
+        let text = table(&[
+            (8, &[way("direct", 64, 1.0)]),
+            (64, &[way("direct", 64, 2.0), way("ring", 64, 1.9), through_slots(4096, 1.5)]),
+            (
+                1024,
+                &[
+                    way("direct", 64, 2.0),
+                    way("ring", 64, 1.0),
+                    through_slots(4096, 0.98),
+                    through_slots(64, 0.99),
+                ],
+            ),
+            (
+                4096,
+                &[
+                    way("direct", 64, 4.0),
+                    way("ring", 64, 1.0),
+                    through_slots(4096, 3.0),
+                    through_slots(64, 2.0),
+                ],
+            ),
+        ]);
+        assert_eq!(
+            text,
+            "unisono tuning 1\nall_reduce ranks 4 bytes 22 direct chunk 64 lanes 1\n\
+             all_reduce ranks 4 bytes any ring chunk 64 lanes 1\n\
+             all_reduce ranks 4 bytes 4K shown 4K\nall_reduce ranks 4 bytes any shown 0\n"
+        );
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use unisono::{Config, ProcessGroup, reduce::ReduceOp};
+use unisono::{Config, Pipeline, ProcessGroup, reduce::ReduceOp};
 use unisono_schedule::{
     Job,
     algorithm::Plan,
     cost::Fabric,
-    select::{self, Choice},
+    select::{self, Choice, shown::SLOT_BYTES},
 };
 
 use super::{Result, decide::same};
@@ -32,6 +32,9 @@ const CALLS: usize = 4;
 /// After a number of rounds, how many times the time of the fastest a way may take to be measured further.
 const LIMITS: [(usize, f64); 4] = [(1, 3.0), (3, 1.6), (7, 1.3), (20, 1.15)];
 
+/// The numbers of bytes that a rank copies to its slots at once.
+const COPIES: [usize; 2] = [128 << 10, SLOT_BYTES];
+
 /// A way to do a collective: the choice, and a handle whose calls use it.
 pub(crate) struct Way {
     pub(crate) choice: Choice,
@@ -40,21 +43,33 @@ pub(crate) struct Way {
 
 impl Way {
     pub(crate) fn new(group: &ProcessGroup, choice: Choice) -> unisono::Result<Self> {
-        let handle = group.with_algorithms(choice.algorithm.name)?;
-        Ok(Self { choice, handle: handle.with_pipeline(choice.chunk_bytes, choice.lanes)? })
+        let Choice { algorithm, chunk_bytes, lanes, .. } = choice;
+        let handle = group.with_algorithms(algorithm.name)?;
+        Ok(Self { choice, handle: handle.with_pipeline(Pipeline::Messages { chunk_bytes, lanes })? })
+    }
+
+    /// Plain memory is copied to slots, `bytes` bytes at once, or sent in the default messages if that is 0.
+    fn slots(group: &ProcessGroup, choice: Choice, bytes: usize) -> unisono::Result<Self> {
+        let choice = Choice { shown: choice.shown.map(|_| bytes), ..choice };
+        Ok(Self { choice, handle: group.with_pipeline(Pipeline::Slots { bytes })? })
     }
 }
 
-/// The group's default choice, and others that may be faster. The same on all ranks.
+/// The group's default choice of messages, others that may be faster, and ways through slots if the ranks share these. The same on all
+/// ranks.
 pub(super) fn candidates(group: &ProcessGroup, case: &Case) -> Result<Vec<Way>> {
     let (config, chunk) = (group.config(), group.usage().chunk_bytes);
     let choice = usual(group, case)?;
-    // with_pipeline is not used, because it cannot express all choices of the built-in table.
-    let usual = Way { handle: group.with_algorithms(choice.algorithm.name)?, choice };
+    // `Pipeline::Messages` cannot express all choices of the built-in table.
+    let usual = Way::slots(&group.with_algorithms(choice.algorithm.name)?, choice, 0)?;
+    let cuts = |bytes| bytes == SLOT_BYTES || bytes < case.given();
+    let slots = COPIES.into_iter().filter(|&bytes| choice.shown.is_some() && cuts(bytes));
+    let slots: Vec<Way> =
+        slots.map(|bytes| Way::slots(group, choice, bytes)).collect::<unisono::Result<_>>()?;
     let case = case.on(&Fabric { cheap_registration: group.limits().cheap_registration, ..case.fabric });
     let others = others(config, chunk, &case).into_iter().filter(|other| !same(other, &usual.choice));
     let others: Vec<Way> = others.map(|choice| Way::new(group, choice)).collect::<unisono::Result<_>>()?;
-    Ok(std::iter::once(usual).chain(others).collect())
+    Ok(std::iter::once(usual).chain(others).chain(slots).collect())
 }
 
 /// The group's default choice, as a table expresses it. The same on all ranks.
@@ -79,7 +94,12 @@ fn others(config: &Config, chunk: usize, case: &Case) -> Vec<Choice> {
     let pairs = pairs(config, chunk, case.bytes());
     let (_, room) = select::neighbours(case.ranks);
     let choices = case.plans().flat_map(|(algorithm, plan)| {
-        let choices = pairs.iter().map(move |&(chunk_bytes, lanes)| Choice { algorithm, chunk_bytes, lanes });
+        let choices = pairs.iter().map(move |&(chunk_bytes, lanes)| Choice {
+            algorithm,
+            chunk_bytes,
+            lanes,
+            shown: None,
+        });
         choices.filter(move |choice| sources(config, chunk, case, plan, choice, 0) <= room)
     });
     choices.collect()
@@ -200,7 +220,7 @@ mod tests {
         for config in configs {
             let chunk = config.chunk;
             let of = |choice: Choice| {
-                let Choice { algorithm, chunk_bytes, lanes } =
+                let Choice { algorithm, chunk_bytes, lanes, .. } =
                     choice.within(chunk, config.eager(), config.lanes);
                 (algorithm.code, chunk_bytes, lanes)
             };

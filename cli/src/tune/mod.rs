@@ -13,7 +13,7 @@ use std::{
 use unisono::{ProcessGroup, Reduction, dtype::Dtype};
 use unisono_schedule::{
     Collective,
-    select::table::{Row, Table},
+    select::{Choice, table::Table},
 };
 
 use self::decide::Measured;
@@ -142,7 +142,7 @@ impl Tune {
             "#{:>14} {:>12}  {:<19} {:>7} {:>5} {:>10}  {:<19} {:>10}  {}",
             "collective", "bytes", "fastest", "chunk", "lanes", "time", "next", "time", "by default"
         ));
-        let mut rows: Vec<Row> = Vec::new();
+        let (mut rows, mut shown) = (Vec::new(), Vec::new());
         for (index, (collective, cases)) in cases.iter().enumerate() {
             let mut found = self.below(group, cases)?;
             for case in cases {
@@ -150,16 +150,17 @@ impl Tune {
                 let ways = measure::candidates(group, case)?;
                 let seconds = measure::seconds(group, case, &ways, &progress)?;
                 let ways = ways.iter().map(|way| way.choice).zip(seconds).collect();
-                let measured = Measured { bytes: case.bytes(), ways };
-                let default = group.choice(case.collective, case.count, case.dtype)?.algorithm.name;
+                let measured = measured(case, ways);
+                let default = name(&group.choice(case.collective, case.count, case.dtype)?);
                 progress.done(|| say(line(case, &measured, default)));
                 found.push(measured);
             }
             rows.extend(decide::rows(*collective, group.size(), &found));
+            shown.extend(decide::shown(*collective, group.size(), &found));
             // What was written to a pipe cannot be replaced.
             let last = index + 1 == all.len();
             if writes && (last || output::is_plain(&self.output)) {
-                let table = Table::new(rows.clone()).to_string();
+                let table = Table::new(rows.clone(), shown.clone()).to_string();
                 // The comment goes behind the first line, which names the format.
                 let text = table.replacen('\n', &format!("\n# measured {made}\n"), 1);
                 output::write(&self.output, &text)?;
@@ -179,7 +180,10 @@ impl Tune {
         let cases = sizes.map(|bytes| Case::new(first.collective, first.ranks, bytes, first.dtype));
         let below = cases.filter(|case| case.bytes() < first.bytes());
         let unmeasured = |case: Case| {
-            Ok(Measured { bytes: case.bytes(), ways: vec![(measure::usual(group, &case)?, 0.0)] })
+            let choice = measure::usual(group, &case)?;
+            let messages = Choice { shown: choice.shown.map(|_| 0), ..choice };
+            // Of ways that take as long, the first counts.
+            Ok(measured(&case, vec![(choice, 0.0), (messages, 0.0)]))
         };
         below.map(unmeasured).collect()
     }
@@ -195,21 +199,34 @@ impl Tune {
     }
 }
 
+/// The measurements of a case.
+fn measured(case: &Case, ways: Vec<(Choice, f64)>) -> Measured {
+    Measured { bytes: case.bytes(), given: case.given(), ways }
+}
+
+/// The name of a choice in the report.
+fn name(choice: &Choice) -> &'static str {
+    if decide::copies(choice) > 0 { "slots" } else { choice.algorithm.name }
+}
+
 /// The line of the report about a size.
 fn line(case: &Case, measured: &Measured, default: &str) -> String {
     let mut sorted = measured.ways.clone();
     sorted.sort_by(|one, other| one.1.total_cmp(&other.1));
     let Some((best, seconds)) = sorted.first().copied() else { return String::new() };
-    let other = sorted.iter().find(|(way, _)| way.algorithm.code != best.algorithm.code);
+    let other = sorted.iter().find(|(way, _)| name(way) != name(&best));
     let (next, later) =
-        other.map_or_else(|| ("-", "-".to_owned()), |(way, time)| (way.algorithm.name, words::time(*time)));
+        other.map_or_else(|| ("-", "-".to_owned()), |(way, time)| (name(way), words::time(*time)));
+    let (chunk, lanes) = match decide::copies(&best) {
+        0 => (best.chunk_bytes, best.lanes.to_string()),
+        bytes => (bytes, "-".to_owned()),
+    };
     format!(
-        " {:>14} {:>12}  {:<19} {:>7} {:>5} {:>10}  {next:<19} {later:>10}  {default}",
+        " {:>14} {:>12}  {:<19} {:>7} {lanes:>5} {:>10}  {next:<19} {later:>10}  {default}",
         case.collective.name(),
         case.whole(),
-        best.algorithm.name,
-        words::size(best.chunk_bytes),
-        best.lanes,
+        name(&best),
+        words::size(chunk),
         words::time(seconds)
     )
 }

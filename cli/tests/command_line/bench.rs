@@ -101,23 +101,31 @@ fn judge(line: &Value, collective: &str, ranks: u64, provider: &str) {
 
 /// These collectives have the right results with two and three ranks.
 fn come_out_right(collectives: &[&str]) {
-    for collective in collectives {
-        for (ranks, provider) in [(2, "tcp"), (3, "tcp"), (2, "shm")] {
-            let number = ranks.to_string();
-            let sweep = ["-b", "24", "-e", "6K", "-f", "16", "-n", "3", "-w", "1", "--provider", provider];
-            let found = lines(&[&[*collective, "--ranks", &number][..], &sweep].concat());
-            for line in &found {
-                judge(line, collective, ranks, provider);
-                let reduces = ["all_reduce", "reduce_scatter", "reduce"].contains(collective);
-                let rooted = ["broadcast", "reduce", "gather", "scatter"].contains(collective);
-                assert_eq!(line["op"], if reduces { Value::from("sum") } else { Value::Null });
-                assert_eq!(line["root"], if rooted { Value::from(0) } else { Value::Null });
-            }
-            let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
-            let wanted = if *collective == "barrier" { vec![0] } else { vec![24, 384, 6144] };
-            assert_eq!(bytes, wanted, "{collective}");
+    for (ranks, provider) in [(2, "tcp"), (3, "tcp"), (2, "shm")] {
+        let number = ranks.to_string();
+        let sweep = ["-b", "24", "-e", "6K", "-f", "16", "-n", "3", "-w", "1", "--provider", provider];
+        let found = lines(&[collectives, &["--ranks", &number], &sweep].concat());
+        for line in &found {
+            let collective = line["bench"].as_str().unwrap();
+            judge(line, collective, ranks, provider);
+            let reduces = ["all_reduce", "reduce_scatter", "reduce"].contains(&collective);
+            let rooted = ["broadcast", "reduce", "gather", "scatter"].contains(&collective);
+            assert_eq!(line["op"], if reduces { Value::from("sum") } else { Value::Null });
+            assert_eq!(line["root"], if rooted { Value::from(0) } else { Value::Null });
         }
+        let sizes = |collective: &str| if collective == "barrier" { vec![0] } else { vec![24, 384, 6144] };
+        assert_eq!(measured(&found), of_each(collectives, sizes));
     }
+}
+
+/// The collectives and sizes of these lines.
+fn measured(lines: &[Value]) -> Vec<(&str, u64)> {
+    lines.iter().map(|line| (line["bench"].as_str().unwrap(), line["bytes"].as_u64().unwrap())).collect()
+}
+
+/// Every collective with each of its sizes.
+fn of_each<'a>(collectives: &[&'a str], sizes: impl Fn(&str) -> Vec<u64>) -> Vec<(&'a str, u64)> {
+    collectives.iter().flat_map(|&it| sizes(it).into_iter().map(move |bytes| (it, bytes))).collect()
 }
 
 #[test]
@@ -133,19 +141,16 @@ fn every_collective_with_a_root_at_two_and_three_ranks() {
 #[test]
 fn every_collective_with_two_forms_in_place() {
     let few = ["-b", "24", "-e", "96K", "-f", "4096", "-n", "3", "-w", "1", "--provider", "tcp"];
-    for collective in
-        ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "reduce", "gather", "scatter"]
-    {
-        for (ranks, more) in [(2, &["--in-place"][..]), (3, &["--in-place", "--registered"])] {
-            let number = ranks.to_string();
-            let found = lines(&[&[collective, "--ranks", &number][..], &few, more].concat());
-            for line in &found {
-                judge(line, collective, ranks, "tcp");
-                assert_eq!(line["in_place"], true, "{line}");
-            }
-            let bytes: Vec<_> = found.iter().map(|line| line["bytes"].as_u64().unwrap()).collect();
-            assert_eq!(bytes, [24, 98304], "{collective}");
+    let collectives =
+        ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "reduce", "gather", "scatter"];
+    for (ranks, more) in [(2, &["--in-place"][..]), (3, &["--in-place", "--registered"])] {
+        let number = ranks.to_string();
+        let found = lines(&[&collectives, &["--ranks", &number][..], &few, more].concat());
+        for line in &found {
+            judge(line, line["bench"].as_str().unwrap(), ranks, "tcp");
+            assert_eq!(line["in_place"], true, "{line}");
         }
+        assert_eq!(measured(&found), of_each(&collectives, |_| vec![24, 98304]));
     }
     // A factor by which repeated sums would overflow, or vanish.
     for op in ["premulsum:0.3", "premulsum:1e30", "product"] {

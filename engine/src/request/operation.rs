@@ -89,7 +89,7 @@ impl CallPlan {
     /// The same collective, whose ranks read each other's operands in place if all share memory.
     #[must_use]
     pub fn showing(mut self, shown: ShownPlan) -> Self {
-        self.signature = self.signature.in_place();
+        self.signature = self.signature.in_place(shown.copies);
         self.shown = Some(Arc::new(shown));
         self
     }
@@ -125,7 +125,7 @@ pub struct ShownPlan {
     pub plan: &'static Plan,
     /// The job, whose elements are shown in place.
     pub job: Job<'static>,
-    /// The most bytes that a rank copies to a slot at once; 0 if messages are faster than copies.
+    /// The most bytes that a rank copies to a slot at once, a power of two; 0 if messages are faster than copies.
     pub copies: usize,
 }
 

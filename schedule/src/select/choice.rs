@@ -17,6 +17,9 @@ pub struct Choice {
     pub chunk_bytes: usize,
     /// The most lanes.
     pub lanes: usize,
+    /// If ranks share slots for the call: the most bytes of plain memory that a rank copies there at once, or 0 if it sends messages.
+    /// `None` if they do not, or if all elements go through slots in one round.
+    pub shown: Option<usize>,
 }
 
 impl Choice {
@@ -33,7 +36,7 @@ impl Choice {
     ) -> Self {
         let pieces = algorithm.plan(collective).map_or(1, |plan| plan.split.among(ranks));
         let even = bytes.div_ceil(pieces.saturating_mul(lanes).max(1)).clamp(chunk.0, chunk.1.max(chunk.0));
-        Self { algorithm, chunk_bytes: even.checked_next_multiple_of(64).unwrap_or(even), lanes }
+        Self { algorithm, chunk_bytes: even.checked_next_multiple_of(64).unwrap_or(even), lanes, shown: None }
     }
 
     /// The choice within a group's configuration: at most `lanes` lanes, and messages of at most `chunk_bytes`. If it has one lane,
@@ -124,7 +127,7 @@ mod tests {
     #[test]
     fn many_tensors_go_round_the_ring_where_one_goes_in_two_shots() {
         let taken = |name, collective, ranks, no| {
-            let choice = Choice { algorithm: find(name).unwrap(), chunk_bytes: 64, lanes: 2 };
+            let choice = Choice { algorithm: find(name).unwrap(), chunk_bytes: 64, lanes: 2, shown: None };
             choice.coalesced(collective, ranks, |it| it.name != no).algorithm.name
         };
         let all_reduce = Collective::AllReduce;

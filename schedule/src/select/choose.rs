@@ -151,8 +151,18 @@ impl Chooser {
         chosen.or_else(|| {
             // An algorithm that no source chooses gets the largest chunks and the most lanes.
             let algorithm = ALGORITHMS.iter().find(|it| it.supports(collective) && allowed(it))?;
-            Some(Choice { algorithm, chunk_bytes: usize::MAX, lanes: usize::MAX })
+            Some(Choice { algorithm, chunk_bytes: usize::MAX, lanes: usize::MAX, shown: None })
         })
+    }
+
+    /// The most bytes of plain memory that ranks that share slots copy to these at once, for a call in which a rank gives `bytes` bytes to
+    /// all others together; 0 if messages are faster.
+    #[must_use]
+    pub fn shown(&self, collective: Collective, bytes: usize) -> usize {
+        let own_cores = (!self.topology.crowded()).then_some(&SHM_SLOTS_OWN_CORES);
+        let mut tables = own_cores.into_iter().chain([&SHM_SLOTS]);
+        let row = tables.find_map(|it| it.table().shown(collective, self.topology.ranks, bytes));
+        row.map_or(0, |row| row.copies)
     }
 
     /// The source of the choice, if all algorithms are allowed.

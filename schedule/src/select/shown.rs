@@ -1,5 +1,5 @@
-//! Chooses how ranks that share memory show the elements of a call, where that is faster than messages. The bounds are measured
-//! (docs/performance.md).
+//! The ways in which ranks that share memory show the elements of a call, where that is faster than messages. The bounds are measured
+//! (docs/performance.md); those of plain memory are rows of tables ([`super::table`]).
 
 use crate::{
     Collective, Job, Showing,
@@ -12,23 +12,25 @@ pub const COPIED_BYTES: usize = 16 << 10;
 /// The most bytes that a rank copies to a slot at once where others have operands that are read in place.
 pub const SLOT_BYTES: usize = 1 << 20;
 
+/// Checks a number of bytes that a rank copies to a slot at once.
+///
+/// # Errors
+/// A sentence, if it is neither 0 nor a power of two up to [`SLOT_BYTES`].
+pub fn check_copies(bytes: usize) -> Result<(), String> {
+    if bytes == 0 || bytes.is_power_of_two() && bytes <= SLOT_BYTES {
+        return Ok(());
+    }
+    Err(format!(
+        "a rank copies {bytes} bytes to a slot at once; wanted 0 or a power of two up to {SLOT_BYTES}"
+    ))
+}
+
 /// The least bytes of a rank that are read in place.
 const IN_PLACE_FROM: usize = 1 << 10;
 
-/// The most bytes of plain memory that a rank copies to its slots to be read there: between 2 ranks (except all_gather), in a
-/// reduce_scatter of ranks with a core each, and where a rank has a block for each other one. Messages are faster beyond, by up to 1.4
-/// between 2 ranks and in a reduce_scatter of 16, since they put bytes while others are reduced or copied. Other calls gain at every
-/// size, up to 2.2 times.
-const COPIED_AMONG_2: usize = 16 << 10;
-const COPIED_REDUCE_SCATTER: usize = 16 << 10;
-const COPIED_BLOCKS: usize = 256 << 10;
-
-/// The bytes that the root of a broadcast copies to its slots at once. It copies the next ones while the others read these, which stay in
-/// its cache.
-const BROADCAST_BYTES: usize = 128 << 10;
-
 /// The bytes that a rank gives to all others together, in elements of `size` bytes.
-fn given(job: &Job<'_>, size: usize) -> usize {
+#[must_use]
+pub fn given(job: &Job<'_>, size: usize) -> usize {
     let blocks = match job.collective {
         Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll => job.ranks,
         _ => 1,
@@ -61,33 +63,14 @@ fn shown_job(job: &Job<'_>, shown: Showing, chunk: usize) -> Job<'static> {
     Job { shown: Some(shown), chunk, lanes: 1, direct: false, long: false, ..job.even() }
 }
 
-/// The plan by which ranks read each other's operands in place, and the most bytes of plain memory that a rank copies to a slot at once for
-/// that; 0 if messages are faster than such copies. `None` if no algorithm that is allowed can, or the elements are few. Ranks share
-/// `cores` cores.
-pub fn in_place(
-    job: &Job<'_>,
-    size: usize,
-    cores: usize,
-    allows: impl Fn(&Algorithm) -> bool,
-) -> Option<(&'static Plan, usize)> {
-    let plans = ALGORITHMS.iter().filter(|algorithm| allows(algorithm));
-    let mut plans = plans.filter_map(|algorithm| algorithm.plan(job.collective));
-    let plan = plans.find(|plan| plan.shows.contains(&Showing::InPlace))?;
+/// The plan by which ranks read each other's operands in place. `None` if no algorithm that is allowed can, or the elements are few.
+pub fn in_place(job: &Job<'_>, size: usize, allows: impl Fn(&Algorithm) -> bool) -> Option<&'static Plan> {
     let blocks = if job.collective.has_blocks() { job.ranks } else { 1 };
     let bytes = job.count.saturating_mul(blocks).saturating_mul(size);
     if job.uneven.is_some() || job.pairwise || bytes < IN_PLACE_FROM {
         return None;
     }
-    let most = match job.collective {
-        Collective::ReduceScatter if cores >= job.ranks => COPIED_REDUCE_SCATTER,
-        Collective::ReduceScatter | Collective::AllToAll => COPIED_BLOCKS,
-        _ => usize::MAX,
-    };
-    let pair = job.ranks == 2 && job.collective != Collective::AllGather;
-    let copies = match job.collective {
-        _ if given(job, size) > if pair { COPIED_AMONG_2 } else { most } => 0,
-        Collective::Broadcast => BROADCAST_BYTES,
-        _ => usize::MAX,
-    };
-    Some((plan, copies))
+    let plans = ALGORITHMS.iter().filter(|algorithm| allows(algorithm));
+    let mut plans = plans.filter_map(|algorithm| algorithm.plan(job.collective));
+    plans.find(|plan| plan.shows.contains(&Showing::InPlace))
 }

@@ -15,12 +15,25 @@
 //! | `chunk` | the most bytes of a message, a multiple of 64; `128K..256K`: so that each lane has a message, within these bounds |
 //! | `lanes` | the most lanes |
 //!
-//! The first row that fits a call decides. `unisono tune` writes such a file, and the setting `UNISONO_TUNING` names it.
+//! Ranks that share memory have a second choice for plain memory: to copy it to slots, where the others read it, or to send messages by
+//! the row above. Memory in registered buffers is read where it lies. The rows of that choice are
+//!
+//! ```text
+//! reduce_scatter ranks 2 bytes 16K shown 1M
+//! reduce_scatter ranks any bytes any shown 0
+//! ```
+//!
+//! | word | value |
+//! |---|---|
+//! | `bytes` | the most bytes that a rank gives to all others together |
+//! | `shown` | the most bytes that a rank copies to its slot at once, a power of two up to 1 MiB; `0`: messages are faster |
+//!
+//! The first row of each kind that fits a call decides. `unisono tune` writes such a file, and the setting `UNISONO_TUNING` names it.
 //! The tables of the library ([`super::Chooser`]) have the same format.
 
 use std::fmt;
 
-use super::choice::Choice;
+use super::{choice::Choice, shown::check_copies};
 use crate::Collective;
 use crate::algorithm::{ALGORITHMS, Algorithm};
 
@@ -78,7 +91,7 @@ impl Row {
     /// The row of this choice for exactly this number of ranks and at most `bytes` bytes.
     #[must_use]
     pub const fn new(collective: Collective, ranks: usize, bytes: usize, choice: Choice) -> Self {
-        let Choice { algorithm, chunk_bytes, lanes } = choice;
+        let Choice { algorithm, chunk_bytes, lanes, .. } = choice;
         let (ranks, chunk) = (Ranks::Exactly(ranks), (chunk_bytes, chunk_bytes));
         Self { collective, ranks, bytes, each: false, algorithm, chunk, lanes }
     }
@@ -109,7 +122,7 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { collective, ranks, bytes, each, algorithm, chunk: (least, most), lanes } = self;
         let (collective, algorithm) = (collective.name(), algorithm.name);
-        let bytes = if *bytes == usize::MAX { "any".to_owned() } else { size(*bytes) };
+        let bytes = limit(*bytes);
         let each = if *each { "/rank" } else { "" };
         write!(f, "{collective} ranks {ranks} bytes {bytes}{each} {algorithm} chunk {}", size(*least))?;
         if least != most {
@@ -119,23 +132,45 @@ impl fmt::Display for Row {
     }
 }
 
+/// A row about plain memory of ranks that share slots, for a collective, some numbers of ranks, and at most this many bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct ShownRow {
+    /// The collective.
+    pub collective: Collective,
+    /// The numbers of ranks.
+    pub ranks: Ranks,
+    /// The most bytes that a rank gives to all others together; `usize::MAX` for any number.
+    pub bytes: usize,
+    /// The most bytes that a rank copies to its slot at once; 0 if messages are faster.
+    pub copies: usize,
+}
+
+impl fmt::Display for ShownRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { collective, ranks, bytes, copies } = self;
+        write!(f, "{} ranks {ranks} bytes {} shown {}", collective.name(), limit(*bytes), size(*copies))
+    }
+}
+
 /// A table: rows in the order in which they are tried.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Row>,
+    shown: Vec<ShownRow>,
 }
 
 impl Table {
     /// A table of these rows.
     #[must_use]
-    pub const fn new(rows: Vec<Row>) -> Self {
-        Self { rows }
+    pub const fn new(rows: Vec<Row>, shown: Vec<ShownRow>) -> Self {
+        Self { rows, shown }
     }
 
     /// The table of the rows that apply to this number of ranks.
     #[must_use]
     pub fn of(mut self, ranks: usize) -> Self {
         self.rows.retain(|row| row.ranks.fit(ranks));
+        self.shown.retain(|row| row.ranks.fit(ranks));
         self
     }
 
@@ -153,9 +188,42 @@ impl Table {
             }
             _ => return Err(format!("it does not begin with {FIRST:?}: it is no tuning file")),
         }
-        let rows =
-            lines.map(|(number, line)| row(line).map_err(|problem| format!("line {number}: {problem}")));
-        Ok(Self { rows: rows.collect::<Result<_, _>>()? })
+        let mut table = Self::default();
+        for (number, line) in lines {
+            table.read(line).map_err(|problem| format!("line {number}: {problem}"))?;
+        }
+        Ok(table)
+    }
+
+    /// Reads a row.
+    fn read(&mut self, line: &str) -> Result<(), String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [collective, "ranks", ranks, "bytes", bytes, algorithm, "chunk", chunk, "lanes", lanes] => {
+                self.rows.push(row(collective, ranks, bytes, (algorithm, chunk, lanes))?);
+            }
+            [collective, "ranks", ranks, "bytes", bytes, "shown", copies] => {
+                let copies = bytes_of("shown", copies)?;
+                check_copies(copies)?;
+                let (collective, ranks) = (collective_of(collective)?, ranks_of(ranks)?);
+                self.shown.push(ShownRow { collective, ranks, bytes: limit_of(bytes)?, copies });
+            }
+            _ => {
+                return Err(format!(
+                    "{line:?} is no row; wanted for instance: all_reduce ranks 4 bytes 64K two_shot chunk 128K lanes 3, \
+                     or all_reduce ranks 4 bytes any shown 1M"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The row about plain memory of which a rank gives `bytes` bytes to all others together.
+    #[must_use]
+    pub fn shown(&self, collective: Collective, ranks: usize, bytes: usize) -> Option<&ShownRow> {
+        let fits =
+            |row: &&ShownRow| row.collective == collective && row.ranks.fit(ranks) && bytes <= row.bytes;
+        self.shown.iter().find(fits)
     }
 
     /// The first row that fits a call and whose algorithm is allowed.
@@ -198,7 +266,8 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{FIRST}")?;
-        self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))
+        self.rows.iter().try_for_each(|row| writeln!(f, "{row}"))?;
+        self.shown.iter().try_for_each(|row| writeln!(f, "{row}"))
     }
 }
 
@@ -212,55 +281,74 @@ fn size(bytes: usize) -> String {
     }
 }
 
-fn row(line: &str) -> Result<Row, String> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let &[collective, "ranks", ranks, "bytes", bytes, algorithm, "chunk", chunk, "lanes", lanes] = &words[..]
-    else {
-        return Err(format!(
-            "{line:?} is no row; wanted for instance: all_reduce ranks 4 bytes 64K two_shot chunk 128K lanes 3"
-        ));
-    };
-    let unknown = |what: &str, name: &str, there: Vec<&str>| {
-        format!("there is no {what} {name:?}; there are {}", there.join(", "))
-    };
-    let collective = Collective::parse(collective)
-        .ok_or_else(|| unknown("collective", collective, Collective::ALL.map(Collective::name).into()))?;
+/// A limit of bytes: [`size`], or `any`.
+fn limit(bytes: usize) -> String {
+    if bytes == usize::MAX { "any".to_owned() } else { size(bytes) }
+}
+
+fn unknown(what: &str, name: &str, there: &[&str]) -> String {
+    format!("there is no {what} {name:?}; there are {}", there.join(", "))
+}
+
+fn collective_of(name: &str) -> Result<Collective, String> {
+    Collective::parse(name).ok_or_else(|| unknown("collective", name, &Collective::ALL.map(Collective::name)))
+}
+
+fn number_of(name: &str, text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|&number: &usize| number > 0);
+    number.ok_or_else(|| format!("{name} {text:?}: wanted a number from 1"))
+}
+
+fn ranks_of(text: &str) -> Result<Ranks, String> {
+    Ok(match text.strip_prefix("..") {
+        Some(most) => Ranks::AtMost(number_of("ranks", most)?),
+        None if text == "any" => Ranks::AtMost(usize::MAX),
+        None => Ranks::Exactly(number_of("ranks", text)?),
+    })
+}
+
+fn bytes_of(name: &str, text: &str) -> Result<usize, String> {
+    parse_bytes(text)
+        .ok_or_else(|| format!("{name} {text:?}: wanted a number of bytes such as 512, 64K or 4M"))
+}
+
+fn limit_of(text: &str) -> Result<usize, String> {
+    if text == "any" { Ok(usize::MAX) } else { bytes_of("bytes", text) }
+}
+
+fn message_of(text: &str) -> Result<usize, String> {
+    let bytes = bytes_of("chunk", text)?;
+    let fits = bytes > 0 && bytes.is_multiple_of(64);
+    if fits { Ok(bytes) } else { Err(format!("chunk {text:?}: wanted a multiple of 64 bytes")) }
+}
+
+fn row(
+    collective: &str,
+    ranks: &str,
+    bytes: &str,
+    (algorithm, chunk, lanes): (&str, &str, &str),
+) -> Result<Row, String> {
+    let collective = collective_of(collective)?;
     let able: Vec<_> = ALGORITHMS.iter().filter(|algorithm| algorithm.supports(collective)).collect();
     let algorithm = able.iter().find(|it| it.name == algorithm).ok_or_else(|| {
-        let what = format!("algorithm for {}", collective.name());
-        unknown(&what, algorithm, able.iter().map(|it| it.name).collect())
+        let names: Vec<_> = able.iter().map(|it| it.name).collect();
+        unknown(&format!("algorithm for {}", collective.name()), algorithm, &names)
     })?;
-    let number = |name: &str, text: &str| {
-        let number = text.parse().ok().filter(|&number: &usize| number > 0);
-        number.ok_or_else(|| format!("{name} {text:?}: wanted a number from 1"))
-    };
-    let of_bytes = |name: &str, text: &str| {
-        parse_bytes(text)
-            .ok_or_else(|| format!("{name} {text:?}: wanted a number of bytes such as 512, 64K or 4M"))
-    };
-    let message = |text: &str| {
-        let bytes = of_bytes("chunk", text)?;
-        let fits = bytes > 0 && bytes.is_multiple_of(64);
-        if fits { Ok(bytes) } else { Err(format!("chunk {text:?}: wanted a multiple of 64 bytes")) }
-    };
     let (least, most) = chunk.split_once("..").unwrap_or((chunk, chunk));
-    let chunk_bytes = (message(least)?, message(most)?);
+    let chunk_bytes = (message_of(least)?, message_of(most)?);
     if chunk_bytes.0 > chunk_bytes.1 {
         return Err(format!("chunk {chunk:?}: the lower bound is above the upper one"));
     }
-    let (limit, each) = bytes.strip_suffix("/rank").map_or((bytes, false), |limit| (limit, true));
+    // "any/rank" has no meaning.
+    let each = bytes.strip_suffix("/rank");
     Ok(Row {
         collective,
-        ranks: match ranks.strip_prefix("..") {
-            Some(most) => Ranks::AtMost(number("ranks", most)?),
-            None if ranks == "any" => Ranks::AtMost(usize::MAX),
-            None => Ranks::Exactly(number("ranks", ranks)?),
-        },
-        bytes: if bytes == "any" { usize::MAX } else { of_bytes("bytes", limit)? },
-        each,
+        ranks: ranks_of(ranks)?,
+        bytes: each.map_or_else(|| limit_of(bytes), |each| bytes_of("bytes", each))?,
+        each: each.is_some(),
         algorithm,
         chunk: chunk_bytes,
-        lanes: number("lanes", lanes)?,
+        lanes: number_of("lanes", lanes)?,
     })
 }
 
@@ -283,6 +371,8 @@ all_reduce ranks 4 bytes any two_shot chunk 128K lanes 3
 broadcast ranks 2 bytes 100 binomial chunk 64 lanes 1
 broadcast ranks ..8 bytes 128K/rank tree chunk 128K..256K lanes 4
 broadcast ranks any bytes any ring chunk 1M lanes 4
+broadcast ranks 2 bytes 16K shown 128K
+broadcast ranks any bytes any shown 0
 ";
 
     #[test]
@@ -298,7 +388,13 @@ broadcast ranks any bytes any ring chunk 1M lanes 4
         );
         let other = table.choose(Collective::AllReduce, 4, 8, |algorithm| algorithm.name != "direct");
         assert_eq!(other.map(|choice| choice.algorithm.name), Some("two_shot"));
-        assert_eq!(table.clone().of(2).to_string().lines().count(), 4);
+        assert_eq!(table.clone().of(2).to_string().lines().count(), 6);
+        let copies = |ranks, bytes| table.shown(Collective::Broadcast, ranks, bytes).map(|row| row.copies);
+        assert_eq!(
+            [copies(2, 16 << 10), copies(2, (16 << 10) + 1), copies(3, 8)],
+            [Some(128 << 10), Some(0), Some(0)]
+        );
+        assert!(table.shown(Collective::AllReduce, 2, 8).is_none());
         let commented = format!("# made somewhere\n\n{TEXT}\n # the end\n");
         assert_eq!(Table::parse(&commented).unwrap().to_string(), TEXT);
     }
@@ -351,6 +447,20 @@ broadcast ranks any bytes any ring chunk 1M lanes 4
             (format!("{FIRST}\n{}", good.replace("256K", "4K..100")), "chunk \"100\": wanted a multiple"),
             (format!("{FIRST}\n{}", good.replace("256K", "8K..4K")), "the lower bound is above the upper"),
             (format!("{FIRST}\n{}", good.replace("lanes 1", "lanes x")), "lanes \"x\""),
+            (
+                format!("{FIRST}\nbroadcast ranks 2 bytes any shown x"),
+                "shown \"x\": wanted a number of bytes",
+            ),
+            (
+                format!("{FIRST}\nbroadcast ranks 2 bytes 1K/rank shown 8"),
+                "bytes \"1K/rank\": wanted a number",
+            ),
+            (format!("{FIRST}\nbroadcast ranks 2 bytes any shown"), "is no row"),
+            (
+                format!("{FIRST}\nbroadcast ranks 2 bytes any shown 3K"),
+                "wanted 0 or a power of two up to 1048576",
+            ),
+            (format!("{FIRST}\nbroadcast ranks 2 bytes any shown 2M"), "a rank copies 2097152 bytes"),
         ] {
             let error = Table::parse(&text).unwrap_err();
             assert!(error.contains(words), "{text:?}: {error}");

@@ -235,19 +235,29 @@ impl Planner {
         job: &Job<'_>,
         options: &CallOptions,
     ) -> Option<ShownPlan> {
-        let whole = spec.part_of.is_none() && !spec.coalesced && options.plan.pipeline.is_none();
-        if !self.shares_slots || !whole || call.signature.is_leaving() {
+        let whole = spec.part_of.is_none() && !spec.coalesced;
+        let messages = matches!(options.plan.pipeline, Some(Pipeline::Messages { .. }));
+        if !self.shares_slots || !whole || messages || call.signature.is_leaving() {
             return None;
         }
         let allows = |algorithm: &Algorithm| options.plan.selection.allows(job.collective, algorithm);
-        let (plan, copies) = select::shown::in_place(job, call.size, self.topology.cores, allows)?;
+        let plan = select::shown::in_place(job, call.size, allows)?;
+        let given = select::shown::given(job, call.size);
+        let copies = match options.plan.pipeline {
+            Some(Pipeline::Slots { bytes }) => bytes,
+            _ => match self.tuned.shown(job.collective, job.ranks, given) {
+                Some(row) => row.copies,
+                None => self.chooser.shown(job.collective, given),
+            },
+        };
         Some(ShownPlan { plan, job: select::shown::in_place_job(job, call.size, None), copies })
     }
 
-    /// The choice for a collective of elements of `size` bytes.
-    pub(crate) fn choose(&self, spec: &CallSpec<'_>, size: usize, options: &CallOptions) -> Result<Choice> {
-        let (algorithm, shape) = self.choose_shape(spec, size, options)?;
-        Ok(Choice { algorithm, chunk_bytes: shape.chunk * size, lanes: shape.lanes })
+    /// The choice for a collective.
+    pub(crate) fn choose(&self, dtype: Dtype, spec: &CallSpec<'_>, options: &CallOptions) -> Result<Choice> {
+        let (plan, algorithm, job) = self.make(dtype, spec, options)?;
+        let shown = plan.shown.map(|shown| shown.copies);
+        Ok(Choice { algorithm, chunk_bytes: job.chunk * plan.size, lanes: job.lanes, shown })
     }
 
     /// Chooses the algorithm and the chunks, among the selected algorithms that can do the call.
@@ -295,8 +305,8 @@ impl Planner {
             false => choice,
         };
         let choice = match options.plan.pipeline {
-            Some(Pipeline { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
-            None => choice,
+            Some(Pipeline::Messages { chunk_bytes, lanes }) => Choice { chunk_bytes, lanes, ..choice },
+            Some(Pipeline::Slots { .. }) | None => choice,
         };
         let choice = choice.within(chunk_bytes, self.settings.eager_bytes, self.settings.lanes);
         let (direct, long) = writes(choice);
@@ -337,7 +347,8 @@ mod tests {
             let others = [
                 group.with_algorithms("ring").unwrap(),
                 group.with_reduction(Reduction::Reproducible),
-                group.with_pipeline(64, 1).unwrap(),
+                group.with_pipeline(Pipeline::Messages { chunk_bytes: 64, lanes: 1 }).unwrap(),
+                group.with_pipeline(Pipeline::Slots { bytes: 4096 }).unwrap(),
             ];
             for options in
                 [&group.handle.options].into_iter().chain(others.iter().map(|other| &other.handle.options))

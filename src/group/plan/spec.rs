@@ -26,16 +26,27 @@ pub(crate) struct CallOptions {
 pub(crate) struct PlanOptions {
     pub selection: Selection,
     pub reduction: Reduction,
-    /// Overrides the chunk and the lanes of the tables.
+    /// Overrides the tables.
     pub pipeline: Option<Pipeline>,
 }
 
-/// How a call is divided into messages and lanes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Pipeline {
-    /// The most bytes of a message.
-    pub chunk_bytes: usize,
-    pub lanes: usize,
+/// How the elements of a call move, instead of the way that the tables give
+/// ([`ProcessGroup::with_pipeline`](crate::ProcessGroup::with_pipeline)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pipeline {
+    /// In messages. On one lane, these have at most [`Config::eager`](crate::Config::eager) bytes.
+    Messages {
+        /// The most bytes of a message, from 1 to [`Config::chunk`](crate::Config::chunk).
+        chunk_bytes: usize,
+        /// The most lanes, from 1 to [`Config::lanes`](crate::Config::lanes).
+        lanes: usize,
+    },
+    /// If the ranks share memory, each copies the elements that lie in plain memory to its slots, where the others read them. Calls that
+    /// cannot do that send messages as the tables say. Elements in registered buffers are read where they lie.
+    Slots {
+        /// The most bytes that a rank copies at once, a power of two up to 1 MiB; 0 for messages.
+        bytes: usize,
+    },
 }
 
 /// A collective and its arguments; most fields are those of a [`Job`].

@@ -158,7 +158,7 @@ fn large_tensors_go_round_a_ring() {
             let (large, small) = (&[20_000, 1, 0, 12_501][..], &[8000, 1, 0, 5001][..]);
             assert_eq!(receivers(&group, large), next, "among {ranks} ranks");
             assert_eq!(receivers(&group, small), all, "among {ranks} ranks");
-            let piped = group.with_pipeline(8 << 10, 2).unwrap();
+            let piped = group.with_pipeline(Pipeline::Messages { chunk_bytes: 8 << 10, lanes: 2 }).unwrap();
             assert_eq!(receivers(&piped, large), next, "among {ranks} ranks");
             for other in [
                 group.with_algorithms("^ring").unwrap(),

@@ -33,7 +33,9 @@ fn handles_with_other_pipelines_are_a_mismatch() {
         for algorithm in ["ring", "two_shot", "rabenseifner"] {
             let message = failure_of(|group| {
                 let (chunk, lanes) = if group.rank() == 0 { ours } else { theirs };
-                let group = group.with_algorithms(algorithm)?.with_pipeline(chunk, lanes)?;
+                let group = group
+                    .with_algorithms(algorithm)?
+                    .with_pipeline(Pipeline::Messages { chunk_bytes: chunk, lanes })?;
                 group.all_reduce(&mut vec![1_i32; count], ReduceOp::Sum)
             });
             for (rank, (chunk, lanes)) in [ours, theirs].into_iter().enumerate() {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use unisono_schedule::algorithm::ALGORITHMS;
 
 use super::world;
-use crate::{Config, ProcessGroup, ReduceOp, Reduction, dtype::Element, uneven};
+use crate::{Config, Pipeline, ProcessGroup, ReduceOp, Reduction, dtype::Element, uneven};
 
 /// An element type for the oracle.
 pub(super) trait Real: Element + Send + Sync {
@@ -156,7 +156,7 @@ proptest! {
         };
         world(ranks, tweak, |group| {
             let group = match pipeline {
-                Some((bytes, most)) => group.with_pipeline(1 + bytes.index(chunk), 1 + most.index(lanes)).unwrap(),
+                Some((bytes, most)) => group.with_pipeline(Pipeline::Messages { chunk_bytes: 1 + bytes.index(chunk), lanes: 1 + most.index(lanes) }).unwrap(),
                 None => group,
             };
             reduces::<f16>(&group, seed, count);

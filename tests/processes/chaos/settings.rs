@@ -23,6 +23,9 @@ pub(super) const ALL: &[Setting] = &[
     alike(|config| config.object_limit = 1 << 20),
     alike(|config| config.reduction = Reduction::Reproducible),
     tuned("unisono tuning 1\nall_reduce ranks 2 bytes any ring chunk 4K lanes 1\n"),
+    tuned(
+        "unisono tuning 1\nall_reduce ranks 2 bytes any shown 4K\nreduce_scatter ranks any bytes any shown 1M\n",
+    ),
     tuned("unisono tuning 1\nbarrier ranks 99 bytes any dissemination chunk 64M lanes 4\n"),
     own(|config| config.spin = Some(Duration::ZERO)),
     own(|config| config.timeout = Duration::from_secs(50)),
