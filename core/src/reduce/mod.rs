@@ -70,6 +70,19 @@ pub enum ReduceOp {
     PreMulSum(f64),
 }
 
+/// The names of the operations by their codes, each with others that mean the same.
+const NAMES: [&[&str]; 9] = [
+    &["sum"],
+    &["product", "prod"],
+    &["min"],
+    &["max"],
+    &["avg", "average", "mean"],
+    &["band", "bitand"],
+    &["bor", "bitor"],
+    &["bxor", "bitxor"],
+    &["premulsum", "mulsum"],
+];
+
 impl ReduceOp {
     /// The operations without a factor, in the order of their codes on the wire; [`ReduceOp::PreMulSum`] has the next code.
     pub const PLAIN: [Self; 8] =
@@ -78,17 +91,7 @@ impl ReduceOp {
     /// Its name, without the factor.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Product => "product",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::Avg => "avg",
-            Self::BitAnd => "band",
-            Self::BitOr => "bor",
-            Self::BitXor => "bxor",
-            Self::PreMulSum(_) => "premulsum",
-        }
+        NAMES[self.code().0 as usize][0]
     }
 
     /// The operation of this name: as [`ReduceOp::name`] says, or in the words of nccl-tests, MPI and
@@ -96,26 +99,14 @@ impl ReduceOp {
     /// `premulsum:0.5`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "sum" => Self::Sum,
-            "product" | "prod" => Self::Product,
-            "min" => Self::Min,
-            "max" => Self::Max,
-            "avg" | "average" | "mean" => Self::Avg,
-            "band" | "bitand" => Self::BitAnd,
-            "bor" | "bitor" => Self::BitOr,
-            "bxor" | "bitxor" => Self::BitXor,
-            _ => {
-                let (word, factor) = name
-                    .strip_suffix(')')
-                    .and_then(|open| open.split_once('('))
-                    .or_else(|| name.split_once(':'))?;
-                if !matches!(word, "premulsum" | "mulsum") {
-                    return None;
-                }
-                Self::PreMulSum(factor.trim().parse().ok()?)
-            }
-        })
+        let code = |word: &str| NAMES.iter().position(|names| names.contains(&word));
+        let Some((word, factor)) =
+            name.strip_suffix(')').and_then(|open| open.split_once('(')).or_else(|| name.split_once(':'))
+        else {
+            return Self::PLAIN.get(code(name)?).copied();
+        };
+        let factor = factor.trim().parse().ok()?;
+        (code(word)? == Self::PLAIN.len()).then_some(Self::PreMulSum(factor))
     }
 
     /// Its code on the wire, in which ranks agree, and the bits of its factor (0 where there is none), which is each
