@@ -227,32 +227,20 @@ impl Failure {
     /// The same with all texts made safe for a log and a terminal: another process may have made them.
     #[doc(hidden)]
     pub fn cleaned(mut self) -> Self {
-        let texts: [Option<&mut String>; 2] = match &mut self {
+        let (group, texts): (Option<&mut Box<str>>, Vec<&mut String>) = match &mut self {
             Self::Mismatch { group, call, left, right, .. } => {
-                *group = clean(group, MAX_TEXT).into();
-                *call = clean(call, MAX_TEXT);
-                [Some(&mut left.1), Some(&mut right.1)]
+                (Some(group), vec![call, &mut left.1, &mut right.1])
             }
-            Self::Members { group, left, right, .. } => {
-                *group = clean(group, MAX_TEXT).into();
-                [Some(&mut left.1), Some(&mut right.1)]
-            }
-            Self::Deadline { group, call, report, .. } => {
-                *group = clean(group, MAX_TEXT).into();
-                [Some(call), Some(report)]
-            }
-            Self::Deadlock { waits } => {
-                waits.iter_mut().for_each(|(_, call, _)| *call = clean(call, MAX_TEXT));
-                [None, None]
-            }
-            Self::Left { waits, .. } => [Some(&mut waits.1), None],
-            Self::Unsent { call, .. } => [Some(call), None],
-            Self::Closed => [None, None],
-            Self::Message { sender, receiver, .. } => [Some(&mut sender.1), Some(&mut receiver.1)],
-            Self::Undelivered { call, report, .. } => [Some(call), Some(report)],
-            Self::Transport { doing, reason, .. } => [Some(doing), Some(reason)],
-            Self::Forged { at, what, .. } => [Some(at), Some(what)],
-            Self::Settings { name, problem } => [Some(name), Some(problem)],
+            Self::Members { group, left, right, .. } => (Some(group), vec![&mut left.1, &mut right.1]),
+            Self::Deadline { group, call, report, .. } => (Some(group), vec![call, report]),
+            Self::Deadlock { waits } => (None, waits.iter_mut().map(|(_, call, _)| call).collect()),
+            Self::Left { waits, .. } => (None, vec![&mut waits.1]),
+            Self::Closed => (None, Vec::new()),
+            Self::Message { sender, receiver, .. } => (None, vec![&mut sender.1, &mut receiver.1]),
+            Self::Undelivered { call: one, report: other, .. }
+            | Self::Transport { doing: one, reason: other, .. }
+            | Self::Forged { at: one, what: other, .. }
+            | Self::Settings { name: one, problem: other } => (None, vec![one, other]),
             Self::Died { how: text, .. }
             | Self::Joining { why: text, .. }
             | Self::NoRank { why: text }
@@ -262,9 +250,11 @@ impl Failure {
             | Self::Protocol { what: text, .. }
             | Self::StoreLost { how: text }
             | Self::StoreSilent { store: text, .. }
-            | Self::Aborted { why: text, .. } => [Some(text), None],
+            | Self::Unsent { call: text, .. }
+            | Self::Aborted { why: text, .. } => (None, vec![text]),
         };
-        texts.into_iter().flatten().for_each(|text| *text = clean(text, MAX_TEXT));
+        group.into_iter().for_each(|group| *group = clean(group, MAX_TEXT).into());
+        texts.into_iter().for_each(|text| *text = clean(text, MAX_TEXT));
         self
     }
 }
