@@ -80,22 +80,6 @@ fn is_strangers(error: &Error) -> bool {
         || matches!(error, Error::Refused { refusal, .. } if strange(refusal))
 }
 
-/// The result of the handshake with a store.
-enum HandshakeResult {
-    Welcome {
-        session: u64,
-        host: Option<u64>,
-        seals: [Seal; 2],
-    },
-    /// The process is not admitted. If the store is `ending`, another may soon be there.
-    Refused {
-        refusal: Refusal,
-        ending: bool,
-    },
-    /// The server claims to be the store of the job, and does not know the token.
-    False,
-}
-
 impl<'a> Tries<'a> {
     pub(super) fn new(name: &'a str, member: &Member, deadline: Instant) -> Self {
         let advice = "is rank 0 running, and are the address and the port the same on all ranks and open between their hosts?";
@@ -164,23 +148,14 @@ impl<'a> Tries<'a> {
     }
 
     /// Connects a watch of this session again.
-    pub(super) fn again(&self, session: &Session) -> std::result::Result<SealedStream, Failure> {
-        loop {
-            let left = self.left();
-            let outcome = match connect(session.at, left) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Err(session.gone()),
-                Err(error) => Outcome::Later(error.to_string(), None),
-                Ok(stream) => {
-                    let purpose = ConnectionPurpose::Watch { session: session.number };
-                    self.over(stream, session.at, purpose, left)
-                }
-            };
-            match outcome {
-                Outcome::In(sealed, ..) => return Ok(sealed),
-                Outcome::Never(Error::Failed(failure)) => return Err(failure),
-                Outcome::Later(..) if Instant::now() < self.deadline => thread::sleep(PAUSE),
-                _ => return Err(session.cut()),
-            }
+    pub(super) fn again(mut self, session: &Session) -> std::result::Result<SealedStream, Failure> {
+        let purpose = ConnectionPurpose::Watch { session: session.number };
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        let gone = || connect(session.at, ATTEMPT).is_err_and(refused).then(|| session.gone());
+        match self.until_deadline(purpose, |_| Ok(vec![session.at]), gone) {
+            Ok((sealed, ..)) => Ok(sealed),
+            Err(Error::Failed(failure)) => Err(failure),
+            Err(_) => Err(session.cut()),
         }
     }
 
@@ -192,59 +167,54 @@ impl<'a> Tries<'a> {
         Error::Refused { store: self.name.to_owned(), rank: self.member.rank, refusal }
     }
 
+    /// Connects and makes the handshake with the store.
     fn once(&self, at: SocketAddr, purpose: ConnectionPurpose) -> Outcome {
-        let left = self.left();
-        match connect(at, left) {
-            Ok(stream) => self.over(stream, at, purpose, left),
-            Err(error) => Outcome::Later(format!("{at}: {error}"), None),
-        }
-    }
-
-    /// How long an attempt may take.
-    fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(50), ATTEMPT)
-    }
-
-    /// Makes the handshake with the store over a new connection.
-    fn over(&self, stream: TcpStream, at: SocketAddr, purpose: ConnectionPurpose, left: Duration) -> Outcome {
-        match self.handshake(&stream, purpose, left) {
-            Ok(HandshakeResult::Welcome { session, host, seals: [outgoing, incoming] }) => {
-                match host.map(protocol::rank).transpose() {
-                    Ok(host) => Outcome::In(SealedStream { stream: stream.into(), outgoing, incoming }, session, host),
-                    Err(error) => Outcome::Never(lost(self.name, &error)),
-                }
-            }
-            Ok(HandshakeResult::Refused { refusal, ending }) => match refusal {
-                Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
-                Refusal::Left => Outcome::Later(refusal.to_string(), None),
-                // A later store at this address belongs to the next job.
-                refusal if ending => Outcome::Later(refusal.to_string(), Some(refusal)),
-                refusal => Outcome::Never(self.refused(refusal)),
-            },
-            Ok(HandshakeResult::False) => Outcome::Never(self.problem(format!(
-                "the process that answers at {at} claims to be the store but does not know the job's token: another process \
-                 has the port; choose another port (MASTER_PORT or UNISONO_STORE), or end that process"
-            ))),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Outcome::Never(self.problem(format!(
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = left.clamp(Duration::from_millis(50), ATTEMPT);
+        let stream = match connect(at, left) {
+            Ok(stream) => stream,
+            Err(error) => return Outcome::Later(format!("{at}: {error}"), None),
+        };
+        self.handshake(stream, at, purpose, left).unwrap_or_else(|error| match error.kind() {
+            io::ErrorKind::InvalidData => Outcome::Never(self.problem(format!(
                 "{at} is not a store of this library ({error}): another program has the port"
             ))),
             // A read timed out.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            io::ErrorKind::WouldBlock => {
                 Outcome::Later(format!("{at} took the connection but has said nothing for {left:.1?}"), None)
             }
-            Err(error) => Outcome::Later(
+            _ => Outcome::Later(
                 format!("{at} took the connection but did not answer as a store would ({error})"),
                 None,
             ),
+        })
+    }
+
+    /// The outcome if the store does not admit this process. If the store is `ending`, another may soon be there.
+    fn not_admitted(&self, refusal: Refusal, ending: bool) -> Outcome {
+        match refusal {
+            Refusal::Failed(failure) => Outcome::Never(Error::Failed(failure.cleaned())),
+            Refusal::Left => Outcome::Later(refusal.to_string(), None),
+            // A later store at this address belongs to the next job.
+            refusal if ending => Outcome::Later(refusal.to_string(), Some(refusal)),
+            refusal => Outcome::Never(self.refused(refusal)),
         }
     }
 
     fn handshake(
         &self,
-        mut stream: &TcpStream,
+        connected: TcpStream,
+        at: SocketAddr,
         purpose: ConnectionPurpose,
         left: Duration,
-    ) -> io::Result<HandshakeResult> {
+    ) -> io::Result<Outcome> {
+        let mut stream = &connected;
+        let no_proof = || {
+            Outcome::Never(self.problem(format!(
+                "the process that answers at {at} claims to be the store but does not know the job's token: another process \
+                 has the port; choose another port (MASTER_PORT or UNISONO_STORE), or end that process"
+            )))
+        };
         protocol::tune(stream)?;
         stream.set_read_timeout(Some(left))?;
         stream.set_write_timeout(Some(GRACE))?;
@@ -256,14 +226,14 @@ impl<'a> Tries<'a> {
             who: protocol::who(),
             purpose,
         };
-        let opening = protocol::encode(protocol::preamble().to_vec(), &hello)?;
+        let opening = protocol::encode(protocol::preamble(), &hello)?;
         stream.write_all(&opening)?;
         let mut preamble = [0; PREAMBLE];
         stream.read_exact(&mut preamble)?;
         let store = protocol::version(&preamble)?;
         if store != protocol::VERSION {
             let refusal = Refusal::Version { store, ours: protocol::VERSION };
-            return Ok(HandshakeResult::Refused { refusal, ending: false });
+            return Ok(self.not_admitted(refusal, false));
         }
         let mut bytes = Vec::new();
         let prefix = protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
@@ -271,9 +241,9 @@ impl<'a> Tries<'a> {
             Challenge::Prove(_) => {}
             // The store has not proved anything yet, so this accepts only refusals that need no proof.
             Challenge::Refused { refusal: refusal @ (Refusal::Job { .. } | Refusal::Left), ending } => {
-                return Ok(HandshakeResult::Refused { refusal, ending });
+                return Ok(self.not_admitted(refusal, ending));
             }
-            Challenge::Refused { .. } => return Ok(HandshakeResult::False),
+            Challenge::Refused { .. } => return Ok(no_proof()),
         }
         let challenge = [&preamble[..], &prefix, &bytes].concat();
         let [mut outgoing, mut incoming] = Seal::pair(&self.member.job.token, &opening, &challenge);
@@ -283,17 +253,18 @@ impl<'a> Tries<'a> {
         }
         protocol::read_plain(stream, MAX_HELLO, &mut bytes)?;
         if let Verdict::Unproved { ending } = protocol::decode(&bytes)? {
-            return Ok(HandshakeResult::Refused { refusal: Refusal::Token, ending });
+            return Ok(self.not_admitted(Refusal::Token, ending));
         }
         if !protocol::read_frame(stream, MAX_FRAME, &mut bytes, &mut incoming)? {
-            return Ok(HandshakeResult::False);
+            return Ok(no_proof());
         }
         stream.set_read_timeout(None)?;
         Ok(match protocol::decode(&bytes)? {
             Admission::Welcome { session, host } => {
-                HandshakeResult::Welcome { session, host, seals: [outgoing, incoming] }
+                let host = host.map(protocol::rank).transpose()?;
+                Outcome::In(SealedStream { stream: connected.into(), outgoing, incoming }, session, host)
             }
-            Admission::Refused { refusal, ending } => HandshakeResult::Refused { refusal, ending },
+            Admission::Refused { refusal, ending } => self.not_admitted(refusal, ending),
         })
     }
 }

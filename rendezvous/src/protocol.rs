@@ -276,11 +276,8 @@ pub(super) fn length(bytes: &[u8], limit: usize) -> io::Result<Option<usize>> {
 }
 
 /// The opening bytes.
-pub(super) fn preamble() -> [u8; PREAMBLE] {
-    let mut bytes = [0; PREAMBLE];
-    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
-    bytes[MAGIC.len()..].copy_from_slice(&VERSION.to_le_bytes());
-    bytes
+pub(super) fn preamble() -> Vec<u8> {
+    [&MAGIC[..], &VERSION.to_le_bytes()].concat()
 }
 
 /// The version in the opening bytes of the other side.
@@ -389,13 +386,6 @@ pub(super) fn on_one_host(one: SocketAddr, other: SocketAddr) -> bool {
 /// Converts a rank number of a message.
 pub(super) fn rank(number: u64) -> io::Result<Rank> {
     usize::try_from(number).map_err(invalid)
-}
-
-/// The ranks and the words of a reply to [`StoreRequest::Present`].
-pub(super) fn present(reply: Reply<'_>) -> Option<(Vec<Rank>, String)> {
-    let Reply::Present { numbers, refused } = reply else { return None };
-    let ranks = numbers.into_iter().map(rank).collect::<io::Result<_>>().ok()?;
-    Some((ranks, refused.to_owned()))
 }
 
 /// The error for data that does not follow the protocol.

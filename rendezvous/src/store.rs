@@ -232,7 +232,11 @@ impl Store {
 
     /// The numbers that follow this prefix in keys that are set, and the processes that the store has refused, in words.
     pub(super) fn present(&self, prefix: &str) -> Result<(Vec<Rank>, String)> {
-        self.request(&StoreRequest::Present { prefix }, Duration::ZERO, protocol::present)
+        self.request(&StoreRequest::Present { prefix }, Duration::ZERO, |reply| {
+            let Reply::Present { numbers, refused } = reply else { return None };
+            let ranks = numbers.into_iter().map(protocol::rank).collect::<io::Result<_>>().ok()?;
+            Some((ranks, refused.to_owned()))
+        })
     }
 
     /// Adds to a counter, which begins at 0, and returns its new value. A counter and a value may have the same key.

@@ -72,6 +72,15 @@ struct Outgoing {
     unsent: Vec<u8>,
 }
 
+/// The two directions of a connection.
+fn split(sealed: SealedStream) -> io::Result<(Outgoing, Incoming)> {
+    let SealedStream { stream, outgoing, incoming } = sealed;
+    stream.set_write_timeout(Some(WRITE))?;
+    let stream = Arc::new(stream);
+    let outgoing = Outgoing { stream: Arc::clone(&stream), seal: outgoing, unsent: Vec::new() };
+    Ok((outgoing, (stream, incoming)))
+}
+
 impl Outgoing {
     /// Sends a message, or keeps it if the connection takes no more now.
     fn say(&mut self, tell: &ToServer) -> io::Result<()> {
@@ -126,10 +135,7 @@ impl Watch {
         position: Arc<PositionSource>,
         server: Option<Arc<Served>>,
     ) -> io::Result<Self> {
-        let SealedStream { stream, outgoing, incoming } = sealed;
-        stream.set_write_timeout(Some(WRITE))?;
-        let stream = Arc::new(stream);
-        let outgoing = Outgoing { stream: Arc::clone(&stream), seal: outgoing, unsent: Vec::new() };
+        let (outgoing, (stream, incoming)) = split(sealed)?;
         let shared = Arc::new(Shared {
             outgoing: Mutex::new(outgoing),
             session,
@@ -284,14 +290,12 @@ impl Shared {
         }
         self.tried(end, "keep its connection to the store");
         let tries = Tries::new(store, member, Instant::now() + RETURN);
-        let SealedStream { stream, outgoing, incoming } = tries.again(&self.session)?;
-        stream.set_write_timeout(Some(WRITE)).map_err(|_| self.session.cut())?;
-        let stream = Arc::new(stream);
+        let (outgoing, incoming) = split(tries.again(&self.session)?).map_err(|_| self.session.cut())?;
         let state = self.state();
         if state.going {
             return Ok(None);
         }
-        *self.outgoing() = Outgoing { stream: Arc::clone(&stream), seal: outgoing, unsent: Vec::new() };
+        *self.outgoing() = outgoing;
         let (patience, leaves, reported) = (state.patience, state.leaves, state.reported.clone());
         let asked = state.positions.iter().filter(|(_, answer)| answer.is_none()).map(|(&number, _)| number);
         let asked: Vec<u64> = asked.collect();
@@ -307,7 +311,7 @@ impl Shared {
         let said = patient.and_then(|()| again.iter().try_for_each(|tell| self.say(tell)));
         // After an error, the next read finds that this connection has ended, too.
         self.tried(said, "say again what it has said");
-        Ok(Some((stream, incoming)))
+        Ok(Some(incoming))
     }
 
     fn hear_all(&self, stream: &TcpStream, incoming: &mut Seal) -> io::Result<()> {

@@ -16,7 +16,7 @@ use super::{
         seal::{self, Seal},
     },
     Connection, Id, Phase, Server,
-    connection::OpeningState,
+    connection::FirstBytes,
     members::Ending,
     same_user,
 };
@@ -144,13 +144,13 @@ impl Server {
             return self.judge(id, now);
         }
         match connection.opening()? {
-            OpeningState::More => Ok(false),
-            OpeningState::Version(ours) => {
+            None => Ok(false),
+            Some(FirstBytes::Version(ours)) => {
                 let peer = connection.peer;
                 let what =
                     || format!("refuses version {ours} of the protocol; it speaks {}", protocol::VERSION);
                 self.warnings.tell(now, peer, what);
-                connection.send_plain(Frame::of(protocol::preamble().to_vec()));
+                connection.send_plain(Frame::of(protocol::preamble()));
                 connection.ending = true;
                 self.note(format!(
                     "a process at {} that speaks version {ours} of the protocol, not {}; run the same build on all ranks",
@@ -159,7 +159,9 @@ impl Server {
                 ));
                 Ok(true)
             }
-            OpeningState::Hello => self.challenge(id, now).map(|()| true),
+            Some(FirstBytes::Hello(opening, hello)) => {
+                self.challenge(id, &opening, hello, now).map(|()| true)
+            }
         }
     }
 
@@ -178,10 +180,9 @@ impl Server {
     }
 
     /// Answers a hello.
-    fn challenge(&mut self, id: Id, now: Instant) -> io::Result<()> {
+    fn challenge(&mut self, id: Id, opening: &[u8], hello: Hello, now: Instant) -> io::Result<()> {
         let (hears, ending) = (self.hears(), self.ending());
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-        let Some((opening, hello)) = connection.take_opening()? else { return Ok(()) };
         let job = protocol::job(&self.job.id);
         let refusal = if !hears {
             Some(Refusal::Left)
@@ -197,8 +198,7 @@ impl Server {
                     self.warnings.tell(now, connection.peer, || format!("refuses {process}: {refusal}"));
                 }
                 let why = refusal.to_string();
-                let no =
-                    protocol::encode(protocol::preamble().to_vec(), &Challenge::Refused { refusal, ending })?;
+                let no = protocol::encode(protocol::preamble(), &Challenge::Refused { refusal, ending })?;
                 connection.send_plain(Frame::of(no));
                 connection.ending = true;
                 if let Some(process) = process {
@@ -206,9 +206,8 @@ impl Server {
                 }
             }
             None => {
-                let prove =
-                    protocol::encode(protocol::preamble().to_vec(), &Challenge::Prove(seal::nonce()?))?;
-                let seals = Seal::pair(&self.job.token, &opening, &prove);
+                let prove = protocol::encode(protocol::preamble(), &Challenge::Prove(seal::nonce()?))?;
+                let seals = Seal::pair(&self.job.token, opening, &prove);
                 connection.send_plain(Frame::of(prove));
                 connection.challenge(hello, seals);
             }
@@ -236,7 +235,7 @@ impl Server {
             // A stranger must not be able to end the job.
             if cannot_join && self.members.lacks(hello.rank) && self.is_of_this_user(peer, here, now) {
                 let why = clean(&protocol::decode::<String>(&frame)?, protocol::MAX_WHY);
-                self.fail_without(&hello, format!("{}: {why}", from(&hello, peer)));
+                self.fail_without(&hello, peer, &why);
             } else {
                 let named = process(&hello, peer);
                 self.warnings.tell(now, peer, || format!("refuses {named}: it does not know the token"));
@@ -252,7 +251,9 @@ impl Server {
             Err(Refusal::Left)
         } else if cannot_join {
             let why = clean(&protocol::decode::<String>(&frame)?, protocol::MAX_WHY);
-            Err(self.cannot_join(&hello, peer, &why))
+            self.fail_without(&hello, peer, &why);
+            let failure = self.members.failure.clone();
+            Err(failure.map_or(Refusal::Left, |failure| Refusal::Failed(Box::new(failure))))
         } else {
             self.members.hello(id, &hello, &mut outbox)
         };
@@ -279,8 +280,7 @@ impl Server {
             self.warnings.tell(now, peer, || format!("refuses {}: {refusal}", process(&hello, peer)));
             if hello.purpose == ConnectionPurpose::Requests && !matches!(refusal, Refusal::Failed(_)) {
                 // The process belongs to the job, and a rank is missing without it.
-                let why = format!("{}: {refusal}", from(&hello, peer));
-                self.fail_without(&hello, why);
+                self.fail_without(&hello, peer, &refusal.to_string());
             }
         }
         Ok(true)
@@ -303,19 +303,13 @@ impl Server {
         same_user::has(peer, here)
     }
 
-    /// Fails the group because of a process that cannot join.
-    fn cannot_join(&mut self, hello: &Hello, peer: SocketAddr, why: &str) -> Refusal {
-        self.fail_without(hello, format!("{}: {why}", from(hello, peer)));
-        self.members.failure.clone().map_or(Refusal::Left, |failure| Refusal::Failed(Box::new(failure)))
-    }
-
-    /// Fails the group, unless all its ranks have come: then this process is not one of them.
-    fn fail_without(&mut self, hello: &Hello, why: String) {
+    /// Fails the group because of a process that cannot join, unless all ranks have come: then this process is not one of them.
+    fn fail_without(&mut self, hello: &Hello, peer: SocketAddr, why: &str) {
         if self.members.all_have_come() {
             return;
         }
         self.members.is_unfit();
-        let why = clean(&why, 2 * protocol::MAX_WHY);
+        let why = clean(&format!("{}: {why}", from(hello, peer)), 2 * protocol::MAX_WHY);
         self.fail(match usize::try_from(hello.rank) {
             Ok(rank) if hello.rank != u64::MAX => Failure::Joining { rank, why },
             _ => Failure::NoRank { why },

@@ -54,13 +54,11 @@ pub(super) struct Connection {
     ended: bool,
 }
 
-/// The state of the first bytes of a connection.
-pub(super) enum OpeningState {
-    /// Too few to tell.
-    More,
-    /// A hello frame, this long, follows the preamble.
-    Hello,
-    /// Another version of the protocol.
+/// The first bytes of a connection.
+pub(super) enum FirstBytes {
+    /// The preamble and the hello that follows it, as they were sent and decoded.
+    Hello(Vec<u8>, Hello),
+    /// The preamble has another version of the protocol.
     Version(u16),
 }
 
@@ -136,32 +134,22 @@ impl Connection {
         Ok(true)
     }
 
-    /// Checks the preamble, from its first byte on.
-    pub(super) fn opening(&self) -> io::Result<OpeningState> {
+    /// Checks the preamble, from its first byte on, and takes it and the hello out of the input; `None` if more bytes must arrive before.
+    pub(super) fn opening(&mut self) -> io::Result<Option<FirstBytes>> {
         let known = protocol::MAGIC.len().min(self.input.len());
         if self.input[..known] != protocol::MAGIC[..known] {
             return Err(protocol::invalid("it does not speak this protocol"));
         }
-        let Some(preamble) = self.input.first_chunk::<PREAMBLE>() else { return Ok(OpeningState::More) };
+        let Some((preamble, rest)) = self.input.split_first_chunk::<PREAMBLE>() else { return Ok(None) };
         let version = protocol::version(preamble)?;
         if version != protocol::VERSION {
-            return Ok(OpeningState::Version(version));
+            return Ok(Some(FirstBytes::Version(version)));
         }
-        let rest = &self.input[PREAMBLE..];
-        Ok(match protocol::length(rest, MAX_HELLO)? {
-            Some(len) if rest.len() >= 4 + len => OpeningState::Hello,
-            _ => OpeningState::More,
-        })
-    }
-
-    /// Takes the preamble and the hello out of the input, and decodes the hello.
-    pub(super) fn take_opening(&mut self) -> io::Result<Option<(Vec<u8>, Hello)>> {
-        let len =
-            protocol::length(self.input.get(PREAMBLE..).unwrap_or_default(), MAX_HELLO)?.unwrap_or_default();
+        let Some(len) = protocol::length(rest, MAX_HELLO)? else { return Ok(None) };
         let Some(opening) = self.input.get(..PREAMBLE + 4 + len) else { return Ok(None) };
         let hello = protocol::decode(&opening[PREAMBLE + 4..])?;
         self.taken = opening.len();
-        Ok(Some((opening.to_vec(), hello)))
+        Ok(Some(FirstBytes::Hello(opening.to_vec(), hello)))
     }
 
     /// From now on incoming frames have tags; outgoing frames have them once the client has proved that it knows the token.

@@ -47,17 +47,11 @@ pub(super) struct RankStates {
     spaced: Option<Instant>,
     /// True if a rank is leaving or has left.
     leaving: bool,
-    refused: RefusedProcesses,
+    /// The first few processes that the store has refused while ranks were missing, in words, and the number of the others.
+    refused: Vec<String>,
+    refused_more: u64,
     /// The number of refused processes that belong to the job. They know why the group failed, and each stands for a missing rank.
     unfit: usize,
-}
-
-/// The processes that the store has refused while ranks were missing.
-#[derive(Debug, Default)]
-struct RefusedProcesses {
-    /// The first few, in words.
-    listed: Vec<String>,
-    more: u64,
 }
 
 /// The number of refused processes that the store reports to all ranks. It is limited, because strangers can connect as often as they like.
@@ -85,7 +79,7 @@ enum Watching {
     By(Id),
     /// The connection has ended. A rank that lives connects again before `until`; the server checks it again at `next`.
     Lost {
-        reset: bool,
+        ending: Ending,
         until: Instant,
         next: Instant,
     },
@@ -162,7 +156,7 @@ impl RankStates {
                 if session == *held =>
             {
                 *watch = Watching::By(id);
-                let refused = self.refused.listed.iter().cloned().map(ToWatch::Refused);
+                let refused = self.refused.iter().cloned().map(ToWatch::Refused);
                 let failure = self.failure.clone().map(ToWatch::Failure);
                 let leaving = self.leaving.then_some(ToWatch::SomeoneLeaving);
                 let query = self.query.as_ref().map(|query| ToWatch::WhereAreYou { query: query.number });
@@ -257,7 +251,7 @@ impl RankStates {
             return;
         }
         if let Ending::Closed | Ending::Reset = ending {
-            *watch = Watching::Lost { reset: ending == Ending::Reset, until: now + RETURN, next: now };
+            *watch = Watching::Lost { ending, until: now + RETURN, next: now };
             self.lost.insert(role.rank);
             self.expire(now, outbox);
         } else {
@@ -278,14 +272,14 @@ impl RankStates {
     /// Gives up ranks whose process has ended, or whose watch has not connected again in time.
     pub(super) fn expire(&mut self, now: Instant, outbox: &mut Outbox) {
         for rank in std::mem::take(&mut self.lost) {
-            let Some(RankState::Taken { watch: Watching::Lost { reset, until, next }, process, .. }) =
+            let Some(RankState::Taken { watch: Watching::Lost { ending, until, next }, process, .. }) =
                 self.states.get_mut(rank)
             else {
                 continue;
             };
             let ended = process.as_ref().is_some_and(RankProcess::has_ended);
             if ended || *until <= now {
-                let ending = if *reset { Ending::Reset } else { Ending::Closed };
+                let ending = *ending;
                 self.lose(rank, ending, outbox);
             } else {
                 *next = if process.is_some() { now + AGAIN } else { *until };
@@ -347,22 +341,21 @@ impl RankStates {
 
     /// Notes that the store refused a process, and reports it to all watches except that of `host`, whose process has logged it.
     pub(super) fn refuse(&mut self, process: String, host: Option<Rank>, outbox: &mut Outbox) {
-        if self.refused.listed.len() == TOLD {
-            self.refused.more += 1;
+        if self.refused.len() == TOLD {
+            self.refused_more += 1;
             return;
         }
         if let Some(message) = frame(&ToWatch::Refused(process.clone())) {
             let others = self.watches().filter(|&(rank, _)| Some(rank) != host);
             outbox.extend(others.map(|(_, id)| (id, message.clone())));
         }
-        self.refused.listed.push(process);
+        self.refused.push(process);
     }
 
     /// The processes that were refused, in words.
     pub(super) fn refused(&self) -> String {
-        let RefusedProcesses { listed, more } = &self.refused;
-        let more = (*more > 0).then(|| format!("{more} others"));
-        listed.iter().cloned().chain(more).collect::<Vec<_>>().join("; and ")
+        let more = (self.refused_more > 0).then(|| format!("{} others", self.refused_more));
+        self.refused.iter().cloned().chain(more).collect::<Vec<_>>().join("; and ")
     }
 
     pub(super) fn all_have_come(&self) -> bool {
@@ -371,8 +364,11 @@ impl RankStates {
 
     /// True if this rank has not come, or there is no such rank.
     pub(super) fn lacks(&self, rank: u64) -> bool {
-        let state = usize::try_from(rank).ok().and_then(|rank| self.states.get(rank));
-        state.is_none_or(|state| matches!(state, RankState::Empty))
+        self.state(rank).is_none_or(|state| matches!(state, RankState::Empty))
+    }
+
+    fn state(&self, rank: u64) -> Option<&RankState> {
+        self.states.get(usize::try_from(rank).ok()?)
     }
 
     /// True if the group has failed and some ranks have not come to learn that.
@@ -388,8 +384,7 @@ impl RankStates {
 
     /// The same for one rank.
     pub(super) fn owes_news_to(&self, rank: u64) -> bool {
-        let state = usize::try_from(rank).ok().and_then(|rank| self.states.get(rank));
-        self.failure.is_some() && state.is_some_and(RankState::is_unheard)
+        self.failure.is_some() && self.state(rank).is_some_and(RankState::is_unheard)
     }
 
     /// True if a rank is alive.

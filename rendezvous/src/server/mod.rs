@@ -51,6 +51,10 @@ const SEGMENT: u32 = 1220;
 /// A connection's number, counted from 1.
 type Id = u64;
 
+/// The numbers of the control and of the listener in a poll.
+const CONTROL: Id = 0;
+const LISTENER: Id = Id::MAX;
+
 /// Frames to be sent, each with its connection.
 type Outbox = Vec<(Id, Frame)>;
 
@@ -321,7 +325,7 @@ impl Server {
         }
     }
 
-    /// Waits for something to happen. Ids 0 are the listener and the control.
+    /// Waits for something to happen.
     fn poll(&mut self, now: Instant) -> io::Result<Vec<(Id, PollFlags)>> {
         if self.accept_after.is_some_and(|after| after <= now) {
             self.accept_after = None;
@@ -342,7 +346,7 @@ impl Server {
         let mut ids = Vec::with_capacity(self.connections.len() + 2);
         let mut fds = Vec::with_capacity(self.connections.len() + 2);
         if matches!(self.phase, Phase::Serving) {
-            ids.push(0);
+            ids.push(CONTROL);
             fds.push(PollFd::new(&self.control, PollFlags::IN));
         }
         // Members come first, so that a flood of new connections does not hold them up.
@@ -356,7 +360,7 @@ impl Server {
             fds.push(PollFd::new(&*connection.stream, flags));
         }
         if let Some(listener) = self.listener.as_ref().filter(|_| self.accept_after.is_none()) {
-            ids.push(0);
+            ids.push(LISTENER);
             fds.push(PollFd::new(&**listener, PollFlags::IN));
         }
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
@@ -369,10 +373,11 @@ impl Server {
     }
 
     fn serve(&mut self, id: Id, flags: PollFlags, now: Instant) {
-        if id == 0 {
-            self.control(now);
-            self.accept(now);
-            return;
+        match id {
+            // The `StoreServer` was dropped: nothing else happens to its end.
+            CONTROL => self.phase = Phase::Lingering(Some(now + LINGER), now + LATECOMERS),
+            LISTENER => self.accept(now),
+            _ => {}
         }
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let mut open = Ok(true);
@@ -400,18 +405,6 @@ impl Server {
             Ok(false) => self.close(id, Ending::Closed, now),
             Err(error) => self.drop_broken(id, &error, now),
         }
-    }
-
-    /// Begins to end if the [`StoreServer`] was dropped.
-    fn control(&mut self, now: Instant) {
-        use std::io::Read as _;
-        if !matches!(self.phase, Phase::Serving) || self.control.set_nonblocking(true).is_err() {
-            return;
-        }
-        if matches!(self.control.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
-            return;
-        }
-        self.phase = Phase::Lingering(Some(now + LINGER), now + LATECOMERS);
     }
 
     /// Handles the whole frames that a connection has brought, as long as its client reads the answers. The server calls this once between
