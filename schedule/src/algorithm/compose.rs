@@ -27,13 +27,9 @@ pub(super) trait Stages: Send + 'static {
 /// What a rank does in a stage.
 pub(super) enum Part {
     Among(Stage),
-    Copies(Copies),
     /// Steps in the memory of the whole, of a schedule of one lane.
     Steps(Box<dyn Iterator<Item = Step> + Send>),
 }
-
-/// Copies: from where to where, and how many elements.
-pub(super) type Copies = Box<dyn Iterator<Item = (At, At, usize)> + Send>;
 
 /// An algorithm among some of the ranks.
 pub(super) struct Stage {
@@ -89,8 +85,6 @@ struct Lane {
 /// A stage whose steps are taken.
 enum Running {
     Among(Inner),
-    /// Copies, and the first element of the lane's scratch.
-    Copies(Copies, usize),
     Steps(Box<dyn Iterator<Item = Step> + Send>),
 }
 
@@ -115,15 +109,21 @@ impl At {
     pub(super) const fn plus(self, elements: usize) -> Self {
         Self { offset: self.offset + elements, ..self }
     }
-
-    /// Elements from here on, if the lane's scratch begins at `lane`.
-    pub(super) fn span(self, lane: usize, len: usize) -> Span {
-        let base = if self.place == Place::Scratch { lane } else { 0 };
-        Span { place: self.place, offset: base + self.offset, len }
-    }
 }
 
 impl Stage {
+    /// A stage whose root, if it has one, is the first member.
+    pub(super) const fn new(
+        plan: &'static Plan,
+        members: Arc<[Rank]>,
+        rank: usize,
+        lengths: Lengths,
+        input: At,
+        output: At,
+    ) -> Self {
+        Self { plan, members, rank, root: 0, lengths, input, output, last: false, settle: false }
+    }
+
     const fn exchanges(&self) -> bool {
         matches!(self.lengths, Lengths::Exchange(..))
     }
@@ -217,7 +217,6 @@ impl<P: Stages> Schedule for Composed<P> {
                     let schedule = stage.make(self.shape.max_message);
                     Running::Among(Inner { stage, schedule, lane: at, scratch: at + self.shape.scratch })
                 }
-                Part::Copies(copies) => Running::Copies(copies, at),
                 Part::Steps(steps) => Running::Steps(steps),
             });
             lane.stage += 1;
@@ -230,10 +229,6 @@ impl Running {
     fn next(&mut self) -> Option<Step> {
         match self {
             Self::Among(inner) => inner.next(),
-            Self::Copies(copies, lane) => {
-                let (from, into, len) = copies.next()?;
-                Some(Step::Copy { from: from.span(*lane, len), into: into.span(*lane, len) })
-            }
             Self::Steps(steps) => steps.next(),
         }
     }
@@ -275,12 +270,13 @@ impl Inner {
     }
 
     fn span(&self, span: Span) -> Span {
-        let at = match span.place {
+        let At { place, offset } = match span.place {
             Place::Input => self.stage.input,
             Place::Output => self.stage.output,
             Place::Scratch => return Span { offset: self.scratch + span.offset, ..span },
             Place::Landed(from) => return Span { place: Place::Landed(self.stage.members[from]), ..span },
         };
-        at.plus(span.offset).span(self.lane, span.len)
+        let base = if place == Place::Scratch { self.lane } else { 0 };
+        Span { place, offset: base + offset + span.offset, len: span.len }
     }
 }

@@ -24,27 +24,25 @@ use super::{
     doublings, wrapped,
 };
 use crate::{
-    Collective, Job, Rank, Schedule, Span, Step,
+    Collective, Job, Rank, Span, Step,
     cost::Alike,
     partition::{self, Blocks},
 };
 
 /// The plans of PAT.
-pub(super) const PLANS: &[Plan] = &[
-    plan(Collective::AllGather, |job| Lanes::schedule(job, AllGather::new(Blocked::new(job)))),
-    plan(Collective::ReduceScatter, |job| Lanes::schedule(job, ReduceScatter::new(Blocked::new(job)))),
-];
+pub(super) const PLANS: &[Plan] = &[plan(Collective::AllGather), plan(Collective::ReduceScatter)];
 
-const fn plan(collective: Collective, make: fn(&Job<'_>) -> Box<dyn Schedule>) -> Plan {
+const fn plan(collective: Collective) -> Plan {
     Plan {
         uneven: true,
         near: true,
         alike: |_| Some(Alike::Turned),
-        ..Plan::new(collective, make, doublings)
+        ..Plan::new(collective, |job| Lanes::schedule(job, Pat::new(job)), doublings)
     }
 }
 
-/// A hop of an all_gather. Positions are those of [`Blocked::order`].
+/// A hop of an all_gather. Positions are those of [`Pat::order`]. The hops of a reduce_scatter are the same in reverse, with sent and
+/// received blocks exchanged.
 struct Hop {
     distance: usize,
     /// The first position of the blocks that are sent.
@@ -76,13 +74,14 @@ struct Message {
     len: usize,
 }
 
-/// What an all_gather and a reduce_scatter have in common: the blocks, and their order in scratch.
-struct Blocked {
+/// One rank's part: an all_gather, which sends to far ranks first, or a reduce_scatter, which sends to near ranks first.
+struct Pat {
     rank: Rank,
     ranks: usize,
     count: usize,
     chunks: usize,
     lanes: usize,
+    gathers: bool,
     blocks: Blocks,
     /// The most blocks of a message.
     most: usize,
@@ -126,7 +125,7 @@ fn hops(ranks: usize) -> (Vec<Hop>, Vec<usize>) {
     (hops.collect(), order.into())
 }
 
-impl Blocked {
+impl Pat {
     fn new(job: &Job<'_>) -> Self {
         let gathers = job.collective == Collective::AllGather;
         let (rank, ranks, half) = (job.rank, job.ranks, job.ranks / 2);
@@ -142,12 +141,13 @@ impl Blocked {
         }
         // Each lane's first chunk goes through slots, and no chunk is empty.
         let direct = gathers && job.direct && job.uneven.is_none() && chunks > job.lanes;
-        Self {
+        let mut pat = Self {
             rank,
             ranks,
             count: job.count,
             chunks,
             lanes: job.lanes.clamp(1, chunks),
+            gathers,
             blocks,
             most: if chunks > 1 { 1 } else { fitting.clamp(1, half) },
             own: order.iter().position(|&behind| behind == 0).unwrap_or_default(),
@@ -156,7 +156,41 @@ impl Blocked {
             offsets,
             turns: Vec::new(),
             direct_from: direct.then_some(job.lanes),
+        };
+        pat.turns = if gathers { pat.all_gather() } else { pat.reduce_scatter() };
+        pat
+    }
+
+    fn all_gather(&self) -> Vec<Move> {
+        let last = self.hops.len() - 1;
+        let alike = if self.packs() { last } else { last + 1 };
+        let mut turns: Vec<_> = (0..alike).flat_map(|hop| self.messages(hop)).map(Move::Exchange).collect();
+        for message in (alike..=last).flat_map(|hop| self.messages(hop)) {
+            turns.push(Move::Send(message));
+            // Blocks are copied while the first message is on its way.
+            let waits = if message.first == 0 { self.kept() } else { 0 };
+            turns.extend((0..waits).map(Move::Copy));
+            turns.extend((0..message.len).map(|nth| Move::Arrive(message, nth)));
         }
+        turns
+    }
+
+    fn reduce_scatter(&self) -> Vec<Move> {
+        let (last, mut turns) = (self.hops.len() - 1, Vec::new());
+        for message in self.messages(last) {
+            if message.len > 1 {
+                let first = self.hops[last].land + message.first;
+                turns.extend((first..first + message.len).map(Move::Copy));
+            }
+            turns.push(Move::Send(message));
+            // Nothing is added to the block of the rank farthest away, if it is an even number of ranks away.
+            if message.first == 0 && self.hops[last].blocks < self.kept() {
+                turns.push(Move::Copy(self.kept() - 1));
+            }
+            turns.extend((0..message.len).map(|nth| Move::Arrive(message, nth)));
+        }
+        turns.extend((0..last).rev().flat_map(|hop| self.messages(hop)).map(Move::Exchange));
+        turns
     }
 
     /// The blocks that are sent on: all at an even distance.
@@ -175,10 +209,41 @@ impl Blocked {
         (0..blocks).step_by(most).map(move |first| Message { hop, first, len: most.min(blocks - first) })
     }
 
+    /// The rank to which this one sends a message, and the one from which it gets one.
+    fn peers(&self, hop: usize) -> [Rank; 2] {
+        let distance = self.hops[hop].distance;
+        let [after, before] = [distance, self.ranks - distance].map(|it| wrapped(self.rank + it, self.ranks));
+        if self.gathers { [after, before] } else { [before, after] }
+    }
+
+    /// The first positions of the blocks of a message that this rank sends, and of one that it gets.
+    fn positions(&self, message: Message) -> [usize; 2] {
+        let Hop { start, land, .. } = self.hops[message.hop];
+        let [start, land] = [start, land].map(|position| position + message.first);
+        if self.gathers { [start, land] } else { [land, start] }
+    }
+
     /// The elements, in the vector of all blocks, of the chunk of the block at a position.
     fn range(&self, chunk: usize, position: usize) -> Range<usize> {
         let owner = wrapped(self.rank + self.ranks - self.order[position], self.ranks);
         if self.chunks == 1 { self.blocks.of(owner) } else { self.blocks.chunk(owner, self.chunks, chunk) }
+    }
+
+    /// The chunk of the block at a position, in the output of an all_gather or the input of a reduce_scatter.
+    fn block(&self, chunk: usize, position: usize) -> Span {
+        let range = self.range(chunk, position);
+        if self.gathers {
+            Span::output(range.start, range.len())
+        } else {
+            Span::input(range.start, range.len())
+        }
+    }
+
+    /// The chunk of this rank's own block, where it lies alone: in the input of an all_gather, or the output of a reduce_scatter.
+    fn alone(&self, chunk: usize) -> Span {
+        let range = self.range(chunk, self.own);
+        let start = range.start - self.blocks.of(self.rank).start;
+        if self.gathers { Span::input(start, range.len()) } else { Span::output(start, range.len()) }
     }
 
     /// The memory in scratch of the chunks of `len` blocks from a position on: of one block, if blocks are cut.
@@ -192,244 +257,116 @@ impl Blocked {
         Span::scratch(block * longest, self.range(chunk, position).len())
     }
 
-    /// The chunk of this rank's own block: of the input of an all_gather, or the output of a reduce_scatter.
-    fn alone(&self, chunk: usize) -> Range<usize> {
-        let (start, range) = (self.blocks.of(self.rank).start, self.range(chunk, self.own));
-        range.start - start..range.end - start
+    /// The memory of the sums of `len` blocks after a hop: scratch, or the output after the last one.
+    fn sum(&self, chunk: usize, hop: usize, position: usize, len: usize) -> Span {
+        if hop == 0 { self.alone(chunk) } else { self.aside(chunk, position, len) }
     }
 
-    fn after(&self, distance: usize) -> Rank {
-        wrapped(self.rank + distance, self.ranks)
+    /// Sends and takes a message.
+    fn exchange(&self, chunk: usize, message: Message, steps: &mut Steps) {
+        let ([to, from], [sent, got]) = (self.peers(message.hop), self.positions(message));
+        let opens = self.gathers && message.hop == 0;
+        if self.gathers && !self.packs() {
+            let direct = self.direct_from.is_some_and(|first| chunk >= first);
+            let out = self.block(chunk, sent);
+            steps.hand(direct, to, if opens { self.alone(chunk) } else { out }, out.offset);
+            if opens {
+                steps.copy(self.alone(chunk), out);
+            }
+            return steps.get(direct, from, self.block(chunk, got));
+        }
+        if opens {
+            steps.put(to, self.alone(chunk));
+            steps.copy(self.alone(chunk), self.aside(chunk, self.own, 1));
+        } else {
+            steps.put(to, self.aside(chunk, sent, message.len));
+        }
+        let kept = self.aside(chunk, got, message.len);
+        let landed = Span::landed(from, kept.len);
+        steps.take(from, kept.len);
+        if self.gathers {
+            steps.copy(landed, kept);
+        } else {
+            let into = self.sum(chunk, message.hop, got, message.len);
+            steps.push(Step::Reduce { a: kept, b: landed, into, last: message.hop == 0 });
+        }
+        steps.free(from);
     }
 
-    fn before(&self, distance: usize) -> Rank {
-        wrapped(self.rank + self.ranks - distance, self.ranks)
+    /// Takes a message if this is its first block, and puts its `nth` block where it belongs.
+    fn arrive(&self, chunk: usize, message: Message, nth: usize, steps: &mut Steps) {
+        let ([_, from], [_, first]) = (self.peers(message.hop), self.positions(message));
+        if nth == 0 {
+            steps.take(from, self.aside(chunk, first, message.len).len);
+        }
+        let block = self.block(chunk, first + nth);
+        let offset = self.offsets[first + nth] - self.offsets[first];
+        let landed = Span { offset, ..Span::landed(from, block.len) };
+        if self.gathers {
+            steps.copy(landed, block);
+        } else {
+            let into = self.sum(chunk, message.hop, first + nth, 1);
+            steps.push(Step::Reduce { a: block, b: landed, into, last: message.hop == 0 });
+        }
+        if nth + 1 == message.len {
+            steps.free(from);
+        }
     }
+}
 
-    fn shape(&self, scratch: usize) -> Shape {
+impl Pattern for Pat {
+    fn shape(&self) -> Shape {
+        let (sent_on, longest) = (self.offsets[self.kept()], partition::longest(self.count, self.chunks));
+        // Empty spans need scratch, too.
+        let scratch = match (self.gathers, self.packs()) {
+            (true, packs) => {
+                if packs {
+                    sent_on.max(1)
+                } else {
+                    0
+                }
+            }
+            _ if self.ranks == 2 => 0,
+            (_, true) => self.offsets[self.ranks].max(1),
+            _ if self.chunks == 1 => sent_on.max(1),
+            _ => self.lanes * self.kept() * longest,
+        };
         Shape {
             chunks: self.chunks,
             turns: self.turns.len(),
-            max_message: self.most * partition::longest(self.count, self.chunks),
+            max_message: self.most * longest,
             direct: self.direct_from.is_some(),
             scratch,
             shows: None,
         }
     }
-}
-
-/// The all_gather, which sends to far ranks first.
-struct AllGather(Blocked);
-
-impl AllGather {
-    fn new(mut blocked: Blocked) -> Self {
-        let last = blocked.hops.len() - 1;
-        let mut turns: Vec<_> = (0..last).flat_map(|hop| blocked.messages(hop)).map(Move::Exchange).collect();
-        if blocked.packs() {
-            for message in blocked.messages(last) {
-                turns.push(Move::Send(message));
-                // Blocks are copied while the first message is on its way.
-                let waits = if message.first == 0 { blocked.kept() } else { 0 };
-                turns.extend((0..waits).map(Move::Copy));
-                turns.extend((0..message.len).map(|nth| Move::Arrive(message, nth)));
-            }
-        } else {
-            turns.extend(blocked.messages(last).map(Move::Exchange));
-        }
-        blocked.turns = turns;
-        Self(blocked)
-    }
-
-    fn output(&self, chunk: usize, position: usize) -> Span {
-        let range = self.0.range(chunk, position);
-        Span::output(range.start, range.len())
-    }
-
-    fn input(&self, chunk: usize) -> Span {
-        let range = self.0.alone(chunk);
-        Span::input(range.start, range.len())
-    }
-
-    /// A message through scratch.
-    fn pass(&self, chunk: usize, message: Message, steps: &mut Steps) {
-        let hop = &self.0.hops[message.hop];
-        let (to, from) = (self.0.after(hop.distance), self.0.before(hop.distance));
-        let into = self.0.aside(chunk, hop.land + message.first, message.len);
-        if message.hop == 0 {
-            steps.put(to, self.input(chunk));
-            steps.copy(self.input(chunk), self.0.aside(chunk, self.0.own, 1));
-        } else {
-            steps.put(to, self.0.aside(chunk, hop.start + message.first, message.len));
-        }
-        steps.take(from, into.len);
-        steps.copy(Span::landed(from, into.len), into);
-        steps.free(from);
-    }
-
-    /// A block from output to output.
-    fn relay(&self, chunk: usize, message: Message, steps: &mut Steps) {
-        let hop = &self.0.hops[message.hop];
-        let (to, from) = (self.0.after(hop.distance), self.0.before(hop.distance));
-        let direct = self.0.direct_from.is_some_and(|first| chunk >= first);
-        let out = self.output(chunk, hop.start + message.first);
-        if message.hop == 0 {
-            steps.hand(direct, to, self.input(chunk), out.offset);
-            steps.copy(self.input(chunk), out);
-        } else {
-            steps.hand(direct, to, out, out.offset);
-        }
-        steps.get(direct, from, self.output(chunk, hop.land + message.first));
-    }
-}
-
-impl Pattern for AllGather {
-    fn shape(&self) -> Shape {
-        // Empty spans need scratch, too.
-        self.0.shape(if self.0.packs() { self.0.offsets[self.0.kept()].max(1) } else { 0 })
-    }
-
-    fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        match self.0.turns[turn] {
-            Move::Exchange(message) if self.0.packs() => self.pass(chunk, message, steps),
-            Move::Exchange(message) => self.relay(chunk, message, steps),
-            Move::Send(message) => {
-                let hop = &self.0.hops[message.hop];
-                let from = self.0.aside(chunk, hop.start + message.first, message.len);
-                steps.put(self.0.after(hop.distance), from);
-            }
-            Move::Copy(position) if position == self.0.own => {
-                steps.copy(self.input(chunk), self.output(chunk, position));
-            }
-            Move::Copy(position) => {
-                steps.copy(self.0.aside(chunk, position, 1), self.output(chunk, position));
-            }
-            Move::Arrive(message, nth) => {
-                let hop = &self.0.hops[message.hop];
-                let (from, first) = (self.0.before(hop.distance), hop.land + message.first);
-                let start = self.0.offsets[first];
-                if nth == 0 {
-                    steps.take(from, self.0.offsets[first + message.len] - start);
-                }
-                let (into, offset) = (self.output(chunk, first + nth), self.0.offsets[first + nth] - start);
-                steps.copy(Span { offset, ..Span::landed(from, into.len) }, into);
-                if nth + 1 == message.len {
-                    steps.free(from);
-                }
-            }
-        }
-    }
-
-    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        self.0.hops.iter().for_each(|hop| visit(self.0.before(hop.distance)));
-    }
-}
-
-/// The reduce_scatter, which sends to near ranks first: its hops are those of the all_gather in reverse, with sent and received
-/// blocks exchanged.
-struct ReduceScatter(Blocked);
-
-impl ReduceScatter {
-    fn new(mut blocked: Blocked) -> Self {
-        let last = blocked.hops.len() - 1;
-        let mut turns = Vec::new();
-        for message in blocked.messages(last) {
-            if message.len > 1 {
-                let first = blocked.hops[last].land + message.first;
-                turns.extend((first..first + message.len).map(Move::Copy));
-            }
-            turns.push(Move::Send(message));
-            // Nothing is added to the block of the rank farthest away, if it is an even number of ranks away.
-            if message.first == 0 && blocked.hops[last].blocks < blocked.kept() {
-                turns.push(Move::Copy(blocked.kept() - 1));
-            }
-            turns.extend((0..message.len).map(|nth| Move::Arrive(message, nth)));
-        }
-        turns.extend((0..last).rev().flat_map(|hop| blocked.messages(hop)).map(Move::Exchange));
-        blocked.turns = turns;
-        Self(blocked)
-    }
-
-    fn input(&self, chunk: usize, position: usize) -> Span {
-        let range = self.0.range(chunk, position);
-        Span::input(range.start, range.len())
-    }
-
-    /// The memory of sums after a hop: scratch, or the output after the last one.
-    fn sum(&self, chunk: usize, hop: usize, position: usize, len: usize) -> Span {
-        if hop == 0 {
-            let range = self.0.alone(chunk);
-            return Span::output(range.start, range.len());
-        }
-        self.0.aside(chunk, position, len)
-    }
-}
-
-impl Pattern for ReduceScatter {
-    fn shape(&self) -> Shape {
-        let blocked = &self.0;
-        let scratch = match (blocked.ranks > 2, blocked.packs()) {
-            (false, _) => 0,
-            (true, true) => blocked.offsets[blocked.ranks].max(1),
-            (true, false) if blocked.chunks == 1 => blocked.offsets[blocked.kept()].max(1),
-            (true, false) => {
-                blocked.lanes * blocked.kept() * partition::longest(blocked.count, blocked.chunks)
-            }
-        };
-        blocked.shape(scratch)
-    }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
         // Messages of this lane's previous chunk may still be read from scratch.
-        if turn == 0 && chunk >= self.0.lanes && self.0.ranks > 2 {
+        if !self.gathers && turn == 0 && chunk >= self.lanes && self.ranks > 2 {
             steps.push(Step::Settle);
         }
-        match self.0.turns[turn] {
-            Move::Copy(position) => {
-                steps.copy(self.input(chunk, position), self.0.aside(chunk, position, 1));
-            }
+        match self.turns[turn] {
+            Move::Exchange(message) => self.exchange(chunk, message, steps),
             Move::Send(message) => {
-                let hop = &self.0.hops[message.hop];
-                let first = hop.land + message.first;
-                let from = match message.len {
-                    1 => self.input(chunk, first),
-                    len => self.0.aside(chunk, first, len),
-                };
-                steps.put(self.0.before(hop.distance), from);
+                let ([to, _], [sent, _]) = (self.peers(message.hop), self.positions(message));
+                let one = !self.gathers && message.len == 1;
+                let from = if one { self.block(chunk, sent) } else { self.aside(chunk, sent, message.len) };
+                steps.put(to, from);
             }
-            Move::Arrive(message, nth) => {
-                let hop = &self.0.hops[message.hop];
-                let (from, first) = (self.0.after(hop.distance), hop.start + message.first);
-                let own = self.input(chunk, first + nth);
-                let (mut len, mut offset) = (own.len, 0);
-                if message.len > 1 {
-                    offset = self.0.offsets[first + nth] - self.0.offsets[first];
-                    len = self.0.offsets[first + message.len] - self.0.offsets[first];
-                }
-                if nth == 0 {
-                    steps.take(from, len);
-                }
-                let theirs = Span { offset, ..Span::landed(from, own.len) };
-                let into = self.sum(chunk, message.hop, first + nth, 1);
-                steps.push(Step::Reduce { a: own, b: theirs, into, last: message.hop == 0 });
-                if nth + 1 == message.len {
-                    steps.free(from);
-                }
+            Move::Arrive(message, nth) => self.arrive(chunk, message, nth, steps),
+            Move::Copy(position) if self.gathers && position == self.own => {
+                steps.copy(self.alone(chunk), self.block(chunk, position));
             }
-            Move::Exchange(message) => {
-                let hop = &self.0.hops[message.hop];
-                let (to, from) = (self.0.before(hop.distance), self.0.after(hop.distance));
-                let kept = self.0.aside(chunk, hop.start + message.first, message.len);
-                steps.put(to, self.0.aside(chunk, hop.land + message.first, message.len));
-                steps.take(from, kept.len);
-                let into = self.sum(chunk, message.hop, hop.start + message.first, message.len);
-                let theirs = Span::landed(from, kept.len);
-                steps.push(Step::Reduce { a: kept, b: theirs, into, last: message.hop == 0 });
-                steps.free(from);
+            Move::Copy(position) => {
+                let (aside, block) = (self.aside(chunk, position, 1), self.block(chunk, position));
+                let (from, into) = if self.gathers { (aside, block) } else { (block, aside) };
+                steps.copy(from, into);
             }
         }
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        self.0.hops.iter().for_each(|hop| visit(self.0.after(hop.distance)));
+        (0..self.hops.len()).for_each(|hop| visit(self.peers(hop)[1]));
     }
 }

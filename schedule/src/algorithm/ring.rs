@@ -14,244 +14,156 @@ use super::{
 use crate::{
     Collective, Job, Rank, Span, Step,
     cost::Alike,
-    partition::{self, block},
+    partition::{self, Blocks, block},
 };
 
 /// The plans of the ring.
 pub(super) const PLANS: &[Plan] = &[
-    Plan {
-        depth: 2,
-        split: Split::EachRank,
-        alike: |_| Some(Alike::Turned),
-        ..Plan::new(
-            Collective::AllReduce,
-            |job| Lanes::schedule(job, AllReduce::new(job)),
-            |ranks| 2 * (ranks - 1),
-        )
-    },
-    plan(Collective::ReduceScatter),
-    plan(Collective::AllGather),
-    plan(Collective::Broadcast),
+    Plan { split: Split::EachRank, hops: |ranks| 2 * (ranks - 1), ..plan(Collective::AllReduce) },
+    Plan { uneven: true, ..plan(Collective::ReduceScatter) },
+    Plan { uneven: true, ..plan(Collective::AllGather) },
+    Plan { depth: 1, alike: |_| None, ..plan(Collective::Broadcast) },
 ];
 
 const fn plan(collective: Collective) -> Plan {
-    let plan = Plan::new(collective, |job| Lanes::schedule(job, Blocks::new(job)), |ranks| ranks - 1);
-    match collective {
-        Collective::Broadcast => plan,
-        _ => Plan { uneven: true, depth: 2, alike: |_| Some(Alike::Turned), ..plan },
-    }
+    let plan = Plan::new(collective, |job| Lanes::schedule(job, Ring::new(job)), |ranks| ranks - 1);
+    Plan { depth: 2, alike: |_| Some(Alike::Turned), ..plan }
 }
 
-/// A rank's place in the ring.
-#[derive(Clone, Copy)]
+/// One rank's part. In a reduce_scatter, block b starts at rank b+1 and is completely reduced at rank b; in an all_gather it goes around
+/// the ring from there. An all_reduce is both: each chunk is a round that has a piece for each rank. In a broadcast there is one block,
+/// which all ranks have.
 struct Ring {
     rank: Rank,
     ranks: usize,
+    root: Rank,
+    collective: Collective,
+    /// The elements of the vector, or of the longest block.
+    count: usize,
+    chunks: usize,
+    /// The blocks, all cut into the same number of chunks; `None` in an all_reduce.
+    blocks: Option<Blocks>,
+    /// If chunks are written into outputs: those from this one on.
+    direct_from: Option<usize>,
 }
 
 impl Ring {
-    fn of(job: &Job<'_>) -> Self {
-        Self { rank: job.rank, ranks: job.ranks }
+    fn new(job: &Job<'_>) -> Self {
+        let &Job { rank, ranks, root, collective, count, lanes, .. } = job;
+        let blocks = match collective {
+            Collective::AllReduce => None,
+            Collective::AllGather => Some(job.output_blocks()),
+            Collective::ReduceScatter => Some(job.input_blocks()),
+            _ => Some(Blocks::even(count)),
+        };
+        let chunks = partition::rounds(count, if blocks.is_none() { ranks } else { 1 }, job.chunk);
+        // No piece may be empty, and no chunk of a block, because no write may be. The first chunk of each lane that only gathers goes
+        // through slots.
+        let direct_from = match collective {
+            Collective::AllReduce => (count / chunks >= ranks).then_some(0),
+            Collective::ReduceScatter => None,
+            _ => (job.uneven.is_none() && chunks > lanes).then_some(lanes),
+        };
+        let direct_from = direct_from.filter(|_| job.direct);
+        Self { rank, ranks, root, collective, count, chunks, blocks, direct_from }
     }
 
-    fn next(self) -> Rank {
+    fn next(&self) -> Rank {
         wrapped(self.rank + 1, self.ranks)
     }
 
-    fn prev(self) -> Rank {
-        self.back(1)
-    }
-
     /// The rank `hops` before this one; at most `ranks` hops.
-    fn back(self, hops: usize) -> Rank {
+    fn back(&self, hops: usize) -> Rank {
         wrapped(self.rank + self.ranks - hops, self.ranks)
     }
 
-    /// Keeps the elements `into` of the output that come from the rank before and, unless the next rank has them, forwards them.
-    fn keep(self, into: &Range<usize>, forward: bool, direct: bool, steps: &mut Steps) {
-        let into = Span::output(into.start, into.len());
-        steps.relay(direct, self.prev(), into, forward.then(|| self.next()));
+    /// The elements of a chunk in the block of a rank, among all blocks.
+    fn of(&self, chunk: usize, rank: Rank) -> Range<usize> {
+        match &self.blocks {
+            None => partition::piece(self.count, self.chunks, chunk, self.ranks, rank),
+            Some(blocks) => blocks.chunk(rank, self.chunks, chunk),
+        }
     }
 
-    /// Adds this rank's contribution, which lies at `mine` in its input, to a block that comes from the rank before. If it is
-    /// the last one, the sum goes to `result`, and the slot is given back before the next message leaves, which can carry the
-    /// credit for it. Otherwise the sum is forwarded from the slot.
-    fn add(self, mine: &Range<usize>, result: Option<Span>, steps: &mut Steps) {
-        let (landed, last) = (Span::landed(self.prev(), mine.len()), result.is_some());
+    /// The chunk's elements in this rank's own block, where it lies alone.
+    fn own(&self, chunk: usize) -> Range<usize> {
+        match &self.blocks {
+            None => self.of(chunk, self.rank),
+            Some(blocks) => block(blocks.len(self.rank), self.chunks, chunk),
+        }
+    }
+
+    /// Adds this rank's contribution to the chunk of a block that comes from the rank before. If it is the last one, the sum goes to
+    /// `result`, and the slot is given back before the next message leaves, which can carry the credit for it. Otherwise the sum is
+    /// forwarded from the slot.
+    fn add(&self, chunk: usize, block: Rank, result: Option<Span>, steps: &mut Steps) {
+        let (prev, mine) = (self.back(1), self.of(chunk, block));
+        let (landed, last) = (Span::landed(prev, mine.len()), result.is_some());
         let b = Span::input(mine.start, mine.len());
-        steps.take(self.prev(), mine.len());
+        steps.take(prev, mine.len());
         steps.push(Step::Reduce { a: landed, b, into: result.unwrap_or(landed), last });
         if !last {
             steps.put(self.next(), landed);
         }
-        steps.free(self.prev());
+        steps.free(prev);
     }
 }
 
-/// A round is a reduce_scatter and an all_gather of `ranks` pieces. Piece p starts at rank p+1, is completely reduced at rank p,
-/// and goes around the ring once more from there.
-struct AllReduce {
-    ring: Ring,
-    count: usize,
-    rounds: usize,
-    direct: bool,
-}
-
-impl AllReduce {
-    fn new(job: &Job<'_>) -> Self {
-        let rounds = partition::rounds(job.count, job.ranks, job.chunk);
-        // No piece may be empty, because no write may be.
-        let direct = job.direct && job.count / rounds >= job.ranks;
-        Self { ring: Ring::of(job), count: job.count, rounds, direct }
-    }
-
-    fn piece(&self, round: usize, rank: Rank) -> Range<usize> {
-        partition::piece(self.count, self.rounds, round, self.ring.ranks, rank)
-    }
-}
-
-impl Pattern for AllReduce {
+impl Pattern for Ring {
     fn shape(&self) -> Shape {
-        Shape {
-            chunks: self.rounds,
-            turns: 2 * self.ring.ranks - 1,
-            max_message: partition::longest(partition::longest(self.count, self.rounds), self.ring.ranks),
-            direct: self.direct,
-            scratch: 0,
-            shows: None,
-        }
-    }
-
-    fn turn(&self, round: usize, turn: usize, steps: &mut Steps) {
-        let (ring, home) = (self.ring, self.ring.ranks - 1);
-        if turn == 0 {
-            let first = self.piece(round, ring.prev());
-            steps.put(ring.next(), Span::input(first.start, first.len()));
-        } else if turn < home {
-            ring.add(&self.piece(round, ring.back(turn + 1)), None, steps);
-        } else if turn == home {
-            let mine = self.piece(round, ring.rank);
-            let whole = Span::output(mine.start, mine.len());
-            ring.add(&mine, Some(whole), steps);
-            steps.hand(self.direct, ring.next(), whole, mine.start);
-        } else {
-            let hop = turn - home;
-            ring.keep(&self.piece(round, ring.back(hop)), hop < home, self.direct, steps);
-        }
-    }
-
-    fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        visit(self.ring.prev());
-    }
-}
-
-/// A collective with one block for each rank, all cut into the same number of chunks; or a broadcast, whose only block all ranks
-/// have.
-struct Blocks {
-    ring: Ring,
-    collective: Collective,
-    root: Rank,
-    blocks: partition::Blocks,
-    /// The elements of the longest block.
-    count: usize,
-    chunks: usize,
-    /// If chunks are written into outputs: those from this one on, which are not the first of their lanes.
-    direct_from: Option<usize>,
-}
-
-impl Blocks {
-    fn new(job: &Job<'_>) -> Self {
-        let &Job { collective, root, count, lanes, .. } = job;
-        let blocks = match collective {
-            Collective::AllGather => job.output_blocks(),
-            Collective::ReduceScatter => job.input_blocks(),
-            _ => partition::Blocks::even(count),
+        let longest = partition::longest(self.count, self.chunks);
+        let (turns, max_message) = match self.collective {
+            Collective::AllReduce => (2 * self.ranks - 1, partition::longest(longest, self.ranks)),
+            Collective::Broadcast => (1, longest),
+            _ => (self.ranks, longest),
         };
-        let chunks = partition::chunks(count, job.chunk);
-        // Some chunks of uneven blocks may be empty, and no write may be.
-        let direct = job.direct && !collective.reduces() && job.uneven.is_none() && chunks > lanes;
-        let direct_from = direct.then_some(lanes);
-        Self { ring: Ring::of(job), collective, root, blocks, count, chunks, direct_from }
-    }
-
-    /// True if this chunk is written into outputs. The first chunk of each lane goes through slots.
-    fn direct(&self, chunk: usize) -> bool {
-        self.direct_from.is_some_and(|first| chunk >= first)
-    }
-
-    /// The chunk's elements in the block of this rank, among all blocks.
-    fn of(&self, chunk: usize, rank: Rank) -> Range<usize> {
-        self.blocks.chunk(rank, self.chunks, chunk)
-    }
-
-    /// The chunk's elements in this rank's own block, which lies alone.
-    fn own(&self, chunk: usize) -> Range<usize> {
-        block(self.blocks.len(self.ring.rank), self.chunks, chunk)
-    }
-
-    /// As the first half of an all_reduce.
-    fn reduce_scatter(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        let ring = self.ring;
-        if turn == 0 {
-            let first = self.of(chunk, ring.prev());
-            steps.put(ring.next(), Span::input(first.start, first.len()));
-        } else if turn + 1 < ring.ranks {
-            ring.add(&self.of(chunk, ring.back(turn + 1)), None, steps);
-        } else {
-            let result = self.own(chunk);
-            let result = Span::output(result.start, result.len());
-            ring.add(&self.of(chunk, ring.rank), Some(result), steps);
-        }
-    }
-
-    /// As the second half of an all_reduce.
-    fn all_gather(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        let ring = self.ring;
-        let into = self.of(chunk, ring.back(turn));
-        if turn == 0 {
-            let from = self.own(chunk);
-            let mine = Span::input(from.start, from.len());
-            steps.hand(self.direct(chunk), ring.next(), mine, into.start);
-            steps.copy(mine, Span::output(into.start, into.len()));
-        } else {
-            ring.keep(&into, turn + 1 < ring.ranks, self.direct(chunk), steps);
-        }
-    }
-
-    /// The root's chunks go around the ring once, one behind the other.
-    fn broadcast(&self, chunk: usize, steps: &mut Steps) {
-        let (ring, range, direct) = (self.ring, self.own(chunk), self.direct(chunk));
-        if ring.rank == self.root {
-            steps.hand(direct, ring.next(), Span::output(range.start, range.len()), range.start);
-        } else {
-            ring.keep(&range, ring.next() != self.root, direct, steps);
-        }
-    }
-}
-
-impl Pattern for Blocks {
-    fn shape(&self) -> Shape {
-        Shape {
-            chunks: self.chunks,
-            turns: if self.collective == Collective::Broadcast { 1 } else { self.ring.ranks },
-            max_message: partition::longest(self.count, self.chunks),
-            direct: self.direct_from.is_some(),
-            scratch: 0,
-            shows: None,
-        }
+        let direct = self.direct_from.is_some();
+        Shape { chunks: self.chunks, turns, max_message, direct, ..Shape::default() }
     }
 
     fn turn(&self, chunk: usize, turn: usize, steps: &mut Steps) {
-        match self.collective {
-            Collective::ReduceScatter => self.reduce_scatter(chunk, turn, steps),
-            Collective::AllGather => self.all_gather(chunk, turn, steps),
-            _ => self.broadcast(chunk, steps),
+        let (next, home) = (self.next(), self.ranks - 1);
+        let direct = self.direct_from.is_some_and(|first| chunk >= first);
+        let output = |range: Range<usize>| Span::output(range.start, range.len());
+        // The hops of a block that is complete.
+        let hops = match self.collective {
+            Collective::Broadcast if self.rank == self.root => {
+                let own = self.own(chunk);
+                return steps.hand(direct, next, output(own.clone()), own.start);
+            }
+            Collective::Broadcast => {
+                let to = (next != self.root).then_some(next);
+                return steps.relay(direct, self.back(1), output(self.own(chunk)), to);
+            }
+            Collective::AllGather => turn,
+            _ if turn == 0 => {
+                let first = self.of(chunk, self.back(1));
+                return steps.put(next, Span::input(first.start, first.len()));
+            }
+            _ if turn < home => return self.add(chunk, self.back(turn + 1), None, steps),
+            _ => turn - home,
+        };
+        let whole = self.of(chunk, self.back(hops));
+        match (hops, self.collective) {
+            (0, Collective::AllGather) => {
+                let own = self.own(chunk);
+                let mine = Span::input(own.start, own.len());
+                steps.hand(direct, next, mine, whole.start);
+                steps.copy(mine, output(whole));
+            }
+            (0, collective) => {
+                self.add(chunk, self.rank, Some(output(self.own(chunk))), steps);
+                if collective == Collective::AllReduce {
+                    steps.hand(direct, next, output(whole.clone()), whole.start);
+                }
+            }
+            _ => steps.relay(direct, self.back(1), output(whole), (hops < home).then_some(next)),
         }
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        if self.collective != Collective::Broadcast || self.ring.rank != self.root {
-            visit(self.ring.prev());
+        if self.collective != Collective::Broadcast || self.rank != self.root {
+            visit(self.back(1));
         }
     }
 }

@@ -75,12 +75,8 @@ pub(super) fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
 /// A contiguous memory of the checker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
-    /// The output, and what overlaps it.
-    Main,
-    /// The input, if it does not overlap the output.
-    Apart,
-    /// Scratch, which the engine provides.
-    Scratch,
+    /// The rank's own memory.
+    Own(Part),
     /// A slot of a flow.
     Slot { flow: usize, slot: usize },
     /// The memory of another rank that is read in place.
@@ -92,44 +88,38 @@ pub(super) enum Area {
 /// A part of a rank's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
+    /// The output, and what overlaps it.
     Main,
+    /// The input, if it does not overlap the output.
     Apart,
+    /// Scratch, which the engine provides.
     Scratch,
 }
 
-impl Part {
-    /// The part of an area of the rank's own memory; `None` for another area.
-    pub(super) const fn of(area: Area) -> Option<Self> {
-        match area {
-            Area::Main => Some(Self::Main),
-            Area::Apart => Some(Self::Apart),
-            Area::Scratch => Some(Self::Scratch),
-            _ => None,
-        }
-    }
+/// Where the elements of a span lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) area: Area,
+    pub(super) range: Range<usize>,
+}
 
-    /// The area of that rank's own memory.
-    pub(super) const fn area(self) -> Area {
-        match self {
-            Self::Main => Area::Main,
-            Self::Apart => Area::Apart,
-            Self::Scratch => Area::Scratch,
-        }
+impl Found {
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.area == other.area && overlap(&self.range, &other.range)
     }
 }
 
 /// Input, output and scratch of one rank.
 pub(super) struct Memory {
-    main: Vec<Cell>,
-    apart: Vec<Cell>,
-    scratch: Vec<Cell>,
+    /// Indexed by [`Part`].
+    parts: [Vec<Cell>; 3],
     input: Room,
     output: Room,
 }
 
 #[derive(Clone, Copy)]
 struct Room {
-    area: Area,
+    part: Part,
     base: usize,
     len: usize,
 }
@@ -150,82 +140,74 @@ impl Memory {
             Collective::Scatter if joined && inputs > 0 => (0, own_input),
             _ => (0, 0),
         };
-        let area = if joined { Area::Main } else { Area::Apart };
-        let input = Room { area, base: input_base, len: inputs };
-        let output = Room { area: Area::Main, base: output_base, len: outputs };
-        let main = if joined { (input_base + inputs).max(output_base + outputs) } else { outputs };
-        let mut memory = Self {
-            main: vec![Cell::UNDEFINED; main],
-            apart: vec![Cell::UNDEFINED; if joined { 0 } else { inputs }],
-            scratch: vec![Cell::UNDEFINED; scratch],
-            input,
-            output,
+        let part = if joined { Part::Main } else { Part::Apart };
+        let input = Room { part, base: input_base, len: inputs };
+        let output = Room { part: Part::Main, base: output_base, len: outputs };
+        let (main, apart) = match joined {
+            true => ((input_base + inputs).max(output_base + outputs), 0),
+            false => (outputs, inputs),
         };
+        let parts = [main, apart, scratch].map(|len| vec![Cell::UNDEFINED; len]);
+        let mut memory = Self { parts, input, output };
         if job.collective != Collective::Broadcast || rank == job.root {
             let first = match job.collective {
                 Collective::AllGather | Collective::Gather => own_output,
                 _ => 0,
             };
-            for (at, cell) in memory.cells_mut(input.area)[input.base..][..inputs].iter_mut().enumerate() {
+            for (at, cell) in memory.cells_mut(part)[input.base..][..inputs].iter_mut().enumerate() {
                 *cell = Cell { element: first + at, ranks: 1 << rank, done: false, order: rank as u64 + 1 };
             }
         }
         if aside {
             // No rank may read its own block among the others that were put aside.
-            memory.main.copy_from_slice(&memory.apart);
-            memory.apart[job.input_blocks().of(rank)].fill(Cell::UNDEFINED);
+            let [main, apart, _] = &mut memory.parts;
+            main.copy_from_slice(apart);
+            apart[job.input_blocks().of(rank)].fill(Cell::UNDEFINED);
         }
         Some(memory)
     }
 
-    /// The area and the range of a span that is not in a slot; the error is the length of the place.
+    /// The part and the range of a span that is not in a slot; the error is the length of the place.
     pub(super) fn find(
         &self,
         place: Place,
         offset: usize,
         len: usize,
-    ) -> Result<(Area, Range<usize>), usize> {
+    ) -> Result<(Part, Range<usize>), usize> {
         let room = match place {
             Place::Input => self.input,
-            Place::Scratch => Room { area: Area::Scratch, base: 0, len: self.scratch.len() },
+            Place::Scratch => Room { part: Part::Scratch, base: 0, len: self.cells(Part::Scratch).len() },
             Place::Output | Place::Landed(_) => self.output,
         };
         match offset.checked_add(len) {
-            Some(end) if end <= room.len => Ok((room.area, room.base + offset..room.base + end)),
+            Some(end) if end <= room.len => Ok((room.part, room.base + offset..room.base + end)),
             _ => Err(room.len),
         }
     }
 
-    pub(super) fn cells(&self, area: Area) -> &[Cell] {
-        match area {
-            Area::Apart => &self.apart,
-            Area::Scratch => &self.scratch,
-            Area::Main | Area::Slot { .. } | Area::Theirs { .. } | Area::Copied { .. } => &self.main,
-        }
+    pub(super) fn cells(&self, part: Part) -> &[Cell] {
+        &self.parts[part as usize]
     }
 
-    pub(super) fn cells_mut(&mut self, area: Area) -> &mut [Cell] {
-        match area {
-            Area::Apart => &mut self.apart,
-            Area::Scratch => &mut self.scratch,
-            Area::Main | Area::Slot { .. } | Area::Theirs { .. } | Area::Copied { .. } => &mut self.main,
-        }
+    pub(super) fn cells_mut(&mut self, part: Part) -> &mut [Cell] {
+        &mut self.parts[part as usize]
+    }
+
+    fn output(&self) -> &[Cell] {
+        &self.cells(Part::Main)[self.output.base..][..self.output.len]
     }
 
     /// The first element of this output that was reduced in another order than in the other output.
     pub(super) fn differs(&self, other: &Self) -> Option<usize> {
-        let output = |memory: &'_ Self| memory.output.base..memory.output.base + memory.output.len;
-        let (mine, theirs) = (&self.main[output(self)], &other.main[output(other)]);
-        mine.iter().zip(theirs).position(|(mine, theirs)| mine.order != theirs.order)
+        self.output().iter().zip(other.output()).position(|(mine, theirs)| mine.order != theirs.order)
     }
 
     /// Checks that the output is what the collective promises.
     pub(super) fn judge(&self, setup: &Setup<'_>, rank: Rank) -> Result<(), Fault> {
         let job = setup.job_of(rank);
-        let output = &self.main[self.output.base..][..self.output.len];
         let blocks = job.output_blocks();
         let (mut owner, mut promise) = (0, Promise::new(setup, &job, 0, &blocks));
-        for (at, &found) in output.iter().enumerate() {
+        for (at, &found) in self.output().iter().enumerate() {
             // The rank whose block of the output this is, if it has blocks.
             while at >= blocks.of(owner).end && owner + 1 < job.ranks {
                 owner += 1;

@@ -1,13 +1,12 @@
 //! The checker's rules of what ranks show: when they may show and view, and that two ranks use an element at the same time only if
 //! both read it.
 
-use std::ops::Range;
-
 use super::{
     Fault, Violation,
-    memory::{Area, Part},
+    memory::{Area, Found},
     run::Checker,
     shown::{Round, SLOTS, Shows, Use},
+    state::LaneId,
 };
 use crate::{Place, Rank, Shown, Span, Step};
 
@@ -27,14 +26,6 @@ impl Checker<'_> {
         }
     }
 
-    /// The time of a rank's next step.
-    fn tick(&mut self, rank: Rank) -> u64 {
-        self.shows.as_mut().map_or(0, |shows| {
-            shows.clocks[rank][rank] += 1;
-            shows.clocks[rank][rank]
-        })
-    }
-
     /// The elements of another rank's memory that a span of what it shows stands for.
     pub(super) fn find_shown(
         &self,
@@ -42,7 +33,7 @@ impl Checker<'_> {
         rank: Rank,
         from: Rank,
         span: &Span,
-    ) -> Result<(Area, Range<usize>), Fault> {
+    ) -> Result<Found, Fault> {
         let round = shows.rounds[rank].len();
         let viewed = shows.viewed[rank].contains(&from) && round > 0;
         let Some(Round { shown, .. }) = shows.rounds[from].get(round.wrapping_sub(1)).filter(|_| viewed)
@@ -52,20 +43,20 @@ impl Checker<'_> {
         let bounds = Fault::Bounds { span: *span, room: shown.len() };
         let Some(there) = shown.within(span.offset, span.len) else { return Err(bounds) };
         if !self.in_place(from) {
-            return Ok((
-                Area::Copied { owner: from, slot: round % SLOTS },
-                span.offset..span.offset + span.len,
-            ));
+            let area = Area::Copied { owner: from, slot: round % SLOTS };
+            return Ok(Found { area, range: span.offset..span.offset + span.len });
         }
         let found = self.memories[from].find(there.place, there.offset, there.len);
-        let (area, range) = found.map_err(|_| bounds.clone())?;
-        Ok((Area::Theirs { owner: from, part: Part::of(area).ok_or(bounds)? }, range))
+        let (part, range) = found.map_err(|_| bounds)?;
+        Ok(Found { area: Area::Theirs { owner: from, part }, range })
     }
 
     /// Begins a rank's next round.
-    pub(super) fn show(&mut self, rank: Rank, lane: usize, shown: Shown) -> Result<(), Fault> {
-        let now = self.tick(rank);
-        let Some(shows) = &mut self.shows else { return Err(Fault::Kind(Box::new(Step::Show { shown }))) };
+    pub(super) fn show(&mut self, at: LaneId, shown: Shown) -> Result<(), Fault> {
+        let rank = at.rank;
+        let foreign = || Fault::Kind(Box::new(Step::Show { shown }));
+        let shows = self.shows.as_mut().ok_or_else(foreign)?;
+        let now = shows.tick(rank);
         let round = shows.rounds[rank].len() + 1;
         for other in shows.sharers(rank) {
             if let Some(before) = round.checked_sub(2).map(|at| shows.rounds[other][at].clock.clone()) {
@@ -73,58 +64,50 @@ impl Checker<'_> {
             }
         }
         shows.viewed[rank].clear();
-        let mut cells = Vec::new();
-        let mut copy = std::mem::take(&mut shows.slots[rank][round % SLOTS]);
-        copy.clear();
-        for block in 0..shown.blocks {
-            let span = shown.block(block);
+        let mut copy = Vec::new();
+        for span in (0..shown.blocks).map(|block| shown.block(block)) {
             if !self.may_be_shown(&span) {
-                return Err(Fault::Kind(Box::new(Step::Show { shown })));
+                return Err(foreign());
             }
             if self.in_place(rank) {
-                self.find(rank, lane, &span)?;
+                self.find(at, &span)?;
             } else {
-                self.read(rank, lane, &span, &mut cells)?;
-                copy.extend_from_slice(&cells);
+                copy.extend(self.read(at, &span)?);
             }
         }
-        let (area, range) = (Area::Copied { owner: rank, slot: round % SLOTS }, 0..copy.len());
-        let (heard, chain) = (self.heard[rank], self.lane(rank, lane).chain + 1);
+        let found = Found { area: Area::Copied { owner: rank, slot: round % SLOTS }, range: 0..copy.len() };
+        let past = self.past(at);
         let Some(shows) = &mut self.shows else { return Ok(()) };
         shows.slots[rank][round % SLOTS] = copy;
-        if let Some(reader) = shows.uses(rank, Use { by: rank, at: now, area, range, writes: true }) {
+        if let Some(reader) = shows.uses(rank, Use { by: rank, at: now, found, writes: true }) {
             return Err(Fault::StillRead { span: shown.first, reader });
         }
         let clock = shows.clocks[rank].clone();
-        shows.rounds[rank].push(Round { shown, clock, heard, chain });
+        shows.rounds[rank].push(Round { shown, clock, past });
         let others = shows.sharers(rank);
         (0..self.ranks).for_each(|owner| shows.forget(owner));
-        others.filter(|&other| other != rank).for_each(|other| self.wake(other, lane));
+        others.filter(|&other| other != rank).for_each(|other| self.wake(other, at.lane));
         Ok(())
     }
 
     /// Learns that a rank has begun this round.
-    pub(super) fn view(&mut self, rank: Rank, lane: usize, from: Rank, wanted: Shown) -> Result<(), Fault> {
-        self.tick(rank);
-        let Some(shows) = &mut self.shows else {
-            return Err(Fault::Kind(Box::new(Step::View { from, shown: wanted })));
-        };
-        let round = shows.rounds[rank].len();
-        let Some(Round { shown, clock, heard, chain }) = shows.rounds[from].get(round.wrapping_sub(1)) else {
+    pub(super) fn view(&mut self, at: LaneId, from: Rank, wanted: Shown) -> Result<(), Fault> {
+        let foreign = || Fault::Kind(Box::new(Step::View { from, shown: wanted }));
+        let shows = self.shows.as_mut().ok_or_else(foreign)?;
+        shows.tick(at.rank);
+        let round = shows.rounds[at.rank].len();
+        let Some(Round { shown, clock, past }) = shows.rounds[from].get(round.wrapping_sub(1)) else {
             return Err(Fault::NotHeld(from));
         };
         if *shown != wanted {
             return Err(Fault::Views { from, wanted: Box::new(wanted), found: Box::new(*shown) });
         }
-        let (clock, heard, chain) = (clock.clone(), *heard, *chain);
-        shows.learn(rank, &clock);
-        shows.viewed[rank].push(from);
-        self.heard[rank] |= heard;
-        self.hops = self.hops.max(chain);
-        let state = self.lane(rank, lane);
-        state.chain = state.chain.max(chain);
-        if !self.shows.as_ref().is_some_and(|shows| shows.inside) {
-            self.taken[rank].insert(from);
+        let (clock, past, inside) = (clock.clone(), *past, shows.inside);
+        shows.learn(at.rank, &clock);
+        shows.viewed[at.rank].push(from);
+        self.hear(at, past);
+        if !inside {
+            self.taken[at.rank].insert(from);
         }
         Ok(())
     }
@@ -149,43 +132,26 @@ impl Checker<'_> {
     }
 
     /// Notes a use of a rank's memory. Returns the rank of another use that may happen at the same time, if one of the two writes.
-    fn used(
-        &mut self,
-        owner: Rank,
-        by: Rank,
-        (area, range): (Area, &Range<usize>),
-        writes: bool,
-    ) -> Option<Rank> {
-        let this = Use { by, at: self.tick(by), area, range: range.clone(), writes };
-        self.shows.as_mut()?.uses(owner, this)
+    fn used(&mut self, owner: Rank, by: Rank, found: &Found, writes: bool) -> Option<Rank> {
+        let shows = self.shows.as_mut()?;
+        let at = shows.tick(by);
+        shows.uses(owner, Use { by, at, found: found.clone(), writes })
     }
 
     /// Notes that a rank reads these elements, and checks that their rank does not write them.
-    pub(super) fn reads(
-        &mut self,
-        rank: Rank,
-        area: Area,
-        range: &Range<usize>,
-        span: &Span,
-    ) -> Result<(), Fault> {
-        let (Area::Theirs { owner, .. } | Area::Copied { owner, .. }) = area else { return Ok(()) };
-        match self.used(owner, rank, (area, range), false) {
+    pub(super) fn reads(&mut self, rank: Rank, found: &Found, span: &Span) -> Result<(), Fault> {
+        let (Area::Theirs { owner, .. } | Area::Copied { owner, .. }) = found.area else { return Ok(()) };
+        match self.used(owner, rank, found, false) {
             Some(_) => Err(Fault::ReadsEarly { span: *span, owner }),
             None => Ok(()),
         }
     }
 
     /// Notes that a rank writes its own elements, and checks that no other reads them.
-    pub(super) fn writes_own(
-        &mut self,
-        rank: Rank,
-        area: Area,
-        range: &Range<usize>,
-        span: &Span,
-    ) -> Result<(), Fault> {
-        let Some(part) = Part::of(area).filter(|_| self.in_place(rank)) else { return Ok(()) };
-        let area = Area::Theirs { owner: rank, part };
-        match self.used(rank, rank, (area, range), true) {
+    pub(super) fn writes_own(&mut self, rank: Rank, found: &Found, span: &Span) -> Result<(), Fault> {
+        let Area::Own(part) = found.area else { return Ok(()) };
+        let shown = Found { area: Area::Theirs { owner: rank, part }, range: found.range.clone() };
+        match if self.in_place(rank) { self.used(rank, rank, &shown, true) } else { None } {
             Some(reader) => Err(Fault::StillRead { span: *span, reader }),
             None => Ok(()),
         }
@@ -202,7 +168,7 @@ impl Checker<'_> {
                 return Err(self.violation(rank, 0, fault));
             }
             let known = &shows.clocks[rank];
-            let reads = |it: &&Use| matches!(it.area, Area::Theirs { .. }) && known[it.by] < it.at;
+            let reads = |it: &&Use| matches!(it.found.area, Area::Theirs { .. }) && known[it.by] < it.at;
             if let Some(reads) = shows.uses[rank].iter().find(reads) {
                 return Err(self.violation(rank, 0, Fault::EndsEarly(reads.by)));
             }

@@ -8,10 +8,10 @@ use std::{collections::BTreeSet, ops::Range};
 
 use super::{
     Fault, Report, Setup, Traffic, Violation,
-    memory::{Area, Cell, Memory, everyone, overlap},
+    memory::{Area, Cell, Found, Memory, everyone},
     policy::{Action, Agenda, Policy},
     shown::Shows,
-    state::{Flow, Lane, Put, Writes},
+    state::{Flow, Lane, LaneId, Past, Put},
 };
 use crate::{Collective, Place, Rank, Schedule, Span, Step};
 
@@ -27,8 +27,6 @@ pub(super) struct Checker<'a> {
     pub(super) lanes: Vec<Lane>,
     /// Indexed by sender, receiver and lane.
     pub(super) flows: Vec<Flow>,
-    /// Indexed by sender, receiver and lane.
-    pub(super) writes: Vec<Writes>,
     /// For each rank, the elements of its output that are being written and were not awaited, and the writer.
     pub(super) exposed: Vec<Vec<(Rank, Range<usize>)>>,
     pub(super) memories: Vec<Memory>,
@@ -40,12 +38,9 @@ pub(super) struct Checker<'a> {
     traffic: Vec<Traffic>,
     pub(super) taken: Vec<BTreeSet<Rank>>,
     agenda: Agenda,
-    pub(super) hops: usize,
+    hops: usize,
     /// What ranks show, if they do.
     pub(super) shows: Option<Shows>,
-    /// Buffers for the operands of a step.
-    left: Vec<Cell>,
-    right: Vec<Cell>,
 }
 
 /// True if a step was executed; false if it must wait.
@@ -76,7 +71,6 @@ impl<'a> Checker<'a> {
             schedules,
             lanes: (0..ranks * width).map(|_| Lane { listed: true, ..Lane::default() }).collect(),
             flows: (0..ranks * ranks * width).map(|_| Flow::default()).collect(),
-            writes: (0..ranks * ranks * width).map(|_| Writes::default()).collect(),
             exposed: vec![Vec::new(); ranks],
             memories,
             puts: Vec::new(),
@@ -87,15 +81,13 @@ impl<'a> Checker<'a> {
             agenda,
             hops: 0,
             shows: setup.job.shown.map(|_| Shows::new(setup)),
-            left: Vec::new(),
-            right: Vec::new(),
         })
     }
 
     pub(super) fn run(mut self) -> Result<Report, Violation> {
         while let Some(action) = self.agenda.next() {
             match action {
-                Action::Step { rank, lane } => self.advance(rank, lane)?,
+                Action::Step { rank, lane } => self.advance(LaneId { rank, lane })?,
                 Action::Arrive { put, .. } => self.arrive(put)?,
                 Action::Sent { put, .. } => self.sent(put),
             }
@@ -118,39 +110,41 @@ impl<'a> Checker<'a> {
         (from * self.ranks + to) * self.width + lane
     }
 
+    /// The state of a lane.
+    pub(super) fn lane(&mut self, at: LaneId) -> &mut Lane {
+        &mut self.lanes[at.rank * self.width + at.lane]
+    }
+
     /// Executes a lane's next step, or keeps it until it need not wait.
-    fn advance(&mut self, rank: Rank, lane: usize) -> Result<(), Violation> {
-        let index = rank * self.width + lane;
-        self.lanes[index].listed = false;
-        if matches!(self.setup.policy, Policy::Death { rank: dies, after } if dies == rank && self.lanes[index].steps >= after)
-        {
+    fn advance(&mut self, at: LaneId) -> Result<(), Violation> {
+        let LaneId { rank, lane } = at;
+        let (policy, state) = (self.setup.policy, self.lane(at));
+        state.listed = false;
+        if matches!(policy, Policy::Death { rank: dies, after } if dies == rank && state.steps >= after) {
             return Ok(());
         }
-        let Some(step) = self.lanes[index].waits.take().or_else(|| self.next(rank, lane)) else {
-            self.lanes[index].ended = true;
+        let Some(step) = state.waits.take().or_else(|| self.next(at)) else {
+            self.lane(at).ended = true;
             return match self.schedules[rank].next(lane) {
                 Some(step) => Err(self.violation(rank, lane, Fault::NotOver(Box::new(step)))),
                 None => Ok(()),
             };
         };
-        if self.execute(rank, lane, step).map_err(|fault| self.violation(rank, lane, fault))? {
-            self.lanes[index].steps += 1;
-            self.lanes[index].listed = true;
+        let done = self.execute(at, step).map_err(|fault| self.violation(rank, lane, fault))?;
+        let state = self.lane(at);
+        if done {
+            state.steps += 1;
+            state.listed = true;
             self.agenda.add(Action::Step { rank, lane });
         } else {
-            self.lanes[index].waits = Some(step);
+            state.waits = Some(step);
         }
         Ok(())
     }
 
-    /// The state of a lane.
-    pub(super) fn lane(&mut self, rank: Rank, lane: usize) -> &mut Lane {
-        &mut self.lanes[rank * self.width + lane]
-    }
-
     /// Puts a waiting lane on the agenda, because something happened for which it may wait.
     pub(super) fn wake(&mut self, rank: Rank, lane: usize) {
-        let state = &mut self.lanes[rank * self.width + lane];
+        let state = self.lane(LaneId { rank, lane });
         if state.waits.is_some() && !state.listed {
             state.listed = true;
             self.agenda.add(Action::Step { rank, lane });
@@ -158,55 +152,55 @@ impl<'a> Checker<'a> {
     }
 
     /// True if a step need not wait.
-    fn ready(&self, rank: Rank, lane: usize, step: &Step) -> bool {
+    fn ready(&self, LaneId { rank, lane }: LaneId, step: &Step) -> bool {
+        let shows = self.shows.as_ref();
         match *step {
             Step::Write { to, .. } if self.setup.writable(to) => {
-                self.writes[self.flow(rank, to, lane)].has_room(self.setup.depth)
+                self.flows[self.flow(rank, to, lane)].writes.open.len() < self.setup.depth
             }
-            Step::Await { from, .. } => self.writes[self.flow(from, rank, lane)].next_has_landed(),
+            Step::Await { from, .. } => self.flows[self.flow(from, rank, lane)].writes.next_has_landed(),
             Step::Put { to, .. } | Step::Write { to, .. } => {
                 let flow = &self.flows[self.flow(rank, to, lane)];
                 flow.sent < flow.released + self.setup.depth
             }
             Step::Take { from, .. } => self.flows[self.flow(from, rank, lane)].next_has_arrived(),
             Step::Settle => {
-                let all_settled = self.shows.as_ref().is_none_or(Shows::all_settled);
-                all_settled && self.lanes[rank * self.width + lane].unsent == 0
+                shows.is_none_or(Shows::all_settled) && self.lanes[rank * self.width + lane].unsent == 0
             }
-            Step::Show { .. } => self.shows.as_ref().is_none_or(|shows| shows.may_show(rank)),
-            Step::View { from, .. } => self.shows.as_ref().is_none_or(|shows| shows.has_shown(rank, from)),
+            Step::Show { .. } => shows.is_none_or(|shows| shows.may_show(rank)),
+            Step::View { from, .. } => shows.is_none_or(|shows| shows.has_shown(rank, from)),
             _ => true,
         }
     }
 
-    fn execute(&mut self, rank: Rank, lane: usize, step: Step) -> Outcome {
-        if let Some(peer) = step.peer().filter(|&peer| peer >= self.ranks || peer == rank) {
+    fn execute(&mut self, at: LaneId, step: Step) -> Outcome {
+        if let Some(peer) = step.peer().filter(|&peer| peer >= self.ranks || peer == at.rank) {
             return Err(Fault::Peer(peer));
         }
         if step == Step::Settle {
-            self.settles(rank);
+            self.settles(at.rank);
         }
-        if !self.ready(rank, lane, &step) {
+        if !self.ready(at, &step) {
             return Ok(false);
         }
         match step {
-            Step::Put { to, from } => self.put(rank, lane, to, from, None)?,
-            Step::Write { to, from, at } => self.write_direct(rank, lane, (to, at), from)?,
-            Step::Await { from, into } => self.await_direct(rank, lane, from, into)?,
-            Step::Take { from, len } => self.take(rank, lane, from, len)?,
-            Step::Reduce { a, b, into, last } => self.reduce(rank, lane, [a, b, into], last)?,
-            Step::Fold { own, at, into } => self.fold(rank, lane, (own, at), into)?,
-            Step::Copy { from, into } => self.copy(rank, lane, from, into)?,
-            Step::Free { from } => self.free(rank, lane, from)?,
-            Step::Show { shown } => self.show(rank, lane, shown)?,
-            Step::View { from, shown } => self.view(rank, lane, from, shown)?,
-            Step::Settle => self.settled(rank),
+            Step::Put { to, from } => self.put(at, to, from, None)?,
+            Step::Write { to, from, at: first } => self.write_direct(at, to, first, from)?,
+            Step::Await { from, into } => self.await_direct(at, from, into)?,
+            Step::Take { from, len } => self.take(at, from, len)?,
+            Step::Reduce { a, b, into, last } => self.reduce(at, [a, b, into], last)?,
+            Step::Fold { own, at: first, into } => self.fold(at, own, first, into)?,
+            Step::Copy { from, into } => self.copy(at, from, into)?,
+            Step::Free { from } => self.free(at, from)?,
+            Step::Show { shown } => self.show(at, shown)?,
+            Step::View { from, shown } => self.view(at, from, shown)?,
+            Step::Settle => self.settled(at.rank),
         }
         Ok(true)
     }
 
-    fn free(&mut self, rank: Rank, lane: usize, from: Rank) -> Result<(), Fault> {
-        let index = self.flow(from, rank, lane);
+    fn free(&mut self, at: LaneId, from: Rank) -> Result<(), Fault> {
+        let index = self.flow(from, at.rank, at.lane);
         if self.flows[index].freed == self.flows[index].taken {
             return Err(Fault::FreeNothing(from));
         }
@@ -215,108 +209,109 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// What the next message of a lane tells.
+    pub(super) fn past(&mut self, at: LaneId) -> Past {
+        Past { heard: self.heard[at.rank], chain: self.lane(at).chain + 1 }
+    }
+
+    /// A lane learns what a message tells.
+    pub(super) fn hear(&mut self, at: LaneId, past: Past) {
+        self.heard[at.rank] |= past.heard;
+        self.hops = self.hops.max(past.chain);
+        let state = self.lane(at);
+        state.chain = state.chain.max(past.chain);
+    }
+
     /// Begins a message to a slot, or to the elements `lands` of the receiver's output.
     pub(super) fn put(
         &mut self,
-        rank: Rank,
-        lane: usize,
+        by: LaneId,
         to: Rank,
         from: Span,
         lands: Option<Range<usize>>,
     ) -> Result<(), Fault> {
+        let LaneId { rank, lane } = by;
         if from.len > self.limit && !(self.setup.job.long && lands.is_some()) {
             return Err(Fault::TooLong { len: from.len, limit: self.limit });
         }
-        let (area, range) = self.find(rank, lane, &from)?;
-        self.untouched(rank, area, &range, &from)?;
-        if let Area::Slot { flow, slot } = area {
+        let source = self.find(by, &from)?;
+        self.untouched(rank, &source, &from)?;
+        if let Area::Slot { flow, slot } = source.area {
             self.flows[flow].slots[slot].readers += 1;
         }
         let index = self.flow(rank, to, lane);
-        let number = if lands.is_some() {
-            self.writes[index].send()
-        } else {
-            self.flows[index].send(self.setup.depth)
-        };
+        let flow = &mut self.flows[index];
+        let number = if lands.is_some() { flow.writes.sent } else { flow.send(self.setup.depth) };
         self.traffic[rank].messages += 1;
         self.traffic[rank].elements += from.len;
-        let state = &mut self.lanes[rank * self.width + lane];
+        let past = self.past(by);
+        let state = self.lane(by);
         state.unsent += 1;
-        let (step, chain) = (state.steps, state.chain + 1);
-        self.hops = self.hops.max(chain);
+        let step = state.steps;
         let put = self.puts.len();
-        let heard = self.heard[rank];
-        self.puts.push(Put { from: rank, to, lane, number, area, range, step, heard, chain, lands });
+        self.puts.push(Put { by, step, to, number, source, past, lands });
         self.under_way[rank].push(put);
         self.agenda.add(Action::Arrive { put, to, lane });
         Ok(())
     }
 
     /// Reads the source of a put and delivers its message.
-    fn arrive(&mut self, index: usize) -> Result<(), Violation> {
-        let Put { from, to, lane, number, area, ref range, heard, chain, ref lands, .. } = self.puts[index];
-        let lands = lands.clone();
-        let mut cells = std::mem::take(&mut self.left);
-        cells.clear();
-        cells.extend_from_slice(&self.cells(from, area)[range.clone()]);
-        self.under_way[from].retain(|&put| put != index);
+    fn arrive(&mut self, put: usize) -> Result<(), Violation> {
+        let Put { by: LaneId { rank: from, lane }, to, number, ref source, past, ref lands, .. } =
+            self.puts[put];
+        let (lands, cells) = (lands.clone(), self.cells(from, source).to_vec());
+        self.under_way[from].retain(|&it| it != put);
+        let flow = self.flow(from, to, lane);
         if let Some(lands) = lands {
-            self.land(index, lands, &cells)?;
+            self.land(flow, number, lands, &cells)?;
         } else {
-            let flow = self.flow(from, to, lane);
             let slot = &mut self.flows[flow].slots[number % self.setup.depth];
-            std::mem::swap(&mut slot.cells, &mut cells);
+            slot.cells = cells;
             slot.arrived = Some(number);
-            slot.heard = heard;
-            slot.chain = chain;
+            slot.past = past;
         }
-        self.left = cells;
-        self.agenda.add(Action::Sent { put: index, lane });
+        self.agenda.add(Action::Sent { put, lane });
         self.wake(to, lane);
         Ok(())
     }
 
-    fn sent(&mut self, index: usize) {
-        let Put { from, lane, area, .. } = self.puts[index];
-        if let Area::Slot { flow, slot } = area {
+    fn sent(&mut self, put: usize) {
+        let Put { by, ref source, .. } = self.puts[put];
+        if let Area::Slot { flow, slot } = source.area {
             self.flows[flow].slots[slot].readers -= 1;
             self.release(flow);
         }
-        self.lanes[from * self.width + lane].unsent -= 1;
-        self.wake(from, lane);
+        self.lane(by).unsent -= 1;
+        self.wake(by.rank, by.lane);
     }
 
     /// Gives freed slots back to the sender, unless a put still reads them.
-    fn release(&mut self, index: usize) {
-        self.flows[index].release(self.setup.depth);
-        let (sender, lane) = (index / self.width / self.ranks, index % self.width);
+    fn release(&mut self, flow: usize) {
+        self.flows[flow].release(self.setup.depth);
+        let (sender, _, lane) = self.ends(flow);
         self.wake(sender, lane);
     }
 
-    fn take(&mut self, rank: Rank, lane: usize, from: Rank, len: usize) -> Result<(), Fault> {
-        let index = self.flow(from, rank, lane);
+    fn take(&mut self, at: LaneId, from: Rank, len: usize) -> Result<(), Fault> {
+        let index = self.flow(from, at.rank, at.lane);
         let flow = &mut self.flows[index];
         let slot = &flow.slots[flow.taken % self.setup.depth];
         if slot.cells.len() != len {
             return Err(Fault::Length { from, sent: slot.cells.len(), wanted: len });
         }
         flow.taken += 1;
-        self.heard[rank] |= slot.heard;
-        let state = &mut self.lanes[rank * self.width + lane];
-        state.chain = state.chain.max(slot.chain);
-        self.taken[rank].insert(from);
+        let past = slot.past;
+        self.hear(at, past);
+        self.taken[at.rank].insert(from);
         Ok(())
     }
 
-    fn reduce(&mut self, rank: Rank, lane: usize, [a, b, into]: [Span; 3], last: bool) -> Result<(), Fault> {
-        let mut left = std::mem::take(&mut self.left);
-        let mut right = std::mem::take(&mut self.right);
-        self.read(rank, lane, &a, &mut left)?;
-        self.read(rank, lane, &b, &mut right)?;
+    fn reduce(&mut self, at: LaneId, [a, b, into]: [Span; 3], last: bool) -> Result<(), Fault> {
+        let (mut sum, right) = (self.read(at, &a)?, self.read(at, &b)?);
         for (span, other) in [(&a, &b), (&a, &into), (&b, &into)] {
-            self.apart_or_same(rank, lane, span, other)?;
+            self.apart_or_same(at, span, other)?;
         }
-        for (left, right) in left.iter_mut().zip(&right) {
+        for (left, right) in sum.iter_mut().zip(&right) {
             left.take_in(right)?;
             left.done = left.ranks == everyone(self.ranks);
             if left.done != last {
@@ -324,63 +319,50 @@ impl<'a> Checker<'a> {
                 return Err(Fault::Last { element: left.element, present, ranks: self.ranks, last });
             }
         }
-        self.write(rank, lane, &into, &left)?;
-        self.left = left;
-        self.right = right;
-        Ok(())
+        self.write(at, &into, &sum)
     }
 
     /// Reduces all contributions in the order of ranks.
-    fn fold(&mut self, rank: Rank, lane: usize, (own, at): (Span, usize), into: Span) -> Result<(), Fault> {
-        let landed = |from| Span { offset: at, ..Span::landed(from, into.len) };
-        let spans: Vec<Span> =
-            (0..self.ranks).map(|from| if from == rank { own } else { landed(from) }).collect();
-        let mut sum = std::mem::take(&mut self.left);
-        let mut next = std::mem::take(&mut self.right);
-        for (from, span) in spans.iter().enumerate() {
-            self.apart_or_same(rank, lane, span, &into)?;
-            self.read(rank, lane, span, if from == 0 { &mut sum } else { &mut next })?;
-            let pairs = if from == 0 { &mut [][..] } else { &mut sum[..] };
-            for (left, right) in pairs.iter_mut().zip(&next) {
-                left.take_in(right)?;
+    fn fold(&mut self, at: LaneId, own: Span, first: usize, into: Span) -> Result<(), Fault> {
+        let mut sum = Vec::new();
+        for from in 0..self.ranks {
+            let landed = Span { offset: first, ..Span::landed(from, into.len) };
+            let span = if from == at.rank { own } else { landed };
+            self.apart_or_same(at, &span, &into)?;
+            let next = self.read(at, &span)?;
+            sum.iter_mut().zip(&next).try_for_each(|(left, right): (&mut Cell, _)| left.take_in(right))?;
+            if from == 0 {
+                sum = next;
             }
         }
-        for cell in &mut sum {
-            cell.done = true;
-        }
-        self.write(rank, lane, &into, &sum)?;
-        self.left = sum;
-        self.right = next;
-        Ok(())
+        sum.iter_mut().for_each(|cell| cell.done = true);
+        self.write(at, &into, &sum)
     }
 
-    fn copy(&mut self, rank: Rank, lane: usize, from: Span, into: Span) -> Result<(), Fault> {
-        self.apart_or_same(rank, lane, &from, &into)?;
+    fn copy(&mut self, at: LaneId, from: Span, into: Span) -> Result<(), Fault> {
+        self.apart_or_same(at, &from, &into)?;
         let stays = self.setup.puts_aside() && from == Span { place: Place::Input, ..into };
-        if stays || self.find(rank, lane, &from)? == self.find(rank, lane, &into)? {
+        if stays || self.find(at, &from)? == self.find(at, &into)? {
             return Ok(());
         }
-        let mut cells = std::mem::take(&mut self.left);
-        self.read(rank, lane, &from, &mut cells)?;
-        self.write(rank, lane, &into, &cells)?;
-        self.left = cells;
-        Ok(())
+        let cells = self.read(at, &from)?;
+        self.write(at, &into, &cells)
     }
 
-    /// The area and the range of a span.
-    pub(super) fn find(&self, rank: Rank, lane: usize, span: &Span) -> Result<(Area, Range<usize>), Fault> {
+    /// Where the elements of a span lie.
+    pub(super) fn find(&self, at: LaneId, span: &Span) -> Result<Found, Fault> {
         let bounds = |room| Fault::Bounds { span: *span, room };
         let Place::Landed(from) = span.place else {
-            let found = self.memories[rank].find(span.place, span.offset, span.len);
-            return found.map_err(bounds);
+            let found = self.memories[at.rank].find(span.place, span.offset, span.len);
+            return found.map(|(part, range)| Found { area: Area::Own(part), range }).map_err(bounds);
         };
-        if from >= self.ranks || from == rank {
+        if from >= self.ranks || from == at.rank {
             return Err(Fault::Peer(from));
         }
-        if let Some(shows) = self.shows.as_ref().filter(|shows| shows.share(rank, from)) {
-            return self.find_shown(shows, rank, from, span);
+        if let Some(shows) = self.shows.as_ref().filter(|shows| shows.share(at.rank, from)) {
+            return self.find_shown(shows, at.rank, from, span);
         }
-        let index = self.flow(from, rank, lane);
+        let index = self.flow(from, at.rank, at.lane);
         let flow = &self.flows[index];
         if flow.taken == flow.freed {
             return Err(Fault::NotHeld(from));
@@ -388,66 +370,57 @@ impl<'a> Checker<'a> {
         let slot = (flow.taken - 1) % self.setup.depth;
         let room = flow.slots[slot].cells.len();
         let end = span.offset.checked_add(span.len).filter(|&end| end <= room).ok_or_else(|| bounds(room))?;
-        Ok((Area::Slot { flow: index, slot }, span.offset..end))
+        Ok(Found { area: Area::Slot { flow: index, slot }, range: span.offset..end })
     }
 
-    fn cells(&self, rank: Rank, area: Area) -> &[Cell] {
-        match area {
+    fn cells(&self, rank: Rank, found: &Found) -> &[Cell] {
+        let whole = match found.area {
             Area::Slot { flow, slot } => &self.flows[flow].slots[slot].cells,
-            Area::Theirs { owner, part } => self.memories[owner].cells(part.area()),
-            Area::Copied { owner, slot } => {
-                self.shows.as_ref().map_or(&[], |shows| shows.copied(owner, slot))
-            }
-            own => self.memories[rank].cells(own),
-        }
+            Area::Theirs { owner, part } => self.memories[owner].cells(part),
+            Area::Copied { owner, slot } => self.shows.as_ref().map_or(&[][..], |it| &it.slots[owner][slot]),
+            Area::Own(part) => self.memories[rank].cells(part),
+        };
+        &whole[found.range.clone()]
     }
 
-    pub(super) fn read(
-        &mut self,
-        rank: Rank,
-        lane: usize,
-        span: &Span,
-        into: &mut Vec<Cell>,
-    ) -> Result<(), Fault> {
-        let (area, range) = self.find(rank, lane, span)?;
-        self.untouched(rank, area, &range, span)?;
-        self.reads(rank, area, &range, span)?;
-        into.clear();
-        into.extend_from_slice(&self.cells(rank, area)[range]);
-        match into.iter().position(|cell| !cell.is_defined()) {
+    pub(super) fn read(&mut self, at: LaneId, span: &Span) -> Result<Vec<Cell>, Fault> {
+        let found = self.find(at, span)?;
+        self.untouched(at.rank, &found, span)?;
+        self.reads(at.rank, &found, span)?;
+        let cells = self.cells(at.rank, &found).to_vec();
+        match cells.iter().position(|cell| !cell.is_defined()) {
             Some(at) => Err(Fault::Undefined { span: *span, at }),
-            None => Ok(()),
+            None => Ok(cells),
         }
     }
 
-    fn write(&mut self, rank: Rank, lane: usize, span: &Span, cells: &[Cell]) -> Result<(), Fault> {
+    fn write(&mut self, at: LaneId, span: &Span, cells: &[Cell]) -> Result<(), Fault> {
         if span.place == Place::Input {
             return Err(Fault::WritesInput(*span));
         }
-        let (area, range) = self.find(rank, lane, span)?;
-        if let Area::Theirs { owner, .. } | Area::Copied { owner, .. } = area {
-            return Err(Fault::WritesTheirs { span: *span, owner });
-        }
-        self.untouched(rank, area, &range, span)?;
-        self.writes_own(rank, area, &range, span)?;
-        for put in self.under_way[rank].iter().map(|&put| &self.puts[put]) {
-            if put.area == area && overlap(&put.range, &range) {
+        let found = self.find(at, span)?;
+        self.untouched(at.rank, &found, span)?;
+        self.writes_own(at.rank, &found, span)?;
+        for put in self.under_way[at.rank].iter().map(|&put| &self.puts[put]) {
+            if put.source.overlaps(&found) {
                 return Err(Fault::InFlight { span: *span, to: put.to, put: put.step });
             }
         }
-        let memory = match area {
+        let memory = match found.area {
             Area::Slot { flow, slot } => &mut self.flows[flow].slots[slot].cells[..],
-            own => self.memories[rank].cells_mut(own),
+            Area::Own(part) => self.memories[at.rank].cells_mut(part),
+            Area::Theirs { owner, .. } | Area::Copied { owner, .. } => {
+                return Err(Fault::WritesTheirs { span: *span, owner });
+            }
         };
-        memory[range].copy_from_slice(cells);
+        memory[found.range].copy_from_slice(cells);
         Ok(())
     }
 
     /// Checks that two spans of one step have the same length, and are the same memory or do not overlap.
-    fn apart_or_same(&self, rank: Rank, lane: usize, one: &Span, other: &Span) -> Result<(), Fault> {
-        let ((area, range), (there, theirs)) = (self.find(rank, lane, one)?, self.find(rank, lane, other)?);
-        let shared = area == there && overlap(&range, &theirs);
-        if one.len != other.len || (shared && range != theirs) {
+    fn apart_or_same(&self, at: LaneId, one: &Span, other: &Span) -> Result<(), Fault> {
+        let (here, there) = (self.find(at, one)?, self.find(at, other)?);
+        if one.len != other.len || (here.overlaps(&there) && here != there) {
             return Err(Fault::Operands(*one, *other));
         }
         Ok(())
@@ -470,25 +443,27 @@ impl<'a> Checker<'a> {
             };
             return Err(self.violation(to, lane, fault));
         }
-        for rank in 0..self.ranks {
-            let fail = |fault| self.violation(rank, 0, fault);
-            self.memories[rank].judge(self.setup, rank).map_err(fail)?;
-            if self.setup.job.collective == Collective::AllReduce
-                && let Some(at) = self.memories[rank].differs(&self.memories[0])
-            {
-                return Err(fail(Fault::Order { at }));
-            }
-            let missing = everyone(self.ranks) & !self.heard[rank];
-            if self.setup.job.collective == Collective::Barrier && missing != 0 {
-                let missing = (0..self.ranks).filter(|rank| missing >> rank & 1 == 1).collect();
-                return Err(fail(Fault::Unheard(missing)));
-            }
-            let mut named = Vec::new();
-            self.schedules[rank].sources(&mut |source| named.push(source));
-            let taken = &self.taken[rank];
-            if named.len() != taken.len() || !named.iter().all(|source| taken.contains(source)) {
-                return Err(fail(Fault::Sources { taken: taken.clone(), named }));
-            }
+        (0..self.ranks)
+            .try_for_each(|rank| self.judge_rank(rank).map_err(|fault| self.violation(rank, 0, fault)))
+    }
+
+    /// Checks the output of a rank that has ended, and what it has heard.
+    fn judge_rank(&self, rank: Rank) -> Result<(), Fault> {
+        self.memories[rank].judge(self.setup, rank)?;
+        if self.setup.job.collective == Collective::AllReduce
+            && let Some(at) = self.memories[rank].differs(&self.memories[0])
+        {
+            return Err(Fault::Order { at });
+        }
+        let missing = everyone(self.ranks) & !self.heard[rank];
+        if self.setup.job.collective == Collective::Barrier && missing != 0 {
+            return Err(Fault::Unheard((0..self.ranks).filter(|rank| missing >> rank & 1 == 1).collect()));
+        }
+        let mut named = Vec::new();
+        self.schedules[rank].sources(&mut |source| named.push(source));
+        let taken = &self.taken[rank];
+        if named.len() != taken.len() || !named.iter().all(|source| taken.contains(source)) {
+            return Err(Fault::Sources { taken: taken.clone(), named });
         }
         Ok(())
     }
@@ -504,35 +479,30 @@ impl<'a> Checker<'a> {
 
     /// Checks that no lane waits.
     fn stuck(&self) -> Result<(), Violation> {
-        let waiting =
-            self.lanes.iter().enumerate().filter_map(|(index, lane)| Some((index, lane.waits_for()?)));
+        let waiting = self.lanes.iter().enumerate().filter_map(|(index, lane)| {
+            let (rank, lane, what) = (index / self.width, index % self.width, lane.waits_for()?);
+            Some((rank, lane, format!("rank {rank} lane {lane} waits {what}")))
+        });
         let waiting: Vec<_> = waiting.collect();
-        let Some(&(first, _)) = waiting.first() else {
+        let Some(&(rank, lane, _)) = waiting.first() else {
             debug_assert!(self.lanes.iter().all(|lane| lane.ended));
             return Ok(());
         };
-        let waits: Vec<_> = waiting
-            .iter()
-            .map(|(index, what)| {
-                format!("rank {} lane {} waits {what}", index / self.width, index % self.width)
-            })
-            .collect();
-        let fault = Fault::Stuck(waits.join(", "));
-        Err(self.violation(first / self.width, first % self.width, fault))
+        let waits: Vec<_> = waiting.into_iter().map(|(_, _, waits)| waits).collect();
+        Err(self.violation(rank, lane, Fault::Stuck(waits.join(", "))))
     }
 
     /// A lane's next step. If others may not write into this rank's output, the engine takes the awaited elements from a slot. What
     /// is forwarded leaves from that slot before it is copied, so that the slot is held until the next rank has room.
-    fn next(&mut self, rank: Rank, lane: usize) -> Option<Step> {
-        let exposed = self.setup.writable(rank);
-        let laid_aside = self.lane(rank, lane).before.pop();
-        let step = laid_aside.or_else(|| self.schedules[rank].next(lane))?;
+    fn next(&mut self, at: LaneId) -> Option<Step> {
+        let laid_aside = self.lane(at).before.pop();
+        let step = laid_aside.or_else(|| self.schedules[at.rank].next(at.lane))?;
         let Step::Await { from, into } = step else { return Some(step) };
-        if exposed {
+        if self.setup.writable(at.rank) {
             return Some(step);
         }
-        let after = self.schedules[rank].next(lane);
-        self.lane(rank, lane).take_from_slot(from, into, after);
+        let after = self.schedules[at.rank].next(at.lane);
+        self.lane(at).take_from_slot(from, into, after);
         Some(Step::Take { from, len: into.len })
     }
 }

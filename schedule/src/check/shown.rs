@@ -3,10 +3,11 @@
 //! Every rank has a vector clock: for each rank, the latest of its steps that is known to have happened before. A read of another
 //! rank's memory must happen after all writes of these elements that have happened, and every write must happen after all reads.
 
-use std::ops::Range;
-
-use super::Setup;
-use super::memory::{Area, Cell, everyone, overlap};
+use super::{
+    Setup,
+    memory::{Cell, Found, everyone},
+    state::Past,
+};
 use crate::{Rank, Shown};
 
 /// The slots of a rank to which the engine copies what it shows.
@@ -35,8 +36,7 @@ pub(super) struct Shows {
 pub(super) struct Round {
     pub(super) shown: Shown,
     pub(super) clock: Vec<u64>,
-    pub(super) heard: u64,
-    pub(super) chain: usize,
+    pub(super) past: Past,
 }
 
 /// A read or write of a rank's memory.
@@ -44,8 +44,7 @@ pub(super) struct Use {
     pub(super) by: Rank,
     /// The step of that rank.
     pub(super) at: u64,
-    pub(super) area: Area,
-    pub(super) range: Range<usize>,
+    pub(super) found: Found,
     pub(super) writes: bool,
 }
 
@@ -97,8 +96,10 @@ impl Shows {
         self.inside || self.settled.iter().all(Option::is_some)
     }
 
-    pub(super) fn copied(&self, owner: Rank, slot: usize) -> &[Cell] {
-        &self.slots[owner][slot]
+    /// The time of a rank's next step.
+    pub(super) fn tick(&mut self, rank: Rank) -> u64 {
+        self.clocks[rank][rank] += 1;
+        self.clocks[rank][rank]
     }
 
     /// A rank learns what another knew.
@@ -109,12 +110,8 @@ impl Shows {
     /// Notes a use of a rank's memory. Returns the rank of an earlier one that may happen at the same time, if one of the two writes.
     pub(super) fn uses(&mut self, owner: Rank, this: Use) -> Option<Rank> {
         let known = &self.clocks[this.by];
-        let conflicts = |it: &&Use| {
-            (it.writes || this.writes)
-                && it.area == this.area
-                && overlap(&it.range, &this.range)
-                && known[it.by] < it.at
-        };
+        let conflicts =
+            |it: &&Use| (it.writes || this.writes) && it.found.overlaps(&this.found) && known[it.by] < it.at;
         let other = self.uses[owner].iter().find(conflicts).map(|it| it.by);
         self.uses[owner].push(this);
         other

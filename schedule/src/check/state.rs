@@ -2,10 +2,25 @@
 
 use std::{collections::VecDeque, ops::Range};
 
-use super::memory::{Area, Cell};
+use super::memory::{Cell, Found};
 use crate::{Rank, Span, Step};
 
-/// One lane of one rank.
+/// A lane of a rank.
+#[derive(Clone, Copy)]
+pub(super) struct LaneId {
+    pub(super) rank: Rank,
+    pub(super) lane: usize,
+}
+
+/// What a message tells its receiver: the ranks of which its sender has heard, as bits, and the length of the longest chain of messages
+/// that ends with it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Past {
+    pub(super) heard: u64,
+    pub(super) chain: usize,
+}
+
+/// The state of a lane.
 #[derive(Default)]
 pub(super) struct Lane {
     /// The step that waits for something.
@@ -58,6 +73,7 @@ pub(super) struct Flow {
     pub(super) released: usize,
     /// Made when the first message is put; most flows carry none.
     pub(super) slots: Vec<Slot>,
+    pub(super) writes: Writes,
 }
 
 impl Flow {
@@ -95,29 +111,25 @@ pub(super) struct Slot {
     pub(super) cells: Vec<Cell>,
     /// Puts that read from here and have not left.
     pub(super) readers: usize,
-    pub(super) heard: u64,
-    pub(super) chain: usize,
+    pub(super) past: Past,
 }
 
 pub(super) struct Put {
-    pub(super) from: Rank,
-    pub(super) to: Rank,
-    pub(super) lane: usize,
-    pub(super) number: usize,
-    pub(super) area: Area,
-    pub(super) range: Range<usize>,
+    pub(super) by: LaneId,
+    /// The step of its lane.
     pub(super) step: usize,
-    pub(super) heard: u64,
-    pub(super) chain: usize,
+    pub(super) to: Rank,
+    pub(super) number: usize,
+    pub(super) source: Found,
+    pub(super) past: Past,
     /// The elements of the receiver's output to which it goes; `None` if it goes to a slot.
     pub(super) lands: Option<Range<usize>>,
 }
 
-/// The writes of one rank to another on one lane.
+/// The writes of a flow into the receiver's output.
 #[derive(Default)]
 pub(super) struct Writes {
     pub(super) sent: usize,
-    pub(super) awaited: usize,
     /// The writes that were sent and not awaited, in order.
     pub(super) open: VecDeque<Open>,
 }
@@ -125,30 +137,17 @@ pub(super) struct Writes {
 pub(super) struct Open {
     pub(super) lands: Range<usize>,
     pub(super) landed: bool,
-    pub(super) heard: u64,
-    pub(super) chain: usize,
+    pub(super) past: Past,
 }
 
 impl Writes {
-    /// True if another write may be sent, of which at most `depth` may be open.
-    pub(super) fn has_room(&self, depth: usize) -> bool {
-        self.open.len() < depth
-    }
-
     pub(super) fn next_has_landed(&self) -> bool {
         self.open.front().is_some_and(|open| open.landed)
     }
 
-    /// A write has landed.
+    /// The write of this number has landed.
     pub(super) fn land(&mut self, number: usize) {
-        if let Some(open) = self.open.get_mut(number - self.awaited) {
-            open.landed = true;
-        }
-    }
-
-    /// The number of the next write.
-    pub(super) fn send(&mut self) -> usize {
-        self.sent += 1;
-        self.sent - 1
+        let awaited = self.sent - self.open.len();
+        self.open[number - awaited].landed = true;
     }
 }

@@ -4,19 +4,19 @@ use std::ops::Range;
 
 use super::{
     Fault, Violation,
-    memory::{Area, Cell, overlap},
+    memory::{Area, Cell, Found, Part, overlap},
     run::Checker,
-    state::Open,
+    state::{LaneId, Open},
 };
 use crate::{Place, Rank, Span};
 
 impl Checker<'_> {
-    /// Begins a write to element `at` of the output of `to`.
+    /// Begins a write to element `first` of the output of `to`.
     pub(super) fn write_direct(
         &mut self,
-        rank: Rank,
-        lane: usize,
-        (to, at): (Rank, usize),
+        by: LaneId,
+        to: Rank,
+        first: usize,
         from: Span,
     ) -> Result<(), Fault> {
         if !self.direct {
@@ -25,81 +25,74 @@ impl Checker<'_> {
         if from.len == 0 {
             return Err(Fault::EmptyWrite(to));
         }
-        let place = Span::output(at, from.len);
-        let found = self.memories[to].find(Place::Output, at, from.len);
-        let (_, lands) = found.map_err(|room| Fault::Bounds { span: place, room })?;
+        let span = Span::output(first, from.len);
+        let found = self.memories[to].find(Place::Output, first, from.len);
+        let (part, lands) = found.map_err(|room| Fault::Bounds { span, room })?;
         if !self.setup.writable(to) {
-            return self.put(rank, lane, to, from, None);
+            return self.put(by, to, from, None);
         }
-        self.untouched(to, Area::Main, &lands, &place)?;
+        self.untouched(to, &Found { area: Area::Own(part), range: lands.clone() }, &span)?;
         self.unread(to, &lands)?;
-        let (heard, chain) = (self.heard[rank], self.lane(rank, lane).chain + 1);
-        self.put(rank, lane, to, from, Some(lands.clone()))?;
-        let index = self.flow(rank, to, lane);
-        self.exposed[to].push((rank, lands.clone()));
-        self.writes[index].open.push_back(Open { lands, landed: false, heard, chain });
+        let (past, flow) = (self.past(by), self.flow(by.rank, to, by.lane));
+        self.put(by, to, from, Some(lands.clone()))?;
+        self.exposed[to].push((by.rank, lands.clone()));
+        let writes = &mut self.flows[flow].writes;
+        writes.sent += 1;
+        writes.open.push_back(Open { lands, landed: false, past });
         Ok(())
     }
 
     /// Checks that no put of `to` that has not arrived reads the elements that are written.
     fn unread(&self, to: Rank, lands: &Range<usize>) -> Result<(), Fault> {
-        let reader = self.under_way[to]
-            .iter()
-            .map(|&put| &self.puts[put])
-            .find(|other| other.area == Area::Main && overlap(&other.range, lands));
+        let lands = Found { area: Area::Own(Part::Main), range: lands.clone() };
+        let mut puts = self.under_way[to].iter().map(|&put| &self.puts[put]);
+        let reader = puts.find(|other| other.source.overlaps(&lands));
         reader.map_or(Ok(()), |reader| Err(Fault::LandsInFlight { to, reader: reader.to }))
     }
 
-    /// Delivers a write.
-    pub(super) fn land(&mut self, put: usize, lands: Range<usize>, cells: &[Cell]) -> Result<(), Violation> {
-        let put = &self.puts[put];
-        let (from, to, lane, number) = (put.from, put.to, put.lane, put.number);
+    /// Delivers the write of this number.
+    pub(super) fn land(
+        &mut self,
+        flow: usize,
+        number: usize,
+        lands: Range<usize>,
+        cells: &[Cell],
+    ) -> Result<(), Violation> {
+        let (from, to, lane) = self.ends(flow);
         self.unread(to, &lands).map_err(|fault| self.violation(from, lane, fault))?;
-        self.memories[to].cells_mut(Area::Main)[lands].copy_from_slice(cells);
-        let index = self.flow(from, to, lane);
-        self.writes[index].land(number);
+        self.memories[to].cells_mut(Part::Main)[lands].copy_from_slice(cells);
+        self.flows[flow].writes.land(number);
         Ok(())
     }
 
     /// Ends the await of the next write, which has landed.
-    pub(super) fn await_direct(
-        &mut self,
-        rank: Rank,
-        lane: usize,
-        from: Rank,
-        into: Span,
-    ) -> Result<(), Fault> {
-        let index = self.flow(from, rank, lane);
-        let alone = self.setup.job.long && lane == 0 && self.writes[index].sent == 1;
-        if self.flows[index].taken == 0 && !alone {
+    pub(super) fn await_direct(&mut self, at: LaneId, from: Rank, into: Span) -> Result<(), Fault> {
+        let index = self.flow(from, at.rank, at.lane);
+        let flow = &self.flows[index];
+        let alone = self.setup.job.long && at.lane == 0 && flow.writes.sent == 1;
+        if flow.taken == 0 && !alone {
             return Err(Fault::WriteFirst(from));
         }
-        let place = self.find(rank, lane, &into)?;
-        let Some(open) = self.writes[index].open.pop_front() else { return Ok(()) };
-        if into.place != Place::Output || place != (Area::Main, open.lands.clone()) {
+        let found = self.find(at, &into)?;
+        let Some(open) = self.flows[index].writes.open.pop_front() else { return Ok(()) };
+        let there = Found { area: Area::Own(Part::Main), range: open.lands.clone() };
+        if into.place != Place::Output || found != there {
             return Err(Fault::Elsewhere { from, span: into, to: open.lands });
         }
-        self.writes[index].awaited += 1;
-        let exposed = self.exposed[rank].iter().position(|it| *it == (from, open.lands.clone()));
-        exposed.map(|at| self.exposed[rank].swap_remove(at));
-        self.heard[rank] |= open.heard;
-        let state = self.lane(rank, lane);
-        state.chain = state.chain.max(open.chain);
-        self.taken[rank].insert(from);
-        self.wake(from, lane);
+        let exposed = self.exposed[at.rank].iter().position(|it| *it == (from, open.lands.clone()));
+        exposed.map(|index| self.exposed[at.rank].swap_remove(index));
+        self.hear(at, open.past);
+        self.taken[at.rank].insert(from);
+        self.wake(from, at.lane);
         Ok(())
     }
 
     /// Checks that these cells are not being written by a write that was not awaited.
-    pub(super) fn untouched(
-        &self,
-        rank: Rank,
-        area: Area,
-        range: &Range<usize>,
-        span: &Span,
-    ) -> Result<(), Fault> {
-        let exposed = self.exposed[rank].iter().find(|(_, lands)| overlap(lands, range));
-        match exposed.filter(|_| area == Area::Main && !range.is_empty()) {
+    pub(super) fn untouched(&self, rank: Rank, found: &Found, span: &Span) -> Result<(), Fault> {
+        let mut exposed = self.exposed[rank]
+            .iter()
+            .filter(|_| found.area == Area::Own(Part::Main) && !found.range.is_empty());
+        match exposed.find(|(_, lands)| overlap(lands, &found.range)) {
             Some(&(from, _)) => Err(Fault::Landing { span: *span, from }),
             None => Ok(()),
         }
@@ -107,20 +100,17 @@ impl Checker<'_> {
 
     /// Checks the writes when no event is possible any more.
     pub(super) fn judge_writes(&self) -> Result<(), Violation> {
-        for (index, writes) in self.writes.iter().enumerate() {
+        for (index, flow) in self.flows.iter().enumerate() {
             let (from, to, lane) = self.ends(index);
-            if writes.sent > writes.awaited {
-                let count = writes.sent - writes.awaited;
+            let count = flow.writes.open.len();
+            if count > 0 {
                 return Err(self.violation(to, lane, Fault::NeverTaken { from, count }));
             }
         }
-        if !self.direct {
-            return Ok(());
-        }
-        for to in (0..self.setup.job.ranks).filter(|&to| self.setup.writable(to)) {
+        for to in (0..self.ranks).filter(|&to| self.direct && self.setup.writable(to)) {
             for &from in &self.taken[to] {
                 let first = self.flow(from, to, 0);
-                if self.writes[first..first + self.width].iter().all(|writes| writes.sent == 0) {
+                if self.flows[first..first + self.width].iter().all(|flow| flow.writes.sent == 0) {
                     return Err(self.violation(to, 0, Fault::NoWrite(from)));
                 }
             }

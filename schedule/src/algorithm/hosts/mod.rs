@@ -102,17 +102,6 @@ const FEW: usize = 8;
 
 /// The plan by which ranks of a host, or with the same place, scatter or gather blocks, even or not.
 const fn exchange(ranks: usize, collective: Collective) -> &'static Plan {
-    match collective {
-        Collective::ReduceScatter if ranks > FEW => {
-            const { Plan::of(rabenseifner::PLANS, Collective::ReduceScatter) }
-        }
-        Collective::ReduceScatter => const { Plan::of(direct::PLANS, Collective::ReduceScatter) },
-        Collective::AllGather if ranks > FEW => {
-            const { Plan::of(rabenseifner::PLANS, Collective::AllGather) }
-        }
-        Collective::AllGather => const { Plan::of(direct::PLANS, Collective::AllGather) },
-        Collective::Gather => const { Plan::of(direct::PLANS, Collective::Gather) },
-        Collective::AllToAll => const { Plan::of(direct::PLANS, Collective::AllToAll) },
-        _ => const { Plan::of(direct::PLANS, Collective::Scatter) },
-    }
+    let halves = ranks > FEW && matches!(collective, Collective::ReduceScatter | Collective::AllGather);
+    Plan::of(if halves { rabenseifner::PLANS } else { direct::PLANS }, collective)
 }

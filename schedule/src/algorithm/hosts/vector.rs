@@ -35,35 +35,21 @@ pub(super) struct Vector {
 impl Vector {
     /// With as many pieces as the smallest host has ranks, or with a leader.
     pub(super) fn new(job: &Job<'_>, lanes: bool) -> Self {
-        let &Job { collective, rank, root, count, chunk, .. } = job;
         let places = Places::of(job);
         let (least, most) = places.least_and_most();
-        let Places { mut hosts, home, place, root: root_host } = places;
+        let Places { mut hosts, home, place, root } = places;
         let pieces = lanes.then_some(least);
         let width = pieces.unwrap_or(1);
-        let count = if collective == Collective::Barrier { 0 } else { count };
-        let chunks = partition::rounds(count, width, chunk);
+        let count = if job.collective == Collective::Barrier { 0 } else { job.count };
+        let chunks = partition::rounds(count, width, job.chunk);
         let longest = partition::longest(count, chunks);
         // Among many ranks a message has several pieces.
         let piece = partition::longest(longest, width);
-        let max_message = if lanes && most > super::FEW { longest.min(chunk) } else { piece };
-        let across =
-            if place < width { hosts.iter().map(|host| host[place]).collect() } else { Arc::default() };
-        let host = std::mem::take(&mut hosts[home]).into();
-        let is_root = collective.has_root() && rank == root;
-        Self {
-            collective,
-            count,
-            chunks,
-            pieces,
-            max_message,
-            host,
-            place,
-            across,
-            home,
-            root: root_host,
-            is_root,
-        }
+        let max_message = if lanes && most > super::FEW { longest.min(job.chunk) } else { piece };
+        let carriers = hosts.iter().filter(|_| place < width).map(|host| host[place]);
+        let (across, is_root) = (carriers.collect(), job.rank == job.root);
+        let (collective, host) = (job.collective, std::mem::take(&mut hosts[home]).into());
+        Self { collective, count, chunks, pieces, max_message, host, place, across, home, root, is_root }
     }
 
     /// The elements of a chunk.
@@ -91,17 +77,7 @@ impl Vector {
         } else {
             Lengths::Vector(chunk.len())
         };
-        Stage {
-            plan,
-            members: self.host.clone(),
-            rank: self.place,
-            root: 0,
-            lengths,
-            input,
-            output,
-            last: false,
-            settle: false,
-        }
+        Stage::new(plan, self.host.clone(), self.place, lengths, input, output)
     }
 
     /// The ranks of this host reduce the chunk, or the root's host gets pieces of it.
@@ -112,7 +88,7 @@ impl Vector {
             }
             (Collective::Broadcast, _) => return None,
             (_, Some(_)) => exchange(self.host.len(), Collective::ReduceScatter),
-            (_, None) => const { Plan::of(binomial::PLANS, Collective::Reduce) },
+            (_, None) => Plan::of(binomial::PLANS, Collective::Reduce),
         };
         let data = if self.collective == Collective::Broadcast { At::OUTPUT } else { At::INPUT };
         // Sums of the previous chunk may still be read from scratch.
@@ -122,31 +98,17 @@ impl Vector {
 
     /// The ranks with this piece on all hosts do the collective.
     fn between(&self, chunk: &Range<usize>) -> Option<Stage> {
-        let plan = match (self.collective, self.pieces) {
-            (Collective::AllReduce, None) => {
-                const { Plan::of(recursive_doubling::PLANS, Collective::AllReduce) }
-            }
-            (Collective::AllReduce, Some(_)) => {
-                const { Plan::of(rabenseifner::PLANS, Collective::AllReduce) }
-            }
-            (Collective::Barrier, _) => const { Plan::of(dissemination::PLANS, Collective::Barrier) },
-            (Collective::Broadcast, None) => const { Plan::of(binomial::PLANS, Collective::Broadcast) },
-            (Collective::Broadcast, Some(_)) => const { Plan::of(tree::PLANS, Collective::Broadcast) },
-            (_, None) => const { Plan::of(binomial::PLANS, Collective::Reduce) },
-            (_, Some(_)) => const { Plan::of(tree::PLANS, Collective::Reduce) },
+        let plans = match (self.collective, self.pieces) {
+            (Collective::AllReduce, None) => recursive_doubling::PLANS,
+            (Collective::AllReduce, Some(_)) => rabenseifner::PLANS,
+            (Collective::Barrier, _) => dissemination::PLANS,
+            (_, None) => binomial::PLANS,
+            (_, Some(_)) => tree::PLANS,
         };
-        let sum = self.sum(chunk);
-        (!self.across.is_empty()).then(|| Stage {
-            plan,
-            members: self.across.clone(),
-            rank: self.home,
-            root: if self.collective.has_root() { self.root } else { 0 },
-            lengths: Lengths::Vector(self.piece(chunk, self.place).len()),
-            input: sum,
-            output: sum,
-            last: true,
-            settle: false,
-        })
+        let (plan, sum) = (Plan::of(plans, self.collective), self.sum(chunk));
+        let lengths = Lengths::Vector(self.piece(chunk, self.place).len());
+        let stage = Stage::new(plan, self.across.clone(), self.home, lengths, sum, sum);
+        (!self.across.is_empty()).then_some(Stage { root: self.root, last: true, ..stage })
     }
 
     /// The ranks of this host get the result, or the root gets its pieces.
@@ -157,7 +119,7 @@ impl Vector {
             }
             (Collective::Reduce, _) => return None,
             (_, Some(_)) => exchange(self.host.len(), Collective::AllGather),
-            (_, None) => const { Plan::of(binomial::PLANS, Collective::Broadcast) },
+            (_, None) => Plan::of(binomial::PLANS, Collective::Broadcast),
         };
         Some(self.within(plan, chunk, self.sum(chunk), At::OUTPUT.plus(chunk.start)))
     }
@@ -171,9 +133,8 @@ impl Stages for Vector {
             chunks: self.chunks,
             turns: 3,
             max_message: self.max_message,
-            direct: false,
             scratch: if sums { self.piece(&longest, self.place).len() } else { 0 },
-            shows: None,
+            ..Shape::default()
         }
     }
 

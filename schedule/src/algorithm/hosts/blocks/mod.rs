@@ -7,15 +7,15 @@
 
 mod shown;
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use super::{FEW, Places, binomial, exchange};
 use crate::{
-    Collective, Job, Rank, Showing,
+    Collective, Job, Rank, Showing, Span, Step,
     algorithm::{
         Plan,
         chunks::Shape,
-        compose::{At, Copies, Lengths, Part, Stage, Stages},
+        compose::{At, Lengths, Part, Stage, Stages},
     },
 };
 
@@ -62,10 +62,10 @@ impl Blocks {
     /// With as many carriers on each host as the smallest host has ranks, or with a leader. `None` if the elements that a host has
     /// for all ranks cannot be addressed.
     pub(super) fn new(job: &Job<'_>, lanes: bool) -> Option<Self> {
-        let &Job { collective, rank, ranks, root, count, chunk, .. } = job;
+        let &Job { collective, ranks, count, .. } = job;
         let places = Places::of(job);
         let (least, most) = places.least_and_most();
-        let Places { hosts: lists, home, place, root: root_host } = places;
+        let Places { hosts: lists, home, place, root } = places;
         let hosts: Vec<_> = lists.iter().map(Vec::len).collect();
         let all = ranks.checked_mul(count)?;
         let host_has = all.checked_mul(most)?;
@@ -81,8 +81,8 @@ impl Blocks {
         let order = (shown || !by_class().eq(0..ranks)).then(|| by_class().collect());
         let exchanges = collective == Collective::AllToAll;
         let by_host = if exchanges { lists.concat().into() } else { Arc::default() };
-        let across = if index == 0 { lists.iter().map(|host| host[class]).collect() } else { Arc::default() };
-        let total = |class| hosts.iter().map(|&of| members(of, classes, class)).sum();
+        let carriers = lists.iter().filter(|_| index == 0).map(|host| host[class]);
+        let sizes = |class| hosts.iter().map(move |&of| members(of, classes, class));
         let host = &lists[home];
         Some(Self {
             collective,
@@ -91,17 +91,17 @@ impl Blocks {
             classes,
             leader,
             shown,
-            max_message: chunk.min(if exchanges { host_has } else { all }),
+            max_message: job.chunk.min(if exchanges { host_has } else { all }),
             mates: host.iter().skip(class).step_by(classes).copied().collect(),
             host: host[..].into(),
             place,
             index,
-            across,
+            across: carriers.collect(),
             home,
-            root: root_host,
-            is_root: collective.has_root() && rank == root,
-            sizes: hosts.iter().map(|&of| members(of, classes, class)).collect(),
-            totals: (0..classes).map(total).collect(),
+            root,
+            is_root: job.rank == job.root,
+            sizes: sizes(class).collect(),
+            totals: (0..classes).map(|class| sizes(class).sum()).collect(),
             hosts,
             order,
             by_host,
@@ -153,67 +153,38 @@ impl Blocks {
     fn sorted(&self, into_order: bool) -> Option<Part> {
         let (order, count, rank) = (self.order.clone()?, self.count, self.host[self.place]);
         let copies = (0..if count > 0 { order.len() } else { 0 }).map(move |at| {
-            let (sorted, block) = (At::scratch(at * count), order[at] * count);
-            match into_order {
-                true => (At::INPUT.plus(block), sorted, count),
-                false if order[at] == rank => (At::INPUT, At::OUTPUT.plus(block), count),
-                false => (sorted, At::OUTPUT.plus(block), count),
-            }
+            let (sorted, block) = (Span::scratch(at * count, count), order[at] * count);
+            let (from, into) = match into_order {
+                true => (Span::input(block, count), sorted),
+                false if order[at] == rank => (Span::input(0, count), Span::output(block, count)),
+                false => (sorted, Span::output(block, count)),
+            };
+            Step::Copy { from, into }
         });
-        Some(Part::Copies(Box::new(copies)))
+        Some(Part::Steps(Box::new(copies)))
     }
 
     /// A stage among the ranks of this host.
-    fn within(&self, plan: &'static Plan, lengths: Lengths, input: At, output: At) -> Part {
-        let (members, rank) = (self.host.clone(), self.place);
-        Part::Among(Stage {
-            plan,
-            members,
-            rank,
-            root: 0,
-            lengths,
-            input,
-            output,
-            last: false,
-            settle: false,
-        })
+    fn within(&self, plan: &'static Plan, lengths: Lengths, input: At, output: At) -> Option<Part> {
+        Some(Part::Among(Stage::new(plan, self.host.clone(), self.place, lengths, input, output)))
     }
 
-    /// A stage among the ranks of this class in this host, with a block of this many elements each.
-    fn in_class(&self, plan: &'static Plan, len: usize, input: At, output: At) -> Option<Part> {
-        let (members, rank) = (self.mates.clone(), self.index);
-        let lengths = Lengths::Blocks(vec![len; members.len()]);
-        let stage =
-            Stage { plan, members, rank, root: 0, lengths, input, output, last: false, settle: false };
-        (!self.alone()).then_some(Part::Among(stage))
+    /// A stage among the ranks of this class in this host, which gather or scatter a block of this many elements each.
+    fn in_class(&self, collective: Collective, len: usize, input: At, output: At) -> Option<Part> {
+        let (plan, lengths) = (Plan::of(binomial::PLANS, collective), vec![len; self.mates.len()]);
+        let (members, lengths) = (self.mates.clone(), Lengths::Blocks(lengths));
+        (!self.alone()).then(|| Part::Among(Stage::new(plan, members, self.index, lengths, input, output)))
     }
 
-    /// The plan among the carriers of this class on all hosts. A tree needs equal blocks.
-    fn across(&self) -> &'static Plan {
-        let hosts = self.hosts.len();
-        let tree = hosts > FEW && self.hosts.iter().all(|&of| of == self.hosts[0]);
-        match self.collective {
-            Collective::Gather if tree => const { Plan::of(binomial::PLANS, Collective::Gather) },
-            Collective::Scatter if tree => const { Plan::of(binomial::PLANS, Collective::Scatter) },
-            collective => exchange(hosts, collective),
-        }
-    }
-
-    /// A stage among the carriers of this class on all hosts.
+    /// A stage among the carriers of this class on all hosts. A tree needs equal blocks.
     fn between(&self, lengths: Lengths, input: At, output: At) -> Option<Part> {
-        (!self.across.is_empty()).then(|| {
-            Part::Among(Stage {
-                plan: self.across(),
-                members: self.across.clone(),
-                rank: self.home,
-                root: if self.collective.has_root() { self.root } else { 0 },
-                lengths,
-                input,
-                output,
-                last: true,
-                settle: false,
-            })
-        })
+        let (hosts, rooted) = (self.hosts.len(), self.collective.has_root());
+        let plan = match rooted && hosts > FEW && self.hosts.iter().all(|&of| of == self.hosts[0]) {
+            true => Plan::of(binomial::PLANS, self.collective),
+            false => exchange(hosts, self.collective),
+        };
+        let stage = Stage::new(plan, self.across.clone(), self.home, lengths, input, output);
+        (!self.across.is_empty()).then_some(Part::Among(Stage { root: self.root, last: true, ..stage }))
     }
 
     /// A block for each host, as long as all that its ranks of this class have.
@@ -232,22 +203,19 @@ impl Blocks {
         let whole = self.ordered(At::OUTPUT);
         let (class, bundle) = self.start();
         match stage {
-            0 => {
-                let plan = const { Plan::of(binomial::PLANS, Collective::Gather) };
-                self.in_class(plan, self.count, At::INPUT, whole.plus(bundle))
-            }
+            0 => self.in_class(Collective::Gather, self.count, At::INPUT, whole.plus(bundle)),
             1 => {
                 let own = if self.alone() { At::INPUT } else { whole.plus(bundle) };
                 self.between(self.bundles(), own, whole.plus(class))
             }
             2 if self.leader => {
-                let plan = const { Plan::of(binomial::PLANS, Collective::Broadcast) };
-                Some(self.within(plan, Lengths::Vector(self.all()), whole, whole))
+                let plan = Plan::of(binomial::PLANS, Collective::Broadcast);
+                self.within(plan, Lengths::Vector(self.all()), whole, whole)
             }
             2 => {
                 let plan = exchange(self.host.len(), Collective::AllGather);
                 let own = if self.index == 0 { whole.plus(class) } else { whole };
-                Some(self.within(plan, Lengths::Blocks(self.by_class()), own, whole))
+                self.within(plan, Lengths::Blocks(self.by_class()), own, whole)
             }
             _ => self.sorted(false),
         }
@@ -264,18 +232,15 @@ impl Blocks {
         match stage {
             0 => self.sorted(true),
             1 if self.leader => {
-                let plan = const { Plan::of(binomial::PLANS, Collective::Reduce) };
-                Some(self.within(plan, Lengths::Vector(self.all()), input, own))
+                let plan = Plan::of(binomial::PLANS, Collective::Reduce);
+                self.within(plan, Lengths::Vector(self.all()), input, own)
             }
             1 => {
                 let plan = exchange(self.host.len(), Collective::ReduceScatter);
-                Some(self.within(plan, Lengths::Blocks(self.by_class()), input, own))
+                self.within(plan, Lengths::Blocks(self.by_class()), input, own)
             }
             2 => self.between(self.bundles(), own, if self.alone() { At::OUTPUT } else { sums }),
-            _ => {
-                let plan = const { Plan::of(binomial::PLANS, Collective::Scatter) };
-                self.in_class(plan, self.count, sums, At::OUTPUT)
-            }
+            _ => self.in_class(Collective::Scatter, self.count, sums, At::OUTPUT),
         }
     }
 
@@ -283,10 +248,7 @@ impl Blocks {
         let whole = self.ordered(At::OUTPUT);
         let bundle = if self.is_root { whole.plus(self.start().1) } else { At::scratch(0) };
         match stage {
-            0 => {
-                let plan = const { Plan::of(binomial::PLANS, Collective::Gather) };
-                self.in_class(plan, self.count, At::INPUT, bundle)
-            }
+            0 => self.in_class(Collective::Gather, self.count, At::INPUT, bundle),
             1 => self.between(self.bundles(), if self.alone() { At::INPUT } else { bundle }, whole),
             _ if self.is_root => self.sorted(false),
             _ => None,
@@ -302,10 +264,7 @@ impl Blocks {
                 let output = if self.alone() { At::OUTPUT } else { bundle };
                 self.between(self.bundles(), self.ordered(At::INPUT), output)
             }
-            _ => {
-                let plan = const { Plan::of(binomial::PLANS, Collective::Scatter) };
-                self.in_class(plan, self.count, bundle, At::OUTPUT)
-            }
+            _ => self.in_class(Collective::Scatter, self.count, bundle, At::OUTPUT),
         }
     }
 
@@ -319,69 +278,60 @@ impl Blocks {
         [first, second, second + ours]
     }
 
-    /// What leaves for each host in an all_to_all, and what comes from it (elements).
-    fn exchanged(&self) -> (Vec<usize>, Vec<usize>) {
-        let (here, own) = (self.host.len(), self.sizes[self.home]);
-        let leave = self.sizes.iter().map(|size| here * size * self.count).collect();
-        (leave, self.hosts.iter().map(|of| of * own * self.count).collect())
-    }
-
     fn all_to_all(&self, stage: usize) -> Option<Part> {
-        let [came, leaves, sorted] = self.places().map(At::scratch);
-        let here = self.host.len();
+        let [came, leaves, sorted] = self.places();
+        let (here, own, carries) =
+            (self.host.len(), self.sizes[self.home], self.index == 0 && self.count > 0);
         match stage {
             0 => self.sorted(true),
             1 if self.leader => {
-                let plan = const { Plan::of(binomial::PLANS, Collective::Gather) };
+                let plan = Plan::of(binomial::PLANS, Collective::Gather);
                 let lengths = Lengths::Blocks(vec![self.all(); here]);
-                Some(self.within(plan, lengths, self.ordered(At::INPUT), came))
+                self.within(plan, lengths, self.ordered(At::INPUT), At::scratch(came))
             }
             1 => {
                 let each = if self.index == 0 { self.carried() } else { 0 };
                 let lengths = Lengths::Exchange(self.by_class(), vec![each; here]);
-                Some(self.within(exchange(here, self.collective), lengths, self.ordered(At::INPUT), came))
+                let plan = exchange(here, self.collective);
+                self.within(plan, lengths, self.ordered(At::INPUT), At::scratch(came))
             }
-            2 => (self.index == 0 && self.count > 0).then(|| Part::Copies(self.packed(came, leaves))),
+            2 => carries.then(|| Part::Steps(Box::new(self.packed(came, leaves)))),
             3 => {
-                let (leave, come) = self.exchanged();
-                self.between(Lengths::Exchange(leave, come), leaves, came)
+                let leave = self.sizes.iter().map(|size| here * size * self.count).collect();
+                let come = self.hosts.iter().map(|of| of * own * self.count).collect();
+                self.between(Lengths::Exchange(leave, come), At::scratch(leaves), At::scratch(came))
             }
-            4 => (self.index == 0 && self.count > 0).then(|| Part::Copies(self.unpacked(came, sorted))),
-            _ => {
-                let plan = const { Plan::of(binomial::PLANS, Collective::Scatter) };
-                self.in_class(plan, self.all(), sorted, At::OUTPUT)
-            }
+            4 => carries.then(|| Part::Steps(Box::new(self.unpacked(came, sorted)))),
+            _ => self.in_class(Collective::Scatter, self.all(), At::scratch(sorted), At::OUTPUT),
         }
     }
 
-    /// What each rank of this host has for this class, by host.
-    fn packed(&self, from: At, into: At) -> Copies {
-        let (here, carried, count) = (self.host.len(), self.carried(), self.count);
+    /// Copies of what each rank of this host has for this class, by host.
+    fn packed(&self, came: usize, leaves: usize) -> impl Iterator<Item = Step> + Send + use<> {
+        let (here, carried) = (self.host.len(), self.carried());
         let mut start = 0;
-        let bundles: Vec<Range<usize>> = self
-            .sizes
-            .iter()
-            .map(|size| {
-                start += size * count;
-                start - size * count..start
-            })
-            .collect();
-        Box::new((0..here * bundles.len()).map(move |at| {
-            let (place, bundle) = (at % here, &bundles[at / here]);
-            let to = here * bundle.start + place * bundle.len();
-            (from.plus(place * carried + bundle.start), into.plus(to), bundle.len())
-        }))
+        let bundles = self.sizes.iter().map(|size| {
+            start += size * self.count;
+            (start - size * self.count, size * self.count)
+        });
+        let bundles: Vec<_> = bundles.collect();
+        (0..here * bundles.len()).map(move |at| {
+            let (place, (start, len)) = (at % here, bundles[at / here]);
+            let from = Span::scratch(came + place * carried + start, len);
+            Step::Copy { from, into: Span::scratch(leaves + here * start + place * len, len) }
+        })
     }
 
     /// Copies of what came from each rank for those of this class: to the output if this rank is the only one, otherwise in the
     /// order of receivers.
-    fn unpacked(&self, from: At, sorted: At) -> Copies {
-        let (ranks, own, count) = (self.by_host.clone(), self.mates.len(), self.count);
-        let (into, all) = (if own == 1 { At::OUTPUT } else { sorted }, self.all());
-        Box::new((0..ranks.len() * own).map(move |at| {
+    fn unpacked(&self, came: usize, sorted: usize) -> impl Iterator<Item = Step> + Send + use<> {
+        let (ranks, own, count, all) = (self.by_host.clone(), self.mates.len(), self.count, self.all());
+        (0..ranks.len() * own).map(move |at| {
             let (sender, receiver) = (ranks[at / own], at % own);
-            (from.plus(at * count), into.plus(receiver * all + sender * count), count)
-        }))
+            let into = receiver * all + sender * count;
+            let into = if own == 1 { Span::output(into, count) } else { Span::scratch(sorted + into, count) };
+            Step::Copy { from: Span::scratch(came + at * count, count), into }
+        })
     }
 
     /// The elements of scratch.
@@ -414,9 +364,8 @@ impl Stages for Blocks {
             chunks: 1,
             turns,
             max_message: self.max_message,
-            direct: false,
             scratch: if self.shown { self.shown_scratch() } else { self.scratch() },
-            shows: None,
+            ..Shape::default()
         }
     }
 

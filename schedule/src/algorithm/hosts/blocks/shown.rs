@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Blocks;
 use crate::{
     Collective, Rank, Shown, Span, Step,
-    algorithm::compose::{At, Lengths, Part},
+    algorithm::compose::{At, Part},
 };
 
 /// The elements of each rank of a host that are reduced before the next ones: few enough to stay in the caches.
@@ -64,15 +64,8 @@ impl Blocks {
                 let own = if self.alone() { At::INPUT } else { At::scratch(self.bundle()) };
                 self.between(self.bundles(), own, At::scratch(0))
             }
-            (1, Collective::ReduceScatter) => {
-                let [own, sums] = self.sums();
-                self.between(self.bundles(), own, if self.alone() { At::OUTPUT } else { sums })
-            }
-            (1, _) => {
-                let [came, leaves, _] = self.places().map(At::scratch);
-                let (leave, come) = self.exchanged();
-                self.between(Lengths::Exchange(leave, come), leaves, came)
-            }
+            (1, Collective::ReduceScatter) => self.reduce_scatter(2),
+            (1, _) => self.all_to_all(3),
             (_, Collective::AllGather) => self.distribute(),
             (_, Collective::ReduceScatter) => {
                 let mut steps = Steps::default();
@@ -238,9 +231,7 @@ impl Blocks {
     fn unpack(&self) -> Option<Part> {
         let ([came, _, sorted], mut steps) = (self.places(), Steps::default());
         if self.index == 0 && self.count > 0 {
-            for (from, into, len) in self.unpacked(At::scratch(came), At::scratch(sorted)) {
-                steps.copy(from.span(0, len), into.span(0, len));
-            }
+            steps.0.extend(self.unpacked(came, sorted));
         }
         self.share(sorted, self.all(), &mut steps);
         self.end(steps)
