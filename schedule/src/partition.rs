@@ -14,10 +14,8 @@ pub const fn block(total: usize, parts: usize, index: usize) -> Range<usize> {
     if parts == 0 || index >= parts {
         return total..total;
     }
-    let (size, longer) = (total / parts, total % parts);
-    let start = size * index + if index < longer { index } else { longer };
-    let len = if index < longer { size + 1 } else { size };
-    start..start + len
+    let parts = Parts::of(total, parts);
+    parts.start(index)..parts.start(index + 1)
 }
 
 /// The length of the longest [`block`], which is block 0.

@@ -28,8 +28,8 @@ use crate::{Collective, Job, Rank, Schedule};
 
 /// The plans of Bine trees.
 pub(super) const PLANS: &[Plan] = &[
-    plan(Collective::Broadcast, |job| binomial::broadcast(job, Tree::new(job).family(job)), tree_hops),
-    plan(Collective::Reduce, |job| binomial::reduce(job, Tree::new(job).family(job)), tree_hops),
+    plan(Collective::Broadcast, |job| binomial::schedule(job, Tree::new(job).family(job)), tree_hops),
+    plan(Collective::Reduce, |job| binomial::schedule(job, Tree::new(job).family(job)), tree_hops),
     Plan {
         split: Split::Two,
         ..plan(

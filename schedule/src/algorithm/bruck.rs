@@ -65,16 +65,9 @@ struct Hop {
 impl AllGather {
     fn new(job: &Job<'_>) -> Self {
         let (rank, ranks) = (job.rank, job.ranks);
-        let mut gather = Self {
-            rank,
-            ranks,
-            count: job.count,
-            chunks: partition::chunks(job.count, job.chunk),
-            limit: job.chunk,
-            blocks: job.output_blocks(),
-            hops: Vec::with_capacity(doublings(ranks)),
-            turns: 0,
-        };
+        let (count, limit, blocks) = (job.count, job.chunk, job.output_blocks());
+        let (chunks, hops) = (partition::chunks(count, limit), Vec::with_capacity(doublings(ranks)));
+        let mut gather = Self { rank, ranks, count, chunks, limit, blocks, hops, turns: 0 };
         for level in 0..doublings(ranks) {
             let (first, distance) = (gather.turns, 1 << level);
             let (to, from) = (wrapped(rank + ranks - distance, ranks), wrapped(rank + distance, ranks));
@@ -192,14 +185,11 @@ struct Slice {
 impl AllToAll {
     fn new(job: &Job<'_>) -> Self {
         let ranks = job.ranks;
-        let mut before = Vec::with_capacity(doublings(ranks) + 1);
-        before.push(0);
-        let mut sum = 0;
+        let mut before = vec![0; doublings(ranks) + 1];
         for level in 0..doublings(ranks) {
             // The number of indices that have this bit.
             let (bit, whole) = (1_usize << level, (ranks >> level) / 2);
-            sum += whole * bit + (ranks % (2 * bit)).saturating_sub(bit);
-            before.push(sum);
+            before[level + 1] = before[level] + whole * bit + (ranks % (2 * bit)).saturating_sub(bit);
         }
         // No hop has more blocks than the first one.
         let odd = ranks / 2;
@@ -218,10 +208,6 @@ impl AllToAll {
 
     fn levels(&self) -> usize {
         self.before.len() - 1
-    }
-
-    fn to(&self, level: usize) -> Rank {
-        wrapped(self.rank + (1 << level), self.ranks)
     }
 
     fn from(&self, level: usize) -> Rank {
@@ -270,7 +256,7 @@ impl AllToAll {
 
     fn send(&self, slice: &Slice, level: usize, position: usize, steps: &mut Steps) {
         let message = self.packed(slice, level, position, self.message(level, position));
-        steps.put(self.to(level), message);
+        steps.put(wrapped(self.rank + (1 << level), self.ranks), message);
     }
 
     /// Copies the arriving block at this position to its next place; before the first one of a message, takes the message.
@@ -306,7 +292,7 @@ impl Pattern for AllToAll {
             direct: false,
             // Empty messages need scratch, too.
             scratch: (self.lanes * sent).saturating_mul(self.longest).max(1),
-            shows: None,
+            ..Shape::default()
         }
     }
 

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::{Plan, chunks::Shape};
-use crate::{Job, Place, Rank, Schedule, Span, Spread, Step, Uneven};
+use crate::{Job, Place, Rank, Schedule, Span, Step, Uneven};
 
 /// One rank's part in a collective of several stages. At least two ranks take part.
 pub(super) trait Stages: Send + 'static {
@@ -124,28 +124,24 @@ impl Stage {
         Self { plan, members, rank, root: 0, lengths, input, output, last: false, settle: false }
     }
 
-    const fn exchanges(&self) -> bool {
-        matches!(self.lengths, Lengths::Exchange(..))
-    }
-
     /// The schedule of this rank, with messages of at most `most` elements.
     fn make(&self, most: usize) -> Box<dyn Schedule> {
         let longest = |lengths: &[usize]| lengths.iter().copied().max().unwrap_or(0);
-        let (count, known) = match &self.lengths {
+        let (count, uneven) = match &self.lengths {
             Lengths::Vector(count) => (*count, None),
-            Lengths::Blocks(all) => (longest(all), Some(Uneven { input: all, output: all })),
+            Lengths::Blocks(all) => {
+                let (count, uneven) = (longest(all), Uneven { input: all, output: all });
+                (count, all.iter().any(|&len| len != count).then_some(uneven))
+            }
             Lengths::Exchange(input, output) => {
                 (longest(input).max(longest(output)), Some(Uneven { input, output }))
             }
         };
-        let even = |lengths: &[usize]| lengths.iter().all(|&len| len == count);
-        let uneven = known.filter(|it| self.exchanges() || !even(it.input));
         let job = Job {
             root: self.root,
             chunk: most.max(1),
             uneven,
-            pairwise: self.exchanges(),
-            spread: Spread::Unknown,
+            pairwise: matches!(self.lengths, Lengths::Exchange(..)),
             ..Job::new(self.plan.collective, self.rank, self.members.len(), count)
         };
         self.plan.make(&job)

@@ -128,15 +128,6 @@ impl Direct {
         wrapped(self.rank + hops, self.ranks)
     }
 
-    /// The elements of all heads.
-    fn ahead(&self) -> usize {
-        self.heads * self.head
-    }
-
-    fn others(&self) -> impl Iterator<Item = Rank> + use<'_> {
-        (1..self.ranks).map(|hops| self.after(hops))
-    }
-
     /// True if one rank has elements for another.
     fn speaks(&self, from: Rank, to: Rank) -> bool {
         match self.collective {
@@ -164,15 +155,10 @@ impl Direct {
         }
     }
 
-    /// The elements that this rank sends to another.
-    fn sends(&self, to: Rank) -> Option<Range<usize>> {
-        self.speaks(self.rank, to).then(|| self.share(to))
-    }
-
     /// One chunk of the elements that one rank has for another, if they have this many chunks.
     fn chunk_of(&self, whole: &Range<usize>, chunk: usize) -> Option<Range<usize>> {
         if let Some(rest) = chunk.checked_sub(self.heads) {
-            let start = whole.start + self.ahead();
+            let start = whole.start + self.heads * self.head;
             let chunks = partition::chunks(whole.end - start, self.chunk);
             let part = partition::block(whole.end - start, chunks, rest);
             return (rest < chunks).then(|| start + part.start..start + part.end);
@@ -187,8 +173,9 @@ impl Direct {
     }
 
     fn send(&self, chunk: usize, to: Rank, steps: &mut Steps) {
-        let Some(whole) = self.sends(to) else { return };
-        let Some(range) = self.chunk_of(&whole, chunk) else { return };
+        let whole = self.share(to);
+        let range = self.chunk_of(&whole, chunk).filter(|_| self.speaks(self.rank, to));
+        let Some(range) = range else { return };
         let from = match self.collective {
             Collective::Broadcast => Span::output(range.start, range.len()),
             _ => Span::input(range.start, range.len()),
@@ -208,10 +195,8 @@ impl Direct {
 
     /// Receives what another rank has for this one.
     fn keep(&self, chunk: usize, from: Rank, steps: &mut Steps) {
-        let Some(into) = self.chunk_of(&self.place(from), chunk) else { return };
-        if !self.speaks(from, self.rank) {
-            return;
-        }
+        let into = self.chunk_of(&self.place(from), chunk).filter(|_| self.speaks(from, self.rank));
+        let Some(into) = into else { return };
         if self.collective == Collective::Barrier {
             steps.take(from, 0);
             steps.free(from);
@@ -300,7 +285,7 @@ impl Pattern for Direct {
             // A shorter block may be cut into longer chunks than the longest.
             self.chunk.min(self.count)
         } else {
-            let longest = partition::longest(self.count - self.ahead(), self.chunks - self.heads);
+            let longest = partition::longest(self.count - self.heads * self.head, self.chunks - self.heads);
             if self.heads > 0 { longest.max(self.head) } else { longest }
         };
         Shape {
@@ -308,8 +293,7 @@ impl Pattern for Direct {
             turns: if self.leaf() { 1 } else { others * if self.ordered { 3 } else { 2 } + 1 },
             max_message,
             direct: self.long || self.heads > 0,
-            scratch: 0,
-            shows: None,
+            ..Shape::default()
         }
     }
 
@@ -343,7 +327,8 @@ impl Pattern for Direct {
     }
 
     fn sources(&self, visit: &mut dyn FnMut(Rank)) {
-        self.others().filter(|&from| self.speaks(from, self.rank)).for_each(visit);
+        let others = (1..self.ranks).map(|hops| self.after(hops));
+        others.filter(|&from| self.speaks(from, self.rank)).for_each(visit);
     }
 
     fn written_by(&self, source: Rank) -> Option<Range<usize>> {

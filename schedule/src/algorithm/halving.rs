@@ -262,7 +262,7 @@ impl<E: Exchanges> Pattern for Halving<E> {
             },
             direct: self.direct_from.is_some(),
             scratch: self.scratch(),
-            shows: None,
+            ..Shape::default()
         }
     }
 

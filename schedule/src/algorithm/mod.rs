@@ -40,6 +40,7 @@ pub struct Algorithm {
 
 /// An algorithm's properties for one collective. Its functions require a job with `rank` and `root` below `ranks`, and `chunk` and
 /// `lanes` at least 1.
+#[derive(Debug)]
 pub struct Plan {
     /// The collective.
     pub collective: Collective,
@@ -321,12 +322,6 @@ const fn doublings(ranks: usize) -> usize {
 /// `number` modulo `ranks`, for a number below twice `ranks`.
 const fn wrapped(number: usize, ranks: usize) -> Rank {
     if number >= ranks { number - ranks } else { number }
-}
-
-impl std::fmt::Debug for Plan {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plan").field("collective", &self.collective).field("depth", &self.depth).finish()
-    }
 }
 
 #[cfg(test)]

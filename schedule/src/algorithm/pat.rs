@@ -337,7 +337,7 @@ impl Pattern for Pat {
             max_message: self.most * longest,
             direct: self.direct_from.is_some(),
             scratch,
-            shows: None,
+            ..Shape::default()
         }
     }
 

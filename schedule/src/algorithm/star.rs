@@ -243,9 +243,8 @@ impl Pattern for Star {
             chunks: if self.separate() { self.up.messages() } else { 1 },
             turns: if self.rank == HUB { takes + 1 + puts } else { up + down },
             max_message: self.up.longest().max(self.down.longest()),
-            direct: false,
             scratch: if self.rank == HUB { self.up.len().saturating_mul(blocks) } else { 0 },
-            shows: None,
+            ..Shape::default()
         }
     }
 

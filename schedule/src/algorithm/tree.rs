@@ -195,8 +195,7 @@ impl Pattern for TwoTrees {
             turns: 2 * (usize::from(self.ways.0) + usize::from(self.ways.1)),
             max_message: partition::longest(partition::longest(self.count, self.rounds), HALVES),
             direct: self.direct_from.is_some(),
-            scratch: 0,
-            shows: None,
+            ..Shape::default()
         }
     }
 

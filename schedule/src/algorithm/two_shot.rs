@@ -72,8 +72,7 @@ impl Pattern for TwoShot {
             turns: phases * (self.ranks - 1),
             max_message: partition::longest(partition::longest(self.count, self.rounds), self.ranks),
             direct: self.direct,
-            scratch: 0,
-            shows: None,
+            ..Shape::default()
         }
     }
 

@@ -53,13 +53,8 @@ impl Agenda {
 
     pub(super) fn add(&mut self, action: Action) {
         let class = match (self.policy, action) {
-            (Policy::Random | Policy::LatestFirst | Policy::Death { .. }, _) => 0,
-            (Policy::Prompt, Action::Step { .. }) => 1,
-            (Policy::Prompt, _) => 0,
-            (Policy::LateArrival, Action::Step { .. }) => 0,
-            (Policy::LateArrival, Action::Arrive { .. }) => 1,
+            (Policy::Prompt, Action::Step { .. }) | (Policy::LateArrival, Action::Arrive { .. }) => 1,
             (Policy::LateArrival | Policy::LateSent, Action::Sent { .. }) => 2,
-            (Policy::LateSent, _) => 0,
             (Policy::StarveRank(starved), Action::Step { rank, .. } | Action::Arrive { to: rank, .. })
                 if rank == starved =>
             {
@@ -69,7 +64,7 @@ impl Agenda {
                 Policy::StarveLane(starved),
                 Action::Step { lane, .. } | Action::Arrive { lane, .. } | Action::Sent { lane, .. },
             ) if lane == starved => 2,
-            (Policy::StarveRank(_) | Policy::StarveLane(_), _) => 0,
+            _ => 0,
         };
         self.classes[class].push(action);
     }

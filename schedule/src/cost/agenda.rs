@@ -1,68 +1,40 @@
 //! The events of the simulation, ordered by time.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
-};
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// An event.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum What {
     /// A rank that has a core continues.
     Resume(usize),
     /// A rank may have something to do.
     Wake(usize),
-    /// A message's first byte reaches its receiver's port. The last one reaches it at `last` (s) if the port is as fast.
-    Head { flow: usize, bytes: f64, last: f64 },
+    /// The first byte of a message of `len` elements reaches its receiver's port. The last one reaches it at `last` (the bits of a time in
+    /// s) if the port is as fast.
+    Head { flow: usize, len: usize, last: u64 },
 }
-
-#[derive(Clone, Copy)]
-struct Event {
-    time: f64,
-    order: u64,
-    what: What,
-}
-
-impl Ord for Event {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.time.total_cmp(&other.time).then(self.order.cmp(&other.order))
-    }
-}
-
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Event {}
 
 /// Events in the order of their times (s); those of one time in the order in which they were added.
 #[derive(Default)]
 pub(super) struct Agenda {
-    events: BinaryHeap<Reverse<Event>>,
+    /// Each after the bits of its time, which is not negative, and the number of events that were added before.
+    events: BinaryHeap<Reverse<(u64, u64, What)>>,
     added: u64,
 }
 
 impl Agenda {
     pub(super) fn add(&mut self, time: f64, what: What) {
         self.added += 1;
-        self.events.push(Reverse(Event { time, order: self.added, what }));
+        self.events.push(Reverse((time.to_bits(), self.added, what)));
     }
 
     /// Removes the next event and returns it with its time.
     pub(super) fn next(&mut self) -> Option<(f64, What)> {
-        self.events.pop().map(|Reverse(event)| (event.time, event.what))
+        self.events.pop().map(|Reverse((time, _, what))| (f64::from_bits(time), what))
     }
 
     /// The time of the next event.
     pub(super) fn due(&self) -> Option<f64> {
-        self.events.peek().map(|Reverse(event)| event.time)
+        self.events.peek().map(|Reverse((time, _, _))| f64::from_bits(*time))
     }
 }

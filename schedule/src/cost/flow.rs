@@ -28,8 +28,7 @@ pub(super) struct Flow {
     /// For each message that is taken and not freed, the time until which puts read it.
     held: VecDeque<f64>,
     /// True while the sender, or the receiver, waits for an event whose time is not known yet.
-    pub sender_waits: bool,
-    pub receiver_waits: bool,
+    pub waits: [bool; 2],
 }
 
 impl Flow {
@@ -41,8 +40,7 @@ impl Flow {
             credits: VecDeque::new(),
             arrivals: VecDeque::new(),
             held: VecDeque::new(),
-            sender_waits: false,
-            receiver_waits: false,
+            waits: [false; 2],
         }
     }
 
@@ -51,15 +49,13 @@ impl Flow {
         if self.credit > 0 { Some(0.0) } else { self.credits.front().copied() }
     }
 
-    /// Occupies a slot; false if none is free now.
-    pub(super) fn put(&mut self, now: f64) -> bool {
+    /// Occupies a slot, of which one is free now.
+    pub(super) fn put(&mut self, now: f64) {
         while self.credits.front().is_some_and(|time| *time <= now) {
             self.credits.pop_front();
             self.credit += 1;
         }
-        let free = self.credit > 0;
-        self.credit -= usize::from(free);
-        free
+        self.credit -= 1;
     }
 
     /// A message arrives at `time`. Returns the time at which it can be taken, which is not earlier than that of the message before.
@@ -74,14 +70,10 @@ impl Flow {
         self.arrivals.front().copied()
     }
 
-    /// Takes the next message; false if it has not arrived.
-    pub(super) fn take(&mut self, now: f64) -> bool {
-        let there = self.arrivals.front().is_some_and(|time| *time <= now);
-        if there {
-            self.arrivals.pop_front();
-            self.held.push_back(0.0);
-        }
-        there
+    /// Takes the next message, which has arrived.
+    pub(super) fn take(&mut self) {
+        self.arrivals.pop_front();
+        self.held.push_back(0.0);
     }
 
     /// The latest message that was taken is read until then.

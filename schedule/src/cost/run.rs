@@ -199,7 +199,9 @@ impl<'a> Simulation<'a> {
             match what {
                 What::Resume(actor) => self.resume(actor, time)?,
                 What::Wake(actor) => self.wake(actor, time)?,
-                What::Head { flow, bytes, last } => self.land(flow, bytes, last, time),
+                What::Head { flow, len, last } => {
+                    self.land(flow, self.bytes(len), f64::from_bits(last), time)
+                }
             }
         }
         if self.actors.iter().any(|actor| actor.state != State::Ended) {
@@ -297,7 +299,7 @@ impl<'a> Simulation<'a> {
         for lane in 0..self.actors[actor].lanes.len() {
             let Some(step) = self.actors[actor].lanes[lane].step else { continue };
             ended = false;
-            soonest = soonest.min(self.due(actor, lane, step)?);
+            soonest = soonest.min(self.due(actor, lane, &step)?);
         }
         let state = &mut self.actors[actor];
         state.state = if ended { State::Ended } else { State::Waits };
@@ -318,27 +320,26 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// The time at which a lane's step need not wait any more. Infinite if it is not known; then the rank is woken when it is known.
-    fn due(&mut self, actor: usize, lane: usize, step: Step) -> Result<f64, Unpriced> {
-        let known = match step {
-            Step::Put { to, .. } | Step::Write { to, .. } => {
-                let flow = self.flow(actor, lane, End::Sender, to, way(&step))?;
-                let flow = &mut self.flows[flow];
-                flow.sender_waits |= flow.room().is_none();
-                flow.room()
-            }
-            Step::Take { from, .. } | Step::Await { from, .. } => {
-                let flow = self.flow(actor, lane, End::Receiver, from, way(&step))?;
-                let flow = &mut self.flows[flow];
-                flow.receiver_waits |= flow.arrival().is_none();
-                flow.arrival()
-            }
-            Step::Settle if self.setup.showing.is_some() => self.may_end(actor),
-            Step::Settle => Some(self.actors[actor].lanes[lane].left),
-            Step::Show { .. } => self.may_show(actor),
-            Step::View { from, .. } => self.may_view(actor, from),
-            _ => Some(0.0),
-        };
+    /// The time at which a lane's step need not wait any more, if it is known. `flow` is the step's.
+    fn known(&self, actor: usize, lane: usize, step: &Step, flow: Option<(usize, End)>) -> Option<f64> {
+        match (*step, flow) {
+            (Step::Settle, _) if self.setup.showing.is_some() => self.may_end(actor),
+            (Step::Settle, _) => Some(self.actors[actor].lanes[lane].left),
+            (Step::Show { .. }, _) => self.may_show(actor),
+            (Step::View { from, .. }, _) => self.may_view(actor, from),
+            (Step::Free { .. }, _) | (_, None) => Some(0.0),
+            (_, Some((flow, End::Sender))) => self.flows[flow].room(),
+            (_, Some((flow, End::Receiver))) => self.flows[flow].arrival(),
+        }
+    }
+
+    /// As [`Self::known`], but infinite if it is not known; then the rank is woken when it is known.
+    fn due(&mut self, actor: usize, lane: usize, step: &Step) -> Result<f64, Unpriced> {
+        let flow = self.flow_of(actor, lane, step)?;
+        let known = self.known(actor, lane, step, flow);
+        if let Some((flow, end)) = flow.filter(|_| known.is_none()) {
+            self.flows[flow].waits[end as usize] = true;
+        }
         Ok(known.unwrap_or(f64::INFINITY))
     }
 
@@ -385,42 +386,34 @@ impl<'a> Simulation<'a> {
 
     /// Executes a step, unless it must wait or is work; returns its processor time.
     fn try_step(&mut self, actor: usize, lane: usize, step: Step, now: f64) -> Result<Option<f64>, Unpriced> {
-        Ok(match step {
-            Step::Put { to, from } | Step::Write { to, from, .. } => {
-                let flow = self.flow(actor, lane, End::Sender, to, way(&step))?;
-                self.flows[flow].put(now).then(|| self.put(actor, lane, flow, from, now)).transpose()?
+        if step == Step::Settle && self.setup.showing.is_some() {
+            self.settle(actor, now);
+        }
+        let works = matches!(step, Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. });
+        let flow = self.flow_of(actor, lane, &step)?;
+        if works || self.known(actor, lane, &step, flow).is_none_or(|time| time > now) {
+            return Ok(None);
+        }
+        let flow = flow.map_or(0, |(flow, _)| flow);
+        Ok(Some(match step {
+            Step::Put { from, .. } | Step::Write { from, .. } => self.put(actor, lane, flow, from, now)?,
+            Step::Take { len, .. } => {
+                self.flows[flow].take();
+                self.taken(flow, len)
             }
-            Step::Take { from, len } => {
-                let flow = self.flow(actor, lane, End::Receiver, from, Way::Slots)?;
-                self.flows[flow].take(now).then(|| self.taken(flow, len))
-            }
-            Step::Await { from, into } => {
-                let flow = self.flow(actor, lane, End::Receiver, from, Way::Direct)?;
-                let there = self.flows[flow].take(now);
-                if there {
-                    self.free(flow, now);
-                }
-                there.then(|| self.taken(flow, into.len))
-            }
-            Step::Free { from } => {
-                let flow = self.flow(actor, lane, End::Receiver, from, Way::Slots)?;
+            Step::Await { into, .. } => {
+                self.flows[flow].take();
                 self.free(flow, now);
-                Some(0.0)
+                self.taken(flow, into.len)
             }
-            Step::Settle if self.setup.showing.is_some() => {
-                self.settle(actor, now);
-                self.may_end(actor).is_some_and(|time| time <= now).then_some(0.0)
+            Step::Free { .. } => {
+                self.free(flow, now);
+                0.0
             }
-            Step::Settle => (self.actors[actor].lanes[lane].left <= now).then_some(0.0),
-            Step::Show { shown } => {
-                let may = self.may_show(actor).is_some_and(|time| time <= now);
-                may.then(|| self.show(actor, &shown, now))
-            }
-            Step::View { from, .. } => {
-                self.may_view(actor, from).is_some_and(|time| time <= now).then(|| self.viewed())
-            }
-            Step::Reduce { .. } | Step::Fold { .. } | Step::Copy { .. } => None,
-        })
+            Step::Show { shown } => self.show(actor, &shown, now),
+            Step::View { .. } => self.viewed(),
+            _ => 0.0,
+        }))
     }
 
     /// Bytes of this many elements.
@@ -438,7 +431,7 @@ impl<'a> Simulation<'a> {
     fn free(&mut self, flow: usize, now: f64) {
         let Flow { sender, receiver, .. } = self.flows[flow];
         let time = self.flows[flow].free(now, self.ports.path(sender, receiver).latency);
-        if std::mem::take(&mut self.flows[flow].sender_waits) {
+        if std::mem::take(&mut self.flows[flow].waits[End::Sender as usize]) {
             self.wake_by(sender, time);
         }
     }
@@ -446,6 +439,7 @@ impl<'a> Simulation<'a> {
     /// Sends a message; returns the processor time for it.
     fn put(&mut self, actor: usize, lane: usize, flow: usize, from: Span, now: f64) -> Result<f64, Unpriced> {
         let bytes = self.bytes(from.len);
+        self.flows[flow].put(now);
         let Flow { sender, receiver, .. } = self.flows[flow];
         let departure = self.ports.send(sender, receiver, bytes, self.share, now);
         let state = &mut self.actors[actor];
@@ -458,7 +452,8 @@ impl<'a> Simulation<'a> {
             let source = self.flow(actor, lane, End::Receiver, source, Way::Slots)?;
             self.flows[source].read(departure.left);
         }
-        self.agenda.add(departure.head, What::Head { flow, bytes, last: departure.last });
+        let head = What::Head { flow, len: from.len, last: departure.last.to_bits() };
+        self.agenda.add(departure.head, head);
         Ok(departure.spent)
     }
 
@@ -468,7 +463,7 @@ impl<'a> Simulation<'a> {
         let time = self.ports.receive(sender, receiver, bytes, last, self.share, now);
         let flow = &mut self.flows[flow];
         let time = flow.arrive(time);
-        if std::mem::take(&mut flow.receiver_waits) {
+        if std::mem::take(&mut flow.waits[End::Receiver as usize]) {
             self.wake_by(receiver, time);
         }
     }
@@ -501,6 +496,18 @@ impl<'a> Simulation<'a> {
         Some(slice / rate)
     }
 
+    /// The flow of a step, and the end of it that the rank has; `None` if the step has none.
+    fn flow_of(&mut self, actor: usize, lane: usize, step: &Step) -> Result<Option<(usize, End)>, Unpriced> {
+        let (end, peer, way) = match *step {
+            Step::Put { to, .. } => (End::Sender, to, Way::Slots),
+            Step::Write { to, .. } => (End::Sender, to, Way::Direct),
+            Step::Take { from, .. } | Step::Free { from } => (End::Receiver, from, Way::Slots),
+            Step::Await { from, .. } => (End::Receiver, from, Way::Direct),
+            _ => return Ok(None),
+        };
+        Ok(Some((self.flow(actor, lane, end, peer, way)?, end)))
+    }
+
     /// The flow between a rank, which has this end of it, and a peer. If one rank stands for all, the flow from a peer to it is its
     /// flow to the rank whose peer it is in the same way.
     fn flow(&mut self, actor: usize, lane: usize, end: End, peer: Rank, way: Way) -> Result<usize, Unpriced> {
@@ -509,7 +516,9 @@ impl<'a> Simulation<'a> {
         {
             return Ok(flow);
         }
-        self.exists(actor, peer)?;
+        if peer >= self.ranks || peer == actor {
+            return Err(Unpriced::Peer { rank: actor, peer });
+        }
         let flow = match (self.view, end) {
             (View::All, End::Sender) => self.flow_named((actor, peer), (actor, peer), lane, way),
             (View::All, End::Receiver) => self.flow_named((peer, actor), (peer, actor), lane, way),
@@ -525,10 +534,6 @@ impl<'a> Simulation<'a> {
         Ok(flow)
     }
 
-    fn exists(&self, rank: Rank, peer: Rank) -> Result<(), Unpriced> {
-        if peer < self.ranks && peer != rank { Ok(()) } else { Err(Unpriced::Peer { rank, peer }) }
-    }
-
     /// The flow of this name between two simulated ranks, which is created when it is first used.
     fn flow_named(&mut self, name: (usize, usize), ends: (usize, usize), lane: usize, way: Way) -> usize {
         let pair = (name.0 as u64).wrapping_mul(self.ranks as u64).wrapping_add(name.1 as u64);
@@ -541,8 +546,4 @@ impl<'a> Simulation<'a> {
             flows.len() - 1
         })
     }
-}
-
-fn way(step: &Step) -> Way {
-    if matches!(step, Step::Write { .. } | Step::Await { .. }) { Way::Direct } else { Way::Slots }
 }

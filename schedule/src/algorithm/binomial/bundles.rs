@@ -110,7 +110,7 @@ impl Bundles {
 
     /// The shape of a pattern with this many turns, and this much scratch, on this rank.
     pub(super) fn shape(&self, turns: usize, scratch: usize) -> Shape {
-        Shape { chunks: self.chunks, turns, max_message: self.longest(), direct: false, scratch, shows: None }
+        Shape { chunks: self.chunks, turns, max_message: self.longest(), scratch, ..Shape::default() }
     }
 
     /// The most elements in a message of any rank.

@@ -1,19 +1,13 @@
 //! Gather: the blocks of a subtree go up in bundles, the nearest first. A rank assembles its own bundle in scratch, and forwards
 //! the others from the slots where they landed; the root copies all of them to the output.
 
-use super::{bundles::Bundles, hops};
+use super::bundles::Bundles;
 use crate::{
-    Collective, Rank, Span,
-    algorithm::{
-        Plan,
-        chunks::{Lanes, Pattern, Shape, Steps},
-    },
+    Rank, Span,
+    algorithm::chunks::{Pattern, Shape, Steps},
 };
 
-pub(super) const PLAN: Plan =
-    Plan::new(Collective::Gather, |job| Lanes::schedule(job, Gather(Bundles::new(job))), hops);
-
-struct Gather(Bundles);
+pub(super) struct Gather(pub(super) Bundles);
 
 impl Gather {
     /// Takes the blocks of these places (distance from this one, number) from a child, and copies them to scratch or the output.

@@ -6,55 +6,27 @@
 //! in MPICH", International Journal of High Performance Computing Applications 19(1), 2005, sections 4.2 (broadcast,
 //! scatter) and 4.4 (reduce, gather).
 
-mod broadcast;
 mod bundles;
 mod gather;
-mod reduce;
 mod scatter;
+mod vector;
 
-use std::ops::Range;
-
-pub(super) use self::{broadcast::broadcast, reduce::reduce};
-use super::{Plan, chunks::Shape, doublings, wrapped};
-use crate::{Job, Rank, partition};
+pub(super) use self::vector::{Family, schedule};
+use self::{bundles::Bundles, gather::Gather, scatter::Scatter};
+use super::{Plan, chunks::Lanes, doublings, wrapped};
+use crate::{Collective, Job, Rank};
 
 /// The plans of the binomial tree.
-pub(super) const PLANS: &[Plan] = &[broadcast::PLAN, reduce::PLAN, gather::PLAN, scatter::PLAN];
+pub(super) const PLANS: &[Plan] = &[
+    Plan::new(Collective::Broadcast, |job| schedule(job, Tree::new(job).family()), hops),
+    Plan::new(Collective::Reduce, |job| schedule(job, Tree::new(job).family()), hops),
+    Plan::new(Collective::Gather, |job| Lanes::schedule(job, Gather(Bundles::new(job))), hops),
+    Plan::new(Collective::Scatter, |job| Lanes::schedule(job, Scatter(Bundles::new(job))), hops),
+];
 
 /// The most bits that a place below `ranks` has set: ⌊log2 n⌋.
 const fn hops(ranks: usize) -> usize {
     ranks.ilog2() as usize
-}
-
-/// A rank's neighbours in a tree.
-pub(super) struct Family {
-    pub(super) parent: Option<Rank>,
-    /// The children, the one with the smallest subtree first.
-    pub(super) children: Vec<Rank>,
-}
-
-/// A rank's part in a collective of one vector, which is cut into chunks.
-struct Vector {
-    family: Family,
-    count: usize,
-    chunks: usize,
-}
-
-impl Vector {
-    fn new(job: &Job<'_>, family: Family) -> Self {
-        Self { family, count: job.count, chunks: partition::chunks(job.count, job.chunk) }
-    }
-
-    /// The elements of a chunk.
-    fn slice(&self, chunk: usize) -> Range<usize> {
-        partition::block(self.count, self.chunks, chunk)
-    }
-
-    /// The shape of a pattern with this many turns on this rank.
-    fn shape(&self, turns: usize) -> Shape {
-        let max_message = partition::longest(self.count, self.chunks);
-        Shape { chunks: self.chunks, turns, max_message, ..Shape::default() }
-    }
 }
 
 /// A rank's place in the tree.

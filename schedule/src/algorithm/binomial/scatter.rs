@@ -2,19 +2,13 @@
 //! first whole bundles, then the parts of its bundle. The root assembles in scratch the bundle that wraps around the end of its
 //! input.
 
-use super::{bundles::Bundles, hops};
+use super::bundles::Bundles;
 use crate::{
-    Collective, Rank, Span,
-    algorithm::{
-        Plan,
-        chunks::{Lanes, Pattern, Shape, Steps},
-    },
+    Rank, Span,
+    algorithm::chunks::{Pattern, Shape, Steps},
 };
 
-pub(super) const PLAN: Plan =
-    Plan::new(Collective::Scatter, |job| Lanes::schedule(job, Scatter(Bundles::new(job))), hops);
-
-struct Scatter(Bundles);
+pub(super) struct Scatter(pub(super) Bundles);
 
 impl Scatter {
     /// The root sends the blocks of these places (distance from the root, number) to a child.
