@@ -61,6 +61,9 @@ pub mod dtype;
 pub mod fuzz;
 pub mod group;
 pub mod hardware;
+#[cfg(test)]
+#[path = "../transport/tests/observed/mod.rs"]
+mod observed;
 mod program;
 #[cfg(test)]
 #[path = "../tests/random/mod.rs"]

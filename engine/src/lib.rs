@@ -22,6 +22,9 @@ mod fuzz_tests;
 mod handshake;
 mod leave;
 pub mod memory;
+#[cfg(test)]
+#[path = "../../transport/tests/observed/mod.rs"]
+mod observed;
 mod p2p;
 mod position;
 mod progress;

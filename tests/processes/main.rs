@@ -29,6 +29,8 @@ mod messages;
 mod mismatch;
 mod numbers;
 mod objects;
+#[path = "../../transport/tests/observed/mod.rs"]
+mod observed;
 mod pinning;
 #[path = "../ports/mod.rs"]
 mod ports;

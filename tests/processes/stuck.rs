@@ -12,10 +12,11 @@ use std::{
 
 use rustix::process::Signal;
 use unisono::{Failure, ProcessGroup, ReduceOp};
-use unisono_transport::{LibraryCall, ofi::Ofi, sim::fault::Observed};
+use unisono_transport::{LibraryCall, ofi::Ofi};
 
 use crate::{
     Outcome, Table, Verdict, ensure,
+    observed::Observed,
     rank::{self, Role, config, join, say, signal_myself, until_failure},
     world::{End, TestJob},
 };

@@ -11,8 +11,9 @@
 //! - [`shm`]: ranks of one host over memory that they share;
 //! - [`ofi`]: endpoints of libfabric;
 //! - [`mux`]: [`shm`] and another of these, mostly [`ofi`], as one transport.
-//!
-//! [`sim::fault`] wraps any of them, to observe its calls and to delay them.
+
+#[cfg(test)]
+extern crate self as unisono_transport;
 
 mod activity;
 mod check;
@@ -28,6 +29,9 @@ mod local;
 #[doc(hidden)]
 pub mod log;
 pub mod mux;
+#[cfg(test)]
+#[path = "../tests/observed/mod.rs"]
+mod observed;
 pub mod ofi;
 mod region;
 pub mod shm;

@@ -110,11 +110,6 @@ impl Memory {
         self.memfd.as_ref()
     }
 
-    /// The same memory, which no peer maps.
-    pub(crate) fn unshared(self) -> Self {
-        Self { memfd: None, ..self }
-    }
-
     /// The address of the first byte.
     #[must_use]
     pub fn base(&self) -> *mut u8 {

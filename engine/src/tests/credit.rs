@@ -2,12 +2,10 @@
 
 use std::sync::{Arc, atomic::AtomicUsize};
 
-use unisono_transport::{
-    Posted,
-    sim::fault::{self, Observed},
-};
+use unisono_transport::Posted;
 
 use super::*;
+use crate::observed::{self, Observed};
 
 const COUNT: usize = 1000;
 const ROUNDS: usize = 50;
@@ -20,7 +18,8 @@ fn credits(of: impl Fn(usize, Rank) -> Call + Sync) -> usize {
         let credits = Arc::clone(&credits);
         Box::new(Observed::new(Box::new(hub.open()), move |call| {
             // No other put here is as short: no other control message, and no last write.
-            let credit = matches!(call, fault::Call::Put(put, Posted::Yes) if put.len() == size_of::<u64>());
+            let credit =
+                matches!(call, observed::Call::Put(put, Posted::Yes) if put.len() == size_of::<u64>());
             credits.fetch_add(usize::from(credit), Ordering::Relaxed);
         }))
     };

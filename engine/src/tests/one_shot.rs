@@ -2,13 +2,16 @@
 //! for ever, ranks whose memory is plain, and one that cannot map that of the others.
 
 use unisono_schedule::{Recorded, Showing, algorithm::find};
-use unisono_transport::{
-    Region,
-    sim::fault::{Observed, Withheld},
-};
+use unisono_transport::Region;
 
 use super::*;
-use crate::{comm::layout, memory::Operand, random::Random, request::ShownPlan};
+use crate::{
+    comm::layout,
+    memory::Operand,
+    observed::{Observed, Withheld},
+    random::Random,
+    request::ShownPlan,
+};
 
 /// The operations of a program.
 pub(super) const LEN: usize = 6;

@@ -2,7 +2,6 @@
 //! parts of buffers, ranks whose memory is plain or cannot be mapped, other operations beside them, and ranks that make different calls.
 
 use unisono_engine::SHARED_SLOTS_BYTES;
-use unisono_transport::sim::fault::{Observed, Withheld};
 
 use super::{
     one_shot::{bytes, in_one_shot, is_staged},
@@ -14,6 +13,7 @@ use crate::{
     Buffer,
     buffer::test_memory::{memfd, memory_of},
     dtype::Element,
+    observed::{Observed, Withheld},
     random::Random,
 };
 

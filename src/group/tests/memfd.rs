@@ -6,11 +6,14 @@ use std::{fs, os::unix::fs::FileExt, sync::Barrier};
 use unisono_transport::{
     mux::Mux,
     shm,
-    sim::{Config as Simulated, Fabric, fault::Observed, fault::Withheld},
+    sim::{Config as Simulated, Fabric},
 };
 
 use super::{one_shot::in_one_shot, *};
-use crate::buffer::test_memory::{memfd, memory_of};
+use crate::{
+    buffer::test_memory::{memfd, memory_of},
+    observed::{Observed, Withheld},
+};
 
 const PAGE: usize = 4096;
 

@@ -5,10 +5,14 @@ use std::sync::Barrier;
 
 use unisono_schedule::Step;
 use unisono_schedule::select::shown::COPIED_BYTES;
-use unisono_transport::sim::fault::{Observed, Withheld};
 
 use super::{in_place, reproducible::reduces, *};
-use crate::{Foreign, Request, TensorViewMut, Work, buffer::test_memory::TestMemory, random::Random};
+use crate::{
+    Foreign, Request, TensorViewMut, Work,
+    buffer::test_memory::TestMemory,
+    observed::{Observed, Withheld},
+    random::Random,
+};
 
 /// A handle whose calls are done in one shot if they fit the slots.
 fn direct(group: &ProcessGroup) -> ProcessGroup {

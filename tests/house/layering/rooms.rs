@@ -228,6 +228,7 @@ pub(super) const UNSAFE: &[&str] = &[
     "transport/src/shm/tests/keys.rs",
     "transport/src/sim/",
     "transport/tests/conformance/kit.rs",
+    "transport/tests/observed/mod.rs",
     "transport/benches/put.rs",
     "engine/src/access.rs",
     "engine/src/memory/",

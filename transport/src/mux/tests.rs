@@ -16,11 +16,9 @@ use super::*;
 use crate::{
     RemoteRegion, Source, Target,
     inproc::Hub,
+    observed::{Call, Observed},
     ofi::{Ofi, Options},
-    sim::{
-        self,
-        fault::{Call, Observed},
-    },
+    sim,
 };
 
 /// The longest any wait may take.

@@ -11,7 +11,6 @@
 
 mod config;
 mod endpoint;
-pub mod fault;
 mod time;
 
 use std::{

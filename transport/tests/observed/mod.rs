@@ -1,5 +1,6 @@
 //! A transport around another one, whose calls a test observes and may delay.
 #![allow(unsafe_code)]
+#![allow(dead_code, reason = "each test program uses a part")]
 
 use std::{
     os::fd::BorrowedFd,
@@ -11,14 +12,14 @@ use std::{
     time::Duration,
 };
 
-use crate::{
+use unisono_transport::{
     Activity, Address, Error, Event, LibraryCall, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region,
     RemoteRegion, Transport, Wake,
 };
 
 /// A call of an observed transport.
 #[derive(Clone, Copy, Debug)]
-pub enum Call<'a> {
+pub(crate) enum Call<'a> {
     /// A put was begun, or there was no room for it.
     Put(&'a Put<'a>, Posted),
     /// The transport polls next.
@@ -29,7 +30,7 @@ pub enum Call<'a> {
 
 /// What a transport does not share with peers, though it says that it maps memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Withheld {
+pub(crate) enum Withheld {
     /// It maps only their regions of this length.
     Views {
         /// The length in bytes.
@@ -40,7 +41,7 @@ pub enum Withheld {
 }
 
 /// A transport around another one, which reports its calls.
-pub struct Observed {
+pub(crate) struct Observed {
     inner: Box<dyn Transport>,
     see: Box<dyn FnMut(Call<'_>) + Send>,
     activity: Arc<Activity>,
@@ -50,13 +51,13 @@ pub struct Observed {
 impl Observed {
     /// Forwards to `inner`, and reports each call to `see`, which may block.
     #[must_use]
-    pub fn new(inner: Box<dyn Transport>, see: impl FnMut(Call<'_>) + Send + 'static) -> Self {
+    pub(crate) fn new(inner: Box<dyn Transport>, see: impl FnMut(Call<'_>) + Send + 'static) -> Self {
         Self { inner, see: Box::new(see), activity: Arc::default(), withheld: None }
     }
 
     /// A transport that shares less memory with peers than `inner` would.
     #[must_use]
-    pub fn withholding(inner: Box<dyn Transport>, withheld: Withheld) -> Self {
+    pub(crate) fn withholding(inner: Box<dyn Transport>, withheld: Withheld) -> Self {
         let mut all = Self::new(inner, |_| ());
         all.withheld = Some(withheld);
         all
@@ -65,7 +66,7 @@ impl Observed {
     /// A transport that does not return from polling or closing, whichever `at` is, while `stuck` is set: like a library that waits
     /// for a lock that is never released.
     #[must_use]
-    pub fn stuck(inner: Box<dyn Transport>, at: LibraryCall, stuck: Arc<AtomicBool>) -> Self {
+    pub(crate) fn stuck(inner: Box<dyn Transport>, at: LibraryCall, stuck: Arc<AtomicBool>) -> Self {
         Self::new(inner, move |call| {
             let here = match call {
                 Call::Poll => at == LibraryCall::Poll,
@@ -102,7 +103,12 @@ unsafe impl Transport for Observed {
 
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
         match self.withheld {
-            Some(Withheld::Memory) => self.inner.register(memory.unshared()),
+            Some(Withheld::Memory) => {
+                // SAFETY: it stays, and is accessed as the caller has promised.
+                let unshared = unsafe { Memory::borrowed(memory.base(), memory.len()) };
+                std::mem::forget(memory);
+                self.inner.register(unshared)
+            }
             _ => self.inner.register(memory),
         }
     }
