@@ -1,8 +1,6 @@
 //! Interprets the entries of a completion queue.
 #![allow(unsafe_code)]
 
-use std::ffi::c_char;
-
 use unisono_libfabric_sys as sys;
 
 use super::{
@@ -40,30 +38,17 @@ pub(super) fn failure(queue: &Cq, domain: &Domain, pool: &Pool) -> Error {
     }
     // SAFETY: numbers and pointers; zero asks the library to lend its own error data.
     let mut roomy: Roomy = unsafe { std::mem::zeroed() };
-    let serial = domain.enter(LibraryCall::Poll);
+    let _serial = domain.enter(LibraryCall::Poll);
     // SAFETY: the queue is open; one entry is written.
     let result = unsafe { sys::fi_cq_readerr(queue.as_ptr(), &raw mut roomy.entry, 0) };
-    let entry = roomy.entry;
-    let mut words: [c_char; 256] = [0; 256];
-    let detail = if result == 1 {
-        // SAFETY: the queue is open; the text goes to `words` or is the library's own.
-        unsafe {
-            let text = sys::fi_cq_strerror(
-                queue.as_ptr(),
-                entry.prov_errno,
-                entry.err_data,
-                words.as_mut_ptr(),
-                words.len(),
-            );
-            call::text(text)
-        }
-    } else {
-        String::new()
-    };
-    drop(serial);
     if result != 1 {
         return Error::Unexpected { call: "fi_cq_readerr", value: result.to_string() };
     }
+    let (entry, mut words) = (roomy.entry, [0; 256]);
+    let (errno, data, len) = (entry.prov_errno, entry.err_data, words.len());
+    // SAFETY: the queue is open; the text goes to `words` or is the library's own.
+    let detail =
+        unsafe { call::text(sys::fi_cq_strerror(queue.as_ptr(), errno, data, words.as_mut_ptr(), len)) };
     let code = i64::from(entry.err);
     Error::Completion {
         peer: pool.peer(entry.op_context),

@@ -25,7 +25,7 @@ use crate::{Activity, Error, LibraryCall, fork::Process};
 ///
 /// # Safety
 /// `object` must be open and not be used again.
-unsafe fn close(what: &'static str, object: *mut sys::fid) {
+pub(super) unsafe fn close(what: &'static str, object: *mut sys::fid) {
     // SAFETY: by the caller's promise.
     let result = unsafe { sys::fi_close(object) };
     if result != 0 {

@@ -14,7 +14,7 @@ use unisono_libfabric_sys as sys;
 
 use super::{
     call::{self, judge},
-    handle::{Domain, Endpoint},
+    handle::{Domain, Endpoint, close},
 };
 use crate::{Error, LibraryCall, Memory, Region, Registration, RemoteRegion, keys::Keys};
 
@@ -38,11 +38,7 @@ impl Mr {
             return;
         }
         // SAFETY: open until here, and taken out by exactly one caller; the domain is owned.
-        let result = unsafe { sys::fi_close(&raw mut (*object).fid) };
-        if result != 0 {
-            let reason = call::reason(i64::from(result).saturating_neg());
-            crate::log::warn!(result, reason, "libfabric refuses to take a registration back");
-        }
+        unsafe { close("registration", &raw mut (*object).fid) };
     }
 }
 

@@ -160,21 +160,11 @@ impl Vectors {
         immediate: u32,
         context: *mut c_void,
     ) -> (&'static str, isize) {
-        let ([span, ..], [descriptor, ..]) = (self.spans, self.descriptors);
-        let data = immediate.into();
+        let ([sys::iovec { iov_base, iov_len }, ..], [descriptor, ..]) = (self.spans, self.descriptors);
+        let (sys::fi_rma_iov { addr, key, .. }, data) = (*remote, immediate.into());
         // SAFETY: by this function's contract.
         let result = unsafe {
-            sys::fi_writedata(
-                endpoint,
-                span.iov_base,
-                span.iov_len,
-                descriptor,
-                data,
-                to,
-                remote.addr,
-                remote.key,
-                context,
-            )
+            sys::fi_writedata(endpoint, iov_base, iov_len, descriptor, data, to, addr, key, context)
         };
         ("fi_writedata", result)
     }
