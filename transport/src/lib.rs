@@ -557,11 +557,8 @@ impl Error {
 
     /// The same error with another number of the peer concerned.
     pub(crate) fn renumbered(mut self, number: impl FnOnce(Peer) -> Peer) -> Self {
-        match &mut self {
-            Self::Call { peer: Some(peer), .. } | Self::Completion { peer: Some(peer), .. } => {
-                *peer = number(*peer);
-            }
-            _ => {}
+        if let Self::Call { peer: Some(peer), .. } | Self::Completion { peer: Some(peer), .. } = &mut self {
+            *peer = number(*peer);
         }
         self
     }

@@ -60,14 +60,8 @@ impl Names {
 }
 
 /// The peers of one endpoint, with what it needs of each.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Peers<T>(Vec<(usize, T)>);
-
-impl<T> Default for Peers<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
 
 impl<T> Peers<T> {
     /// Makes an endpoint known; `find` returns what this endpoint needs of it, if there is one of this index.

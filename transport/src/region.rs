@@ -7,7 +7,6 @@
 
 use std::{
     any::Any,
-    fmt,
     os::fd::AsFd,
     ptr,
     sync::{Arc, OnceLock, Weak},
@@ -19,6 +18,7 @@ use crate::{
 };
 
 /// Memory before it is registered: an anonymous mapping, a part of a memfd, or memory that has another owner.
+#[derive(Debug)]
 pub struct Memory {
     base: *mut u8,
     len: usize,
@@ -32,12 +32,6 @@ unsafe impl Send for Memory {}
 // SAFETY: as above; all access through a shared reference goes through the methods of `Region`, whose
 // contracts say which thread may touch which bytes when.
 unsafe impl Sync for Memory {}
-
-impl fmt::Debug for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory").field("len", &self.len).field("owned", &self.owner.is_some()).finish()
-    }
-}
 
 impl Memory {
     /// A zeroed anonymous mapping of `len` bytes, page-aligned.
@@ -130,6 +124,7 @@ impl Memory {
 }
 
 /// A transport's registration of a region's memory. Dropping `guard` closes it.
+#[derive(Debug)]
 pub struct Registration {
     /// What peers need in order to write to the region.
     pub remote: RemoteRegion,
@@ -143,12 +138,6 @@ pub struct Registration {
 unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
-
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registration").field("remote", &self.remote).finish_non_exhaustive()
-    }
-}
 
 /// A registered region as its peers know it: what a put needs to write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -207,16 +196,11 @@ struct Inner {
 }
 
 /// Another transport's registration of a region, under the key of the first.
+#[derive(Debug)]
 struct Second {
     mappable: bool,
     #[expect(dead_code, reason = "closes the registration when it is dropped; it is never read")]
     guard: Box<dyn Any + Send + Sync>,
-}
-
-impl fmt::Debug for Second {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Second").field("mappable", &self.mappable).finish_non_exhaustive()
-    }
 }
 
 /// Identifies a region, and does not keep its memory.
