@@ -10,12 +10,13 @@ use std::{
 
 use super::{
     PROVIDER,
-    time::{Bytes, Delivery, Pending, Shared, draw, nanoseconds},
+    time::{Delivery, Pending, Shared, draw, nanoseconds},
 };
 use crate::{
     Address, Error, Event, Limits, Memory, Peer, Posted, Put, Ready, Region, Registration, RemoteRegion,
     Transport, Wake, check,
     local::{self, Peers, Span},
+    region,
 };
 
 /// The longest sleep of `park`, in real time, when nothing is under way.
@@ -107,19 +108,16 @@ unsafe impl Transport for Endpoint {
         let (len, address) = check::put(put, &self.limits, self.peers.len())?;
         let (to, ()) = *self.peers.get(put.to)?;
         let config = &self.fabric.config;
-        let sources =
-            put.sources.iter().map(|source| (source.region().clone(), source.offset(), source.len()));
-        let bytes = if len <= self.limits.max_copied {
-            let mut copy = Vec::new();
-            for (region, offset, len) in sources {
-                let start = copy.len();
-                copy.resize(start + len, 0);
-                // SAFETY: a put's sources are at rest.
-                unsafe { region.read(offset, copy.get_mut(start..).unwrap_or_default())? };
-            }
-            Bytes::Copied(copy)
+        let sources = if len <= self.limits.max_copied {
+            let mut copy = vec![0; len];
+            let base = copy.as_mut_ptr();
+            // SAFETY: a put's sources are at rest, and `len` bytes together.
+            unsafe { region::gather(put.sources.iter().map(region::bytes), base) };
+            // SAFETY: the copy's bytes, which stay where they are.
+            vec![(Region::unregistered(unsafe { Memory::owned(base, len, copy) }), 0, len)]
         } else {
-            Bytes::Sources(sources.collect())
+            let all = put.sources.iter();
+            all.map(|source| (source.region().clone(), source.offset(), source.len())).collect()
         };
 
         let mut guard = self.fabric.lock();
@@ -144,7 +142,7 @@ unsafe impl Transport for Endpoint {
         let key = put.target.region.key;
         let token = put.notifies(&self.limits).then_some(put.token);
         let (immediate, from) = (put.immediate, self.index);
-        let delivery = Delivery { from, to, peer: put.to, bytes, len, key, address, immediate, token };
+        let delivery = Delivery { from, to, peer: put.to, sources, len, key, address, immediate, token };
         state.schedule(at, Pending::Delivery(delivery));
         drop(guard);
         self.fabric.changed.notify_all();

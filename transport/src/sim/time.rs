@@ -66,7 +66,7 @@ pub(super) struct Delivery {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) peer: Peer,
-    pub(super) bytes: Bytes,
+    pub(super) sources: Sources,
     pub(super) len: usize,
     pub(super) key: u64,
     pub(super) address: u64,
@@ -75,14 +75,8 @@ pub(super) struct Delivery {
     pub(super) token: Option<u64>,
 }
 
-/// What a delivery writes.
-#[derive(Debug)]
-pub(super) enum Bytes {
-    /// Injected: copied when the put began.
-    Copied(Vec<u8>),
-    /// Read when it is delivered.
-    Sources(Vec<(Region, usize, usize)>),
-}
+/// What a delivery writes, read when it is delivered: parts of regions, each with its offset and length.
+pub(super) type Sources = Vec<(Region, usize, usize)>;
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -112,7 +106,7 @@ impl State {
     }
 
     /// Delivers everything that is due. Returns the sources of the deliveries, whose regions must be dropped outside the lock.
-    pub(super) fn deliver(&mut self, config: &Config) -> Vec<Bytes> {
+    pub(super) fn deliver(&mut self, config: &Config) -> Vec<Sources> {
         let mut done = Vec::new();
         while let Some(Reverse((at, number))) = self.due.peek().copied() {
             if at > self.now {
@@ -134,14 +128,14 @@ impl State {
     }
 
     /// Lands a delivery, or breaks the endpoint that is at fault.
-    fn land(&mut self, delivery: Delivery, config: &Config) -> Bytes {
-        let Delivery { from, to, peer, bytes, len, key, address, immediate, token } = delivery;
-        if let Err(failure) = self.write(to, key, address, len, &bytes) {
+    fn land(&mut self, delivery: Delivery, config: &Config) -> Sources {
+        let Delivery { from, to, peer, sources, len, key, address, immediate, token } = delivery;
+        if let Err(failure) = self.write(to, key, address, len, &sources) {
             self.lost += usize::from(failure.is_gone());
             let port = &mut self.endpoints[from];
             port.under_way -= 1;
             port.broken.get_or_insert_with(|| failure.to(peer));
-            return bytes;
+            return sources;
         }
         let port = &mut self.endpoints[to];
         port.events.push_back(Event::Arrived { immediate, len: config.reports_len.then_some(len) });
@@ -164,31 +158,24 @@ impl State {
                 self.schedule(at, Pending::Sent { to: from, token });
             }
         }
-        bytes
+        sources
     }
 
-    fn write(&self, to: usize, key: u64, address: u64, len: usize, bytes: &Bytes) -> Result<(), Failure> {
+    fn write(&self, to: usize, key: u64, address: u64, len: usize, sources: &Sources) -> Result<(), Failure> {
         if self.endpoints[to].closed {
             return Err(Failure::gone());
         }
         let span = self.spans.get(&key).filter(|(owner, _)| *owner == to);
         let (_, span) = span.ok_or_else(Failure::unregistered)?;
         // SAFETY: the memory is registered, which dropping its region would have to undo under the lock that is held here. Nothing
-        // reads the target before the arrival; the sources are at rest until `Sent`, and kept alive by `bytes`.
+        // reads the target before the arrival; the sources are at rest until `Sent`, and kept alive by `sources`.
         unsafe {
-            match bytes {
-                Bytes::Copied(bytes) => {
-                    span.write(address, std::iter::once((bytes.as_ptr(), bytes.len())), len)
-                }
-                Bytes::Sources(sources) => {
-                    let start = |region: &Region, offset| region.base().add(offset).cast_const();
-                    span.write(
-                        address,
-                        sources.iter().map(|(region, offset, len)| (start(region, *offset), *len)),
-                        len,
-                    )
-                }
-            }
+            let start = |region: &Region, offset| region.base().add(offset).cast_const();
+            span.write(
+                address,
+                sources.iter().map(|(region, offset, len)| (start(region, *offset), *len)),
+                len,
+            )
         }
     }
 }
