@@ -223,11 +223,10 @@ unsafe impl Transport for Mux {
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
         match (self.routes.get(peer.0 as usize), &mut self.shm) {
-            (Some(&(Way::Shm, near)), Some(shm)) => {
-                shm.map(near, region).map_err(|error| self.renumbered(Way::Shm, error))
-            }
-            _ => Ok(Mapping::No),
+            (Some((Way::Shm, near)), Some(shm)) => shm.map(*near, region),
+            _ => return Ok(Mapping::No),
         }
+        .map_err(|error| self.renumbered(Way::Shm, error))
     }
 
     fn notify(&mut self, peers: &[Peer]) -> Result<(), Error> {

@@ -459,7 +459,7 @@ fn a_fabric_of_sockets_that_is_idle_is_polled_one_time_in_four() {
         }
         polls.swap(0, Ordering::Relaxed)
     };
-    assert_eq!(polled(&mut mux, IDLE_AFTER), IDLE_AFTER.into());
+    assert_eq!(polled(&mut mux, IDLE_AFTER), u64::from(IDLE_AFTER));
     assert_eq!(polled(&mut mux, 100 * IDLE_EVERY), 100);
     for times in 0..IDLE_EVERY {
         polled(&mut mux, times);
@@ -470,5 +470,5 @@ fn a_fabric_of_sockets_that_is_idle_is_polled_one_time_in_four() {
     let peer = mux.connect(other.address()).unwrap();
     lands(&mut mux, &mut other, peer);
     polled(&mut mux, 0);
-    assert_eq!(polled(&mut mux, IDLE_AFTER), IDLE_AFTER.into());
+    assert_eq!(polled(&mut mux, IDLE_AFTER), u64::from(IDLE_AFTER));
 }

@@ -19,9 +19,11 @@ pub(super) const LEN: usize = MAGIC.len() + size_of::<Name>() + 2 * size_of::<En
 /// The place where peers reach an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Place {
-    name: Name,
-    token: EndpointToken,
-    proof: EndpointToken,
+    pub(super) name: Name,
+    /// The first bytes of all that is sent to this endpoint.
+    pub(super) token: EndpointToken,
+    /// The first bytes of all that this endpoint answers.
+    pub(super) proof: EndpointToken,
 }
 
 impl Place {
@@ -56,23 +58,9 @@ impl Place {
         Address(self.bytes().into())
     }
 
-    pub(super) fn name(&self) -> Name {
-        self.name
-    }
-
     /// The abstract name of the listening socket, which lies in the network namespace and in no directory.
     pub(super) fn socket_name(&self) -> String {
         self.name.iter().fold("unisono-".to_owned(), |name, byte| name + &format!("{byte:02x}"))
-    }
-
-    /// The first bytes of all that is sent to this endpoint.
-    pub(super) fn token(&self) -> EndpointToken {
-        self.token
-    }
-
-    /// The first bytes of all that this endpoint answers.
-    pub(super) fn proof(&self) -> EndpointToken {
-        self.proof
     }
 }
 

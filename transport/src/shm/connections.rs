@@ -8,7 +8,7 @@ use super::{
     descriptor::Owner,
     error::{self, Stop},
     incoming::Incoming,
-    outgoing::Way,
+    outgoing::ConnectionState,
     socket::{self, Accepted, PeerState},
 };
 use crate::{Error, Peer, local::Failure};
@@ -101,7 +101,7 @@ impl Endpoint {
             self.poller.remove(&incoming.link);
             incoming.link.say(&Message::Dropped);
         }
-        let known = self.peers.iter().position(|peer| peer.place.name() == incoming.from);
+        let known = self.peers.iter().position(|peer| peer.place.name == incoming.from);
         if let (Some(failure), Some(peer)) = (failure, known) {
             self.latch(peer, failure);
         }
@@ -126,33 +126,33 @@ impl Endpoint {
 
     /// Receives what a reader has sent.
     fn receive_answers(&mut self, peer: usize) -> Result<(), Error> {
-        let Some(Known { way, .. }) = self.peers.get_mut(peer) else { return Ok(()) };
-        let ended = match way.receive() {
+        let Some(Known { state, .. }) = self.peers.get_mut(peer) else { return Ok(()) };
+        let ended = match state.receive() {
             Ok(PeerState::Open) => return self.hand_over(peer),
             Ok(PeerState::Died) => Some(error::died()),
-            Ok(PeerState::Closed) => way.open().is_some_and(|it| it.has_pending()).then(Failure::gone),
+            Ok(PeerState::Closed) => state.open().is_some_and(|it| it.has_pending()).then(Failure::gone),
             Err(Stop::Peer(failure)) => {
-                way.link().into_iter().for_each(|link| link.say(&Message::Dropped));
+                state.link().into_iter().for_each(|link| link.say(&Message::Dropped));
                 Some(failure)
             }
             Err(Stop::Error(error)) => return Err(error),
         };
-        way.link().into_iter().for_each(|link| self.poller.remove(link));
-        *way = Way::Gone;
+        state.link().into_iter().for_each(|link| self.poller.remove(link));
+        *state = ConnectionState::Gone;
         ended.into_iter().for_each(|failure| self.latch(peer, failure));
         Ok(())
     }
 
     /// Hands the ring over to a peer that has answered.
     fn hand_over(&mut self, peer: usize) -> Result<(), Error> {
-        let Known { way, .. } = &mut self.peers[peer];
-        if matches!(way, Way::Connecting(..)) {
-            match mem::replace(way, Way::Gone).hand_over() {
-                Ok(next) => *way = next,
+        let Known { state, .. } = &mut self.peers[peer];
+        if matches!(state, ConnectionState::Connecting(..)) {
+            match mem::replace(state, ConnectionState::Gone).hand_over() {
+                Ok(next) => *state = next,
                 Err(stop) => return self.fail(peer, stop),
             }
-            self.opened |= way.open().is_some();
-            self.busy |= matches!(way, Way::Connecting(_, Some(_)));
+            self.opened |= state.open().is_some();
+            self.busy |= matches!(state, ConnectionState::Connecting(_, Some(_)));
         }
         Ok(())
     }
@@ -164,18 +164,18 @@ impl Endpoint {
         let Some(known) = self.peers.get_mut(index) else {
             return Err(Error::BadPut { reason: format!("peer {} is unknown", peer.0) });
         };
-        match known.way {
-            Way::Gone => return Err(Failure::gone().to(peer).into()),
-            Way::None => {
-                let link = socket::connect_to(&known.place, self.place.name());
+        match known.state {
+            ConnectionState::Gone => return Err(Failure::gone().to(peer).into()),
+            ConnectionState::None => {
+                let link = socket::connect_to(&known.place, self.place.name);
                 let Some(link) = link.map_err(|stop| stop.of(peer))? else {
                     self.busy = true;
                     return Ok(());
                 };
                 self.poller.add(&link, Owner::Outgoing(index).number())?;
-                known.way = Way::Connecting(link, None);
+                known.state = ConnectionState::Connecting(link, None);
             }
-            Way::Connecting(..) | Way::Open(_) => {}
+            ConnectionState::Connecting(..) | ConnectionState::Open(_) => {}
         }
         self.receive_answers(index)
     }

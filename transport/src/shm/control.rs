@@ -1,6 +1,6 @@
 //! Messages on the socket between a writer and a reader: each is one packet, with at most one descriptor.
 
-use super::address::Name;
+use super::{address::Name, segment::Access};
 use crate::local::Failure;
 
 /// No message has more bytes.
@@ -39,19 +39,12 @@ pub(super) struct Given {
     /// Its place on the reader's board, and its number there.
     pub(super) place: u32,
     pub(super) number: u64,
-    /// The purpose for which the writer has asked for it.
-    pub(super) purpose: Purpose,
+    /// The access for which the writer has asked.
+    pub(super) access: Access,
     pub(super) writable: bool,
 }
 
-/// The purpose for which a writer asks for memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    Read,
-    Write,
-}
-
-const PURPOSES: [Purpose; 2] = [Purpose::Read, Purpose::Write];
+const ACCESSES: [Access; 2] = [Access::Read, Access::ReadWrite];
 
 /// A message, and the side that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +57,7 @@ pub(super) enum Message {
     /// The writer's next message. The descriptor is that of its ring.
     Ring,
     /// The writer asks for the memory of the region of this key in which this address lies, as puts name it.
-    Want { key: u64, address: u64, purpose: Purpose },
+    Want { key: u64, address: u64, access: Access },
     /// The reader's answer. The descriptor is that of the memory.
     Memory(Given),
     /// The reader has no such region that can be mapped, or no longer has it.
@@ -109,12 +102,12 @@ impl Message {
             Self::Accept => Packet::new(2, &[]),
             Self::Ring => Packet::new(9, &[]),
             Self::Dropped => Packet::new(10, &[]),
-            Self::Want { key, address, purpose } => {
-                Packet::new(3, &[&key.to_le_bytes(), &address.to_le_bytes(), &[*purpose as u8]])
+            Self::Want { key, address, access } => {
+                Packet::new(3, &[&key.to_le_bytes(), &address.to_le_bytes(), &[*access as u8]])
             }
-            Self::Memory(Given { key, base, len, offset, place, number, purpose, writable }) => {
+            Self::Memory(Given { key, base, len, offset, place, number, access, writable }) => {
                 let words = [key, base, len, offset, number].map(|word| word.to_le_bytes());
-                let how = [*purpose as u8, u8::from(*writable)];
+                let how = [*access as u8, u8::from(*writable)];
                 Packet::new(4, &[words.as_flattened(), &place.to_le_bytes(), &how])
             }
             Self::Forget { key, address } => Packet::new(5, &[&key.to_le_bytes(), &address.to_le_bytes()]),
@@ -130,13 +123,13 @@ impl Message {
         let message = match kind {
             1 => Self::Connect { from: next(rest)? },
             2 => Self::Accept,
-            3 => Self::Want { key: word(rest)?, address: word(rest)?, purpose: one_of(rest, PURPOSES)? },
+            3 => Self::Want { key: word(rest)?, address: word(rest)?, access: one_of(rest, ACCESSES)? },
             4 => {
                 let [key, base, len, offset, number] = [(); 5].map(|()| word(rest));
                 let place = next(rest).map(u32::from_le_bytes)?;
-                let (purpose, writable) = (one_of(rest, PURPOSES)?, one_of(rest, [false, true])?);
+                let (access, writable) = (one_of(rest, ACCESSES)?, one_of(rest, [false, true])?);
                 let (key, base, len, offset, number) = (key?, base?, len?, offset?, number?);
-                Self::Memory(Given { key, base, len, offset, place, number, purpose, writable })
+                Self::Memory(Given { key, base, len, offset, place, number, access, writable })
             }
             5 => Self::Forget { key: word(rest)?, address: word(rest)? },
             6 => Self::Refused(one_of(rest, REFUSALS)?),
@@ -174,18 +167,18 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written_and_no_others() {
         let (offset, place) = (1 << 50, 3 << 20);
-        let purpose = Purpose::Write;
+        let access = Access::ReadWrite;
         let given =
-            Given { key: 5, base: 1 << 63, len: 1 << 40, offset, place, number: 9, purpose, writable: true };
+            Given { key: 5, base: 1 << 63, len: 1 << 40, offset, place, number: 9, access, writable: true };
         let all = [
             Message::Connect { from: [9; 8] },
             Message::Accept,
             Message::Ring,
             Message::Dropped,
-            Message::Want { key: u64::MAX - 3, address: 1 << 47, purpose },
-            Message::Want { key: 7, address: 0, purpose: Purpose::Read },
+            Message::Want { key: u64::MAX - 3, address: 1 << 47, access },
+            Message::Want { key: 7, address: 0, access: Access::Read },
             Message::Memory(Given { writable: false, ..given }),
-            Message::Memory(Given { purpose: Purpose::Read, ..given }),
+            Message::Memory(Given { access: Access::Read, ..given }),
             Message::Memory(given),
             Message::Forget { key: 1, address: 2 },
             Message::Refused(Refusal::Unregistered),

@@ -127,10 +127,10 @@ impl Pair {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let place = Place::new().unwrap();
-        let there = Link::new(there, place.token(), place.proof());
+        let there = Link::new(there, place.token, place.proof);
         let (file, ring) = segment::create(SEGMENT, Access::ReadWrite).unwrap();
         assert_eq!(there.send(&Message::Ring, Some(&file)), Posted::Yes);
-        let mut incoming = Incoming::new(place.name(), Link::new(here, place.proof(), place.token()));
+        let mut incoming = Incoming::new(place.name, Link::new(here, place.proof, place.token));
         incoming.receive().unwrap();
         let (_, surroundings) = segment::create(2 * MARGIN + REGISTERED, Access::ReadWrite).unwrap();
         let base = surroundings.at(MARGIN, REGISTERED).unwrap();

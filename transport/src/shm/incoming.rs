@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::{
     address::Name,
-    control::{Message, Purpose, Refusal},
+    control::{Message, Refusal},
     error::{Nonsense, Stop},
     memory::{Entries, Table},
     ring::{self, Kind, Reader, Record},
@@ -29,8 +29,8 @@ pub(super) struct Incoming {
     reader: Option<Reader>,
     /// True until it is accepted, and has this endpoint's board, on which it sees that this endpoint sleeps.
     unaccepted: bool,
-    /// The regions whose memory it wants and was not given yet: their keys, an address in each, and the purpose.
-    wanted: Vec<(u64, u64, Purpose)>,
+    /// The regions whose memory it wants and was not given yet: their keys, an address in each, and the access.
+    wanted: Vec<(u64, u64, Access)>,
     /// The writer's state, once it writes no more.
     pub(super) ended: Option<PeerState>,
 }
@@ -48,11 +48,11 @@ impl Incoming {
                     let segment = Segment::of_peer(&file, 0, ring::SEGMENT, Access::ReadWrite)?;
                     self.reader = Some(Reader::new(segment));
                 }
-                (Message::Want { key, address, purpose }, None) => {
+                (Message::Want { key, address, access }, None) => {
                     if self.wanted.len() >= MOST_WANTED {
                         return Err(Nonsense("requests for more regions than there are").into());
                     }
-                    self.wanted.push((key, address, purpose));
+                    self.wanted.push((key, address, access));
                 }
                 _ => return Err(Nonsense("a message that a writer does not send").into()),
             }
@@ -70,9 +70,9 @@ impl Incoming {
             self.unaccepted = self.link.send(&Message::Accept, Some(board)) == Posted::Full;
         }
         while !self.unaccepted
-            && let Some((key, address, purpose)) = self.wanted.last().copied()
+            && let Some((key, address, access)) = self.wanted.last().copied()
         {
-            let given = table.give((key, address, purpose), number, |file, given| {
+            let given = table.give((key, address, access), number, |file, given| {
                 self.link.send(&Message::Memory(given), Some(file))
             });
             if given.unwrap_or_else(|| self.forget(key, address)) == Posted::Full {

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     board::Board,
-    control::{Given, Purpose},
+    control::Given,
     error::{Nonsense, Stop},
     segment::{Access, Segment},
 };
@@ -136,12 +136,10 @@ impl Mappings {
 /// Maps a peer's memory of a region for the purpose for which it was asked for: not for writing if it may only be read.
 fn map(file: &OwnedFd, given: &Given) -> Result<Option<Segment>, Stop> {
     let len = usize::try_from(given.len).map_err(|_| Nonsense("memory of another length"))?;
-    let access = match (given.purpose, given.writable) {
-        (Purpose::Read, _) => Access::Read,
-        (Purpose::Write, true) => Access::ReadWrite,
-        (Purpose::Write, false) => return Ok(None),
-    };
-    Segment::of_peer(file, given.offset, len, access).map(Some)
+    if given.access == Access::ReadWrite && !given.writable {
+        return Ok(None);
+    }
+    Segment::of_peer(file, given.offset, len, given.access).map(Some)
 }
 
 /// Logs that a peer's memory cannot be mapped, as a warning only once, since this happens often when the process may map no more.

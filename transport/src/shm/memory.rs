@@ -15,7 +15,7 @@ use std::{
 
 use super::{
     board::{Board, PLACES},
-    control::{Given, Purpose, Refusal},
+    control::{Given, Refusal},
     numa,
     segment::{self, Access, Segment},
     socket::Posted,
@@ -186,15 +186,14 @@ impl Table {
 
     /// New memory, which peers can map for this access if it is large enough and the system has room for it.
     pub(super) fn allocate(&self, len: usize, access: Access) -> Result<Allocated, Error> {
-        if len < SHARED_FROM || self.lock().free.is_empty() {
+        let has_room = len >= SHARED_FROM && !self.lock().free.is_empty();
+        let created = has_room.then(|| segment::create_for_region(len, access)).transpose();
+        let created = created.unwrap_or_else(|error| {
+            crate::log::debug!(bytes = len, %error, "using memory that peers cannot map");
+            None
+        });
+        let Some((file, segment)) = created else {
             return Ok(Allocated { memory: Memory::map(len)?, shared: None });
-        }
-        let (file, segment) = match segment::create_for_region(len, access) {
-            Ok(created) => created,
-            Err(error) => {
-                crate::log::debug!(bytes = len, %error, "using memory that peers cannot map");
-                return Ok(Allocated { memory: Memory::map(len)?, shared: None });
-            }
         };
         numa::keep_here(&segment);
         let segment = Arc::new(segment);
@@ -253,11 +252,11 @@ impl Table {
         drop(removed);
     }
 
-    /// Hands the memory of the region of this key with this address over to the peer at this connection, for this purpose: `send`
+    /// Hands the memory of the region of this key with this address over to the peer at this connection, for this access: `send`
     /// gets its descriptor and its description. `None` if there is no such memory.
     pub(super) fn give(
         &self,
-        (key, address, purpose): (u64, u64, Purpose),
+        (key, address, access): (u64, u64, Access),
         connection: usize,
         send: impl FnOnce(&OwnedFd, Given) -> Posted,
     ) -> Option<Posted> {
@@ -268,9 +267,9 @@ impl Table {
         let RemoteRegion { base, len, .. } = entry.span.remote;
         let (Memfd { file, offset }, writable) = (&*shared.memfd, shared.writable.is_some());
         let (place, number, offset) = (*place, entry.number, *offset);
-        let posted = send(file, Given { key, base, len, offset, place, number, purpose, writable });
+        let posted = send(file, Given { key, base, len, offset, place, number, access, writable });
         if posted == Posted::Yes {
-            entry.written |= writable && purpose == Purpose::Write;
+            entry.written |= writable && access == Access::ReadWrite;
             if !entry.given.contains(&connection) {
                 entry.given.push(connection);
             }

@@ -89,7 +89,9 @@ use control::Message;
 use descriptor::Owner;
 use incoming::Incoming;
 use memory::Table;
-use outgoing::{INLINE, Outgoing, Way};
+#[cfg(test)]
+use outgoing::Outgoing;
+use outgoing::{ConnectionState, INLINE};
 use segment::Access;
 use sleep::{Poller, Sleeper};
 use socket::{Accepted, Listener, PeerState};
@@ -122,7 +124,7 @@ const ARRIVALS: usize = 1 << 16;
 #[derive(Debug)]
 struct Known {
     place: Place,
-    way: Way,
+    state: ConnectionState,
 }
 
 /// One thread's endpoint.
@@ -261,17 +263,10 @@ impl Endpoint {
             || !self.sent.is_empty()
             || self.incoming.iter().flatten().any(|it| it.ended.is_some() || it.has_next());
         for peer in 0..self.peers.len() {
-            let Some(outgoing) = self.peers[peer].way.open() else { continue };
+            let Some(outgoing) = self.peers[peer].state.open() else { continue };
             if outgoing.is_waiting() {
-                match outgoing.wait(epoch) {
-                    Ok(moved) => ready |= moved,
-                    Err(stop) => {
-                        if let Err(error) = self.fail(peer, stop) {
-                            self.sleeper.end();
-                            return Err(error);
-                        }
-                    }
-                }
+                let moved = outgoing.wait(epoch).or_else(|stop| self.fail(peer, stop).map(|()| false));
+                ready |= moved.inspect_err(|_| self.sleeper.end())?;
             }
         }
         Ok(if ready || self.failing.is_some() {
@@ -298,13 +293,22 @@ impl Endpoint {
         looked.map(drop)
     }
 
-    /// The connection to a peer, which is made if there is none; `None` if the peer has not answered yet, or is too busy for that now.
-    fn outgoing(&mut self, peer: Peer) -> Result<Option<&mut Outgoing>, Error> {
-        let index = peer.0 as usize;
-        if self.peers.get(index).is_none_or(|known| !matches!(known.way, Way::Open(_))) {
-            self.connect_to(peer)?;
+    /// Connects to a peer if that was not done. The connection is not open if the peer has not answered yet, or is too busy for that now.
+    #[inline]
+    fn ensure_connected(&mut self, peer: Peer) -> Result<(), Error> {
+        let known = self.peers.get(peer.0 as usize);
+        if known.is_some_and(|known| matches!(known.state, ConnectionState::Open(_))) {
+            Ok(())
+        } else {
+            self.connect_to(peer)
         }
-        Ok(self.peers.get_mut(index).and_then(|known| known.way.open()))
+    }
+
+    /// The connection to a peer, which is made if there is none.
+    #[cfg(test)]
+    fn outgoing(&mut self, peer: Peer) -> Result<Option<&mut Outgoing>, Error> {
+        self.ensure_connected(peer)?;
+        Ok(self.peers[peer.0 as usize].state.open())
     }
 
     /// Reads what peers have written, at most `most` records of each.
@@ -334,7 +338,7 @@ impl Endpoint {
     /// Writes the bytes that waited for room.
     fn pump(&mut self) -> Result<(), Error> {
         for peer in 0..self.peers.len() {
-            let Some(outgoing) = self.peers[peer].way.open() else { continue };
+            let Some(outgoing) = self.peers[peer].state.open() else { continue };
             if outgoing.has_pending()
                 && let Err(stop) = outgoing.pump(&mut self.sent)
             {
@@ -382,7 +386,7 @@ unsafe impl Transport for Endpoint {
         }
         let peer = u32::try_from(self.peers.len()).map(Peer);
         let peer = peer.map_err(|_| Error::bad_address(address, PROVIDER, "there are too many peers"))?;
-        self.peers.push(Known { place, way: Way::None });
+        self.peers.push(Known { place, state: ConnectionState::None });
         self.known.insert(place, peer);
         Ok(peer)
     }
@@ -401,7 +405,8 @@ unsafe impl Transport for Endpoint {
 
     fn map(&mut self, peer: Peer, region: &RemoteRegion) -> Result<Mapping, Error> {
         self.checked()?;
-        let Some(outgoing) = self.outgoing(peer)? else { return Ok(Mapping::NotYet) };
+        self.ensure_connected(peer)?;
+        let Some(outgoing) = self.peers[peer.0 as usize].state.open() else { return Ok(Mapping::NotYet) };
         outgoing.map(region).map_err(|stop| stop.of(peer))
     }
 
@@ -410,7 +415,9 @@ unsafe impl Transport for Endpoint {
         // As in `Sleeper::begin`.
         fence(Ordering::SeqCst);
         for &peer in peers {
-            if let Some(Known { way: Way::Open(outgoing), .. }) = self.peers.get_mut(peer.0 as usize) {
+            if let Some(Known { state: ConnectionState::Open(outgoing), .. }) =
+                self.peers.get_mut(peer.0 as usize)
+            {
                 outgoing.wake_behind_fence();
             }
         }
@@ -420,18 +427,11 @@ unsafe impl Transport for Endpoint {
     unsafe fn put(&mut self, put: &Put<'_>) -> Result<Posted, Error> {
         let (len, offset) = check::put(put, &self.limits, self.peers.len())?;
         self.checked()?;
+        self.ensure_connected(put.to)?;
+        let Some(outgoing) = self.peers[put.to.0 as usize].state.open() else { return Ok(Posted::Full) };
         let token = put.notifies(&self.limits).then_some(put.token);
-        let mut sent = std::mem::take(&mut self.sent);
-        let posted = match self.outgoing(put.to) {
-            Ok(None) => Ok(Posted::Full),
-            Ok(Some(outgoing)) => {
-                // SAFETY: by the caller's promise.
-                unsafe { outgoing.put(put, (len, offset), token, &mut sent) }.map_err(|it| it.of(put.to))
-            }
-            Err(error) => Err(error),
-        };
-        self.sent = sent;
-        posted
+        // SAFETY: by the caller's promise.
+        unsafe { outgoing.put(put, (len, offset), token, &mut self.sent) }.map_err(|stop| stop.of(put.to))
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), Error> {
@@ -470,7 +470,7 @@ impl Drop for Endpoint {
         if !self.process.is_this() {
             return;
         }
-        let outgoing = self.peers.iter().filter_map(|known| known.way.link());
+        let outgoing = self.peers.iter().filter_map(|known| known.state.link());
         let incoming = self.incoming.iter().flatten().map(|it| &it.link);
         outgoing.chain(incoming).for_each(|link| link.say(&Message::Bye));
         for _ in 0..socket::BATCH {

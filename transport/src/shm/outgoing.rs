@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     board::Board,
-    control::{Message, Purpose},
+    control::Message,
     error::{Nonsense, Stop},
     mapped::Mappings,
     ring::{self, Kind, Record, Writer},
@@ -59,7 +59,7 @@ struct Pending {
 
 /// The connection to a peer that this endpoint writes to.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum ConnectionState {
     /// The endpoint has not connected to the peer.
     None,
     /// The peer has not accepted the connection, or not received the ring yet. It is written to when it has answered, and so has proved
@@ -70,7 +70,7 @@ pub(super) enum Way {
     Gone,
 }
 
-impl Way {
+impl ConnectionState {
     #[inline]
     pub(super) fn open(&mut self) -> Option<&mut Outgoing> {
         if let Self::Open(outgoing) = self { Some(outgoing) } else { None }
@@ -191,7 +191,7 @@ impl Outgoing {
             }
             None if self.views.is_wanted(key) => Mapping::NotYet,
             None if !self.asked.contains(&(key, base)) => {
-                if self.want(key, base, Purpose::Read) {
+                if self.want(key, base, Access::Read) {
                     self.asked.insert((key, base));
                 }
                 Mapping::NotYet
@@ -215,15 +215,15 @@ impl Outgoing {
             self.receive()?;
             return Ok(self.targets.find(key, address, len).and_then(place));
         }
-        self.want(key, address, Purpose::Write);
+        self.want(key, address, Access::ReadWrite);
         Ok(None)
     }
 
     /// Asks for the memory of a region. False if the peer has not yet received earlier messages.
-    fn want(&mut self, key: u64, address: u64, purpose: Purpose) -> bool {
-        let sent = self.link.send(&Message::Want { key, address, purpose }, None) == socket::Posted::Yes;
+    fn want(&mut self, key: u64, address: u64, access: Access) -> bool {
+        let sent = self.link.send(&Message::Want { key, address, access }, None) == socket::Posted::Yes;
         if sent {
-            let mappings = if purpose == Purpose::Read { &mut self.views } else { &mut self.targets };
+            let mappings = if access == Access::Read { &mut self.views } else { &mut self.targets };
             mappings.want(key, address);
         }
         sent
@@ -279,7 +279,7 @@ impl Outgoing {
         let Self { link, sleep, views, targets, .. } = self;
         link.receive_all(|message, file| match (message, file) {
             (Message::Memory(given), Some(file)) => {
-                let mappings = if given.purpose == Purpose::Read { &mut *views } else { &mut *targets };
+                let mappings = if given.access == Access::Read { &mut *views } else { &mut *targets };
                 mappings.take(&given, &sleep.board, file)
             }
             (Message::Forget { key, address }, None) => {

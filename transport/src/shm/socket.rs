@@ -104,7 +104,7 @@ impl Listener {
         let opened = || {
             let socket = datagrams()?;
             // The filter comes first, so that nothing else is ever in the queue.
-            admit_only(socket.as_fd(), &place.token())?;
+            admit_only(socket.as_fd(), &place.token)?;
             bind(&socket, &named(place)?)?;
             Ok(socket)
         };
@@ -114,7 +114,7 @@ impl Listener {
 
     /// The next connection that has come.
     pub(super) fn accept(&self) -> Result<Accepted, Error> {
-        let (message, end) = match receive(self.as_fd(), &self.place.token()) {
+        let (message, end) = match receive(self.as_fd(), &self.place.token) {
             Ok(Received::Message(message, file)) => (message, file),
             Ok(Received::Withheld(_, why)) => return Err(why),
             Ok(Received::Nothing | Received::End) => return Ok(Accepted::Nothing),
@@ -122,7 +122,7 @@ impl Listener {
         };
         Ok(match (message, end) {
             (Message::Connect { from }, Some(end)) if of_this_user(end.as_fd()) => {
-                Accepted::From(from, Link::new(end, self.place.proof(), self.place.token()))
+                Accepted::From(from, Link::new(end, self.place.proof, self.place.token))
             }
             (Message::Connect { .. }, Some(_)) => Accepted::Refused(Nonsense("another user's connection")),
             _ => Accepted::Refused(Nonsense("what is no connection")),
@@ -147,11 +147,11 @@ pub(super) fn is_open(place: &Place) -> Result<bool, Error> {
 pub(super) fn connect_to(place: &Place, from: Name) -> Result<Option<Link>, Stop> {
     let connected = || {
         let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
-        admit_only(here.as_fd(), &place.proof())?;
-        let (here, there) = (Link::new(here, place.token(), place.proof()), Socket::from(there));
+        admit_only(here.as_fd(), &place.proof)?;
+        let (here, there) = (Link::new(here, place.token, place.proof), Socket::from(there));
         let (packet, to) = (Message::Connect { from }.encode(), named(place)?);
         let sender = datagrams()?;
-        send_with(&place.token(), packet.bytes(), Some(there.as_fd()), |bytes, control| {
+        send_with(&place.token, packet.bytes(), Some(there.as_fd()), |bytes, control| {
             sendmsg_addr(&sender, &to, bytes, control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
         })?;
         Ok(here)
@@ -385,9 +385,9 @@ mod tests {
         let (place, from) = (Place::new().unwrap(), Place::new().unwrap());
         let listener = Listener::open(&place).unwrap();
         assert!(matches!(listener.accept(), Ok(Accepted::Nothing)));
-        let Some(there) = connect_to(&place, from.name()).unwrap() else { panic!("nobody listens") };
+        let Some(there) = connect_to(&place, from.name).unwrap() else { panic!("nobody listens") };
         let Accepted::From(name, here) = listener.accept().unwrap() else { panic!("nothing has come") };
-        assert_eq!(name, from.name());
+        assert_eq!(name, from.name);
         (here, there)
     }
 
@@ -444,7 +444,7 @@ mod tests {
         let place = Place::new().unwrap();
         for _ in 0..2 {
             assert!(!is_open(&place).unwrap());
-            assert!(matches!(connect_to(&place, place.name()), Err(Stop::Peer(_))));
+            assert!(matches!(connect_to(&place, place.name), Err(Stop::Peer(_))));
             let listener = Listener::open(&place).unwrap();
             assert!(is_open(&place).unwrap());
             drop(listener);
@@ -463,12 +463,12 @@ mod tests {
         let place = Place::new().unwrap();
         let listener = Listener::open(&place).unwrap();
         let mut waiting = Vec::new();
-        while let Some(link) = connect_to(&place, place.name()).unwrap() {
+        while let Some(link) = connect_to(&place, place.name).unwrap() {
             waiting.push(link);
             assert!(waiting.len() < 100_000, "a listener without bounds");
         }
         assert!(matches!(listener.accept(), Ok(Accepted::From(..))));
-        assert!(matches!(connect_to(&place, place.name()), Ok(Some(_))), "there is room again");
+        assert!(matches!(connect_to(&place, place.name), Ok(Some(_))), "there is room again");
     }
 
     /// What a stranger sends is not queued, and only the stranger has its descriptors, some of which are slow to close.
@@ -476,10 +476,10 @@ mod tests {
     fn what_strangers_send_costs_the_endpoint_nothing() {
         let place = Place::new().unwrap();
         let listener = Listener::open(&place).unwrap();
-        let connect = Message::Connect { from: place.name() }.encode();
-        let (token, last) = (place.token(), size_of::<EndpointToken>() - 1);
+        let connect = Message::Connect { from: place.name }.encode();
+        let (token, last) = (place.token, size_of::<EndpointToken>() - 1);
         let near = [&token[..last], &[!token[last]], connect.bytes()].concat();
-        for bytes in [&[][..], connect.bytes(), &token[..last], &near, &place.name(), &[0; 60_000]] {
+        for bytes in [&[][..], connect.bytes(), &token[..last], &near, &place.name, &[0; 60_000]] {
             let (socket, to) = (datagrams().unwrap(), named(&place).unwrap());
             let (mut ours, theirs) = pipe().unwrap();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -496,7 +496,7 @@ mod tests {
             assert_eq!(ours.read(&mut [0]).unwrap(), 0);
             assert!(matches!(listener.accept(), Ok(Accepted::Nothing)), "{} bytes", bytes.len());
         }
-        assert!(matches!(connect_to(&place, place.name()), Ok(Some(_))), "it is as free as before");
+        assert!(matches!(connect_to(&place, place.name), Ok(Some(_))), "it is as free as before");
     }
 
     #[test]

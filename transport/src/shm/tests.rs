@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 
 use super::{
     board::Board,
-    control::{Given, Message, Purpose},
+    control::{Given, Message},
     ring::{Kind, Reader, Record, Writer},
     segment::{Access, Segment},
     socket::{Link, Received},
@@ -67,7 +67,7 @@ fn meet(here: &mut Endpoint, there: &mut Endpoint) -> Peer {
 
 /// A connection to an endpoint, on which nothing was sent. `from` is the place that it claims to have.
 fn connection(to: &Endpoint, from: &Place) -> Link {
-    let Ok(Some(link)) = socket::connect_to(&to.place, from.name()) else { panic!("nobody listens") };
+    let Ok(Some(link)) = socket::connect_to(&to.place, from.name) else { panic!("nobody listens") };
     link
 }
 
@@ -95,7 +95,7 @@ fn last_words(link: &Link) -> Option<Message> {
 fn accepted(endpoint: &mut Endpoint, listener: &Listener, board: &OwnedFd) -> (Link, OwnedFd) {
     assert!(endpoint.outgoing(Peer(0)).unwrap().is_none());
     let Ok(Accepted::From(from, link)) = listener.accept() else { panic!("it does not connect") };
-    assert_eq!(from, endpoint.place.name());
+    assert_eq!(from, endpoint.place.name);
     assert_eq!(link.send(&Message::Accept, Some(board)), socket::Posted::Yes);
     assert!(endpoint.outgoing(Peer(0)).unwrap().is_some());
     let Ok(Received::Message(Message::Ring, Some(file))) = link.receive() else { panic!("no ring") };
@@ -174,10 +174,10 @@ fn memory_that_is_gone_is_no_longer_mapped_by_peers() {
             }
             theirs.clear();
         }
-        assert_eq!(here.peers[0].way.open().unwrap().mappings(), 1);
+        assert_eq!(here.peers[0].state.open().unwrap().mappings(), 1);
         drop(window);
         assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
-        assert_eq!(here.peers[0].way.open().unwrap().mappings(), 0);
+        assert_eq!(here.peers[0].state.open().unwrap().mappings(), 0);
     }
 }
 
@@ -298,7 +298,7 @@ fn what_is_no_ring_disconnects_the_peer_alone() {
         (Message::Ring, Some(&unsealed)),
         (Message::Ring, Some(&null)),
         (Message::Accept, Some(&ring)),
-        (Message::Connect { from: stranger.name() }, Some(&ring)),
+        (Message::Connect { from: stranger.name }, Some(&ring)),
         (Message::Forget { key: 1, address: 2 }, None),
     ];
     for (message, file) in cases {
@@ -392,11 +392,11 @@ fn what_is_only_read_is_mapped_for_reading() {
             assert_eq!(lands(&mut here, &mut there, &source, &shown), bytes);
             assert!(polled(&mut there).1.is_none() && polled(&mut here).1.is_none());
         }
-        let straight = here.peers[0].way.open().unwrap().writes_straight_to(&region);
+        let straight = here.peers[0].state.open().unwrap().writes_straight_to(&region);
         assert_eq!(straight, owned);
         // A peer cannot map shown memory for writing, although it has the descriptor.
         let (link, _ring) = connected(&there, &here.place);
-        let want = Message::Want { key: region.key, address: 0, purpose: Purpose::Write };
+        let want = Message::Want { key: region.key, address: 0, access: Access::ReadWrite };
         assert_eq!(link.send(&want, None), socket::Posted::Yes);
         let given = std::iter::repeat_with(|| {
             assert!(polled(&mut there).1.is_none());
@@ -449,14 +449,14 @@ fn a_hostile_reader_is_named() {
     let large = 1 << 20;
     let short = segment::create(4096, Access::ReadWrite).unwrap().0;
     let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-    let (len, purpose) = (large as u64, Purpose::Write);
-    let given = Given { key: 0, base: 0, len, offset: 0, place: 0, number: 1, purpose, writable: true };
+    let (len, access) = (large as u64, Access::ReadWrite);
+    let given = Given { key: 0, base: 0, len, offset: 0, place: 0, number: 1, access, writable: true };
     let cases = [
         (false, Message::Accept, None),
         (false, Message::Accept, Some(&null)),
-        (false, Message::Want { key: 1, address: 2, purpose: Purpose::Read }, None),
+        (false, Message::Want { key: 1, address: 2, access: Access::Read }, None),
         (true, Message::Memory(given), Some(&short)),
-        (true, Message::Want { key: 1, address: 2, purpose: Purpose::Read }, None),
+        (true, Message::Want { key: 1, address: 2, access: Access::Read }, None),
         (true, Message::Bye, Some(&short)),
     ];
     let board = Board::new().unwrap().0;
@@ -504,7 +504,7 @@ fn what_cannot_be_mapped_is_written_through_the_ring() {
         offset: 0,
         place: 5,
         number: 9,
-        purpose: Purpose::Write,
+        access: Access::ReadWrite,
         writable: true,
     });
     assert_eq!(link.send(&answer, Some(&memory)), socket::Posted::Yes);

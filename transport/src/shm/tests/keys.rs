@@ -42,7 +42,7 @@ fn regions_of_one_key_and_their_parts_are_mapped_each_by_itself() {
     let source = here.allocate(len).unwrap();
     let register = registered_elsewhere(7);
     let windows: Vec<_> = (0..3).map(|_| there.allocate_again(2 * len, &register).unwrap()).collect();
-    let mapped = |here: &mut Endpoint| here.peers[0].way.open().map_or(0, |it| it.mappings());
+    let mapped = |here: &mut Endpoint| here.peers[0].state.open().map_or(0, |it| it.mappings());
     for round in 1..6 {
         for (number, window) in windows.iter().enumerate() {
             let whole = window.remote().unwrap();
@@ -81,7 +81,7 @@ fn a_key_that_is_given_again_names_the_new_memory() {
         for _ in 0..2 * LOOK_IDLE[1] {
             assert_eq!(lands(&mut here, &mut there, &source, &window), bytes);
         }
-        let mapped = here.peers[0].way.open().unwrap().mappings();
+        let mapped = here.peers[0].state.open().unwrap().mappings();
         assert_eq!(mapped, 1);
     }
 }
