@@ -147,28 +147,22 @@ impl bindgen::callbacks::ParseCallbacks for Widths {
 }
 
 fn explain_pkg_config(error: &pkg_config::Error) -> String {
+    let any = pkg_config::Config::new().cargo_metadata(false).probe("libfabric");
     match error {
         pkg_config::Error::Command { .. } => {
             format!("pkg-config, which finds libfabric, was not found; install {PKG_CONFIG}, and {LIBFABRIC}")
         }
-        pkg_config::Error::ProbeFailure { .. } | pkg_config::Error::Failure { .. } => match installed() {
-            Some(version) => format!(
+        pkg_config::Error::ProbeFailure { .. } | pkg_config::Error::Failure { .. } => match any {
+            Ok(pkg_config::Library { version, .. }) => format!(
                 "libfabric {version} is too old, at least {OLDEST} is wanted; install a newer one, {LIBFABRIC}, or name another with \
                      PKG_CONFIG_PATH"
             ),
-            None => format!(
+            Err(_) => format!(
                 "libfabric's headers were not found; install {LIBFABRIC}, or name another libfabric with PKG_CONFIG_PATH"
             ),
         },
         other => format!("pkg-config cannot say where libfabric is: {other}"),
     }
-}
-
-/// The version of the libfabric that pkg-config knows.
-fn installed() -> Option<String> {
-    let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
-    let output = Command::new(program).args(["--modversion", "libfabric"]).output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// True if the loader must be told of this directory: programs can load the library there, which is not only one to link with, and the
