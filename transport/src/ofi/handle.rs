@@ -35,7 +35,7 @@ pub(super) unsafe fn close(what: &'static str, object: *mut sys::fid) {
 }
 
 #[derive(Debug)]
-pub(super) struct Fabric {
+struct Fabric {
     object: NonNull<sys::fid_fabric>,
     activity: Arc<Activity>,
 }
@@ -47,22 +47,21 @@ unsafe impl Send for Fabric {}
 unsafe impl Sync for Fabric {}
 
 impl Fabric {
-    /// `activity` tells a watchdog which call of the library is made, for the fabric or any of its domains.
-    pub(super) fn open(info: &Info, activity: &Arc<Activity>) -> Result<Arc<Self>, Error> {
+    fn open(info: &Info, activity: &Arc<Activity>) -> Result<Self, Error> {
         let mut object: *mut sys::fid_fabric = ptr::null_mut();
         let result = activity.during(LibraryCall::Domain, || {
             // SAFETY: the attributes belong to `info`, which lives through the call.
             unsafe { sys::fi_fabric(info.raw().fabric_attr, &raw mut object, ptr::null_mut()) }
         });
         judge("fi_fabric", result)?;
-        Ok(Arc::new(Self { object: made("fi_fabric", object)?, activity: Arc::clone(activity) }))
+        Ok(Self { object: made("fi_fabric", object)?, activity: Arc::clone(activity) })
     }
 }
 
 impl Drop for Fabric {
     fn drop(&mut self) {
         self.activity.during(LibraryCall::Close, || {
-            // SAFETY: open, and dropped once; its children own it, so none is left.
+            // SAFETY: open, and dropped once; its domain is closed before.
             unsafe { close("fabric", &raw mut (*self.object.as_ptr()).fid) };
         });
     }
@@ -72,7 +71,7 @@ impl Drop for Fabric {
 pub(super) struct Domain {
     object: NonNull<sys::fid_domain>,
     serial: Mutex<()>,
-    fabric: Arc<Fabric>,
+    fabric: Fabric,
     /// The process that opened it: its children by `fork` may close nothing.
     process: Process,
 }
@@ -95,7 +94,9 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(super) fn open(fabric: &Arc<Fabric>, info: &Info) -> Result<Arc<Self>, Error> {
+    /// `activity` tells a watchdog which call of the library is made, for the domain or its fabric.
+    pub(super) fn open(info: &Info, activity: &Arc<Activity>) -> Result<Arc<Self>, Error> {
+        let fabric = Fabric::open(info, activity)?;
         let mut object: *mut sys::fid_domain = ptr::null_mut();
         let result = fabric.activity.during(LibraryCall::Domain, || {
             // SAFETY: `fabric` is open; `info` lives through the call.
@@ -105,8 +106,7 @@ impl Domain {
         });
         judge("fi_domain", result)?;
         let object = made("fi_domain", object)?;
-        let (fabric, process) = (Arc::clone(fabric), Process::this());
-        Ok(Arc::new(Self { object, serial: Mutex::default(), fabric, process }))
+        Ok(Arc::new(Self { object, serial: Mutex::default(), fabric, process: Process::this() }))
     }
 
     /// Begins a call into this domain or one of its objects: waits for the calls of other threads, and tells a watchdog. Not

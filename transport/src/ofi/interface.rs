@@ -18,6 +18,8 @@ pub struct Interfaces {
     /// True if the listed interfaces are those not to use.
     excluded: bool,
     listed: Vec<Interface>,
+    /// The list as it was written.
+    text: String,
 }
 
 /// An entry of the list.
@@ -78,7 +80,7 @@ impl FromStr for Interfaces {
     fn from_str(text: &str) -> Result<Self, String> {
         let (excluded, list) = text.strip_prefix('^').map_or((false, text), |list| (true, list));
         let listed = list.split(',').map(|one| one.trim().parse()).collect::<Result<_, _>>()?;
-        Ok(Self { excluded, listed })
+        Ok(Self { excluded, listed, text: text.to_owned() })
     }
 }
 
@@ -109,23 +111,7 @@ impl FromStr for Interface {
 
 impl fmt::Display for Interfaces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut before = if self.excluded { "^" } else { "" };
-        for it in &self.listed {
-            f.write_str(before)?;
-            it.fmt(f)?;
-            before = ",";
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Interface {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Network(address, bits) => write!(f, "{address}/{bits}"),
-            Self::Name(name) => f.write_str(name),
-        }
+        f.write_str(&self.text)
     }
 }
 

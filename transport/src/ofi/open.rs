@@ -13,7 +13,7 @@ use unisono_libfabric_sys as sys;
 use super::{
     address, call,
     endpoint::{BATCH, Live, Ofi},
-    handle::{Av, Cq, Domain, Endpoint, Fabric},
+    handle::{Av, Cq, Domain, Endpoint},
     info::{self, Info},
     keepalive::KeepAlive,
     memory::Registrar,
@@ -85,8 +85,7 @@ impl Ofi {
         let provider = info.provider();
         let facts = provider::facts_with(&provider, &info.vendor(), library_version());
         let depth = info.tx().size.clamp(1, DEPTH);
-        let fabric = Fabric::open(info, activity)?;
-        let domain = Domain::open(&fabric, info)?;
+        let domain = Domain::open(info, activity)?;
         let av = Av::open(&domain, info)?;
         let queue =
             |arrivals: usize| Cq::open(&domain, arrivals.saturating_add(depth), facts.stuck_descriptor);
