@@ -74,23 +74,19 @@ impl Endpoint {
     /// Receives what a writer has sent.
     fn receive_requests(&mut self, connection: usize) -> Result<(), Error> {
         let Some(Some(incoming)) = self.incoming.get_mut(connection) else { return Ok(()) };
-        match incoming.receive() {
+        let (result, failure) = match incoming.receive() {
             Ok(()) => {
                 if incoming.ended.is_some() {
                     // Nothing more comes, and what the ring holds is read by the next poll.
                     self.poller.remove(&incoming.link);
                 }
-                Ok(())
+                return Ok(());
             }
-            Err(Stop::Peer(failure)) => {
-                self.drop_incoming(connection, Some(failure));
-                Ok(())
-            }
-            Err(Stop::Error(error)) => {
-                self.drop_incoming(connection, None);
-                Err(error)
-            }
-        }
+            Err(Stop::Peer(failure)) => (Ok(()), Some(failure)),
+            Err(Stop::Error(error)) => (Err(error), None),
+        };
+        self.drop_incoming(connection, failure);
+        result
     }
 
     /// Drops the connection of a writer, and latches its failure if this endpoint knows that peer.

@@ -1,5 +1,7 @@
 //! Messages on the socket between a writer and a reader: each is one packet, with at most one descriptor.
 
+use smallvec::SmallVec;
+
 use super::{address::Name, segment::Access};
 use crate::local::Failure;
 
@@ -73,47 +75,31 @@ pub(super) enum Message {
 }
 
 /// The bytes of a message.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Packet {
-    bytes: [u8; MOST],
-    len: usize,
-}
+pub(super) type Packet = SmallVec<[u8; MOST]>;
 
-impl Packet {
-    fn new(kind: u8, parts: &[&[u8]]) -> Self {
-        let mut packet = Self { bytes: [0; MOST], len: 0 };
-        let all = std::iter::once(&kind).chain(parts.iter().copied().flatten());
-        for (byte, part) in packet.bytes.iter_mut().zip(all) {
-            *byte = *part;
-            packet.len += 1;
-        }
-        packet
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
-    }
+fn packet(kind: u8, parts: &[&[u8]]) -> Packet {
+    std::iter::once(&kind).chain(parts.iter().copied().flatten()).copied().collect()
 }
 
 impl Message {
     pub(super) fn encode(&self) -> Packet {
         match self {
-            Self::Connect { from } => Packet::new(1, &[from]),
-            Self::Accept => Packet::new(2, &[]),
-            Self::Ring => Packet::new(9, &[]),
-            Self::Dropped => Packet::new(10, &[]),
+            Self::Connect { from } => packet(1, &[from]),
+            Self::Accept => packet(2, &[]),
+            Self::Ring => packet(9, &[]),
+            Self::Dropped => packet(10, &[]),
             Self::Want { key, address, access } => {
-                Packet::new(3, &[&key.to_le_bytes(), &address.to_le_bytes(), &[*access as u8]])
+                packet(3, &[&key.to_le_bytes(), &address.to_le_bytes(), &[*access as u8]])
             }
             Self::Memory(Given { key, base, len, offset, place, number, access, writable }) => {
                 let words = [key, base, len, offset, number].map(|word| word.to_le_bytes());
                 let how = [*access as u8, u8::from(*writable)];
-                Packet::new(4, &[words.as_flattened(), &place.to_le_bytes(), &how])
+                packet(4, &[words.as_flattened(), &place.to_le_bytes(), &how])
             }
-            Self::Forget { key, address } => Packet::new(5, &[&key.to_le_bytes(), &address.to_le_bytes()]),
-            Self::Refused(refusal) => Packet::new(6, &[&[*refusal as u8]]),
-            Self::Wake => Packet::new(7, &[]),
-            Self::Bye => Packet::new(8, &[]),
+            Self::Forget { key, address } => packet(5, &[&key.to_le_bytes(), &address.to_le_bytes()]),
+            Self::Refused(refusal) => packet(6, &[&[*refusal as u8]]),
+            Self::Wake => packet(7, &[]),
+            Self::Bye => packet(8, &[]),
         }
     }
 
@@ -187,8 +173,7 @@ mod tests {
             Message::Bye,
         ];
         for message in all {
-            let packet = message.encode();
-            let bytes = packet.bytes();
+            let bytes = &message.encode()[..];
             assert_eq!(Message::decode(bytes), Some(message));
             for cut in 0..bytes.len() {
                 assert_eq!(Message::decode(&bytes[..cut]), None, "{message:?} of {cut} bytes");

@@ -51,9 +51,8 @@ struct Pending {
     sources: Vec<(Region, usize, usize)>,
     written: usize,
     len: usize,
-    key: u64,
-    offset: u64,
-    immediate: u32,
+    /// All of it as one record.
+    whole: Record,
     token: Option<u64>,
 }
 
@@ -111,7 +110,7 @@ impl ConnectionState {
         Ok(Self::Open(Box::new(Outgoing {
             link,
             writer: Writer::new(segment),
-            sleep: PeerSleep::new(board),
+            sleep: PeerSleep { board, woken: 0 },
             targets: Mappings::default(),
             views: Mappings::default(),
             asked: HashSet::new(),
@@ -145,10 +144,10 @@ impl Outgoing {
                 self.starved = true;
                 return Ok(Posted::Full);
             }
+            let all = put.sources.iter();
             let sources =
-                put.sources.iter().map(|source| (source.region().clone(), source.offset(), source.len()));
-            let (sources, immediate) = (sources.collect(), put.immediate);
-            self.pending.push_back(Pending { sources, written: 0, len, key, offset, immediate, token });
+                all.map(|source| (source.region().clone(), source.offset(), source.len())).collect();
+            self.pending.push_back(Pending { sources, written: 0, len, whole: record, token });
             self.pump(sent)?;
             return Ok(Posted::Yes);
         }
@@ -238,14 +237,9 @@ impl Outgoing {
             if !self.writer.has_room(len)? {
                 break;
             }
-            let record = Record {
-                kind: if len == left { Kind::Put } else { Kind::Part },
-                immediate: first.immediate,
-                len: len as u64,
-                total: first.len as u64,
-                key: first.key,
-                offset: first.offset.saturating_add(first.written as u64),
-            };
+            let kind = if len == left { Kind::Put } else { Kind::Part };
+            let offset = first.whole.offset.saturating_add(first.written as u64);
+            let record = Record { kind, len: len as u64, offset, ..first.whole };
             // SAFETY: the regions are kept by the pending put, and their bytes are at rest until its token is reported.
             unsafe { self.writer.push(&record, pieces(&first.sources, first.written, len)) };
             any = true;

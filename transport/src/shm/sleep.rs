@@ -57,14 +57,11 @@ impl Sleeper {
 #[derive(Debug)]
 pub(super) struct PeerSleep {
     pub(super) board: Arc<Board>,
-    woken: u64,
+    /// The latest epoch in which this endpoint has woken the peer.
+    pub(super) woken: u64,
 }
 
 impl PeerSleep {
-    pub(super) fn new(board: Arc<Board>) -> Self {
-        Self { board, woken: 0 }
-    }
-
     /// True if the peer sleeps and was not woken by this endpoint yet. What was written is published before, and a fence is between.
     #[inline]
     pub(super) fn must_be_woken(&mut self) -> bool {
@@ -119,7 +116,8 @@ mod tests {
     #[test]
     fn a_sleeper_is_woken_once_by_each() {
         let mut sleeper = Sleeper::new().unwrap();
-        let mut peers = [0; 2].map(|_| PeerSleep::new(Arc::new(Board::of_peer(&sleeper.file).unwrap())));
+        let mut peers =
+            [0; 2].map(|_| PeerSleep { board: Arc::new(Board::of_peer(&sleeper.file).unwrap()), woken: 0 });
         for _ in 0..3 {
             assert!(!peers[0].must_be_woken());
             sleeper.begin();

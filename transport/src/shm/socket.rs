@@ -151,7 +151,7 @@ pub(super) fn connect_to(place: &Place, from: Name) -> Result<Option<Link>, Stop
         let (here, there) = (Link::new(here, place.token, place.proof), Socket::from(there));
         let (packet, to) = (Message::Connect { from }.encode(), named(place)?);
         let sender = datagrams()?;
-        send_with(&place.token, packet.bytes(), Some(there.as_fd()), |bytes, control| {
+        send_with(&place.token, &packet, Some(there.as_fd()), |bytes, control| {
             sendmsg_addr(&sender, &to, bytes, control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
         })?;
         Ok(here)
@@ -260,7 +260,7 @@ impl Link {
     /// Sends a message, with a descriptor if one belongs to it.
     pub(super) fn send(&self, message: &Message, file: Option<&OwnedFd>) -> Posted {
         let (packet, flags) = (message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
-        let sent = send_with(&self.sends, packet.bytes(), file.map(AsFd::as_fd), |bytes, control| {
+        let sent = send_with(&self.sends, &packet, file.map(AsFd::as_fd), |bytes, control| {
             sendmsg(&*self.socket, bytes, control, flags)
         });
         match sent {
@@ -478,8 +478,8 @@ mod tests {
         let listener = Listener::open(&place).unwrap();
         let connect = Message::Connect { from: place.name }.encode();
         let (token, last) = (place.token, size_of::<EndpointToken>() - 1);
-        let near = [&token[..last], &[!token[last]], connect.bytes()].concat();
-        for bytes in [&[][..], connect.bytes(), &token[..last], &near, &place.name, &[0; 60_000]] {
+        let near = [&token[..last], &[!token[last]], &connect[..]].concat();
+        for bytes in [&[][..], &connect[..], &token[..last], &near, &place.name, &[0; 60_000]] {
             let (socket, to) = (datagrams().unwrap(), named(&place).unwrap());
             let (mut ours, theirs) = pipe().unwrap();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
