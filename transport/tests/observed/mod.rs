@@ -14,7 +14,7 @@ use std::{
 
 use unisono_transport::{
     Activity, Address, Error, Event, LibraryCall, Limits, Mapping, Memory, Peer, Posted, Put, Ready, Region,
-    RemoteRegion, Transport, Wake,
+    Registration, RemoteRegion, Transport, Wake,
 };
 
 /// A call of an observed transport.
@@ -104,10 +104,11 @@ unsafe impl Transport for Observed {
     fn register(&mut self, memory: Memory) -> Result<Region, Error> {
         match self.withheld {
             Some(Withheld::Memory) => {
-                // SAFETY: it stays, and is accessed as the caller has promised.
+                // SAFETY: the memory outlives this registration of it, and is accessed as the caller has promised.
                 let unshared = unsafe { Memory::borrowed(memory.base(), memory.len()) };
-                std::mem::forget(memory);
-                self.inner.register(unshared)
+                let region = self.inner.register(unshared)?;
+                let (remote, descriptor) = (region.remote().unwrap_or_default(), region.descriptor());
+                Ok(Region::registered(memory, Registration { remote, descriptor, guard: Box::new(region) }))
             }
             _ => self.inner.register(memory),
         }
