@@ -150,7 +150,7 @@ pub(super) const TRANSPORT: Rooms = &[
     ("local", &["region"]),
     ("inproc", &["region", "check", "activity", "local", "eventfd", "keys"]),
     ("sim", &["region", "check", "activity", "local"]),
-    ("ofi", &["region", "check", "activity", "eventfd", "fork", "keys"]),
+    ("ofi", &["region", "check", "activity", "local", "eventfd", "fork", "keys"]),
     ("shm", &["region", "check", "activity", "local", "eventfd", "file", "fork", "keys"]),
     ("mux", &["region", "check", "activity", "shm"]),
     ("fuzz", &["shm"]),

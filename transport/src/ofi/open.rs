@@ -24,7 +24,7 @@ use super::{
     version::library_version,
     workarounds::FirstPuts,
 };
-use crate::{Activity, Error, Limits, eventfd::EventFd};
+use crate::{Activity, Error, Limits, eventfd::EventFd, local};
 
 /// The most puts larger than `max_inject` under way from one endpoint.
 const DEPTH: usize = 512;
@@ -82,9 +82,8 @@ impl Ofi {
         patience: Duration,
         activity: &Arc<Activity>,
     ) -> Result<Self, Error> {
-        let provider = info.provider();
+        let (provider, depth) = (info.provider(), info.tx().size.clamp(1, DEPTH));
         let facts = provider::facts_with(&provider, &info.vendor(), library_version());
-        let depth = info.tx().size.clamp(1, DEPTH);
         let domain = Domain::open(info, activity)?;
         let av = Av::open(&domain, info)?;
         let queue =
@@ -100,14 +99,12 @@ impl Ofi {
         let arrivals = arrivals.min(provider::room(&provider, variables::size, variables::switch));
         let endpoint = Endpoint::open(&domain, info, &av, &cq)?;
 
-        let own = endpoint.name()?;
-        let listens = info::socket_in(info.raw().addr_format, &own);
-        let (major, minor) = library_version();
+        let (own, format, (major, minor)) = (endpoint.name()?, info.raw().addr_format, library_version());
+        let listens = info::socket_in(format, &own);
         let mode = u64::from(info.domain().mr_mode.unsigned_abs());
         // The bytes that the library copies: none if it takes one source only, because there is no call for that.
         let copied = if facts.one_source { 0 } else { info.tx().inject_size };
         let limits = Limits {
-            provider: provider.clone(),
             version: format!("libfabric {major}.{minor}"),
             device: info.device(),
             max_put: info.endpoint().max_msg_size.min(facts.max_put).min(isize::MAX.unsigned_abs()),
@@ -117,22 +114,19 @@ impl Ofi {
             local_registration: mode & sys::FI_MR_LOCAL != 0,
             cheap_registration: facts.cheap_registration,
             sockets: facts.sockets,
-            one_host: false,
-            maps: false,
-            shares: None,
             arrivals,
             arrivals_per_peer: facts.arrivals_per_peer.min(arrivals),
             more_arrivals: facts.more_arrivals,
             listens: listens.map_or_else(String::new, |at| at.to_string()),
             wakes: cq.wait().is_some(),
             connect_all: facts.crashes_on_lost_peer,
+            ..local::limits(&provider)
         };
-        let pool = Pool::new(u32::try_from(depth).unwrap_or(1));
         // This is done here: if it failed later, objects that live as long as the endpoint would stay for ever.
         let waker = Arc::new(EventFd::new()?);
         let alive = listens.filter(|_| facts.sockets).map(KeepAlive::begin);
         let mut ofi = Self {
-            live: ManuallyDrop::new(Live { endpoint, pool }),
+            live: ManuallyDrop::new(Live { endpoint, pool: Pool::new(depth) }),
             cq,
             av,
             registrar: Registrar::new(&domain, mode, info.domain().mr_key_size),
@@ -140,7 +134,7 @@ impl Ofi {
             facts,
             joined: Vec::with_capacity(copied),
             limits,
-            address: address::of(info.raw().addr_format, &provider, &own),
+            address: address::of(format, &provider, &own),
             known: HashMap::new(),
             peers: Vec::new(),
             firsts: FirstPuts::new(facts.crashes_on_lost_peer),

@@ -47,7 +47,8 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(size: u32) -> Self {
+    pub(super) fn new(size: usize) -> Self {
+        let size = u32::try_from(size).unwrap_or(1);
         Self {
             contexts: (0..size).map(|_| Context(UnsafeCell::new([0; 8]))).collect(),
             under_way: (0..size).map(|_| None).collect(),

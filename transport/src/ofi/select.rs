@@ -10,7 +10,9 @@ use std::{
 use super::{
     info::{self, Info},
     interface::Interfaces,
-    locality, provider, variables,
+    locality,
+    provider::{self, Provider},
+    variables,
     version::library_version,
     workarounds::lost_writes,
 };
@@ -172,9 +174,21 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
     infos.retain(|info| seen.insert((info.device(), info.ip())));
     let (infos, near) =
         if facts.interchangeable { locality::sort(infos, options.process) } else { (infos, 0) };
+    let why = why_first(options, &facts, from, routed);
+    let reason = |place| match place {
+        _ if near < 2 => why.clone(),
+        0 => format!("of {near} NICs as near, this one is for process {}", options.process),
+        _ => "it fits, and another NIC is for this process".to_owned(),
+    };
+    Ok(Ok(infos.into_iter().enumerate().map(|(place, info)| (info, reason(place))).collect()))
+}
+
+/// Why an offer comes first that is sent from this address; `routed` is the address from which the system would send, if no NIC of a
+/// provider with its own network has it.
+fn why_first(options: &Options, facts: &Provider, from: Option<IpAddr>, routed: Option<IpAddr>) -> String {
     const BEST: &str = "the best in general: IPv4 before IPv6, then bridges without the default route, loopback \
                         and link-local last";
-    let why = match (&options.interface, options.towards, from) {
+    match (&options.interface, options.towards, from) {
         _ if !facts.by_ip => "it fits, and no interface is to be chosen".to_owned(),
         (Some(interface), _, _) => format!("interface {interface} was asked for"),
         (None, Some(towards), Some(_)) => format!("it is on the route to {towards}"),
@@ -187,13 +201,7 @@ fn offers(name: &str, options: &Options) -> Result<Result<Vec<Offer>, String>, E
             None => format!("no route to {towards} is known; it is {BEST}"),
         },
         (None, None, _) => format!("it is {BEST}"),
-    };
-    let reason = |place| match place {
-        _ if near < 2 => why.clone(),
-        0 => format!("of {near} NICs as near, this one is for process {}", options.process),
-        _ => "it fits, and another NIC is for this process".to_owned(),
-    };
-    Ok(Ok(infos.into_iter().enumerate().map(|(place, info)| (info, reason(place))).collect()))
+    }
 }
 
 /// Devices with their addresses, as people know them.

@@ -54,14 +54,11 @@ impl Ofi {
                 self.poll(&mut events)?;
                 for event in events.drain(..) {
                     match event {
-                        Event::Arrived { immediate: seen, .. } if seen == immediate && !arrived => {
-                            arrived = true
-                        }
+                        Event::Arrived { immediate: it, .. } if it == immediate && !arrived => arrived = true,
                         Event::Sent { token: 1 } if !sent => sent = true,
                         other => {
-                            return Err(failed(format!(
-                                "{other:?} was reported while {len} bytes were under way"
-                            )));
+                            let what = format!("{other:?} was reported while {len} bytes were under way");
+                            return Err(failed(what));
                         }
                     }
                 }
@@ -76,16 +73,7 @@ impl Ofi {
                     }
                 }
                 if late {
-                    let how_far = match (posted, sent, arrived) {
-                        (false, ..) => "the provider took none of it",
-                        (_, _, false) => "it did not arrive",
-                        _ => "it arrived, and the provider did not report its end",
-                    };
-                    return Err(failed(format!(
-                        "{len} bytes written to itself: {how_far} within {:.1} s; FI_LOG_LEVEL=info has libfabric say \
-                         more, and UNISONO_JOIN_TIMEOUT gives it longer",
-                        waited.as_secs_f64()
-                    )));
+                    return Err(failed(too_late(len, posted, arrived, waited)));
                 }
             }
             let mut landed = vec![0; len];
@@ -104,6 +92,20 @@ impl Ofi {
         self.known.values_mut().for_each(|(_, peer)| *peer = None);
         Ok(())
     }
+}
+
+/// How far a put of this many bytes has come, and what to do.
+fn too_late(len: usize, posted: bool, arrived: bool, waited: Duration) -> String {
+    let how_far = match (posted, arrived) {
+        (false, _) => "the provider took none of it",
+        (_, false) => "it did not arrive",
+        _ => "it arrived, and the provider did not report its end",
+    };
+    format!(
+        "{len} bytes written to itself: {how_far} within {:.1} s; FI_LOG_LEVEL=info has libfabric say more, and \
+         UNISONO_JOIN_TIMEOUT gives it longer",
+        waited.as_secs_f64()
+    )
 }
 
 /// Connects to itself at one of this host's addresses, as libfabric does.
