@@ -13,9 +13,7 @@ use serde_json::json;
 use unisono::ProcessGroup;
 use unisono_files::{Delivered, Error, Options, PIECE, Progress};
 
-use crate::progress::Bar;
-
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+use crate::{Result, progress::Bar};
 
 /// Examples in the help.
 const EXAMPLES: &str = "\
@@ -61,24 +59,15 @@ pub(crate) struct Broadcast {
 }
 
 impl Broadcast {
-    pub(crate) fn run(self) -> ExitCode {
-        crate::status("broadcast", self.broadcast())
-    }
-
     /// Runs one rank. An error that this returns concerns this rank alone.
-    fn broadcast(&self) -> Result<ExitCode> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         let group = ProcessGroup::from_env_with(|config| {
             config.provider = self.provider.clone().or_else(|| config.provider.take());
         })?;
         let reports = group.rank() == 0;
         let template = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
         let bar = Bar::new(template, reports, AFTER, EVERY);
-        let mut update = |Progress { done, whole }| {
-            bar.draw(|bar| {
-                bar.set_length(whole);
-                bar.set_position(done);
-            });
-        };
+        let mut update = |Progress { done, whole }| bar.draw((done, whole), String::new);
         let options = Options {
             tensors: &self.tensors,
             piece: self.piece.map_or(PIECE, |piece| piece as u64),

@@ -4,7 +4,6 @@ use std::{
     fs,
     io::{self, Write},
     path::PathBuf,
-    process::ExitCode,
 };
 
 use clap::Command;
@@ -27,10 +26,10 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn run(self, program: Command) -> ExitCode {
+    pub(crate) fn run(self, mut program: Command) -> io::Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut visible(&program), "unisono", &mut script);
-        crate::status("completions", io::stdout().write_all(&script))
+        clap_complete::generate(self.shell, &mut program, "unisono", &mut script);
+        io::stdout().write_all(&script)
     }
 }
 
@@ -43,19 +42,9 @@ pub(crate) struct Man {
 }
 
 impl Man {
-    pub(crate) fn run(self, program: Command) -> ExitCode {
+    pub(crate) fn run(self, program: Command) -> Result<(), String> {
         let written = fs::create_dir_all(&self.directory)
-            .and_then(|()| clap_mangen::generate_to(visible(&program), &self.directory));
-        crate::status("man", written.map_err(|error| format!("{}: {error}", self.directory.display())))
+            .and_then(|()| clap_mangen::generate_to(program, &self.directory));
+        written.map_err(|error| format!("{}: {error}", self.directory.display()))
     }
-}
-
-/// The program without the hidden subcommands, which only the program itself runs.
-fn visible(program: &Command) -> Command {
-    let subcommands = program.get_subcommands().filter(|command| !command.is_hide_set());
-    Command::new("unisono")
-        .version(env!("CARGO_PKG_VERSION"))
-        .about(program.get_about().cloned().unwrap_or_default())
-        .after_help(program.get_after_help().cloned().unwrap_or_default())
-        .subcommands(subcommands.cloned())
 }

@@ -77,15 +77,15 @@ enum OwnCommand {
     #[command(name = cost::measure_rank::NAME)]
     MeasureRank(cost::measure_rank::OneRank),
     #[command(name = run::guard::NAME)]
-    Guard(run::guard::Guard),
+    Guard,
     #[command(name = doctor::group::NAME)]
-    DoctorRank(doctor::group::OneRank),
+    DoctorRank,
     #[command(name = doctor::topology::NAME)]
-    DoctorTopology(doctor::topology::OneTopology),
+    DoctorTopology,
     #[command(name = run::rank::NAME)]
     Rank(run::rank::Rank),
     #[command(name = run::hosts::agent::NAME)]
-    RanksOfHost(run::hosts::agent::Agent),
+    RanksOfHost,
 }
 
 /// The log filter if RUST_LOG is not set. The program prints the failure of a group itself.
@@ -96,8 +96,14 @@ fn write_error(line: &str) {
     drop(io::stderr().write_all(line.as_bytes()));
 }
 
+/// The result of a subcommand, or why it failed.
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
 /// The exit status of a subcommand. Prints its error.
-fn status<T: Termination, E: Into<Box<dyn Error>>>(name: &str, result: Result<T, E>) -> ExitCode {
+fn status<T: Termination, E: Into<Box<dyn Error>>>(
+    name: &str,
+    result: std::result::Result<T, E>,
+) -> ExitCode {
     let error = match result {
         Ok(done) => return done.report(),
         Err(error) => error.into(),
@@ -150,16 +156,16 @@ pub fn main(invocation: Invocation) -> ExitCode {
 impl Command {
     fn run(self) -> ExitCode {
         match self {
-            Self::Run(run) => run.run(),
-            Self::Doctor(doctor) => doctor.run(),
-            Self::Bench(bench) => bench.run(),
-            Self::Broadcast(broadcast) => broadcast.run(),
+            Self::Run(run) => status("run", run.run()),
+            Self::Doctor(doctor) => status("doctor", doctor.run()),
+            Self::Bench(bench) => status("bench", bench.run()),
+            Self::Broadcast(broadcast) => status("broadcast", broadcast.run()),
             Self::Tune(tune) => tune.run(),
-            Self::Simulate(simulate) => simulate.run(),
-            Self::Explain(explain) => explain.run(),
-            Self::Compare(compare) => compare.run(),
-            Self::Completions(completions) => completions.run(Unisono::command()),
-            Self::Man(man) => man.run(Unisono::command()),
+            Self::Simulate(simulate) => status("simulate", simulate.run()),
+            Self::Explain(explain) => status("explain", explain.run()),
+            Self::Compare(compare) => status("compare", compare.run()),
+            Self::Completions(completions) => status("completions", completions.run(Unisono::command())),
+            Self::Man(man) => status("man", man.run(Unisono::command())),
         }
     }
 }
@@ -167,12 +173,12 @@ impl Command {
 impl OwnCommand {
     fn run(self) -> ExitCode {
         match self {
-            Self::MeasureRank(rank) => rank.run(),
-            Self::Guard(guard) => guard.run(),
-            Self::DoctorRank(rank) => rank.run(),
-            Self::DoctorTopology(topology) => topology.run(),
+            Self::MeasureRank(rank) => status(cost::measure_rank::NAME, rank.run()),
+            Self::Guard => run::guard::run(),
+            Self::DoctorRank => status(doctor::group::NAME, doctor::group::run()),
+            Self::DoctorTopology => status(doctor::topology::NAME, doctor::topology::run()),
             Self::Rank(rank) => rank.run(),
-            Self::RanksOfHost(agent) => agent.run(),
+            Self::RanksOfHost => run::hosts::agent::run(),
         }
     }
 }

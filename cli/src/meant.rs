@@ -1,46 +1,26 @@
 //! Guesses what a user means by a word that is no name of this program: another spelling of one, its name elsewhere, or a typing
 //! mistake.
 
-/// The names in other programs of things that have another name here: of nccl-tests, OSU's benchmarks, MPI and torch. Only the
+/// Names here, and those that the same things have in other programs: in nccl-tests, OSU's benchmarks, MPI and torch. Only the
 /// digits and alphabetic characters of a word count, in lower case, without what [`bare`] takes off.
-const ELSEWHERE: &[(&str, &str)] = &[
-    ("bcast", "broadcast"),
-    ("reducescatterblock", "reduce_scatter"),
-    ("alltoallbase", "all_to_all"),
-    ("alltoallsingle", "all_to_all"),
-    ("exchange", "all_to_all"),
-    ("latency", "send_recv"),
-    ("latencymt", "send_recv"),
-    ("bw", "send_recv"),
-    ("bibw", "send_recv"),
-    ("mbwmr", "send_recv"),
-    ("multilat", "send_recv"),
-    ("pingpong", "send_recv"),
-    ("p2p", "send_recv"),
-    ("pt2pt", "send_recv"),
-    ("isendirecv", "send_recv"),
-    ("putlatency", "put"),
-    ("putbw", "put"),
-    ("putbibw", "put"),
-    ("writelat", "put"),
-    ("writebw", "put"),
-    ("rdma", "put"),
-    ("mul", "product"),
-    ("add", "sum"),
-    ("minimum", "min"),
-    ("maximum", "max"),
-    ("recdoubling", "recursive_doubling"),
-    ("doubling", "recursive_doubling"),
-    ("halvingdoubling", "rabenseifner"),
-    ("ib", "verbs"),
-    ("infiniband", "verbs"),
-    ("roce", "verbs"),
-    ("ibverbs", "verbs"),
-    ("ethernet", "tcp"),
-    ("socket", "tcp"),
-    ("sharedmemory", "shm"),
-    ("slingshot", "cxi"),
-    ("omnipath", "opx"),
+const ELSEWHERE: &[(&str, &[&str])] = &[
+    ("broadcast", &["bcast"]),
+    ("reduce_scatter", &["reducescatterblock"]),
+    ("all_to_all", &["alltoallbase", "alltoallsingle", "exchange"]),
+    ("send_recv", &["latency", "latencymt", "bw", "bibw", "mbwmr", "multilat"]),
+    ("send_recv", &["pingpong", "p2p", "pt2pt", "isendirecv"]),
+    ("put", &["putlatency", "putbw", "putbibw", "writelat", "writebw", "rdma"]),
+    ("product", &["mul"]),
+    ("sum", &["add"]),
+    ("min", &["minimum"]),
+    ("max", &["maximum"]),
+    ("recursive_doubling", &["recdoubling", "doubling"]),
+    ("rabenseifner", &["halvingdoubling"]),
+    ("verbs", &["ib", "infiniband", "roce", "ibverbs"]),
+    ("tcp", &["ethernet", "socket"]),
+    ("shm", &["sharedmemory"]),
+    ("cxi", &["slingshot"]),
+    ("opx", &["omnipath"]),
 ];
 
 /// The name among these that the user most likely means.
@@ -52,8 +32,8 @@ pub(crate) fn meant<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) ->
     for spelling in spellings {
         // Variants with lengths or views, and those that begin and are waited for, are measured as the plain call.
         let plain = |word: &str| {
-            let elsewhere = ELSEWHERE.iter().find(|(other, _)| *other == word);
-            spelt(word).or_else(|| elsewhere.and_then(|(_, ours)| spelt(&squeezed(ours))))
+            let elsewhere = ELSEWHERE.iter().find(|(_, others)| others.contains(&word));
+            spelt(word).or_else(|| elsewhere.and_then(|(ours, _)| spelt(&squeezed(ours))))
         };
         let shorter = |word: &str| {
             word.strip_suffix(['v', 'w']).and_then(plain).or_else(|| word.strip_prefix('i').and_then(plain))

@@ -28,15 +28,17 @@ impl Bar {
         Self { bar, wanted, next: Cell::new(Instant::now() + after), every }
     }
 
-    /// Draws what `show` sets, unless it is too soon.
-    pub(crate) fn draw(&self, show: impl FnOnce(&ProgressBar)) {
+    /// Draws how much is done of all, and a message, unless it is too soon.
+    pub(crate) fn draw(&self, (done, all): (u64, u64), message: impl FnOnce() -> String) {
         if !self.wanted || Instant::now() < self.next.get() {
             return;
         }
         if self.bar.is_hidden() {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        show(&self.bar);
+        self.bar.set_length(all);
+        self.bar.set_position(done);
+        self.bar.set_message(message());
         self.next.set(Instant::now() + self.every);
     }
 

@@ -76,6 +76,11 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// This host's name for itself.
+pub(crate) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 /// `1 core`, `2 cores`.
 pub(crate) fn some(count: usize, what: &str) -> String {
     match count {

@@ -46,16 +46,16 @@ pub(super) struct Asked {
     /// The smallest size in bytes, for instance 8, 4K, 1M. As in nccl-tests, it is the size of the whole vector, rounded down to
     /// whole elements (and to equal blocks if every rank has a block)
     #[arg(short = 'b', long, value_name = "BYTES", default_value = "8", value_parser = unisono::config::parse_size)]
-    min_bytes: usize,
+    pub(super) min_bytes: usize,
     /// The largest size in bytes
     #[arg(short = 'e', long, value_name = "BYTES", default_value = "64M", value_parser = unisono::config::parse_size)]
-    max_bytes: usize,
+    pub(super) max_bytes: usize,
     /// The factor from one size to the next
     #[arg(short = 'f', long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
-    factor: u32,
+    pub(super) factor: u32,
     /// The difference between one size and the next in bytes, instead of a factor
     #[arg(short = 'i', long, value_name = "BYTES", conflicts_with = "factor", value_parser = parse_step)]
-    step: Option<usize>,
+    pub(super) step: Option<usize>,
     /// The element type: f16, bf16, f32, f64, i8 to i64, u8 to u64, or all [default: f32]
     #[arg(short, long, value_name = "TYPE", value_parser = every(parse_dtype))]
     dtype: Option<Every<Dtype>>,
@@ -65,17 +65,17 @@ pub(super) struct Asked {
     /// Timed calls of each size. Default: as many as take about a quarter of a second, from 5 to 2000; for put as many as move
     /// 256 MiB, from 32 to 5000
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    iters: Option<u32>,
+    pub(super) iters: Option<u32>,
     /// Untimed calls of each size, before the timed ones
     #[arg(short, long, value_name = "N", default_value_t = 5)]
-    warmup: u32,
+    pub(super) warmup: u32,
     /// The root of a broadcast, reduce, gather or scatter, or all [default: 0]
     #[arg(short, long, value_name = "RANK", value_parser = every(parse_root))]
     root: Option<Every<usize>>,
     /// How many messages or puts are under way at once, for their rates; several are measured one after the other [default: 64 messages,
     /// 16 puts; of large messages as many as have 16 MiB]
     #[arg(short = 'W', long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
-    window: Vec<u32>,
+    pub(super) window: Vec<u32>,
     /// Start this many ranks on this machine [default: under a launcher the launcher's, otherwise one for each core, 2 at least]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: Option<u32>,
@@ -84,34 +84,34 @@ pub(super) struct Asked {
     provider: Option<String>,
     /// Use only this algorithm (as UNISONO_ALGORITHM=collective:algorithm)
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
-    algorithm: Option<String>,
+    pub(super) algorithm: Option<String>,
     /// Reduce in the order of ranks, so that the bits of the result do not depend on the algorithm (as
     /// UNISONO_REDUCTION=reproducible)
     #[arg(long)]
-    reproducible: bool,
+    pub(super) reproducible: bool,
     /// Use registered buffers instead of plain memory
     #[arg(long)]
-    registered: bool,
+    pub(super) registered: bool,
     /// Measure the call only in place: input and output lie in the same memory
     #[arg(long)]
-    in_place: bool,
+    pub(super) in_place: bool,
     /// Measure the call only out of place
     #[arg(long, conflicts_with = "in_place")]
-    out_of_place: bool,
+    pub(super) out_of_place: bool,
     /// Print more columns for each size: the algorithm, least, mean and 99th percentile, part of raw puts, processor time
     #[arg(long)]
-    detail: bool,
+    pub(super) detail: bool,
     /// Measure how much of the collective's time is hidden by computation between its start and the wait for it, in percent:
     /// 100 - 100 (both - computation alone) / collective alone. Two computations are measured: the thread sleeps, as if an
     /// accelerator computed, or all cores compute. Each takes a tenth longer than the collective
     #[arg(long)]
-    overlap: bool,
+    pub(super) overlap: bool,
     /// Do not measure raw puts first (for the figure beside raw puts). Over the loopback, collectives may take a quarter longer after them
     #[arg(long)]
-    no_raw: bool,
+    pub(super) no_raw: bool,
     /// Also write the results to this file, one JSON object per line; with - write only that, to standard output
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    pub(super) json: Option<PathBuf>,
 }
 
 fn parse_what(text: &str) -> std::result::Result<What, String> {
@@ -194,58 +194,21 @@ impl Asked {
     /// something for it.
     fn each(&self, what: What, ranks: usize) -> Vec<Bench> {
         let among = self.whats.len() > 1;
-        let one = Bench {
-            what,
-            min_bytes: self.min_bytes,
-            max_bytes: self.max_bytes,
-            factor: self.factor,
-            step: self.step,
-            dtype: None,
-            op: None,
-            root: None,
-            iters: self.iters,
-            warmup: self.warmup,
-            windows: self.window.clone(),
-            algorithm: self.algorithm.clone(),
-            reproducible: self.reproducible,
-            registered: self.registered,
-            in_place: self.in_place,
-            out_of_place: self.out_of_place,
-            detail: self.detail,
-            overlap: self.overlap,
-            no_raw: self.no_raw,
-            json: self.json.clone(),
-        };
-        let dtypes = match self.dtype {
-            None => vec![None],
-            Some(Every::One(dtype)) => vec![Some(dtype)],
-            Some(Every::All) => Dtype::ALL.map(Some).to_vec(),
-        };
-        let roots = match self.root {
-            None => vec![None],
-            Some(Every::One(root)) => vec![Some(root)],
-            Some(Every::All) => (0..ranks).map(Some).collect(),
-        };
-        let mut all = Vec::new();
+        let dtypes = each_of(self.dtype, Dtype::ALL);
+        let mut all: Vec<Bench> = Vec::new();
         for &dtype in &dtypes {
-            let ops = match self.op {
-                None => vec![None],
-                Some(Every::One(op)) => vec![Some(op)],
-                Some(Every::All) => ReduceOp::PLAIN.map(Some).to_vec(),
-            };
             let fits = |op: &Option<ReduceOp>| {
                 // A reduction that was not named is left out if the type does not have it.
                 let listed = self.op == Some(Every::All) || dtypes.len() > 1;
                 !listed || op.is_none_or(|op| op.check(dtype.unwrap_or(Dtype::F32)).is_ok())
             };
-            for op in ops.into_iter().filter(fits) {
-                for &root in &roots {
-                    let bench = Bench { dtype, op, root, ..one.clone() };
-                    let bench = if among { bench.meant(self) } else { bench };
+            for op in each_of(self.op, ReduceOp::PLAIN).into_iter().filter(fits) {
+                for root in each_of(self.root, 0..ranks) {
+                    let bench = Bench { what, dtype, op, root, asked: self.clone() };
+                    let bench = if among { bench.meant() } else { bench };
                     // Without options that have no meaning, some measurements are the same.
-                    if !all.iter().any(|other: &Bench| {
-                        (other.dtype, other.op, other.root) == (bench.dtype, bench.op, bench.root)
-                    }) {
+                    let key = |it: &Bench| (it.dtype, it.op, it.root);
+                    if all.iter().all(|other| key(other) != key(&bench)) {
                         all.push(bench);
                     }
                 }
@@ -261,10 +224,9 @@ impl Asked {
             config.provider = self.provider.clone().or_else(|| config.provider.take());
             // The algorithm is set only for these collectives: another one of the barrier would change when the ranks begin.
             if let Some(algorithm) = &self.algorithm {
-                let named = |what: &What| {
-                    matches!(what, What::Collective(_)).then(|| format!("{}:{algorithm}", what.name()))
-                };
-                config.algorithm = Some(self.whats.iter().filter_map(named).collect::<Vec<_>>().join(","));
+                let collectives = self.whats.iter().filter(|what| what.is_collective());
+                let named = collectives.map(|what| format!("{}:{algorithm}", what.name()));
+                config.algorithm = Some(named.collect::<Vec<_>>().join(","));
             }
             if self.reproducible {
                 config.reduction = Reduction::Reproducible;
@@ -296,30 +258,38 @@ impl Asked {
     }
 }
 
+/// The values that are asked for; one `None` for the default.
+fn each_of<T>(asked: Option<Every<T>>, all: impl IntoIterator<Item = T>) -> Vec<Option<T>> {
+    match asked {
+        None => vec![None],
+        Some(Every::One(one)) => vec![Some(one)],
+        Some(Every::All) => all.into_iter().map(Some).collect(),
+    }
+}
+
 impl Bench {
     /// This measurement without the options that mean something only for others.
-    fn meant(self, asked: &Asked) -> Self {
-        let others = |is: fn(&What) -> bool| asked.whats.iter().any(is);
-        let collective = |what: &What| matches!(what, What::Collective(_));
-        let reduces = |what: &What| matches!(what, What::Collective(collective) if collective.reduces());
-        let rooted = |what: &What| matches!(what, What::Collective(collective) if collective.has_root());
-        let both = |what: &What| matches!(what, What::Collective(collective) if super::operands::has_both(*collective));
-        let keeps = |is: fn(&What) -> bool| is(&self.what) || !others(is);
-        let typed: fn(&What) -> bool = |what| *what != What::Put;
-        let flows: fn(&What) -> bool = |what| !matches!(what, What::Collective(_));
+    fn meant(self) -> Self {
+        let (what, mut asked) = (self.what, self.asked);
+        let keeps = |is: fn(What) -> bool| is(what) || !asked.whats.iter().any(|&other| is(other));
+        let (collective, typed) = (keeps(What::is_collective), keeps(|what| what != What::Put));
+        let (reduces, rooted, both) = (keeps(What::reduces), keeps(What::has_root), keeps(What::has_both));
+        if !keeps(|what| !what.is_collective()) {
+            asked.window.clear();
+        }
+        asked.algorithm = asked.algorithm.filter(|_| collective);
+        asked.registered &= typed;
+        asked.reproducible &= reduces;
+        asked.in_place &= both;
+        asked.detail &= collective;
+        asked.overlap &= collective;
+        asked.no_raw &= collective;
         Self {
-            dtype: self.dtype.filter(|_| keeps(typed)),
-            registered: self.registered && keeps(typed),
-            op: self.op.filter(|_| keeps(reduces)),
-            reproducible: self.reproducible && keeps(reduces),
-            root: self.root.filter(|_| keeps(rooted)),
-            in_place: self.in_place && keeps(both),
-            detail: self.detail && keeps(collective),
-            overlap: self.overlap && keeps(collective),
-            no_raw: self.no_raw && keeps(collective),
-            algorithm: self.algorithm.clone().filter(|_| keeps(collective)),
-            windows: if keeps(flows) { self.windows.clone() } else { Vec::new() },
-            ..self
+            dtype: self.dtype.filter(|_| typed),
+            op: self.op.filter(|_| reduces),
+            root: self.root.filter(|_| rooted),
+            asked,
+            what,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Measures a collective. Each sample is the slowest rank's time of one call after a barrier; the mean is that of calls back to
 //! back, as in nccl-tests. Then the result is checked.
 
-use std::{ops::DerefMut, time::Instant};
+use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use unisono::{ProcessGroup, reduce::ReduceOp};
@@ -12,12 +12,12 @@ use super::{
     Bench, Result,
     check::Part,
     compute::Crew,
-    data::{self, Sample, with_dtype},
+    data::{OperandMemory, with_memory},
     operands::CallMemory,
     progress::Progress,
     put_pair,
     report::Report,
-    room,
+    room_for,
     rows::{Case, Row},
 };
 
@@ -32,8 +32,8 @@ pub(super) fn sweep(
     options: &Options,
     report: &mut Report,
 ) -> Result<u64> {
-    let crew = if bench.overlap { Some(Crew::new(group)?) } else { None };
-    if crew.is_none() && !bench.no_raw && report.raw.is_none() {
+    let crew = if bench.asked.overlap { Some(Crew::new(group)?) } else { None };
+    if crew.is_none() && !bench.asked.no_raw && report.raw.is_none() {
         report.raw = put_pair::bandwidth(group, options)?;
     }
     let sizes = if collective == Collective::Barrier { vec![0] } else { bench.sizes() };
@@ -50,7 +50,7 @@ pub(super) fn sweep(
         progress.size(bytes);
         wrong += match &crew {
             Some(crew) => {
-                let row = with_dtype!(bench.dtype(), T => run.overlap::<T>(count, crew))?;
+                let row = with_memory!(bench, M => run.overlap::<M>(count, crew))?;
                 progress.done(|| report.overlap(&row));
                 row.case.wrong
             }
@@ -58,7 +58,7 @@ pub(super) fn sweep(
                 let mut rows = Vec::new();
                 for in_place in bench.forms() {
                     let run = Run { in_place, ..run };
-                    rows.push(with_dtype!(bench.dtype(), T => run.measure::<T>(count))?);
+                    rows.push(with_memory!(bench, M => run.measure::<M>(count))?);
                 }
                 progress.done(|| report.collective(&rows));
                 rows.iter().map(|row| row.case.wrong).sum()
@@ -101,29 +101,17 @@ impl Run<'_> {
         Ok(job.lengths().ok_or("the sizes overflow")?)
     }
 
-    fn measure<T: Sample>(&self, count: usize) -> Result<Row> {
-        let (group, bench) = (self.group, self.bench);
-        let (part, lengths) = (self.part(), self.lengths(group.rank(), count)?);
-        if bench.registered {
-            let zeros = |len| Ok(group.buffer::<T>(len)?);
-            self.measure_with::<T, _>(count, CallMemory::new(&part, self.in_place, lengths, zeros)?)
-        } else {
-            self.measure_with::<T, _>(count, CallMemory::new(&part, self.in_place, lengths, data::zeros)?)
-        }
-    }
-
-    fn measure_with<T: Sample, M: DerefMut<Target = [T]>>(
-        &self,
-        count: usize,
-        mut operands: CallMemory<M>,
-    ) -> Result<Row> {
+    fn measure<M: OperandMemory>(&self, count: usize) -> Result<Row> {
         let (group, bench, part) = (self.group, self.bench, self.part());
-        for _ in 0..bench.warmup {
+        let lengths = self.lengths(group.rank(), count)?;
+        let zeros = |len| M::zeros(group, len);
+        let mut operands: CallMemory<M> = CallMemory::new(&part, self.in_place, lengths, zeros)?;
+        for _ in 0..bench.asked.warmup {
             operands.call(group, &part)?;
         }
         let iters = iterations(group, bench, SECONDS, || operands.call(group, &part))?;
 
-        let mut samples = room(iters).map_err(|error| format!("-n {iters}: {error}"))?;
+        let mut samples = room_for(iters)?;
         for done in 0..iters {
             self.progress.call(done, iters);
             group.barrier()?;
@@ -139,8 +127,8 @@ impl Run<'_> {
         for _ in 0..iters {
             operands.call(group, &part)?;
         }
-        let mut mean = [begun.elapsed().as_secs_f64() / per(iters)];
-        let mut cpu = [(cpu_seconds() - cpu) / per(iters)];
+        let mut mean = [begun.elapsed().as_secs_f64() / iters as f64];
+        let mut cpu = [(cpu_seconds() - cpu) / iters as f64];
         group.all_reduce(&mut mean, ReduceOp::Max)?;
         group.all_reduce(&mut cpu, ReduceOp::Sum)?;
 
@@ -164,7 +152,7 @@ impl Run<'_> {
             dtype: bench.dtype(),
             op: collective.reduces().then_some(bench.op()),
             root: collective.has_root().then_some(bench.root()),
-            in_place: bench.is_in_place().map(|overlaps| overlaps && bench.overlap || self.in_place),
+            in_place: bench.is_in_place().map(|overlaps| overlaps && bench.asked.overlap || self.in_place),
             iterations,
             wrong: wrong[0],
         })
@@ -185,7 +173,7 @@ pub(super) fn iterations(
     seconds: f64,
     mut call: impl FnMut() -> Result<()>,
 ) -> Result<usize> {
-    if let Some(iters) = bench.iters {
+    if let Some(iters) = bench.asked.iters {
         return Ok(iters as usize);
     }
     group.barrier()?;
@@ -203,8 +191,4 @@ pub(super) fn iterations(
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
-fn per(iters: usize) -> f64 {
-    iters as f64
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Bench, What,
-    rows::{Case, Flow, OverlapRow, Row, quantile},
+    rows::{Case, Flow, OverlapRow, Row},
     table::{Column, fixed},
 };
 
@@ -25,8 +25,8 @@ impl Kind {
         match bench.what {
             What::SendRecv => Self::Messages,
             What::Put => Self::Puts,
-            What::Collective(_) if bench.overlap => Self::Overlap,
-            What::Collective(_) if bench.detail => Self::Detail,
+            What::Collective(_) if bench.asked.overlap => Self::Overlap,
+            What::Collective(_) if bench.asked.detail => Self::Detail,
             What::Collective(_) if bench.forms().len() == 2 => Self::Both,
             What::Collective(_) => Self::One,
         }
@@ -143,7 +143,7 @@ pub(super) fn of_case(case: &Case) -> Vec<String> {
 
 /// The cells of `--detail`.
 pub(super) fn of_detail(row: &Row, busbw: f64, of_raw: Option<f64>) -> Vec<String> {
-    let [min, p50, p99] = [0.0, 0.5, 0.99].map(|q| fixed(quantile(&row.samples, q) * 1e6, 2, 8));
+    let [min, p50, p99] = row.times_us().map(|time| fixed(time, 2, 8));
     let place = match row.case.in_place {
         Some(true) => "in",
         Some(false) => "out",

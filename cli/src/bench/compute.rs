@@ -10,9 +10,10 @@ use std::{
 };
 
 use rustix::thread::set_current_timer_slack;
-use unisono::ProcessGroup;
+use unisono::{ProcessGroup, hardware::Processors};
 
 use super::{Result, rows::median};
+use crate::words;
 
 /// How often the length of a computation is adjusted, and how often it is timed for each adjustment.
 const STEPS: usize = 3;
@@ -24,11 +25,9 @@ const FIRST: f64 = 300.0;
 /// The threads that compute on this rank: its own, and enough others for all ranks of the host to use every processor together. They
 /// sleep between computations.
 pub(super) struct Crew {
-    others: Vec<Other>,
-}
-
-struct Other {
-    rounds: Sender<u64>,
+    /// The number of rounds for each of the other threads.
+    others: Vec<Sender<u64>>,
+    /// Each of them reports that it is done.
     done: Receiver<()>,
 }
 
@@ -38,9 +37,18 @@ impl Crew {
         let mine = processors();
         let all = group.all_gather_object(&mine)?;
         let sharing = all.iter().filter(|theirs| **theirs == mine).count().max(1);
-        let own = thread::available_parallelism().map_or(1, NonZero::get).div_ceil(sharing);
-        let others = (1..own).map(|_| Other::start()).collect::<Result<_>>()?;
-        Ok(Self { others })
+        Self::start(thread::available_parallelism().map_or(1, NonZero::get).div_ceil(sharing))
+    }
+
+    fn start(threads: usize) -> Result<Self> {
+        let (finished, done) = channel();
+        let start = |_| {
+            let ((rounds, orders), finished) = (channel(), finished.clone());
+            let compute = move || orders.iter().map(work).try_for_each(|()| finished.send(()));
+            thread::Builder::new().name("compute".to_owned()).spawn(compute)?;
+            Ok(rounds)
+        };
+        Ok(Self { others: (1..threads).map(start).collect::<Result<_>>()?, done })
     }
 
     /// The number of threads.
@@ -51,38 +59,15 @@ impl Crew {
     /// Computes this many rounds on every thread.
     fn compute(&self, rounds: u64) {
         // A thread ends only by a panic, which is reported.
-        for other in &self.others {
-            let _ = other.rounds.send(rounds);
-        }
+        let begun = self.others.iter().filter(|other| other.send(rounds).is_ok()).count();
         work(rounds);
-        for other in &self.others {
-            let _ = other.done.recv();
-        }
-    }
-}
-
-impl Other {
-    fn start() -> Result<Self> {
-        let (rounds, orders) = channel();
-        let (finished, done) = channel();
-        let compute = move || {
-            for rounds in orders {
-                work(rounds);
-                if finished.send(()).is_err() {
-                    return;
-                }
-            }
-        };
-        thread::Builder::new().name("compute".to_owned()).spawn(compute)?;
-        Ok(Self { rounds, done })
+        self.done.iter().take(begun).for_each(drop);
     }
 }
 
 /// The host's name, and the processors on which this process may run.
-pub(super) fn processors() -> (String, Vec<usize>) {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
-    (host, (0..rustix::thread::CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect())
+pub(super) fn processors() -> (String, Processors) {
+    (words::host(), Processors::allowed().unwrap_or_default())
 }
 
 /// Computes in registers, so that it uses a core and no memory.
@@ -179,11 +164,11 @@ mod tests {
 
     #[test]
     fn every_thread_does_its_rounds_again_and_again() {
-        let crew = Crew { others: (0..3).map(|_| Other::start().unwrap()).collect() };
+        let crew = Crew::start(4).unwrap();
         for _ in 0..100 {
             // Returns when all have answered, or it would hang.
             crew.compute(1);
         }
-        assert!(crew.others.iter().all(|other| other.done.try_recv().is_err()), "an answer too many");
+        assert!(crew.done.try_recv().is_err(), "an answer too many");
     }
 }

@@ -1,8 +1,15 @@
 //! Values that the bench sends, and the results expected of them. Values differ by rank, element and block, and are small
 //! enough that rounding changes a result by less than any one rank contributes.
 
+use std::ops::DerefMut;
+
 use half::{bf16, f16};
-use unisono::{dtype::Element, reduce::ReduceOp};
+use unisono::{
+    Buffer, ProcessGroup,
+    buffer::{Elements, Owned},
+    dtype::Element,
+    reduce::ReduceOp,
+};
 
 use super::{Result, room};
 
@@ -23,6 +30,39 @@ macro_rules! with_dtype {
     };
 }
 pub(crate) use with_dtype;
+
+/// As [`with_dtype`], of a [`Bench`](super::Bench): a name stands for the memory of its elements, an [`OperandMemory`].
+macro_rules! with_memory {
+    ($bench:expr, $memory:ident => $body:expr) => {
+        $crate::bench::data::with_dtype!($bench.dtype(), T => if $bench.asked.registered {
+            type $memory = unisono::Buffer<T>;
+            $body
+        } else {
+            type $memory = Vec<T>;
+            $body
+        })
+    };
+}
+pub(super) use with_memory;
+
+/// The memory of an operand that is measured: plain or registered.
+pub(super) trait OperandMemory:
+    Sized + Owned<Element: Sample> + DerefMut<Target = [<Self as Elements>::Element]>
+{
+    fn zeros(group: &ProcessGroup, len: usize) -> Result<Self>;
+}
+
+impl<T: Sample> OperandMemory for Vec<T> {
+    fn zeros(_: &ProcessGroup, len: usize) -> Result<Self> {
+        zeros(len)
+    }
+}
+
+impl<T: Sample> OperandMemory for Buffer<T> {
+    fn zeros(group: &ProcessGroup, len: usize) -> Result<Self> {
+        Ok(group.buffer(len)?)
+    }
+}
 
 /// An element type whose values are made of small numbers and checked.
 pub(crate) trait Sample: Element {

@@ -1,18 +1,18 @@
 //! `unisono bench send_recv`: messages between pairs of ranks, as in osu_multi_lat and osu_mbw_mr: rank i of the first half
 //! and rank i of the second, all pairs at once. The last of an odd number of ranks does nothing.
 
-use std::{ops::DerefMut, time::Instant};
+use std::time::Instant;
 
-use unisono::{ProcessGroup, Work, buffer::Owned, reduce::ReduceOp};
+use unisono::{ProcessGroup, Work, reduce::ReduceOp};
 
 use super::{
     Bench, Result,
     collective::{SECONDS, iterations},
-    data::{self, Sample, with_dtype},
+    data::{self, OperandMemory, Sample, with_memory},
     progress::Progress,
     ranks::partner,
     report::Report,
-    room,
+    room_for,
     rows::{Flow, MessageRow, Rates, quantile},
 };
 
@@ -29,16 +29,15 @@ const ARRIVED: u32 = 1;
 pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) -> Result<u64> {
     let mut counts: Vec<usize> = bench.sizes().iter().map(|bytes| bytes / bench.dtype().size()).collect();
     counts.dedup();
-    let progress = Progress::new(counts.len() * bench.windows.len().max(1), group.rank() == 0);
+    let windows = bench.windows();
+    let progress = Progress::new(counts.len() * windows.len(), group.rank() == 0);
     let mut wrong = 0;
-    let windows = bench.windows.iter().map(|&window| Some(window as usize));
-    let windows: Vec<_> = if bench.windows.is_empty() { vec![None] } else { windows.collect() };
     for (count, &window) in counts.iter().flat_map(|&count| windows.iter().map(move |window| (count, window)))
     {
         let bytes = count * bench.dtype().size();
         progress.size(bytes);
         let window = window.unwrap_or_else(|| (WINDOW_BYTES / bytes.max(1)).clamp(2, WINDOW));
-        let row = with_dtype!(bench.dtype(), T => measure::<T>(group, bench, count, window))?;
+        let row = with_memory!(bench, M => measure::<M>(group, bench, count, window))?;
         wrong += row.wrong;
         progress.done(|| report.messages(&row));
         if !report.check(group)? {
@@ -49,42 +48,24 @@ pub(super) fn sweep(group: &ProcessGroup, bench: &Bench, report: &mut Report) ->
     Ok(wrong)
 }
 
-fn measure<T: Sample>(
+fn measure<M: OperandMemory>(
     group: &ProcessGroup,
     bench: &Bench,
     count: usize,
     window: usize,
 ) -> Result<MessageRow> {
-    if bench.registered {
-        let own = |len| Ok(group.buffer::<T>(len)?);
-        measure_with(group, bench, (count, window), own)
-    } else {
-        measure_with(group, bench, (count, window), data::zeros::<T>)
-    }
-}
-
-fn measure_with<T, M>(
-    group: &ProcessGroup,
-    bench: &Bench,
-    (count, window): (usize, usize),
-    own: impl Fn(usize) -> Result<M>,
-) -> Result<MessageRow>
-where
-    T: Sample,
-    M: Owned<Element = T> + DerefMut<Target = [T]>,
-{
     let bytes = count * bench.dtype().size();
     let mut pair = match partner(group.rank(), group.size()) {
-        Some((partner, first)) => Some(Pair::new(group, partner, first, count, window, &own)?),
+        Some((partner, first)) => Some(Pair::new(group, partner, first, count, window)?),
         None => None,
     };
     // Acts on this rank's pair; a rank without one does nothing.
     let mut each = |act: &mut dyn FnMut(&mut Pair<'_, M>) -> Result<()>| pair.as_mut().map_or(Ok(()), act);
 
-    each(&mut |pair| (0..bench.warmup).try_for_each(|_| pair.ping_pong()))?;
+    each(&mut |pair| (0..bench.asked.warmup).try_for_each(|_| pair.ping_pong()))?;
     let iters = iterations(group, bench, SECONDS, || each(&mut |pair| pair.ping_pong()))?;
 
-    let mut times = room(iters).map_err(|error| format!("-n {iters}: {error}"))?;
+    let mut times = room_for(iters)?;
     group.barrier()?;
     each(&mut |pair| {
         for _ in 0..iters {
@@ -102,7 +83,7 @@ where
     // The slowest pair's time for all messages, one way and both ways.
     let mut seconds = [0.0; 2];
     for (both, seconds) in [false, true].into_iter().zip(&mut seconds) {
-        each(&mut |pair| pair.stream(bench.warmup as usize, both))?;
+        each(&mut |pair| pair.stream(bench.asked.warmup as usize, both))?;
         group.barrier()?;
         let begun = Instant::now();
         each(&mut |pair| pair.stream(iters, both))?;
@@ -144,16 +125,15 @@ struct Pair<'g, M> {
     into: Vec<M>,
 }
 
-impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> {
+impl<'g, M: OperandMemory> Pair<'g, M> {
     fn new(
         group: &'g ProcessGroup,
         partner: usize,
         first: bool,
         count: usize,
         window: usize,
-        own: impl Fn(usize) -> Result<M>,
     ) -> Result<Self> {
-        let windowful = || (0..window).map(|_| own(count)).collect::<Result<Vec<M>>>();
+        let windowful = || (0..window).map(|_| M::zeros(group, count)).collect::<Result<Vec<M>>>();
         let (mut from, into) = (windowful()?, windowful()?);
         // Each message of a window has other contents, so that none passes for another.
         from.iter_mut().enumerate().for_each(|(k, data)| data::fill_copied(group.rank(), k, data));
@@ -214,7 +194,7 @@ impl<'g, T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Pair<'g, M> 
 
     /// Overwrites the received data, so that it does not pass for the next.
     fn spoil(&mut self) {
-        self.into.iter_mut().for_each(|into| into.fill(T::SPOILT));
+        self.into.iter_mut().for_each(|into| into.fill(M::Element::SPOILT));
     }
 
     /// The number of wrong elements.

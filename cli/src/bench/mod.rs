@@ -28,10 +28,7 @@ use unisono::{ProcessGroup, dtype::Dtype, reduce::ReduceOp};
 use unisono_schedule::{Collective, algorithm::ALGORITHMS};
 use unisono_transport::ofi::Options;
 
-use crate::{meant, words};
-
-/// The result of a bench, or why it failed.
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+use crate::{Result, meant, words};
 
 /// Examples in the help.
 const EXAMPLES: &str = "\
@@ -66,14 +63,13 @@ pub(crate) struct BenchCommand {
 }
 
 impl BenchCommand {
-    pub(crate) fn run(self) -> ExitCode {
-        let result = match (self.bench, self.plot.split_first()) {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match (self.bench, self.plot.split_first()) {
             (Some(bench), _) => bench.run(),
             (None, Some((picture, results))) => plot::draw(picture, results).map(|()| ExitCode::SUCCESS),
             // The definition of the command line rules it out.
             (None, None) => Err("give a collective or --plot".into()),
-        };
-        crate::status("bench", result)
+        }
     }
 }
 
@@ -81,27 +77,11 @@ impl BenchCommand {
 #[derive(Clone, Debug)]
 pub(crate) struct Bench {
     what: What,
-    min_bytes: usize,
-    max_bytes: usize,
-    factor: u32,
-    /// The difference of two sizes, in place of a factor.
-    step: Option<usize>,
     dtype: Option<Dtype>,
     op: Option<ReduceOp>,
     root: Option<usize>,
-    iters: Option<u32>,
-    warmup: u32,
-    /// The numbers of messages or puts under way at once, each of which is measured.
-    windows: Vec<u32>,
-    algorithm: Option<String>,
-    reproducible: bool,
-    registered: bool,
-    in_place: bool,
-    out_of_place: bool,
-    detail: bool,
-    overlap: bool,
-    no_raw: bool,
-    json: Option<PathBuf>,
+    /// The other options; if there are several measurements, without those that mean nothing for this one.
+    asked: Asked,
 }
 
 /// What is measured.
@@ -119,6 +99,28 @@ impl What {
             Self::SendRecv => "send_recv",
             Self::Put => "put",
         }
+    }
+
+    /// True if it is a collective of this kind.
+    fn is(self, kind: impl Fn(Collective) -> bool) -> bool {
+        matches!(self, Self::Collective(collective) if kind(collective))
+    }
+
+    fn is_collective(self) -> bool {
+        self.is(|_| true)
+    }
+
+    fn reduces(self) -> bool {
+        self.is(Collective::reduces)
+    }
+
+    fn has_root(self) -> bool {
+        self.is(Collective::has_root)
+    }
+
+    /// True if it can be called in place and out of place.
+    fn has_both(self) -> bool {
+        self.is(operands::has_both)
     }
 }
 
@@ -141,62 +143,53 @@ impl Bench {
 
     /// True if the measured call is in place; `None` if it has only one form.
     fn is_in_place(&self) -> Option<bool> {
-        match self.what {
-            What::Collective(collective) if operands::has_both(collective) => {
-                Some(self.in_place || self.overlap && overlap::in_place(collective))
-            }
-            _ => None,
-        }
+        let overlaps = || self.asked.overlap && self.what.is(overlap::in_place);
+        self.what.has_both().then(|| self.asked.in_place || overlaps())
     }
 
     /// Checks of the command line that clap cannot do.
     fn check(&self, ranks: usize) -> Result<()> {
-        if self.detail && (self.overlap || !matches!(self.what, What::Collective(_))) {
+        let (what, name, asked) = (self.what, self.what.name(), &self.asked);
+        if asked.detail && (asked.overlap || !what.is_collective()) {
             return Err("--detail: it has no meaning with --overlap, for send_recv and for put".into());
         }
-        if self.min_bytes > self.max_bytes {
-            return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
+        if asked.min_bytes > asked.max_bytes {
+            return Err(format!("-b {} is more than -e {}", asked.min_bytes, asked.max_bytes).into());
         }
         if self.root() >= ranks {
             return Err(format!("-r {}: there are ranks 0 to {}", self.root(), ranks - 1).into());
         }
-        if let What::Collective(collective) = self.what
-            && self.in_place
-            && self.overlap
-        {
-            let form = if overlap::in_place(collective) { "in" } else { "out of" };
-            return Err(format!("--in-place: --overlap begins {} {form} place", collective.name()).into());
+        if what.is_collective() && asked.in_place && asked.overlap {
+            let form = if what.is(overlap::in_place) { "in" } else { "out of" };
+            return Err(format!("--in-place: --overlap begins {name} {form} place").into());
         }
-        if !matches!(self.what, What::Collective(_)) {
-            let what = self.what.name();
+        if !what.is_collective() {
             if ranks < 2 {
-                return Err(format!("{what} needs two ranks: --ranks 2").into());
+                return Err(format!("{name} needs two ranks: --ranks 2").into());
             }
-            if self.overlap {
-                return Err(format!("--overlap: it measures collectives, not {what}").into());
+            if asked.overlap {
+                return Err(format!("--overlap: it measures collectives, not {name}").into());
             }
-            if let Some(name) = &self.algorithm {
-                return Err(format!("--algorithm {name}: {what} has no algorithms").into());
+            if let Some(algorithm) = &asked.algorithm {
+                return Err(format!("--algorithm {algorithm}: {name} has no algorithms").into());
             }
         }
-        if self.what == What::Put && self.max_bytes == 0 {
+        let put = what == What::Put;
+        if put && asked.max_bytes == 0 {
             return Err("-e 0: a put has at least one byte".into());
         }
-        let put = self.what == What::Put;
-        let reduces = matches!(self.what, What::Collective(collective) if collective.reduces());
-        let has_root = matches!(self.what, What::Collective(collective) if collective.has_root());
         let given_for_nothing = [
-            ("--window", !self.windows.is_empty() && matches!(self.what, What::Collective(_))),
+            ("--window", !asked.window.is_empty() && what.is_collective()),
             ("-d", put && self.dtype.is_some()),
-            ("--registered", put && self.registered),
-            ("--in-place", self.in_place && self.is_in_place().is_none()),
-            ("--no-raw", self.no_raw && !matches!(self.what, What::Collective(_))),
-            ("-o", self.op.is_some() && !reduces),
-            ("-r", self.root.is_some() && !has_root),
-            ("--reproducible", self.reproducible && !reduces),
+            ("--registered", put && asked.registered),
+            ("--in-place", asked.in_place && !what.has_both()),
+            ("--no-raw", asked.no_raw && !what.is_collective()),
+            ("-o", self.op.is_some() && !what.reduces()),
+            ("-r", self.root.is_some() && !what.has_root()),
+            ("--reproducible", asked.reproducible && !what.reduces()),
         ];
         if let Some((flag, _)) = given_for_nothing.iter().find(|(_, given)| *given) {
-            return Err(format!("{flag}: it has no meaning for {}", self.what.name()).into());
+            return Err(format!("{flag}: it has no meaning for {name}").into());
         }
         self.op().check(self.dtype())?;
         if let ReduceOp::PreMulSum(factor) = self.op()
@@ -206,20 +199,13 @@ impl Bench {
                 format!("-o premulsum:{factor}: its result cannot be checked; give a finite factor").into()
             );
         }
-        if let (Some(name), What::Collective(collective)) = (&self.algorithm, self.what) {
-            let able: Vec<_> = ALGORITHMS
-                .iter()
-                .filter(|all| all.supports(collective))
-                .map(|algorithm| algorithm.name)
-                .collect();
-            if !able.contains(&name.as_str()) {
-                let meant = meant::question(name, able.iter().copied());
-                return Err(format!(
-                    "--algorithm {name}: {meant}{} can be done by {}",
-                    collective.name(),
-                    able.join(", ")
-                )
-                .into());
+        if let Some(algorithm) = &asked.algorithm {
+            let able = ALGORITHMS.iter().filter(|it| what.is(|collective| it.supports(collective)));
+            let able: Vec<_> = able.map(|it| it.name).collect();
+            if !able.contains(&algorithm.as_str()) {
+                let meant = meant::question(algorithm, able.iter().copied());
+                let able = able.join(", ");
+                return Err(format!("--algorithm {algorithm}: {meant}{name} can be done by {able}").into());
             }
         }
         Ok(())
@@ -237,21 +223,27 @@ impl Bench {
 
     /// The forms of the call, in order: true for the one in place.
     fn forms(&self) -> Vec<bool> {
-        match self.what {
-            What::Collective(collective) if operands::has_both(collective) && !self.overlap => [false, true]
-                .into_iter()
-                .filter(|&it| if it { !self.out_of_place } else { !self.in_place })
-                .collect(),
-            _ => vec![false],
+        match (self.asked.in_place, self.asked.out_of_place) {
+            _ if !self.what.has_both() || self.asked.overlap => vec![false],
+            (true, _) => vec![true],
+            (_, true) => vec![false],
+            _ => vec![false, true],
         }
     }
 
     /// The sizes of the sweep, in bytes.
     fn sizes(&self) -> Vec<usize> {
-        match self.step {
-            Some(step) => (self.min_bytes..=self.max_bytes).step_by(step).collect(),
-            None => sweep(self.min_bytes, self.max_bytes, self.factor),
+        let Asked { min_bytes, max_bytes, factor, step, .. } = self.asked;
+        match step {
+            Some(step) => (min_bytes..=max_bytes).step_by(step).collect(),
+            None => sweep(min_bytes, max_bytes, factor),
         }
+    }
+
+    /// The numbers of messages or puts under way at once, each of which is measured; `None` for the default.
+    fn windows(&self) -> Vec<Option<usize>> {
+        let given = &self.asked.window;
+        if given.is_empty() { vec![None] } else { given.iter().map(|&it| Some(it as usize)).collect() }
     }
 }
 
@@ -270,4 +262,9 @@ pub(crate) fn room<T>(len: usize) -> Result<Vec<T>> {
     room.try_reserve_exact(len)
         .map_err(|error| format!("a vector of {} bytes: {error}", len.saturating_mul(size_of::<T>())))?;
     Ok(room)
+}
+
+/// The same for the results of `iterations` calls.
+pub(crate) fn room_for<T>(iterations: usize) -> Result<Vec<T>> {
+    room(iterations).map_err(|error| format!("-n {iterations}: {error}").into())
 }

@@ -1,11 +1,15 @@
 //! The memory of the calls that are measured: an input and an output, or one vector that holds both (`--in-place`).
 
-use std::ops::{DerefMut, Range};
+use std::ops::Range;
 
 use unisono::{ProcessGroup, reduce::ReduceOp};
 use unisono_schedule::Collective;
 
-use super::{Result, check::Part, data::Sample};
+use super::{
+    Result,
+    check::Part,
+    data::{OperandMemory, Sample},
+};
 
 /// True if a collective can be called in place and out of place.
 pub(super) const fn has_both(collective: Collective) -> bool {
@@ -21,17 +25,14 @@ pub(super) enum CallMemory<M> {
     InPlace { data: M, input: Range<usize>, output: Range<usize> },
 }
 
-impl<M> CallMemory<M> {
+impl<M: OperandMemory> CallMemory<M> {
     /// Takes memory for this many elements of input and of output from `zeros`.
-    pub(super) fn new<T: Sample>(
+    pub(super) fn new(
         part: &Part,
         in_place: bool,
         (inputs, outputs): (usize, usize),
         zeros: impl Fn(usize) -> Result<M>,
-    ) -> Result<Self>
-    where
-        M: DerefMut<Target = [T]>,
-    {
+    ) -> Result<Self> {
         if in_place {
             let len = inputs.max(outputs);
             // The rank's block, if the other operand has a block for every rank.
@@ -47,10 +48,7 @@ impl<M> CallMemory<M> {
     }
 
     /// Calls the collective.
-    pub(super) fn call<T: Sample>(&mut self, group: &ProcessGroup, part: &Part) -> Result<()>
-    where
-        M: DerefMut<Target = [T]>,
-    {
+    pub(super) fn call(&mut self, group: &ProcessGroup, part: &Part) -> Result<()> {
         let Part { collective, op, root, .. } = *part;
         match self {
             Self::Apart { input, output } => call(group, collective, op, root, input, output)?,
@@ -70,24 +68,18 @@ impl<M> CallMemory<M> {
     }
 
     /// Prepares the memory for a call that is checked, so that no old value passes for the result.
-    pub(super) fn prepare<T: Sample>(&mut self, part: &Part)
-    where
-        M: DerefMut<Target = [T]>,
-    {
+    pub(super) fn prepare(&mut self, part: &Part) {
         match self {
             Self::Apart { input, output } => part.spoil(input, output),
             Self::InPlace { data, input, .. } => {
-                data.fill(T::SPOILT);
+                data.fill(M::Element::SPOILT);
                 part.fill(&mut data[input.clone()]);
             }
         }
     }
 
     /// The number of elements of the output that are wrong after that call.
-    pub(super) fn wrong<T: Sample>(&self, part: &Part) -> u64
-    where
-        M: DerefMut<Target = [T]>,
-    {
+    pub(super) fn wrong(&self, part: &Part) -> u64 {
         match self {
             Self::Apart { input, output } => part.wrong(input.len(), output),
             Self::InPlace { data, input, output } => part.wrong(input.len(), &data[output.clone()]),

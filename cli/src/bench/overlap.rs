@@ -5,17 +5,17 @@
 //! all of it, and both (started, computed, waited for). The third less the second is the part that was not hidden. The
 //! three are measured alternately, so that drift affects all of them alike.
 
-use std::{ops::DerefMut, time::Instant};
+use std::time::Instant;
 
-use unisono::{ProcessGroup, Work, buffer::Owned, reduce::ReduceOp};
+use unisono::{ProcessGroup, Work, reduce::ReduceOp};
 use unisono_schedule::Collective;
 
 use super::{
     Result,
     collective::{Run, SECONDS, iterations},
     compute::{Computation, Crew},
-    data::{self, Sample},
-    room,
+    data::OperandMemory,
+    room_for,
     rows::{OverlapRow, Times, median},
 };
 
@@ -31,37 +31,22 @@ const TRIES: usize = 3;
 
 impl Run<'_> {
     /// Measures a size.
-    pub(super) fn overlap<T: Sample>(&self, count: usize, crew: &Crew) -> Result<OverlapRow> {
-        let (inputs, mut outputs) = self.lengths(self.group.rank(), count)?;
-        if in_place(self.collective) {
-            outputs = inputs;
-        }
-        if self.bench.registered {
-            let memory = (self.group.buffer::<T>(inputs)?, self.group.buffer::<T>(outputs)?);
-            self.overlap_with(count, crew, memory)
-        } else {
-            self.overlap_with(count, crew, (data::zeros::<T>(inputs)?, data::zeros::<T>(outputs)?))
-        }
-    }
-
-    fn overlap_with<T, M>(&self, count: usize, crew: &Crew, mut memory: (M, M)) -> Result<OverlapRow>
-    where
-        T: Sample,
-        M: Owned<Element = T> + DerefMut<Target = [T]>,
-    {
+    pub(super) fn overlap<M: OperandMemory>(&self, count: usize, crew: &Crew) -> Result<OverlapRow> {
         let (group, bench) = (self.group, self.bench);
-        self.part().fill(&mut memory.0);
-        let mut calls = Calls { run: self, memory: Some(memory) };
-        for _ in 0..bench.warmup {
+        let (inputs, outputs) = self.lengths(group.rank(), count)?;
+        let outputs = if in_place(self.collective) { inputs } else { outputs };
+        let (mut input, output) = (M::zeros(group, inputs)?, M::zeros(group, outputs)?);
+        self.part().fill(&mut input);
+        let mut calls = Calls { run: self, memory: Some((input, output)) };
+        for _ in 0..bench.asked.warmup {
             calls.call(|| ())?;
         }
         let iters = iterations(group, bench, SECONDS / ROUND, || calls.call(|| ()).map(drop))?;
-        let list = || room(iters).map_err(|error| format!("-n {iters}: {error}"));
 
         // The second time is as in the measurement, after the ranks have slept.
         let mut length = 0.0;
         for pause in [false, true] {
-            let mut alone = list()?;
+            let mut alone = room_for(iters)?;
             for _ in 0..iters {
                 if pause {
                     Computation::Idle(length).run();
@@ -90,27 +75,22 @@ impl Run<'_> {
 
     /// Times, in turn, a collective, computations of `length` seconds, and both together. The computations are a sleep and work on all
     /// cores.
-    fn in_turn<T, M>(
+    fn in_turn<M: OperandMemory>(
         &self,
         calls: &mut Calls<'_, M>,
         crew: &Crew,
         length: f64,
         iters: usize,
-    ) -> Result<(Times, Times)>
-    where
-        T: Sample,
-        M: Owned<Element = T> + DerefMut<Target = [T]>,
-    {
+    ) -> Result<(Times, Times)> {
         let group = self.group;
-        let list = || room(iters).map_err(|error| format!("-n {iters}: {error}"));
         let computations = [
             Computation::busy(crew).lasting(group, length)?,
             Computation::Idle(length).lasting(group, length)?,
         ];
 
-        let mut alone = list()?;
-        let mut computed = [list()?, list()?];
-        let mut both = [list()?, list()?];
+        let mut alone = room_for(iters)?;
+        let mut computed = [room_for(iters)?, room_for(iters)?];
+        let mut both = [room_for(iters)?, room_for(iters)?];
         for done in 0..iters {
             self.progress.call(done, iters);
             for (computation, (computed, both)) in computations.iter().zip(computed.iter_mut().zip(&mut both))
@@ -147,7 +127,7 @@ struct Calls<'r, M> {
     memory: Option<(M, M)>,
 }
 
-impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
+impl<M: OperandMemory> Calls<'_, M> {
     /// After a barrier, begins the collective, computes, and waits for it. Returns how many seconds that took.
     fn call(&mut self, compute: impl FnOnce()) -> Result<f64> {
         let (input, mut output) = self.memory()?;
@@ -158,9 +138,21 @@ impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
         // The barrier follows the copy, which does not end at the same time on all ranks.
         self.run.group.barrier()?;
         let begun = Instant::now();
-        let work = begin(self.run, input, output)?;
-        compute();
-        self.memory = Some(work.wait()?);
+        let (begin, op, root) = (self.run.group.begin(), self.run.bench.op(), self.run.bench.root());
+        self.memory = Some(match self.run.collective {
+            Collective::AllReduce => (input, finish(begin.all_reduce(output, op)?, compute)?),
+            Collective::Reduce => (input, finish(begin.reduce(output, op, root)?, compute)?),
+            Collective::Broadcast => (input, finish(begin.broadcast(output, root)?, compute)?),
+            Collective::ReduceScatter => finish(begin.reduce_scatter((input, output), op)?, compute)?,
+            Collective::AllGather => finish(begin.all_gather((input, output))?, compute)?,
+            Collective::Gather => finish(begin.gather((input, output), root)?, compute)?,
+            Collective::Scatter => finish(begin.scatter((input, output), root)?, compute)?,
+            Collective::AllToAll => finish(begin.all_to_all((input, output))?, compute)?,
+            Collective::Barrier => {
+                finish(begin.barrier()?, compute)?;
+                (input, output)
+            }
+        });
         Ok(begun.elapsed().as_secs_f64())
     }
 
@@ -183,39 +175,8 @@ impl<T: Sample, M: Owned<Element = T> + DerefMut<Target = [T]>> Calls<'_, M> {
     }
 }
 
-/// A collective that has begun.
-enum UnderWay<M> {
-    /// Its memory, and the input, which is not used.
-    InPlace(Work<M>, M),
-    Apart(Work<(M, M)>),
-    Bare(Work<()>, (M, M)),
-}
-
-impl<M> UnderWay<M> {
-    /// Waits for the end. Returns the input and the output.
-    fn wait(self) -> Result<(M, M)> {
-        Ok(match self {
-            Self::InPlace(work, input) => (input, work.wait()?),
-            Self::Apart(work) => work.wait()?,
-            Self::Bare(work, memory) => {
-                work.wait()?;
-                memory
-            }
-        })
-    }
-}
-
-fn begin<M: Owned>(run: &Run<'_>, input: M, output: M) -> Result<UnderWay<M>> {
-    let (group, op, root) = (run.group, run.bench.op(), run.bench.root());
-    Ok(match run.collective {
-        Collective::AllReduce => UnderWay::InPlace(group.begin().all_reduce(output, op)?, input),
-        Collective::Reduce => UnderWay::InPlace(group.begin().reduce(output, op, root)?, input),
-        Collective::Broadcast => UnderWay::InPlace(group.begin().broadcast(output, root)?, input),
-        Collective::ReduceScatter => UnderWay::Apart(group.begin().reduce_scatter((input, output), op)?),
-        Collective::AllGather => UnderWay::Apart(group.begin().all_gather((input, output))?),
-        Collective::Gather => UnderWay::Apart(group.begin().gather((input, output), root)?),
-        Collective::Scatter => UnderWay::Apart(group.begin().scatter((input, output), root)?),
-        Collective::AllToAll => UnderWay::Apart(group.begin().all_to_all((input, output))?),
-        Collective::Barrier => UnderWay::Bare(group.begin().barrier()?, (input, output)),
-    })
+/// Computes while a call runs, and waits for it.
+fn finish<M>(work: Work<M>, compute: impl FnOnce()) -> Result<M> {
+    compute();
+    Ok(work.wait()?)
 }

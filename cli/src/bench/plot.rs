@@ -36,24 +36,18 @@ struct Times {
 
 /// What a line of the picture shows: its name with its place, the ranks, and properties that are named only if lines differ in
 /// them.
-type What = (String, usize, [String; 5]);
+type What = (String, usize, [Option<String>; 5]);
 
 impl Record {
     fn what(&self) -> What {
         let place = if self.in_place == Some(true) { " in place" } else { "" };
-        let text = |value: Option<&str>, before: &str| {
-            value.map_or_else(String::new, |value| format!("{before}{value}"))
-        };
-        let number = |value: Option<usize>, before: &str| {
-            value.map_or_else(String::new, |value| format!("{before}{value}"))
-        };
         let more = [
-            text(self.dtype.as_deref(), ""),
-            text(self.op.as_deref(), ""),
-            number(self.root, "root "),
+            self.dtype.clone(),
+            self.op.clone(),
+            self.root.map(|root| format!("root {root}")),
             // By default, large messages have smaller ones.
-            number(self.window, "window "),
-            text(self.communication_us.map(|_| "begun apart"), ""),
+            self.window.map(|window| format!("window {window}")),
+            self.communication_us.map(|_| "begun apart".to_owned()),
         ];
         (format!("{}{place}", self.collective.as_deref().unwrap_or_default()), self.ranks, more)
     }
@@ -82,11 +76,12 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
     let common = whats.len() == 1;
     // A file may lack a property that another one has.
     let differs: [bool; 5] = std::array::from_fn(|at| {
-        all.iter().map(|it| &it.what.2[at]).filter(|text| !text.is_empty()).collect::<BTreeSet<_>>().len() > 1
+        all.iter().filter_map(|it| it.what.2[at].as_ref()).collect::<BTreeSet<_>>().len() > 1
     });
     let name = |(collective, ranks, more): &What| {
-        let more = more.iter().zip(differs).filter(|(text, differs)| *differs && !text.is_empty());
-        let more: String = more.map(|(text, _)| format!(", {text}")).collect();
+        let more =
+            more.iter().zip(differs).filter(|(_, differs)| *differs).filter_map(|(text, _)| text.as_ref());
+        let more: String = more.map(|text| format!(", {text}")).collect();
         format!("{collective}, {ranks} ranks{more}")
     };
     let title = all.first().filter(|_| common).map_or_else(String::new, |series| name(&series.what));
@@ -100,20 +95,10 @@ pub(super) fn draw(picture: &Path, files: &[impl AsRef<Path>]) -> Result<()> {
         };
         all.iter().map(line).collect()
     };
-    let time = Panel {
-        title: &title,
-        values: "time (p50 of the slowest rank)",
-        label: words::time,
-        lines: lines(|record| record.time_us.p50 / 1e6),
-        bound: None,
-    };
-    let bandwidth = Panel {
-        title: &title,
-        values: "bus bandwidth (GB/s)",
-        label: power,
-        lines: lines(|record| record.busbw),
-        bound: None,
-    };
+    let panel =
+        |values, label, value| Panel { title: &title, values, label, lines: lines(value), bound: None };
+    let time = panel("time (p50 of the slowest rank)", words::time, |record| record.time_us.p50 / 1e6);
+    let bandwidth = panel("bus bandwidth (GB/s)", power, |record| record.busbw);
     chart::draw(picture, &[time, bandwidth])
 }
 

@@ -36,11 +36,7 @@ impl Progress {
     }
 
     fn draw(&self, message: impl FnOnce() -> String) {
-        self.bar.draw(|bar| {
-            bar.set_length(self.sizes as u64);
-            bar.set_position(self.done.get() as u64);
-            bar.set_message(message());
-        });
+        self.bar.draw((self.done.get() as u64, self.sizes as u64), message);
     }
 
     /// Ends a size; `print` may write to standard output.

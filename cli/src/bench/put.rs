@@ -26,16 +26,16 @@ pub(super) fn sweep(
     let sizes: Vec<usize> = bench.sizes().into_iter().filter(|&bytes| bytes > 0).collect();
     let largest = sizes.last().copied().unwrap_or(1);
     let mut pair = put_pair::pair(group, options, largest)?;
-    let progress = Progress::new(sizes.len() * bench.windows.len().max(1), group.rank() == 0);
-    let own = [put_pair::WINDOW];
-    let windows = if bench.windows.is_empty() { &own } else { &bench.windows[..] };
+    let windows = bench.windows();
+    let progress = Progress::new(sizes.len() * windows.len(), group.rank() == 0);
     for (bytes, &window) in sizes.iter().flat_map(|&bytes| windows.iter().map(move |window| (bytes, window)))
     {
+        let window = window.unwrap_or(put_pair::WINDOW);
         progress.size(bytes);
         let count =
-            bench.iters.map_or_else(|| (VOLUME / bytes.max(1)).clamp(32, 5000), |iters| iters as usize);
+            bench.asked.iters.map_or_else(|| (VOLUME / bytes.max(1)).clamp(32, 5000), |iters| iters as usize);
         let row = match &mut pair {
-            Some(pair) => measure(group, pair, (bytes, window), count, bench.warmup as usize)?,
+            Some(pair) => measure(group, pair, (bytes, window), count, bench.asked.warmup as usize)?,
             None => Flow::default(),
         };
         group.barrier()?;
@@ -51,7 +51,7 @@ pub(super) fn sweep(
 fn measure(
     group: &ProcessGroup,
     pair: &mut Pair,
-    (bytes, window): (usize, u32),
+    (bytes, window): (usize, usize),
     count: usize,
     warmup: usize,
 ) -> Result<Flow> {
@@ -67,7 +67,7 @@ fn measure(
     let rates = |time: Duration| Rates::new(count, bytes, time.as_secs_f64());
     Ok(Flow {
         bytes,
-        window: window as usize,
+        window,
         iterations: count,
         latency_us: [quantile(&times, 0.0), quantile(&times, 0.5), quantile(&times, 0.99)].map(micros),
         one_way: rates(one_way),

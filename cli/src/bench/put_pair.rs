@@ -9,11 +9,11 @@ use unisono_transport::{
     Address, Event, Notify, Peer, Posted, Put, Region, RemoteRegion, Source, Target, Transport, ofi::Options,
 };
 
-use super::{Result, ranks::second, room};
+use super::{Result, ranks::second, room_for};
 
 /// Puts in flight in bandwidth tests: enough to keep a link busy. All of them read the same
 /// source and are written to the same place, as in libfabric's `fi_rma_bw` and in perftest's `ib_write_bw`.
-pub(crate) const WINDOW: u32 = 16;
+pub(crate) const WINDOW: usize = 16;
 
 /// The longest time in which a peer may send nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -146,7 +146,7 @@ impl Pair {
 
     /// Half of a round trip's time, for each of `count` round trips of `bytes`. `first` on one of the two.
     pub(crate) fn ping_pong(&mut self, bytes: usize, count: usize, first: bool) -> Result<Vec<Duration>> {
-        let mut times = room(count).map_err(|error| format!("-n {count}: {error}"))?;
+        let mut times = room_for(count)?;
         for _ in 0..count {
             let begun = Instant::now();
             if first {
@@ -166,7 +166,7 @@ impl Pair {
     /// (`receive`), or both at once; with at most `window` unacknowledged.
     pub(crate) fn stream(
         &mut self,
-        (bytes, window): (usize, u32),
+        (bytes, window): (usize, usize),
         count: u64,
         send: bool,
         receive: bool,
@@ -175,7 +175,7 @@ impl Pair {
         let (data, acknowledged) = (self.data_before, self.acknowledged_before);
         let (mut posted, mut answered) = (0, 0);
         // An acknowledgement is for half a window.
-        let window = u64::from(window);
+        let window = window as u64;
         let half = (window / 2).max(1);
         let acknowledgements = |puts: u64| puts.div_ceil(half);
         let begun = Instant::now();

@@ -9,64 +9,34 @@ use std::{
 use rustix::termios::tcgetwinsize;
 use serde_json::{Value, json};
 use unisono::{ProcessGroup, Reduction};
+use unisono_transport::Limits;
 
 use super::{
     Bench, Result, What,
     columns::{self, Kind},
     origin::Origin,
     ranks::second,
-    rows::{Case, MessageRow, OverlapRow, Row, bus_factor, quantile},
+    rows::{Case, Flow, MessageRow, OverlapRow, Row, bus_factor},
     table::{Table, WIDEST, fixed, wrapped},
 };
 use crate::{tune::output::is_fifo, words};
 
-/// Fields that only some kinds of records have; the others have null there.
-const ONLY_SOME: &[&str] = &[
-    "collective",
-    "algorithm",
-    "count",
-    "dtype",
-    "op",
-    "reduction",
-    "root",
-    "registered",
-    "in_place",
-    "window",
-    "pairs",
-    "pair",
-    "wrong",
-    "time_us",
-    "algbw",
-    "busbw",
-    "pct_of_raw",
-    "raw_GBps",
-    "raw_pair",
-    "cpu_s_per_GB",
-    "registered_bytes",
-    "communication_us",
-    "idle",
-    "busy",
-    "latency_us",
-    "one_way_GBps",
-    "both_ways_GBps",
-    "rate_Mps",
-    "rate_both_Mps",
-    "send_recv",
-    "put",
-];
+/// The names of the fields that only some kinds of records have; the others have null there.
+const ONLY_SOME: &str = "collective algorithm count dtype op reduction root registered in_place window pairs pair wrong time_us algbw \
+    busbw pct_of_raw raw_GBps raw_pair cpu_s_per_GB registered_bytes communication_us idle busy latency_us one_way_GBps \
+    both_ways_GBps rate_Mps rate_both_Mps send_recv put";
 
 /// Prints and records the results.
 pub(super) struct Report {
     /// Bytes a second of raw puts at 1 MiB from rank 0 to the second of the pair.
     pub raw: Option<f64>,
-    reports: bool,
     json: Option<Box<dyn Write>>,
-    only_json: bool,
+    /// True if nothing is printed: on other ranks than 0, and if lines of JSON go to standard output.
+    quiet: bool,
     width: usize,
     origin: Origin,
     ranks: usize,
-    provider: String,
-    library: String,
+    limits: Limits,
     reduction: Reduction,
     /// What is measured now, and its table.
     now: Option<(Bench, Kind, Table)>,
@@ -117,21 +87,18 @@ impl Report {
     /// To be called by all ranks.
     pub(super) fn new(group: &ProcessGroup, bench: &Bench, reduction: Reduction) -> Result<Self> {
         let reports = group.rank() == 0;
-        let path = bench.json.as_deref().filter(|_| reports);
+        let path = bench.asked.json.as_deref().filter(|_| reports);
         let only_json = path.is_some_and(is_stdout);
         let file = json_file(path.filter(|_| !only_json))?;
         let file = file.map(|file| Box::new(BufWriter::new(file)) as Box<dyn Write>);
-        let limits = group.limits();
         Ok(Self {
             raw: None,
-            reports,
             json: file.or_else(|| only_json.then(|| Box::new(io::stdout()) as Box<dyn Write>)),
-            only_json,
+            quiet: only_json || !reports,
             width: width(),
             origin: Origin::of(group)?,
             ranks: group.size(),
-            provider: limits.provider.clone(),
-            library: limits.version.clone(),
+            limits: group.limits().clone(),
             reduction,
             now: None,
             introduced: false,
@@ -166,23 +133,16 @@ impl Report {
         if !std::mem::replace(&mut self.greeted, true) {
             let (host, cores) = self.origin.first();
             let version = env!("CARGO_PKG_VERSION");
-            lines.extend(wrapped(
-                &format!(
-                    "unisono {version}, {}, on {host} ({}, {})",
-                    self.origin.date,
-                    self.origin.processor,
-                    words::some(cores, "core")
-                ),
-                width,
-            ));
+            let (Origin { date, processor, .. }, cores) = (&self.origin, words::some(cores, "core"));
+            let first = format!("unisono {version}, {date}, on {host} ({processor}, {cores})");
+            lines.extend(wrapped(&first, width));
             lines.extend(self.origin.lines(width));
         }
-        let memory = if bench.registered { "registered memory" } else { "plain memory" };
+        let memory = if bench.asked.registered { "registered memory" } else { "plain memory" };
         let place = if *kind == Kind::One && bench.is_in_place() == Some(true) { ", in place" } else { "" };
-        let reduces = matches!(bench.what, What::Collective(collective) if collective.reduces());
-        let reproducible =
-            if reduces && self.reduction == Reduction::Reproducible { ", reproducible" } else { "" };
-        let over = format!("over {} ({})", self.provider, self.library);
+        let reproducible = bench.what.reduces() && self.reduction == Reduction::Reproducible;
+        let reproducible = if reproducible { ", reproducible" } else { "" };
+        let over = format!("over {} ({})", self.limits.provider, self.limits.version);
         let second = second(ranks).unwrap_or_default();
         let what = match bench.what {
             What::SendRecv => {
@@ -204,7 +164,7 @@ impl Report {
     }
 
     fn line(&mut self, text: &str) {
-        if !self.only_json
+        if !self.quiet
             && let Err(error) = writeln!(io::stdout(), "{text}")
         {
             self.trouble.get_or_insert(error);
@@ -250,34 +210,21 @@ impl Report {
 
     /// Reports a collective: out of place, in place, or both.
     pub(super) fn collective(&mut self, rows: &[Row]) {
-        if !self.reports {
-            return;
-        }
-        let Some((_, kind, _)) = &self.now else { return };
-        let kind = *kind;
+        let detail = matches!(self.now, Some((_, Kind::Detail, _)));
         let mut cells = rows.first().map_or_else(Vec::new, |row| columns::of_case(&row.case));
         for row in rows {
-            let (algbw, busbw) = self.bandwidths(row);
+            let [min, p50, p99] = row.times_us();
+            let (algbw, busbw) = self.bandwidths(&row.case, p50);
             let of_raw = self.raw.map(|raw| 100.0 * busbw * 1e9 / raw);
-            if kind == Kind::Detail {
+            if detail {
                 self.row(&columns::of_detail(row, busbw, of_raw));
             }
-            let time = quantile(&row.samples, 0.5) * 1e6;
             cells.extend([
-                fixed(time, 2, 8),
+                fixed(p50, 2, 8),
                 fixed(algbw, 3, 6),
                 fixed(busbw, 3, 6),
                 row.case.wrong.to_string(),
             ]);
-        }
-        if kind != Kind::Detail {
-            self.row(&cells);
-        }
-        for row in rows {
-            let (algbw, busbw) = self.bandwidths(row);
-            let of_raw = self.raw.map(|raw| 100.0 * busbw * 1e9 / raw);
-            let [min, p50, p99] = [0.0, 0.5, 0.99].map(|q| quantile(&row.samples, q) * 1e6);
-            self.count(&row.case, busbw);
             let record = self.of_case(
                 &row.case,
                 json!({
@@ -289,45 +236,45 @@ impl Report {
             );
             self.record(&record);
         }
+        if !detail {
+            self.row(&cells);
+        }
     }
 
-    /// The algorithm's bandwidth and the bus bandwidth, in GB/s.
-    fn bandwidths(&self, row: &Row) -> (f64, f64) {
-        let algbw = row.case.bytes as f64 / (quantile(&row.samples, 0.5) * 1e6) / 1e3;
-        (algbw, algbw * bus_factor(row.case.collective, self.ranks))
-    }
-
-    /// Counts a case for the last lines.
-    fn count(&mut self, case: &Case, busbw: f64) {
-        self.wrong += case.wrong;
-        self.bus = (self.bus.0 + busbw, self.bus.1 + 1);
+    /// The algorithm's bandwidth and the bus bandwidth of a collective that takes this many microseconds, in GB/s. Counts it for the
+    /// last lines.
+    fn bandwidths(&mut self, case: &Case, time: f64) -> (f64, f64) {
+        let algbw = case.bytes as f64 / time / 1e3;
+        let busbw = algbw * bus_factor(case.collective, self.ranks);
+        self.count(case.wrong, busbw);
         if self.algorithms.last().is_none_or(|(last, _)| *last != case.algorithm) {
             self.algorithms.push((case.algorithm, case.bytes));
         }
+        (algbw, busbw)
+    }
+
+    /// Counts wrong elements and a bus bandwidth for the last lines.
+    fn count(&mut self, wrong: u64, busbw: f64) {
+        self.wrong += wrong;
+        self.bus = (self.bus.0 + busbw, self.bus.1 + 1);
     }
 
     /// Reports a collective with computations.
     pub(super) fn overlap(&mut self, row: &OverlapRow) {
-        if !self.reports {
-            return;
-        }
-        let [idle, busy] = [row.idle.hidden(), row.busy.hidden()];
         self.row(&columns::of_overlap(row));
         let micros = |seconds: f64| seconds * 1e6;
-        let collective = micros(row.idle.communication);
-        let algbw = row.case.bytes as f64 / collective / 1e3;
-        let busbw = algbw * bus_factor(row.case.collective, self.ranks);
-        self.count(&row.case, busbw);
+        let (idle, busy, collective) = (&row.idle, &row.busy, micros(row.idle.communication));
+        let (algbw, busbw) = self.bandwidths(&row.case, collective);
         let record = self.of_case(
             &row.case,
             json!({
                 "time_us": { "min": null, "p50": collective, "p99": null, "mean": null },
                 "algbw": algbw, "busbw": busbw, "communication_us": collective,
                 "idle": {
-                    "compute_us": micros(row.idle.computation), "total_us": micros(row.idle.both), "overlap_pct": idle,
+                    "compute_us": micros(idle.computation), "total_us": micros(idle.both), "overlap_pct": idle.hidden(),
                 },
                 "busy": {
-                    "compute_us": micros(row.busy.computation), "total_us": micros(row.busy.both), "overlap_pct": busy,
+                    "compute_us": micros(busy.computation), "total_us": micros(busy.both), "overlap_pct": busy.hidden(),
                     "threads": row.threads,
                 },
             }),
@@ -340,20 +287,20 @@ impl Report {
         let Some((bench, ..)) = &self.now else { return Value::Null };
         let (host, processors) = self.origin.first();
         let mut record = json!({
-            "bench": bench.what.name(), "unisono": env!("CARGO_PKG_VERSION"), "library": self.library,
-            "provider": self.provider, "date": self.origin.date, "host": host, "hosts": self.origin.hosts(),
+            "bench": bench.what.name(), "unisono": env!("CARGO_PKG_VERSION"), "library": self.limits.version,
+            "provider": self.limits.provider, "date": self.origin.date, "host": host, "hosts": self.origin.hosts(),
             "processors": processors, "processor": self.origin.processor, "ranks": self.ranks, "bytes": bytes,
-            "iterations": iterations, "warmup": bench.warmup,
+            "iterations": iterations, "warmup": bench.asked.warmup,
         });
-        for name in ONLY_SOME {
-            record[*name] = Value::Null;
+        for name in ONLY_SOME.split_whitespace() {
+            record[name] = Value::Null;
         }
         record
     }
 
     /// A record of a collective: its case, and the measured figures.
     fn of_case(&self, case: &Case, measured: Value) -> Value {
-        let registered = self.now.as_ref().map(|(bench, ..)| bench.registered);
+        let registered = self.now.as_ref().map(|(bench, ..)| bench.asked.registered);
         let what = json!({
             "collective": case.collective.name(), "algorithm": case.algorithm, "count": case.count,
             "dtype": case.dtype.name(), "op": case.op.map(|op| op.to_string()),
@@ -364,7 +311,7 @@ impl Report {
     }
 
     /// A record of messages or puts: their kind, and the measured figures.
-    fn of_flow(&self, what: Value, flow: &super::rows::Flow) -> Value {
+    fn of_flow(&self, what: Value, flow: &Flow) -> Value {
         let [min, p50, p99] = flow.latency_us;
         let (one_way, both_ways) = (flow.one_way, flow.both_ways);
         let measured = json!({
@@ -379,16 +326,12 @@ impl Report {
 
     /// Reports messages.
     pub(super) fn messages(&mut self, row: &MessageRow) {
-        if !self.reports {
-            return;
-        }
         let MessageRow { flow, count, dtype, pairs, wrong } = row;
         let dtype = dtype.name();
         let before = vec![flow.bytes.to_string(), count.to_string(), dtype.to_owned()];
         self.row(&[before, columns::of_flow(flow), vec![wrong.to_string()]].concat());
-        self.wrong += wrong;
-        self.bus = (self.bus.0 + flow.one_way.gigabytes, self.bus.1 + 1);
-        let registered = self.now.as_ref().map(|(bench, ..)| bench.registered);
+        self.count(*wrong, flow.one_way.gigabytes);
+        let registered = self.now.as_ref().map(|(bench, ..)| bench.asked.registered);
         let what = json!({
             "send_recv": true, "pairs": pairs, "count": count, "dtype": dtype, "registered": registered, "wrong": wrong,
         });
@@ -397,12 +340,9 @@ impl Report {
     }
 
     /// Reports puts.
-    pub(super) fn put(&mut self, flow: &super::rows::Flow) {
-        if !self.reports {
-            return;
-        }
+    pub(super) fn put(&mut self, flow: &Flow) {
         self.row(&[vec![flow.bytes.to_string()], columns::of_flow(flow)].concat());
-        self.bus = (self.bus.0 + flow.one_way.gigabytes, self.bus.1 + 1);
+        self.count(0, flow.one_way.gigabytes);
         let record = self.of_flow(json!({ "put": true, "pair": [0, second(self.ranks)] }), flow);
         self.record(&record);
     }
@@ -432,7 +372,7 @@ impl Report {
     /// # Errors
     /// If something could not be written, unless the reader has gone.
     pub(super) fn end(mut self, group: &ProcessGroup) -> Result<()> {
-        if self.reports && self.greeted {
+        if self.greeted {
             self.sum_up();
             self.line(&format!("# Registered for windows : {} bytes on rank 0", group.usage().memory));
         }

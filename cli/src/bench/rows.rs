@@ -37,6 +37,11 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// The least, median and 99th percentile of single calls, in microseconds.
+    pub(super) fn times_us(&self) -> [f64; 3] {
+        [0.0, 0.5, 0.99].map(|q| quantile(&self.samples, q) * 1e6)
+    }
+
     /// Processor seconds of all ranks for 10^9 bytes; 0 where there are none.
     pub(super) fn cpu_a_gigabyte(&self) -> f64 {
         if self.case.bytes == 0 { 0.0 } else { self.cpu / (self.case.bytes as f64 / 1e9) }

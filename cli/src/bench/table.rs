@@ -26,42 +26,25 @@ impl Column {
     }
 }
 
-/// The columns that fit.
-pub(super) struct Table {
-    columns: Vec<Column>,
-    shown: Vec<bool>,
-}
+/// The columns that fit, each with its place among all.
+pub(super) struct Table(Vec<(usize, Column)>);
 
 impl Table {
     pub(super) fn new(columns: Vec<Column>, width: usize) -> Self {
-        let mut shown = vec![true; columns.len()];
-        let total = |shown: &[bool]| -> usize {
-            let widths =
-                columns.iter().zip(shown).filter(|(_, shown)| **shown).map(|(column, _)| column.width + 1);
-            widths.sum::<usize>().saturating_sub(1)
-        };
-        while total(&shown) > width {
-            let left = columns.iter().zip(&shown).filter(|(_, shown)| **shown);
-            let Some(least) = left.map(|(column, _)| column.least).max().filter(|&least| least > 0) else {
-                break;
-            };
-            shown
-                .iter_mut()
-                .zip(&columns)
-                .filter(|(_, column)| column.least == least)
-                .for_each(|(it, _)| *it = false);
+        let mut shown: Vec<_> = columns.into_iter().enumerate().collect();
+        while shown.iter().map(|(_, column)| column.width + 1).sum::<usize>() > width + 1
+            && let Some(least) = shown.iter().map(|(_, column)| column.least).max().filter(|&least| least > 0)
+        {
+            shown.retain(|(_, column)| column.least < least);
         }
-        Self { columns, shown }
-    }
-
-    fn columns(&self) -> impl Iterator<Item = &Column> {
-        self.columns.iter().zip(&self.shown).filter(|(_, shown)| **shown).map(|(column, _)| column)
+        Self(shown)
     }
 
     /// The lines over the rows, each behind a `#`.
     pub(super) fn head(&self) -> Vec<String> {
         let mut over = String::new();
-        let mut all = self.columns().peekable();
+        let columns = || self.0.iter().map(|(_, column)| column);
+        let mut all = columns().peekable();
         while let Some(column) = all.next() {
             let mut width = column.width;
             while let Some(next) = all.next_if(|next| next.over == column.over && !column.over.is_empty()) {
@@ -70,10 +53,7 @@ impl Table {
             over += &format!("{:^width$} ", column.over);
         }
         let line = |of: fn(&Column) -> &'static str| {
-            self.columns()
-                .map(|column| format!("{:>1$}", of(column), column.width))
-                .collect::<Vec<_>>()
-                .join(" ")
+            columns().map(|it| format!("{:>1$}", of(it), it.width)).collect::<Vec<_>>().join(" ")
         };
         let lines = [over, line(|column| column.head), line(|column| column.unit)];
         let written = lines.iter().filter(|line| !line.trim().is_empty());
@@ -82,8 +62,8 @@ impl Table {
 
     /// A row of these cells, one for each column.
     pub(super) fn row(&self, cells: &[String]) -> String {
-        let shown = self.columns.iter().zip(cells).zip(&self.shown).filter(|(_, shown)| **shown);
-        shown.map(|((column, cell), _)| format!("{cell:>0$}", column.width)).collect::<Vec<_>>().join(" ")
+        let shown = self.0.iter().map(|(at, column)| format!("{:>1$}", cells[*at], column.width));
+        shown.collect::<Vec<_>>().join(" ")
     }
 }
 

@@ -1,21 +1,13 @@
 //! `unisono compare`: the cost model's prediction for every algorithm beside its measured time on this machine.
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::io::{self, Write};
 
 use clap::builder::NonEmptyStringValueParser;
 use unisono::dtype::Dtype;
-use unisono_schedule::{
-    Collective,
-    cost::Fabric,
-    price::{Effort, price},
-};
+use unisono_schedule::{Collective, cost::Fabric, price::Effort};
 
-use super::{Case, Result, describe, fit, measure_rank::Found};
-use crate::bench;
-use crate::words;
+use super::{Case, Priced, Result, describe, fit, measure_rank::Found};
+use crate::{bench, words};
 
 /// The model is right if its fastest algorithm takes at most this many times the time of the fastest one.
 const CLOSE: f64 = 1.10;
@@ -79,10 +71,6 @@ impl Score {
 }
 
 impl Compare {
-    pub(crate) fn run(self) -> ExitCode {
-        crate::status("compare", self.compare())
-    }
-
     /// What is compared, and what the columns mean.
     fn head(&self, out: &mut impl Write) -> io::Result<()> {
         let (collective, provider) = (self.collective.name(), &self.provider);
@@ -102,7 +90,7 @@ beside the time that the cost model (docs/cost.md) predicts for it, on the fabri
         )
     }
 
-    fn compare(&self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         if self.min_bytes > self.max_bytes {
             return Err(format!("-b {} is more than -e {}", self.min_bytes, self.max_bytes).into());
         }
@@ -136,7 +124,7 @@ beside the time that the cost model (docs/cost.md) predicts for it, on the fabri
                 "size", "choice", "pairs", "algorithm", "measured", "predicted", "ratio"
             )?;
             for &(bytes, case) in &sizes {
-                let both = both(&case, &found, bytes, &fabric);
+                let both = both(&case, &found, bytes);
                 let (right, order) = judge(&both);
                 cells.add(Score { right: usize::from(right), of: 1 });
                 pairs.add(order);
@@ -145,17 +133,12 @@ beside the time that the cost model (docs/cost.md) predicts for it, on the fabri
             }
             writeln!(out)?;
         }
-        writeln!(
+        let (cells, pairs) = (cells.words(), pairs.words());
+        Ok(writeln!(
             io::stdout(),
-            "the model's fastest is within 10 % of the fastest in {} cells",
-            cells.words()
-        )?;
-        writeln!(
-            io::stdout(),
-            "and {} pairs that differ by more than 15 % are in the right order",
-            pairs.words()
-        )?;
-        Ok(())
+            "the model's fastest is within 10 % of the fastest in {cells} cells
+and {pairs} pairs that differ by more than 15 % are in the right order"
+        )?)
     }
 }
 
@@ -179,12 +162,10 @@ fn rows(
 }
 
 /// Name, measured and predicted time of every algorithm, by measured time.
-fn both(case: &Case, found: &Found, bytes: usize, fabric: &Fabric) -> Vec<(&'static str, f64, f64)> {
+fn both(case: &Case, found: &Found, bytes: usize) -> Vec<(&'static str, f64, f64)> {
     let with_price = found.of(bytes).filter_map(|(algorithm, measured)| {
-        let job = case.job(case.shape(algorithm));
-        let cost =
-            price(algorithm.plan(case.collective)?, &job, case.dtype.size(), fabric, Effort::EXACT).ok()?;
-        Some((algorithm.name, measured, cost.seconds))
+        let (plan, shape) = (algorithm.plan(case.collective)?, case.shape(algorithm));
+        Some((algorithm.name, measured, Priced::of(case, algorithm, plan, shape, Effort::EXACT).seconds()?))
     });
     let mut both: Vec<_> = with_price.collect();
     both.sort_by(|one, other| one.1.total_cmp(&other.1));

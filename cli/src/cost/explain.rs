@@ -1,9 +1,6 @@
 //! `unisono explain`: which algorithm the library chooses for a collective, why, and the steps of one rank.
 
-use std::{
-    io::{self, BufWriter, Write},
-    process::ExitCode,
-};
+use std::io::{self, BufWriter, Write};
 
 use unisono::{dtype::Dtype, group::describe_transport};
 use unisono_schedule::{
@@ -47,11 +44,7 @@ pub(crate) struct Explain {
 }
 
 impl Explain {
-    pub(crate) fn run(self) -> ExitCode {
-        crate::status("explain", self.explain())
-    }
-
-    fn explain(&self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         let (ranks, fabric) = match self.fabric {
             Some(fabric) => self.about.hosts(&fabric)?,
             None => match self.about.hosts(&Fabric::SHM)? {
@@ -87,14 +80,9 @@ impl Explain {
         }
 
         writeln!(out, "\nPredicted on {}", describe(&fabric, ranks))?;
-        let effort = Effort::QUICK;
         let priced: Vec<Priced> = case
             .plans()
-            .map(|(algorithm, plan)| {
-                let shape = case.shape(algorithm);
-                let cost = price(plan, &case.job(shape), case.dtype.size(), &fabric, effort);
-                Priced { algorithm, shape, cost }
-            })
+            .map(|(algorithm, plan)| Priced::of(&case, algorithm, plan, case.shape(algorithm), Effort::QUICK))
             .collect();
         let best = fastest(&priced);
         for (index, it) in priced.iter().enumerate() {

@@ -4,8 +4,7 @@
 use std::{
     hint::black_box,
     io::{self, Write},
-    process::ExitCode,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use serde::{Deserialize, Serialize};
@@ -17,9 +16,15 @@ use unisono_schedule::{
     select::Choice,
 };
 
-use super::{Case, Result};
+use unisono_transport::ofi::Options;
+
+use super::{Case, Result, Shape};
 use crate::{
-    bench::{progress::Progress, put_pair, rows::quantile},
+    bench::{
+        progress::Progress,
+        put_pair,
+        rows::{self, quantile},
+    },
     tune::measure::{self, Way},
 };
 
@@ -73,13 +78,8 @@ pub(super) struct Raw {
 }
 
 impl OneRank {
-    pub(crate) fn run(self) -> ExitCode {
-        crate::status(NAME, self.measure())
-    }
-
-    fn measure(&self) -> Result<()> {
-        let usual = Config::default();
-        let mut with = Config::default();
+    pub(crate) fn run(self) -> Result<()> {
+        let (usual, mut with) = (Config::default(), Config::default());
         let group = ProcessGroup::from_env_with(|config| {
             config.provider = self.provider.clone().or_else(|| config.provider.take());
             // The settings that the predictions assume.
@@ -96,7 +96,7 @@ impl OneRank {
         Ok(())
     }
 
-    fn find(&self, group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Result<Found> {
+    fn find(&self, group: &ProcessGroup, options: &Options) -> Result<Found> {
         let limits = group.limits();
         let library = format!("{} ({})", limits.provider, limits.version);
         let raw = if self.raw { Some(raw(group, options)?) } else { None };
@@ -106,20 +106,14 @@ impl OneRank {
             let case = Case::new(self.collective, group.size(), bytes, Dtype::F32);
             // All ranks are on this machine.
             let case = case.on(&Fabric { cores: self.at_once, ..case.fabric });
-            let ways = case.plans().map(|(algorithm, _)| {
-                let shape = case.shape(algorithm);
-                Way::new(
-                    group,
-                    Choice { algorithm, chunk_bytes: shape.chunk, lanes: shape.lanes, shown: None },
-                )
-            });
-            let ways: Vec<Way> = ways.collect::<unisono::Result<_>>()?;
+            let way = |(algorithm, _)| {
+                let Shape { chunk: chunk_bytes, lanes, .. } = case.shape(algorithm);
+                Way::new(group, Choice { algorithm, chunk_bytes, lanes, shown: None })
+            };
+            let ways: Vec<Way> = case.plans().map(way).collect::<unisono::Result<_>>()?;
             let seconds = measure::seconds(group, &case, &ways, &progress)?;
-            times.extend(
-                ways.iter()
-                    .zip(seconds)
-                    .map(|(way, time)| (bytes, way.choice.algorithm.name.to_owned(), time)),
-            );
+            let timed = ways.iter().zip(seconds);
+            times.extend(timed.map(|(way, time)| (bytes, way.choice.algorithm.name.to_owned(), time)));
         }
         Ok(Found { library, raw, times })
     }
@@ -132,7 +126,7 @@ impl Found {
     }
 }
 
-fn raw(group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Result<Raw> {
+fn raw(group: &ProcessGroup, options: &Options) -> Result<Raw> {
     const LARGE: usize = 256 << 10;
     const LARGE_PUTS: u32 = 64;
     const SMALL_PUTS: u32 = 500;
@@ -175,12 +169,11 @@ fn raw(group: &ProcessGroup, options: &unisono_transport::ofi::Options) -> Resul
 
 /// The median time of a call, over some milliseconds (s).
 fn median(mut call: impl FnMut() -> std::result::Result<(), unisono::reduce::KernelError>) -> Result<f64> {
-    let mut times: Vec<Duration> = Vec::new();
+    let mut times = Vec::new();
     for _ in 0..500 {
         let begun = Instant::now();
         call()?;
-        times.push(begun.elapsed());
+        times.push(begun.elapsed().as_secs_f64());
     }
-    times.sort_unstable();
-    Ok(quantile(&times, 0.5).as_secs_f64().max(1e-9))
+    Ok(rows::median(times).max(1e-9))
 }

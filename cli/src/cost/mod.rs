@@ -8,21 +8,17 @@ pub(crate) mod measure_rank;
 pub(crate) mod simulate;
 mod sizes;
 
-use std::error::Error;
-
 use unisono::{Config, dtype::Dtype};
 use unisono_schedule::{
     Collective, Job, Spread,
     algorithm::{ALGORITHMS, Algorithm, Plan, find},
-    cost::{Cost, Fabric, Unpriced},
+    cost::{Cost, Fabric, Unpriced, lower_bound},
+    price::{Effort, price},
     select::{self, Chooser},
     windows,
 };
 
-use crate::words;
-
-/// The result of a subcommand, or why it failed.
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use crate::{Result, words};
 
 /// The most ranks that are simulated.
 const MOST_RANKS: i64 = 100_000;
@@ -84,22 +80,17 @@ impl About {
             ranks_per_host: per_host,
             cores: count(self.cores).unwrap_or(fabric.cores),
             // If the fabric has a port for every rank, it still does.
-            ports: if fabric.ports >= fabric.ranks_per_host {
-                fabric.ports.max(per_host)
-            } else {
-                fabric.ports
-            },
+            ports: fabric.ports.max(if fabric.ports >= fabric.ranks_per_host { per_host } else { 0 }),
             ..*fabric
         };
         if i64::try_from(ranks).is_ok_and(|ranks| ranks > MOST_RANKS) {
             return Err(format!("{ranks} ranks; at most {MOST_RANKS} are simulated").into());
         }
-        match hosts.filter(|&hosts| fabric.hosts(ranks) != hosts) {
-            Some(hosts) => Err(format!(
-                "--hosts {hosts}: {ranks} ranks, {per_host} on a host, are on {}",
-                fabric.hosts(ranks)
-            )
-            .into()),
+        let taken = fabric.hosts(ranks);
+        match hosts.filter(|&hosts| taken != hosts) {
+            Some(hosts) => {
+                Err(format!("--hosts {hosts}: {ranks} ranks, {per_host} on a host, are on {taken}").into())
+            }
             None => Ok((ranks, fabric)),
         }
     }
@@ -165,6 +156,11 @@ impl Case {
     pub(crate) fn whole(&self) -> usize {
         let lengths = Job::new(self.collective, 0, self.ranks, self.count).lengths();
         lengths.map_or(usize::MAX, |(input, output)| input.max(output)).saturating_mul(self.dtype.size())
+    }
+
+    /// The seconds that every algorithm takes at least.
+    fn bound(&self) -> f64 {
+        lower_bound(self.collective, self.ranks, self.bytes(), &self.fabric)
     }
 
     /// The algorithms that can do it; those of two levels only where there are two.
@@ -240,6 +236,11 @@ struct Priced {
 }
 
 impl Priced {
+    fn of(case: &Case, algorithm: &'static Algorithm, plan: &Plan, shape: Shape, effort: Effort) -> Self {
+        let cost = price(plan, &case.job(shape), case.dtype.size(), &case.fabric, effort);
+        Self { algorithm, shape, cost }
+    }
+
     fn seconds(&self) -> Option<f64> {
         self.cost.as_ref().ok().map(|cost| cost.seconds)
     }

@@ -4,7 +4,6 @@ use std::{
     fs,
     io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
-    process::ExitCode,
     sync::{
         atomic::{AtomicUsize, Ordering},
         mpsc::{self, RecvTimeoutError},
@@ -18,8 +17,8 @@ use unisono::dtype::Dtype;
 use unisono_schedule::{
     Collective,
     algorithm::{Algorithm, Plan},
-    cost::{Fabric, lower_bound},
-    price::{Effort, price},
+    cost::Fabric,
+    price::Effort,
 };
 
 use super::{About, Case, Priced, Result, Shape, describe, fastest, fit, goal, sizes, why_not_the_fastest};
@@ -90,11 +89,7 @@ pub(crate) struct Simulate {
 }
 
 impl Simulate {
-    pub(crate) fn run(self) -> ExitCode {
-        crate::status("simulate", self.predict())
-    }
-
-    fn predict(&self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         let case = Case::new(self.about.collective, 1, self.about.bytes, Dtype::F32);
         if let Some(algorithm) = self.algorithm.filter(|it| !it.supports(self.about.collective)) {
             let able: Vec<_> = case.plans().map(|(algorithm, _)| algorithm.name).collect();
@@ -128,10 +123,9 @@ impl Simulate {
         let sizes = sizes.take_while(|&bytes| bytes < 1 << 30).chain([1 << 30]);
         let drawn = if self.plot.is_some() { super::distinct(sizes, of) } else { Vec::new() };
         let mut watch = Watch::new(self.plans(&case).count() * (1 + drawn.len()), ranks);
-        let priced = self.price(&case, &fabric, effort, &mut watch);
-        let bound = lower_bound(self.about.collective, ranks, case.bytes(), &fabric);
+        let priced = self.price(&case, effort, &mut watch);
         let mut out = io::stdout().lock();
-        table(&mut out, &case, &fabric, bound, &priced)?;
+        table(&mut out, &case, &priced)?;
         self.hint(&mut out, &case, &priced)?;
         if let Some(folder) = &self.goal {
             fs::create_dir_all(folder).map_err(|error| format!("--goal {}: {error}", folder.display()))?;
@@ -175,7 +169,7 @@ impl Simulate {
 
     /// The prices of all algorithms in each case.
     fn cells(&self, cases: &[(usize, Case)], effort: Effort, watch: &mut Watch) -> Vec<(Case, Vec<Priced>)> {
-        cases.iter().map(|(_, case)| (*case, self.price(case, &case.fabric, effort, watch))).collect()
+        cases.iter().map(|(_, case)| (*case, self.price(case, effort, watch))).collect()
     }
 
     /// Prints what the library chooses, why that is not the fastest, and the command that shows more.
@@ -217,20 +211,16 @@ impl Simulate {
     }
 
     /// The prices of all algorithms in their order, on all cores.
-    fn price(&self, case: &Case, fabric: &Fabric, effort: Effort, watch: &mut Watch) -> Vec<Priced> {
+    fn price(&self, case: &Case, effort: Effort, watch: &mut Watch) -> Vec<Priced> {
         let plans: Vec<_> = self.plans(case).collect();
-        let priced = |(algorithm, plan): (&'static Algorithm, &'static Plan)| {
-            let shape = self.shape(case, algorithm);
-            let cost = price(plan, &case.job(shape), case.dtype.size(), fabric, effort);
-            Priced { algorithm, shape, cost }
-        };
         let next = AtomicUsize::new(0);
         let (sender, receiver) = mpsc::channel();
         let work = |sender: mpsc::Sender<(usize, Priced)>| {
             while let index = next.fetch_add(1, Ordering::Relaxed)
-                && let Some(&plan) = plans.get(index)
+                && let Some(&(algorithm, plan)) = plans.get(index)
             {
-                drop(sender.send((index, priced(plan))));
+                let priced = Priced::of(case, algorithm, plan, self.shape(case, algorithm), effort);
+                drop(sender.send((index, priced)));
             }
         };
         let mut priced = Vec::with_capacity(plans.len());
@@ -267,7 +257,7 @@ fn draw(file: &Path, cells: &[(Case, Vec<Priced>)]) -> Result<()> {
     let mut bounds = Vec::new();
     for (case, priced) in cells {
         let bytes = case.whole();
-        bounds.push((bytes, lower_bound(case.collective, case.ranks, case.bytes(), &case.fabric)));
+        bounds.push((bytes, case.bound()));
         for priced in priced {
             let Some(seconds) = priced.seconds() else { continue };
             let name = priced.algorithm.name;
@@ -313,10 +303,7 @@ impl Watch {
 
     fn show(&mut self) {
         let Self { done, all, .. } = *self;
-        self.bar.draw(|bar| {
-            bar.set_length(all as u64);
-            bar.set_position(done as u64);
-        });
+        self.bar.draw((done as u64, all as u64), String::new);
         if let Some(line) = self.line(self.begun.elapsed()) {
             crate::complain!("{line}");
         }
@@ -340,15 +327,10 @@ impl Watch {
     }
 }
 
-fn table(
-    out: &mut impl Write,
-    case: &Case,
-    fabric: &Fabric,
-    bound: f64,
-    priced: &[Priced],
-) -> io::Result<()> {
+fn table(out: &mut impl Write, case: &Case, priced: &[Priced]) -> io::Result<()> {
+    let bound = case.bound();
     writeln!(out, "{}", case.describe())?;
-    writeln!(out, "{}", describe(fabric, case.ranks))?;
+    writeln!(out, "{}", describe(&case.fabric, case.ranks))?;
     writeln!(out, "no algorithm can take less than {}\n", words::time(bound))?;
     writeln!(
         out,

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use unisono_schedule::{algorithm::Algorithm, cost::lower_bound};
+use unisono_schedule::algorithm::Algorithm;
 
 use super::{Case, Priced, Result, describe, fastest};
 use crate::{bench, words};
@@ -41,13 +41,9 @@ impl Sizes {
 /// Prints the times of all algorithms; a case has its algorithms in the same order.
 pub(super) fn table(out: &mut impl Write, cells: &[(Case, Vec<Priced>)]) -> io::Result<()> {
     let Some((first, algorithms)) = cells.first() else { return Ok(()) };
-    let (collective, ranks) = (first.collective, words::some(first.ranks, "rank"));
-    writeln!(
-        out,
-        "{} of {} among {ranks}, by the size of the whole vector",
-        collective.name(),
-        first.dtype.name()
-    )?;
+    let ranks = words::some(first.ranks, "rank");
+    let (collective, dtype) = (first.collective.name(), first.dtype.name());
+    writeln!(out, "{collective} of {dtype} among {ranks}, by the size of the whole vector")?;
     writeln!(out, "{}", describe(&first.fabric, first.ranks))?;
     for cells in cells.chunks(BESIDE) {
         let row = |name: &str, of: &dyn Fn(&Case, &[Priced]) -> String| {
@@ -65,10 +61,7 @@ pub(super) fn table(out: &mut impl Write, cells: &[(Case, Vec<Priced>)]) -> io::
             };
             writeln!(out, "{}", row(it.algorithm.name, &cell))?;
         }
-        let bound = |case: &Case, _: &[Priced]| {
-            let bound = lower_bound(collective, case.ranks, case.bytes(), &case.fabric);
-            format!(" {:>8}  ", words::time(bound))
-        };
+        let bound = |case: &Case, _: &[Priced]| format!(" {:>8}  ", words::time(case.bound()));
         writeln!(out, "{}", row("lower bound", &bound))?;
     }
     writeln!(out, "\n* the fastest   + the library's choice; unisono explain says why")?;

@@ -2,7 +2,7 @@
 
 use std::{
     io::Read,
-    process::{Child, Command, ExitCode, Stdio},
+    process::{Child, Command, Stdio},
     sync::mpsc,
     thread,
     time::{Duration, Instant},
@@ -29,10 +29,6 @@ const CALLS: [u32; 2] = [200, 20];
 const TIMEOUT: &str = "10";
 /// How long the job may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// One of the two ranks.
-#[derive(clap::Args)]
-pub(crate) struct OneRank {}
 
 /// What rank 0 reports of the group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,13 +67,8 @@ impl Reduced {
     }
 }
 
-impl OneRank {
-    pub(crate) fn run(self) -> ExitCode {
-        crate::status(NAME, examine())
-    }
-}
-
-fn examine() -> Result<(), Box<dyn std::error::Error>> {
+/// Runs one of the two ranks.
+pub(crate) fn run() -> crate::Result<()> {
     let group = ProcessGroup::from_env()?;
     let mut medians = [0.0; 2];
     for ((count, calls), median) in COUNTS.into_iter().zip(CALLS).zip(&mut medians) {

@@ -94,12 +94,8 @@ struct Findings {
 }
 
 impl Doctor {
-    pub(crate) fn run(self) -> ExitCode {
-        crate::status("doctor", self.examine())
-    }
-
     /// Succeeds if shared memory or a provider works.
-    fn examine(&self) -> io::Result<ExitCode> {
+    pub(crate) fn run(self) -> io::Result<ExitCode> {
         let files = Files::below("/");
         let json_only = self.json.as_ref().is_some_and(|file| file.as_os_str() == "-");
         let mut out = Printer { quiet: json_only, colours: io::stdout().is_terminal(), sections: Vec::new() };

@@ -1,12 +1,11 @@
 //! Finds the ranks on this host, and the provider by which they reach each other.
 
-use rustix::system::uname;
 use unisono::group::describe_transport;
 
 use super::{
     environment::LaunchInfo, machine::Machine, picture, report::Section, self_test::SelfTest, shared::SHM,
 };
-use crate::words::some;
+use crate::words::{host, some};
 
 /// The ranks of a job: those that a launcher started, this process among them, or those of this host that are asked about.
 pub(super) struct Job<'a> {
@@ -19,7 +18,7 @@ impl Job<'_> {
     /// `None` if there are no ranks.
     pub(super) fn judge(&self, machine: &Machine, self_test: &SelfTest) -> Option<Section> {
         let mut section = Section::new("ranks");
-        let name = uname().nodename().to_string_lossy().into_owned();
+        let name = host();
         let place = machine.hardware.as_ref().ok().map(picture::place);
         match (self.launched, self.here) {
             (Some(launch), here) => {

@@ -3,7 +3,7 @@
 
 use std::{
     path::PathBuf,
-    process::{ExitCode, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -70,15 +70,9 @@ impl Topology {
     }
 }
 
-/// The process that reads the topology.
-#[derive(clap::Args)]
-pub(crate) struct OneTopology {}
-
-impl OneTopology {
-    pub(crate) fn run(self) -> ExitCode {
-        let read = Topology::of(&Environment::gather()).map(|topology| topology.read());
-        let read = read.unwrap_or_else(|| Err("no variable gives a topology".to_owned()));
-        let said = serde_json::to_string(&read).map(|said| println!("{said}"));
-        crate::status(NAME, said)
-    }
+/// Reads the topology, in a separate process.
+pub(crate) fn run() -> serde_json::Result<()> {
+    let read = Topology::of(&Environment::gather()).map(|topology| topology.read());
+    let read = read.unwrap_or_else(|| Err("no variable gives a topology".to_owned()));
+    serde_json::to_string(&read).map(|said| println!("{said}"))
 }

@@ -23,6 +23,14 @@ impl End {
         }
     }
 
+    /// `status 3` or `signal 9`.
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Status(status) => format!("status {status}"),
+            Self::Signal(signal) => format!("signal {signal}"),
+        }
+    }
+
     /// The exit status as that of this process.
     pub(crate) fn exit_code(self) -> ExitCode {
         ExitCode::from(u8::try_from(self.status()).unwrap_or(u8::MAX))

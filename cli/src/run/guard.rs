@@ -19,24 +19,19 @@ const DONE: &str = "done";
 
 /// Kills process groups when the launcher has died. Its standard input has one group per line, and is closed when the launcher
 /// dies.
-#[derive(clap::Args)]
-pub(crate) struct Guard {}
-
-impl Guard {
-    pub(crate) fn run(self) -> ExitCode {
-        let mut groups = Vec::new();
-        for line in io::stdin().lines().map_while(Result::ok) {
-            if line == DONE {
-                return ExitCode::SUCCESS;
-            }
-            groups.extend(line.parse().ok().and_then(Pid::from_raw));
+pub(crate) fn run() -> ExitCode {
+    let mut groups = Vec::new();
+    for line in io::stdin().lines().map_while(Result::ok) {
+        if line == DONE {
+            return ExitCode::SUCCESS;
         }
-        for group in groups {
-            // It fails only if no process is left.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        ExitCode::SUCCESS
+        groups.extend(line.parse().ok().and_then(Pid::from_raw));
     }
+    for group in groups {
+        // It fails only if no process is left.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    ExitCode::SUCCESS
 }
 
 /// The launcher's connection to its guard.

@@ -4,6 +4,7 @@ use std::{
     env,
     ffi::OsString,
     io,
+    net::{IpAddr, SocketAddr},
     os::{fd::AsFd, unix::process::CommandExt},
     process::{Command, Stdio},
     sync::mpsc::{self, Receiver, Sender},
@@ -21,6 +22,7 @@ use super::{
     end::End,
     link::{self, JobOfHost},
     port::Port,
+    program::Program,
     rank,
     ranks::{Event, JobMembers, Ranks},
     signals,
@@ -38,14 +40,8 @@ const SPARE_DESCRIPTORS: u64 = 256;
 pub(crate) struct Job {
     /// The number of ranks.
     pub(crate) ranks: u32,
-    /// The program, as `exec` takes it: a path, or a name to be found in PATH.
-    pub(crate) program: OsString,
-    /// Its arguments.
-    pub(crate) arguments: Vec<OsString>,
-    /// Variables to set in the ranks' environment, besides this process's own and those that every job sets.
-    pub(crate) environment: Vec<(OsString, OsString)>,
-    /// Where the ranks' output goes.
-    pub(crate) output: Output,
+    /// What they execute.
+    pub(crate) program: Program,
 }
 
 /// The place of a job's ranks in their world.
@@ -75,24 +71,20 @@ impl Job {
                 arguments.push(word);
             }
         }
-        Self { ranks, program, arguments, environment: Vec::new(), output: Output::Passed }
+        let program = Program { program, arguments, environment: Vec::new(), output: Output::Passed };
+        Self { ranks, program }
     }
 
     /// Starts the ranks and returns when all have ended: how the first rank that failed ended, or the signal that ended the job. To be
     /// called on the main thread, because the kernel kills a rank when the thread that started it ends.
     pub(crate) fn run(&self) -> io::Result<End> {
         let channel = begin()?;
-        make_room(self.ranks, if self.output == Output::Passed { 3 } else { 5 })?;
+        make_room(self.ranks, if self.program.output == Output::Passed { 3 } else { 5 })?;
         let token = token()?;
         let store = serve("127.0.0.1:0", self.ranks, &token)?;
         // The port is for other libraries of the ranks: those of torch meet at their own store first.
         let port = Port::keep()?;
-        let meet = [
-            ("UNISONO_STORE", format!("tcp+served://{}", store.address())),
-            ("UNISONO_TOKEN", token),
-            ("MASTER_ADDR", "127.0.0.1".to_owned()),
-            ("MASTER_PORT", port.number.to_string()),
-        ];
+        let meet = meet(store.address(), token, ("127.0.0.1".to_owned(), port.number));
         let place = Place { first: 0, world: self.ranks, meet, host: None };
         Ok(verdict(store, self.run_at(&place, channel)?))
     }
@@ -101,17 +93,12 @@ impl Job {
     pub(super) fn run_at(&self, place: &Place, (tell, events): Events) -> io::Result<End> {
         let mut ranks = Ranks::new(JobMembers::Ranks(place.host.clone()), tell)?;
         for number in 0..self.ranks {
-            let prefix = if self.output == Output::Prefixed {
-                format!("[{}] ", place.first + number)
-            } else {
-                String::new()
-            };
-            if let Err(error) = ranks.start(place.first + number, &prefix, self.command(number, place)) {
+            let rank = place.first + number;
+            let prefixed = self.program.output == Output::Prefixed;
+            let prefix = if prefixed { format!("[{rank}] ") } else { String::new() };
+            if let Err(error) = ranks.start(rank, &prefix, self.command(number, place)) {
                 ranks.supervise(&events, Some(End::Status(1)));
-                return Err(io::Error::new(
-                    error.kind(),
-                    format!("cannot start rank {}: {error}", place.first + number),
-                ));
+                return Err(io::Error::new(error.kind(), format!("cannot start rank {rank}: {error}")));
             }
         }
         Ok(ranks.supervise(&events, None))
@@ -121,20 +108,19 @@ impl Job {
     fn command(&self, number: u32, place: &Place) -> Command {
         let mut command = invocation::command();
         command.arg(rank::NAME).arg(getpid().as_raw_pid().to_string());
-        command.arg("--").arg(&self.program).args(&self.arguments);
-        let whole = ["", (place.first + number).to_string().as_str(), place.world.to_string().as_str()]
-            .map(str::to_owned);
-        let local = ["LOCAL_".to_owned(), number.to_string(), self.ranks.to_string()];
+        let Program { program, arguments, environment, output } = &self.program;
+        command.arg("--").arg(program).args(arguments);
+        let whole = ("", place.first + number, place.world);
+        let local = ("LOCAL_", number, self.ranks);
         // What torchrun has set for this process says nothing about the ranks; one that finds it was started by another torchrun.
-        for (name, _) in
-            env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"TORCHELASTIC_"))
-        {
+        let names = env::vars_os().map(|(name, _)| name);
+        for name in names.filter(|name| name.as_encoded_bytes().starts_with(b"TORCHELASTIC_")) {
             command.env_remove(name);
         }
         for prefix in ["", "UNISONO_"] {
-            for [of, rank, size] in [&whole, &local] {
-                command.env(format!("{prefix}{of}RANK"), rank);
-                command.env(format!("{prefix}{of}WORLD_SIZE"), size);
+            for (of, rank, size) in [whole, local] {
+                command.env(format!("{prefix}{of}RANK"), rank.to_string());
+                command.env(format!("{prefix}{of}WORLD_SIZE"), size.to_string());
             }
         }
         // Otherwise a rank that crashes or is interrupted ends with status 1, because of libinfinipath, which comes with Debian's
@@ -144,16 +130,26 @@ impl Job {
         if env::var_os(name).is_none() {
             command.env(name, value);
         }
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         // The token of this job is in `meet`.
         command.envs(place.meet.iter().map(|(name, value)| (name, value)));
         command.env_remove("UNISONO_TOKEN_FILE");
         command.stdin(Stdio::null()).process_group(0);
-        if self.output != Output::Passed {
+        if *output != Output::Passed {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         command
     }
+}
+
+/// The variables by which ranks meet at a store; `master` is the address for other libraries.
+pub(super) fn meet(store: SocketAddr, token: String, master: (String, u16)) -> [(&'static str, String); 4] {
+    [
+        ("UNISONO_STORE", format!("tcp+served://{store}")),
+        ("UNISONO_TOKEN", token),
+        ("MASTER_ADDR", master.0),
+        ("MASTER_PORT", master.1.to_string()),
+    ]
 }
 
 /// Raises the limit on file descriptors to what the ranks need: two connections of each to the store, which watches its process
@@ -165,9 +161,8 @@ pub(super) fn make_room(ranks: u32, each: u64) -> io::Result<()> {
         && most < needed
     {
         return Err(io::Error::other(format!(
-            "{} ranks take {needed} file descriptors here, and this process may have {most} at most \
-                 (ulimit -Hn): raise that limit, or start fewer",
-            ranks
+            "{ranks} ranks take {needed} file descriptors here, and this process may have {most} at most \
+                 (ulimit -Hn): raise that limit, or start fewer"
         )));
     }
     let wanted = needed + SPARE_DESCRIPTORS;
@@ -228,52 +223,19 @@ pub(super) fn verdict(store: StoreServer, end: End) -> End {
 /// The environment that ranks on other hosts have from this process: all but what belongs to this host, this login or this terminal,
 /// or to the launcher that started this process.
 pub(super) fn forwarded() -> Vec<(OsString, OsString)> {
-    const OWN: &[&str] = &[
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "SHLVL",
-        "_",
-        "PWD",
-        "OLDPWD",
-        "HOST",
-        "HOSTNAME",
-        "TERM",
-        "TMPDIR",
-        "DISPLAY",
-        "XAUTHORITY",
-        "WINDOWID",
-        "STY",
-        "INVOCATION_ID",
-        "JOURNAL_STREAM",
-        "KRB5CCNAME",
-        "LS_COLORS",
-    ];
-    const KINDS: &[&str] = &[
-        "SSH_",
-        "XDG_",
-        "DBUS_",
-        "SUDO_",
-        "TMUX",
-        "GPG_",
-        "TORCHELASTIC_",
-        "SLURM",
-        "PMI",
-        "OMPI_",
-        "PRTE_",
-        "HYDI_",
-    ];
+    const OWN: &str = "HOME USER LOGNAME SHELL SHLVL _ PWD OLDPWD HOST HOSTNAME TERM TMPDIR DISPLAY XAUTHORITY WINDOWID STY \
+        INVOCATION_ID JOURNAL_STREAM KRB5CCNAME LS_COLORS";
+    const KINDS: &str = "SSH_ XDG_ DBUS_ SUDO_ TMUX GPG_ TORCHELASTIC_ SLURM PMI OMPI_ PRTE_ HYDI_";
     let stays = |name: &str| {
-        OWN.contains(&name)
-            || KINDS.iter().any(|kind| name.starts_with(kind))
+        OWN.split_whitespace().any(|own| own == name)
+            || KINDS.split_whitespace().any(|kind| name.starts_with(kind))
             || launch::variables().any(|it| it == name)
     };
     env::vars_os().filter(|(name, _)| !stays(&name.to_string_lossy())).collect()
 }
 
 /// The addresses of the two ends of the ssh connection by which this process was started, its own last.
-pub(super) fn ssh_addresses() -> [Option<std::net::IpAddr>; 2] {
+pub(super) fn ssh_addresses() -> [Option<IpAddr>; 2] {
     link::addresses(&env::var("SSH_CONNECTION").unwrap_or_default())
 }
 

@@ -1,6 +1,6 @@
 //! `unisono run`: starts the ranks of a job on this machine or on several hosts, and ends all if one fails.
 
-use std::{ffi::OsString, process::ExitCode, thread};
+use std::{ffi::OsString, io, process::ExitCode, thread};
 
 pub(crate) mod end;
 pub(crate) mod guard;
@@ -16,8 +16,9 @@ mod signals;
 mod sink;
 
 use end::End;
-use hosts::{assign::Asked, launcher::Launcher};
+use hosts::{assign::Asked, launcher};
 use job::Job;
+use program::Program;
 use sink::Output;
 use unisono::Config;
 
@@ -81,23 +82,26 @@ fn duration(text: &str) -> Result<OsString, String> {
 }
 
 impl Run {
-    pub(crate) fn run(self) -> ExitCode {
+    pub(crate) fn run(self) -> io::Result<ExitCode> {
         let mut words = self.program.into_iter();
         let program = words.next().unwrap_or_default();
         let settings =
             [("UNISONO_PROVIDER", self.provider.map(OsString::from)), ("UNISONO_TIMEOUT", self.timeout)];
         let environment =
             settings.into_iter().filter_map(|(name, value)| Some((name.into(), value?))).collect();
-        let output = |plain| if self.no_prefix { plain } else { Output::Prefixed };
-        if !self.hosts.is_empty() {
-            let (hosts, ranks, arguments) = (self.hosts, self.ranks, words.collect());
-            let launcher =
-                Launcher { hosts, ranks, program, arguments, environment, output: output(Output::Plain) };
-            return crate::status("run", launcher.run().map(End::exit_code));
+        let hosts = !self.hosts.is_empty();
+        let output = match (self.no_prefix, hosts) {
+            (false, _) => Output::Prefixed,
+            (true, true) => Output::Plain,
+            (true, false) => Output::Passed,
+        };
+        let program = Program { program, arguments: words.collect(), environment, output };
+        if hosts {
+            return launcher::run(&self.hosts, self.ranks, program).map(End::exit_code);
         }
-        if let Err((status, problem)) = program::find(&program, None) {
+        if let Err((status, problem)) = program.find() {
             crate::complain!("unisono run: {problem}");
-            return ExitCode::from(status);
+            return Ok(ExitCode::from(status));
         }
         let ranks = self.ranks.unwrap_or_else(|| {
             let cores = cores();
@@ -107,8 +111,6 @@ impl Run {
             );
             cores
         });
-        let job =
-            Job { ranks, program, arguments: words.collect(), environment, output: output(Output::Passed) };
-        crate::status("run", job.run().map(End::exit_code))
+        Job { ranks, program }.run().map(End::exit_code)
     }
 }

@@ -98,11 +98,10 @@ impl Ranks {
             let shown = invocation::shown();
             io::Error::new(error.kind(), format!("cannot start this program again by {shown}: {error}"))
         })?;
-        let sink = Arc::new(Sink::new());
         Ok(Self {
             members,
             guard,
-            sink,
+            sink: Arc::new(Sink::new()),
             kills: Kills::now(),
             tell,
             children: Vec::new(),
@@ -113,7 +112,7 @@ impl Ranks {
 
     pub(super) fn start(&mut self, number: u32, prefix: &str, mut command: Command) -> io::Result<()> {
         let mut child = command.spawn()?;
-        let (pid, stdout, stderr) = (pid(&child), child.stdout.take(), child.stderr.take());
+        let (pid, stdout, stderr) = (Pid::from_child(&child), child.stdout.take(), child.stderr.take());
         self.guard.add(pid);
         self.children.push(child);
         let tell = self.tell.clone();
@@ -131,7 +130,7 @@ impl Ranks {
 
     /// Takes the connection of a host whose ranks have begun. `read` passes on its output until that ends, and says how its job ended.
     pub(super) fn take(&mut self, number: u32, mut host: Connected) -> io::Result<()> {
-        let (pid, source) = (pid(&host.child), 2 * (self.children.len() + 1));
+        let (pid, source) = (Pid::from_child(&host.child), 2 * (self.children.len() + 1));
         self.guard.add(pid);
         self.children.push(host.child);
         if let JobMembers::Hosts(lines) = &mut self.members {
@@ -145,18 +144,11 @@ impl Ranks {
             }
             drop(tell.send(match (host.output.end(), wait(pid)) {
                 (Some(status), _) => Event::Ended(number, End::Status(status)),
-                (None, End::Status(status)) => Event::Lost(number, format!("status {status}")),
-                (None, End::Signal(signal)) => Event::Lost(number, format!("signal {signal}")),
+                (None, end) => Event::Lost(number, end.words()),
             }));
         })?;
         self.watched += 1;
         Ok(())
-    }
-
-    /// Tells the launcher on another host how the ranks of this one ended.
-    pub(super) fn say_end(sink: &Sink, job: &JobOfHost, end: i32) {
-        // Without a launcher, it has no reader.
-        let _ = sink.pass(&job.mark.end(end));
     }
 
     fn forward(
@@ -190,28 +182,22 @@ impl Ranks {
                 }
                 Ending::Asked(until) => events.recv_timeout(until.saturating_duration_since(now)),
             };
+            let mut failed = None;
             match event {
                 Ok(Event::Ended(number, end)) => {
                     living -= 1;
                     if end != End::Status(0) && verdict.is_none() {
                         self.report(number, end, living);
-                        verdict = Some(end);
-                        ending = Ending::Quiet(self.sink.reads(), now + QUIET.1);
+                        failed = Some(end);
                     }
                 }
-                Ok(Event::Failed(status)) => {
-                    if verdict.is_none() {
-                        verdict = Some(End::Status(status));
-                        ending = Ending::Quiet(self.sink.reads(), now + QUIET.1);
-                    }
-                }
+                Ok(Event::Failed(status)) => failed = Some(End::Status(status)),
                 Ok(Event::Lost(number, how)) => {
                     living -= 1;
                     if verdict.is_none() {
                         self.report_lost(number, &how);
-                        verdict = Some(End::Status(1));
-                        ending = Ending::Quiet(self.sink.reads(), now + QUIET.1);
                     }
+                    failed = Some(End::Status(1));
                 }
                 Ok(Event::EndAll) => {
                     verdict.get_or_insert(End::Signal(Signal::TERM.as_raw()));
@@ -236,6 +222,10 @@ impl Ranks {
                 Ok(Event::OutputEnded) => self.outputs -= 1,
                 Err(_) => ending = self.go_on_ending(ending),
             }
+            if verdict.is_none() && failed.is_some() {
+                verdict = failed;
+                ending = Ending::Quiet(self.sink.reads(), now + QUIET.1);
+            }
         }
         // Processes that ranks have started and left behind.
         self.send(Signal::KILL);
@@ -247,7 +237,8 @@ impl Ranks {
         }
         let end = verdict.unwrap_or(End::Status(0));
         if let JobMembers::Ranks(Some(job)) = &self.members {
-            Self::say_end(&self.sink, job, end.status());
+            // Without a launcher, it has no reader.
+            let _ = self.sink.pass(&job.mark.end(end.status()));
         }
         end
     }
@@ -293,7 +284,7 @@ impl Ranks {
         // A host whose connection is closed ends its ranks.
         for child in &self.children {
             // It fails only if no process is left.
-            let _ = kill_process_group(pid(child), signal);
+            let _ = kill_process_group(Pid::from_child(child), signal);
         }
     }
 
@@ -307,10 +298,6 @@ impl Ranks {
                 Ok(Event::OutputClosed(error)) if verdict.is_none() => {
                     *verdict = Some(self.unwritable(&error, 0))
                 }
-                Ok(Event::OutputClosed(_) | Event::Ended(..) | Event::Failed(_) | Event::Lost(..)) => {}
-                Ok(Event::Answered(..) | Event::Stopped(_)) => {}
-                // The launcher, too, has all output.
-                Ok(Event::EndAll) => {}
                 Err(RecvTimeoutError::Timeout) if self.sink.is_writing() || self.sink.reads() != reads => {
                     reads = self.sink.reads();
                 }
@@ -319,6 +306,8 @@ impl Ranks {
                     verdict.get_or_insert(End::Signal(signal));
                     return;
                 }
+                // The ranks have ended, and a launcher, too, has all output.
+                Ok(_) => {}
                 Err(_) => return,
             }
         }
@@ -333,11 +322,11 @@ impl Ranks {
             JobMembers::Ranks(Some(job)) => (format!(" on {}", job.host), Some(job)),
         };
         let how = match end {
-            End::Status(status) => format!("ended with status {status}"),
-            End::Signal(signal) => match signals::name(signal) {
-                Some(name) => format!("was killed by signal {signal} ({name})"),
-                None => format!("was killed by signal {signal}"),
-            },
+            End::Status(_) => format!("ended with {}", end.words()),
+            End::Signal(signal) => {
+                let name = signals::name(signal).map_or_else(String::new, |name| format!(" ({name})"));
+                format!("was killed by {}{name}", end.words())
+            }
         };
         let killed = end == End::Signal(Signal::KILL.as_raw());
         let why = self.kills.since(killed).map_or_else(String::new, |why| format!(", {why}"));
@@ -375,10 +364,6 @@ pub(super) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::R
     let no_thread =
         |error: io::Error| io::Error::new(error.kind(), format!("no thread can be started: {error}"));
     thread::Builder::new().name(name).spawn(work).map(drop).map_err(no_thread)
-}
-
-fn pid(child: &Child) -> Pid {
-    Pid::from_child(child)
 }
 
 /// Waits for the end of a child and leaves it to be reaped.

@@ -1,7 +1,6 @@
 //! The hidden subcommand that starts the ranks of one host, for a launcher on another one.
 
 use std::{
-    ffi::OsStr,
     io::{self, Write},
     net::{SocketAddr, TcpStream},
     process::ExitCode,
@@ -17,9 +16,9 @@ use crate::run::{
     job::{self, Events, Job, Place},
     link::{CONTINUE, END, HostHello, JobOfHost, Mark, Places, Reached, STOP, Task},
     port::Port,
-    program,
     ranks::Event,
 };
+use crate::words::host;
 
 /// The name of the subcommand.
 pub(crate) const NAME: &str = "run-ranks-of-host";
@@ -28,24 +27,14 @@ pub(crate) const NAME: &str = "run-ranks-of-host";
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Starts the ranks that standard input describes, and ends them when it is closed.
-#[derive(clap::Args)]
-pub(crate) struct Agent {}
-
-impl Agent {
-    pub(crate) fn run(self) -> ExitCode {
-        let done = job::begin().and_then(serve);
-        match done {
-            Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)),
-            Err(error) => {
-                crate::complain!("unisono run: on {}: {error}", host());
-                ExitCode::FAILURE
-            }
+pub(crate) fn run() -> ExitCode {
+    match job::begin().and_then(serve) {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)),
+        Err(error) => {
+            crate::complain!("unisono run: on {}: {error}", host());
+            ExitCode::FAILURE
         }
     }
-}
-
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Executes what the launcher asks for; returns the exit status.
@@ -73,29 +62,14 @@ fn serve(events: Events) -> io::Result<i32> {
             task.directory.display()
         );
     }
-    let path = task.environment.iter().rev().find(|(name, _)| name == "PATH");
-    if let Err((status, problem)) =
-        program::find(&task.program, path.map(|(_, path)| path.as_os_str()).map(OsStr::new))
-    {
+    if let Err((status, problem)) = task.program.find() {
         return failed(status.into(), &problem);
     }
     job::make_room(task.ranks, 5)?;
-    let meet = [
-        ("UNISONO_STORE", format!("tcp+served://{}", task.store)),
-        ("UNISONO_TOKEN", task.token),
-        ("MASTER_ADDR", task.master.0),
-        ("MASTER_PORT", task.master.1.to_string()),
-    ];
+    let meet = job::meet(task.store, task.token, task.master);
     let job = JobOfHost { host: task.host.clone(), others: task.world > task.ranks, mark: mark.clone() };
     let place = Place { first: task.first, world: task.world, meet, host: Some(job) };
-    let job = Job {
-        ranks: task.ranks,
-        program: task.program,
-        arguments: task.arguments,
-        environment: task.environment,
-        output: task.output,
-    };
-    match job.run_at(&place, events) {
+    match (Job { ranks: task.ranks, program: task.program }).run_at(&place, events) {
         Ok(end) => Ok(end.status()),
         Err(error) => failed(1, &error),
     }

@@ -1,14 +1,12 @@
 //! The launcher of a job on several hosts: calls them, finds an address of the store that all reach, and starts the ranks.
 
 use std::{
-    ffi::OsString,
     io,
     net::{IpAddr, SocketAddr},
     sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use unisono::rendezvous::StoreServer;
 
 use super::{
@@ -19,10 +17,10 @@ use crate::{
     run::{
         end::End,
         job,
-        link::{Connected, HostHello, Line, Mark, Marked, Places, Reached, Said, Task},
+        link::{Connected, HostHello, Line, Mark, Marked, Places, Said, Task},
+        program::Program,
         ranks::{Event, JobMembers, Ranks},
         signals,
-        sink::Output,
     },
     words,
 };
@@ -33,17 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const AFTER_FAILURE: Duration = Duration::from_secs(3);
 /// The most addresses of the store that hosts try.
 const MOST_ADDRESSES: usize = 8;
-
-/// A job on several hosts.
-#[derive(Debug)]
-pub(in crate::run) struct Launcher {
-    pub(in crate::run) hosts: Vec<Asked>,
-    pub(in crate::run) ranks: Option<u32>,
-    pub(in crate::run) program: OsString,
-    pub(in crate::run) arguments: Vec<OsString>,
-    pub(in crate::run) environment: Vec<(OsString, OsString)>,
-    pub(in crate::run) output: Output,
-}
 
 /// A host that has answered.
 struct Host {
@@ -66,153 +53,112 @@ impl From<io::Error> for Early {
     }
 }
 
-impl Launcher {
-    /// Starts the ranks and returns when all have ended, as a job of this host does.
-    pub(in crate::run) fn run(self) -> io::Result<End> {
-        let wanted = assign(&self.hosts, self.ranks).map_err(io::Error::other)?;
-        let (tell, events) = job::begin()?;
-        let mut calls = Vec::new();
-        for (asked, ranks) in self.hosts.iter().zip(wanted).filter(|(_, ranks)| *ranks != Some(0)) {
-            let number = u32::try_from(calls.len()).map_err(io::Error::other)?;
-            match Call::start(number, &asked.name, tell.clone()) {
-                Ok(call) => calls.push((asked.name.clone(), call, ranks)),
-                Err(error) => {
-                    calls.iter().for_each(|(_, call, _)| close(call));
-                    return Err(error);
-                }
-            }
-        }
-        let mut ranks = Ranks::new(JobMembers::Hosts(Vec::new()), tell.clone())?;
-        let mut hosts = match greet(calls, &events) {
-            Ok(hosts) => hosts,
-            Err(Early::End(end)) => {
-                ranks.supervise(&events, Some(end));
-                return Ok(end);
-            }
-            Err(Early::Error(error)) => return Err(error),
-        };
-        let prepared = self.prepare(&mut hosts, &events);
-        let (store, token, addresses) = match prepared {
-            Ok(prepared) => prepared,
-            Err(early) => {
-                hosts.iter().for_each(|host| close(&host.call));
-                ranks.supervise(&events, Some(End::Status(1)));
-                return match early {
-                    Early::End(end) => Ok(end),
-                    Early::Error(error) => Err(error),
-                };
-            }
-        };
-        let (mark, master) = (job::token()?, master(&hosts, &addresses));
-        let world = hosts.iter().map(|host| host.ranks).sum();
-        let directory = std::env::current_dir()?;
-        let environment: Vec<_> =
-            job::forwarded().into_iter().chain(self.environment.iter().cloned()).collect();
-        let mut first = 0;
-        for (number, (host, store)) in (0..).zip(hosts.into_iter().zip(addresses)) {
-            let task = Task {
-                mark: mark.clone(),
-                host: host.name.clone(),
-                first,
-                ranks: host.ranks,
-                world,
-                store,
-                token: token.clone(),
-                master: master.clone(),
-                directory: directory.clone(),
-                program: self.program.clone(),
-                arguments: self.arguments.clone(),
-                environment: environment.clone(),
-                output: self.output,
-            };
-            first += host.ranks;
-            host.line.say(&serde_json::to_string(&task)?);
-            let (child, output, errors) = host.call.finish()?;
-            let tell = tell.clone();
-            let failed = move |status| drop(tell.send(Event::Failed(status)));
-            let output = Marked::new(output, &Mark::new(mark.clone()), failed);
-            ranks.take(number, Connected { child, line: host.line, output, errors })?;
-        }
-        Ok(job::verdict(store, ranks.supervise(&events, None)))
+/// Starts the ranks of a job on several hosts and returns when all have ended, as a job of this host does.
+pub(in crate::run) fn run(asked: &[Asked], total: Option<u32>, mut program: Program) -> io::Result<End> {
+    let wanted = assign(asked, total).map_err(io::Error::other)?;
+    let (tell, events) = job::begin()?;
+    let mut calls = Vec::new();
+    for (asked, ranks) in asked.iter().zip(wanted).filter(|(_, ranks)| *ranks != Some(0)) {
+        let number = u32::try_from(calls.len()).map_err(io::Error::other)?;
+        calls.push((asked.name.clone(), Call::start(number, &asked.name, tell.clone())?, ranks));
     }
+    let mut ranks = Ranks::new(JobMembers::Hosts(Vec::new()), tell.clone())?;
+    let prepared = greet(calls, &events).and_then(|hosts| prepare(hosts, total.is_none(), &events));
+    let (hosts, store, token, addresses) = match prepared {
+        Ok(prepared) => prepared,
+        Err(early) => {
+            ranks.supervise(&events, Some(End::Status(1)));
+            return match early {
+                Early::End(end) => Ok(end),
+                Early::Error(error) => Err(error),
+            };
+        }
+    };
+    let (mark, master) = (job::token()?, master(&hosts, &addresses));
+    let world = hosts.iter().map(|host| host.ranks).sum();
+    let directory = std::env::current_dir()?;
+    program.environment.splice(..0, job::forwarded());
+    let mut first = 0;
+    for (number, (host, store)) in (0..).zip(hosts.into_iter().zip(addresses)) {
+        let task = Task {
+            mark: mark.clone(),
+            host: host.name.clone(),
+            first,
+            ranks: host.ranks,
+            world,
+            store,
+            token: token.clone(),
+            master: master.clone(),
+            directory: directory.clone(),
+            program: program.clone(),
+        };
+        first += host.ranks;
+        host.line.say(&serde_json::to_string(&task)?);
+        let (child, output, errors) = host.call.finish()?;
+        let tell = tell.clone();
+        let failed = move |status| drop(tell.send(Event::Failed(status)));
+        let output = Marked::new(output, &Mark::new(mark.clone()), failed);
+        ranks.take(number, Connected { child, line: host.line, output, errors })?;
+    }
+    Ok(job::verdict(store, ranks.supervise(&events, None)))
+}
 
-    /// Serves the store, and finds for each host an address at which it reaches the store.
-    fn prepare(
-        &self,
-        hosts: &mut [Host],
-        events: &Receiver<Event>,
-    ) -> Result<(StoreServer, String, Vec<SocketAddr>), Early> {
-        let world = hosts.iter().map(|host| u64::from(host.ranks)).sum::<u64>();
-        let world = u32::try_from(world).map_err(io::Error::other)?;
-        if self.ranks.is_none() {
-            let each: Vec<_> = hosts.iter().map(|host| format!("{} on {}", host.ranks, host.name)).collect();
-            crate::complain!(
-                "unisono run: {}: {}; -n N starts N",
-                words::some(world as usize, "rank"),
-                each.join(", ")
-            );
-        }
-        job::make_room(world, 3 + 4)?;
-        let token = job::token()?;
-        // The second address is for hosts without IPv6.
-        let store =
-            job::serve("[::]:0", world, &token).or_else(|_| job::serve("0.0.0.0:0", world, &token))?;
-        let addresses: Vec<_> =
-            candidates(hosts).into_iter().map(|ip| SocketAddr::new(ip, store.address().port())).collect();
-        let places =
-            serde_json::to_string(&Places { addresses: addresses.clone() }).map_err(io::Error::from)?;
-        for host in &*hosts {
-            host.line.say(&places);
-            host.call.read_more();
-        }
-        let names: Vec<_> = hosts.iter().map(|host| host.name.clone()).collect();
-        let answers = answers(&names, events)?;
-        let reached: Vec<Reached> = answers
-            .into_iter()
-            .filter_map(|said| if let Said::Reached(it) = said { Some(it) } else { None })
-            .collect();
-        let chosen = choose(&addresses, &reached.iter().map(|it| &it.reached[..]).collect::<Vec<_>>());
-        match chosen {
-            Ok(addresses) => Ok((store, token, addresses)),
-            Err(at) => {
-                let shown: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-                Err(Early::Error(io::Error::other(format!(
-                    "{} reaches this host, where ranks meet, at none of {}: see that its firewall and this one's let TCP \
-                     from there through, or start the job on one of its hosts",
-                    names[at],
-                    shown.join(", ")
-                ))))
-            }
+/// Serves the store, and finds for each host an address at which it reaches the store.
+fn prepare(
+    hosts: Vec<Host>,
+    tells: bool,
+    events: &Receiver<Event>,
+) -> Result<(Vec<Host>, StoreServer, String, Vec<SocketAddr>), Early> {
+    let world = hosts.iter().map(|host| u64::from(host.ranks)).sum::<u64>();
+    let world = u32::try_from(world).map_err(io::Error::other)?;
+    if tells {
+        let each: Vec<_> = hosts.iter().map(|host| format!("{} on {}", host.ranks, host.name)).collect();
+        let (ranks, each) = (words::some(world as usize, "rank"), each.join(", "));
+        crate::complain!("unisono run: {ranks}: {each}; -n N starts N");
+    }
+    job::make_room(world, 3 + 4)?;
+    let token = job::token()?;
+    // The second address is for hosts without IPv6.
+    let store = job::serve("[::]:0", world, &token).or_else(|_| job::serve("0.0.0.0:0", world, &token))?;
+    let port = store.address().port();
+    let addresses: Vec<_> = candidates(&hosts).into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+    let places = Places { addresses: addresses.clone() };
+    let places = serde_json::to_string(&places).map_err(io::Error::from)?;
+    hosts.iter().for_each(|host| host.line.say(&places));
+    let names: Vec<_> = hosts.iter().map(|host| host.name.as_str()).collect();
+    let answers = answers(&names, events)?;
+    let reached = answers.iter().map(|said| if let Said::Reached(it) = said { &it.reached[..] } else { &[] });
+    match choose(&addresses, &reached.collect::<Vec<_>>()) {
+        Ok(addresses) => Ok((hosts, store, token, addresses)),
+        Err(at) => {
+            let shown: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            Err(Early::Error(io::Error::other(format!(
+                "{} reaches this host, where ranks meet, at none of {}: see that its firewall and this one's let TCP \
+                 from there through, or start the job on one of its hosts",
+                names[at],
+                shown.join(", ")
+            ))))
         }
     }
 }
 
-/// Waits for the first answer of each host. Ends all calls if one cannot answer.
+/// Waits for the first answer of each host.
 fn greet(calls: Vec<(String, Call, Option<u32>)>, events: &Receiver<Event>) -> Result<Vec<Host>, Early> {
-    let names: Vec<_> = calls.iter().map(|(name, ..)| name.clone()).collect();
-    let hellos = match answers(&names, events) {
-        Ok(hellos) => hellos,
-        Err(early) => {
-            calls.iter().for_each(|(_, call, _)| close(call));
-            return Err(early);
-        }
-    };
-    let mut hosts = Vec::new();
-    for ((name, mut call, ranks), said) in calls.into_iter().zip(hellos) {
+    let names: Vec<_> = calls.iter().map(|(name, ..)| name.as_str()).collect();
+    let hellos = answers(&names, events)?;
+    let host = |((name, mut call, ranks), said): ((String, Call, Option<u32>), Said)| {
         let (Said::HostHello(hello), Some(input)) = (said, call.child.stdin.take()) else {
-            return Err(Early::Error(io::Error::other(format!(
-                "{name} answered another question than was asked"
-            ))));
+            let problem = format!("{name} answered another question than was asked");
+            return Err(Early::Error(io::Error::other(problem)));
         };
-        let line = Line::new(name.clone(), input);
-        let ranks = ranks.unwrap_or(hello.cores);
-        hosts.push(Host { name, call, line, hello, ranks });
-    }
-    Ok(hosts)
+        let (line, ranks) = (Line::new(name.clone(), input), ranks.unwrap_or(hello.cores));
+        Ok(Host { name, call, line, hello, ranks })
+    };
+    calls.into_iter().zip(hellos).map(host).collect()
 }
 
 /// Waits for an answer of each host. Prints which cannot answer.
-fn answers(names: &[String], events: &Receiver<Event>) -> Result<Vec<Said>, Early> {
+fn answers(names: &[&str], events: &Receiver<Event>) -> Result<Vec<Said>, Early> {
     let mut all: Vec<Option<Said>> = names.iter().map(|_| None).collect();
     let (mut failed, mut until) = (vec![false; names.len()], Instant::now() + PATIENCE);
     while all.iter().zip(&failed).any(|(answer, failed)| answer.is_none() && !failed) {
@@ -234,7 +180,7 @@ fn answers(names: &[String], events: &Receiver<Event>) -> Result<Vec<Said>, Earl
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 if !failed.contains(&true) {
                     let missing = names.iter().zip(&all).filter(|(_, answer)| answer.is_none());
-                    let missing: Vec<_> = missing.map(|(name, _)| name.as_str()).collect();
+                    let missing: Vec<_> = missing.map(|(name, _)| *name).collect();
                     let (missing, first) = (missing.join(", "), missing[0]);
                     crate::complain!(
                         "unisono run: no answer from {missing} for {} s; see whether `ssh {first} true` ends",
@@ -249,12 +195,6 @@ fn answers(names: &[String], events: &Receiver<Event>) -> Result<Vec<Said>, Earl
         return Err(Early::End(End::Status(1)));
     }
     Ok(all.into_iter().flatten().collect())
-}
-
-/// Ends a call: the host ends what it has begun.
-fn close(call: &Call) {
-    // This fails only if the process has ended.
-    let _ = kill_process_group(Pid::from_child(&call.child), Signal::KILL);
 }
 
 /// The addresses of this host at which others may reach it, the likeliest first: those from which ssh came, and those of its

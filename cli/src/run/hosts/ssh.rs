@@ -6,13 +6,13 @@ use std::{
     io::{self, BufRead, BufReader, Read},
     os::unix::{ffi::OsStrExt, process::CommandExt},
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
-    sync::mpsc::{Receiver, Sender, channel},
+    sync::mpsc::Sender,
     thread::JoinHandle,
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::Pid,
+    process::{Pid, Signal, kill_process_group},
 };
 use serde::de::DeserializeOwned;
 
@@ -20,10 +20,10 @@ use super::agent;
 use crate::{
     invocation,
     run::{
-        end::End,
         link::{Answer, HELLO, HostHello, Reached, Said},
         ranks::{self, Event},
     },
+    words,
 };
 
 /// The most lines that login scripts may print before the program's own.
@@ -35,19 +35,27 @@ const LAST_WORDS: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub(super) struct Call {
     pub(super) child: Child,
     thread: JoinHandle<(BufReader<ChildStdout>, ChildStderr)>,
-    /// Makes the thread read one more answer.
-    more: Sender<()>,
+    end: EndOfCall,
+}
+
+/// Ends a call when it is dropped: the host ends what it has begun.
+struct EndOfCall(Pid);
+
+impl Drop for EndOfCall {
+    fn drop(&mut self) {
+        // This fails only if the process has ended.
+        let _ = kill_process_group(self.0, Signal::KILL);
+    }
 }
 
 /// True if a name is this host's, which needs no ssh.
 pub(super) fn is_here(name: &str) -> bool {
-    let own = rustix::system::uname();
-    let own = own.nodename().to_string_lossy();
+    let own = words::host();
     name == "localhost" || name == own || Some(name) == own.split('.').next()
 }
 
 impl Call {
-    /// Starts the program on a host; its first answer comes as an event.
+    /// Starts the program on a host; its two answers come as events.
     pub(super) fn start(number: u32, name: &str, tell: Sender<Event>) -> io::Result<Self> {
         let mut command = if is_here(name) { here() } else { there(name) };
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -61,23 +69,18 @@ impl Call {
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(io::Error::other("ssh has no output"));
         };
-        let (more, next) = channel();
-        let reader = Reader { number, name: name.to_owned(), pid: Pid::from_child(&child), errors, tell };
+        let end = EndOfCall(Pid::from_child(&child));
+        let reader = Reader { number, name: name.to_owned(), pid: end.0, errors, tell };
         let thread = std::thread::Builder::new()
             .name(format!("answers of {number}"))
-            .spawn(move || reader.read(BufReader::new(output), &next))?;
-        Ok(Self { child, thread, more })
+            .spawn(move || reader.read(BufReader::new(output)))?;
+        Ok(Self { child, thread, end })
     }
 
-    /// Makes the thread read the second answer, which comes as an event, too.
-    pub(super) fn read_more(&self) {
-        // It fails only if the thread has ended with an error, which is an event.
-        let _ = self.more.send(());
-    }
-
-    /// The connection, when both answers have come.
+    /// The connection, when both answers have come. It lasts longer than the call.
     pub(super) fn finish(self) -> io::Result<(Child, BufReader<ChildStdout>, ChildStderr)> {
         let (output, errors) = self.thread.join().map_err(|_| io::Error::other("a thread panicked"))?;
+        std::mem::forget(self.end);
         Ok((self.child, output, errors))
     }
 }
@@ -135,14 +138,10 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(
-        mut self,
-        mut output: BufReader<ChildStdout>,
-        next: &Receiver<()>,
-    ) -> (BufReader<ChildStdout>, ChildStderr) {
+    fn read(mut self, mut output: BufReader<ChildStdout>) -> (BufReader<ChildStdout>, ChildStderr) {
         let hello =
             self.line::<HostHello>(&mut output).and_then(|hello| self.judge(hello)).map(Said::HostHello);
-        if self.tell(hello) && next.recv().is_ok() {
+        if self.tell(hello) {
             let reached = self.line::<Reached>(&mut output).map(Said::Reached);
             self.tell(reached);
         }
@@ -186,10 +185,7 @@ impl Reader {
     /// Why a host does not answer.
     fn silent(&mut self) -> String {
         let said = last_words(&mut self.errors);
-        let status = match ranks::wait(self.pid) {
-            End::Status(status) => format!("status {status}"),
-            End::Signal(signal) => format!("signal {signal}"),
-        };
+        let status = ranks::wait(self.pid).words();
         let advice = advice(&self.name, &said, &status);
         let said: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let shown = said[said.len().saturating_sub(3)..].join(" | ");

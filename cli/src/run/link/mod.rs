@@ -1,21 +1,73 @@
-//! The messages between the launcher and a host of a job on several hosts.
+//! The messages between the launcher and a host of a job on several hosts: lines of JSON by the standard input and output of the program
+//! there, and then words.
 
 mod marks;
-mod words;
 
 use std::{
     io::{BufReader, Write},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
     process::{Child, ChildStderr, ChildStdin, ChildStdout},
     sync::{Mutex, PoisonError},
 };
 
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
-pub(super) use self::{
-    marks::{Mark, Marked},
-    words::{CONTINUE, END, HELLO, HostHello, Places, Reached, STOP, Task},
-};
+pub(super) use self::marks::{Mark, Marked};
+use super::program::Program;
+
+/// How a host's first line begins; what login scripts print before it is skipped.
+pub(super) const HELLO: &str = "{\"unisono\":";
+
+/// The host's first line.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct HostHello {
+    /// Its version.
+    pub(super) unisono: String,
+    /// The host's name for itself.
+    pub(super) host: String,
+    pub(super) cores: u32,
+    /// The addresses of the launcher and of this host, between which ssh's connection is; `None` where there is no ssh.
+    pub(super) from: Option<IpAddr>,
+    pub(super) at: Option<IpAddr>,
+    /// A port that is kept free here for MASTER_PORT.
+    pub(super) port: u16,
+}
+
+/// The launcher's first line: where the store may be.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Places {
+    pub(super) addresses: Vec<SocketAddr>,
+}
+
+/// The host's second line: which of these it reaches.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Reached {
+    pub(super) reached: Vec<bool>,
+}
+
+/// The launcher's second line.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Task {
+    pub(super) mark: String,
+    /// The host as the user calls it.
+    pub(super) host: String,
+    pub(super) first: u32,
+    pub(super) ranks: u32,
+    pub(super) world: u32,
+    pub(super) store: SocketAddr,
+    pub(super) token: String,
+    pub(super) master: (String, u16),
+    pub(super) directory: PathBuf,
+    #[serde(flatten)]
+    pub(super) program: Program,
+}
+
+/// The launcher's later words, one a line. The end of its input means the same as [`END`].
+pub(super) const END: &str = "end";
+pub(super) const STOP: &str = "stop";
+pub(super) const CONTINUE: &str = "continue";
 
 /// What a host knows of the whole job, to tell the launcher of its part.
 #[derive(Clone, Debug)]
